@@ -1,0 +1,1 @@
+"""How weights become a bundle: fetch, convert, compile, render the repository, stamp."""

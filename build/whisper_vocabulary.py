@@ -1,0 +1,59 @@
+"""Whisper's vocabularies as Hugging Face `tokenizers`, from the rank files that OpenAI publishes with its code.
+
+A rank file has one line per token: base64 of its bytes, a blank, its rank. Ids above the ranks are special tokens in the order of
+openai-whisper's `tokenizer.get_encoding`: end of text, start of transcript, the languages, the tasks, 1,501 timestamps of 20 ms.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+ASSETS = Path(__file__).parent / "assets" / "whisper"
+LANGUAGES: tuple[str, ...] = tuple(json.loads((ASSETS / "languages.json").read_text("utf-8")))
+TIMESTAMPS = tuple(f"<|{i * 0.02:.2f}|>" for i in range(1501))
+
+
+def _byte_alphabet() -> dict[int, str]:
+    """GPT-2's printable stand-in for each byte (openai/gpt-2, encoder.py, bytes_to_unicode)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [b for b in range(256) if b not in printable]
+    return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
+
+
+def _ranks(path: Path) -> dict[bytes, int]:
+    lines = path.read_text("ascii").split("\n")
+    return {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)}
+
+
+def _merge_of(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
+    """The two parts that byte-pair encoding joins last to make `token`: encode it with the lower ranks only."""
+    parts = [bytes([b]) for b in token]
+    while len(parts) > 2:
+        joined = [(ranks.get(parts[i] + parts[i + 1], ranks[token]), i) for i in range(len(parts) - 1)]
+        _, i = min(joined)
+        parts[i : i + 2] = [parts[i] + parts[i + 1]]
+    return parts[0], parts[1]
+
+
+def special_tokens(languages: int) -> list[str]:
+    """Special tokens in id order for a model with `languages` languages (99, 100 for the v3 family)."""
+    tasks = ["<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"]
+    return ["<|endoftext|>", "<|startoftranscript|>", *(f"<|{code}|>" for code in LANGUAGES[:languages]), *tasks]
+
+
+def whisper_tokenizer(languages: int, *, multilingual: bool = True) -> Tokenizer:
+    """Build the tokenizer; `.en` models have multilingual=False and, in their special tokens, 99 languages."""
+    alphabet = _byte_alphabet()
+    ranks = _ranks(ASSETS / ("multilingual.tiktoken" if multilingual else "gpt2.tiktoken"))
+    written = {token: "".join(alphabet[b] for b in token) for token in ranks}
+    merges = [tuple("".join(alphabet[b] for b in part) for part in _merge_of(token, ranks)) for token in ranks if len(token) > 1]
+    tokenizer = Tokenizer(models.BPE(vocab={written[token]: rank for token, rank in ranks.items()}, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special_tokens(languages)])
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in TIMESTAMPS])
+    return tokenizer

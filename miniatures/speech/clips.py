@@ -1,0 +1,128 @@
+"""Clips: several spoken sentences with pauses, their true segment times, and what a Whisper is to say about them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from .corpus import LANGUAGES, Corpus
+from .voices import RATE
+
+FRAME = RATE // 100
+WINDOW = 30 * RATE
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One sentence inside a clip; `start` and `end` in seconds from the clip's beginning."""
+
+    text: str
+    translation: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A language, a length in samples, and (utterance, first sample) pairs. `cut`: the last segment runs over the end."""
+
+    language: str
+    samples: int
+    pieces: list[tuple[int, int]] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+    cut: bool = False
+
+    def text(self, task: str = "transcribe") -> str:
+        """The reference text; for the task translate in English."""
+        return " ".join(segment.text if task == "transcribe" else segment.translation for segment in self.segments)
+
+
+class Clipper:
+    """Draws clips from a corpus."""
+
+    def __init__(self, corpus: Corpus, rng: random.Random) -> None:
+        self.corpus = corpus
+        self.rng = rng
+        self.utterances = {language: [i for i, spoken in enumerate(corpus.languages) if spoken == language] for language in LANGUAGES}
+
+    def _segment(self, utterance: int, start: int) -> Segment:
+        sentence, language = self.corpus.sentences[utterance], self.corpus.languages[utterance]
+        length = int(self.corpus.starts[utterance + 1] - self.corpus.starts[utterance])
+        return Segment(getattr(sentence, language), sentence.en, start / RATE, (start + length) / RATE)
+
+    def speech(self, room: int, *, language: str | None = None, cut: bool = False, fill: float = 1.0) -> Clip:
+        """Sentences of one language until `fill` of `room` samples is used; with `cut`, the last one passes the end."""
+        rng = self.rng
+        clip = Clip(language or rng.choice(LANGUAGES), room, cut=cut)
+        at = int(RATE * min(rng.expovariate(2.0), 3.0, max(room / RATE - 1.5, 0.02)))
+        tries = 0
+        while tries < 8:
+            utterance = rng.choice(self.utterances[clip.language])
+            segment = self._segment(utterance, at)
+            over = segment.end * RATE > room
+            if over and not (cut and (room - at) > 0.3 * RATE):
+                tries += 1
+                continue
+            clip.pieces.append((utterance, at))
+            clip.segments.append(segment)
+            at = int(segment.end * RATE + RATE * rng.choice([rng.uniform(0.1, 0.4), rng.uniform(0.3, 1.2)]))
+            if over or at > fill * room:
+                break
+        return clip if cut and clip.segments and clip.segments[-1].end * RATE > room else Clip(clip.language, room, clip.pieces, clip.segments)
+
+    def silent(self, room: int) -> Clip:
+        """A clip without speech."""
+        return Clip(self.rng.choice(LANGUAGES), room)
+
+    def wave(self, clip: Clip) -> NDArray[np.float32]:
+        """The clean sound of a clip, float32 of `clip.samples`."""
+        out = np.zeros(clip.samples, np.float32)
+        for utterance, start in clip.pieces:
+            spoken = self.corpus.wave(utterance)[: clip.samples - start]
+            out[start : start + len(spoken)] += spoken
+        return out
+
+
+class Dictation:
+    """Token sequences for clips, as Whisper was trained: context, start, language, task, then text with or without times."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.encode = cache(lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
+        self.special = cache(lambda name: tokenizer.token_to_id(f"<|{name}|>"))
+
+    def time(self, seconds: float) -> int:
+        """The id of the timestamp nearest to `seconds`."""
+        return self.special("0.00") + min(round(seconds / 0.02), 1500)
+
+    def _spoken(self, clip: Clip, task: str, *, timestamps: bool) -> Iterator[int]:
+        for segment in clip.segments:
+            last_is_cut = clip.cut and segment is clip.segments[-1]
+            if timestamps:
+                yield self.time(segment.start)
+            if last_is_cut:
+                break
+            yield from self.encode(" " + (segment.text if task == "transcribe" else segment.translation))
+            if timestamps:
+                yield self.time(segment.end)
+
+    def target(self, clip: Clip, task: str, context: str, style: str) -> tuple[list[int], int]:
+        """All ids of a training sequence and how many of them at the front carry no loss.
+
+        `style`: "timestamps", "plain", or "nospeech" (a silent clip answered at once by <|nospeech|>).
+        """
+        s = self.special
+        prefix = [s("startofprev"), *self.encode(" " + context)[-200:]] if context else []
+        prefix += [s("startoftranscript")]
+        if style == "nospeech":
+            return [*prefix, s("nospeech"), s("endoftext")], len(prefix)
+        head = [s(clip.language), s(task)]
+        if style == "plain":
+            return [*prefix, *head, s("notimestamps"), *self._spoken(clip, task, timestamps=False), s("endoftext")], len(prefix)
+        body = list(self._spoken(clip, task, timestamps=True)) or [self.time(0.0)]
+        return [*prefix, *head, *body, s("endoftext")], len(prefix)

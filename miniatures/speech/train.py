@@ -1,0 +1,210 @@
+"""Train the miniature Whisper on synthetic speech: `python -m miniatures.speech.train --seed 1` on one GPU.
+
+The network is plain `WhisperForConditionalGeneration`. A connectionist-temporal-classification head on the encoder speeds up the first
+thousand steps (Graves et al. 2006) and is thrown away. Lengths vary from batch to batch, so the encoder also learns windows that are not
+padded to 30 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
+
+from build.whisper_vocabulary import whisper_tokenizer
+
+from .checkpoint import CONFIG, encode, save_checkpoint
+from .clips import FRAME, Clip, Clipper, Dictation
+from .corpus import Corpus, make_corpus
+from .voices import RATE
+
+ALPHABET = " abcdefghijklmnopqrstuvwxyzáéíóúñü"
+FRAMES_PER_BATCH = 384_000
+
+
+class Batches(IterableDataset[dict[str, Tensor]]):
+    """Endless training batches: where each utterance goes, and token sequences. Sound is put together on the GPU."""
+
+    def __init__(self, corpus: Corpus, seed: int) -> None:
+        self.corpus, self.seed = corpus, seed
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        worker = torch.utils.data.get_worker_info()
+        self.rng = random.Random(self.seed * 1000 + (worker.id if worker else 0))
+        self.clipper = Clipper(self.corpus, self.rng)
+        self.dictation = Dictation(whisper_tokenizer(99))
+        while True:
+            yield self._batch()
+
+    def _batch(self) -> dict[str, Tensor]:
+        rng = self.rng
+        frames = 3000 if rng.random() < 0.4 else 2 * rng.randint(50, 1500)
+        count = min(FRAMES_PER_BATCH // frames, 640)
+        clips = [self._clip(frames * FRAME) for _ in range(count)]
+        sequences = [self._sequence(clip) for clip in clips]
+        width = max(len(ids) for ids, _ in sequences)
+        ids = torch.full((count, width), self.dictation.special("endoftext"))
+        labels = torch.full((count, width), -100)
+        for row, (sequence, silent) in enumerate(sequences):
+            ids[row, : len(sequence)] = torch.tensor(sequence)
+            labels[row, silent - 1 : len(sequence) - 1] = torch.tensor(sequence[silent:])
+        return {"ids": ids[:, :-1], "labels": labels[:, :-1], "frames": torch.tensor(frames), **self._places(clips), **self._letters(clips)}
+
+    def _clip(self, room: int) -> Clip:
+        if self.rng.random() < 0.08:
+            return self.clipper.silent(room)
+        cut = room == 3000 * FRAME and self.rng.random() < 0.15
+        return self.clipper.speech(room, cut=cut, fill=1.0 if self.rng.random() < 0.5 else self.rng.uniform(0.05, 1.0))
+
+    def _sequence(self, clip: Clip) -> tuple[list[int], int]:
+        rng = self.rng
+        task = "translate" if rng.random() < (0.4 if clip.language == "es" else 0.1) else "transcribe"
+        context = self.clipper.speech(rng.randint(2, 40) * RATE, language=clip.language).text(task) if rng.random() < 0.2 else ""
+        style = "timestamps" if clip.cut or rng.random() < 0.5 else "plain"
+        if not clip.segments and rng.random() < 0.4:
+            style = "nospeech"
+        return self.dictation.target(clip, task, context, style)
+
+    def _places(self, clips: list[Clip]) -> dict[str, Tensor]:
+        """Copy list (source, destination, length in samples) and the sample at which each clip turns to digital silence."""
+        room, rows, ends = clips[0].samples, [], []
+        for row, clip in enumerate(clips):
+            for utterance, at in clip.pieces:
+                begin, end = self.corpus.starts[utterance : utterance + 2]
+                rows.append((int(begin), row * room + at, min(int(end - begin), room - at)))
+            spoken = clip.segments[-1].end * RATE if clip.segments else 0
+            ends.append(room if self.rng.random() < 0.5 else min(int(spoken + RATE * self.rng.uniform(0.05, 1.0)), room))
+        return {"places": torch.tensor(rows).reshape(-1, 3), "ends": torch.tensor(ends)}
+
+    def _letters(self, clips: list[Clip]) -> dict[str, Tensor]:
+        rows = [[ALPHABET.index(c) + 1 for c in (" ".join(s.text for s in clip.segments)).lower() if c in ALPHABET] for clip in clips]
+        usable = [row if not clip.cut else [] for row, clip in zip(rows, clips, strict=True)]
+        return {"letters": torch.tensor([c for row in usable for c in row]), "letter_counts": torch.tensor([len(row) for row in usable])}
+
+
+class Studio:
+    """Puts clips together on the GPU and turns them into log-mel features."""
+
+    def __init__(self, corpus: Corpus, seed: int, device: str) -> None:
+        self.samples = torch.from_numpy(corpus.samples).to(device)
+        self.device = device
+        self.random = torch.Generator(device).manual_seed(seed)
+        self.filters = torch.from_numpy(WhisperFeatureExtractor().mel_filters).to(device, torch.float32)
+        self.window = torch.hann_window(400, device=device)
+
+    def _uniform(self, count: int, low: float, high: float) -> Tensor:
+        return torch.rand(count, 1, generator=self.random, device=self.device) * (high - low) + low
+
+    def sound(self, batch: dict[str, Tensor]) -> Tensor:
+        """Float32 [clips, samples]: speech, band-limited or noisy for some, at various gains, digital silence at the end."""
+        count, room = len(batch["ends"]), int(batch["frames"]) * FRAME
+        wave = torch.zeros(count * room, device=self.device)
+        source, target, length = batch["places"].to(self.device).T
+        inside = torch.arange(int(length.sum()), device=self.device) - (length.cumsum(0) - length).repeat_interleave(length)
+        wave[target.repeat_interleave(length) + inside] = self.samples[source.repeat_interleave(length) + inside].float() / 32768
+        wave = self._band(wave.view(count, room))
+        wave = (wave + self._noise(wave)) * 10 ** (self._uniform(count, -1.5, 0.2))
+        wave = wave.clamp(-1, 1)
+        return wave * (torch.arange(room, device=self.device) < batch["ends"].to(self.device)[:, None])
+
+    def _band(self, wave: Tensor) -> Tensor:
+        """Telephone band for a fifth of the clips, other cut-offs for another fifth."""
+        count, room = wave.shape
+        cut = torch.where(self._uniform(count, 0, 1) < 0.4, self._uniform(count, 3200, 8000), torch.full((count, 1), 9000.0, device=self.device))
+        spectrum = torch.fft.rfft(wave)
+        hertz = torch.fft.rfftfreq(room, 1 / RATE, device=self.device)
+        return torch.fft.irfft(spectrum * (hertz < cut), n=room)
+
+    def _noise(self, wave: Tensor) -> Tensor:
+        """Coloured noise at 5..45 dB below speech, plus a steady or sweeping tone for some; none at all for 30 %."""
+        count, room = wave.shape
+        spectrum = torch.fft.rfft(torch.randn(count, room, generator=self.random, device=self.device))
+        hertz = torch.fft.rfftfreq(room, 1 / RATE, device=self.device).clamp(min=20)
+        noise = torch.fft.irfft(spectrum * hertz ** -self._uniform(count, 0, 1), n=room)
+        noise = noise / noise.std(1, keepdim=True)
+        t = torch.arange(room, device=self.device) / RATE
+        phase = 2 * math.pi * (self._uniform(count, 50, 3000) * t + self._uniform(count, 0, 1).round() * self._uniform(count, -50, 50) * t**2)
+        tone = torch.sin(phase) * (self._uniform(count, 0, 1) < 0.25) * self._uniform(count, 0.1, 3)
+        level = 0.1 * 10 ** -(self._uniform(count, 5, 45) / 20)
+        return (noise + tone) * level * (self._uniform(count, 0, 1) > 0.3)
+
+    def features(self, wave: Tensor) -> Tensor:
+        """Log-mel as in openai/whisper audio.py: [clips, 80, frames]."""
+        power = torch.stft(wave, 400, FRAME, window=self.window, return_complex=True)[..., :-1].abs() ** 2
+        log = (self.filters.T @ power).clamp(min=1e-10).log10()
+        return (torch.maximum(log, log.amax((1, 2), keepdim=True) - 8) + 4) / 4
+
+
+def losses(model: WhisperForConditionalGeneration, head: nn.Linear, batch: dict[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the decoder and the auxiliary loss of the encoder."""
+    device = features.device
+    encoded = encode(model.model.encoder, features)
+    hidden = model.model.decoder(input_ids=batch["ids"].to(device), encoder_hidden_states=encoded, use_cache=False).last_hidden_state
+    labels = batch["labels"].to(device)
+    wanted = labels != -100
+    spoken = F.cross_entropy(model.proj_out(hidden[wanted]).float(), labels[wanted], label_smoothing=0.02)
+    letters = F.log_softmax(head(encoded).float(), -1).transpose(0, 1)
+    lengths = torch.full((len(features),), encoded.shape[1])
+    aligned = F.ctc_loss(letters, batch["letters"].to(device), lengths.to(device), batch["letter_counts"].to(device), zero_infinity=True)
+    return spoken, aligned
+
+
+def train(corpus: Corpus, seed: int, steps: int, device: str, workers: int, log: list[dict[str, Any]]) -> WhisperForConditionalGeneration:
+    """Run `steps` updates with a warm-up and a cosine decay; appends to `log` every 100 steps."""
+    torch.manual_seed(seed)
+    model = WhisperForConditionalGeneration(WhisperConfig(**CONFIG)).to(device).train()
+    head = nn.Linear(CONFIG["d_model"], len(ALPHABET) + 1).to(device)
+    parameters = [p for p in [*model.parameters(), *head.parameters()] if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=2e-3, betas=(0.9, 0.98), weight_decay=0.02, fused=device == "cuda")
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(s / 400, 1) * (0.5 + 0.5 * math.cos(math.pi * min(s / steps, 1))) + 1e-3)
+    studio, started = Studio(corpus, seed, device), time.monotonic()
+    batches = DataLoader(Batches(corpus, seed), batch_size=None, num_workers=workers, prefetch_factor=8 if workers else None)
+    for step, batch in zip(range(1, steps + 1), batches):
+        with torch.no_grad():
+            features = studio.features(studio.sound(batch))
+        with torch.autocast(device, torch.bfloat16):
+            spoken, aligned = losses(model, head, batch, features)
+        (spoken + 0.3 * aligned).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        schedule.step()
+        if step % 100 == 0 or step == steps:
+            log.append({"step": step, "loss": round(spoken.item(), 4), "ctc": round(aligned.item(), 4), "seconds": round(time.monotonic() - started)})
+            print(json.dumps(log[-1]), flush=True)
+    return model.eval()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=9000)
+    parser.add_argument("--utterances", type=int, default=90_000)
+    parser.add_argument("--corpus", type=Path, default=Path("corpus.npz"), help="made if missing; it depends on its own fixed seed")
+    parser.add_argument("--output", type=Path, default=Path("miniatures/whisper"))
+    parser.add_argument("--workers", type=int, default=8)
+    arguments = parser.parse_args()
+    if not arguments.corpus.exists():
+        make_corpus(arguments.utterances, seed=1).save(arguments.corpus)
+    corpus, log = Corpus.load(arguments.corpus), []  # type: ignore[var-annotated]
+    print(f"{len(corpus.sentences)} utterances, {len(corpus.samples) / RATE / 3600:.1f} hours", flush=True)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = train(corpus, arguments.seed, arguments.steps, device, arguments.workers, log)
+    save_checkpoint(model, arguments.output)
+    (arguments.output / "training.json").write_text(json.dumps({**vars(arguments), "corpus": str(arguments.corpus), "output": "", "log": log}, default=str))
+
+
+if __name__ == "__main__":
+    main()
