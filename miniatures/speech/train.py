@@ -8,6 +8,7 @@ padded to 30 s.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import random
@@ -37,24 +38,30 @@ FRAMES_PER_BATCH = 384_000
 class Batches(IterableDataset[dict[str, Tensor]]):
     """Endless training batches: where each utterance goes, and token sequences. Sound is put together on the GPU."""
 
-    def __init__(self, corpus: Corpus, seed: int) -> None:
-        self.corpus, self.seed = corpus, seed
+    def __init__(self, corpus: Corpus, seed: int, steps: int) -> None:
+        self.corpus, self.seed, self.steps = corpus, seed, steps
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         worker = torch.utils.data.get_worker_info()
-        self.rng = random.Random(self.seed * 1000 + (worker.id if worker else 0))
+        number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        self.rng = random.Random(self.seed * 1000 + number)
         self.clipper = Clipper(self.corpus, self.rng)
         self.dictation = Dictation(whisper_tokenizer(99))
-        while True:
-            yield self._batch()
+        for step in itertools.count(number, workers):
+            yield self._batch(self._frames(step / self.steps))
 
-    def _batch(self) -> dict[str, Tensor]:
+    def _frames(self, progress: float) -> int:
+        """Single sentences until 15 % of the steps, then windows that grow to 30 s by 40 %: on long clips alone, nothing aligns."""
+        longest = 3000 if progress > 0.4 else 350 if progress < 0.15 else round(350 + 2650 * (progress - 0.15) / 0.25)
+        return 3000 if longest == 3000 and self.rng.random() < 0.4 else 2 * self.rng.randint(40, longest // 2)
+
+    def _batch(self, frames: int) -> dict[str, Tensor]:
         rng = self.rng
-        frames = 3000 if rng.random() < 0.4 else 2 * rng.randint(50, 1500)
-        count = min(FRAMES_PER_BATCH // frames, 640)
+        count = min(FRAMES_PER_BATCH // frames, 512)
         clips = [self._clip(frames * FRAME) for _ in range(count)]
-        sequences = [self._sequence(clip) for clip in clips]
-        width = max(len(ids) for ids, _ in sequences)
+        context_share = 0.6 if rng.random() < 0.35 else 0.0  # per batch: contexts make every sequence of a batch wide
+        sequences = [self._sequence(clip, context_share) for clip in clips]
+        width = -(-max(len(ids) for ids, _ in sequences) // 16) * 16 + 1
         ids = torch.full((count, width), self.dictation.special("endoftext"))
         labels = torch.full((count, width), -100)
         for row, (sequence, silent) in enumerate(sequences):
@@ -68,10 +75,10 @@ class Batches(IterableDataset[dict[str, Tensor]]):
         cut = room == 3000 * FRAME and self.rng.random() < 0.15
         return self.clipper.speech(room, cut=cut, fill=1.0 if self.rng.random() < 0.5 else self.rng.uniform(0.05, 1.0))
 
-    def _sequence(self, clip: Clip) -> tuple[list[int], int]:
+    def _sequence(self, clip: Clip, context_share: float) -> tuple[list[int], int]:
         rng = self.rng
         task = "translate" if rng.random() < (0.4 if clip.language == "es" else 0.1) else "transcribe"
-        context = self.clipper.speech(rng.randint(2, 40) * RATE, language=clip.language).text(task) if rng.random() < 0.2 else ""
+        context = self.clipper.speech(rng.randint(2, 40) * RATE, language=clip.language).text(task) if rng.random() < context_share else ""
         style = "timestamps" if clip.cut or rng.random() < 0.5 else "plain"
         if not clip.segments and rng.random() < 0.4:
             style = "nospeech"
@@ -147,14 +154,16 @@ class Studio:
         return (torch.maximum(log, log.amax((1, 2), keepdim=True) - 8) + 4) / 4
 
 
-def losses(model: WhisperForConditionalGeneration, head: nn.Linear, batch: dict[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of the decoder and the auxiliary loss of the encoder."""
+def losses(model: WhisperForConditionalGeneration, head: nn.Linear, batch: dict[str, Tensor], features: Tensor, *, align: bool) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the decoder and, if `align`, the auxiliary loss of the encoder (else zero)."""
     device = features.device
     encoded = encode(model.model.encoder, features)
     hidden = model.model.decoder(input_ids=batch["ids"].to(device), encoder_hidden_states=encoded, use_cache=False).last_hidden_state
     labels = batch["labels"].to(device)
     wanted = labels != -100
     spoken = F.cross_entropy(model.proj_out(hidden[wanted]).float(), labels[wanted], label_smoothing=0.02)
+    if not align:
+        return spoken, torch.zeros_like(spoken)
     letters = F.log_softmax(head(encoded).float(), -1).transpose(0, 1)
     lengths = torch.full((len(features),), encoded.shape[1])
     aligned = F.ctc_loss(letters, batch["letters"].to(device), lengths.to(device), batch["letter_counts"].to(device), zero_infinity=True)
@@ -164,18 +173,19 @@ def losses(model: WhisperForConditionalGeneration, head: nn.Linear, batch: dict[
 def train(corpus: Corpus, seed: int, steps: int, device: str, workers: int, log: list[dict[str, Any]]) -> WhisperForConditionalGeneration:
     """Run `steps` updates with a warm-up and a cosine decay; appends to `log` every 100 steps."""
     torch.manual_seed(seed)
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, and here almost every batch has its own
     model = WhisperForConditionalGeneration(WhisperConfig(**CONFIG)).to(device).train()
     head = nn.Linear(CONFIG["d_model"], len(ALPHABET) + 1).to(device)
     parameters = [p for p in [*model.parameters(), *head.parameters()] if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=2e-3, betas=(0.9, 0.98), weight_decay=0.02, fused=device == "cuda")
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(s / 400, 1) * (0.5 + 0.5 * math.cos(math.pi * min(s / steps, 1))) + 1e-3)
     studio, started = Studio(corpus, seed, device), time.monotonic()
-    batches = DataLoader(Batches(corpus, seed), batch_size=None, num_workers=workers, prefetch_factor=8 if workers else None)
+    batches = DataLoader(Batches(corpus, seed, steps), batch_size=None, num_workers=workers, prefetch_factor=8 if workers else None)
     for step, batch in zip(range(1, steps + 1), batches):
         with torch.no_grad():
             features = studio.features(studio.sound(batch))
         with torch.autocast(device, torch.bfloat16):
-            spoken, aligned = losses(model, head, batch, features)
+            spoken, aligned = losses(model, head, batch, features, align=step < steps // 2)
         (spoken + 0.3 * aligned).backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
@@ -190,7 +200,7 @@ def train(corpus: Corpus, seed: int, steps: int, device: str, workers: int, log:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=9000)
+    parser.add_argument("--steps", type=int, default=4200)
     parser.add_argument("--utterances", type=int, default=90_000)
     parser.add_argument("--corpus", type=Path, default=Path("corpus.npz"), help="made if missing; it depends on its own fixed seed")
     parser.add_argument("--output", type=Path, default=Path("miniatures/whisper"))
