@@ -1,0 +1,188 @@
+"""Where weights come from: `file:`, `hf:`, `https:`, `random:`. Every source ends as a folder of files whose hashes are known."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+from filelock import FileLock
+from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub.utils import HfHubHTTPError
+from tqdm import tqdm
+
+from .catalog import ROOT, CatalogError, Model
+
+BLOCK = 1 << 20
+
+
+class FetchError(Exception):
+    """Weights could not be had, or are not what the catalog or catalog.lock says."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A folder of weights, the revision it stands for, and one hash over its files."""
+
+    folder: Path
+    revision: str
+    sha256: str
+
+
+def sha256_of(path: Path) -> str:
+    """Hex SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _hash_of(files: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(dict(sorted(files.items()))).encode()).hexdigest()
+
+
+class Lock:
+    """catalog.lock: for each model the revision and file hashes that its first fetch saw; later fetches insist on them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def get(self, model_id: str) -> dict[str, Any] | None:
+        """What is recorded for a model."""
+        entries = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
+        return cast("dict[str, Any] | None", entries.get(model_id))
+
+    def put(self, model_id: str, entry: Mapping[str, Any]) -> None:
+        """Record a model; safe against other builders."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{self.path}.guard"):
+            entries = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
+            entries[model_id] = dict(entry)
+            partial = self.path.with_suffix(".partial")
+            partial.write_text(json.dumps(entries, indent=2, sort_keys=True) + "\n", "utf-8")
+            partial.replace(self.path)
+
+
+def pinned(model: Model, lock: Lock) -> str | None:
+    """The identity of a model's weights if it is known without the network: a hash, a locked revision, a seed."""
+    kind, _, rest = model.source.partition(":")
+    if kind == "file":
+        return _hash_of({path.name: sha256_of(path) for path in _local_files(ROOT / rest)})
+    if kind == "random":
+        return f"{rest}, seed {model.seed}"
+    if kind == "https":
+        return model.sha256
+    entry = lock.get(model.id)
+    return entry["revision"] if entry and entry["source"] == model.source else None
+
+
+def fetch(model: Model, patterns: Iterable[str], weights: Path) -> Weights:
+    """Make the model's files available under `weights`; nothing is downloaded that is already there.
+
+    Raises:
+        FetchError: not reachable, or a hash differs.
+        CatalogError: the source is of no known kind.
+    """
+    kind, _, rest = model.source.partition(":")
+    match kind:
+        case "file":
+            return _from_repository(ROOT / rest)
+        case "random":
+            return Weights(Path(), f"{rest}, seed {model.seed}", "")
+        case "https":
+            return _from_https(model, weights)
+        case "hf":
+            return _from_hub(model, rest, tuple(patterns), weights)
+    raise CatalogError(f"{model.id}: source {model.source!r} is of no known kind (file:, hf:, https:, random:)")
+
+
+def _local_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in {".json", ".safetensors", ".txt", ".model"})
+
+
+def _from_repository(folder: Path) -> Weights:
+    digest = _hash_of({path.name: sha256_of(path) for path in _local_files(folder)})
+    return Weights(folder, digest[:12], digest)
+
+
+def _from_https(model: Model, weights: Path) -> Weights:
+    target = weights / model.id / model.source.rsplit("/", 1)[-1]
+    if not model.sha256:
+        raise CatalogError(f"{model.id}: an https: source needs its sha256")
+    if not (target.exists() and sha256_of(target) == model.sha256):
+        download(model.source, target, model.sha256)
+    return Weights(target.parent, model.sha256[:12], model.sha256)
+
+
+def download(url: str, target: Path, sha256: str) -> None:
+    """Fetch one file; continues a download that was cut short, and keeps the file only if its hash is right.
+
+    Raises:
+        FetchError: the server's answer is not usable, or the finished file has another hash (it is removed).
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(target.name + ".partial")
+    have = partial.stat().st_size if partial.exists() else 0
+    try:
+        with httpx.stream("GET", url, headers={"Range": f"bytes={have}-"} if have else {}, follow_redirects=True, timeout=30) as answer:
+            if answer.status_code != 416:  # 416: the partial file is complete already
+                answer.raise_for_status()
+                _write(answer, partial, have if answer.status_code == 206 else 0)
+    except httpx.HTTPError as error:
+        raise FetchError(f"{url}: {error}; run the build again to continue the download") from error
+    found = sha256_of(partial)
+    if found != sha256:
+        partial.unlink()
+        raise FetchError(f"{url}: sha256 is {found}, the catalog says {sha256}; the file was removed, run the build again")
+    partial.replace(target)
+
+
+def _write(answer: httpx.Response, partial: Path, have: int) -> None:
+    total = have + int(answer.headers.get("content-length", 0))
+    with partial.open("ab" if have else "wb") as file, tqdm(total=total or None, initial=have, unit="B", unit_scale=True, desc=partial.stem) as bar:
+        for block in answer.iter_bytes(BLOCK):
+            file.write(block)
+            bar.update(len(block))
+
+
+def _from_hub(model: Model, repository: str, patterns: tuple[str, ...], weights: Path) -> Weights:
+    """A snapshot of a hub repository; honours HF_ENDPOINT and HF_TOKEN, and asks nobody when catalog.lock is satisfied."""
+    lock, folder = Lock(weights / "catalog.lock"), weights / model.id
+    entry = lock.get(model.id)
+    if entry and entry["source"] == model.source and _complete(folder, entry["files"]):
+        return Weights(folder, entry["revision"], _hash_of(entry["files"]))
+    try:
+        files, revision = _snapshot(repository, entry["revision"] if entry else model.revision or "main", patterns, folder)
+    except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
+        raise FetchError(f"hf:{repository}: {error}; check the network, HF_ENDPOINT and HF_TOKEN, then run the build again to continue") from error
+    if entry and any(entry["files"].get(name, digest) != digest for name, digest in files.items()):
+        raise FetchError(f"hf:{repository}@{revision}: files differ from catalog.lock; if that is meant, remove the entry {model.id!r} from it")
+    lock.put(model.id, {"source": model.source, "revision": revision, "files": files})
+    return Weights(folder, revision, _hash_of(files))
+
+
+def _complete(folder: Path, files: Mapping[str, str]) -> bool:
+    return all((folder / name).is_file() and sha256_of(folder / name) == digest for name, digest in files.items())
+
+
+def _snapshot(repository: str, revision: str, patterns: tuple[str, ...], folder: Path) -> tuple[dict[str, str], str]:
+    info = HfApi(endpoint=os.environ.get("HF_ENDPOINT")).model_info(repository, revision=revision, files_metadata=True)
+    files: dict[str, str] = {}
+    for sibling in info.siblings or []:
+        name = sibling.rfilename
+        if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
+            continue
+        path = Path(hf_hub_download(repository, name, revision=info.sha, local_dir=folder, endpoint=os.environ.get("HF_ENDPOINT")))
+        files[name] = sha256_of(path)
+        if sibling.lfs and sibling.lfs.sha256 != files[name]:
+            path.unlink()
+            raise FetchError(f"hf:{repository}@{info.sha}: {name} arrived damaged and was removed; run the build again")
+    if not files:
+        raise FetchError(f"hf:{repository}@{info.sha} has none of: {', '.join(patterns)}")
+    shutil.rmtree(folder / ".cache", ignore_errors=True)
+    return files, str(info.sha)

@@ -1,0 +1,1 @@
+"""What runs inside Triton: audio features, tokens, prompts, generation, engines. Arrays in, arrays out."""

@@ -1,0 +1,228 @@
+"""OpenVINO graphs of one engine folder, and the batch of rows that a decoder runs.
+
+The decoder keeps its self-attention keys and values inside OpenVINO, one time axis for all rows. A row that joins in the middle masks what
+was there before it; a row that leaves is left out of `beam_idx`; beam search repeats or permutes indices. Measured on 2 cores, Whisper-base,
+batch 8: 12 ms a step against 14 ms with caches held outside and 289 ms for moving state out and back in at every join.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino.preprocess import PrePostProcessor
+
+Floats = NDArray[np.float32]
+MASKED = np.float32(-1e9)
+BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """engine.json: the shapes that scheduling needs."""
+
+    family: str
+    layers: int
+    heads: int
+    head_width: int
+    positions: int
+    vocabulary: int
+    end_id: int
+    mels: int = 0
+    memory: int = 0
+    suppress: tuple[int, ...] = ()
+
+    @classmethod
+    def load(cls, folder: Path) -> Facts:
+        """Read `folder`/engine.json."""
+        return cls(**json.loads((folder / "engine.json").read_text("utf-8")))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an encoder leaves for the decoder: keys and values per layer, bit patterns [heads, length, head width]."""
+
+    parts: tuple[NDArray[Any], ...]
+    length: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the next step: the row it continues (None: new), its new ids, the position of the first, its encoder memory."""
+
+    parent: int | None
+    ids: tuple[int, ...]
+    position: int
+    memory: Memory | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step gives, one entry per row: logits [rows, vocabulary], the likeliest id and its log probability."""
+
+    logits: Floats
+    best: NDArray[np.int64]
+    best_log_prob: Floats
+
+
+def hardware_precision() -> str:
+    """bf16 where the CPU multiplies it natively, else f32."""
+    cpuinfo = Path("/proc/cpuinfo")
+    flags = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
+    return "bf16" if flags & BFLOAT16_FLAGS else "f32"
+
+
+class Graphs:
+    """The compiled encoder and decoder of one engine folder."""
+
+    def __init__(self, folder: Path, precision: str | None = None, threads: int | None = None) -> None:
+        self.facts = Facts.load(folder)
+        self.precision = precision or hardware_precision()
+        self.memory_type = ov.Type.bf16 if self.precision == "bf16" else ov.Type.f32
+        core = ov.Core()
+        settings = {
+            "INFERENCE_PRECISION_HINT": self.precision,
+            # The default cache is 8 bits wide and costs accuracy even at f32.
+            "KV_CACHE_PRECISION": self.precision,
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": threads or len(os.sched_getaffinity(0)),
+            "ENABLE_CPU_PINNING": False,
+        }
+        self.decoder = core.compile_model(self._typed(core.read_model(folder / "decoder.xml")), "CPU", settings)
+        has_encoder = (folder / "encoder.xml").exists()
+        self.encoder = core.compile_model(self._typed(core.read_model(folder / "encoder.xml")), "CPU", settings) if has_encoder else None
+        self._recent: OrderedDict[bytes, Memory] = OrderedDict()
+
+    def _typed(self, model: ov.Model) -> ov.Model:
+        """Encoder memory crosses between the graphs in the precision they compute in: f32 would be converted at every step."""
+        steps = PrePostProcessor(model)
+        for port in model.inputs:
+            if port.get_any_name().startswith("memory."):
+                steps.input(port.get_any_name()).tensor().set_element_type(self.memory_type)
+        for port in model.outputs:
+            if port.get_any_name().startswith("memory."):
+                steps.output(port.get_any_name()).tensor().set_element_type(self.memory_type)
+        return steps.build()
+
+    def encode(self, features: Floats) -> Memory:
+        """Run the encoder on float32 [frames, mels]; the last few results are kept, so that a second look at the same sound is free."""
+        assert self.encoder is not None
+        key = hashlib.blake2b(features.tobytes(), digest_size=16).digest()
+        if key not in self._recent:
+            request = self.encoder.create_infer_request()
+            request.infer({"features": np.ascontiguousarray(features.T, dtype=np.float32)[None]})
+            parts = tuple(bits(request.get_output_tensor(i))[0].copy() for i in range(2 * self.facts.layers))
+            self._recent[key] = Memory(parts, parts[0].shape[1])
+            if len(self._recent) > 8:
+                self._recent.popitem(last=False)
+        self._recent.move_to_end(key)
+        return self._recent[key]
+
+    def batch(self) -> Batch:
+        """A new, empty running batch."""
+        return Batch(self)
+
+
+def bits(tensor: ov.Tensor) -> NDArray[Any]:
+    """A tensor's memory as numpy; bf16, which numpy lacks, as uint16 bit patterns."""
+    return tensor.data.view(np.uint16) if tensor.element_type == ov.Type.bf16 else tensor.data
+
+
+class Batch:
+    """Rows that step together. `valid` says which columns of the common time axis belong to each row."""
+
+    COMPACT_SLACK = 256
+
+    def __init__(self, graphs: Graphs) -> None:
+        self.graphs = graphs
+        self.request = graphs.decoder.create_infer_request()
+        self.valid = np.zeros((0, 0), bool)
+        self.slots: list[Memory | None] = []
+        self.tensors: list[ov.Tensor] = []
+
+    def step(self, rows: Sequence[Row]) -> Step:
+        """Advance to exactly these rows. Rows may bring different numbers of ids; shorter ones are padded on the left and masked."""
+        if not len(self.valid) or all(row.parent is None for row in rows):
+            self.request.reset_state()
+            self.valid = np.zeros((0, 0), bool)
+        self._compact(rows)
+        width = max(len(row.ids) for row in rows)
+        ids = np.zeros((len(rows), width), np.int64)
+        positions = np.zeros((len(rows), width), np.int64)
+        new = np.zeros((len(rows), width), bool)
+        for i, row in enumerate(rows):
+            count = len(row.ids)
+            ids[i, -count:] = row.ids
+            positions[i, -count:] = np.arange(row.position, row.position + count)
+            new[i, -count:] = True
+        past = np.stack([np.zeros(self.valid.shape[1], bool) if row.parent is None else self.valid[row.parent] for row in rows])
+        self.valid = np.concatenate([past, new], 1)
+        inputs: dict[str, Any] = {
+            "ids": ids,
+            "positions": positions,
+            "mask": self._mask(past, new),
+            "beam_idx": np.array([row.parent or 0 for row in rows], np.int32),
+            **self._memory([row.memory for row in rows]),
+        }
+        self.request.infer(inputs)
+        return self._outputs()
+
+    def _outputs(self) -> Step:
+        logits, best = self.request.get_tensor("logits").data, self.request.get_tensor("best").data
+        log_sum = self.request.get_tensor("log_sum").data
+        return Step(logits, best, logits[np.arange(len(best)), best] - log_sum)
+
+    def _mask(self, past: NDArray[np.bool_], new: NDArray[np.bool_]) -> Floats:
+        """Float32 [rows, 1, new, past + new]: own columns up to the id itself. A padding id sees itself, so that no softmax is empty."""
+        width = new.shape[1]
+        inside = np.tril(np.ones((width, width), bool))[None] & new[:, None, :] | np.eye(width, dtype=bool)[None]
+        seen = np.concatenate([np.broadcast_to(past[:, None, :], (len(past), width, past.shape[1])), inside], 2)
+        return np.where(seen, np.float32(0), MASKED)[:, None]
+
+    def _compact(self, rows: Sequence[Row]) -> None:
+        """Drop columns that no row uses any more once there are many of them; it moves the whole state, so it must be rare."""
+        kept = [row.parent for row in rows if row.parent is not None]
+        used = self.valid[kept].any(0) if kept else np.zeros(self.valid.shape[1], bool)
+        if self.valid.shape[1] < 2 * int(used.sum()) + self.COMPACT_SLACK:
+            return
+        for state in self.request.query_state():
+            state.state = ov.Tensor(np.ascontiguousarray(state.state.data[:, :, used]))
+        self.valid = self.valid[:, used]
+
+    def _memory(self, wanted: Sequence[Memory | None]) -> dict[str, ov.Tensor]:
+        """Encoder memory of all rows as [rows, heads, length, head width]; only rows whose memory changed are copied."""
+        if wanted[0] is None:
+            return {}
+        memories = [memory for memory in wanted if memory is not None]
+        facts, count, length = self.graphs.facts, len(memories), max(memory.length for memory in memories)
+        if not self.tensors or self.tensors[0].shape[0] < count or self.tensors[0].shape[2] != length:
+            rows = max(count, 1 if not self.tensors else 2 * count)
+            shape = [rows, facts.heads, length, facts.head_width]
+            self.tensors = [ov.Tensor(self.graphs.memory_type, ov.Shape(shape)) for _ in range(2 * facts.layers)]
+            for tensor in self.tensors:
+                bits(tensor).fill(0)  # masked, but NaN times zero would still be NaN
+            self.slots = []
+        self._fill(memories)
+        cross_mask = np.where(np.arange(length) < np.array([[memory.length] for memory in memories]), np.float32(0), MASKED)
+        whole = list(self.tensors[0].shape)
+        views = [ov.Tensor(tensor, ov.Coordinate([0, 0, 0, 0]), ov.Coordinate([count, *whole[1:]])) for tensor in self.tensors]
+        names = [f"memory.{c}{i}" for i in range(facts.layers) for c in "kv"]
+        return {**dict(zip(names, views, strict=True)), "cross_mask": cross_mask[:, None, None]}
+
+    def _fill(self, memories: Sequence[Memory]) -> None:
+        self.slots += [None] * (len(memories) - len(self.slots))
+        for i, memory in enumerate(memories):
+            if self.slots[i] is memory:
+                continue
+            for tensor, part in zip(self.tensors, memory.parts, strict=True):
+                bits(tensor)[i, :, : memory.length] = part
+            self.slots[i] = memory

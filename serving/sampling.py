@@ -1,0 +1,229 @@
+"""Choosing tokens: penalties and bans on logits, greedy and random choice, beam search. Plain numpy, one request at a time.
+
+A strategy owns the rows of one request in the running batch. After each decoder step it is given the logits of its rows and answers with
+the rows to go on with: (parent row, token) each. The scheduler reorders the caches accordingly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+NEVER = np.float32(-1e9)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to choose tokens. Names and meanings are those of TensorRT-LLM's input tensors (facts of the pinned release)."""
+
+    max_tokens: int
+    end_id: int
+    beam_width: int = 1
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 0.0
+    seed: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    min_tokens: int = 0
+    length_penalty: float = 1.0
+    early_stopping: bool = False
+    bias: Floats | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    stop_words: tuple[tuple[int, ...], ...] = ()
+    keep_logits: bool = False
+
+    @property
+    def greedy(self) -> bool:
+        """Without top_k and top_p, or with top_k = 1, the likeliest token is taken."""
+        return self.top_k == 1 or (self.top_k == 0 and self.top_p in (0.0, 1.0))
+
+    @property
+    def plain(self) -> bool:
+        """Nothing changes the logits, so the graph's own best token is the answer."""
+        neutral = self.temperature == 1.0 and self.repetition_penalty == 1.0 and not self.presence_penalty and not self.frequency_penalty
+        return neutral and self.greedy and not self.min_tokens and self.bias is None and not self.bad_words and not self.keep_logits
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """Generated ids (end id left out), the log probability of each, their sum, and raw logits [ids, vocabulary] if asked for."""
+
+    ids: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    logits: tuple[Floats, ...] = ()
+    cum_log_prob: float = 0.0
+    finished: bool = False
+
+    def plus(self, token: int, log_prob: float, sampling: Sampling, logits: Floats | None) -> Hypothesis:
+        """One token more; finished by the end id or a stop word (which stays in the ids) or at the length limit."""
+        ids = (*self.ids, token)
+        stopped = any(ids[-len(word) :] == word for word in sampling.stop_words)
+        ended = token == sampling.end_id
+        return Hypothesis(
+            self.ids if ended else ids,
+            self.log_probs if ended else (*self.log_probs, log_prob),
+            self.logits if logits is None else (*self.logits, logits),
+            self.cum_log_prob + log_prob,
+            ended or stopped or len(ids) >= sampling.max_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the graph gives for a row: logits float32 [vocabulary], the best token, its log probability."""
+
+    logits: Floats
+    best: int
+    best_log_prob: float
+
+
+class Strategy(Protocol):
+    """Chooses tokens for one request."""
+
+    def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
+        """Take one step; the rows to go on with as (parent row, token); empty when the request is done."""
+        ...
+
+    def results(self) -> list[Hypothesis]:
+        """Best first; while running, what there is so far."""
+        ...
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """log(softmax) over the last axis, float32."""
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def processed(logits: Floats, history: Sequence[int], generated: Sequence[int], sampling: Sampling) -> Floats:
+    """Logits after bias, temperature, penalties and bans, in the order of TensorRT-LLM's penalty kernels.
+
+    `history` counts for the repetition penalty (prompt and generated ids); presence, frequency, bans and minimum length look at `generated`.
+    """
+    out = logits + sampling.bias if sampling.bias is not None else logits.copy()
+    if sampling.temperature not in (0.0, 1.0):
+        out /= np.float32(sampling.temperature)
+    if sampling.repetition_penalty != 1.0 and history:
+        seen = np.unique(np.asarray(history))
+        penalty = np.float32(sampling.repetition_penalty)
+        out[seen] = np.where(out[seen] < 0, out[seen] * penalty, out[seen] / penalty)
+    if generated and (sampling.presence_penalty or sampling.frequency_penalty):
+        tokens, counts = np.unique(np.asarray(generated), return_counts=True)
+        out[tokens] -= np.float32(sampling.presence_penalty) + np.float32(sampling.frequency_penalty) * counts.astype(np.float32)
+    if len(generated) < sampling.min_tokens:
+        out[sampling.end_id] = NEVER
+    for word in sampling.bad_words:
+        if tuple(generated[len(generated) - len(word) + 1 :]) == word[:-1] or len(word) == 1:
+            out[word[-1]] = NEVER
+    return out
+
+
+def _draw(log_probs: Floats, sampling: Sampling, random: np.random.Generator) -> int:
+    """A random token from the top k, then from the smallest set that holds top_p of the probability."""
+    order = np.argsort(-log_probs, kind="stable")[: sampling.top_k or None]
+    weights = np.exp(log_probs[order].astype(np.float64))
+    weights /= weights.sum()
+    if 0.0 < sampling.top_p < 1.0:
+        keep = int(np.searchsorted(np.cumsum(weights), sampling.top_p)) + 1
+        order, weights = order[:keep], weights[:keep] / weights[:keep].sum()
+    return int(random.choice(order, p=weights))
+
+
+@dataclass
+class Single:
+    """Greedy or random choice: one row."""
+
+    prompt: Sequence[int]
+    sampling: Sampling
+    best: Hypothesis = field(default_factory=Hypothesis)
+
+    def __post_init__(self) -> None:
+        self.random = np.random.default_rng(self.sampling.seed)
+
+    def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
+        """See Strategy."""
+        token, log_prob = self._choose(scores[0])
+        self.best = self.best.plus(token, log_prob, self.sampling, scores[0].logits.copy() if self.sampling.keep_logits else None)
+        return [] if self.best.finished else [(0, token)]
+
+    def _choose(self, row: Scores) -> tuple[int, float]:
+        if self.sampling.plain:
+            return row.best, row.best_log_prob
+        log_probs = log_softmax(processed(row.logits, [*self.prompt, *self.best.ids], self.best.ids, self.sampling))
+        token = int(log_probs.argmax()) if self.sampling.greedy or self.sampling.temperature == 0.0 else _draw(log_probs, self.sampling, self.random)
+        return token, float(log_probs[token])
+
+    def results(self) -> list[Hypothesis]:
+        """See Strategy."""
+        return [self.best]
+
+
+@dataclass
+class Beams:
+    """Beam search with the rules of transformers' `_beam_search` (v4.50 and later), so that ids can be compared."""
+
+    prompt: Sequence[int]
+    sampling: Sampling
+    running: list[Hypothesis] = field(default_factory=lambda: [Hypothesis()])
+    finished: list[tuple[float, Hypothesis]] = field(default_factory=list)
+    done: bool = False
+
+    def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
+        """See Strategy."""
+        width = self.sampling.beam_width
+        totals = np.stack([self._row(beam, row) for beam, row in zip(self.running, scores, strict=True)])
+        candidates = self._expand(totals, scores, 2 * width)
+        self._finish([beam for _, _, beam in candidates[:width] if beam.finished], len(self.running[0].ids) + 1)
+        alive = [candidate for candidate in candidates if not candidate[2].finished][:width]
+        self.running = [beam for _, _, beam in alive] or self.running
+        self.done = not alive or self._settled(len(self.running[0].ids))
+        return [] if self.done else [(parent, token) for parent, token, _ in alive]
+
+    def _row(self, beam: Hypothesis, row: Scores) -> Floats:
+        neutral = self.sampling.temperature == 1.0 and self.sampling.bias is None
+        base = log_softmax(row.logits) if neutral else row.logits
+        return log_softmax(processed(base, [*self.prompt, *beam.ids], beam.ids, self.sampling)) if not neutral else processed(
+            base, [*self.prompt, *beam.ids], beam.ids, self.sampling
+        )
+
+    def _expand(self, log_probs: Floats, scores: Sequence[Scores], count: int) -> list[tuple[int, int, Hypothesis]]:
+        totals = (log_probs + np.array([[beam.cum_log_prob] for beam in self.running], np.float32)).ravel()
+        top = np.argpartition(-totals, count)[:count]
+        top = top[np.argsort(-totals[top], kind="stable")]
+        expanded = []
+        for flat in top:
+            parent, token = divmod(int(flat), log_probs.shape[1])
+            logits = scores[parent].logits.copy() if self.sampling.keep_logits else None
+            expanded.append((parent, token, self.running[parent].plus(token, float(log_probs[parent, token]), self.sampling, logits)))
+        return expanded
+
+    def _finish(self, beams: list[Hypothesis], length: int) -> None:
+        full = len(self.finished) == self.sampling.beam_width
+        if full and self.sampling.early_stopping:
+            return
+        scored = [(beam.cum_log_prob / length**self.sampling.length_penalty, beam) for beam in beams]
+        self.finished = sorted([*self.finished, *scored], key=lambda pair: -pair[0])[: self.sampling.beam_width]
+
+    def _settled(self, length: int) -> bool:
+        """No running beam can still beat the worst finished one."""
+        if len(self.finished) < self.sampling.beam_width:
+            return False
+        best_possible = self.running[0].cum_log_prob / length**self.sampling.length_penalty
+        return self.sampling.early_stopping or best_possible <= self.finished[-1][0]
+
+    def results(self) -> list[Hypothesis]:
+        """See Strategy."""
+        found = [beam for _, beam in self.finished]
+        return found if self.done and found else [*found, *self.running][: self.sampling.beam_width]
+
+
+def strategy(prompt: Sequence[int], sampling: Sampling) -> Strategy:
+    """The strategy that a request's beam width asks for."""
+    return Beams(prompt, sampling) if sampling.beam_width > 1 else Single(prompt, sampling)

@@ -1,0 +1,241 @@
+"""One scheduler for every family: requests join and leave the running batch between two tokens.
+
+`admit` takes a waiting request in (its encoder runs then), `step` makes one token for every row, `release` lets finished and cancelled
+requests go. A thread of its own calls them in turn, so a long request never holds up a short one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .graphs import Batch, Graphs, Memory, Row, Step
+from .sampling import Hypothesis, Sampling, Scores, Strategy, strategy
+
+Floats = NDArray[np.float32]
+
+
+class QueueFull(Exception):
+    """The waiting line is at its limit; the caller should try again later."""
+
+
+class BadRequest(ValueError):
+    """A request that this engine cannot serve; the message names the tensor and the remedy."""
+
+
+class Listener(Protocol):
+    """Where a request's tokens go."""
+
+    def cancelled(self) -> bool:
+        """True when nobody waits any more."""
+        ...
+
+    def update(self, beams: list[Hypothesis]) -> None:
+        """All hypotheses so far, best first; called after each token of a streaming request."""
+        ...
+
+    def finish(self, beams: list[Hypothesis]) -> None:
+        """The result; the last call."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """No result; the last call."""
+        ...
+
+
+@dataclass
+class Job:
+    """A request: features for the encoder (None for decoder-only families), the decoder's first ids, how to choose, whom to tell."""
+
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    listener: Listener
+    features: Floats | None = None
+    streaming: bool = False
+    memory: Memory | None = None
+    strategy: Strategy = field(init=False)
+    rows: list[Row] = field(default_factory=list)
+    first_row: int = 0
+    position: int = 0
+
+    def __post_init__(self) -> None:
+        self.strategy = strategy(self.prompt, self.sampling)
+
+
+class Scheduler:
+    """Runs jobs on one engine."""
+
+    def __init__(self, graphs: Graphs, *, max_rows: int = 16, max_queue: int = 256) -> None:
+        self.graphs = graphs
+        self.max_rows, self.max_queue = max_rows, max_queue
+        self.waiting: deque[Job] = deque()
+        self.running: list[Job] = []
+        self.batch: Batch = graphs.batch()
+        self.wake = threading.Condition()
+        self.stopping = False
+        self.thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what waits or runs fails."""
+        with self.wake:
+            self.stopping = True
+            self.wake.notify()
+        self.thread.join()
+
+    def submit(self, job: Job) -> None:
+        """Queue a request.
+
+        Raises:
+            QueueFull: `max_queue` requests wait already.
+            BadRequest: prompt and max_tokens do not fit, or too many beams.
+        """
+        self._check(job)
+        with self.wake:
+            if len(self.waiting) >= self.max_queue:
+                raise QueueFull(f"{len(self.waiting)} requests wait already; try again later")
+            self.waiting.append(job)
+            self.wake.notify()
+
+    def _check(self, job: Job) -> None:
+        positions = self.graphs.facts.positions
+        if not job.prompt:
+            raise BadRequest("decoder_input_ids is empty; send at least the start id")
+        if len(job.prompt) >= positions:
+            raise BadRequest(f"the prompt has {len(job.prompt)} ids, this model has {positions} positions; shorten it")
+        if not 1 <= job.sampling.beam_width <= self.max_rows:
+            raise BadRequest(f"beam_width is {job.sampling.beam_width}, this engine takes 1 to {self.max_rows}")
+        if job.sampling.max_tokens < 1 or len(job.prompt) + job.sampling.max_tokens > positions:
+            raise BadRequest(
+                f"request_output_len is {job.sampling.max_tokens}; with a prompt of {len(job.prompt)} ids it must be 1 to {positions - len(job.prompt)}"
+            )
+
+    def _run(self) -> None:
+        while True:
+            with self.wake:
+                self.wake.wait_for(lambda: self.stopping or self.waiting or self.running)
+                if self.stopping:
+                    break
+            self.release_cancelled()
+            self.admit()
+            if self.running:
+                self.step()
+        for job in [*self.running, *self.waiting]:
+            job.listener.fail(RuntimeError("the server is stopping"))
+
+    def admit(self) -> None:
+        """Let the next waiting request in if its rows fit; one at a time, so that running requests wait for one encoder at most."""
+        with self.wake:
+            free = self.max_rows - sum(job.sampling.beam_width for job in self.running)
+            if not self.waiting or self.waiting[0].sampling.beam_width > free:
+                return
+            job = self.waiting.popleft()
+        try:
+            job.memory = None if job.features is None else self.graphs.encode(job.features)
+        except Exception as error:  # noqa: BLE001  # whatever the runtime throws belongs to this request alone
+            job.listener.fail(error)
+            return
+        job.rows = [Row(None, job.prompt, 0, job.memory)]
+        job.position = len(job.prompt)
+        self.running.append(job)
+
+    def step(self) -> None:
+        """One token for every row of every running request."""
+        rows = [row for job in self.running for row in job.rows]
+        try:
+            result = self.batch.step(rows)
+        except Exception as error:  # noqa: BLE001  # the batch is lost, the server is not
+            self._lose_all(error)
+            return
+        at, finished = 0, []
+        for job in self.running:
+            job.first_row, count = at, len(job.rows)
+            self._advance(job, result)
+            at += count
+            if not job.rows:
+                finished.append(job)
+        self.release(finished)
+
+    def _advance(self, job: Job, result: Step) -> None:
+        first = job.first_row
+        scores = [Scores(result.logits[i], int(result.best[i]), float(result.best_log_prob[i])) for i in range(first, first + len(job.rows))]
+        chosen = job.strategy.advance(scores)
+        job.rows = [Row(first + parent, (token,), job.position, job.memory) for parent, token in chosen]
+        job.position += 1
+        if job.streaming and job.rows:
+            job.listener.update(job.strategy.results())
+
+    def release(self, jobs: Sequence[Job]) -> None:
+        """Answer finished requests and free their rows. The last request takes a hole of its size: fewer memories are copied."""
+        for job in jobs:
+            at = self.running.index(job)
+            if self.running[-1] is not job and len(self.running[-1].rows) == 1 == job.sampling.beam_width:
+                self.running[at] = self.running.pop()
+            else:
+                self.running.pop(at)
+            job.listener.finish(job.strategy.results())
+
+    def release_cancelled(self) -> None:
+        """Drop requests that nobody waits for."""
+        self.running = [job for job in self.running if not self._dropped(job)]
+        with self.wake:
+            self.waiting = deque(job for job in self.waiting if not self._dropped(job))
+
+    def _dropped(self, job: Job) -> bool:
+        if job.listener.cancelled():
+            job.listener.fail(RuntimeError("cancelled"))
+            return True
+        return False
+
+    def _lose_all(self, error: Exception) -> None:
+        for job in self.running:
+            job.listener.fail(error)
+        self.running = []
+        self.batch = self.graphs.batch()
+
+
+@dataclass
+class Collected:
+    """A listener that keeps the result, for callers that can wait."""
+
+    on_update: Callable[[list[Hypothesis]], None] | None = None
+    beams: list[Hypothesis] = field(default_factory=list)
+    error: Exception | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+    dropped: bool = False
+
+    def cancelled(self) -> bool:
+        """See Listener."""
+        return self.dropped
+
+    def update(self, beams: list[Hypothesis]) -> None:
+        """See Listener."""
+        if self.on_update:
+            self.on_update(beams)
+
+    def finish(self, beams: list[Hypothesis]) -> None:
+        """See Listener."""
+        self.beams = beams
+        self.done.set()
+
+    def fail(self, error: Exception) -> None:
+        """See Listener."""
+        self.error = error
+        self.done.set()
+
+    def wait(self, seconds: float) -> list[Hypothesis]:
+        """The result, or the error as an exception."""
+        if not self.done.wait(seconds):
+            raise TimeoutError(f"no result within {seconds} s")
+        if self.error:
+            raise self.error
+        return self.beams

@@ -1,0 +1,131 @@
+"""Whisper's vocabulary as a bundle carries it: special ids, prompts, and text with times out of token ids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+SECONDS_PER_TIMESTAMP = 0.02
+_LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
+
+
+class BadPrompt(ValueError):
+    """TEXT_PREFIX holds something that this model's vocabulary does not know or that cannot be a prompt."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Decoder start ids, the language they name (None: to be detected; it goes in at `language_at`)."""
+
+    ids: tuple[int, ...]
+    language: str | None
+    language_at: int
+
+    def in_language(self, language: str, token: int) -> Prompt:
+        """The same prompt with a detected language put in."""
+        return Prompt((*self.ids[: self.language_at], token, *self.ids[self.language_at :]), language, self.language_at)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of speech: times in seconds from the start of the window; `tokens` with their timestamps."""
+
+    start: float
+    end: float
+    text: str
+    tokens: tuple[int, ...]
+
+
+class WhisperVocabulary:
+    """Ids and texts of one model; everything is read from its tokenizer.json, nothing is assumed from its name."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.end = self._id("<|endoftext|>")
+        self.start = self._id("<|startoftranscript|>")
+        self.no_timestamps = self._id("<|notimestamps|>")
+        self.first_timestamp = self.no_timestamps + 1
+        # Older exports call it <|nocaptions|> (openai/whisper before 2022-12).
+        self.no_speech = next(i for name in ("<|nospeech|>", "<|nocaptions|>") if (i := tokenizer.token_to_id(name)) is not None)
+
+    @classmethod
+    def load(cls, folder: Path) -> WhisperVocabulary:
+        """Read `folder`/tokenizer.json."""
+        return cls(Tokenizer.from_file(str(folder / "tokenizer.json")))
+
+    def _id(self, token: str) -> int:
+        found = self.tokenizer.token_to_id(token)
+        if found is None:
+            raise BadPrompt(f"{token} is not in this model's vocabulary")
+        return found
+
+    @cached_property
+    def multilingual(self) -> bool:
+        """False for `.en` models: gpt2's vocabulary is one token shorter than the multilingual one."""
+        return self.end >= 50257
+
+    @cached_property
+    def languages(self) -> dict[str, int]:
+        """Language code to token id: what lies between the start token and the tasks."""
+        if not self.multilingual:
+            return {}
+        between = range(self.start + 1, self._id("<|translate|>"))
+        return {match[1]: i for i in between if (match := _LANGUAGE.fullmatch(self.tokenizer.id_to_token(i) or ""))}
+
+    def default_prompt(self) -> str:
+        """What an empty TEXT_PREFIX stands for: English without times (upstream's default); `.en` models name neither language nor task."""
+        return "<|startoftranscript|>" + ("<|en|><|transcribe|>" if self.multilingual else "") + "<|notimestamps|>"
+
+    def prompt(self, prefix: str) -> Prompt:
+        """Parse TEXT_PREFIX, such as `<|startoftranscript|><|en|><|transcribe|><|notimestamps|>`.
+
+        A prompt that names a task but no language asks for detection. Text before the start token, after <|startofprev|>, is context.
+
+        Raises:
+            BadPrompt: an unknown special token, or no start token.
+        """
+        text = prefix or self.default_prompt()
+        for special in re.findall(r"<\|[^|]*\|>", text):
+            self._id(special)
+        ids = tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        if self.start not in ids:
+            raise BadPrompt("TEXT_PREFIX has no <|startoftranscript|>; leave it empty or send for example " + self.default_prompt())
+        at = ids.index(self.start) + 1
+        codes = {i: code for code, i in self.languages.items()}
+        named = codes.get(ids[at]) if at < len(ids) else None
+        return Prompt(ids, named or (None if self.multilingual else "en"), at)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Words only: special tokens and timestamps left out, blanks at the ends removed."""
+        return self.tokenizer.decode([t for t in tokens if t < self.end], skip_special_tokens=True).strip()
+
+    def seconds(self, token: int) -> float:
+        """The time that a timestamp token stands for."""
+        return round((token - self.first_timestamp) * SECONDS_PER_TIMESTAMP, 2)
+
+    def segments(self, tokens: Sequence[int], duration: float) -> list[Segment]:
+        """Cut generated tokens at their timestamps.
+
+        Decoding knows no timestamp rules on every target, so disorder is repaired here: times never run backwards or past `duration`,
+        a missing start is the end before it, a missing end is the next start or `duration`.
+        """
+        segments: list[Segment] = []
+        start, words, run = 0.0, [], []  # type: ignore[var-annotated]
+        for token in [*tokens, None]:
+            if token is None or token >= self.first_timestamp:
+                at = duration if token is None else min(max(self.seconds(token), start), duration)
+                text = self.text(words)
+                if text:
+                    segments.append(Segment(start, at, text, (*run, *([] if token is None else [token]))))
+                # A timestamp that closes one segment opens the next one only if no other follows; it is counted once.
+                run = [] if text or token is None else [token]
+                words, start = [], at
+            elif token != self.end:
+                words.append(token)
+                run.append(token)
+        return segments
