@@ -1,0 +1,55 @@
+"""The unary face of `tensorrt_llm_stream`: forwards each row, waits in a thread, answers once."""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import triton_python_backend_utils as pb_utils
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
+
+from serving.batches import merge, split  # noqa: E402
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class TritonPythonModel:
+    """One response for each request, however many the engine sends."""
+
+    def initialize(self, args):
+        self.threads = ThreadPoolExecutor(64, "request")
+
+    def execute(self, requests):
+        for request in requests:
+            self.threads.submit(self._answer, request, request.get_response_sender())
+
+    def _answer(self, request, sender):
+        try:
+            inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            if "streaming" in inputs and inputs["streaming"].any():
+                raise ValueError("streaming=true needs the decoupled model tensorrt_llm_stream")
+            answers = [self._forward(row, request) for row in split(inputs)]
+            sender.send(pb_utils.InferenceResponse(answers[0] if len(answers) == 1 else self._merged(answers)), FINAL)
+        except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
+            sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error) or repr(error))), FINAL)
+
+    def _forward(self, row, request):
+        call = pb_utils.InferenceRequest(
+            model_name="tensorrt_llm_stream",
+            request_id=request.request_id(),
+            requested_output_names=list(request.requested_output_names()),
+            inputs=[pb_utils.Tensor(name, array) for name, array in row.items()],
+        )
+        answer = []
+        for response in call.exec(decoupled=True):
+            if response.has_error():
+                raise RuntimeError(response.error().message())
+            answer = response.output_tensors() or answer
+        return answer
+
+    def _merged(self, answers):
+        arrays = merge([{tensor.name(): tensor.as_numpy() for tensor in answer} for answer in answers])
+        return [pb_utils.Tensor(name, array) for name, array in arrays.items()]
+
+    def finalize(self):
+        self.threads.shutdown(wait=False, cancel_futures=True)

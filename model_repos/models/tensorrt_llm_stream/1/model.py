@@ -1,0 +1,63 @@
+"""Triton's shell around the portable engine: requests go into the scheduler, its thread answers."""
+
+import sys
+from pathlib import Path
+
+import triton_python_backend_utils as pb_utils
+
+BUNDLE = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
+
+from serving.engine_io import outputs, parse  # noqa: E402
+from serving.graphs import Graphs  # noqa: E402
+from serving.scheduler import Scheduler  # noqa: E402
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class Reply:
+    """A scheduler's listener that answers through Triton."""
+
+    def __init__(self, request):
+        self.sender = request.get_response_sender()
+        self.names = set(request.requested_output_names())
+        self.wanted = None
+
+    def cancelled(self):
+        return self.sender.is_cancelled()
+
+    def update(self, beams):
+        self.sender.send(self._response(beams))
+
+    def finish(self, beams):
+        self.sender.send(self._response(beams), FINAL)
+
+    def fail(self, error):
+        self.sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error) or repr(error))), FINAL)
+
+    def _response(self, beams):
+        arrays = outputs(beams, self.wanted)
+        return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in arrays.items() if not self.names or name in self.names])
+
+
+class TritonPythonModel:
+    """Admits requests; never waits."""
+
+    def initialize(self, args):
+        self.graphs = Graphs(BUNDLE / "engine")
+        self.scheduler = Scheduler(self.graphs)
+        self.scheduler.start()
+
+    def execute(self, requests):
+        facts = self.graphs.facts
+        for request in requests:
+            reply = Reply(request)
+            try:
+                inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+                job, reply.wanted = parse(inputs, reply, encoder=self.graphs.encoder is not None, end_id=facts.end_id, vocabulary=facts.vocabulary)
+                self.scheduler.submit(job)
+            except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
+                reply.fail(error)
+
+    def finalize(self):
+        self.scheduler.stop()

@@ -1,0 +1,36 @@
+"""Requests with several rows: taken apart, and their results put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def split(inputs: Mapping[str, NDArray[Any]]) -> list[Arrays]:
+    """One dictionary per row; every array keeps a leading dimension of 1.
+
+    Scalars, which `reshape` in a configuration delivers as [rows], come out as [1, 1]: the shape in which they can be sent on.
+    """
+    rows = max(len(array) for array in inputs.values())
+    return [{name: array[i : i + 1].reshape(1, 1) if array.ndim == 1 else array[i : i + 1] for name, array in inputs.items()} for i in range(rows)]
+
+
+def merge(results: Sequence[Mapping[str, NDArray[Any]]]) -> Arrays:
+    """Rows put together along the first dimension; shorter ones are filled up with -1, empty text or 0.0."""
+    return {name: _stack([result[name] for result in results]) for name in results[0]}
+
+
+def _stack(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    if len(arrays) == 1:
+        return arrays[0]
+    shape = np.max([array.shape[1:] for array in arrays], axis=0) if arrays[0].ndim > 1 else ()
+    filler: Any = b"" if arrays[0].dtype == object else -1 if np.issubdtype(arrays[0].dtype, np.integer) else 0
+    out = np.full((len(arrays), *shape), filler, arrays[0].dtype)
+    for row, array in zip(out, arrays, strict=True):
+        row[tuple(slice(0, size) for size in array.shape[1:])] = array[0]
+    return out

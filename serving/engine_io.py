@@ -1,0 +1,159 @@
+"""TensorRT-LLM's tensors on the outside, jobs and hypotheses on the inside.
+
+Names, dtypes and shapes are those of `tensorrt_llm` in TensorRT-LLM 0.20.0. Inputs come without the batch dimension's other rows: one
+sequence per call, every array with a leading 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .sampling import Hypothesis, Sampling
+from .scheduler import BadRequest, Job, Listener
+
+Arrays = Mapping[str, NDArray[Any]]
+T = TypeVar("T", int, float, bool)
+
+# What this engine has no answer to. Sending one is an error: a silently ignored input is a wrong result.
+UNSUPPORTED = (
+    "draft_input_ids", "draft_logits", "draft_acceptance_threshold", "runtime_top_p_min", "runtime_top_p_decay", "runtime_top_p_reset_ids",
+    "prompt_embedding_table", "prompt_table_extra_ids", "prompt_vocab_size", "cross_attention_mask", "mrope_rotary_cos_sin", "mrope_position_deltas",
+    "lora_task_id", "lora_weights", "lora_config", "context_phase_params", "skip_cross_attn_blocks", "retention_token_range_starts",
+    "retention_token_range_ends", "retention_token_range_priorities", "retention_token_range_durations_ms", "retention_decode_priority",
+    "retention_decode_duration_ms", "guided_decoding_guide_type", "guided_decoding_guide", "lookahead_window_size", "lookahead_ngram_size",
+    "lookahead_verification_set_size",
+)  # fmt: skip
+UNSUPPORTED_IF_TRUE = ("return_context_logits", "return_perf_metrics")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which optional outputs a request asks for."""
+
+    log_probs: bool = False
+    logits: bool = False
+    sequences: int = 1
+    input_tokens: bool = False
+    output_tokens: bool = False
+    prompt: tuple[int, ...] = ()
+    exclude_prompt: bool = True
+
+
+def _scalar(inputs: Arrays, name: str, default: T) -> T:
+    """One optional scalar; its dtype was checked by Triton."""
+    return type(default)(inputs[name].ravel()[0]) if name in inputs and inputs[name].size else default
+
+
+def _words(inputs: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
+    """A [2, n] word list: ids back to back, and the end of each word, filled up with -1 (TensorRT-LLM, to_word_list_format)."""
+    if name not in inputs or not inputs[name].size:
+        return ()
+    ids, ends = inputs[name].reshape(-1, inputs[name].shape[-1])[-2:]
+    words, start = [], 0
+    for end in ends[ends > 0]:
+        words.append(tuple(int(i) for i in ids[start:end]))
+        start = int(end)
+    return tuple(word for word in words if word)
+
+
+def _refuse(inputs: Arrays) -> None:
+    for name in UNSUPPORTED:
+        if name in inputs and inputs[name].size:
+            raise BadRequest(f"{name} is not supported by the OpenVINO engine; leave it out or use TARGET=trtllm")
+    for name in UNSUPPORTED_IF_TRUE:
+        if _scalar(inputs, name, False):
+            raise BadRequest(f"{name}=true is not supported by the OpenVINO engine; leave it out or use TARGET=trtllm")
+    if _scalar(inputs, "beam_search_diversity_rate", 0.0):
+        raise BadRequest("beam_search_diversity_rate is not supported by the OpenVINO engine; leave it at 0")
+    if "request_output_len" not in inputs:
+        raise BadRequest("request_output_len is missing; send the number of tokens to generate")
+
+
+def _sampling(inputs: Arrays, end_id: int, vocabulary: int) -> Sampling:
+    bias = inputs["embedding_bias"].ravel().astype(np.float32) if "embedding_bias" in inputs and inputs["embedding_bias"].size else None
+    if bias is not None and len(bias) != vocabulary:
+        raise BadRequest(f"embedding_bias has {len(bias)} values, the vocabulary {vocabulary}; send one value per token")
+    temperature = _scalar(inputs, "temperature", 1.0)
+    if temperature < 0:
+        raise BadRequest(f"temperature is {temperature}; it must be 0 or more")
+    return Sampling(
+        max_tokens=_scalar(inputs, "request_output_len", 0),
+        end_id=_scalar(inputs, "end_id", end_id),
+        beam_width=_scalar(inputs, "beam_width", 1),
+        temperature=temperature,
+        top_k=_scalar(inputs, "runtime_top_k", 0),
+        top_p=_scalar(inputs, "runtime_top_p", 0.0),
+        seed=_scalar(inputs, "seed", 0),
+        repetition_penalty=_scalar(inputs, "repetition_penalty", 1.0),
+        presence_penalty=_scalar(inputs, "presence_penalty", 0.0),
+        frequency_penalty=_scalar(inputs, "frequency_penalty", 0.0),
+        min_tokens=_scalar(inputs, "min_tokens", 0),
+        length_penalty=_scalar(inputs, "len_penalty", 1.0),
+        early_stopping=_scalar(inputs, "early_stopping", False),
+        bias=bias,
+        bad_words=_words(inputs, "bad_words_list"),
+        stop_words=_words(inputs, "stop_words_list"),
+        keep_logits=_scalar(inputs, "return_generation_logits", False),
+    )
+
+
+def parse(inputs: Arrays, listener: Listener, *, encoder: bool, end_id: int, vocabulary: int) -> tuple[Job, Wanted]:
+    """A job out of one request's arrays (each with a leading dimension of 1).
+
+    Raises:
+        BadRequest: an input is missing, malformed or not supported.
+    """
+    _refuse(inputs)
+    source = "decoder_input_ids" if encoder else "input_ids"
+    if source not in inputs:
+        raise BadRequest(f"{source} is missing; send the decoder's first ids" if encoder else "input_ids is missing; send the prompt's ids")
+    if encoder and "encoder_input_features" not in inputs:
+        raise BadRequest("encoder_input_features is missing; send float16 [frames, mels]")
+    prompt = tuple(int(i) for i in inputs[source].ravel()[: _scalar(inputs, "decoder_input_lengths", inputs[source].size)])
+    if any(not 0 <= i < vocabulary for i in prompt):
+        raise BadRequest(f"{source} has ids outside 0 to {vocabulary - 1}")
+    sampling = _sampling(inputs, end_id, vocabulary)
+    features = inputs["encoder_input_features"][0].astype(np.float32) if encoder else None
+    sequences = _scalar(inputs, "num_return_sequences", 1)
+    if sequences > sampling.beam_width:
+        raise BadRequest(f"num_return_sequences is {sequences}, beam_width {sampling.beam_width}; ask for as many beams at least")
+    wanted = Wanted(
+        _scalar(inputs, "return_log_probs", False),
+        sampling.keep_logits,
+        sampling.beam_width,
+        _scalar(inputs, "return_num_input_tokens", False),
+        _scalar(inputs, "return_num_output_tokens", False),
+        prompt,
+        encoder or _scalar(inputs, "exclude_input_in_output", False),
+    )
+    return Job(prompt, sampling, listener, features, _scalar(inputs, "streaming", False)), wanted
+
+
+def outputs(beams: list[Hypothesis], wanted: Wanted) -> dict[str, NDArray[Any]]:
+    """Arrays of one response: output_ids int32 [1, beams, longest], sequence_length int32 [1, beams], and what was asked for."""
+    beams = beams[: wanted.sequences]
+    prompt = () if wanted.exclude_prompt else wanted.prompt
+    rows = [(*prompt, *beam.ids) for beam in beams]
+    longest = max([len(row) for row in rows] + [1])
+    arrays: dict[str, NDArray[Any]] = {
+        "output_ids": np.array([[*row, *[0] * (longest - len(row))] for row in rows], np.int32)[None],
+        "sequence_length": np.array([[len(row) for row in rows]], np.int32),
+    }
+    if wanted.log_probs:
+        arrays["cum_log_probs"] = np.array([[beam.cum_log_prob for beam in beams]], np.float32)
+        padded = [[*beam.log_probs, *[0.0] * (longest - len(beam.log_probs))] for beam in beams]
+        arrays["output_log_probs"] = np.array(padded, np.float32)[None]
+    if wanted.logits:
+        count = max(len(beam.logits) for beam in beams)
+        blank = [np.zeros_like(beams[0].logits[0])] if beams[0].logits else []
+        arrays["generation_logits"] = np.array([[*beam.logits, *blank * (count - len(beam.logits))] for beam in beams], np.float32)[None]
+    if wanted.input_tokens:
+        arrays["num_input_tokens"] = np.array([[len(wanted.prompt)]], np.int32)
+    if wanted.output_tokens:
+        arrays["num_output_tokens"] = np.array([[sum(len(beam.ids) for beam in beams)]], np.int32)
+    return arrays

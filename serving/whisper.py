@@ -1,0 +1,153 @@
+"""The speech façade: sound and a prompt in, an engine request; engine results in, words with times and confidence out.
+
+It uses only tensors of TensorRT-LLM's `tensorrt_llm` model, so it is the same on every target.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .audio import MAX_SAMPLES, RATE, log_mel
+from .whisper_tokens import BadPrompt, Prompt, WhisperVocabulary
+
+Arrays = dict[str, NDArray[Any]]
+Engine = Callable[[Arrays, bool], Iterator[Arrays]]
+SUPPRESSED = np.float32(-1e9)
+NEEDS_DETECTION = {"LANGUAGE", "NO_SPEECH_PROB"}
+# Optional inputs that are passed on, under the engine's names.
+FORWARDED = {"TEMPERATURE": "temperature", "SEED": "seed", "BEAM_WIDTH": "beam_width"}
+
+
+class BadAudio(ValueError):
+    """WAV or WAV_LENS cannot be transcribed; the message names the tensor and the remedy."""
+
+
+@dataclass(frozen=True)
+class Detection:
+    """What the model says right after <|startoftranscript|>: the likeliest language and the probability that nobody speaks."""
+
+    language: str | None
+    no_speech: float
+
+
+class Whisper:
+    """The façade of one bundle."""
+
+    def __init__(self, bundle: Path) -> None:
+        facts = json.loads((bundle / "engine" / "engine.json").read_text("utf-8"))
+        self.pad = not json.loads((bundle / "parameters.json").read_text("utf-8"))["zero_pad"]
+        self.mels, self.positions = int(facts["mels"]), int(facts["positions"])
+        self.vocabulary = WhisperVocabulary.load(bundle / "engine")
+        self.bias: NDArray[np.float32] | None = None
+        if facts["suppress"]:
+            self.bias = np.zeros((1, int(facts["vocabulary"])), np.float32)
+            self.bias[0, facts["suppress"]] = SUPPRESSED
+
+    def transcribe(self, inputs: Mapping[str, NDArray[Any]], wanted: set[str], engine: Engine, *, streaming: bool) -> Iterator[Arrays]:
+        """Answer one row: one dictionary of output arrays (the last is final); while streaming, one after each token, text so far.
+
+        Raises:
+            BadAudio, BadPrompt, AudioTooLong: what was sent cannot be served.
+        """
+        wave = self._wave(inputs)
+        prompt = self.vocabulary.prompt(inputs["TEXT_PREFIX"].ravel()[0].decode("utf-8", "replace") if "TEXT_PREFIX" in inputs else "")
+        request = self._request(log_mel(wave, self.mels, pad=self.pad))
+        detection = Detection(prompt.language, float("nan"))
+        if prompt.language is None or wanted & NEEDS_DETECTION:
+            detection = self._detect(request, prompt, engine)
+        if prompt.language is None and detection.language is not None:
+            prompt = prompt.in_language(detection.language, self.vocabulary.languages[detection.language])
+        request |= self._choices(inputs, prompt) | {"return_log_probs": np.array([[True]])}
+        if streaming:
+            request["streaming"] = np.array([[True]])
+        for result in engine(request, streaming):
+            yield self._answer(result, prompt, detection, len(wave) / RATE)
+
+    def _wave(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        if "WAV" not in inputs:
+            raise BadAudio("WAV is missing; send float32 samples at 16 kHz")
+        wave = inputs["WAV"].ravel()
+        if "WAV_LENS" in inputs:
+            length = int(inputs["WAV_LENS"].ravel()[0])
+            if not 0 < length <= len(wave):
+                raise BadAudio(f"WAV_LENS is {length}, WAV has {len(wave)} samples; send 1 to {len(wave)}")
+            wave = wave[:length]
+        if not len(wave):
+            raise BadAudio("WAV is empty; send at least one sample at 16 kHz")
+        if len(wave) <= MAX_SAMPLES and not np.isfinite(wave).all():
+            raise BadAudio("WAV has NaN or infinite samples; send finite values between -1 and 1")
+        return np.ascontiguousarray(wave, np.float32)
+
+    def _request(self, features: NDArray[np.float32]) -> Arrays:
+        frames = len(features)
+        end = np.array([[self.vocabulary.end]], np.int32)
+        return {
+            "encoder_input_features": features.astype(np.float16)[None],
+            "input_lengths": np.array([[frames]], np.int32),
+            "encoder_output_lengths": np.array([[frames // 2]], np.int32),
+            "end_id": end,
+            "pad_id": end,
+        }
+
+    def _choices(self, inputs: Mapping[str, NDArray[Any]], prompt: Prompt) -> Arrays:
+        room = self.positions - len(prompt.ids)
+        if room < 1:
+            raise BadPrompt(f"TEXT_PREFIX has {len(prompt.ids)} tokens, this model has {self.positions} positions; shorten it")
+        longest = int(inputs["MAX_TOKENS"].ravel()[0]) if "MAX_TOKENS" in inputs else room
+        if not 1 <= longest <= room:
+            raise BadPrompt(f"MAX_TOKENS is {longest}; with this prompt it must be 1 to {room}")
+        choices: Arrays = {
+            "decoder_input_ids": np.array([prompt.ids], np.int32),
+            "request_output_len": np.array([[longest]], np.int32),
+            **({} if self.bias is None else {"embedding_bias": self.bias}),
+            **{name: inputs[ours].reshape(1, 1) for ours, name in FORWARDED.items() if ours in inputs},
+        }
+        if float(choices.get("temperature", np.ones(1)).ravel()[0]) not in (0.0, 1.0):
+            choices["runtime_top_p"] = np.array([[0.999999]], np.float32)  # random choice from the whole distribution
+        return choices
+
+    def _detect(self, request: Arrays, prompt: Prompt, engine: Engine) -> Detection:
+        """One token after the start token: its raw logits rank the languages and hold the no-speech probability (openai/whisper decoding.py)."""
+        probe = {
+            **request,
+            "decoder_input_ids": np.array([prompt.ids[: prompt.language_at]], np.int32),
+            "request_output_len": np.array([[1]], np.int32),
+            "return_generation_logits": np.array([[True]]),
+        }
+        logits = list(engine(probe, False))[-1]["generation_logits"].reshape(-1).astype(np.float64)
+        no_speech = float(1.0 / np.exp(logits - logits[self.vocabulary.no_speech]).sum())
+        languages = self.vocabulary.languages
+        best = max(languages, key=lambda code: logits[languages[code]]) if languages else None
+        return Detection(best, no_speech)
+
+    def _answer(self, result: Arrays, prompt: Prompt, detection: Detection, duration: float) -> Arrays:
+        count = int(result["sequence_length"].ravel()[0])
+        tokens = [int(i) for i in result["output_ids"].reshape(-1, result["output_ids"].shape[-1])[0][:count]]
+        log_probs = result["output_log_probs"].reshape(-1, result["output_log_probs"].shape[-1])[0][:count]
+        total = float(result["cum_log_probs"].ravel()[0])
+        segments = self.vocabulary.segments(tokens, duration)
+        return {
+            "TRANSCRIPTS": _strings([self.vocabulary.text(tokens)])[0],
+            "LANGUAGE": _strings([detection.language or prompt.language or ""]),
+            "NO_SPEECH_PROB": np.array([[detection.no_speech]], np.float32),
+            "AVG_LOGPROB": np.array([[total / (count + 1)]], np.float32),
+            "TOKENS": np.array([tokens], np.int32).reshape(1, -1),
+            "TOKEN_LOGPROBS": log_probs.astype(np.float32)[None],
+            "SEGMENT_TEXTS": _strings([segment.text for segment in segments]),
+            "SEGMENT_TIMES": np.array([[segment.start, segment.end] for segment in segments], np.float32).reshape(1, -1, 2),
+            "SEGMENT_SIZES": np.array([[len(segment.tokens) for segment in segments]], np.int32).reshape(1, -1),
+        }
+
+
+def _strings(texts: list[str]) -> NDArray[Any]:
+    """Triton's strings: an object array of UTF-8 bytes [1, n]."""
+    array = np.empty((1, len(texts)), object)
+    array[0, :] = [text.encode() for text in texts]
+    return array
