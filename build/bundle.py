@@ -128,7 +128,8 @@ def _build(model: Model, recipe: Recipe, bundle: Path, weights: Weights, places:
         _run_steps(model, recipe, weights, partial, bundle.parent / f"{recipe.target}.log")
     render(recipe, partial)
     finished = {**wanted, "content": weights.sha256, "built": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    (partial / "manifest.json").write_text(json.dumps({**finished, "capabilities": recipe.capabilities}, indent=2) + "\n", "utf-8")
+    manifest = {**finished, "capabilities": recipe.capabilities, "probe": recipe.probe}
+    (partial / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
     if bundle.exists():
         bundle.rename(old)
     partial.rename(bundle)

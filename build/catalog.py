@@ -57,6 +57,7 @@ class Recipe:
     files: tuple[str, ...]
     steps: tuple[tuple[str, ...], ...]
     capabilities: tuple[str, ...]
+    probe: Mapping[str, Any]
 
 
 def load_catalog(path: Path = ROOT / "catalog.toml") -> dict[str, Model]:
@@ -100,7 +101,7 @@ def load_recipe(model: Model, target: str) -> Recipe:
         if knob not in data["parameters"]:
             raise CatalogError(f"{model.id}: family {model.family} has no parameter {knob!r}; it has: {', '.join(data['parameters'])}")
     models = tuple(TritonModel(name, **row) for name, row in data["models"].items())
-    return Recipe(model.family, target, models, {**data["parameters"], **model.knobs}, *_tuples(data[target]))
+    return Recipe(model.family, target, models, {**data["parameters"], **model.knobs}, *_tuples(data[target]), data["probe"])
 
 
 def _tuples(section: Mapping[str, Sequence[Any]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...], tuple[str, ...]]:

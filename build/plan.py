@@ -1,0 +1,83 @@
+"""From MODEL_ID, INSTANCES and the machine to a list of instances; nginx's upstreams and deployment.json follow from that list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .catalog import CatalogError, Model
+
+
+@dataclass(frozen=True)
+class Ports:
+    """First port of each kind; instance i gets the i-th. All on one host in process mode."""
+
+    http: int
+    grpc: int
+    metrics: int
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One tritonserver: which model, on which CPUs, where it listens, where its bundle lies."""
+
+    index: int
+    model_id: str
+    family: str
+    bundle: str
+    cpus: tuple[int, ...]
+    host: str
+    http: int
+    grpc: int
+    metrics: int
+
+    @property
+    def name(self) -> str:
+        """Its name in logs, supervision and URLs."""
+        return f"triton-{self.index}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All instances, and the pools in MODEL_ID order; the first pool owns the plain /v2 paths."""
+
+    instances: tuple[Instance, ...]
+    pools: dict[str, tuple[int, ...]]
+
+    def save(self, path: Path) -> None:
+        """Write deployment.json."""
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Plan:
+        """Read deployment.json."""
+        data = json.loads(path.read_text("utf-8"))
+        instances = tuple(Instance(**{**row, "cpus": tuple(row["cpus"])}) for row in data["instances"])
+        return cls(instances, {model: tuple(indices) for model, indices in data["pools"].items()})
+
+
+def share(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """Disjoint shares of the CPUs; with more instances than CPUs, several share one."""
+    if count > len(cpus):
+        return [(cpus[i % len(cpus)],) for i in range(count)]
+    return [tuple(cpus[i * len(cpus) // count : (i + 1) * len(cpus) // count]) for i in range(count)]
+
+
+def make_plan(models: Sequence[Model], count: int, bundles: Sequence[Path], cpus: Sequence[int], ports: Ports) -> Plan:
+    """Instance i serves model i mod n.
+
+    Raises:
+        CatalogError: fewer instances than models.
+    """
+    if count < len(models):
+        names = ",".join(model.id for model in models)
+        raise CatalogError(f"INSTANCES={count} cannot serve the {len(models)} models of MODEL_ID={names}; set INSTANCES={len(models)} or more")
+    instances = []
+    for i, own in enumerate(share(cpus, count)):
+        model = models[i % len(models)]
+        bundle = str(bundles[i % len(models)])
+        instances.append(Instance(i, model.id, model.family, bundle, own, "127.0.0.1", ports.http + i, ports.grpc + i, ports.metrics + i))
+    pools = {model.id: tuple(i for i in range(count) if i % len(models) == n) for n, model in enumerate(models)}
+    return Plan(tuple(instances), pools)

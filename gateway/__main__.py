@@ -1,0 +1,28 @@
+"""`python -m gateway`: serve on CONCH_GATEWAY_HOST:CONCH_GATEWAY_PORT."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import structlog
+import uvicorn
+
+from .app import create_app
+from .settings import Settings
+
+
+def main() -> None:
+    """Run until SIGTERM; requests in flight are finished first."""
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True),
+                    structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )  # fmt: skip
+    host, port = os.environ.get("CONCH_GATEWAY_HOST", "127.0.0.1"), int(os.environ.get("CONCH_GATEWAY_PORT", "8090"))
+    app = create_app(Settings())
+    uvicorn.run(app, host=host, port=port, access_log=False, log_level="warning", timeout_graceful_shutdown=60, h11_max_incomplete_event_size=64 * 1024)
+
+
+if __name__ == "__main__":
+    main()

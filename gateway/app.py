@@ -1,0 +1,96 @@
+"""The application: `create_app(settings)`."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from . import audio, errors
+from .audio import ServicesDep
+from .services import Services
+from .settings import Settings
+from .speech import Transcriber
+from .triton import Triton, load_pools
+
+log = structlog.get_logger()
+SAFE_ID = re.compile(r"[\w.:-]{1,128}")
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Wire everything for one deployment."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Services]]:
+        pools = load_pools(settings.deployment)
+        triton = Triton(settings.kserve_url, pools, settings.request_seconds)
+        yield {"services": Services(settings, pools, triton, Transcriber(triton, settings.windows_at_once))}
+        await triton.close()
+
+    app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan)
+    errors.install(app)
+    app.include_router(audio.router)
+    app.add_api_route("/v1/models", models)
+    app.add_api_route("/v1/models/{model}", one_model)
+    app.add_api_route("/health/live", live)
+    app.add_api_route("/health/ready", ready)
+    app.add_api_route("/metrics", metrics)
+    app.middleware("http")(observe)
+    return app
+
+
+async def observe(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Request id, metrics, one log line."""
+    given = request.headers.get("x-request-id", "")
+    request.state.request_id = given if SAFE_ID.fullmatch(given) else uuid.uuid4().hex
+    started = time.monotonic()
+    response = await call_next(request)
+    seconds = time.monotonic() - started
+    route = request.scope.get("route")
+    path = getattr(route, "path", "other")
+    tools: Services = request.state.services
+    tools.metrics.requests.labels(path, response.status_code).inc()
+    tools.metrics.latency.labels(path).observe(seconds)
+    response.headers["x-request-id"] = request.state.request_id
+    if not path.startswith("/health"):
+        log.info("request", method=request.method, path=path, status=response.status_code, seconds=round(seconds, 4), request_id=request.state.request_id)
+    return response
+
+
+def _model(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "conch"}
+
+
+async def models(tools: ServicesDep) -> dict[str, object]:
+    """The models of this deployment."""
+    return {"object": "list", "data": [_model(name) for name in tools.pools]}
+
+
+async def one_model(model: str, tools: ServicesDep) -> dict[str, object]:
+    """One model, or 404."""
+    if model not in tools.pools:
+        raise errors.ApiError(404, f"model {model!r} is not served here; it has: {', '.join(tools.pools)}", param="model", code="model_not_found")
+    return _model(model)
+
+
+async def live() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "live"}
+
+
+async def ready(tools: ServicesDep) -> JSONResponse:
+    """200 if every model answers a tiny real inference, else 503."""
+    results = await tools.ready()
+    return JSONResponse({"status": "ready" if all(results.values()) else "not ready", "models": results}, 200 if all(results.values()) else 503)
+
+
+async def metrics(tools: ServicesDep) -> Response:
+    """Prometheus text."""
+    return Response(generate_latest(tools.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,54 @@
+"""Errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+log = structlog.get_logger()
+
+
+class ApiError(Exception):
+    """An error that a client may see; `param` names the field, the message says what to do."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
+
+
+def error_response(error: ApiError) -> JSONResponse:
+    """The JSON body and headers of an error."""
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    body = {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+    return JSONResponse(body, error.status, {"Retry-After": str(error.retry_after)} if error.retry_after else None)
+
+
+def _from_validation(error: RequestValidationError) -> ApiError:
+    first = error.errors()[0]
+    field = str(first["loc"][-1]) if first["loc"] else None
+    return ApiError(400, f"{field}: {first['msg']}", param=field, code="invalid_value")
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the application in this shape."""
+
+    @app.exception_handler(ApiError)
+    async def api_error(_: Request, error: ApiError) -> JSONResponse:
+        return error_response(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def validation(_: Request, error: RequestValidationError) -> JSONResponse:
+        return error_response(_from_validation(error))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return error_response(ApiError(error.status_code, message, code="not_found" if error.status_code == 404 else None))
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        log.error("unexpected error", path=request.url.path, exc_info=error)
+        return error_response(ApiError(500, "internal error; the log has it under this request's x-request-id", code="internal_error"))

@@ -1,0 +1,70 @@
+"""Sound out of whatever file was uploaded: mono float32 at 16 kHz, by PyAV (FFmpeg's libraries)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+from av.audio.frame import AudioFrame
+from av.error import FFmpegError
+from numpy.typing import NDArray
+
+RATE = 16_000
+
+
+class BadMedia(ValueError):
+    """The file holds no sound that can be used; the message says why."""
+
+
+def decode(path: Path, *, max_seconds: float, time_limit: float) -> NDArray[np.float32]:
+    """Decode the first audio stream of a file.
+
+    Returns:
+        float32 [samples], channels averaged, resampled to 16 kHz.
+
+    Raises:
+        BadMedia: not a media file, no audio stream, no samples, NaN, too long, or decoding took too long.
+    """
+    deadline = time.monotonic() + time_limit
+    chunks: list[NDArray[np.float32]] = []
+    samples = 0
+    try:
+        for chunk in _chunks(path):
+            chunks.append(chunk)
+            samples += len(chunk)
+            if samples > max_seconds * RATE:
+                raise BadMedia(f"the recording is longer than {max_seconds:g} s; cut it")
+            if time.monotonic() > deadline:
+                raise BadMedia(f"decoding took longer than {time_limit:g} s; send a simpler format such as 16 kHz WAV or FLAC")
+    except (FFmpegError, ValueError, OverflowError) as error:
+        if isinstance(error, BadMedia):
+            raise
+        raise BadMedia(f"the file cannot be decoded ({error}); send a complete audio file such as wav, mp3, m4a, ogg, flac or webm") from error
+    if not samples:
+        raise BadMedia("the file holds no audio samples; send a recording")
+    wave = np.concatenate(chunks)
+    if not np.isfinite(wave).all():
+        raise BadMedia("the samples contain NaN or infinite values; export the file again")
+    return wave
+
+
+def _chunks(path: Path) -> Iterator[NDArray[np.float32]]:
+    with av.open(str(path), mode="r", metadata_errors="ignore") as container:
+        if not container.streams.audio:
+            raise BadMedia("the file has no audio stream; send one that has")
+        stream = container.streams.audio[0]
+        stream.thread_type = "AUTO"
+        resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
+        for frame in container.decode(stream):
+            # Timestamps of broken files would make the resampler invent or drop samples.
+            frame.pts = None
+            yield from _arrays(resampler.resample(frame))
+        yield from _arrays(resampler.resample(None))
+
+
+def _arrays(frames: list[AudioFrame]) -> Iterator[NDArray[np.float32]]:
+    for frame in frames:
+        yield frame.to_ndarray()[0].astype(np.float32, copy=False)

@@ -1,0 +1,73 @@
+"""What the routes need, made once for each application."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from fastapi import Request
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from .errors import ApiError
+from .settings import Settings
+from .speech import Transcriber
+from .triton import Pool, Triton
+
+
+class Metrics:
+    """Prometheus metrics of one application."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter("conch_requests_total", "HTTP requests", ["path", "status"], registry=self.registry)
+        self.latency = Histogram("conch_request_seconds", "Time to answer", ["path"], registry=self.registry)
+        self.audio = Counter("conch_audio_seconds_total", "Seconds of sound transcribed", ["model"], registry=self.registry)
+        self.speech = Histogram("conch_transcription_seconds", "Time in Triton for one recording", ["model"], registry=self.registry)
+
+    @contextmanager
+    def transcription(self, model: str, seconds: float) -> Iterator[None]:
+        """Times one recording and counts its length."""
+        with self.speech.labels(model).time():
+            yield
+        self.audio.labels(model).inc(seconds)
+
+
+@dataclass
+class Services:
+    """Settings, pools, Triton, metrics."""
+
+    settings: Settings
+    pools: dict[str, Pool]
+    triton: Triton
+    transcriber: Transcriber
+    metrics: Metrics = field(default_factory=Metrics)
+    readiness: dict[str, tuple[float, bool]] = field(default_factory=dict)
+
+    def pool(self, model: str, family: str) -> Pool:
+        """The pool that serves a model.
+
+        Raises:
+            ApiError: 404 for an unknown model, 400 for one of another family.
+        """
+        if model not in self.pools:
+            message = f"model {model!r} is not served here; this deployment has: {', '.join(self.pools)}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        if self.pools[model].family != family:
+            raise ApiError(400, f"model {model!r} is of family {self.pools[model].family}, this route needs {family}", param="model", code="unsupported_model")
+        return self.pools[model]
+
+    async def ready(self) -> dict[str, bool]:
+        """For each model whether a tiny real inference succeeds; results are kept for a moment."""
+        for model, pool in self.pools.items():
+            at, _ = self.readiness.get(model, (float("-inf"), False))
+            if time.monotonic() - at > self.settings.ready_seconds:
+                self.readiness[model] = (time.monotonic(), await self.triton.ready(pool))
+        return {model: result for model, (_, result) in self.readiness.items()}
+
+
+def services(request: Request) -> Services:
+    """The services of the application that serves `request`."""
+    found: Services = request.state.services
+    return found

@@ -1,0 +1,23 @@
+"""The gateway's settings, from environment variables that start with CONCH_."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Each field is the variable CONCH_<NAME>."""
+
+    model_config = SettingsConfigDict(env_prefix="CONCH_", extra="ignore")
+
+    deployment: Path = Field(description="deployment.json, written by the plan: pools and instances")
+    kserve_url: str = Field("http://127.0.0.1:8079", description="nginx's internal KServe listener")
+    max_upload_bytes: int = Field(100_000_000, gt=0, description="largest audio file")
+    max_audio_seconds: float = Field(4 * 3600, gt=0, description="longest recording")
+    decode_seconds: float = Field(120, gt=0, description="time limit for decoding one file")
+    request_seconds: float = Field(300, gt=0, description="time limit for one call to Triton")
+    windows_at_once: int = Field(4, gt=0, description="windows of one long recording that are in flight together")
+    ready_seconds: float = Field(2, ge=0, description="how long a readiness result is kept")

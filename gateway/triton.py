@@ -1,0 +1,133 @@
+"""KServe v2 over HTTP, through nginx's internal listener.
+
+nginx retries what fails before an answer begins (connection lost, 503). What it cannot judge is a 500 from an instance whose Python stub
+died: then this client asks one other instance of the pool, once. So a request is tried by two instances at most, never by a whole pool.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
+from tritonclient.utils import np_to_triton_dtype
+
+from .errors import ApiError
+
+log = structlog.get_logger()
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The instances of one model: index and the address nginx knows each by, and the probe that tells whether it answers."""
+
+    model_id: str
+    family: str
+    instances: Mapping[str, int]
+    probe: Mapping[str, Any]
+
+
+def load_pools(deployment: Path) -> dict[str, Pool]:
+    """Pools by model id, in MODEL_ID order."""
+    data = json.loads(deployment.read_text("utf-8"))
+    pools = {}
+    for model_id, members in data["pools"].items():
+        rows = [data["instances"][i] for i in members]
+        probe = json.loads((Path(rows[0]["bundle"]) / "manifest.json").read_text("utf-8"))["probe"]
+        pools[model_id] = Pool(model_id, rows[0]["family"], {f"{row['host']}:{row['http']}": row["index"] for row in rows}, probe)
+    return pools
+
+
+def encode(arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> tuple[bytes, dict[str, str]]:
+    """Body and headers of an inference request with binary tensors."""
+    inputs = []
+    for name, array in arrays.items():
+        tensor = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        tensor.set_data_from_numpy(array, binary_data=True)
+        inputs.append(tensor)
+    body, json_size = InferenceServerClient.generate_request_body(inputs, outputs=[InferRequestedOutput(name, binary_data=True) for name in outputs])
+    headers = {"Content-Type": "application/octet-stream", **({"Inference-Header-Content-Length": str(json_size)} if json_size else {})}
+    return body, headers
+
+
+def decode(answer: httpx.Response, outputs: Sequence[str]) -> Arrays:
+    """The arrays of an answer."""
+    length = answer.headers.get("inference-header-content-length")
+    result: InferResult = InferenceServerClient.parse_response_body(answer.content, header_length=int(length) if length else None)
+    return {name: result.as_numpy(name) for name in outputs}
+
+
+class Triton:
+    """A connection pool to nginx."""
+
+    def __init__(self, url: str, pools: Mapping[str, Pool], seconds: float) -> None:
+        self.pools = pools
+        limits = httpx.Limits(max_connections=256, max_keepalive_connections=64)
+        self.http = httpx.AsyncClient(base_url=url, timeout=httpx.Timeout(seconds, connect=5), limits=limits)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.http.aclose()
+
+    async def infer(self, pool: Pool, model: str, arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], request_id: str) -> Arrays:
+        """One inference in a pool.
+
+        Raises:
+            ApiError: 400 for what the model refuses, 503 when nobody answers, 504 after the time limit.
+        """
+        body, headers = encode(arrays, outputs)
+        headers["x-request-id"] = request_id
+        answer = await self._post(f"/models/{pool.model_id}/v2/models/{model}/infer", body, headers)
+        if answer.status_code >= 500 and answer.status_code != 503 and (other := self._other(pool, answer)) is not None:
+            log.warning("an instance failed, asking another", model=pool.model_id, other=other, said=answer.text[:200], request_id=request_id)
+            answer = await self._post(f"/instances/{other}/v2/models/{model}/infer", body, headers)
+        if answer.status_code != 200:
+            raise _refusal(answer)
+        return decode(answer, outputs)
+
+    async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
+        try:
+            return await self.http.post(path, content=body, headers=headers)
+        except httpx.TimeoutException as error:
+            raise ApiError(504, "the model did not answer in time; try again, or send less at once", code="timeout") from error
+        except httpx.HTTPError as error:
+            raise ApiError(503, "no instance can be reached; try again in a few seconds", code="unavailable", retry_after=2) from error
+
+    @staticmethod
+    def _other(pool: Pool, answer: httpx.Response) -> int | None:
+        """An instance that has not had this request yet; None if nginx tried two already."""
+        tried = [address.strip() for address in answer.headers.get("x-conch-upstream", "").split(",")]
+        if len(tried) > 1:
+            return None
+        return next((index for address, index in pool.instances.items() if address not in tried), None)
+
+    async def ready(self, pool: Pool) -> bool:
+        """A tiny real inference succeeds."""
+        fills = {"BYTES": np.object_, "FP32": np.float32, "INT32": np.int32}
+        arrays = {}
+        for name, tensor in pool.probe["inputs"].items():
+            fill = tensor["fill"].encode() if tensor["datatype"] == "BYTES" else tensor["fill"]
+            arrays[name] = np.full(tensor["shape"], fill, fills[tensor["datatype"]])
+        try:
+            await self.infer(pool, pool.probe["model"], arrays, [], "readiness")
+        except ApiError:
+            return False
+        return True
+
+
+def _refusal(answer: httpx.Response) -> ApiError:
+    try:
+        message = str(answer.json()["error"])
+    except (ValueError, KeyError, TypeError):
+        message = f"the model server said {answer.status_code}"
+    if answer.status_code in (502, 503, 504):
+        return ApiError(503, "all instances of this model are busy or restarting; try again in a few seconds", code="unavailable", retry_after=2)
+    return ApiError(400 if answer.status_code < 500 else 500, message, code="model_refused" if answer.status_code < 500 else "model_failed")

@@ -1,0 +1,116 @@
+"""Multipart uploads, written to disk as they arrive and cut off at the limit."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import IO
+
+from fastapi import Request
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import ClientDisconnect
+
+from .errors import ApiError
+
+MAX_FIELD = 64 * 1024
+MAX_FIELDS = 64
+
+
+@dataclass
+class Upload:
+    """The file's place on disk, and the other fields as sent."""
+
+    path: str
+    fields: dict[str, list[str]] = field(default_factory=dict)
+    files: int = 0
+
+
+class _Form:
+    """Callbacks of python-multipart for one request: `file` goes to disk, the rest into memory."""
+
+    def __init__(self, upload: Upload, file: IO[bytes]) -> None:
+        self.upload, self.file = upload, file
+        self.header, self.value = b"", b""
+        self.name, self.data, self.to_disk, self.count = "", bytearray(), False, 0
+
+    def on_part_begin(self) -> None:
+        self.name, self.data, self.to_disk = "", bytearray(), False
+        self.count += 1
+        if self.count > MAX_FIELDS:
+            raise ApiError(400, f"the form has more than {MAX_FIELDS} parts; send fewer", code="too_many_fields")
+
+    def on_header_field(self, data: bytes, start: int, end: int) -> None:
+        self.header += data[start:end]
+
+    def on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self.value += data[start:end]
+
+    def on_header_end(self) -> None:
+        if self.header.lower() == b"content-disposition":
+            _, options = parse_options_header(self.value)
+            self.name = options.get(b"name", b"").decode("utf-8", "replace")
+            if self.name == "file":
+                self.upload.files += 1
+                self.to_disk = True
+        self.header, self.value = b"", b""
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        if self.to_disk:
+            self.file.write(data[start:end])
+            return
+        self.data += data[start:end]
+        if len(self.data) > MAX_FIELD:
+            raise ApiError(400, f"{self.name or 'a field'} is longer than {MAX_FIELD} bytes; shorten it", param=self.name or None, code="invalid_value")
+
+    def on_part_end(self) -> None:
+        if not self.to_disk and self.name:
+            self.upload.fields.setdefault(self.name, []).append(self.data.decode("utf-8", "replace"))
+
+
+@asynccontextmanager
+async def receive(request: Request, limit: int) -> AsyncIterator[Upload]:
+    """The form of a request; its file is removed at the end.
+
+    Raises:
+        ApiError: 400 for a broken or incomplete form, 413 above `limit` bytes.
+    """
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    if kind != b"multipart/form-data" or not options.get(b"boundary"):
+        raise ApiError(400, "send the recording as multipart/form-data with the fields file and model", param="file", code="invalid_content_type")
+    descriptor, path = tempfile.mkstemp(prefix="conch-upload-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            upload = Upload(path)
+            await _read(request, _Form(upload, file), options[b"boundary"], limit)
+        if upload.files != 1:
+            raise ApiError(400, f"the form has {upload.files} parts named file; send exactly one", param="file", code="missing_file")
+        yield upload
+    finally:
+        os.unlink(path)
+
+
+async def _read(request: Request, form: _Form, boundary: bytes, limit: int) -> None:
+    names = ("on_part_begin", "on_header_field", "on_header_value", "on_header_end", "on_part_data", "on_part_end")
+    ended = False
+
+    def on_end() -> None:
+        nonlocal ended
+        ended = True
+
+    received = 0
+    try:
+        parser = MultipartParser(boundary, {**{name: getattr(form, name) for name in names}, "on_end": on_end})  # type: ignore[arg-type]
+        async for chunk in request.stream():
+            received += len(chunk)
+            if received > limit:
+                raise ApiError(413, f"the upload exceeds {limit} bytes; send a compressed format, or cut the recording", param="file", code="body_too_large")
+            parser.write(chunk)
+        parser.finalize()
+    except (FormParserError, ClientDisconnect, ValueError) as error:
+        raise ApiError(400, f"the multipart body is broken ({error or 'connection closed'}); send it again", param="file", code="invalid_form") from error
+    if not ended:
+        raise ApiError(400, "the multipart body ends before its closing boundary; send it again", param="file", code="invalid_form")

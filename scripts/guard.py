@@ -1,0 +1,233 @@
+"""The parent of a tritonserver: starts it, probes it with a tiny real inference, and ends the whole group when it is ill.
+
+Triton never notices a dead Python stub (ready stays 200), so readiness alone is worth nothing. A failing probe ends the server; whoever
+supervises the guard starts it again. `python -m scripts.guard --deployment deployment.json --instance 0`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from build.plan import Instance, Plan
+
+POLL = 0.5
+IDLE_PROBE = 5.0
+PROBE_TIMEOUT = 30.0
+START_TIMEOUT = 600.0
+DRAIN = 30.0
+COUNTERS = re.compile(r'^nv_inference_request_(success|failure)\{[^}]*model="(?P<model>[^"]+)"[^}]*\} (?P<count>\d+)', re.MULTILINE)
+
+
+class Refused(Exception):
+    """The bundle must not be served; the message says why and how to rebuild it."""
+
+
+class Ill(Exception):
+    """The server has to be restarted."""
+
+
+def check_bundle(bundle: Path, model_id: str) -> dict[str, Any]:
+    """The manifest of a bundle that fits this machine.
+
+    Raises:
+        Refused: no finished bundle, or one made by another release of the engine's runtime.
+    """
+    path = bundle / "manifest.json"
+    rebuild = f"rebuild it with: make engines MODEL_ID={model_id} TARGET={bundle.name}"
+    if not path.exists():
+        raise Refused(f"{bundle} holds no finished bundle; {rebuild}")
+    manifest: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    made, here = manifest["engine"]["tools"]["openvino"], metadata.version("openvino")
+    if made != here:
+        raise Refused(f"the bundle of {model_id} was made with OpenVINO {made}, this server has {here}; {rebuild}")
+    return manifest
+
+
+def find_tritonserver(home: Path) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of the tritonserver in nvidia-pytriton's wheel, with a backend folder of real files under `home`."""
+    package = Path(sysconfig.get_paths()["purelib"])
+    triton, backend = package / "pytriton" / "tritonserver", home / "backends" / "python"
+    backend.mkdir(parents=True, exist_ok=True)
+    stub = triton / "python_backend_stubs" / f"3.{sys.version_info.minor}" / "triton_python_backend_stub"
+    for file in (triton / "backends/python/libtriton_python.so", triton / "backends/python/triton_python_backend_utils.py", stub):
+        if not (backend / file.name).exists():
+            partial = backend / f"{file.name}.{os.getpid()}"
+            shutil.copy2(file, partial)
+            partial.replace(backend / file.name)
+    libraries = f"{package / 'nvidia_pytriton.libs'}:{sysconfig.get_config_var('LIBDIR')}"
+    environment = {**os.environ, "LD_LIBRARY_PATH": libraries, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"}
+    command = [str(triton / "bin" / "tritonserver"), f"--backend-directory={backend.parent}", f"--cache-directory={triton / 'caches'}"]
+    return command, environment
+
+
+def probe_body(probe: dict[str, Any]) -> dict[str, Any]:
+    """A KServe JSON request out of a family's probe table."""
+    rows = [{"name": name, "datatype": t["datatype"], "shape": t["shape"], "data": [t["fill"]] * _size(t["shape"])} for name, t in probe["inputs"].items()]
+    return {"inputs": rows}
+
+
+def _size(shape: list[int]) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size
+
+
+@dataclass
+class Guard:
+    """One server and its health."""
+
+    instance: Instance
+    home: Path
+    prefix: str = field(init=False)
+    process: subprocess.Popen[bytes] | None = None
+    stopping: bool = False
+    seen: dict[str, int] = field(default_factory=lambda: {"success": 0, "failure": 0})
+    last_good: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.prefix = f"conch_{os.getpid()}_{self.instance.index}"
+        self.client = httpx.Client(base_url=f"http://{self.instance.host}:{self.instance.http}")
+
+    def command(self) -> tuple[list[str], dict[str, str]]:
+        """tritonserver's argv and environment."""
+        instance = self.instance
+        command, environment = find_tritonserver(self.home)
+        return [
+            *command,
+            f"--model-repository={instance.bundle}/repository",
+            f"--http-address={instance.host}",
+            f"--http-port={instance.http}",
+            f"--grpc-address={instance.host}",
+            f"--grpc-port={instance.grpc}",
+            f"--metrics-address={instance.host}",
+            f"--metrics-port={instance.metrics}",
+            f"--backend-config=python,shm-region-prefix-name={self.prefix}",
+            f"--exit-timeout-secs={int(DRAIN)}",
+            "--disable-auto-complete-config",
+        ], environment
+
+    def run(self) -> int:
+        """Serve until told to stop (0) or until the server is ill (1)."""
+        manifest = check_bundle(Path(self.instance.bundle), self.instance.model_id)
+        os.sched_setaffinity(0, self.instance.cpus)
+        command, environment = self.command()
+        self.process = subprocess.Popen(command, env=environment, start_new_session=True)
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, self._stop)
+        try:
+            self._watch(manifest["probe"])
+        except Ill as error:
+            print(f"guard: {self.instance.name}: {error}; ending it", file=sys.stderr, flush=True)
+        finally:
+            self._end()
+        return 0 if self.stopping else 1
+
+    def _stop(self, *_: object) -> None:
+        self.stopping = True
+        if self.process and self.process.poll() is None:
+            self.process.terminate()
+
+    def _watch(self, probe: dict[str, Any]) -> None:
+        assert self.process is not None
+        started, healthy = time.monotonic(), False
+        while self.process.poll() is None:
+            time.sleep(POLL)
+            if self.stopping:
+                continue
+            if not healthy:
+                healthy = self._answers(probe, 5.0) is None
+                if not healthy and time.monotonic() - started > START_TIMEOUT:
+                    raise Ill(f"not ready within {START_TIMEOUT:.0f} s")
+                self.last_good = time.monotonic()
+            else:
+                self._check(probe)
+        if not self.stopping:
+            raise Ill(f"tritonserver ended by itself with status {self.process.returncode}")
+
+    def _check(self, probe: dict[str, Any]) -> None:
+        """Probe when something failed, or when nothing has succeeded for a while. While real requests succeed, a slow probe is just load."""
+        before = dict(self.seen)
+        self._count()
+        now = time.monotonic()
+        if self.seen["failure"] == before["failure"]:
+            if self.seen["success"] > before["success"]:
+                self.last_good = now
+            if now - self.last_good < IDLE_PROBE:
+                return
+        trouble = self._answers(probe, PROBE_TIMEOUT)
+        self._count()
+        if trouble is None or (trouble == "timeout" and self.seen["success"] > before["success"]):
+            self.last_good = time.monotonic()
+        elif not self.stopping:
+            raise Ill(f"the probe failed: {trouble}")
+
+    def _count(self) -> None:
+        try:
+            text = httpx.get(f"http://{self.instance.host}:{self.instance.metrics}/metrics", timeout=5).text
+        except httpx.HTTPError:
+            return
+        totals = {"success": 0, "failure": 0}
+        for match in COUNTERS.finditer(text):
+            totals[match[1]] += int(match["count"])
+        self.seen = totals
+
+    def _answers(self, probe: dict[str, Any], seconds: float) -> str | None:
+        """None if a real inference succeeds, else what happened."""
+        try:
+            answer = self.client.post(f"/v2/models/{probe['model']}/infer", json=probe_body(probe), timeout=seconds)
+        except httpx.TimeoutException:
+            return "timeout"
+        except httpx.HTTPError as error:
+            return repr(error)
+        return None if answer.status_code == 200 else f"{answer.status_code} {answer.text[:200]}"
+
+    def _end(self) -> None:
+        """End the process group, which holds the Python stubs, and remove the shared memory that this server made."""
+        assert self.process is not None
+        if self.stopping:
+            try:
+                self.process.wait(DRAIN + 5)
+            except subprocess.TimeoutExpired:
+                print(f"guard: {self.instance.name} did not drain in {DRAIN:.0f} s", file=sys.stderr, flush=True)
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        for region in glob.glob(f"/dev/shm/{self.prefix}*"):
+            Path(region).unlink(missing_ok=True)
+
+
+def main() -> int:
+    """Exit status 0 after a stop, 1 after an illness, 2 for a bundle that must not be served."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--deployment", type=Path, required=True)
+    parser.add_argument("--instance", type=int, required=True)
+    parser.add_argument("--home", type=Path, required=True, help="folder for the backend's files")
+    arguments = parser.parse_args()
+    try:
+        return Guard(Plan.load(arguments.deployment).instances[arguments.instance], arguments.home).run()
+    except Refused as error:
+        print(f"guard: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,302 @@
+"""Conch without Docker: `python -m scripts.local serve | restart | stop`.
+
+supervisor runs a guard for each tritonserver, the gateway and nginx. Everything listens on 127.0.0.1 and writes below one folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import configparser
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from xmlrpc.client import Fault, ServerProxy
+
+import httpx
+from supervisor.xmlrpc import SupervisorTransport
+
+from build.catalog import ROOT, CatalogError, load_catalog, select
+from build.plan import Instance, Plan, Ports, make_plan
+
+from .guard import Refused, check_bundle, probe_body
+from .render import pools, write_nginx, write_pools
+
+HOST = "127.0.0.1"
+DRAIN_SECONDS = 1.0
+
+
+class LocalError(Exception):
+    """Process mode cannot start or act; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Ports and folders of one local deployment, all derived from the environment."""
+
+    model_id: str
+    target: str
+    instances: int
+    port: int
+    kserve_http: int
+    kserve_grpc: int
+    internal: int
+    gateway: int
+    triton: Ports
+    engines: Path
+    home: Path
+
+    @classmethod
+    def from_environment(cls) -> Layout:
+        """PORT moves the whole block of ports: with PORT=9080 KServe is on 9000 and 9001, as with 8080 it is on 8000 and 8001."""
+        get = os.environ.get
+        port = int(get("PORT") or 8080)
+        base = port - 80
+        return cls(
+            model_id=get("MODEL_ID") or "",
+            target=get("TARGET") or "openvino",
+            instances=int(get("INSTANCES") or 2),
+            port=port,
+            kserve_http=int(get("KSERVE_HTTP_PORT") or base),
+            kserve_grpc=int(get("KSERVE_GRPC_PORT") or base + 1),
+            internal=port + 1,
+            gateway=port + 2,
+            triton=Ports(http=port + 20, grpc=port + 40, metrics=port + 60),
+            engines=Path(get("ENGINES_DIR") or "engines").resolve(),
+            home=Path(get("CONCH_HOME") or f".conch/{port}").resolve(),
+        )
+
+    @property
+    def socket(self) -> Path:
+        """supervisor's control socket; a path of its own, because Unix sockets allow about 100 characters."""
+        return Path("/tmp") / f"conch-{os.getuid()}-{self.port}.sock"
+
+    def plan(self) -> Plan:
+        """The instances, on the CPUs this process may use."""
+        models = select(load_catalog(), self.model_id)
+        bundles = [self.engines / model.id / self.target for model in models]
+        for model, bundle in zip(models, bundles, strict=True):
+            check_bundle(bundle, model.id)
+        return make_plan(models, self.instances, bundles, sorted(os.sched_getaffinity(0)), self.triton)
+
+    def check_ports(self, plan: Plan) -> None:
+        """Every port is free.
+
+        Raises:
+            LocalError: names the port, its use and the variable that moves it.
+        """
+        uses = {self.port: "HTTP", self.kserve_http: "KServe HTTP", self.kserve_grpc: "KServe gRPC", self.internal: "internal KServe", self.gateway: "gateway"}
+        for instance in plan.instances:
+            uses |= {instance.http: instance.name, instance.grpc: instance.name, instance.metrics: instance.name}
+        for port, use in uses.items():
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((HOST, port))
+                except OSError as error:
+                    raise LocalError(f"port {port} ({use}) is taken ({error.strerror}); stop what uses it, or choose another block with PORT=…") from None
+
+
+def nginx_binary() -> str:
+    """nginx on PATH or in /usr/sbin.
+
+    Raises:
+        LocalError: not installed.
+    """
+    found = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if not found:
+        raise LocalError("nginx is not installed; run: apt-get install --no-install-recommends nginx-light")
+    return found
+
+
+def nginx_values(layout: Layout) -> dict[str, str]:
+    """What the template's ${NAMES} stand for."""
+    return {
+        "CONCH_NGINX_USER": "user root;" if os.getuid() == 0 else "",
+        "CONCH_RUN": str(layout.home / "run"),
+        "CONCH_CONF": str(layout.home / "nginx"),
+        "CONCH_LISTEN": HOST,
+        "CONCH_INTERNAL_LISTEN": HOST,
+        "CONCH_PORT": str(layout.port),
+        "CONCH_KSERVE_PORT": str(layout.kserve_http),
+        "CONCH_GRPC_PORT": str(layout.kserve_grpc),
+        "CONCH_INTERNAL_PORT": str(layout.internal),
+        "CONCH_MAX_BODY": os.environ.get("CONCH_MAX_BODY", "110m"),
+    }
+
+
+def supervisor_config(layout: Layout, plan: Plan) -> configparser.ConfigParser:
+    """One program for each process; nginx stops first and starts last."""
+    python, home = sys.executable, layout.home
+    environment = {
+        "CONCH_DEPLOYMENT": home / "deployment.json",
+        "CONCH_KSERVE_URL": f"http://{HOST}:{layout.internal}",
+        "CONCH_GATEWAY_PORT": layout.gateway,
+        "PYTHONUNBUFFERED": "1",
+    }
+    config = configparser.ConfigParser(interpolation=None)
+    config["supervisord"] = {"nodaemon": "true", "logfile": str(home / "logs/supervisord.log"), "pidfile": str(home / "run/supervisord.pid"), "loglevel": "info"}
+    config["unix_http_server"] = {"file": str(layout.socket), "chmod": "0600"}
+    config["rpcinterface:supervisor"] = {"supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"}
+    commands = {instance.name: f"{python} -m scripts.guard --deployment {home}/deployment.json --instance {instance.index} --home {home}" for instance in plan.instances}
+    commands |= {"gateway": f"{python} -m gateway", "nginx": f"{nginx_binary()} -c {home}/nginx/nginx.conf -p {home} -e stderr"}
+    for order, (name, command) in enumerate(commands.items()):
+        config[f"program:{name}"] = {
+            "command": command,
+            "directory": str(ROOT),
+            "environment": ",".join(f'{key}="{value}"' for key, value in environment.items()),
+            "priority": str(10 * (order + 1)),
+            "autorestart": "true",
+            "startsecs": "0" if name.startswith("triton") else "1",
+            "startretries": "1000",
+            "stopsignal": "QUIT" if name == "nginx" else "TERM",
+            "stopwaitsecs": "75" if name == "nginx" else "45",
+            "redirect_stderr": "true",
+            "stdout_logfile": str(home / f"logs/{name}.log"),
+            "stdout_logfile_maxbytes": "50MB",
+            "stdout_logfile_backups": "2",
+        }
+    return config
+
+
+def prepare(layout: Layout) -> Plan:
+    """Write everything a deployment needs below its home folder."""
+    plan = layout.plan()
+    layout.check_ports(plan)
+    for folder in ("logs", "run", "nginx"):
+        (layout.home / folder).mkdir(parents=True, exist_ok=True)
+    plan.save(layout.home / "deployment.json")
+    nginx = write_nginx(layout.home / "nginx", nginx_values(layout), pools(plan, f"{HOST}:{layout.gateway}"))
+    checked = subprocess.run([nginx_binary(), "-t", "-q", "-c", nginx, "-p", layout.home, "-e", "stderr"], capture_output=True, text=True, check=False)
+    if checked.returncode != 0:
+        raise LocalError(f"nginx refuses its configuration: {checked.stderr.strip()}")
+    with (layout.home / "supervisord.conf").open("w") as file:
+        supervisor_config(layout, plan).write(file)
+    return plan
+
+
+def start(layout: Layout) -> subprocess.Popen[bytes]:
+    """Start supervisord in a process group of its own; it ends everything when it gets SIGTERM."""
+    prepare(layout)
+    return subprocess.Popen(
+        [sys.executable, "-m", "supervisor.supervisord", "-c", str(layout.home / "supervisord.conf")],
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+
+
+def wait_ready(layout: Layout, process: subprocess.Popen[bytes] | None, seconds: float) -> None:
+    """Return when /health/ready says 200.
+
+    Raises:
+        LocalError: it did not within `seconds`, or supervisord ended.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if process and process.poll() is not None:
+            break
+        try:
+            if httpx.get(f"http://{HOST}:{layout.port}/health/ready", timeout=60).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.2)
+    raise LocalError(f"not ready within {seconds:g} s; the logs are in {layout.home}/logs")
+
+
+def serve(layout: Layout) -> int:
+    """Run in the foreground until Ctrl-C or SIGTERM."""
+    process = start(layout)
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: process.terminate())
+    try:
+        wait_ready(layout, process, 600)
+        print(f"conch: ready on http://{HOST}:{layout.port} (KServe: {layout.kserve_http}, gRPC {layout.kserve_grpc}); logs: {layout.home}/logs", flush=True)
+    except LocalError as error:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+            raise
+        print(f"conch: stopped while starting ({error})", file=sys.stderr)
+    process.wait()
+    return 0
+
+
+def control(layout: Layout) -> ServerProxy:
+    """supervisor's XML-RPC interface."""
+    if not layout.socket.exists():
+        raise LocalError(f"nothing runs with PORT={layout.port}; start it with: make serve PORT={layout.port}")
+    return ServerProxy("http://localhost", transport=SupervisorTransport(None, None, f"unix://{layout.socket}"))
+
+
+def restart(layout: Layout) -> int:
+    """Restart the instances one by one; nginx sends nothing to the one that is down, so no request is lost."""
+    plan, server = Plan.load(layout.home / "deployment.json"), control(layout)
+    for instance in plan.instances:
+        started = time.monotonic()
+        _admit(layout, plan, server, down={instance.index} if len(plan.pools[instance.model_id]) > 1 else ())
+        time.sleep(DRAIN_SECONDS)
+        _wait_idle(instance)
+        server.supervisor.stopProcess(instance.name, True)
+        server.supervisor.startProcess(instance.name, False)
+        _wait_answers(instance, Path(instance.bundle))
+        _admit(layout, plan, server, down=())
+        print(f"conch: {instance.name} restarted in {time.monotonic() - started:.1f} s", flush=True)
+    return 0
+
+
+def _admit(layout: Layout, plan: Plan, server: ServerProxy, down: Collection[int]) -> None:
+    write_pools(layout.home / "nginx", pools(plan, f"{HOST}:{layout.gateway}", down))
+    server.supervisor.signalProcess("nginx", "HUP")
+
+
+def _wait_idle(instance: Instance) -> None:
+    """Until the instance has no request in flight (Triton's pending gauge does not see running ones, so success counts must stand still)."""
+    from .guard import COUNTERS
+
+    def total() -> int:
+        text = httpx.get(f"http://{instance.host}:{instance.metrics}/metrics", timeout=5).text
+        return sum(int(match["count"]) for match in COUNTERS.finditer(text))
+
+    deadline, last, still = time.monotonic() + 60, -1, 0
+    while time.monotonic() < deadline and still < 4:
+        now = total()
+        still = still + 1 if now == last else 0
+        last = now
+        time.sleep(0.25)
+
+
+def _wait_answers(instance: Instance, bundle: Path) -> None:
+    probe = check_bundle(bundle, instance.model_id)["probe"]
+    deadline = time.monotonic() + 600
+    while time.monotonic() < deadline:
+        try:
+            answer = httpx.post(f"http://{instance.host}:{instance.http}/v2/models/{probe['model']}/infer", json=probe_body(probe), timeout=60)
+            if answer.status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.2)
+    raise LocalError(f"{instance.name} does not answer after its restart; see its log")
+
+
+def main() -> int:
+    """Exit status 0, or 1 with one sentence."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=["serve", "restart"])
+    command = parser.parse_args().command
+    try:
+        layout = Layout.from_environment()
+        return {"serve": serve, "restart": restart}[command](layout)
+    except (LocalError, CatalogError, Refused, Fault, ConnectionError) as error:
+        print(f"conch: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
