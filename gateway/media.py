@@ -42,7 +42,8 @@ def decode(path: Path, *, max_seconds: float, time_limit: float) -> NDArray[np.f
     except (FFmpegError, ValueError, OverflowError) as error:
         if isinstance(error, BadMedia):
             raise
-        raise BadMedia(f"the file cannot be decoded ({error}); send a complete audio file such as wav, mp3, m4a, ogg, flac or webm") from error
+        reason = getattr(error, "strerror", None) or type(error).__name__  # the full text names a path of this machine
+        raise BadMedia(f"the file cannot be decoded ({reason}); send a complete audio file such as wav, mp3, m4a, ogg, flac or webm") from error
     if not samples:
         raise BadMedia("the file holds no audio samples; send a recording")
     wave = np.concatenate(chunks)

@@ -103,7 +103,8 @@ class Guard:
 
     def __post_init__(self) -> None:
         self.prefix = f"conch_{os.getpid()}_{self.instance.index}"
-        self.client = httpx.Client(base_url=f"http://{self.instance.host}:{self.instance.http}")
+        # No connection is kept: an idle one holds up tritonserver's drain for the whole exit timeout.
+        self.client = httpx.Client(base_url=f"http://{self.instance.host}:{self.instance.http}", limits=httpx.Limits(max_keepalive_connections=0))
 
     def command(self) -> tuple[list[str], dict[str, str]]:
         """tritonserver's argv and environment."""

@@ -57,12 +57,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the next step: the row it continues (None: new), its new ids, the position of the first, its encoder memory."""
+    """One row of the next step: the row it continues (None: new), its new ids, the position of the first, its encoder memory, and what is
+    added to its logits (float32 [vocabulary] or None)."""
 
     parent: int | None
     ids: tuple[int, ...]
     position: int
     memory: Memory | None
+    bias: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ class Batch:
             "ids": ids,
             "positions": positions,
             "mask": self._mask(past, new),
+            "bias": self._bias([row.bias for row in rows]),
             "beam_idx": np.array([row.parent or 0 for row in rows], np.int32),
             **self._memory([row.memory for row in rows]),
         }
@@ -180,6 +183,16 @@ class Batch:
         logits, best = self.request.get_tensor("logits").data, self.request.get_tensor("best").data
         log_sum = self.request.get_tensor("log_sum").data
         return Step(logits, best, logits[np.arange(len(best)), best] - log_sum)
+
+    def _bias(self, rows: Sequence[Floats | None]) -> Floats:
+        """Float32 [rows, vocabulary], or [1, 1] when there is none."""
+        if all(bias is None for bias in rows):
+            return np.zeros((1, 1), np.float32)
+        out = np.zeros((len(rows), self.graphs.facts.vocabulary), np.float32)
+        for row, bias in zip(out, rows, strict=True):
+            if bias is not None:
+                row[:] = bias
+        return out
 
     def _mask(self, past: NDArray[np.bool_], new: NDArray[np.bool_]) -> Floats:
         """Float32 [rows, 1, new, past + new]: own columns up to the id itself. A padding id sees itself, so that no softmax is empty."""

@@ -48,7 +48,7 @@ class Sampling:
     def plain(self) -> bool:
         """Nothing changes the logits, so the graph's own best token is the answer."""
         neutral = self.temperature == 1.0 and self.repetition_penalty == 1.0 and not self.presence_penalty and not self.frequency_penalty
-        return neutral and self.greedy and not self.min_tokens and self.bias is None and not self.bad_words and not self.keep_logits
+        return neutral and self.greedy and not self.min_tokens and not self.bad_words and not self.keep_logits
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,11 @@ def log_softmax(logits: Floats) -> Floats:
 
 
 def processed(logits: Floats, history: Sequence[int], generated: Sequence[int], sampling: Sampling) -> Floats:
-    """Logits after bias, temperature, penalties and bans, in the order of TensorRT-LLM's penalty kernels.
+    """Logits (to which the graph has added the bias already) after temperature, penalties and bans, in the order of TensorRT-LLM's penalty kernels.
 
     `history` counts for the repetition penalty (prompt and generated ids); presence, frequency, bans and minimum length look at `generated`.
     """
-    out = logits + sampling.bias if sampling.bias is not None else logits.copy()
+    out = logits.copy()
     if sampling.temperature not in (0.0, 1.0):
         out /= np.float32(sampling.temperature)
     if sampling.repetition_penalty != 1.0 and history:
@@ -187,11 +187,8 @@ class Beams:
         return [] if self.done else [(parent, token) for parent, token, _ in alive]
 
     def _row(self, beam: Hypothesis, row: Scores) -> Floats:
-        neutral = self.sampling.temperature == 1.0 and self.sampling.bias is None
-        base = log_softmax(row.logits) if neutral else row.logits
-        return log_softmax(processed(base, [*self.prompt, *beam.ids], beam.ids, self.sampling)) if not neutral else processed(
-            base, [*self.prompt, *beam.ids], beam.ids, self.sampling
-        )
+        """Log probabilities of one beam's next token; penalties work on them, not on logits, as transformers does in beam search."""
+        return processed(log_softmax(row.logits), [*self.prompt, *beam.ids], beam.ids, self.sampling)
 
     def _expand(self, log_probs: Floats, scores: Sequence[Scores], count: int) -> list[tuple[int, int, Hypothesis]]:
         totals = (log_probs + np.array([[beam.cum_log_prob] for beam in self.running], np.float32)).ravel()

@@ -144,7 +144,7 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001  # whatever the runtime throws belongs to this request alone
             job.listener.fail(error)
             return
-        job.rows = [Row(None, job.prompt, 0, job.memory)]
+        job.rows = [Row(None, job.prompt, 0, job.memory, job.sampling.bias)]
         job.position = len(job.prompt)
         self.running.append(job)
 
@@ -169,7 +169,7 @@ class Scheduler:
         first = job.first_row
         scores = [Scores(result.logits[i], int(result.best[i]), float(result.best_log_prob[i])) for i in range(first, first + len(job.rows))]
         chosen = job.strategy.advance(scores)
-        job.rows = [Row(first + parent, (token,), job.position, job.memory) for parent, token in chosen]
+        job.rows = [Row(first + parent, (token,), job.position, job.memory, job.sampling.bias) for parent, token in chosen]
         job.position += 1
         if job.streaming and job.rows:
             job.listener.update(job.strategy.results())

@@ -45,10 +45,7 @@ class Whisper:
         self.pad = not json.loads((bundle / "parameters.json").read_text("utf-8"))["zero_pad"]
         self.mels, self.positions = int(facts["mels"]), int(facts["positions"])
         self.vocabulary = WhisperVocabulary.load(bundle / "engine")
-        self.bias: NDArray[np.float32] | None = None
-        if facts["suppress"]:
-            self.bias = np.zeros((1, int(facts["vocabulary"])), np.float32)
-            self.bias[0, facts["suppress"]] = SUPPRESSED
+        self.suppress, self.size = list(facts["suppress"]), int(facts["vocabulary"])
 
     def transcribe(self, inputs: Mapping[str, NDArray[Any]], wanted: set[str], engine: Engine, *, streaming: bool) -> Iterator[Arrays]:
         """Answer one row: one dictionary of output arrays (the last is final); while streaming, one after each token, text so far.
@@ -106,12 +103,21 @@ class Whisper:
         choices: Arrays = {
             "decoder_input_ids": np.array([prompt.ids], np.int32),
             "request_output_len": np.array([[longest]], np.int32),
-            **({} if self.bias is None else {"embedding_bias": self.bias}),
+            **self._bias(prompt),
             **{name: inputs[ours].reshape(1, 1) for ours, name in FORWARDED.items() if ours in inputs},
         }
         if float(choices.get("temperature", np.ones(1)).ravel()[0]) not in (0.0, 1.0):
             choices["runtime_top_p"] = np.array([[0.999999]], np.float32)  # random choice from the whole distribution
         return choices
+
+    def _bias(self, prompt: Prompt) -> Arrays:
+        """What must not be said: the checkpoint's own list, and <|notimestamps|> when the prompt leaves times on."""
+        times = [] if self.vocabulary.no_timestamps in prompt.ids else [self.vocabulary.no_timestamps]
+        if not self.suppress and not times:
+            return {}
+        bias = np.zeros((1, self.size), np.float32)
+        bias[0, [*self.suppress, *times]] = SUPPRESSED
+        return {"embedding_bias": bias}
 
     def _detect(self, request: Arrays, prompt: Prompt, engine: Engine) -> Detection:
         """One token after the start token: its raw logits rank the languages and hold the no-speech probability (openai/whisper decoding.py)."""

@@ -66,7 +66,7 @@ class Encoder(nn.Module):
 
 class Decoder(nn.Module):
     """One step. Inputs: ids, positions [batch, new]; mask [batch, 1, new, past + new] and cross mask [batch, 1, 1, memory], both added to
-    the attention scores; beam_idx [batch]; past keys and values; memory keys and values. Outputs: logits of the last id [batch, vocabulary],
+    the attention scores; bias, added to the logits, [batch or 1, vocabulary or 1]; beam_idx [batch]; past and memory keys and values. Outputs: logits of the last id [batch, vocabulary],
     the likeliest id and log(sum(exp(logits))) [batch], then the present keys and values."""
 
     def __init__(self, model: WhisperForConditionalGeneration) -> None:
@@ -74,7 +74,9 @@ class Decoder(nn.Module):
         self.decoder, self.head = model.model.decoder, model.proj_out
         self.heads = model.config.decoder_attention_heads
 
-    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor, cross_mask: Tensor, beam_idx: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        self, ids: Tensor, positions: Tensor, mask: Tensor, cross_mask: Tensor, bias: Tensor, beam_idx: Tensor, *caches: Tensor
+    ) -> tuple[Tensor, ...]:
         count = len(self.decoder.layers)
         past, memory, present = caches[: 2 * count], caches[2 * count :], []
         x = self.decoder.embed_tokens(ids) + F.embedding(positions, self.decoder.embed_positions.weight)
@@ -91,7 +93,7 @@ class Decoder(nn.Module):
             weights = torch.softmax(q @ memory[2 * i].transpose(-1, -2) + cross_mask, -1)
             x = x + attention.out_proj(merge(weights @ memory[2 * i + 1]))
             x = x + layer.fc2(F.gelu(layer.fc1(layer.final_layer_norm(x))))
-        logits = self.head(self.decoder.layer_norm(x)[:, -1])
+        logits = self.head(self.decoder.layer_norm(x)[:, -1]) + bias
         return (logits, logits.argmax(-1), torch.logsumexp(logits, -1), *present)
 
 
@@ -120,10 +122,11 @@ def decoder_graph(model: WhisperForConditionalGeneration) -> ov.Model:
     cache = [f"{c}{i}" for i in range(config.decoder_layers) for c in "kv"]
     batch, past, memory = 2, 3, 10
     example = [torch.zeros(batch, 1, dtype=torch.long)] * 2
-    example += [torch.zeros(batch, 1, 1, past + 1), torch.zeros(batch, 1, 1, memory), torch.arange(batch, dtype=torch.int32)]
+    example += [torch.zeros(batch, 1, 1, past + 1), torch.zeros(batch, 1, 1, memory), torch.zeros(1, 1), torch.arange(batch, dtype=torch.int32)]
     example += [torch.randn(batch, heads, past, width) for _ in cache] + [torch.randn(batch, heads, memory, width) for _ in cache]
     graph = ov.convert_model(Decoder(model), example_input=tuple(example))
-    inputs = [("ids", [-1, -1]), ("positions", [-1, -1]), ("mask", [-1, 1, -1, -1]), ("cross_mask", [-1, 1, 1, -1]), ("beam_idx", [-1])]
+    inputs = [("ids", [-1, -1]), ("positions", [-1, -1]), ("mask", [-1, 1, -1, -1]), ("cross_mask", [-1, 1, 1, -1]), ("bias", [-1, -1])]
+    inputs += [("beam_idx", [-1])]
     inputs += [(f"{kind}.{name}", [-1, heads, -1, width]) for kind in ("past", "memory") for name in cache]
     rename(graph, inputs, ["logits", "best", "log_sum", *(f"present.{name}" for name in cache)])
     make_stateful(graph, [f"past.{name}" for name in cache], [f"present.{name}" for name in cache], heads, width)
