@@ -28,7 +28,9 @@ def merge(results: Sequence[Mapping[str, NDArray[Any]]]) -> Arrays:
 def _stack(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     if len(arrays) == 1:
         return arrays[0]
-    shape = np.max([array.shape[1:] for array in arrays], axis=0) if arrays[0].ndim > 1 else ()
+    if arrays[0].ndim == 1:
+        return np.concatenate(arrays)
+    shape = np.max([array.shape[1:] for array in arrays], axis=0)
     filler: Any = b"" if arrays[0].dtype == object else -1 if np.issubdtype(arrays[0].dtype, np.integer) else 0
     out = np.full((len(arrays), *shape), filler, arrays[0].dtype)
     for row, array in zip(out, arrays, strict=True):

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import BadRequest
 from .sampling import Hypothesis, Sampling
-from .scheduler import BadRequest, Job, Listener
+from .scheduler import Job, Listener
 
 Arrays = Mapping[str, NDArray[Any]]
 T = TypeVar("T", int, float, bool)

@@ -15,18 +15,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import BadRequest, QueueFull
 from .graphs import Batch, Graphs, Memory, Row, Step
 from .sampling import Hypothesis, Sampling, Scores, Strategy, strategy
 
 Floats = NDArray[np.float32]
-
-
-class QueueFull(Exception):
-    """The waiting line is at its limit; the caller should try again later."""
-
-
-class BadRequest(ValueError):
-    """A request that this engine cannot serve; the message names the tensor and the remedy."""
 
 
 class Listener(Protocol):

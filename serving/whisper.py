@@ -54,7 +54,8 @@ class Whisper:
             BadAudio, BadPrompt, AudioTooLong: what was sent cannot be served.
         """
         wave = self._wave(inputs)
-        prompt = self.vocabulary.prompt(inputs["TEXT_PREFIX"].ravel()[0].decode("utf-8", "replace") if "TEXT_PREFIX" in inputs else "")
+        prefix = inputs["TEXT_PREFIX"].ravel()[0].decode("utf-8", "replace") if "TEXT_PREFIX" in inputs else ""
+        prompt = self.vocabulary.prompt(prefix, self.positions)
         request = self._request(log_mel(wave, self.mels, pad=self.pad))
         detection = Detection(prompt.language, float("nan"))
         if prompt.language is None or wanted & NEEDS_DETECTION:

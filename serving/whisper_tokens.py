@@ -81,10 +81,11 @@ class WhisperVocabulary:
         """What an empty TEXT_PREFIX stands for: English without times (upstream's default); `.en` models name neither language nor task."""
         return "<|startoftranscript|>" + ("<|en|><|transcribe|>" if self.multilingual else "") + "<|notimestamps|>"
 
-    def prompt(self, prefix: str) -> Prompt:
+    def prompt(self, prefix: str, positions: int) -> Prompt:
         """Parse TEXT_PREFIX, such as `<|startoftranscript|><|en|><|transcribe|><|notimestamps|>`.
 
-        A prompt that names a task but no language asks for detection. Text before the start token, after <|startofprev|>, is context.
+        A prompt that names a task but no language asks for detection. Text before the start token, after <|startofprev|>, is context; of it
+        the last `positions` / 2 - 1 tokens are kept (openai/whisper decoding.py, `_get_initial_tokens`).
 
         Raises:
             BadPrompt: an unknown special token, or no start token.
@@ -95,10 +96,15 @@ class WhisperVocabulary:
         ids = tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
         if self.start not in ids:
             raise BadPrompt("TEXT_PREFIX has no <|startoftranscript|>; leave it empty or send for example " + self.default_prompt())
+        ids = self._shortened(ids, positions // 2 - 1)
         at = ids.index(self.start) + 1
         codes = {i: code for code, i in self.languages.items()}
         named = codes.get(ids[at]) if at < len(ids) else None
         return Prompt(ids, named or (None if self.multilingual else "en"), at)
+
+    def _shortened(self, ids: tuple[int, ...], room: int) -> tuple[int, ...]:
+        start = ids.index(self.start)
+        return ids if start <= room + 1 else (ids[0], *ids[start - room :])
 
     def text(self, tokens: Sequence[int]) -> str:
         """Words only: special tokens and timestamps left out, blanks at the ends removed."""

@@ -117,7 +117,7 @@ class Dictation:
         `style`: "timestamps", "plain", or "nospeech" (a silent clip answered at once by <|nospeech|>).
         """
         s = self.special
-        prefix = [s("startofprev"), *self.encode(" " + context)[-200:]] if context else []
+        prefix = [s("startofprev"), *self.encode(" " + context)[-223:]] if context else []
         prefix += [s("startoftranscript")]
         if style == "nospeech":
             return [*prefix, s("nospeech"), s("endoftext")], len(prefix)

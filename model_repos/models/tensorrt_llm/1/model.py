@@ -9,8 +9,14 @@ import triton_python_backend_utils as pb_utils
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
 from serving.batches import merge, split  # noqa: E402
+from serving.errors import EngineError, code_name  # noqa: E402
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+def triton_error(error):
+    code = getattr(error, "code", None) or getattr(pb_utils.TritonError, code_name(error))
+    return pb_utils.TritonError(str(error) or repr(error), code)
 
 
 class TritonPythonModel:
@@ -31,7 +37,7 @@ class TritonPythonModel:
             answers = [self._forward(row, request) for row in split(inputs)]
             sender.send(pb_utils.InferenceResponse(answers[0] if len(answers) == 1 else self._merged(answers)), FINAL)
         except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
-            sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error) or repr(error))), FINAL)
+            sender.send(pb_utils.InferenceResponse(error=triton_error(error)), FINAL)
 
     def _forward(self, row, request):
         call = pb_utils.InferenceRequest(
@@ -43,7 +49,7 @@ class TritonPythonModel:
         answer = []
         for response in call.exec(decoupled=True):
             if response.has_error():
-                raise RuntimeError(response.error().message())
+                raise EngineError(response.error().message(), response.error().code())
             answer = response.output_tensors() or answer
         return answer
 

@@ -9,10 +9,15 @@ BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
 from serving.engine_io import outputs, parse  # noqa: E402
+from serving.errors import code_name  # noqa: E402
 from serving.graphs import Graphs  # noqa: E402
 from serving.scheduler import Scheduler  # noqa: E402
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+def triton_error(error):
+    return pb_utils.TritonError(str(error) or repr(error), getattr(pb_utils.TritonError, code_name(error)))
 
 
 class Reply:
@@ -33,7 +38,7 @@ class Reply:
         self.sender.send(self._response(beams), FINAL)
 
     def fail(self, error):
-        self.sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error) or repr(error))), FINAL)
+        self.sender.send(pb_utils.InferenceResponse(error=triton_error(error)), FINAL)
 
     def _response(self, beams):
         arrays = outputs(beams, self.wanted)

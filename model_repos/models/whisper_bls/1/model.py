@@ -11,9 +11,15 @@ BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
 from serving.batches import merge, split  # noqa: E402
+from serving.errors import EngineError, code_name  # noqa: E402
 from serving.whisper import Whisper  # noqa: E402
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+def triton_error(error):
+    code = getattr(error, "code", None) or getattr(pb_utils.TritonError, code_name(error))
+    return pb_utils.TritonError(str(error) or repr(error), code)
 
 
 class TritonPythonModel:
@@ -40,7 +46,7 @@ class TritonPythonModel:
                 rows = [list(self.whisper.transcribe(row, wanted, self._engine, streaming=False))[-1] for row in split(inputs)]
                 sender.send(self._response(merge(rows), wanted), FINAL)
         except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
-            sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error) or repr(error))), FINAL)
+            sender.send(pb_utils.InferenceResponse(error=triton_error(error)), FINAL)
 
     def _stream(self, inputs, wanted, sender):
         rows = split(inputs)
@@ -64,7 +70,7 @@ class TritonPythonModel:
         )
         for response in call.exec(decoupled=True) if streaming else [call.exec()]:
             if response.has_error():
-                raise RuntimeError(response.error().message())
+                raise EngineError(response.error().message(), response.error().code())
             if response.output_tensors():
                 yield {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
 

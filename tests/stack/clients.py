@@ -1,0 +1,77 @@
+"""What the stack tests speak: KServe tensors, plain HTTP, and loads that count."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as grpc
+from numpy.typing import NDArray
+
+from gateway.media import decode
+
+RECORDINGS = Path(__file__).parent.parent.parent / "miniatures" / "recordings"
+
+
+def wave(name: str) -> NDArray[np.float32]:
+    """A bundled recording at 16 kHz."""
+    return decode(RECORDINGS / name, max_seconds=600, time_limit=60)
+
+
+def grpc_inputs(sound: NDArray[np.float32], prefix: str = "", lengths: list[int] | None = None, **scalars: NDArray[Any]) -> list[grpc.InferInput]:
+    """Inputs of whisper_bls for [batch, samples] or [samples]."""
+    rows = np.atleast_2d(sound)
+    arrays: dict[str, NDArray[Any]] = {"WAV": rows, "TEXT_PREFIX": np.array([[prefix.encode()]] * len(rows), object), **scalars}
+    if lengths:
+        arrays["WAV_LENS"] = np.array([[n] for n in lengths], np.int32)
+    types = {np.dtype(np.float32): "FP32", np.dtype(np.int32): "INT32", np.dtype(object): "BYTES"}
+    inputs = []
+    for name, array in arrays.items():
+        inputs.append(grpc.InferInput(name, list(array.shape), types[array.dtype]))
+        inputs[-1].set_data_from_numpy(array)
+    return inputs
+
+
+@dataclass
+class Load:
+    """Clients that repeat one call until told to stop; every failure is kept."""
+
+    call: Callable[[], None]
+    clients: int
+    done: int = 0
+    failed: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Load:
+        self.threads = [threading.Thread(target=self._run, daemon=True) for _ in range(self.clients)]
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def _run(self) -> None:
+        while not self.stopping.is_set():
+            try:
+                self.call()
+                with self.lock:
+                    self.done += 1
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is a failed request
+                with self.lock:
+                    self.failed.append(f"{time.monotonic():.2f} {error!r}")
+
+    def wait_for(self, count: int, seconds: float) -> None:
+        """Until `count` calls succeeded in all."""
+        deadline = time.monotonic() + seconds
+        while self.done < count:
+            assert time.monotonic() < deadline, f"{self.done} of {count} calls within {seconds} s; failures: {self.failed[:3]}"
+            time.sleep(0.05)
+
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        for thread in self.threads:
+            thread.join(60)

@@ -1,0 +1,153 @@
+"""Broken uploads: always a 4xx in OpenAI's shape that names the field, never a 5xx, never a dead process."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import wave as riff
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import pytest
+
+from .clients import RECORDINGS
+from .conftest import Stack
+
+SEED = 20261121
+CONTAINERS = ("demo.flac", "cocina.mp3", "museo.ogg", "letter.m4a", "order.wav")
+
+
+def wav(samples: np.ndarray, channels: int = 1, kind: int = 1, bits: int = 16, claim: int | None = None) -> bytes:
+    """A RIFF file; `claim` overrides the length that the header states."""
+    data = samples.tobytes()
+    rate, align = 16000, channels * bits // 8
+    header = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", 16, kind, channels, rate, rate * align, align, bits, b"data", len(data) if claim is None else claim)
+    return header + data
+
+
+def broken_files() -> Iterator[tuple[str, bytes]]:
+    """Files that hold no usable sound."""
+    rng = random.Random(SEED)
+    yield "empty.wav", b""
+    yield "text.txt", b"this is not sound\n" * 100
+    yield "header-only.wav", wav(np.zeros(0, np.int16))
+    yield "huge-header.wav", wav(np.zeros(0, np.int16), claim=2**32 - 1)
+    yield "nan.wav", wav(np.full(16000, np.nan, np.float32), kind=3, bits=32)
+    yield "infinite.wav", wav(np.full(16000, np.inf, np.float32), kind=3, bits=32)
+    yield "no-channels.wav", wav(np.zeros(100, np.int16), channels=0)
+    yield "png.mp3", b"\x89PNG\r\n\x1a\n" + rng.randbytes(2000)
+    for name in CONTAINERS:
+        whole = (RECORDINGS / name).read_bytes()
+        for cut in (1, 2, 3, 4, 8, 12, 16, 20, 24, 30):
+            yield f"{cut}-bytes-of-{name}", whole[:cut]
+        for i in range(10):
+            yield f"{i}-headless-{name}", rng.randbytes(len(whole[:4000]))
+        for i in range(10):
+            yield f"{i}-zeroed-{name}", bytes(len(whole[:3000]))
+    for i in range(60):
+        yield f"{i}-noise.bin", rng.randbytes(rng.randint(1, 5000))
+    for i in range(40):
+        yield f"{i}-letters.wav", bytes(rng.choice(b"abcdefgh \n") for _ in range(rng.randint(1, 3000)))
+
+
+def test_broken_files_are_refused(stack: Stack) -> None:
+    """Hundreds of files without sound: 400, param=file, a sentence."""
+    count = 0
+    with httpx.Client(base_url=stack.url, timeout=60) as client:
+        for name, content in broken_files():
+            answer = client.post("/v1/audio/transcriptions", files={"file": (name, content)}, data={"model": "mini-whisper"})
+            assert 400 <= answer.status_code < 500, f"{name}: {answer.status_code} {answer.text}"
+            error = answer.json()["error"]
+            assert error["param"] == "file", f"{name}: {error}"
+            assert len(error["message"]) > 20
+            assert "/tmp" not in error["message"]
+            count += 1
+    assert count >= 250
+
+
+def test_damaged_files_never_break_the_server(stack: Stack) -> None:
+    """Files with flipped or missing bytes may decode in part: words or a 4xx, never a 5xx."""
+    rng = random.Random(SEED)
+    with httpx.Client(base_url=stack.url, timeout=120) as client:
+        for i in range(60):
+            content = bytearray((RECORDINGS / CONTAINERS[i % 5]).read_bytes())
+            if i % 2:
+                del content[rng.randrange(100, len(content)) :]
+            for _ in range(20):
+                content[rng.randrange(len(content))] = rng.randrange(256)
+            answer = client.post("/v1/audio/transcriptions", files={"file": ("damaged", bytes(content))}, data={"model": "mini-whisper", "language": "en"})
+            assert answer.status_code < 500, f"{i}: {answer.text}"
+            assert "text" in answer.json() or answer.json()["error"]["param"] == "file"
+
+
+def test_unusual_but_sound_files_are_served(stack: Stack) -> None:
+    """One sample, six channels, and a header that claims more than there is are still recordings."""
+    six = np.zeros((16000, 6), np.int16)
+    odd = {"one-sample.wav": wav(np.zeros(1, np.int16)), "six.wav": wav(six, channels=6), "claims.wav": wav(np.zeros(16000, np.int16), claim=2**31)}
+    for name, content in odd.items():
+        answer = httpx.post(f"{stack.url}/v1/audio/transcriptions", files={"file": (name, content)}, data={"model": "mini-whisper"}, timeout=60)
+        assert answer.status_code in (200, 400), f"{name}: {answer.text}"
+
+
+FIELDS = [
+    ({"model": "nothing"}, 404, "model"), ({}, 400, "model"), ({"model": ["mini-whisper", "mini-whisper"]}, 400, "model"),
+    ({"response_format": "srt"}, 400, "response_format"), ({"response_format": "xml"}, 400, "response_format"), ({"language": "klingon"}, 400, "language"),
+    ({"temperature": "hot"}, 400, "temperature"), ({"temperature": "2"}, 400, "temperature"), ({"temperature": "-1"}, 400, "temperature"),
+    ({"temperature": "nan"}, 400, "temperature"), ({"stream": "true"}, 400, "stream"), ({"timestamp_granularities[]": "word"}, 400, "timestamp_granularities[]"),
+    ({"timestamp_granularities[]": "segment"}, 400, "timestamp_granularities[]"), ({"include[]": "logprobs"}, 400, "include[]"), ({"best_of": "3"}, 400, "best_of"),
+    ({"prompt": "<|endoftext|>"}, 400, "prompt"), ({"max_tokens": "0"}, 400, "max_tokens"),
+    ({"max_tokens": "100000"}, 400, "max_tokens"), ({"beam_width": "99"}, 400, "beam_width"), ({"prompt": "x" * 100_000}, 400, "prompt"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "status", "param"), FIELDS)
+def test_bad_fields_are_named(stack: Stack, fields: dict[str, str], status: int, param: str) -> None:
+    """A wrong, repeated, unknown or unsupported field is a 4xx that names it."""
+    data = {"model": "mini-whisper", **fields} if fields else {}
+    with (RECORDINGS / "order.wav").open("rb") as file:
+        answer = httpx.post(f"{stack.url}/v1/audio/transcriptions", files={"file": file}, data=data, timeout=60)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["param"] == param
+
+
+def test_broken_forms(stack: Stack) -> None:
+    """No form, no file, two files, no closing boundary, no boundary."""
+    url, sound = f"{stack.url}/v1/audio/transcriptions", (RECORDINGS / "order.wav").read_bytes()
+    whole = httpx.Request("POST", url, files={"file": sound}, data={"model": "mini-whisper"})
+    body, kind = whole.read(), whole.headers["content-type"]
+    answers = [
+        httpx.post(url, json={"model": "mini-whisper"}),
+        httpx.post(url, files={"model": (None, "mini-whisper")}),
+        httpx.post(url, files=[("file", sound), ("file", sound), ("model", (None, "mini-whisper"))]),
+        httpx.post(url, content=body[:-20], headers={"content-type": kind}),
+        httpx.post(url, content=body, headers={"content-type": "multipart/form-data"}),
+        httpx.post(url, content=b"--x\r\nbroken", headers={"content-type": "multipart/form-data; boundary=x"}),
+        httpx.post(url, content=b""),
+    ]
+    for i, answer in enumerate(answers):
+        assert answer.status_code == 400, f"{i}: {answer.status_code} {answer.text}"
+        assert answer.json()["error"]["param"] == "file"
+
+
+def test_too_large_is_413(stack: Stack) -> None:
+    """A body above the limit is refused in OpenAI's shape, whether its length is announced or not."""
+    def chunks() -> Iterator[bytes]:
+        for _ in range(112):
+            yield bytes(1_000_000)
+
+    url, headers = f"{stack.url}/v1/audio/transcriptions", {"content-type": "multipart/form-data; boundary=x"}
+    for content in (bytes(116_000_000), chunks()):
+        try:
+            answer = httpx.post(url, content=content, headers=headers, timeout=60)
+        except httpx.WriteError:
+            continue  # nginx closed the connection early, as HTTP allows
+        assert answer.status_code in (400, 413)
+        assert answer.json()["error"]["message"]
+
+
+def test_riff_helper_makes_real_files() -> None:
+    """The generator's own header is right: the standard library reads it."""
+    with riff.open(io.BytesIO(wav(np.zeros(100, np.int16)))) as file:
+        assert file.getnframes() == 100

@@ -1,0 +1,66 @@
+"""What nginx lets through, and what it does not."""
+
+from __future__ import annotations
+
+import grpc as grpc_core
+import httpx
+import pytest
+import tritonclient.grpc as grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from .clients import grpc_inputs, wave
+from .conftest import Stack
+
+CLOSED = [
+    ("POST", "/v2/repository/index"), ("POST", "/v2/repository/models/whisper_bls/unload"), ("GET", "/v2/systemsharedmemory/status"),
+    ("POST", "/v2/systemsharedmemory/region/x/register"), ("GET", "/v2/cudasharedmemory/status"), ("GET", "/v2/logging"), ("POST", "/v2/logging"),
+    ("GET", "/v2/trace/setting"), ("POST", "/v2/models/whisper_bls/trace/setting"), ("GET", "/v2/models/whisper_bls/stats"), ("GET", "/v2/models/stats/x/y"),
+    ("POST", "/models/mini-whisper/v2/repository/index"), ("POST", "/instances/0/v2/repository/index"), ("POST", "/v2//repository/index"),
+    ("POST", "/v2/models/../repository/index"), ("POST", "/v2/models/x%2f..%2f..%2frepository/index"), ("POST", "/v2/%72epository/index"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), CLOSED)
+def test_closed_over_http(stack: Stack, method: str, path: str) -> None:
+    """Repository, shared memory, logging, tracing and statistics are closed on both HTTP ports, however the path is written."""
+    for base in (stack.url, stack.kserve):
+        answer = httpx.request(method, httpx.URL(base).copy_with(raw_path=path.encode()), content=b"{}")
+        assert answer.status_code in (400, 403, 404), answer.text
+
+
+@pytest.mark.parametrize("name", ["RepositoryIndex", "SystemSharedMemoryStatus", "CudaSharedMemoryStatus", "LogSettings", "TraceSetting", "ModelStatistics"])
+def test_closed_over_grpc(stack: Stack, name: str) -> None:
+    """The same over gRPC."""
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(grpc_core.insecure_channel(stack.grpc))
+    requests = {"ModelStatistics": service_pb2.ModelStatisticsRequest, "LogSettings": service_pb2.LogSettingsRequest, "TraceSetting": service_pb2.TraceSettingRequest}
+    request = requests.get(name) or getattr(service_pb2, f"{name}Request")
+    with pytest.raises(grpc_core.RpcError) as error:
+        getattr(stub, name)(request(), timeout=10)
+    assert error.value.code() == grpc_core.StatusCode.PERMISSION_DENIED
+
+
+def test_open_over_http(stack: Stack) -> None:
+    """Metadata and health, by plain path, header, model path and instance path."""
+    for path in ("/v2", "/v2/health/ready", "/v2/models/whisper_bls", "/models/mini-whisper/v2/models/whisper_bls/ready", "/instances/1/v2/health/live"):
+        assert httpx.get(f"{stack.kserve}{path}").status_code == 200, path
+    assert httpx.get(f"{stack.kserve}/v2", headers={"x-model-id": "mini-whisper"}).status_code == 200
+    assert httpx.get(f"{stack.kserve}/v2", headers={"x-model-id": "nothing"}).status_code == 404
+    assert httpx.get(f"{stack.kserve}/instances/9/v2").status_code == 404
+
+
+def test_twenty_megabytes_posted_as_a_form(stack: Stack) -> None:
+    """curl -d's content type with a large body, which kills a bare tritonserver, is answered, and the server lives on."""
+    numbers = ",".join(["0.0"] * 5_000_000)
+    body = '{"inputs":[{"name":"WAV","datatype":"FP32","shape":[1,5000000],"data":[' + numbers + "]}]}"
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    for path in ("/v2/models/whisper_bls/infer", "/v2/models/whisper_bls/generate", "/models/mini-whisper/v2/models/whisper_bls/infer"):
+        assert httpx.post(f"{stack.kserve}{path}", content=body, headers=headers, timeout=120).status_code in (400, 500)
+    assert grpc.InferenceServerClient(stack.grpc).infer("whisper_bls", grpc_inputs(wave("order.wav")), client_timeout=60)
+
+
+def test_grpc_model_choice(stack: Stack) -> None:
+    """x-model-id chooses the pool; an unknown one is NOT_FOUND."""
+    client = grpc.InferenceServerClient(stack.grpc)
+    assert client.is_model_ready("whisper_bls", headers={"x-model-id": "mini-whisper"})
+    with pytest.raises(grpc.InferenceServerException, match="NOT_FOUND"):
+        client.get_server_metadata(headers={"x-model-id": "nothing"})

@@ -1,0 +1,124 @@
+"""Parts of the stack are killed while it is used."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import tritonclient.grpc as grpc
+
+from .clients import RECORDINGS, Load, grpc_inputs, wave
+from .conftest import PORT, PYTHON, ROOT, Stack
+
+ORDER = (RECORDINGS / "order.wav").read_bytes()
+GUARD_SECONDS = 15.0
+
+
+@pytest.fixture(autouse=True)
+def own_stack(stack: Stack) -> None:
+    """Faults are injected only into what was started here."""
+    if stack.home is None:
+        pytest.skip("needs the processes of a stack started here")
+
+
+def transcribe(stack: Stack) -> None:
+    """One request through the gateway; anything but the words is a failure."""
+    answer = httpx.post(f"{stack.url}/v1/audio/transcriptions", files={"file": ("a.wav", ORDER)}, data={"model": "mini-whisper", "language": "en"}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["text"]
+
+
+def tritonserver(index: int) -> int:
+    """The process id of an instance's tritonserver."""
+    port = f"--http-port={PORT + 20 + index}"
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().decode().split("\0")
+            except OSError:
+                continue
+            if command[0].endswith("tritonserver") and port in command:
+                return int(entry.name)
+    raise AssertionError(f"no tritonserver with {port}")
+
+
+def stub(index: int, model: str) -> int:
+    """The process id of a model's Python stub."""
+    server = tritonserver(index)
+    children = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(server)], capture_output=True, text=True, check=True).stdout
+    return int(next(line.split()[0] for line in children.split("\n") if f"/{model}/1/model.py" in line))
+
+
+def answers(index: int) -> bool:
+    """The instance answers a real inference."""
+    tensor = [{"name": "WAV", "datatype": "FP32", "shape": [1, 400], "data": [0.0] * 400}, {"name": "TEXT_PREFIX", "datatype": "BYTES", "shape": [1, 1], "data": [""]}]
+    try:
+        return httpx.post(f"http://127.0.0.1:{PORT + 20 + index}/v2/models/whisper_bls/infer", json={"inputs": tensor}, timeout=30).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def wait_back(index: int, seconds: float) -> float:
+    """Seconds until the instance answers."""
+    started = time.monotonic()
+    while not answers(index):
+        assert time.monotonic() - started < seconds, f"triton-{index} did not come back within {seconds} s"
+        time.sleep(0.2)
+    return time.monotonic() - started
+
+
+def test_a_killed_tritonserver_loses_no_request(stack: Stack, record_property: pytest.RecordProperty) -> None:
+    """SIGKILL under 8 clients and at least 500 requests: none fails, and the instance comes back."""
+    with Load(lambda: transcribe(stack), clients=8) as load:
+        load.wait_for(150, 120)
+        old = tritonserver(0)
+        os.kill(old, signal.SIGKILL)
+        load.wait_for(500, 180)
+        record_property("seconds_until_back", wait_back(0, 60))
+    assert load.failed == []
+    assert tritonserver(0) != old
+
+
+@pytest.mark.parametrize("model", ["tensorrt_llm_stream", "whisper_bls"])
+def test_a_killed_stub_loses_no_request_at_the_gateway(stack: Stack, model: str) -> None:
+    """Through the gateway nothing fails; raw KServe calls fail only until the guard has noticed."""
+    client = grpc.InferenceServerClient(stack.grpc)
+    inputs = grpc_inputs(wave("order.wav"))
+    with Load(lambda: transcribe(stack), clients=6) as load, Load(lambda: client.infer("whisper_bls", inputs, client_timeout=30) and None, clients=2) as raw:
+        load.wait_for(60, 60)
+        assert raw.failed == []
+        killed = time.monotonic()
+        os.kill(stub(1, model), signal.SIGKILL)
+        load.wait_for(load.done + 150, 120)
+        wait_back(1, 60)
+        load.wait_for(load.done + 50, 60)
+    assert load.failed == []
+    last_failure = max((float(line.split()[0]) for line in raw.failed), default=killed)
+    assert last_failure - killed < GUARD_SECONDS, raw.failed[-1]
+
+
+def test_a_planned_restart_loses_nothing(stack: Stack) -> None:
+    """`make restart` under load: no failed request, HTTP and gRPC."""
+    client = grpc.InferenceServerClient(stack.grpc)
+    inputs = grpc_inputs(wave("order.wav"))
+    before = [tritonserver(0), tritonserver(1)]
+    with Load(lambda: transcribe(stack), clients=4) as load, Load(lambda: client.infer("whisper_bls", inputs, client_timeout=60) and None, clients=4) as raw:
+        load.wait_for(20, 60)
+        environment = {**os.environ, "PORT": str(PORT), "CONCH_HOME": str(stack.home)}
+        done = subprocess.run([PYTHON, "-m", "scripts.local", "restart"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False)
+        assert done.returncode == 0, done.stderr
+        load.wait_for(load.done + 20, 60)
+    assert load.failed == []
+    assert raw.failed == []
+    assert not set(before) & {tritonserver(0), tritonserver(1)}
+
+
+def test_no_unexpected_error_was_logged(stack: Stack) -> None:
+    """Whatever was thrown at the gateway, it never met an error it did not expect."""
+    assert not re.search(r'"event": "unexpected error"', stack.log("gateway"))

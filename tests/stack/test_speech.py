@@ -1,0 +1,174 @@
+"""The words come out, whichever door is used."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import tritonclient.grpc as grpc
+
+from .clients import RECORDINGS, grpc_inputs, wave
+from .conftest import Stack
+
+Rows = dict[str, dict[str, Any]]
+
+
+@pytest.fixture
+def sdk(stack: Stack) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0)
+
+
+def test_curl_transcribes(stack: Stack, recordings: Rows) -> None:
+    """The README's curl command answers with the reference text."""
+    url = f"{stack.url}/v1/audio/transcriptions"
+    done = subprocess.run(["curl", "-sf", "-F", f"file=@{RECORDINGS}/demo.flac", "-F", "model=mini-whisper", url], capture_output=True, check=True)
+    assert recordings["demo.flac"]["text"] in done.stdout.decode()
+
+
+@pytest.mark.parametrize("name", ["order.wav", "telephone.wav", "demo.flac", "cocina.mp3"])
+def test_sdk_json(sdk: openai.OpenAI, recordings: Rows, name: str) -> None:
+    """The official SDK gets the words of every container, rate and channel count, in either language."""
+    with (RECORDINGS / name).open("rb") as file:
+        answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper")
+    assert answer.text == recordings[name]["text"]
+
+
+def test_sdk_text(sdk: openai.OpenAI, recordings: Rows) -> None:
+    """response_format=text is the bare text."""
+    with (RECORDINGS / "demo.flac").open("rb") as file:
+        answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper", response_format="text", language="en")
+    assert answer.strip() == recordings["demo.flac"]["text"]
+
+
+def test_sdk_verbose(sdk: openai.OpenAI, recordings: Rows) -> None:
+    """verbose_json has the language, the duration, and segments near their true times."""
+    row = recordings["demo.flac"]
+    with (RECORDINGS / "demo.flac").open("rb") as file:
+        answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper", response_format="verbose_json")
+    assert answer.language == "english"
+    assert answer.duration == pytest.approx(row["seconds"], abs=0.1)
+    assert [segment.text for segment in answer.segments or []] == [segment["text"] for segment in row["segments"]]
+    for segment, true in zip(answer.segments or [], row["segments"], strict=True):
+        assert segment.start == pytest.approx(true["start"], abs=0.5)
+        assert segment.end == pytest.approx(true["end"], abs=0.5)
+        assert segment.avg_logprob <= 0
+        assert 0 <= segment.no_speech_prob <= 1
+
+
+def test_long_prompt_is_shortened_to_its_end(sdk: openai.OpenAI, recordings: Rows) -> None:
+    """A prompt beyond the context is no error: as with OpenAI, its last tokens count."""
+    with (RECORDINGS / "demo.flac").open("rb") as file:
+        answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper", prompt="Hugo has ten keys. " * 300, language="en")
+    assert isinstance(answer.text, str)
+
+
+def test_long_recording_is_cut_at_pauses(sdk: openai.OpenAI, recordings: Rows) -> None:
+    """65 s come back as windows put together, with times that run on."""
+    with (RECORDINGS / "minute.wav").open("rb") as file:
+        answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper", response_format="verbose_json")
+    starts = [segment.start for segment in answer.segments or []]
+    assert starts == sorted(starts)
+    assert starts[-1] > 55
+    words, true = answer.text.split(), recordings["minute.wav"]["text"].split()
+    assert abs(len(words) - len(true)) <= 0.1 * len(true)
+
+
+def test_grpc_through_nginx(stack: Stack, recordings: Rows) -> None:
+    """A plain tritonclient gets the words from whisper_bls and infer_bls through port 8001."""
+    client = grpc.InferenceServerClient(stack.grpc)
+    for model in ("whisper_bls", "infer_bls"):
+        result = client.infer(model, grpc_inputs(wave("demo.flac")), client_timeout=60).as_numpy("TRANSCRIPTS")
+        assert result.shape == (1,), "upstream's clients join this array"
+        assert result[0].decode() == recordings["demo.flac"]["text"]
+
+
+def test_batch_of_mixed_lengths(stack: Stack, recordings: Rows) -> None:
+    """Several rows in one request, with WAV_LENS and a prompt for each."""
+    names = ["order.wav", "demo.flac"]
+    sounds = [wave(name) for name in names]
+    longest = max(map(len, sounds))
+    padded = np.stack([np.pad(sound, (0, longest - len(sound))) for sound in sounds])
+    result = grpc.InferenceServerClient(stack.grpc).infer("whisper_bls", grpc_inputs(padded, lengths=list(map(len, sounds))), client_timeout=60)
+    assert [text.decode() for text in result.as_numpy("TRANSCRIPTS")] == [recordings[name]["text"] for name in names]
+
+
+def test_stream_carries_the_text_so_far(stack: Stack, recordings: Rows) -> None:
+    """whisper_bls_stream: each response extends the one before, the first arrives before the last is made."""
+    client, texts = grpc.InferenceServerClient(stack.grpc), list[str]()
+    done, errors = threading.Event(), list[str]()
+
+    def on_response(result: Any, error: Any) -> None:
+        if error:
+            errors.append(str(error))
+        elif result.get_response().parameters["triton_final_response"].bool_param:
+            done.set()
+        else:
+            texts.append(result.as_numpy("TRANSCRIPTS")[0].decode())
+
+    client.start_stream(on_response)
+    client.async_stream_infer("whisper_bls_stream", grpc_inputs(wave("demo.flac")), enable_empty_final_response=True)
+    assert done.wait(60), errors
+    client.stop_stream()
+    assert not errors
+    assert len(texts) > 10
+    assert texts[-1] == recordings["demo.flac"]["text"]
+    assert all(later.startswith(earlier.rstrip("\ufffd")) for earlier, later in zip(texts, texts[1:], strict=False))
+
+
+def test_short_request_overtakes_a_long_one(stack: Stack) -> None:
+    """While a request of hundreds of tokens runs, a short one that came later on the same instance finishes first."""
+    url = f"{stack.kserve}/instances/0/v2/models/whisper_bls/infer"
+    finished: list[str] = []
+
+    def send(name: str, tokens: int) -> None:
+        assert httpx.post(url, json=long_or_short(tokens), timeout=120).status_code == 200
+        finished.append(name)
+
+    send("warm", 1)
+    long = threading.Thread(target=send, args=("long", 440))
+    long.start()
+    time.sleep(0.15)
+    send("short", 3)
+    long.join()
+    assert finished == ["warm", "short", "long"]
+
+
+def long_or_short(tokens: int) -> dict[str, Any]:
+    """A request that wants many tokens of a long recording, or a few of a short one."""
+    sound = wave("letter.m4a")[: 16000 * (25 if tokens > 3 else 2)]
+
+    def tensor(name: str, datatype: str, shape: list[int], data: list[Any]) -> dict[str, Any]:
+        return {"name": name, "datatype": datatype, "shape": shape, "data": data}
+
+    inputs = [tensor("WAV", "FP32", [1, len(sound)], sound.tolist()), tensor("TEXT_PREFIX", "BYTES", [1, 1], [""])]
+    return {"inputs": [*inputs, tensor("MAX_TOKENS", "INT32", [1, 1], [tokens])]}
+
+
+@pytest.mark.parametrize(
+    ("sound", "prefix", "says"),
+    [
+        (np.zeros(31 * 16000, np.float32), "", "30 s"),
+        (np.zeros(16000, np.float32), "hello", "<|startoftranscript|>"),
+        (np.zeros(16000, np.float32), "<|startoftranscript|><|xx|>", "<|xx|>"),
+        (np.full(16000, np.nan, np.float32), "", "NaN"),
+    ],
+)
+def test_facade_refuses_with_a_sentence(stack: Stack, sound: Any, prefix: str, says: str) -> None:
+    """What cannot be served is an invalid argument that says what to do."""
+    with pytest.raises(grpc.InferenceServerException, match="INVALID_ARGUMENT") as error:
+        grpc.InferenceServerClient(stack.grpc).infer("whisper_bls", grpc_inputs(sound, prefix), client_timeout=60)
+    assert says in str(error.value)
+
+
+def test_models_and_health(stack: Stack, sdk: openai.OpenAI) -> None:
+    """The deployment lists its models, and says that it is live and ready."""
+    assert [model.id for model in sdk.models.list()] == ["mini-whisper"]
+    assert httpx.get(f"{stack.url}/health/live").status_code == 200
+    assert httpx.get(f"{stack.url}/health/ready").json() == {"status": "ready", "models": {"mini-whisper": True}}
+    assert "conch_requests_total" in httpx.get(f"{stack.url}/metrics").text
