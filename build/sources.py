@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
+import httpx2
 from filelock import FileLock
 from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.utils import HfHubHTTPError
@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from .catalog import ROOT, CatalogError, Model
 
-BLOCK = 1 << 20
+BLOCK = 1 << 16
 
 
 class FetchError(Exception):
@@ -129,11 +129,11 @@ def download(url: str, target: Path, sha256: str) -> None:
     partial = target.with_name(target.name + ".partial")
     have = partial.stat().st_size if partial.exists() else 0
     try:
-        with httpx.stream("GET", url, headers={"Range": f"bytes={have}-"} if have else {}, follow_redirects=True, timeout=30) as answer:
+        with httpx2.stream("GET", url, headers={"Range": f"bytes={have}-"} if have else {}, follow_redirects=True, timeout=30) as answer:
             if answer.status_code != 416:  # 416: the partial file is complete already
                 answer.raise_for_status()
                 _write(answer, partial, have if answer.status_code == 206 else 0)
-    except httpx.HTTPError as error:
+    except httpx2.HTTPError as error:
         raise FetchError(f"{url}: {error}; run the build again to continue the download") from error
     found = sha256_of(partial)
     if found != sha256:
@@ -142,7 +142,7 @@ def download(url: str, target: Path, sha256: str) -> None:
     partial.replace(target)
 
 
-def _write(answer: httpx.Response, partial: Path, have: int) -> None:
+def _write(answer: httpx2.Response, partial: Path, have: int) -> None:
     total = have + int(answer.headers.get("content-length", 0))
     with partial.open("ab" if have else "wb") as file, tqdm(total=total or None, initial=have, unit="B", unit_scale=True, desc=partial.stem) as bar:
         for block in answer.iter_bytes(BLOCK):
@@ -158,7 +158,7 @@ def _from_hub(model: Model, repository: str, patterns: tuple[str, ...], weights:
         return Weights(folder, entry["revision"], _hash_of(entry["files"]))
     try:
         files, revision = _snapshot(repository, entry["revision"] if entry else model.revision or "main", patterns, folder)
-    except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
+    except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
         raise FetchError(f"hf:{repository}: {error}; check the network, HF_ENDPOINT and HF_TOKEN, then run the build again to continue") from error
     if entry and any(entry["files"].get(name, digest) != digest for name, digest in files.items()):
         raise FetchError(f"hf:{repository}@{revision}: files differ from catalog.lock; if that is meant, remove the entry {model.id!r} from it")

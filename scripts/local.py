@@ -144,7 +144,9 @@ def supervisor_config(layout: Layout, plan: Plan) -> configparser.ConfigParser:
     config["supervisord"] = {"nodaemon": "true", "logfile": str(home / "logs/supervisord.log"), "pidfile": str(home / "run/supervisord.pid"), "loglevel": "info"}
     config["unix_http_server"] = {"file": str(layout.socket), "chmod": "0600"}
     config["rpcinterface:supervisor"] = {"supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"}
-    commands = {instance.name: f"{python} -m scripts.guard --deployment {home}/deployment.json --instance {instance.index} --home {home}" for instance in plan.instances}
+    commands = {
+        instance.name: f"{python} -m scripts.guard --deployment {home}/deployment.json --instance {instance.index} --home {home}" for instance in plan.instances
+    }
     commands |= {"gateway": f"{python} -m gateway", "nginx": f"{nginx_binary()} -c {home}/nginx/nginx.conf -p {home} -e stderr"}
     for order, (name, command) in enumerate(commands.items()):
         config[f"program:{name}"] = {

@@ -32,7 +32,7 @@ def pools(plan: Plan, gateway: str, down: Collection[int] = ()) -> str:
         for instance in plan.instances:
             parts.append(_upstream(f"instance_{instance.index}_{kind}", [f"{instance.host}:{getattr(instance, kind)}"]))
             routes[kind].append(f'    "instance:{instance.index}" instance_{instance.index}_{kind};\n')
-        parts.append(f"map $triton_route $triton_{kind} {{\n    default \"\";\n{''.join(routes[kind])}}}\n")
+        parts.append(f'map $triton_route $triton_{kind} {{\n    default "";\n{"".join(routes[kind])}}}\n')
     return "\n".join(parts)
 
 

@@ -74,9 +74,7 @@ class Decoder(nn.Module):
         self.decoder, self.head = model.model.decoder, model.proj_out
         self.heads = model.config.decoder_attention_heads
 
-    def forward(
-        self, ids: Tensor, positions: Tensor, mask: Tensor, cross_mask: Tensor, bias: Tensor, beam_idx: Tensor, *caches: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor, cross_mask: Tensor, bias: Tensor, beam_idx: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
         count = len(self.decoder.layers)
         past, memory, present = caches[: 2 * count], caches[2 * count :], []
         x = self.decoder.embed_tokens(ids) + F.embedding(positions, self.decoder.embed_positions.weight)

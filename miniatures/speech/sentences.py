@@ -18,9 +18,7 @@ PLURALS_EN: dict[str, str] = LEXICON["plurals_en"]  # type: ignore[assignment]
 PLURALS_ES: dict[str, str] = LEXICON["plurals_es"]  # type: ignore[assignment]
 HELD_OUT_SHARE = 0.1
 
-_UNITS_EN = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
-).split()
+_UNITS_EN = ("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen").split()
 _TENS_EN = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
 _UNITS_ES = (
     "cero uno dos tres cuatro cinco seis siete ocho nueve diez once doce trece catorce quince dieciséis diecisiete dieciocho diecinueve "
@@ -107,7 +105,9 @@ class Draw:
     def clock(self) -> Sentence:
         """A time of day, such as half past seven."""
         hour = self.rng.randint(2, 12)
-        en, es = self.rng.choice([("{} o'clock", "{} en punto"), ("half past {}", "{} y media"), ("a quarter past {}", "{} y cuarto"), ("a quarter to {}", "{} menos cuarto")])
+        en, es = self.rng.choice(
+            [("{} o'clock", "{} en punto"), ("half past {}", "{} y media"), ("a quarter past {}", "{} y cuarto"), ("a quarter to {}", "{} menos cuarto")]
+        )
         return Sentence(en.format(number(hour).en), "las " + es.format(number(hour).es))
 
     def below(self, top: int) -> Sentence:
@@ -150,7 +150,9 @@ def _waiting(d: Draw) -> Sentence:
 
 def _job(d: Draw) -> Sentence:
     who, job, place = d.relatives, d.jobs, d.places
-    return Sentence(f"My {who[0]} works as a{'n' if job[0][0] == 'e' else ''} {job[0]} in the {place[0]}.", f"Mi {who[1]} trabaja como {_agree(job, who)} en {_the(place)}.")
+    return Sentence(
+        f"My {who[0]} works as a{'n' if job[0][0] == 'e' else ''} {job[0]} in the {place[0]}.", f"Mi {who[1]} trabaja como {_agree(job, who)} en {_the(place)}."
+    )
 
 
 def _digits(d: Draw) -> Sentence:

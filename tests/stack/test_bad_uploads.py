@@ -23,7 +23,22 @@ def wav(samples: np.ndarray, channels: int = 1, kind: int = 1, bits: int = 16, c
     """A RIFF file; `claim` overrides the length that the header states."""
     data = samples.tobytes()
     rate, align = 16000, channels * bits // 8
-    header = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", 16, kind, channels, rate, rate * align, align, bits, b"data", len(data) if claim is None else claim)
+    header = struct.pack(
+        "<4sI4s4sIHHIIHH4sI",
+        b"RIFF",
+        36 + len(data),
+        b"WAVE",
+        b"fmt ",
+        16,
+        kind,
+        channels,
+        rate,
+        rate * align,
+        align,
+        bits,
+        b"data",
+        len(data) if claim is None else claim,
+    )
     return header + data
 
 
@@ -133,6 +148,7 @@ def test_broken_forms(stack: Stack) -> None:
 
 def test_too_large_is_413(stack: Stack) -> None:
     """A body above the limit is refused in OpenAI's shape, whether its length is announced or not."""
+
     def chunks() -> Iterator[bytes]:
         for _ in range(112):
             yield bytes(1_000_000)

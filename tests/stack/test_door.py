@@ -32,7 +32,11 @@ def test_closed_over_http(stack: Stack, method: str, path: str) -> None:
 def test_closed_over_grpc(stack: Stack, name: str) -> None:
     """The same over gRPC."""
     stub = service_pb2_grpc.GRPCInferenceServiceStub(grpc_core.insecure_channel(stack.grpc))
-    requests = {"ModelStatistics": service_pb2.ModelStatisticsRequest, "LogSettings": service_pb2.LogSettingsRequest, "TraceSetting": service_pb2.TraceSettingRequest}
+    requests = {
+        "ModelStatistics": service_pb2.ModelStatisticsRequest,
+        "LogSettings": service_pb2.LogSettingsRequest,
+        "TraceSetting": service_pb2.TraceSettingRequest,
+    }
     request = requests.get(name) or getattr(service_pb2, f"{name}Request")
     with pytest.raises(grpc_core.RpcError) as error:
         getattr(stub, name)(request(), timeout=10)

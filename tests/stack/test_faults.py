@@ -34,30 +34,37 @@ def transcribe(stack: Stack) -> None:
     assert answer.json()["text"]
 
 
-def tritonserver(index: int) -> int:
-    """The process id of an instance's tritonserver."""
-    port = f"--http-port={PORT + 20 + index}"
+def process(*words: str) -> int:
+    """The one process whose command line holds all these words."""
+    found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                command = (entry / "cmdline").read_bytes().decode().split("\0")
+                command = (entry / "cmdline").read_bytes().decode()
             except OSError:
                 continue
-            if command[0].endswith("tritonserver") and port in command:
-                return int(entry.name)
-    raise AssertionError(f"no tritonserver with {port}")
+            if all(word in command for word in words):
+                found.append(int(entry.name))
+    assert len(found) == 1, f"{words}: {found}"
+    return found[0]
+
+
+def tritonserver(index: int) -> int:
+    """The process id of an instance's tritonserver."""
+    return process("bin/tritonserver", f"--http-port={PORT + 20 + index}\0")
 
 
 def stub(index: int, model: str) -> int:
-    """The process id of a model's Python stub."""
-    server = tritonserver(index)
-    children = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(server)], capture_output=True, text=True, check=True).stdout
-    return int(next(line.split()[0] for line in children.split("\n") if f"/{model}/1/model.py" in line))
+    """The process id of a model's Python stub; stubs carry their server's process id."""
+    return process("triton_python_backend_stub", f"/{model}/1/model.py", f"\0{tritonserver(index)}\0")
 
 
 def answers(index: int) -> bool:
     """The instance answers a real inference."""
-    tensor = [{"name": "WAV", "datatype": "FP32", "shape": [1, 400], "data": [0.0] * 400}, {"name": "TEXT_PREFIX", "datatype": "BYTES", "shape": [1, 1], "data": [""]}]
+    tensor = [
+        {"name": "WAV", "datatype": "FP32", "shape": [1, 400], "data": [0.0] * 400},
+        {"name": "TEXT_PREFIX", "datatype": "BYTES", "shape": [1, 1], "data": [""]},
+    ]
     try:
         return httpx.post(f"http://127.0.0.1:{PORT + 20 + index}/v2/models/whisper_bls/infer", json={"inputs": tensor}, timeout=30).status_code == 200
     except httpx.HTTPError:

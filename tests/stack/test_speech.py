@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import httpx
+import jiwer
 import numpy as np
 import openai
 import pytest
@@ -53,7 +54,8 @@ def test_sdk_verbose(sdk: openai.OpenAI, recordings: Rows) -> None:
         answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper", response_format="verbose_json")
     assert answer.language == "english"
     assert answer.duration == pytest.approx(row["seconds"], abs=0.1)
-    assert [segment.text for segment in answer.segments or []] == [segment["text"] for segment in row["segments"]]
+    assert jiwer.wer(row["text"], answer.text) <= 0.25
+    assert len(answer.segments or []) == len(row["segments"])
     for segment, true in zip(answer.segments or [], row["segments"], strict=True):
         assert segment.start == pytest.approx(true["start"], abs=0.5)
         assert segment.end == pytest.approx(true["end"], abs=0.5)

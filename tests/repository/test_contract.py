@@ -1,0 +1,88 @@
+"""Our Triton models against the contract data of TensorRT-LLM 0.20.0."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tritonclient.grpc import model_config_pb2
+
+from build.catalog import ROOT, CatalogError, Model, load_catalog, load_recipe, select
+from build.repository import MODELS, parse_config, render
+
+CONTRACT: dict[str, Any] = json.loads((Path(__file__).parent.parent / "contract" / "model_io.json").read_text("utf-8"))
+UPSTREAM = {
+    "whisper_bls": "whisper/whisper_bls",
+    "tensorrt_llm": "inflight_batcher_llm/tensorrt_llm",
+    "tensorrt_llm_stream": "inflight_batcher_llm/tensorrt_llm",
+}
+TYPES = {"${logits_datatype}": "TYPE_FP32", "${encoder_input_features_data_type}": "TYPE_FP16"}
+
+
+def port(tensor: Any, *, is_input: bool) -> dict[str, Any]:
+    """A tensor of a config in the contract's words."""
+    row = {"data_type": model_config_pb2.DataType.Name(tensor.data_type), "dims": list(tensor.dims)}
+    if is_input:
+        row |= {"optional": tensor.optional, "ragged": tensor.allow_ragged_batch, "reshape": list(tensor.reshape.shape) if tensor.HasField("reshape") else None}
+    return row
+
+
+def contract(tensor: dict[str, Any], *, is_input: bool) -> dict[str, Any]:
+    row = {"data_type": TYPES.get(tensor["data_type"], tensor["data_type"]), "dims": tensor["dims"]}
+    if is_input:
+        row |= {"optional": tensor["optional"], "ragged": tensor.get("allow_ragged_batch", False), "reshape": tensor.get("reshape")}
+    return row
+
+
+@pytest.mark.parametrize("folder", sorted(path.name for path in MODELS.iterdir()))
+def test_tensors_are_upstreams(folder: str) -> None:
+    """Every tensor of the contract is there with its dtype, shape, optionality and reshape; what we add is optional."""
+    config, theirs = parse_config(MODELS / folder / "config.pbtxt"), CONTRACT[UPSTREAM[folder]]
+    for kind, tensors in (("inputs", config.input), ("outputs", config.output)):
+        ours = {tensor.name: tensor for tensor in tensors}
+        for row in theirs[kind]:
+            assert row["name"] in ours, f"{folder} lacks {row['name']}"
+            assert port(ours[row["name"]], is_input=kind == "inputs") == contract(row, is_input=kind == "inputs"), row["name"]
+        added = set(ours) - {row["name"] for row in theirs[kind]}
+        assert kind == "outputs" or all(ours[name].optional for name in added)
+
+
+@pytest.mark.parametrize("model", [model for model in load_catalog().values()], ids=lambda model: model.id)
+def test_rendered_repositories(model: Model, tmp_path: Path) -> None:
+    """Each bundle's models carry their names, transaction policy and batch size, and one Python file each."""
+    recipe = load_recipe(model, "openvino")
+    render(recipe, tmp_path)
+    for wanted in recipe.models:
+        config = parse_config(tmp_path / "repository" / wanted.name / "config.pbtxt")
+        assert (config.name, config.model_transaction_policy.decoupled) == (wanted.name, wanted.decoupled)
+        assert config.max_batch_size == recipe.parameters["max_batch_size"]
+        assert (tmp_path / "repository" / wanted.name / "1" / "model.py").is_file()
+    assert (tmp_path / "serving" / "scheduler.py").is_file()
+
+
+def test_models_stay_thin() -> None:
+    """model.py files are shells; what matters is in serving/, where plain Python can test it."""
+    for path in MODELS.glob("*/1/model.py"):
+        assert len(path.read_text("utf-8").splitlines()) <= 100, path
+
+
+def test_serving_needs_no_torch() -> None:
+    """Neither the serving room nor the gateway imports what belongs to the builder."""
+    for room in ("serving", "gateway", "model_repos"):
+        for path in (ROOT / room).rglob("*.py"):
+            imports = [line for line in path.read_text("utf-8").splitlines() if line.startswith(("import ", "from "))]
+            assert not [line for line in imports if line.split()[1].split(".")[0] in {"torch", "transformers", "build"}], path
+
+
+def test_catalog_errors_are_sentences() -> None:
+    """A wrong id, target or knob names itself and what there is."""
+    catalog = load_catalog()
+    with pytest.raises(CatalogError, match="'nope' is not in catalog.toml; it has: mini-whisper"):
+        select(catalog, "mini-whisper,nope")
+    with pytest.raises(CatalogError, match="TARGET 'cuda' is unknown"):
+        load_recipe(catalog["mini-whisper"], "cuda")
+    with pytest.raises(CatalogError, match="no parameter 'speed'"):
+        load_recipe(Model("x", "whisper", "file:x", "none", knobs={"speed": 1}), "openvino")
+    assert [model.id for model in select(catalog, "")] == ["mini-whisper"]

@@ -1,0 +1,53 @@
+"""Shared by the unit tests: speech to work on, and the miniature's engine."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from miniatures.speech.clips import Clipper
+from miniatures.speech.corpus import make_corpus
+from serving.graphs import Graphs
+from serving.scheduler import Scheduler
+
+ROOT = Path(__file__).parent.parent.parent
+MINIATURE = ROOT / "miniatures" / "whisper"
+
+
+def export(folder: Path, compress: str = "none") -> Path:
+    """Export the miniature as the builder does: in a process of its own."""
+    command = [sys.executable, "-m", "build.export.whisper", "--weights", MINIATURE, "--output", folder, "--compress", compress]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The miniature Whisper, exported."""
+    return export(tmp_path_factory.mktemp("engine"))
+
+
+@pytest.fixture(scope="session")
+def graphs(engine: Path) -> Graphs:
+    """Its graphs at full precision."""
+    return Graphs(engine, precision="f32")
+
+
+@pytest.fixture
+def scheduler(graphs: Graphs) -> Iterator[Scheduler]:
+    """A running scheduler."""
+    scheduler = Scheduler(graphs, max_rows=8, max_queue=4)
+    scheduler.start()
+    yield scheduler
+    scheduler.stop()
+
+
+@pytest.fixture(scope="session")
+def clipper() -> Clipper:
+    """Clips of sentences that no training saw."""
+    return Clipper(make_corpus(60, seed=5, held_out=True), random.Random(1))

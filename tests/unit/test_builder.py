@@ -1,0 +1,83 @@
+"""The engine cache: complete or absent, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from build.bundle import read_manifest
+
+from .conftest import ROOT
+
+
+def builder(folder: Path, *extra: str) -> list[str]:
+    return [sys.executable, "-m", "build", "engines", "--target", "openvino", "--weights", f"{folder}/weights", "--engines", f"{folder}/engines", *extra]
+
+
+def run(folder: Path, *extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(builder(folder, *extra), cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+
+
+def complete(bundle: Path) -> bool:
+    """All that serving needs is there."""
+    files = ["manifest.json", "parameters.json", "engine/encoder.xml", "engine/decoder.bin", "engine/tokenizer.json", "engine/engine.json"]
+    files += ["serving/scheduler.py", "repository/whisper_bls/config.pbtxt", "repository/tensorrt_llm_stream/1/model.py"]
+    return all((bundle / file).is_file() for file in files)
+
+
+@pytest.mark.timeout(600)
+def test_killed_builders_leave_nothing_servable(tmp_path: Path) -> None:
+    """SIGKILL at 20 random moments: the bundle is complete or absent each time, and the next build succeeds."""
+    rng, bundle = random.Random(7), tmp_path / "engines/mini-whisper/openvino"
+    for attempt in range(20):
+        process = subprocess.Popen(builder(tmp_path), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        time.sleep(rng.uniform(0.1, 11.0) if attempt % 2 else rng.uniform(0.1, 3.0))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert complete(bundle) or not bundle.exists()
+        if bundle.exists() and attempt % 4 == 3:
+            manifest = json.loads((bundle / "manifest.json").read_text())
+            (bundle / "manifest.json").write_text(json.dumps({**manifest, "engine": "other"}))  # so that there is something to kill
+    finished = run(tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert complete(bundle)
+
+
+def test_second_build_does_nothing(tmp_path: Path) -> None:
+    """The same wanted manifest: unchanged, the files untouched, within a second of work."""
+    assert "built" in run(tmp_path).stdout
+    bundle = tmp_path / "engines/mini-whisper/openvino"
+    before = {path: path.stat().st_mtime_ns for path in bundle.rglob("*")}
+    again = run(tmp_path)
+    assert "unchanged" in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in bundle.rglob("*")} == before
+    manifest = read_manifest(bundle)
+    assert manifest
+    assert manifest["probe"]["model"] == "whisper_bls"
+    assert len(manifest["content"]) == 64
+
+
+def test_two_builders_never_share_a_bundle(tmp_path: Path) -> None:
+    """While one holds the lock, the other ends with a sentence."""
+    (tmp_path / "engines/mini-whisper").mkdir(parents=True)
+    with FileLock(tmp_path / "engines/mini-whisper/openvino.lock"):
+        refused = run(tmp_path)
+    assert refused.returncode == 1
+    assert "another builder is making" in refused.stderr
+
+
+def test_failed_step_names_its_log(tmp_path: Path) -> None:
+    """A step that fails ends the build with its last line and the log's path; nothing servable is left."""
+    (tmp_path / "weights").write_text("a file where a folder must be")
+    wrong = run(tmp_path, "--model-id", "mini-whisper,nope")
+    assert wrong.returncode == 1
+    assert wrong.stderr.startswith("conch: MODEL_ID 'nope'")

@@ -1,0 +1,182 @@
+"""The portable engine against transformers, and the scheduler's promises."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import GenerationConfig, WhisperForConditionalGeneration
+from transformers.generation.utils import GenerationMixin
+from transformers.modeling_outputs import BaseModelOutput
+
+from miniatures.speech.clips import Clip, Clipper
+from serving.audio import log_mel
+from serving.errors import BadRequest, QueueFull
+from serving.graphs import Graphs
+from serving.sampling import Hypothesis, Sampling
+from serving.scheduler import Collected, Job, Scheduler
+
+from .conftest import MINIATURE, export
+
+CLIPS = 52
+END = 50257
+LANGUAGES = {"en": 50259, "es": 50262}
+
+
+def prompt(clip: Clip) -> tuple[int, ...]:
+    return (50258, LANGUAGES[clip.language], 50359, 50363)
+
+
+@pytest.fixture(scope="module")
+def speech(clipper: Clipper) -> list[tuple[Clip, np.ndarray]]:
+    clips = [clipper.speech(int(clipper.rng.uniform(1.5, 14) * 16000)) for _ in range(CLIPS)]
+    return [(clip, log_mel(clipper.wave(clip), 80)) for clip in clips]
+
+
+@pytest.fixture(scope="module")
+def reference() -> WhisperForConditionalGeneration:
+    return WhisperForConditionalGeneration.from_pretrained(MINIATURE, dtype=torch.float32).eval()
+
+
+def theirs(model: WhisperForConditionalGeneration, ids: tuple[int, ...], features: np.ndarray, beams: int) -> list[int]:
+    """transformers' plain generate, without Whisper's own extras."""
+    with torch.no_grad():
+        encoded = model.model.encoder(torch.from_numpy(features.T.copy())[None]).last_hidden_state
+        config = GenerationConfig(num_beams=beams, do_sample=False, max_length=len(ids) + 100, eos_token_id=END, pad_token_id=END, decoder_start_token_id=50258)
+        memory = BaseModelOutput(last_hidden_state=encoded)
+        out = GenerationMixin.generate(model, encoder_outputs=memory, decoder_input_ids=torch.tensor([ids]), generation_config=config)
+    return [token for token in out[0].tolist()[len(ids) :] if token != END]
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_ids_equal_transformers(graphs: Graphs, speech: list[tuple[Clip, np.ndarray]], reference: WhisperForConditionalGeneration, beams: int) -> None:
+    """Greedy and beam ids are transformers', for clips of mixed length that share the running batch."""
+    scheduler = Scheduler(graphs, max_rows=16, max_queue=CLIPS)
+    scheduler.start()
+    listeners = [Collected() for _ in speech]
+    for (clip, features), listener in zip(speech, listeners, strict=True):
+        scheduler.submit(Job(prompt(clip), Sampling(max_tokens=100, end_id=END, beam_width=beams), listener, features))
+    ours = [list(listener.wait(120)[0].ids) for listener in listeners]
+    scheduler.stop()
+    assert ours == [theirs(reference, prompt(clip), features, beams) for clip, features in speech]
+
+
+def test_int8_weights_keep_the_words(tmp_path: Path, graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]) -> None:
+    """The engine with 8-bit weights says the same on nearly all clips."""
+    export(tmp_path, "int8")
+    small = Graphs(tmp_path, precision="f32")
+    same = 0
+    for clip, features in speech[:20]:
+        answers = []
+        for engine in (graphs, small):
+            scheduler, listener = Scheduler(engine), Collected()
+            scheduler.start()
+            scheduler.submit(Job(prompt(clip), Sampling(max_tokens=100, end_id=END), listener, features))
+            answers.append(listener.wait(60)[0].ids)
+            scheduler.stop()
+        same += answers[0] == answers[1]
+    assert same >= 16
+
+
+def test_short_overtakes_long(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]) -> None:
+    """A request that comes later and needs fewer tokens finishes first; both results are as if alone."""
+    clip, features = speech[0]
+    endless = Sampling(max_tokens=440, end_id=END, min_tokens=440)
+    long, short = Collected(), Collected()
+    scheduler.submit(Job(prompt(clip), endless, long, features))
+    while not scheduler.running:
+        time.sleep(0.001)
+    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=5, end_id=END), short, features))
+    early = short.wait(60)[0].ids
+    assert not long.done.is_set()
+    alone = Collected()
+    assert len(long.wait(60)[0].ids) == 440
+    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=5, end_id=END), alone, features))
+    assert alone.wait(60)[0].ids == early
+
+
+def test_cancellation_frees_the_row(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]) -> None:
+    """A cancelled request leaves before its next token."""
+    clip, features = speech[0]
+    listener = Collected()
+    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=440, end_id=END, min_tokens=440), listener, features))
+    while not scheduler.running:
+        time.sleep(0.001)
+    listener.dropped = True
+    with pytest.raises(RuntimeError, match="cancelled"):
+        listener.wait(10)
+    assert scheduler.running == []
+
+
+def test_full_queue_is_refused(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]) -> None:
+    """Beyond max_queue waiting requests, submit says so at once; what was accepted is answered."""
+    clip, features = speech[0]
+    listeners = []
+    with pytest.raises(QueueFull, match="try again later"):
+        for _ in range(40):
+            listener = Collected()
+            scheduler.submit(Job(prompt(clip), Sampling(max_tokens=200, end_id=END, min_tokens=200), listener, features))
+            listeners.append(listener)
+    assert all(len(listener.wait(60)[0].ids) == 200 for listener in listeners)
+
+
+@pytest.mark.parametrize(
+    ("ids", "sampling", "says"),
+    [((), {}, "empty"), ((1,) * 448, {}, "448 positions"), ((1,), {"max_tokens": 448}, "request_output_len"), ((1,), {"beam_width": 99}, "beam_width")],
+)
+def test_impossible_requests_are_refused(scheduler: Scheduler, ids: tuple[int, ...], sampling: dict[str, int], says: str) -> None:
+    """Before anything is queued, with the tensor's name."""
+    with pytest.raises(BadRequest, match=says):
+        scheduler.submit(Job(ids, Sampling(**{"max_tokens": 5, "end_id": END, **sampling}), Collected(), np.zeros((3000, 80), np.float32)))
+
+
+def test_streaming_shows_every_token(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]) -> None:
+    """Updates grow by one token and lead to the result."""
+    clip, features = speech[1]
+    seen: list[tuple[int, ...]] = []
+    listener = Collected(on_update=lambda beams: seen.append(beams[0].ids))
+    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=100, end_id=END), listener, features, streaming=True))
+    final: Hypothesis = listener.wait(60)[0]
+    assert [len(ids) for ids in seen] == list(range(1, len(seen) + 1))
+    assert final.ids[: len(seen[-1])] == seen[-1]
+
+
+def test_bias_and_logits(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]) -> None:
+    """embedding_bias forbids a token for its request alone, while another runs without; logits come back one row per token."""
+    clip, features = speech[2]
+    plain = Collected()
+    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=20, end_id=END), plain, features))
+    first = plain.wait(60)[0].ids[0]
+    bias = np.zeros(51865, np.float32)
+    bias[first] = -1e9
+    biased, beside = Collected(), Collected()
+    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=20, end_id=END, bias=bias, keep_logits=True), biased, features))
+    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=20, end_id=END), beside, features))
+    result = biased.wait(60)[0]
+    assert first not in result.ids
+    assert result.logits[0].shape == (51865,)
+    assert beside.wait(60)[0].ids == plain.beams[0].ids
+
+
+def test_timeline_is_compacted(graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]) -> None:
+    """Under load without a pause the common time axis stays bounded, and results stay right."""
+    clip, features = speech[3]
+    scheduler, widest, lock = Scheduler(graphs, max_rows=4, max_queue=400), 0, threading.Lock()
+    scheduler.start()
+    alone = Collected()
+    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=30, end_id=END, min_tokens=30), alone, features))
+    expected = alone.wait(60)[0].ids
+    listeners = [Collected() for _ in range(120)]
+    for listener in listeners:
+        scheduler.submit(Job(prompt(clip), Sampling(max_tokens=30, end_id=END, min_tokens=30), listener, features))
+    while not listeners[-1].done.is_set():
+        with lock:
+            widest = max(widest, scheduler.batch.valid.shape[1])
+        time.sleep(0.001)
+    assert {listener.wait(60)[0].ids for listener in listeners} == {expected}
+    assert 100 < widest < 500
+    scheduler.stop()
