@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from .bundle import Built, BuildError, Places, build
+from .bundle import BuildError, Built, Places, build
 from .catalog import CatalogError, load_catalog, select
 from .sources import FetchError
 

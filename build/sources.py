@@ -15,7 +15,7 @@ from typing import Any, cast
 import httpx2
 from filelock import FileLock
 from huggingface_hub import HfApi, hf_hub_download
-from huggingface_hub.utils import HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError
 from tqdm import tqdm
 
 from .catalog import ROOT, CatalogError, Model

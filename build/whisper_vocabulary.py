@@ -50,7 +50,8 @@ def whisper_tokenizer(languages: int, *, multilingual: bool = True) -> Tokenizer
     alphabet = _byte_alphabet()
     ranks = _ranks(ASSETS / ("multilingual.tiktoken" if multilingual else "gpt2.tiktoken"))
     written = {token: "".join(alphabet[b] for b in token) for token in ranks}
-    merges = [tuple("".join(alphabet[b] for b in part) for part in _merge_of(token, ranks)) for token in ranks if len(token) > 1]
+    pairs = [_merge_of(token, ranks) for token in ranks if len(token) > 1]
+    merges = [("".join(alphabet[b] for b in left), "".join(alphabet[b] for b in right)) for left, right in pairs]
     tokenizer = Tokenizer(models.BPE(vocab={written[token]: rank for token, rank in ranks.items()}, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -57,7 +57,6 @@ def _chunks(path: Path) -> Iterator[NDArray[np.float32]]:
         if not container.streams.audio:
             raise BadMedia("the file has no audio stream; send one that has")
         stream = container.streams.audio[0]
-        stream.thread_type = "AUTO"
         resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
         for frame in container.decode(stream):
             # Timestamps of broken files would make the resampler invent or drop samples.

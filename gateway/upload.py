@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 
 from fastapi import Request
@@ -90,7 +91,7 @@ async def receive(request: Request, limit: int) -> AsyncIterator[Upload]:
             raise ApiError(400, f"the form has {upload.files} parts named file; send exactly one", param="file", code="missing_file")
         yield upload
     finally:
-        os.unlink(path)
+        Path(path).unlink()
 
 
 async def _read(request: Request, form: _Form, boundary: bytes, limit: int) -> None:

@@ -34,7 +34,7 @@ def show(layout: Layout) -> bool:
     print(f"time        {seconds:.2f} s: {row['seconds'] / seconds:.0f} times faster than real time, two tritonservers behind nginx on 127.0.0.1:{layout.port}")
     if model.miniature:
         print(f"\nThis is {model.id}, {model.note}. For a real model, on a machine that reaches its hub:\n  make serve MODEL_ID=large-v3-turbo")
-    return text == row["text"]
+    return text == str(row["text"])
 
 
 def main() -> int:

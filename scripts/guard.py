@@ -107,7 +107,7 @@ class Guard:
         self.client = httpx.Client(base_url=f"http://{self.instance.host}:{self.instance.http}", limits=httpx.Limits(max_keepalive_connections=0))
 
     def command(self) -> tuple[list[str], dict[str, str]]:
-        """tritonserver's argv and environment."""
+        """Tritonserver's argv and environment."""
         instance = self.instance
         command, environment = find_tritonserver(self.home)
         return [

@@ -74,7 +74,7 @@ class Layout:
 
     @property
     def socket(self) -> Path:
-        """supervisor's control socket; a path of its own, because Unix sockets allow about 100 characters."""
+        """Supervisor's control socket; a path of its own, because Unix sockets allow about 100 characters."""
         return Path("/tmp") / f"conch-{os.getuid()}-{self.port}.sock"
 
     def plan(self) -> Plan:
@@ -104,7 +104,7 @@ class Layout:
 
 
 def nginx_binary() -> str:
-    """nginx on PATH or in /usr/sbin.
+    """Nginx on PATH or in /usr/sbin.
 
     Raises:
         LocalError: not installed.
@@ -230,7 +230,7 @@ def serve(layout: Layout) -> int:
 
 
 def control(layout: Layout) -> ServerProxy:
-    """supervisor's XML-RPC interface."""
+    """Supervisor's XML-RPC interface."""
     if not layout.socket.exists():
         raise LocalError(f"nothing runs with PORT={layout.port}; start it with: make serve PORT={layout.port}")
     return ServerProxy("http://localhost", transport=SupervisorTransport(None, None, f"unix://{layout.socket}"))

@@ -23,15 +23,15 @@ def _server(host: str, port: int, *, down: bool) -> str:
 def pools(plan: Plan, gateway: str, down: Collection[int] = ()) -> str:
     """pools.conf: one upstream for each pool and instance, and the maps that choose among them; instances in `down` get nothing."""
     parts, routes = [_upstream("gateway", [gateway])], {"http": list[str](), "grpc": list[str]()}
-    for kind in routes:
+    for kind, lines in routes.items():
         for n, (model, members) in enumerate(plan.pools.items()):
             servers = [_server(plan.instances[i].host, getattr(plan.instances[i], kind), down=i in down) for i in members]
             parts.append(_upstream(f"pool_{n}_{kind}", servers))
             keys = [f"header:{model}", f"model:{model}", *(["header:"] if n == 0 else [])]
-            routes[kind] += [f'    "{key}" pool_{n}_{kind};\n' for key in keys]
+            lines += [f'    "{key}" pool_{n}_{kind};\n' for key in keys]
         for instance in plan.instances:
             parts.append(_upstream(f"instance_{instance.index}_{kind}", [f"{instance.host}:{getattr(instance, kind)}"]))
-            routes[kind].append(f'    "instance:{instance.index}" instance_{instance.index}_{kind};\n')
+            lines.append(f'    "instance:{instance.index}" instance_{instance.index}_{kind};\n')
         parts.append(f'map $triton_route $triton_{kind} {{\n    default "";\n{"".join(routes[kind])}}}\n')
     return "\n".join(parts)
 

@@ -43,7 +43,8 @@ def mel_filters(mels: int) -> Floats:
 
 @cache
 def _hann() -> Floats:
-    return (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.float32)
+    window: Floats = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.float32)
+    return window
 
 
 def _power(padded: Floats, frames: int) -> Floats:
@@ -51,7 +52,8 @@ def _power(padded: Floats, frames: int) -> Floats:
     strides = (padded.strides[0] * HOP, padded.strides[0])
     windows = np.lib.stride_tricks.as_strided(padded, (frames, WINDOW), strides, writeable=False)
     spectrum = np.fft.rfft(windows * _hann())
-    return np.square(spectrum.real) + np.square(spectrum.imag)
+    power: Floats = np.square(spectrum.real) + np.square(spectrum.imag)
+    return power
 
 
 def log_mel(wave: Floats, mels: int, *, pad: bool = True) -> Floats:

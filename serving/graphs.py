@@ -58,7 +58,8 @@ class Memory:
 @dataclass(frozen=True)
 class Row:
     """One row of the next step: the row it continues (None: new), its new ids, the position of the first, its encoder memory, and what is
-    added to its logits (float32 [vocabulary] or None)."""
+    added to its logits (float32 [vocabulary] or None).
+    """
 
     parent: int | None
     ids: tuple[int, ...]
@@ -136,7 +137,8 @@ class Graphs:
 
 def bits(tensor: ov.Tensor) -> NDArray[Any]:
     """A tensor's memory as numpy; bf16, which numpy lacks, as uint16 bit patterns."""
-    return tensor.data.view(np.uint16) if tensor.element_type == ov.Type.bf16 else tensor.data
+    data: NDArray[Any] = tensor.data
+    return data.view(np.uint16) if tensor.element_type == ov.Type.bf16 else data
 
 
 class Batch:

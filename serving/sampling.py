@@ -98,8 +98,9 @@ class Strategy(Protocol):
 
 def log_softmax(logits: Floats) -> Floats:
     """log(softmax) over the last axis, float32."""
-    shifted = logits - logits.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    shifted: Floats = logits - logits.max(-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return shifted
 
 
 def processed(logits: Floats, history: Sequence[int], generated: Sequence[int], sampling: Sampling) -> Floats:

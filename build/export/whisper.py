@@ -67,7 +67,8 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """One step. Inputs: ids, positions [batch, new]; mask [batch, 1, new, past + new] and cross mask [batch, 1, 1, memory], both added to
     the attention scores; bias, added to the logits, [batch or 1, vocabulary or 1]; beam_idx [batch]; past and memory keys and values. Outputs: logits of the last id [batch, vocabulary],
-    the likeliest id and log(sum(exp(logits))) [batch], then the present keys and values."""
+    the likeliest id and log(sum(exp(logits))) [batch], then the present keys and values.
+    """
 
     def __init__(self, model: WhisperForConditionalGeneration) -> None:
         super().__init__()

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -181,7 +180,7 @@ def train(corpus: Corpus, seed: int, steps: int, device: str, workers: int, log:
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(s / 400, 1) * (0.5 + 0.5 * math.cos(math.pi * min(s / steps, 1))) + 1e-3)
     studio, started = Studio(corpus, seed, device), time.monotonic()
     batches = DataLoader(Batches(corpus, seed, steps), batch_size=None, num_workers=workers, prefetch_factor=8 if workers else None)
-    for step, batch in zip(range(1, steps + 1), batches):
+    for step, batch in zip(range(1, steps + 1), batches, strict=False):
         with torch.no_grad():
             features = studio.features(studio.sound(batch))
         with torch.autocast(device, torch.bfloat16):

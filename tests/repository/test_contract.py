@@ -49,7 +49,7 @@ def test_tensors_are_upstreams(folder: str) -> None:
         assert kind == "outputs" or all(ours[name].optional for name in added)
 
 
-@pytest.mark.parametrize("model", [model for model in load_catalog().values()], ids=lambda model: model.id)
+@pytest.mark.parametrize("model", list(load_catalog().values()), ids=lambda model: model.id)
 def test_rendered_repositories(model: Model, tmp_path: Path) -> None:
     """Each bundle's models carry their names, transaction policy and batch size, and one Python file each."""
     recipe = load_recipe(model, "openvino")

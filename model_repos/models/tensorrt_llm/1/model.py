@@ -8,8 +8,8 @@ import triton_python_backend_utils as pb_utils
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.batches import merge, split  # noqa: E402
-from serving.errors import EngineError, code_name  # noqa: E402
+from serving.batches import merge, split
+from serving.errors import EngineError, code_name
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
