@@ -131,9 +131,9 @@ def nginx_values(layout: Layout) -> dict[str, str]:
     }
 
 
-def supervisor_config(layout: Layout, plan: Plan) -> configparser.ConfigParser:
+def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.ConfigParser:
     """One program for each process; nginx stops first and starts last."""
-    python, home = sys.executable, layout.home
+    home = layout.home
     environment = {
         "CONCH_DEPLOYMENT": home / "deployment.json",
         "CONCH_KSERVE_URL": f"http://{HOST}:{layout.internal}",
@@ -167,7 +167,7 @@ def supervisor_config(layout: Layout, plan: Plan) -> configparser.ConfigParser:
     return config
 
 
-def prepare(layout: Layout) -> Plan:
+def prepare(layout: Layout, python: Path) -> Plan:
     """Write everything a deployment needs below its home folder."""
     plan = layout.plan()
     layout.check_ports(plan)
@@ -179,15 +179,15 @@ def prepare(layout: Layout) -> Plan:
     if checked.returncode != 0:
         raise LocalError(f"nginx refuses its configuration: {checked.stderr.strip()}")
     with (layout.home / "supervisord.conf").open("w") as file:
-        supervisor_config(layout, plan).write(file)
+        supervisor_config(layout, plan, python).write(file)
     return plan
 
 
-def start(layout: Layout) -> subprocess.Popen[bytes]:
-    """Start supervisord in a process group of its own; it ends everything when it gets SIGTERM."""
-    prepare(layout)
+def start(layout: Layout, python: Path = Path(sys.executable)) -> subprocess.Popen[bytes]:
+    """Start supervisord in a process group of its own; it ends everything when it gets SIGTERM. `python`: the serving environment's."""
+    prepare(layout, python)
     return subprocess.Popen(
-        [sys.executable, "-m", "supervisor.supervisord", "-c", str(layout.home / "supervisord.conf")],
+        [str(python), "-m", "supervisor.supervisord", "-c", str(layout.home / "supervisord.conf")],
         cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
 
