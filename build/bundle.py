@@ -73,7 +73,7 @@ def wanted_manifest(model: Model, recipe: Recipe, revision: str | None) -> Manif
         "steps": recipe.steps,
         "parameters": dict(recipe.parameters),
         "seed": model.seed,
-        "code": tree_hash(ROOT / "build" / "export"),
+        "code": tree_hash(ROOT / "build" / "export", ROOT / "build" / "assets"),
         "tools": {name: metadata.version(name) for name in TOOLS},
     }
     repository = {"code": tree_hash(ROOT / "serving", ROOT / "model_repos"), "models": [vars(m) for m in recipe.models], "render": tree_hash(ROOT / "build")}
@@ -138,7 +138,13 @@ def _build(model: Model, recipe: Recipe, bundle: Path, weights: Weights, places:
 
 def _run_steps(model: Model, recipe: Recipe, weights: Weights, partial: Path, log: Path) -> None:
     origin = model.source if model.source.startswith("random:") else str(weights.folder)
-    names: Mapping[str, str] = {"python": sys.executable, "weights": origin, "engine": str(partial / "engine"), **{k: str(v) for k, v in recipe.parameters.items()}}
+    names: Mapping[str, str] = {
+        "python": sys.executable,
+        "weights": origin,
+        "engine": str(partial / "engine"),
+        "seed": str(model.seed),
+        **{k: str(v) for k, v in recipe.parameters.items()},
+    }
     with log.open("w", encoding="utf-8") as file:
         for step in tqdm(recipe.steps, desc=f"{model.id} for {recipe.target}", unit="step"):
             argv = [part.format(**names) for part in step]

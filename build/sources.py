@@ -154,7 +154,9 @@ def _from_hub(model: Model, repository: str, patterns: tuple[str, ...], weights:
     """A snapshot of a hub repository; honours HF_ENDPOINT and HF_TOKEN, and asks nobody when catalog.lock is satisfied."""
     lock, folder = Lock(weights / "catalog.lock"), weights / model.id
     entry = lock.get(model.id)
-    if entry and entry["source"] == model.source and _complete(folder, entry["files"]):
+    if entry and entry["source"] != model.source:
+        raise FetchError(f"{model.id}: catalog.lock pins {entry['source']}, the catalog says {model.source}; if that is meant, remove the entry from the lock")
+    if entry and _complete(folder, entry["files"]):
         return Weights(folder, entry["revision"], _hash_of(entry["files"]))
     try:
         files, revision = _snapshot(repository, entry["revision"] if entry else model.revision or "main", patterns, folder)

@@ -21,7 +21,7 @@ from .speech import Transcriber
 from .triton import Triton, load_pools
 
 log = structlog.get_logger()
-SAFE_ID = re.compile(r"[\w.:-]{1,128}")
+SAFE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 def create_app(settings: Settings) -> FastAPI:

@@ -78,8 +78,11 @@ class Transcriber:
             async with gate:
                 return await self._window(pool, window, settled, request_id)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(gated(window)) for window in windows[1:]]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(gated(window)) for window in windows[1:]]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed  # one error is what a client can act on
         parts = [first, *(task.result() for task in tasks)]
         segments = tuple(segment for part in parts for segment in part.segments)
         return Transcript(" ".join(part.text for part in parts if part.text), first.language, len(wave) / RATE, segments)

@@ -7,6 +7,7 @@ supervises the guard starts it again. `python -m scripts.guard --deployment depl
 from __future__ import annotations
 
 import argparse
+import ctypes
 import glob
 import json
 import os
@@ -89,6 +90,11 @@ def _size(shape: list[int]) -> int:
     return size
 
 
+def _die_with_parent() -> None:
+    """If the guard itself is killed, its server gets SIGTERM (prctl PR_SET_PDEATHSIG), so that no orphan keeps the ports."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
 @dataclass
 class Guard:
     """One server and its health."""
@@ -100,6 +106,7 @@ class Guard:
     stopping: bool = False
     seen: dict[str, int] = field(default_factory=lambda: {"success": 0, "failure": 0})
     last_good: float = 0.0
+    stubs: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.prefix = f"conch_{os.getpid()}_{self.instance.index}"
@@ -129,7 +136,7 @@ class Guard:
         manifest = check_bundle(Path(self.instance.bundle), self.instance.model_id)
         os.sched_setaffinity(0, self.instance.cpus)
         command, environment = self.command()
-        self.process = subprocess.Popen(command, env=environment, start_new_session=True)
+        self.process = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=_die_with_parent)  # noqa: PLW1509
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, self._stop)
         try:
@@ -148,10 +155,10 @@ class Guard:
     def _watch(self, probe: dict[str, Any]) -> None:
         assert self.process is not None
         started, healthy = time.monotonic(), False
-        while self.process.poll() is None:
+        while self.process.poll() is None and not self.stopping:
             time.sleep(POLL)
             if self.stopping:
-                continue
+                break
             if not healthy:
                 healthy = self._answers(probe, 5.0) is None
                 if not healthy and time.monotonic() - started > START_TIMEOUT:
@@ -163,7 +170,10 @@ class Guard:
             raise Ill(f"tritonserver ended by itself with status {self.process.returncode}")
 
     def _check(self, probe: dict[str, Any]) -> None:
-        """Probe when something failed, or when nothing has succeeded for a while. While real requests succeed, a slow probe is just load."""
+        """Probe when something failed, or when nothing has succeeded for a while. While real requests succeed, a slow probe is just load, and
+        so is a full queue.
+        """
+        self._check_stubs()
         before = dict(self.seen)
         self._count()
         now = time.monotonic()
@@ -174,10 +184,18 @@ class Guard:
                 return
         trouble = self._answers(probe, PROBE_TIMEOUT)
         self._count()
-        if trouble is None or (trouble == "timeout" and self.seen["success"] > before["success"]):
+        if trouble is None or trouble.startswith("503") or (trouble == "timeout" and self.seen["success"] > before["success"]):
             self.last_good = time.monotonic()
         elif not self.stopping:
             raise Ill(f"the probe failed: {trouble}")
+
+    def _check_stubs(self) -> None:
+        """Every Python stub that was there once is still there: not each model is behind the probe."""
+        assert self.process is not None
+        alive = {int(pid) for task in Path(f"/proc/{self.process.pid}/task").iterdir() for pid in (task / "children").read_text().split()}
+        if self.stubs - alive:
+            raise Ill(f"a Python stub has died (process {min(self.stubs - alive)})")
+        self.stubs |= alive
 
     def _count(self) -> None:
         try:

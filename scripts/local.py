@@ -242,14 +242,24 @@ def restart(layout: Layout) -> int:
     for instance in plan.instances:
         started = time.monotonic()
         _admit(layout, plan, server, down={instance.index} if len(plan.pools[instance.model_id]) > 1 else ())
-        time.sleep(DRAIN_SECONDS)
-        _wait_idle(instance)
-        server.supervisor.stopProcess(instance.name, True)
-        server.supervisor.startProcess(instance.name, False)
-        _wait_answers(instance, Path(instance.bundle))
-        _admit(layout, plan, server, down=())
+        try:
+            time.sleep(DRAIN_SECONDS)
+            _wait_idle(instance)
+            _stop_if_running(server, instance.name)
+            server.supervisor.startProcess(instance.name, False)
+            _wait_answers(instance, Path(instance.bundle))
+        finally:  # whatever happened, nginx's own checks decide from here on
+            _admit(layout, plan, server, down=())
         print(f"conch: {instance.name} restarted in {time.monotonic() - started:.1f} s", flush=True)
     return 0
+
+
+def _stop_if_running(server: ServerProxy, name: str) -> None:
+    try:
+        server.supervisor.stopProcess(name, True)
+    except Fault as fault:
+        if "NOT_RUNNING" not in fault.faultString:
+            raise
 
 
 def _admit(layout: Layout, plan: Plan, server: ServerProxy, down: Collection[int]) -> None:
@@ -262,7 +272,10 @@ def _wait_idle(instance: Instance) -> None:
     from .guard import COUNTERS
 
     def total() -> int:
-        text = httpx.get(f"http://{instance.host}:{instance.metrics}/metrics", timeout=5).text
+        try:
+            text = httpx.get(f"http://{instance.host}:{instance.metrics}/metrics", timeout=5).text
+        except httpx.HTTPError:
+            return -1  # it is down already
         return sum(int(match["count"]) for match in COUNTERS.finditer(text))
 
     deadline, last, still = time.monotonic() + 60, -1, 0
@@ -295,7 +308,7 @@ def main() -> int:
     try:
         layout = Layout.from_environment()
         return {"serve": serve, "restart": restart}[command](layout)
-    except (LocalError, CatalogError, Refused, Fault, ConnectionError) as error:
+    except (LocalError, CatalogError, Refused, Fault, ConnectionError, httpx.HTTPError) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1
 

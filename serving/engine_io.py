@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import BadRequest
+from .graphs import Facts
 from .sampling import Hypothesis, Sampling
 from .scheduler import Job, Listener
 
@@ -29,7 +30,9 @@ UNSUPPORTED = (
     "retention_decode_duration_ms", "guided_decoding_guide_type", "guided_decoding_guide", "lookahead_window_size", "lookahead_ngram_size",
     "lookahead_verification_set_size",
 )  # fmt: skip
-UNSUPPORTED_IF_TRUE = ("return_context_logits", "return_perf_metrics")
+UNSUPPORTED_IF_TRUE = ("return_context_logits", "return_perf_metrics", "stop")
+LARGEST_BIAS = 1e9
+COLDEST = 1e-3  # below it, dividing logits overflows float32; the likeliest token is all that is left
 
 
 @dataclass(frozen=True)
@@ -79,37 +82,66 @@ def _sampling(inputs: Arrays, end_id: int, vocabulary: int) -> Sampling:
     bias = inputs["embedding_bias"].ravel().astype(np.float32) if "embedding_bias" in inputs and inputs["embedding_bias"].size else None
     if bias is not None and len(bias) != vocabulary:
         raise BadRequest(f"embedding_bias has {len(bias)} values, the vocabulary {vocabulary}; send one value per token")
-    temperature = _scalar(inputs, "temperature", 1.0)
-    if temperature < 0:
-        raise BadRequest(f"temperature is {temperature}; it must be 0 or more")
+    if bias is not None and not (np.abs(bias) <= LARGEST_BIAS).all():
+        raise BadRequest(f"embedding_bias has values that are no numbers or beyond {LARGEST_BIAS:g}; send finite ones")
+    temperature = _within(inputs, "temperature", 1.0, 0.0, 100.0)
     return Sampling(
         max_tokens=_scalar(inputs, "request_output_len", 0),
-        end_id=_scalar(inputs, "end_id", end_id),
+        end_id=_within(inputs, "end_id", end_id, -1, vocabulary - 1),
         beam_width=_scalar(inputs, "beam_width", 1),
-        temperature=temperature,
-        top_k=_scalar(inputs, "runtime_top_k", 0),
-        top_p=_scalar(inputs, "runtime_top_p", 0.0),
+        temperature=temperature if temperature >= COLDEST else 0.0,
+        top_k=_within(inputs, "runtime_top_k", 0, 0, vocabulary),
+        top_p=_within(inputs, "runtime_top_p", 0.0, 0.0, 1.0),
         seed=_scalar(inputs, "seed", 0),
-        repetition_penalty=_scalar(inputs, "repetition_penalty", 1.0),
-        presence_penalty=_scalar(inputs, "presence_penalty", 0.0),
-        frequency_penalty=_scalar(inputs, "frequency_penalty", 0.0),
-        min_tokens=_scalar(inputs, "min_tokens", 0),
-        length_penalty=_scalar(inputs, "len_penalty", 1.0),
+        repetition_penalty=_within(inputs, "repetition_penalty", 1.0, 0.01, 100.0),
+        presence_penalty=_within(inputs, "presence_penalty", 0.0, -100.0, 100.0),
+        frequency_penalty=_within(inputs, "frequency_penalty", 0.0, -100.0, 100.0),
+        min_tokens=_within(inputs, "min_tokens", 0, 0, 1 << 20),
+        length_penalty=_within(inputs, "len_penalty", 1.0, -10.0, 10.0),
         early_stopping=_scalar(inputs, "early_stopping", False),
         bias=bias,
-        bad_words=_words(inputs, "bad_words_list"),
-        stop_words=_words(inputs, "stop_words_list"),
+        bad_words=_known(_words(inputs, "bad_words_list"), "bad_words_list", vocabulary),
+        stop_words=_known(_words(inputs, "stop_words_list"), "stop_words_list", vocabulary),
         keep_logits=_scalar(inputs, "return_generation_logits", False),
     )
 
 
-def parse(inputs: Arrays, listener: Listener, *, encoder: bool, end_id: int, vocabulary: int) -> tuple[Job, Wanted]:
+def _within(inputs: Arrays, name: str, default: T, low: T, high: T) -> T:
+    """A scalar inside its range; NaN is outside of every range."""
+    value = _scalar(inputs, name, default)
+    if not low <= value <= high:
+        raise BadRequest(f"{name} is {value}; it must be from {low} to {high}")
+    return value
+
+
+def _known(words: tuple[tuple[int, ...], ...], name: str, vocabulary: int) -> tuple[tuple[int, ...], ...]:
+    if any(not 0 <= token < vocabulary for word in words for token in word):
+        raise BadRequest(f"{name} has ids outside 0 to {vocabulary - 1}")
+    return words
+
+
+def _features(inputs: Arrays, mels: int, longest: int) -> NDArray[np.float32]:
+    """Encoder features float32 [frames, mels], cut to input_lengths."""
+    features = inputs["encoder_input_features"][0]
+    frames = _within(inputs, "input_lengths", len(features), 2, len(features))
+    if features.shape[-1] != mels or frames > longest or frames % 2:
+        raise BadRequest(f"encoder_input_features is {list(features.shape)} with {frames} frames; this model takes [even frames up to {longest}, {mels}]")
+    features = np.asarray(features[:frames], np.float32)
+    if not np.isfinite(features).all():
+        raise BadRequest("encoder_input_features has NaN or infinite values; send finite ones")
+    return features
+
+
+def parse(inputs: Arrays, listener: Listener, facts: Facts) -> tuple[Job, Wanted]:
     """A job out of one request's arrays (each with a leading dimension of 1).
 
     Raises:
         BadRequest: an input is missing, malformed or not supported.
     """
     _refuse(inputs)
+    if any(len(array) > 1 for array in inputs.values()):
+        raise BadRequest("the engine's stream takes one sequence; send one request for each, or use tensorrt_llm")
+    encoder, vocabulary = bool(facts.memory), facts.vocabulary
     source = "decoder_input_ids" if encoder else "input_ids"
     if source not in inputs:
         raise BadRequest(f"{source} is missing; send the decoder's first ids" if encoder else "input_ids is missing; send the prompt's ids")
@@ -118,15 +150,15 @@ def parse(inputs: Arrays, listener: Listener, *, encoder: bool, end_id: int, voc
     prompt = tuple(int(i) for i in inputs[source].ravel()[: _scalar(inputs, "decoder_input_lengths", inputs[source].size)])
     if any(not 0 <= i < vocabulary for i in prompt):
         raise BadRequest(f"{source} has ids outside 0 to {vocabulary - 1}")
-    sampling = _sampling(inputs, end_id, vocabulary)
-    features = inputs["encoder_input_features"][0].astype(np.float32) if encoder else None
-    sequences = _scalar(inputs, "num_return_sequences", 1)
+    sampling = _sampling(inputs, facts.end_id, vocabulary)
+    features = _features(inputs, facts.mels, 2 * facts.memory) if encoder else None
+    sequences = _scalar(inputs, "num_return_sequences", 0)
     if sequences > sampling.beam_width:
         raise BadRequest(f"num_return_sequences is {sequences}, beam_width {sampling.beam_width}; ask for as many beams at least")
     wanted = Wanted(
         _scalar(inputs, "return_log_probs", False),
         sampling.keep_logits,
-        sampling.beam_width,
+        sequences or sampling.beam_width,
         _scalar(inputs, "return_num_input_tokens", False),
         _scalar(inputs, "return_num_output_tokens", False),
         prompt,

@@ -41,13 +41,13 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Without top_k and top_p, or with top_k = 1, the likeliest token is taken."""
-        return self.top_k == 1 or (self.top_k == 0 and self.top_p in (0.0, 1.0))
+        """Without top_k and top_p, with top_k = 1, or at temperature 0, the likeliest token is taken."""
+        return self.top_k == 1 or self.temperature == 0.0 or (self.top_k == 0 and self.top_p == 0.0)
 
     @property
     def plain(self) -> bool:
         """Nothing changes the logits, so the graph's own best token is the answer."""
-        neutral = self.temperature == 1.0 and self.repetition_penalty == 1.0 and not self.presence_penalty and not self.frequency_penalty
+        neutral = self.temperature in (0.0, 1.0) and self.repetition_penalty == 1.0 and not self.presence_penalty and not self.frequency_penalty
         return neutral and self.greedy and not self.min_tokens and not self.bad_words and not self.keep_logits
 
 
@@ -158,7 +158,7 @@ class Single:
         if self.sampling.plain:
             return row.best, row.best_log_prob
         log_probs = log_softmax(processed(row.logits, [*self.prompt, *self.best.ids], self.best.ids, self.sampling))
-        token = int(log_probs.argmax()) if self.sampling.greedy or self.sampling.temperature == 0.0 else _draw(log_probs, self.sampling, self.random)
+        token = int(log_probs.argmax()) if self.sampling.greedy else _draw(log_probs, self.sampling, self.random)
         return token, float(log_probs[token])
 
     def results(self) -> list[Hypothesis]:

@@ -108,7 +108,7 @@ class Whisper:
             **{name: inputs[ours].reshape(1, 1) for ours, name in FORWARDED.items() if ours in inputs},
         }
         if float(choices.get("temperature", np.ones(1)).ravel()[0]) not in (0.0, 1.0):
-            choices["runtime_top_p"] = np.array([[0.999999]], np.float32)  # random choice from the whole distribution
+            choices["runtime_top_p"] = np.array([[1.0]], np.float32)  # random choice from the whole distribution
         return choices
 
     def _bias(self, prompt: Prompt) -> Arrays:
@@ -142,7 +142,7 @@ class Whisper:
         segments = self.vocabulary.segments(tokens, duration)
         return {
             "TRANSCRIPTS": _strings([self.vocabulary.text(tokens)])[0],
-            "LANGUAGE": _strings([detection.language or prompt.language or ""]),
+            "LANGUAGE": _strings([prompt.language or ""]),
             "NO_SPEECH_PROB": np.array([[detection.no_speech]], np.float32),
             "AVG_LOGPROB": np.array([[total / (count + 1)]], np.float32),
             "TOKENS": np.array([tokens], np.int32).reshape(1, -1),

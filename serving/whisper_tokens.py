@@ -96,11 +96,22 @@ class WhisperVocabulary:
         ids = tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
         if self.start not in ids:
             raise BadPrompt("TEXT_PREFIX has no <|startoftranscript|>; leave it empty or send for example " + self.default_prompt())
-        ids = self._shortened(ids, positions // 2 - 1)
+        ids = self._shortened(self._spoken_by_this_model(ids), positions // 2 - 1)
         at = ids.index(self.start) + 1
         codes = {i: code for code, i in self.languages.items()}
         named = codes.get(ids[at]) if at < len(ids) else None
         return Prompt(ids, named or (None if self.multilingual else "en"), at)
+
+    def _spoken_by_this_model(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """`.en` models were trained without language and task: English transcription is what they do, anything else they cannot."""
+        if self.multilingual:
+            return ids
+        between = range(self.start + 1, self.no_timestamps)
+        mute = {self._id("<|en|>"), self._id("<|transcribe|>")}
+        for token in ids[ids.index(self.start) :]:
+            if token in between and token not in mute:
+                raise BadPrompt(f"TEXT_PREFIX has {self.tokenizer.id_to_token(token)}; this model transcribes English only")
+        return tuple(token for token in ids if token not in mute)
 
     def _shortened(self, ids: tuple[int, ...], room: int) -> tuple[int, ...]:
         start = ids.index(self.start)
@@ -128,8 +139,8 @@ class WhisperVocabulary:
                 text = self.text(words)
                 if text:
                     segments.append(Segment(start, at, text, (*run, *([] if token is None else [token]))))
-                # A timestamp that closes one segment opens the next one only if no other follows; it is counted once.
-                run = [] if text or token is None else [token]
+                # Every token belongs to one segment: a timestamp that closed one does not open the next as well.
+                run = [] if text else [*run, *([] if token is None else [token])]
                 words, start = [], at
             elif token != self.end:
                 words.append(token)

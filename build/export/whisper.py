@@ -147,7 +147,8 @@ def export(weights: str, output: Path, compress: str, seed: int) -> None:
     torch.set_grad_enabled(False)
     kind, _, name = weights.partition("random:")
     model = random_model(name, seed) if name else WhisperForConditionalGeneration.from_pretrained(kind)
-    half = not name and json.loads((Path(weights) / "config.json").read_text("utf-8")).get("dtype", "float16") == "float16"
+    config = {} if name else json.loads((Path(weights) / "config.json").read_text("utf-8"))
+    half = config.get("dtype", config.get("torch_dtype", "float32")) == "float16"  # the key changed its name in transformers 4.56
     model = model.float().eval()
     for file, graph in (("encoder.xml", encoder_graph(model)), ("decoder.xml", decoder_graph(model))):
         if compress == "int8" and file == "decoder.xml":  # measured: int8 does not help the encoder

@@ -168,15 +168,16 @@ def test_timeline_is_compacted(graphs: Graphs, speech: list[tuple[Clip, np.ndarr
     scheduler, widest, lock = Scheduler(graphs, max_rows=4, max_queue=400), 0, threading.Lock()
     scheduler.start()
     alone = Collected()
-    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=30, end_id=END, min_tokens=30), alone, features))
+    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=40, end_id=END, min_tokens=40), alone, features))
     expected = alone.wait(60)[0].ids
-    listeners = [Collected() for _ in range(120)]
-    for listener in listeners:
-        scheduler.submit(Job(prompt(clip), Sampling(max_tokens=30, end_id=END, min_tokens=30), listener, features))
+    lengths = [20 + i % 17 for i in range(150)]  # different ones, so that the batch never runs empty
+    listeners = [Collected() for _ in lengths]
+    for length, listener in zip(lengths, listeners, strict=True):
+        scheduler.submit(Job(prompt(clip), Sampling(max_tokens=length, end_id=END, min_tokens=40), listener, features))
     while not listeners[-1].done.is_set():
         with lock:
             widest = max(widest, scheduler.batch.valid.shape[1])
         time.sleep(0.001)
-    assert {listener.wait(60)[0].ids for listener in listeners} == {expected}
+    assert [listener.wait(60)[0].ids for listener in listeners] == [expected[:length] for length in lengths]
     assert 100 < widest < 500
     scheduler.stop()

@@ -52,6 +52,15 @@ def test_prompts(words: WhisperVocabulary) -> None:
             words.prompt(bad, 448)
 
 
+def test_english_only_models_get_no_language_and_no_task() -> None:
+    """`.en` models know the tokens but were never prompted with them; another language is refused."""
+    words = WhisperVocabulary(whisper_tokenizer(99, multilingual=False))
+    assert words.prompt("", 448).ids == words.prompt("<|startoftranscript|><|en|><|transcribe|><|notimestamps|>", 448).ids == (50257, 50362)
+    for bad in ("<|es|><|transcribe|>", "<|en|><|translate|>"):
+        with pytest.raises(BadPrompt, match="English only"):
+            words.prompt(f"<|startoftranscript|>{bad}", 448)
+
+
 @pytest.mark.parametrize(
     ("spoken", "expected"),
     [
@@ -69,4 +78,5 @@ def test_segments_are_repaired(words: WhisperVocabulary, spoken: str, expected: 
     ids = words.tokenizer.encode(spoken, add_special_tokens=False).ids
     segments = words.segments(ids, 2.5)
     assert [(s.start, s.end, s.text) for s in segments] == expected
-    assert sum(len(s.tokens) for s in segments) <= len(ids)
+    said = [token for token in ids if token != words.end]
+    assert [token for s in segments for token in s.tokens] == (said if segments else []), "tokens and their probabilities are matched by position"

@@ -3,20 +3,22 @@
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import BoundedSemaphore
 
 import triton_python_backend_utils as pb_utils
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
 from serving.batches import merge, split
-from serving.errors import EngineError, code_name
+from serving.errors import EngineError, QueueFull, code_name
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+PLACES = 256  # requests that wait or run; beyond it 503, so that sound does not pile up in memory
 
 
-def triton_error(error):
+def refuse(sender, error):
     code = getattr(error, "code", None) or getattr(pb_utils.TritonError, code_name(error))
-    return pb_utils.TritonError(str(error) or repr(error), code)
+    sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error) or repr(error), code)), FINAL)
 
 
 class TritonPythonModel:
@@ -24,20 +26,29 @@ class TritonPythonModel:
 
     def initialize(self, args):
         self.threads = ThreadPoolExecutor(64, "request")
+        self.places = BoundedSemaphore(PLACES)
 
     def execute(self, requests):
         for request in requests:
-            self.threads.submit(self._answer, request, request.get_response_sender())
+            sender = request.get_response_sender()
+            if self.places.acquire(blocking=False):
+                self.threads.submit(self._answer, request, sender)
+            else:
+                refuse(sender, QueueFull(f"{PLACES} requests are in this instance already; try again later"))
 
     def _answer(self, request, sender):
         try:
+            if sender.is_cancelled():
+                raise RuntimeError("cancelled")
             inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
             if "streaming" in inputs and inputs["streaming"].any():
                 raise ValueError("streaming=true needs the decoupled model tensorrt_llm_stream")
             answers = [self._forward(row, request) for row in split(inputs)]
             sender.send(pb_utils.InferenceResponse(answers[0] if len(answers) == 1 else self._merged(answers)), FINAL)
         except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
-            sender.send(pb_utils.InferenceResponse(error=triton_error(error)), FINAL)
+            refuse(sender, error)
+        finally:
+            self.places.release()
 
     def _forward(self, row, request):
         call = pb_utils.InferenceRequest(

@@ -59,7 +59,7 @@ class TritonPythonModel:
             reply = Reply(request)
             try:
                 inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-                job, reply.wanted = parse(inputs, reply, encoder=self.graphs.encoder is not None, end_id=facts.end_id, vocabulary=facts.vocabulary)
+                job, reply.wanted = parse(inputs, reply, facts)
                 self.scheduler.submit(job)
             except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
                 reply.fail(error)

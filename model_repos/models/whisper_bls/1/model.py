@@ -4,6 +4,7 @@ import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import BoundedSemaphore
 
 import triton_python_backend_utils as pb_utils
 
@@ -11,15 +12,16 @@ BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
 from serving.batches import merge, split  # noqa: E402
-from serving.errors import EngineError, code_name  # noqa: E402
+from serving.errors import EngineError, QueueFull, code_name  # noqa: E402
 from serving.whisper import Whisper  # noqa: E402
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+PLACES = 256  # requests that wait or run; beyond it 503, so that sound does not pile up in memory
 
 
-def triton_error(error):
+def refuse(sender, error):
     code = getattr(error, "code", None) or getattr(pb_utils.TritonError, code_name(error))
-    return pb_utils.TritonError(str(error) or repr(error), code)
+    sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error) or repr(error), code)), FINAL)
 
 
 class TritonPythonModel:
@@ -31,13 +33,20 @@ class TritonPythonModel:
         self.outputs = {output["name"] for output in config["output"]}
         self.whisper = Whisper(BUNDLE)
         self.threads = ThreadPoolExecutor(64, "request")
+        self.places = BoundedSemaphore(PLACES)
 
     def execute(self, requests):
         for request in requests:
-            self.threads.submit(self._answer, request, request.get_response_sender())
+            sender = request.get_response_sender()
+            if self.places.acquire(blocking=False):
+                self.threads.submit(self._answer, request, sender)
+            else:
+                refuse(sender, QueueFull(f"{PLACES} requests are in this instance already; try again later"))
 
     def _answer(self, request, sender):
         try:
+            if sender.is_cancelled():
+                raise RuntimeError("cancelled")
             inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
             wanted = set(request.requested_output_names()) or self.outputs
             if self.streaming:
@@ -46,7 +55,9 @@ class TritonPythonModel:
                 rows = [list(self.whisper.transcribe(row, wanted, self._engine, streaming=False))[-1] for row in split(inputs)]
                 sender.send(self._response(merge(rows), wanted), FINAL)
         except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
-            sender.send(pb_utils.InferenceResponse(error=triton_error(error)), FINAL)
+            refuse(sender, error)
+        finally:
+            self.places.release()
 
     def _stream(self, inputs, wanted, sender):
         rows = split(inputs)

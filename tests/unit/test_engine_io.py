@@ -1,0 +1,83 @@
+"""Tensors that cannot be served are refused by name before they reach the batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving.engine_io import UNSUPPORTED, parse
+from serving.errors import BadRequest
+from serving.graphs import Facts
+from serving.scheduler import Collected
+
+FACTS = Facts("whisper", 4, 3, 32, 448, 51865, 50257, mels=80, memory=1500)
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    given = {
+        "encoder_input_features": np.zeros((1, 100, 80), np.float16),
+        "decoder_input_ids": np.array([[50258, 50259]], np.int32),
+        "request_output_len": np.array([5], np.int32),
+    }
+    return {name: array for name, array in {**given, **changes}.items() if array is not None}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", np.float32(np.nan)), ("temperature", np.float32(-1)), ("end_id", np.int32(60000)), ("runtime_top_k", np.int32(-5)),
+        ("runtime_top_p", np.float32(2)), ("repetition_penalty", np.float32(0)), ("len_penalty", np.float32(5000)), ("min_tokens", np.int32(-1)),
+    ],
+)  # fmt: skip
+def test_scalars_out_of_range(name: str, value: Any) -> None:
+    """The message has the tensor's name."""
+    with pytest.raises(BadRequest, match=name):
+        parse(arrays(**{name: np.array([value])}), Collected(), FACTS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"encoder_input_features": np.full((1, 100, 80), np.inf, np.float16)}, "NaN or infinite"),
+        ({"encoder_input_features": np.zeros((1, 100, 128), np.float16)}, "80"),
+        ({"encoder_input_features": np.zeros((1, 3002, 80), np.float16)}, "3000"),
+        ({"encoder_input_features": None}, "encoder_input_features is missing"),
+        ({"decoder_input_ids": None}, "decoder_input_ids is missing"),
+        ({"decoder_input_ids": np.array([[51865]], np.int32)}, "decoder_input_ids"),
+        ({"decoder_input_ids": np.zeros((2, 2), np.int32)}, "one sequence"),
+        ({"request_output_len": None}, "request_output_len is missing"),
+        ({"bad_words_list": np.array([[[60000], [1]]], np.int32)}, "bad_words_list"),
+        ({"embedding_bias": np.zeros((1, 10), np.float32)}, "embedding_bias has 10 values"),
+        ({"embedding_bias": np.full((1, 51865), np.nan, np.float32)}, "embedding_bias"),
+        ({"num_return_sequences": np.array([3], np.int32)}, "num_return_sequences"),
+        ({"stop": np.array([True])}, "stop"),
+        ({"return_context_logits": np.array([True])}, "return_context_logits"),
+    ],
+)
+def test_arrays_that_do_not_fit(changes: dict[str, Any], says: str) -> None:
+    """Shapes, ids and values are checked before anything is queued."""
+    with pytest.raises(BadRequest, match=says):
+        parse(arrays(**changes), Collected(), FACTS)
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_unsupported_tensors_are_never_ignored(name: str) -> None:
+    """What the engine has no answer to is refused."""
+    with pytest.raises(BadRequest, match=f"{name} is not supported"):
+        parse(arrays(**{name: np.ones((1, 1), np.int32)}), Collected(), FACTS)
+
+
+def test_what_is_asked_for_arrives() -> None:
+    """Words, lengths and choices end up in the job; features are cut to input_lengths."""
+    words = np.array([[[1, 2, 3, -1], [1, 3, -1, -1]]], np.int32)
+    job, wanted = parse(
+        arrays(bad_words_list=words, input_lengths=np.array([60], np.int32), beam_width=np.array([4], np.int32), num_return_sequences=np.array([2], np.int32)),
+        Collected(),
+        FACTS,
+    )
+    assert job.sampling.bad_words == ((1,), (2, 3))
+    assert job.features is not None
+    assert job.features.shape == (60, 80)
+    assert (job.sampling.beam_width, wanted.sequences) == (4, 2)
