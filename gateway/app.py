@@ -51,6 +51,7 @@ async def observe(request: Request, call_next: Callable[[Request], Awaitable[Res
     given = request.headers.get("x-request-id", "")
     request.state.request_id = given if SAFE_ID.fullmatch(given) else uuid.uuid4().hex
     started = time.monotonic()
+    structlog.contextvars.bind_contextvars(request_id=request.state.request_id)
     response = await call_next(request)
     seconds = time.monotonic() - started
     route = request.scope.get("route")
@@ -60,7 +61,7 @@ async def observe(request: Request, call_next: Callable[[Request], Awaitable[Res
     tools.metrics.latency.labels(path).observe(seconds)
     response.headers["x-request-id"] = request.state.request_id
     if not path.startswith("/health"):
-        log.info("request", method=request.method, path=path, status=response.status_code, seconds=round(seconds, 4), request_id=request.state.request_id)
+        log.info("request", method=request.method, path=path, status=response.status_code, seconds=round(seconds, 4))
     return response
 
 

@@ -50,5 +50,6 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        log.error("unexpected error", path=request.url.path, exc_info=error)
-        return error_response(ApiError(500, "internal error; the log has it under this request's x-request-id", code="internal_error"))
+        request_id = getattr(request.state, "request_id", "none")
+        log.error("unexpected error", path=request.url.path, request_id=request_id, exc_info=error)
+        return error_response(ApiError(500, f"internal error; the gateway's log has it under request id {request_id}", code="internal_error"))

@@ -13,6 +13,11 @@ from av.error import FFmpegError
 from numpy.typing import NDArray
 
 RATE = 16_000
+# Playlists (concat, HLS, DASH) would make FFmpeg open other files: only containers that hold their own sound, and only local files.
+CONTAINERS = {
+    "format_whitelist": "wav,w64,aiff,au,caf,mp3,flac,ogg,aac,ac3,eac3,amr,wv,mov,mp4,matroska,webm,avi,asf,flv,mpeg,mpegts",
+    "protocol_whitelist": "file",
+}
 
 
 class BadMedia(ValueError):
@@ -53,7 +58,7 @@ def decode(path: Path, *, max_seconds: float, time_limit: float) -> NDArray[np.f
 
 
 def _chunks(path: Path) -> Iterator[NDArray[np.float32]]:
-    with av.open(str(path), mode="r", metadata_errors="ignore") as container:
+    with av.open(str(path), mode="r", metadata_errors="ignore", container_options=CONTAINERS) as container:
         if not container.streams.audio:
             raise BadMedia("the file has no audio stream; send one that has")
         stream = container.streams.audio[0]

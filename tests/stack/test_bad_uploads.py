@@ -52,6 +52,8 @@ def broken_files() -> Iterator[tuple[str, bytes]]:
     yield "nan.wav", wav(np.full(16000, np.nan, np.float32), kind=3, bits=32)
     yield "infinite.wav", wav(np.full(16000, np.inf, np.float32), kind=3, bits=32)
     yield "no-channels.wav", wav(np.zeros(100, np.int16), channels=0)
+    yield "playlist.txt", f"ffconcat version 1.0\nfile {RECORDINGS / 'order.wav'}\n".encode()
+    yield "playlist.m3u8", f"#EXTM3U\n#EXTINF:1,\n{RECORDINGS / 'order.wav'}\n".encode()
     yield "png.mp3", b"\x89PNG\r\n\x1a\n" + rng.randbytes(2000)
     for name in CONTAINERS:
         whole = (RECORDINGS / name).read_bytes()

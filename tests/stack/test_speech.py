@@ -15,8 +15,13 @@ import openai
 import pytest
 import tritonclient.grpc as grpc
 
+from serving.audio import log_mel
+from serving.whisper_tokens import WhisperVocabulary
+
 from .clients import RECORDINGS, grpc_inputs, wave
-from .conftest import Stack
+from .conftest import PORT, ROOT, Stack
+
+MINIATURE = ROOT / "miniatures" / "whisper"
 
 Rows = dict[str, dict[str, Any]]
 
@@ -140,6 +145,62 @@ def test_short_request_overtakes_a_long_one(stack: Stack) -> None:
     send("short", 3)
     long.join()
     assert finished == ["warm", "short", "long"]
+
+
+def test_short_stream_overtakes_a_long_one(stack: Stack) -> None:
+    """The same with streams: a short one that started later ends first."""
+    ended: list[str] = []
+    clients = []
+
+    def begin(name: str, tokens: int, seconds: float) -> threading.Event:
+        done = threading.Event()
+
+        def on_response(result: Any, error: Any) -> None:
+            assert error is None
+            if result.get_response().parameters["triton_final_response"].bool_param:
+                ended.append(name)
+                done.set()
+
+        clients.append(grpc.InferenceServerClient(f"127.0.0.1:{PORT + 40}"))
+        clients[-1].start_stream(on_response)
+        inputs = grpc_inputs(wave("letter.m4a")[: int(16000 * seconds)], MAX_TOKENS=np.array([[tokens]], np.int32))
+        clients[-1].async_stream_infer("whisper_bls_stream", inputs, enable_empty_final_response=True)
+        return done
+
+    if stack.home is None:
+        pytest.skip("needs one instance by its own port")
+    long = begin("long", 440, 25)
+    time.sleep(0.1)
+    assert begin("short", 2, 2).wait(60)
+    assert long.wait(60)
+    assert ended == ["short", "long"]
+    for client in clients:
+        client.stop_stream()
+
+
+def test_engine_answers_by_hand(stack: Stack, recordings: Rows) -> None:
+    """tensorrt_llm alone: features and ids in, four beams with their log probabilities out; a batch of two is two rows."""
+    features = log_mel(wave("demo.flac"), 80).astype(np.float16)
+    arrays = {
+        "encoder_input_features": np.stack([features, features]),
+        "input_lengths": np.array([[3000]] * 2, np.int32),
+        "encoder_output_lengths": np.array([[1500]] * 2, np.int32),
+        "decoder_input_ids": np.array([[50258, 50259, 50359, 50363]] * 2, np.int32),
+        "request_output_len": np.array([[100]] * 2, np.int32),
+        "beam_width": np.array([[4]] * 2, np.int32),
+        "return_log_probs": np.array([[True]] * 2),
+    }
+    types = {"float16": "FP16", "int32": "INT32", "bool": "BOOL"}
+    inputs = []
+    for name, array in arrays.items():
+        inputs.append(grpc.InferInput(name, list(array.shape), types[array.dtype.name]))
+        inputs[-1].set_data_from_numpy(array)
+    result = grpc.InferenceServerClient(stack.grpc).infer("tensorrt_llm", inputs, client_timeout=60)
+    ids, lengths, scores = (result.as_numpy(name) for name in ("output_ids", "sequence_length", "cum_log_probs"))
+    assert ids.shape[:2] == lengths.shape == scores.shape == (2, 4)
+    assert (ids[0] == ids[1]).all()
+    text = WhisperVocabulary.load(MINIATURE).text([int(i) for i in ids[0, 0, : lengths[0, 0]]])
+    assert text == recordings["demo.flac"]["text"]
 
 
 def long_or_short(tokens: int) -> dict[str, Any]:

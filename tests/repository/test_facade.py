@@ -1,0 +1,128 @@
+"""The speech façade against a double that offers exactly the contract's tensors, no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from build.whisper_vocabulary import whisper_tokenizer
+from serving.errors import BadRequest
+from serving.whisper import BadAudio, Whisper
+
+from .test_contract import CONTRACT
+
+ENGINE = CONTRACT["inflight_batcher_llm/tensorrt_llm"]
+INPUTS = {row["name"]: row for row in ENGINE["inputs"]}
+NUMPY = {"TYPE_INT32": np.int32, "TYPE_FP32": np.float32, "TYPE_BOOL": np.bool_, "TYPE_UINT64": np.uint64, "${encoder_input_features_data_type}": np.float16}
+SPEECH = "<|0.00|> The red lamp.<|1.20|>"
+
+
+@dataclass
+class Double:
+    """Takes only tensors of the contract, of their dtypes; says SPEECH, one token at a time when streaming."""
+
+    size: int
+    calls: list[dict[str, NDArray[Any]]] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    language: int = 50262
+
+    def __call__(self, arrays: dict[str, NDArray[Any]], streaming: bool) -> Iterator[dict[str, NDArray[Any]]]:
+        for name, array in arrays.items():
+            assert name in INPUTS, f"{name} is no tensor of TensorRT-LLM"
+            assert array.dtype == NUMPY[INPUTS[name]["data_type"]], name
+            assert array.ndim == len(INPUTS[name]["dims"]) + 1, name
+        assert {name for name, row in INPUTS.items() if not row["optional"]} <= set(arrays)
+        assert bool(arrays.get("streaming", np.array([False])).any()) is streaming
+        self.calls.append(arrays)
+        if "return_generation_logits" in arrays:
+            logits = np.zeros((1, 1, 1, self.size), np.float32)
+            logits[..., self.language] = 5.0
+            yield {**self._answer([self.language]), "generation_logits": logits}
+            return
+        for count in range(1, len(self.tokens) + 1) if streaming else [len(self.tokens)]:
+            yield self._answer(self.tokens[:count])
+
+    @staticmethod
+    def _answer(tokens: list[int]) -> dict[str, NDArray[Any]]:
+        probs = np.full((1, 1, len(tokens)), -0.5, np.float32)
+        ids = np.array([[tokens]], np.int32)
+        return {"output_ids": ids, "sequence_length": np.array([[len(tokens)]], np.int32), "cum_log_probs": probs.sum(-1), "output_log_probs": probs}
+
+
+@pytest.fixture(params=[(99, 80, [220]), (100, 128, [])], ids=["v2", "v3"])
+def facade(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Whisper, Double]:
+    """A bundle's facts and vocabulary, without an engine."""
+    languages, mels, suppress = request.param
+    tokenizer = whisper_tokenizer(languages)
+    size = tokenizer.get_vocab_size()
+    (tmp_path / "engine").mkdir()
+    tokenizer.save(str(tmp_path / "engine" / "tokenizer.json"))
+    (tmp_path / "engine" / "engine.json").write_text(json.dumps({"mels": mels, "positions": 448, "suppress": suppress, "vocabulary": size}))
+    (tmp_path / "parameters.json").write_text(json.dumps({"zero_pad": False}))
+    return Whisper(tmp_path), Double(size, tokens=tokenizer.encode(SPEECH, add_special_tokens=False).ids)
+
+
+def ask(facade: tuple[Whisper, Double], prefix: str = "", *, streaming: bool = False, wanted: set[str] | None = None, **inputs: Any) -> list[dict[str, Any]]:
+    whisper, double = facade
+    given = {"WAV": np.zeros((1, 32000), np.float32), "TEXT_PREFIX": np.array([[prefix.encode()]], object), **inputs}
+    return list(whisper.transcribe(given, wanted or {"TRANSCRIPTS"}, double, streaming=streaming))
+
+
+def test_plain_request(facade: tuple[Whisper, Double]) -> None:
+    """One call, the default prompt, up to 448 positions, features padded to 30 s in half precision; the text without times."""
+    assert ask(facade)[-1]["TRANSCRIPTS"][0] == b"The red lamp."
+    (call,) = facade[1].calls
+    assert call["encoder_input_features"].shape == (1, 3000, facade[0].mels)
+    assert call["decoder_input_ids"].shape == (1, 4)
+    assert call["request_output_len"].item() == 444
+    assert (call["encoder_output_lengths"].item(), call["input_lengths"].item()) == (1500, 3000)
+
+
+def test_language_is_detected_when_the_prompt_names_none(facade: tuple[Whisper, Double]) -> None:
+    """A second, one-token call; its answer goes into the prompt."""
+    answer = ask(facade, "<|startoftranscript|><|transcribe|>", wanted={"LANGUAGE", "NO_SPEECH_PROB"})[-1]
+    probe, call = facade[1].calls
+    assert (probe["request_output_len"].item(), probe["decoder_input_ids"].tolist()) == (1, [[50258]])
+    assert call["decoder_input_ids"][0, 1] == facade[1].language
+    assert answer["LANGUAGE"].item() == b"es"
+    assert 0 < answer["NO_SPEECH_PROB"].item() < 1e-3
+
+
+def test_times_are_asked_for_by_bias(facade: tuple[Whisper, Double]) -> None:
+    """Without <|notimestamps|> in the prompt that token is forbidden; with it, only the checkpoint's own list is."""
+    answer = ask(facade, "<|startoftranscript|><|en|><|transcribe|>")[-1]
+    whisper, double = facade
+    assert double.calls[0]["embedding_bias"][0, whisper.vocabulary.no_timestamps] < -1e8
+    assert answer["SEGMENT_TIMES"].tolist() == [[[0.0, pytest.approx(1.2)]]]
+    assert answer["SEGMENT_SIZES"].sum() == answer["TOKENS"].size
+    ask(facade, "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>")
+    assert ("embedding_bias" in double.calls[1]) is bool(whisper.suppress)
+
+
+def test_stream_gives_the_text_so_far(facade: tuple[Whisper, Double]) -> None:
+    """One answer for each token."""
+    texts = [answer["TRANSCRIPTS"][0] for answer in ask(facade, streaming=True)]
+    assert len(texts) == len(facade[1].tokens)
+    assert texts[-1] == b"The red lamp."
+    assert all(texts[-1].startswith(text) for text in texts)
+
+
+def test_wav_lens_is_optional_and_cuts(facade: tuple[Whisper, Double]) -> None:
+    """Leaving it out is fine; a wrong one is refused."""
+    ask(facade, WAV_LENS=np.array([[16000]], np.int32))
+    for wrong in (0, -1, 32001):
+        with pytest.raises(BadAudio, match="WAV_LENS"):
+            ask(facade, WAV_LENS=np.array([[wrong]], np.int32))
+
+
+def test_errors_are_the_callers() -> None:
+    """What a façade refuses is a ValueError, which Triton reports as an invalid argument."""
+    assert issubclass(BadAudio, ValueError)
+    assert issubclass(BadRequest, ValueError)
