@@ -332,7 +332,14 @@ def report(cells: Sequence[Cell]) -> None:
     for c in sorted(cells, key=lambda c: (c.seconds, c.concurrency, -c.rtfx)):
         numbers = f"{c.requests} | {c.rtfx} | {c.per_second} | {c.p50:.3f} | {c.p95:.3f} | {c.p99:.3f} | {c.memory:g}"
         lines.append(f"| {c.who} | {c.seconds} | {c.concurrency} | {numbers} |")
-    lines += ["", "A batch counts as one call: its latency is that of all its clips.", "", "![clips per second](whisper-base-cpu.png)", ""]
+    lines += [
+        "",
+        "A batch counts as one call: its latency is that of all its clips. Runs are short: differences of a few per cent, and overheads of some ms beside",
+        "latencies of hundreds, are noise.",
+        "",
+        "![clips per second](whisper-base-cpu.png)",
+        "",
+    ]
     (DOCS / "whisper-base-cpu.md").write_text("\n".join(lines))
     plot(cells)
 
