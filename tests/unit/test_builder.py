@@ -75,9 +75,9 @@ def test_two_builders_never_share_a_bundle(tmp_path: Path) -> None:
     assert "another builder is making" in refused.stderr
 
 
-def test_failed_step_names_its_log(tmp_path: Path) -> None:
-    """A step that fails ends the build with its last line and the log's path; nothing servable is left."""
-    (tmp_path / "weights").write_text("a file where a folder must be")
+def test_unknown_id_builds_nothing(tmp_path: Path) -> None:
+    """One wrong id among several ends the build before anything is made."""
     wrong = run(tmp_path, "--model-id", "mini-whisper,nope")
     assert wrong.returncode == 1
     assert wrong.stderr.startswith("conch: MODEL_ID 'nope'")
+    assert not (tmp_path / "engines").exists()
