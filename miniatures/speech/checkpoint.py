@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,8 @@ def encode(encoder: torch.nn.Module, features: Tensor) -> Tensor:
     return encoder.layer_norm(x)
 
 
-def save_checkpoint(model: WhisperForConditionalGeneration, folder: Path) -> None:
-    """Write config, fp16 safetensors, tokenizer, generation and preprocessor config."""
-    folder.mkdir(parents=True, exist_ok=True)
+def save_weights(model: WhisperForConditionalGeneration, folder: Path) -> None:
+    """Write config, generation config and fp16 safetensors; the model itself stays as it is."""
     model.generation_config = GenerationConfig(
         bos_token_id=50257, eos_token_id=50257, pad_token_id=50257, decoder_start_token_id=50258, max_length=448,
         begin_suppress_tokens=[220], is_multilingual=True, no_timestamps_token_id=SPECIAL["<|notimestamps|>"],
@@ -45,7 +45,13 @@ def save_checkpoint(model: WhisperForConditionalGeneration, folder: Path) -> Non
         task_to_id={task: SPECIAL[f"<|{task}|>"] for task in ("transcribe", "translate")},
         lang_to_id={f"<|{code}|>": SPECIAL[f"<|{code}|>"] for code in LANGUAGES[:99]},
     )  # fmt: skip
-    model.half().save_pretrained(folder)
+    copy.deepcopy(model).half().save_pretrained(folder)
+
+
+def save_checkpoint(model: WhisperForConditionalGeneration, folder: Path) -> None:
+    """Write what `save_weights` writes, the tokenizer and the preprocessor config."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_weights(model, folder)
     WhisperFeatureExtractor(feature_size=80).save_pretrained(folder)
     raw = folder / "tokenizer.json"
     whisper_tokenizer(99).save(str(raw))

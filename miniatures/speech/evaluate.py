@@ -24,6 +24,7 @@ from serving.whisper_tokens import WhisperVocabulary
 from .checkpoint import encode
 from .clips import Clip, Clipper
 from .corpus import LANGUAGES, make_corpus
+from .peers import by_faster_whisper, by_transformers, recordings
 from .voices import RATE
 
 SEED = 77
@@ -124,6 +125,16 @@ def silence(student: Student, count: int) -> int:
     return total
 
 
+def peers(checkpoint: Path) -> None:
+    """The bundled recordings in transformers' pipeline and in faster-whisper."""
+    truth = {name: words(row["text"]) for name, row in recordings().items()}
+    for name, texts in (("transformers' pipeline", by_transformers(checkpoint)), ("faster-whisper", by_faster_whisper(checkpoint))):
+        heard = {recording: words(text) for recording, text in texts.items()}
+        worst = max(jiwer.wer(truth[recording], heard[recording]) for recording in truth)
+        total = jiwer.wer(list(truth.values()), list(heard.values()))
+        print(json.dumps({f"WER of the {len(truth)} recordings, {name}": round(total, 4), "worst recording": round(worst, 4)}), flush=True)
+
+
 def main() -> None:
     """Print one JSON line per figure."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -144,6 +155,7 @@ def main() -> None:
     print(json.dumps({"translation exact": round(translation(student, seen, count), 4)}), flush=True)
     print(json.dumps({"timestamps, median seconds": round(timestamps(student, seen, count), 3)}), flush=True)
     print(json.dumps({"words on silence, noise, tones": silence(student, count)}), flush=True)
+    peers(arguments.checkpoint)
 
 
 if __name__ == "__main__":

@@ -25,13 +25,13 @@ from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForCondi
 
 from build.whisper_vocabulary import whisper_tokenizer
 
-from .checkpoint import CONFIG, encode, save_checkpoint
+from .checkpoint import CONFIG, encode, save_checkpoint, save_weights
 from .clips import FRAME, Clip, Clipper, Dictation
 from .corpus import Corpus, make_corpus
 from .voices import RATE
 
 ALPHABET = " abcdefghijklmnopqrstuvwxyzáéíóúñü"
-FRAMES_PER_BATCH = 384_000
+FRAMES_PER_BATCH = 192_000
 
 
 class Batches(IterableDataset[dict[str, Tensor]]):
@@ -169,8 +169,12 @@ def losses(model: WhisperForConditionalGeneration, head: nn.Linear, batch: dict[
     return spoken, aligned
 
 
-def train(corpus: Corpus, seed: int, steps: int, device: str, workers: int, log: list[dict[str, Any]]) -> WhisperForConditionalGeneration:
-    """Run `steps` updates with a warm-up and a cosine decay; appends to `log` every 100 steps."""
+def train(corpus: Corpus, seed: int, steps: int, device: str, workers: int, output: Path) -> tuple[WhisperForConditionalGeneration, list[dict[str, Any]]]:
+    """Run `steps` updates with a warm-up and a cosine decay; the model and its curve, a row for every 100 steps.
+
+    The weights so far are written into `output` every 500 steps, so that a run that is cut off leaves something.
+    """
+    log: list[dict[str, Any]] = []
     torch.manual_seed(seed)
     torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, and here almost every batch has its own
     model = WhisperForConditionalGeneration(WhisperConfig(**CONFIG)).to(device).train()
@@ -193,13 +197,15 @@ def train(corpus: Corpus, seed: int, steps: int, device: str, workers: int, log:
         if step % 100 == 0 or step == steps:
             log.append({"step": step, "loss": round(spoken.item(), 4), "ctc": round(aligned.item(), 4), "seconds": round(time.monotonic() - started)})
             print(json.dumps(log[-1]), flush=True)
-    return model.eval()
+        if step % 500 == 0:
+            save_weights(model, output)
+    return model.eval(), log
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=9000)
+    parser.add_argument("--steps", type=int, default=10_500)
     parser.add_argument("--utterances", type=int, default=90_000)
     parser.add_argument("--corpus", type=Path, default=Path("corpus.npz"), help="made if missing; it depends on its own fixed seed")
     parser.add_argument("--output", type=Path, default=Path("miniatures/whisper"))
@@ -207,10 +213,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.corpus.exists():
         make_corpus(arguments.utterances, seed=1).save(arguments.corpus)
-    corpus, log = Corpus.load(arguments.corpus), []  # type: ignore[var-annotated]
+    corpus = Corpus.load(arguments.corpus)
     print(f"{len(corpus.sentences)} utterances, {len(corpus.samples) / RATE / 3600:.1f} hours", flush=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = train(corpus, arguments.seed, arguments.steps, device, arguments.workers, log)
+    model, log = train(corpus, arguments.seed, arguments.steps, device, arguments.workers, arguments.output)
     save_checkpoint(model, arguments.output)
     (arguments.output / "training.json").write_text(json.dumps({**vars(arguments), "corpus": str(arguments.corpus), "output": "", "log": log}, default=str))
 
