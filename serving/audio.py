@@ -16,6 +16,7 @@ WINDOW = 400
 HOP = 160
 FULL_FRAMES = 3_000
 MAX_SAMPLES = FULL_FRAMES * HOP
+BLOCK = 600
 
 Floats = NDArray[np.float32]
 
@@ -42,18 +43,41 @@ def mel_filters(mels: int) -> Floats:
 
 
 @cache
-def _hann() -> Floats:
-    window: Floats = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.float32)
-    return window
+def _transform() -> tuple[Floats, Floats]:
+    """Cosine [201, 201] and sine [199, 201] of the discrete Fourier transform, with the Hann window in them, for folded frames."""
+    n, k = np.arange(WINDOW // 2 + 1)[:, None], np.arange(WINDOW // 2 + 1)
+    hann, angle = 0.5 - 0.5 * np.cos(2 * np.pi * n / WINDOW), 2 * np.pi * n * k / WINDOW
+    return (hann * np.cos(angle)).astype(np.float32), (hann * np.sin(angle))[1:-1].astype(np.float32)
 
 
-def _power(padded: Floats, frames: int) -> Floats:
-    """Squared magnitudes, float32 [frames, 201]."""
-    strides = (padded.strides[0] * HOP, padded.strides[0])
-    windows = np.lib.stride_tricks.as_strided(padded, (frames, WINDOW), strides, writeable=False)
-    spectrum = np.fft.rfft(windows * _hann())
-    power: Floats = np.square(spectrum.real) + np.square(spectrum.imag)
-    return power
+def _windows(samples: Floats, frames: int, width: int, step: int) -> Floats:
+    """A view [frames, width] of overlapping windows that begin every `step` samples."""
+    return np.lib.stride_tricks.as_strided(samples, (frames, width), (samples.strides[0] * step, samples.strides[0]), writeable=False)
+
+
+def _mel_energy(padded: Floats, mels: int, out: Floats) -> None:
+    """Write the mel filters' energies of `len(out)` frames into `out`, float32 [frames, mels].
+
+    Cosine and window are even around a frame's middle, sine is odd: samples n and 400 - n are folded, then two matrix products in float32
+    are the transform. Blocks that stay in the cache, buffers used again, and right halves read from a reversed copy make this about three
+    times as fast as numpy's transform in float64 (measured, 30 s).
+    """
+    (cosine, sine), half = _transform(), WINDOW // 2
+    left = _windows(padded, len(out), half + 1, HOP)
+    right = _windows(padded[::-1].copy()[len(padded) - WINDOW :], len(out), half - 1, -HOP)
+    even, real = (np.empty((BLOCK, half + 1), np.float32) for _ in range(2))
+    odd, imaginary = np.empty((BLOCK, half - 1), np.float32), np.empty((BLOCK, half + 1), np.float32)
+    for at in range(0, len(out), BLOCK):
+        n = min(BLOCK, len(out) - at)
+        np.copyto(even[:n], left[at : at + n])
+        even[:n, 1:-1] += right[at : at + n]
+        np.subtract(left[at : at + n, 1:-1], right[at : at + n], out=odd[:n])
+        np.matmul(even[:n], cosine, out=real[:n])
+        np.matmul(odd[:n], sine, out=imaginary[:n])
+        np.square(real[:n], out=real[:n])
+        np.square(imaginary[:n], out=imaginary[:n])
+        real[:n] += imaginary[:n]
+        np.matmul(real[:n], mel_filters(mels), out=out[at : at + n])
 
 
 def log_mel(wave: Floats, mels: int, *, pad: bool = True) -> Floats:
@@ -79,5 +103,10 @@ def log_mel(wave: Floats, mels: int, *, pad: bool = True) -> Floats:
     # Frames that see silence only need no transform: their power is zero.
     sounding = min(frames, (len(wave) + WINDOW // 2) // HOP + 1)
     features = np.full((frames, mels), -10.0, np.float32)
-    features[:sounding] = np.log10(np.maximum(_power(padded, sounding) @ mel_filters(mels), 1e-10))
-    return (np.maximum(features, features.max() - 8.0) + 4.0) / 4.0
+    energy = features[:sounding]
+    _mel_energy(padded[: (sounding - 1) * HOP + WINDOW], mels, energy)
+    np.log10(np.maximum(energy, 1e-10, out=energy), out=energy)
+    np.maximum(features, features.max() - 8.0, out=features)
+    features += 4.0
+    features *= 0.25
+    return features
