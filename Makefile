@@ -1,13 +1,13 @@
 # Everything a person does with Conch. Variables: MODEL_ID, TARGET, INSTANCES, PORT (see README).
 PYTHON ?= python3
-TARGET ?= openvino
-export MODEL_ID TARGET INSTANCES PORT
 SERVE := .venv/serve
 BUILD := .venv/build
 # Processes find tritonserver and its Python here, whichever environment runs the command.
 RUN := $(SERVE)/bin/python
+STACK := .venv/stack
+BUNDLE ?= conch-bundle.tar
 
-.PHONY: help setup demo serve restart engines test lint bench evaluate clean
+.PHONY: help setup demo serve restart engines test lint bench evaluate clean up down restart-stack bundle unbundle test-stack
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -18,20 +18,25 @@ $(SERVE)/.done: requirements/serve.txt requirements/gateway.txt requirements/loc
 	$(SERVE)/bin/pip install -q $(foreach file,$^,-r $(file)) 2>&1 | { grep -v 'nvidia-pytriton 0.7.0 requires\|dependency resolver' || true; }
 	touch $@
 
-$(BUILD)/.done: requirements/build.txt
+$(BUILD)/.done: requirements/build.txt requirements/builder.txt
 	$(PYTHON) -m venv $(BUILD)
 	$(BUILD)/bin/pip install -q -r requirements/build.txt
 	touch $@
 
-$(BUILD)/.tests: $(BUILD)/.done requirements/test.txt requirements/gateway.txt requirements/local.txt
-	$(BUILD)/bin/pip install -q -r requirements/build.txt -r requirements/gateway.txt -r requirements/local.txt -r requirements/test.txt
+$(BUILD)/.tests: $(BUILD)/.done requirements/test.txt requirements/gateway.txt requirements/local.txt requirements/stack.txt
+	$(BUILD)/bin/pip install -q -r requirements/build.txt -r requirements/gateway.txt -r requirements/local.txt -r requirements/stack.txt -r requirements/test.txt
+	touch $@
+
+$(STACK)/.done: requirements/stack.txt
+	$(PYTHON) -m venv $(STACK)
+	$(STACK)/bin/pip install -q -r requirements/stack.txt
 	touch $@
 
 setup: $(SERVE)/.done $(BUILD)/.done ## the two Python environments and nginx
 	@scripts/install_nginx
 
 engines: $(BUILD)/.done ## build the bundles of MODEL_ID (default: the miniatures) for TARGET
-	$(BUILD)/bin/python -m build engines
+	$(BUILD)/bin/python -m build engines --target $(or $(TARGET),openvino)
 
 demo: setup engines ## start everything, transcribe a recording, print it, stop
 	$(RUN) -m scripts.demo
@@ -51,6 +56,27 @@ lint: $(BUILD)/.tests ## ruff and mypy
 	$(BUILD)/bin/ruff check .
 	$(BUILD)/bin/ruff format --check .
 	$(BUILD)/bin/mypy
+	$(BUILD)/bin/hadolint docker/*.Dockerfile
+
+test-stack: $(BUILD)/.tests ## the stack of compose.yaml in Docker; installs and starts an engine if none answers
+	@scripts/install_docker
+	@scripts/install_test_tools
+	$(BUILD)/bin/python -m pytest tests/compose; status=$$?; scripts/install_docker stop; exit $$status
+
+up: $(STACK)/.done ## build images and engines and start the stack in Docker; writes .env for this machine if there is none
+	$(STACK)/bin/python -m scripts.stack up
+
+down: $(STACK)/.done ## stop the stack in Docker; engines and weights stay
+	$(STACK)/bin/python -m scripts.stack down
+
+restart-stack: $(STACK)/.done ## restart the tritonservers in Docker one by one
+	$(STACK)/bin/python -m scripts.stack restart
+
+bundle: $(STACK)/.done ## write images, engines and compose files of the stack into BUNDLE, for a machine without network
+	$(STACK)/bin/python -m scripts.stack bundle $(BUNDLE)
+
+unbundle: $(STACK)/.done ## load BUNDLE and start the stack from it
+	$(STACK)/bin/python -m scripts.stack unbundle $(BUNDLE)
 
 bench: setup $(BUILD)/.tests ## measure against faster-whisper and transformers; writes docs/benchmarks
 	$(BUILD)/bin/python -m scripts.bench

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from .bundle import BuildError, Built, Places, build
@@ -19,7 +20,7 @@ def table(rows: list[Built]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0, or 1 with one sentence on standard error."""
     parser = argparse.ArgumentParser(prog="python -m build", description=__doc__)
     parser.add_argument("command", choices=["engines"])
@@ -27,7 +28,7 @@ def main() -> int:
     parser.add_argument("--target", default=os.environ.get("TARGET", "trtllm"))
     parser.add_argument("--weights", type=Path, default=Path(os.environ.get("WEIGHTS_DIR", "weights")))
     parser.add_argument("--engines", type=Path, default=Path(os.environ.get("ENGINES_DIR", "engines")))
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     places = Places(arguments.weights.resolve(), arguments.engines.resolve())
     try:
         print(table([build(model, arguments.target, places) for model in select(load_catalog(), arguments.model_id)]))

@@ -12,11 +12,19 @@ from .catalog import CatalogError, Model
 
 @dataclass(frozen=True)
 class Ports:
-    """First port of each kind; instance i gets the i-th. All on one host in process mode."""
+    """Where instances and the gateway listen. Instance i gets `step` times i on top of the first port of each kind; `host` may hold {i}."""
 
     http: int
     grpc: int
     metrics: int
+    gateway: str
+    host: str = "127.0.0.1"
+    step: int = 1
+    resolver: str = ""
+
+
+# Each container has the same ports and the name of its service; Docker's own name server knows where it is.
+IN_DOCKER = Ports(8000, 8001, 8002, gateway="gateway:8090", host="triton-{i}", step=0, resolver="127.0.0.11")
 
 
 @dataclass(frozen=True)
@@ -41,21 +49,33 @@ class Instance:
 
 @dataclass(frozen=True)
 class Plan:
-    """All instances, and the pools in MODEL_ID order; the first pool owns the plain /v2 paths."""
+    """All instances, and the pools in MODEL_ID order; the first pool owns the plain /v2 paths.
+
+    `gateway` is host:port; `resolver` is the name server that nginx asks for hosts that may move, empty where all are addresses.
+    """
 
     instances: tuple[Instance, ...]
     pools: dict[str, tuple[int, ...]]
+    gateway: str
+    resolver: str = ""
 
     def save(self, path: Path) -> None:
-        """Write deployment.json."""
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
+        """Write deployment.json, whole or not at all."""
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
+        partial.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> Plan:
         """Read deployment.json."""
-        data = json.loads(path.read_text("utf-8"))
-        instances = tuple(Instance(**{**row, "cpus": tuple(row["cpus"])}) for row in data["instances"])
-        return cls(instances, {model: tuple(indices) for model, indices in data["pools"].items()})
+        return cls.parse(path.read_text("utf-8"))
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        """The content of deployment.json."""
+        data = json.loads(text)
+        instances = tuple(Instance(**{**row, "cpus": tuple(row["cpus"])}) for row in data.pop("instances"))
+        return cls(instances, {model: tuple(indices) for model, indices in data.pop("pools").items()}, **data)
 
 
 def share(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
@@ -78,6 +98,7 @@ def make_plan(models: Sequence[Model], count: int, bundles: Sequence[Path], cpus
     for i, own in enumerate(share(cpus, count)):
         model = models[i % len(models)]
         bundle = str(bundles[i % len(models)])
-        instances.append(Instance(i, model.id, model.family, bundle, own, "127.0.0.1", ports.http + i, ports.grpc + i, ports.metrics + i))
+        host, shift = ports.host.format(i=i), i * ports.step
+        instances.append(Instance(i, model.id, model.family, bundle, own, host, ports.http + shift, ports.grpc + shift, ports.metrics + shift))
     pools = {model.id: tuple(i for i in range(count) if i % len(models) == n) for n, model in enumerate(models)}
-    return Plan(tuple(instances), pools)
+    return Plan(tuple(instances), pools, ports.gateway, ports.resolver)

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import structlog
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from . import audio, errors
 from .audio import ServicesDep
+from .keys import load_keys, require_key
 from .services import Services
 from .settings import Settings
 from .speech import Transcriber
@@ -31,17 +32,20 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Services]]:
         pools = load_pools(settings.deployment)
         triton = Triton(settings.kserve_url, pools, settings.request_seconds)
-        yield {"services": Services(settings, pools, triton, Transcriber(triton, settings.windows_at_once))}
+        transcriber = Transcriber(triton, settings.windows_at_once)
+        yield {"services": Services(settings, pools, triton, transcriber, load_keys(settings.api_keys_file))}
         await triton.close()
 
     app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan)
     errors.install(app)
-    app.include_router(audio.router)
-    app.add_api_route("/v1/models", models)
-    app.add_api_route("/v1/models/{model}", one_model)
+    key = [Depends(require_key)]
+    app.include_router(audio.router, dependencies=key)
+    app.add_api_route("/v1/models", models, dependencies=key)
+    app.add_api_route("/v1/models/{model}", one_model, dependencies=key)
+    app.add_api_route("/auth", auth, dependencies=key, include_in_schema=False)
     app.add_api_route("/health/live", live)
     app.add_api_route("/health/ready", ready)
-    app.add_api_route("/metrics", metrics)
+    app.add_api_route("/metrics", metrics, dependencies=key)
     app.middleware("http")(observe)
     return app
 
@@ -79,6 +83,11 @@ async def one_model(model: str, tools: ServicesDep) -> dict[str, object]:
     if model not in tools.pools:
         raise errors.ApiError(404, f"model {model!r} is not served here; it has: {', '.join(tools.pools)}", param="model", code="model_not_found")
     return _model(model)
+
+
+async def auth() -> Response:
+    """What nginx asks before it lets a KServe request through."""
+    return Response(status_code=204)
 
 
 async def live() -> dict[str, str]:

@@ -36,12 +36,13 @@ class Metrics:
 
 @dataclass
 class Services:
-    """Settings, pools, Triton, metrics."""
+    """Settings, pools, Triton, API keys, metrics."""
 
     settings: Settings
     pools: dict[str, Pool]
     triton: Triton
     transcriber: Transcriber
+    keys: tuple[bytes, ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
     readiness: dict[str, tuple[float, bool]] = field(default_factory=dict)
 

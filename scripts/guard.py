@@ -11,7 +11,6 @@ import ctypes
 import glob
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -27,12 +26,15 @@ import httpx
 
 from build.plan import Instance, Plan
 
+from .idle import COUNTERS
+
 POLL = 0.5
 IDLE_PROBE = 5.0
 PROBE_TIMEOUT = 30.0
 START_TIMEOUT = 600.0
 DRAIN = 30.0
-COUNTERS = re.compile(r'^nv_inference_request_(success|failure)\{[^}]*model="(?P<model>[^"]+)"[^}]*\} (?P<count>\d+)', re.MULTILINE)
+NVIDIA = Path("/opt/tritonserver/bin/tritonserver")  # in NVIDIA's images
+HEALTHY = Path("/tmp/healthy")  # what a container's health check looks for
 
 
 class Refused(Exception):
@@ -61,7 +63,11 @@ def check_bundle(bundle: Path, model_id: str) -> dict[str, Any]:
 
 
 def find_tritonserver(home: Path) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of the tritonserver in nvidia-pytriton's wheel, with a backend folder of real files under `home`."""
+    """Command and environment of NVIDIA's tritonserver, or of the one in nvidia-pytriton's wheel with a backend folder of real files under `home`."""
+    if NVIDIA.exists():
+        # The Python backend takes the first python3 on PATH: the image's own, which has the libraries that models import.
+        path = [part for part in os.environ.get("PATH", "").split(":") if part != str(Path(sys.executable).parent)]
+        return [str(NVIDIA)], {**os.environ, "PATH": ":".join(path)}
     package = Path(sysconfig.get_paths()["purelib"])
     triton, backend = package / "pytriton" / "tritonserver", home / "backends" / "python"
     backend.mkdir(parents=True, exist_ok=True)
@@ -101,6 +107,7 @@ class Guard:
 
     instance: Instance
     home: Path
+    listen: str
     prefix: str = field(init=False)
     process: subprocess.Popen[bytes] | None = None
     stopping: bool = False
@@ -111,7 +118,8 @@ class Guard:
     def __post_init__(self) -> None:
         self.prefix = f"conch_{os.getpid()}_{self.instance.index}"
         # No connection is kept: an idle one holds up tritonserver's drain for the whole exit timeout.
-        self.client = httpx.Client(base_url=f"http://{self.instance.host}:{self.instance.http}", limits=httpx.Limits(max_keepalive_connections=0))
+        self.near = "127.0.0.1" if self.listen == "0.0.0.0" else self.listen
+        self.client = httpx.Client(base_url=f"http://{self.near}:{self.instance.http}", limits=httpx.Limits(max_keepalive_connections=0))
 
     def command(self) -> tuple[list[str], dict[str, str]]:
         """Tritonserver's argv and environment."""
@@ -120,11 +128,11 @@ class Guard:
         return [
             *command,
             f"--model-repository={instance.bundle}/repository",
-            f"--http-address={instance.host}",
+            f"--http-address={self.listen}",
             f"--http-port={instance.http}",
-            f"--grpc-address={instance.host}",
+            f"--grpc-address={self.listen}",
             f"--grpc-port={instance.grpc}",
-            f"--metrics-address={instance.host}",
+            f"--metrics-address={self.listen}",
             f"--metrics-port={instance.metrics}",
             f"--backend-config=python,shm-region-prefix-name={self.prefix}",
             f"--exit-timeout-secs={int(DRAIN)}",
@@ -161,6 +169,8 @@ class Guard:
                 break
             if not healthy:
                 healthy = self._answers(probe, 5.0) is None
+                if healthy and self.listen != self.instance.host:
+                    HEALTHY.touch()
                 if not healthy and time.monotonic() - started > START_TIMEOUT:
                     raise Ill(f"not ready within {START_TIMEOUT:.0f} s")
                 self.last_good = time.monotonic()
@@ -199,7 +209,7 @@ class Guard:
 
     def _count(self) -> None:
         try:
-            text = httpx.get(f"http://{self.instance.host}:{self.instance.metrics}/metrics", timeout=5).text
+            text = httpx.get(f"http://{self.near}:{self.instance.metrics}/metrics", timeout=5).text
         except httpx.HTTPError:
             return
         totals = {"success": 0, "failure": 0}
@@ -238,11 +248,13 @@ def main() -> int:
     """Exit status 0 after a stop, 1 after an illness, 2 for a bundle that must not be served."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--deployment", type=Path, required=True)
-    parser.add_argument("--instance", type=int, required=True)
+    parser.add_argument("--instance", type=int, default=int(os.environ.get("CONCH_INSTANCE", "0")))
     parser.add_argument("--home", type=Path, required=True, help="folder for the backend's files")
+    parser.add_argument("--listen", help="address to listen on, if it is not the instance's host")
     arguments = parser.parse_args()
     try:
-        return Guard(Plan.load(arguments.deployment).instances[arguments.instance], arguments.home).run()
+        instance = Plan.load(arguments.deployment).instances[arguments.instance]
+        return Guard(instance, arguments.home, arguments.listen or instance.host).run()
     except Refused as error:
         print(f"guard: {error}", file=sys.stderr)
         return 2

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from xmlrpc.client import Fault, ServerProxy
@@ -26,10 +25,11 @@ from build.catalog import ROOT, CatalogError, load_catalog, select
 from build.plan import Instance, Plan, Ports, make_plan
 
 from .guard import Refused, check_bundle, probe_body
-from .render import pools, write_nginx, write_pools
+from .idle import wait_idle
+from .render import OPEN, NginxValues, write_nginx, write_pools
+from .restart import restart_all
 
 HOST = "127.0.0.1"
-DRAIN_SECONDS = 1.0
 
 
 class LocalError(Exception):
@@ -67,7 +67,7 @@ class Layout:
             kserve_grpc=int(get("KSERVE_GRPC_PORT") or base + 1),
             internal=port + 1,
             gateway=port + 2,
-            triton=Ports(http=port + 20, grpc=port + 40, metrics=port + 60),
+            triton=Ports(http=port + 20, grpc=port + 40, metrics=port + 60, gateway=f"{HOST}:{port + 2}"),
             engines=Path(get("ENGINES_DIR") or "engines").resolve(),
             home=Path(get("CONCH_HOME") or f".conch/{port}").resolve(),
         )
@@ -115,20 +115,12 @@ def nginx_binary() -> str:
     return found
 
 
-def nginx_values(layout: Layout) -> dict[str, str]:
-    """What the template's ${NAMES} stand for."""
-    return {
-        "CONCH_NGINX_USER": "user root;" if os.getuid() == 0 else "",
-        "CONCH_RUN": str(layout.home / "run"),
-        "CONCH_CONF": str(layout.home / "nginx"),
-        "CONCH_LISTEN": HOST,
-        "CONCH_INTERNAL_LISTEN": HOST,
-        "CONCH_PORT": str(layout.port),
-        "CONCH_KSERVE_PORT": str(layout.kserve_http),
-        "CONCH_GRPC_PORT": str(layout.kserve_grpc),
-        "CONCH_INTERNAL_PORT": str(layout.internal),
-        "CONCH_MAX_BODY": os.environ.get("CONCH_MAX_BODY", "110m"),
-    }
+def nginx_values(layout: Layout) -> NginxValues:
+    """Folders, addresses and ports of this deployment."""
+    return NginxValues(
+        run=str(layout.home / "run"), conf=str(layout.home / "nginx"), listen=HOST, port=layout.port, kserve=layout.kserve_http, grpc=layout.kserve_grpc,
+        internal=layout.internal, max_body=os.environ.get("CONCH_MAX_BODY", "110m"), user="user root;" if os.getuid() == 0 else "",
+    )  # fmt: skip
 
 
 def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.ConfigParser:
@@ -174,7 +166,7 @@ def prepare(layout: Layout, python: Path) -> Plan:
     for folder in ("logs", "run", "nginx"):
         (layout.home / folder).mkdir(parents=True, exist_ok=True)
     plan.save(layout.home / "deployment.json")
-    nginx = write_nginx(layout.home / "nginx", nginx_values(layout), pools(plan, f"{HOST}:{layout.gateway}"))
+    nginx = write_nginx(layout.home / "nginx", nginx_values(layout), OPEN, plan)
     checked = subprocess.run([nginx_binary(), "-t", "-q", "-c", nginx, "-p", layout.home, "-e", "stderr"], capture_output=True, text=True, check=False)
     if checked.returncode != 0:
         raise LocalError(f"nginx refuses its configuration: {checked.stderr.strip()}")
@@ -236,68 +228,58 @@ def control(layout: Layout) -> ServerProxy:
     return ServerProxy("http://localhost", transport=SupervisorTransport(None, None, f"unix://{layout.socket}"))
 
 
+@dataclass(frozen=True)
+class Supervised:
+    """The restart's view of a local deployment."""
+
+    layout: Layout
+    server: ServerProxy
+
+    def plan(self) -> Plan:
+        """What `serve` wrote."""
+        return Plan.load(self.layout.home / "deployment.json")
+
+    def route(self, pools_conf: str) -> None:
+        """Replace pools.conf and reload nginx."""
+        write_pools(self.layout.home / "nginx", pools_conf)
+        self.server.supervisor.signalProcess("nginx", "HUP")
+
+    def wait_idle(self, instance: Instance) -> None:
+        """By the instance's metrics."""
+        wait_idle(f"http://{instance.host}:{instance.metrics}")
+
+    def restart(self, instance: Instance) -> None:
+        """Supervisor does it; an instance that has just died is started all the same."""
+        try:
+            self.server.supervisor.stopProcess(instance.name, True)
+        except Fault as fault:
+            if "NOT_RUNNING" not in fault.faultString:
+                raise
+        self.server.supervisor.startProcess(instance.name, False)
+
+    def wait_answers(self, instance: Instance) -> None:
+        """Until a real inference succeeds.
+
+        Raises:
+            LocalError: not within ten minutes.
+        """
+        probe = check_bundle(Path(instance.bundle), instance.model_id)["probe"]
+        deadline = time.monotonic() + 600
+        while time.monotonic() < deadline:
+            try:
+                answer = httpx.post(f"http://{instance.host}:{instance.http}/v2/models/{probe['model']}/infer", json=probe_body(probe), timeout=60)
+                if answer.status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.2)
+        raise LocalError(f"{instance.name} does not answer after its restart; see its log")
+
+
 def restart(layout: Layout) -> int:
     """Restart the instances one by one; nginx sends nothing to the one that is down, so no request is lost."""
-    plan, server = Plan.load(layout.home / "deployment.json"), control(layout)
-    for instance in plan.instances:
-        started = time.monotonic()
-        _admit(layout, plan, server, down={instance.index} if len(plan.pools[instance.model_id]) > 1 else ())
-        try:
-            time.sleep(DRAIN_SECONDS)
-            _wait_idle(instance)
-            _stop_if_running(server, instance.name)
-            server.supervisor.startProcess(instance.name, False)
-            _wait_answers(instance, Path(instance.bundle))
-        finally:  # whatever happened, nginx's own checks decide from here on
-            _admit(layout, plan, server, down=())
-        print(f"conch: {instance.name} restarted in {time.monotonic() - started:.1f} s", flush=True)
+    restart_all(Supervised(layout, control(layout)))
     return 0
-
-
-def _stop_if_running(server: ServerProxy, name: str) -> None:
-    try:
-        server.supervisor.stopProcess(name, True)
-    except Fault as fault:
-        if "NOT_RUNNING" not in fault.faultString:
-            raise
-
-
-def _admit(layout: Layout, plan: Plan, server: ServerProxy, down: Collection[int]) -> None:
-    write_pools(layout.home / "nginx", pools(plan, f"{HOST}:{layout.gateway}", down))
-    server.supervisor.signalProcess("nginx", "HUP")
-
-
-def _wait_idle(instance: Instance) -> None:
-    """Until the instance has no request in flight (Triton's pending gauge does not see running ones, so success counts must stand still)."""
-    from .guard import COUNTERS
-
-    def total() -> int:
-        try:
-            text = httpx.get(f"http://{instance.host}:{instance.metrics}/metrics", timeout=5).text
-        except httpx.HTTPError:
-            return -1  # it is down already
-        return sum(int(match["count"]) for match in COUNTERS.finditer(text))
-
-    deadline, last, still = time.monotonic() + 60, -1, 0
-    while time.monotonic() < deadline and still < 4:
-        now = total()
-        still = still + 1 if now == last else 0
-        last = now
-        time.sleep(0.25)
-
-
-def _wait_answers(instance: Instance, bundle: Path) -> None:
-    probe = check_bundle(bundle, instance.model_id)["probe"]
-    deadline = time.monotonic() + 600
-    while time.monotonic() < deadline:
-        try:
-            answer = httpx.post(f"http://{instance.host}:{instance.http}/v2/models/{probe['model']}/infer", json=probe_body(probe), timeout=60)
-            if answer.status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.2)
-    raise LocalError(f"{instance.name} does not answer after its restart; see its log")
 
 
 def main() -> int:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from build.catalog import CatalogError, load_catalog
-from build.plan import Plan, Ports, make_plan, share
+from build.plan import IN_DOCKER, Plan, Ports, make_plan, share
 from gateway.windows import LONGEST, cut
 from scripts.local import nginx_binary
-from scripts.render import pools, write_nginx
+from scripts.render import OPEN, Gate, NginxValues, pools, write_nginx, write_pools
 
-PORTS = Ports(http=8100, grpc=8200, metrics=8300)
+PORTS = Ports(http=8100, grpc=8200, metrics=8300, gateway="127.0.0.1:9005")
 
 
 def plan(count: int, *ids: str) -> Plan:
@@ -43,20 +43,49 @@ def test_too_few_instances() -> None:
         plan(1, "mini-whisper", "random-base")
 
 
+def nginx_accepts(folder: Path, gate: Gate, down: tuple[int, ...] = ()) -> str:
+    """Render everything for two pools and run nginx -t on it; pools.conf."""
+    (folder / "run").mkdir()
+    values = NginxValues(
+        run=f"{folder}/run", conf=str(folder), listen="127.0.0.1", port=9001, kserve=9002, grpc=9003, internal=9004, max_body="1m"
+    )  # fmt: skip
+    made = plan(3, "mini-whisper", "random-base")
+    main = write_nginx(folder, values, gate, made)
+    write_pools(folder, pools(made, down))
+    assert not any("${" in path.read_text() for path in folder.glob("*.conf"))
+    done = subprocess.run([nginx_binary(), "-t", "-c", main, "-p", folder, "-e", "stderr"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return (folder / "pools.conf").read_text()
+
+
 @pytest.mark.parametrize("down", [(), (0,)])
 def test_nginx_accepts_the_rendered_files(tmp_path: Path, down: tuple[int, ...]) -> None:
     """nginx -t, with two pools, and with an instance taken out."""
-    (tmp_path / "run").mkdir()
-    values = {
-        "CONCH_NGINX_USER": "", "CONCH_RUN": f"{tmp_path}/run", "CONCH_CONF": str(tmp_path), "CONCH_LISTEN": "127.0.0.1", "CONCH_INTERNAL_LISTEN": "127.0.0.1",
-        "CONCH_PORT": "9001", "CONCH_KSERVE_PORT": "9002", "CONCH_GRPC_PORT": "9003", "CONCH_INTERNAL_PORT": "9004", "CONCH_MAX_BODY": "1m",
-    }  # fmt: skip
-    text = pools(plan(3, "mini-whisper", "random-base"), "127.0.0.1:9005", down)
-    assert ("127.0.0.1:8100 down" in text) is bool(down)
-    main = write_nginx(tmp_path, values, text)
-    assert "${" not in main.read_text()
-    done = subprocess.run([nginx_binary(), "-t", "-c", main, "-p", tmp_path, "-e", "stderr"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert ("127.0.0.1:8100 down" in nginx_accepts(tmp_path, OPEN, down)) is bool(down)
+
+
+@pytest.mark.parametrize("gate", [Gate(keys=True), Gate(rate="10r/s"), Gate(keys=True, rate="600r/m", burst=5)])
+def test_nginx_accepts_keys_and_limits(tmp_path: Path, gate: Gate) -> None:
+    """nginx -t with each of them and with both."""
+    nginx_accepts(tmp_path, gate)
+
+
+def test_a_rate_that_nginx_would_not_understand() -> None:
+    """Refused with an example; the time to wait is the time for one request."""
+    with pytest.raises(ValueError, match="10r/s or 600r/m"):
+        Gate(rate="ten").values()
+    assert Gate(rate="6r/m").values()["RETRY_AFTER"] == "10"
+
+
+def test_names_that_move_are_resolved_again() -> None:
+    """In Docker every upstream asks Docker's name server; a zone is what nginx needs for that."""
+    catalog = load_catalog()
+    made = make_plan([catalog["mini-whisper"]], 2, [Path("/x")], [0, 1], IN_DOCKER)
+    text = pools(made, down={1})
+    assert "server triton-0:8000 max_fails=1 fail_timeout=3s resolve;" in text
+    assert "server triton-1:8000 down resolve;" in text
+    assert text.startswith("resolver 127.0.0.11 ")
+    assert text.count("    zone ") == text.count("upstream ")
 
 
 def test_windows_are_cut_at_pauses() -> None:

@@ -1,0 +1,36 @@
+# The gateway: FastAPI on Debian's Python. pip's certificate authority may be given as a secret: --secret id=ca,src=FILE.
+ARG BASE=debian:bookworm-slim
+
+################################################################################
+FROM ${BASE} AS python
+# Unpinned: a Debian release only gets fixes, and pinning would keep the faults.
+# hadolint ignore=DL3008
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
+    rm -f /etc/apt/apt.conf.d/docker-clean && apt-get update -qq \
+    && apt-get install -y -qq --no-install-recommends ca-certificates python3 >/dev/null \
+    && useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin conch
+WORKDIR /opt/conch
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 CONCH_GATEWAY_PORT=8090
+
+################################################################################
+FROM python AS libraries
+# hadolint ignore=DL3008
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv >/dev/null \
+    && python3 -m venv /opt/venv
+COPY requirements/gateway.txt requirements/
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt \
+    if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
+    && pip install -q -r requirements/gateway.txt \
+    && pip uninstall -q -y pip setuptools
+
+################################################################################
+FROM python
+LABEL org.opencontainers.image.title="conch gateway" \
+      org.opencontainers.image.description="OpenAI's dialect in front of Triton" \
+      org.opencontainers.image.version="0.1.0"
+COPY --from=libraries /opt/venv /opt/venv
+COPY build build
+COPY gateway gateway
+USER 10001:10001
+CMD ["python3", "-m", "gateway"]

@@ -1,0 +1,119 @@
+# One server image per target. `docker build --target`:
+#   openvino            tritonserver on a CPU, from the wheel; neither torch nor a compiler in it
+#   openvino-builder    exports OpenVINO graphs with torch
+#   openvino-nvidia     the CPU server on NVIDIA's own image, larger, with NVIDIA's current security fixes
+#   trtllm, trtllm-builder   NVIDIA's image with TensorRT-LLM: it builds and serves
+# pip's certificate authority may be given as a secret: --secret id=ca,src=FILE.
+ARG BASE=debian:bookworm-slim
+ARG TRTLLM_BASE=nvcr.io/nvidia/tritonserver:25.07-trtllm-python-py3
+ARG NVIDIA_BASE=nvcr.io/nvidia/tritonserver:25.07-py3
+
+################################################################################
+# Wheels from elsewhere: --build-context wheels=FOLDER. Empty otherwise.
+FROM scratch AS wheels
+
+################################################################################
+# Debian's Python, and the user of every Conch container.
+# Why not trixie: its Python 3.13 needs numpy 2, which Triton 24.10's Python backend misreads (docs/decisions/0003-images.md).
+FROM ${BASE} AS python
+# Unpinned: a Debian release only gets fixes, and pinning would keep the faults.
+# hadolint ignore=DL3008
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
+    rm -f /etc/apt/apt.conf.d/docker-clean && apt-get update -qq \
+    && apt-get install -y -qq --no-install-recommends ca-certificates libpython3.11 python3 >/dev/null \
+    && useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin conch \
+    && install -d -o conch -g conch /engines /weights
+WORKDIR /opt/conch
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+
+################################################################################
+FROM python AS pip
+# hadolint ignore=DL3008
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv >/dev/null \
+    && python3 -m venv /opt/venv
+
+################################################################################
+# What tritonserver needs. OpenVINO's GPU and NPU plug-ins, other Pythons' stubs and pip itself stay behind.
+FROM pip AS serving
+COPY requirements/server.txt requirements/serve.txt requirements/
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt --mount=from=wheels,target=/run/wheels \
+    if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
+    && pip install -q --no-deps --find-links /run/wheels nvidia-pytriton==0.7.0 -r requirements/serve.txt \
+    && pip install -q --find-links /run/wheels -r requirements/server.txt \
+    && pip uninstall -q -y pip setuptools \
+    && site=/opt/venv/lib/python3.11/site-packages \
+    && rm -rf "$site"/openvino/libs/cache.json "$site"/openvino/libs/*_intel_gpu_* "$site"/openvino/libs/*_intel_npu_* "$site"/openvino/include \
+    && find "$site"/pytriton/tritonserver/python_backend_stubs -mindepth 1 -maxdepth 1 ! -name 3.11 -exec rm -r {} +
+
+################################################################################
+# torch's CPU build; its index is a build argument, since PyPI's own wheel carries CUDA.
+FROM pip AS building
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+COPY requirements/builder.txt requirements/build.txt requirements/
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt --mount=from=wheels,target=/run/wheels \
+    if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
+    && pip install -q --find-links /run/wheels ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -r requirements/build.txt
+
+################################################################################
+FROM python AS openvino
+LABEL org.opencontainers.image.title="conch server (openvino)" \
+      org.opencontainers.image.description="Triton Inference Server with OpenVINO engines behind Conch's guard" \
+      org.opencontainers.image.version="0.1.0"
+COPY --from=serving /opt/venv /opt/venv
+COPY catalog.toml ./
+COPY build build
+COPY scripts scripts
+# Backends must be real files on a file system that may be executed; a tmpfs may not.
+RUN python3 -c "from pathlib import Path; from scripts.guard import find_tritonserver; find_tritonserver(Path('/opt/conch/home'))"
+USER 10001:10001
+CMD ["python3", "-m", "scripts.guard", "--help"]
+
+################################################################################
+FROM python AS openvino-builder
+LABEL org.opencontainers.image.title="conch builder (openvino)" \
+      org.opencontainers.image.description="Fetches weights and exports OpenVINO graphs" \
+      org.opencontainers.image.version="0.1.0"
+COPY --from=building /opt/venv /opt/venv
+COPY . .
+USER 10001:10001
+CMD ["python3", "-m", "scripts.deploy"]
+
+################################################################################
+FROM ${NVIDIA_BASE} AS openvino-nvidia
+COPY requirements/server.txt requirements/serve.txt /opt/conch/requirements/
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt \
+    if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
+    && PIP_BREAK_SYSTEM_PACKAGES=1 pip install -q -r /opt/conch/requirements/serve.txt -r /opt/conch/requirements/server.txt \
+    && useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin conch && install -d -o conch -g conch /engines /weights
+WORKDIR /opt/conch
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+COPY catalog.toml ./
+COPY build build
+COPY scripts scripts
+USER 10001:10001
+CMD ["python3", "-m", "scripts.guard", "--help"]
+
+################################################################################
+# NVIDIA's image holds TensorRT-LLM, torch, transformers and mpirun, at versions that belong together: Conch's own libraries live apart, in
+# a virtual environment, and TensorRT-LLM's tools are run with the image's own Python.
+FROM ${TRTLLM_BASE} AS trtllm
+LABEL org.opencontainers.image.title="conch server and builder (trtllm)" \
+      org.opencontainers.image.description="Triton Inference Server with TensorRT-LLM engines behind Conch's guard" \
+      org.opencontainers.image.version="0.1.0"
+COPY requirements/server.txt requirements/builder.txt /opt/conch/requirements/
+# apt is asked only where the image lacks the venv module.
+# hadolint ignore=DL3008,DL3009
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt \
+    if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
+    && { python3 -m venv /opt/venv || { apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv && python3 -m venv /opt/venv; }; } \
+    && /opt/venv/bin/pip install -q -r /opt/conch/requirements/server.txt -r /opt/conch/requirements/builder.txt \
+    && useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin conch && install -d -o conch -g conch /engines /weights
+WORKDIR /opt/conch
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+COPY . .
+USER 10001:10001
+CMD ["python3", "-m", "scripts.guard", "--help"]
+
+FROM trtllm AS trtllm-builder
+CMD ["python3", "-m", "scripts.deploy"]

@@ -1,0 +1,50 @@
+"""The builder's work in Docker: engines of MODEL_ID, then deployment.json and nginx's configuration, all into the engines volume.
+
+Reads the environment that compose.yaml gives it (.env.example explains the variables).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from build.__main__ import main as build
+from build.catalog import CatalogError, load_catalog, select
+from build.plan import IN_DOCKER, make_plan
+
+from .render import Gate, NginxValues, write_nginx
+
+
+def deploy(engines: Path) -> None:
+    """Write engines/deployment, from which every other container starts.
+
+    Raises:
+        CatalogError: fewer instances than models, or a limit that nginx would not understand.
+    """
+    get = os.environ.get
+    models = select(load_catalog(), get("MODEL_ID", ""))
+    bundles = [engines / model.id / get("TARGET", "trtllm") for model in models]
+    plan = make_plan(models, int(get("INSTANCES") or 1), bundles, sorted(os.sched_getaffinity(0)), IN_DOCKER)
+    gate = Gate(keys=bool(get("API_KEYS")), rate=get("RATE_LIMIT", ""), burst=int(get("RATE_BURST") or 20))
+    values = NginxValues(run="/run/conch", conf="/run/conch", listen="0.0.0.0", port=8080, kserve=8000, grpc=8001, internal=8081, max_body=get("MAX_BODY") or "110m")
+    folder = engines / "deployment"
+    write_nginx(folder, values, gate, plan)
+    plan.save(folder / "deployment.json")
+
+
+def main() -> int:
+    """Exit status 0, or 1 with one sentence."""
+    status = build(["engines"])
+    if status:
+        return status
+    try:
+        deploy(Path(os.environ.get("ENGINES_DIR", "/engines")))
+    except (CatalogError, ValueError) as error:
+        print(f"conch: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""What this machine has, and the .env that follows from it, each line with its reason."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MOST = 4  # services in compose.yaml
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One row of nvidia-smi; memory in MiB."""
+
+    index: int
+    name: str
+    memory: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of .env and why."""
+
+    name: str
+    value: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"# {self.reason}\n{self.name}={self.value}\n"
+
+
+def _ask(*arguments: str) -> str:
+    return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def gpus() -> list[Gpu]:
+    """The GPUs that nvidia-smi lists; none without it."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    try:
+        rows = _ask("--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits").splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return [Gpu(int(index), name.strip(), int(memory)) for index, name, memory in (row.split(",") for row in rows)]
+
+
+def links(count: int) -> set[tuple[int, int]]:
+    """Pairs of GPUs joined by NVLink."""
+    return parse_topology(_ask("topo", "-m")) if count > 1 else set()
+
+
+def parse_topology(text: str) -> set[tuple[int, int]]:
+    """Pairs (i, j), i < j, whose cell in the matrix of `nvidia-smi topo -m` says NV1, NV2, …"""
+    pairs = set()
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
+        cells = line.split()
+        if cells and re.fullmatch(r"GPU\d+", cells[0]):
+            i = int(cells[0][3:])
+            pairs |= {(i, j) for j, cell in enumerate(cells[1:]) if j > i and re.fullmatch(r"NV\d+", cell)}
+    return pairs
+
+
+def pair_up(count: int, linked: set[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Disjoint pairs, NVLink's first, the rest in order."""
+    free, pairs = list(range(count)), list[tuple[int, int]]()
+    while len(free) > 1:
+        first = free[0]
+        second = next((j for j in free[1:] if (first, j) in linked), free[1])
+        pairs.append((first, second))
+        free = [i for i in free if i not in (first, second)]
+    return pairs
+
+
+def propose(found: Sequence[Gpu], linked: set[tuple[int, int]], cpus: int, tp_size: int = 1) -> list[Line]:
+    """The lines of .env for this machine.
+
+    Raises:
+        ValueError: `tp_size` is neither 1 nor 2, or asks for more GPUs than there are.
+    """
+    if not found:
+        count = min(2, cpus)
+        return [
+            Line("TARGET", "openvino", "nvidia-smi finds no GPU: OpenVINO engines on the CPU"),
+            Line("COMPOSE_FILE", "compose.yaml:docker/compose.openvino.yaml", "the override that reserves no GPU"),
+            *_instances(count, f"{cpus} CPUs, shared out among the instances"),
+        ]
+    if tp_size not in (1, 2):
+        raise ValueError(f"TP_SIZE={tp_size}: instances get one GPU or a pair; choose 1 or 2")
+    sets = [(gpu.index,) for gpu in found] if tp_size == 1 else pair_up(len(found), linked)
+    if not sets:
+        raise ValueError(f"TP_SIZE=2 needs two GPUs, this machine has {len(found)}")
+    lines = [Line("TARGET", "trtllm", f"{len(found)} × {found[0].name}, {found[0].memory} MiB each: TensorRT-LLM engines")]
+    lines += _instances(min(len(sets), MOST), f"one instance for each {'GPU' if tp_size == 1 else 'pair of GPUs'}, {MOST} at most")
+    for i, own in enumerate(sets[:MOST]):
+        how = "NVLink joins them" if tuple(own) in linked else "no NVLink between them" if len(own) > 1 else found[own[0]].name
+        lines.append(Line(f"TRITON_{i}_GPUS", ",".join(map(str, own)), how))
+    return lines
+
+
+def _instances(count: int, reason: str) -> list[Line]:
+    profile = [Line("COMPOSE_PROFILES", f"instances-{count}", "switches triton-1 and further ones on")] if count > 1 else []
+    return [Line("INSTANCES", str(count), reason), *profile]
+
+
+def this_machine(tp_size: int = 1) -> list[Line]:
+    """The proposal for the machine that runs this."""
+    found = gpus()
+    return propose(found, links(len(found)) if found else set(), len(os.sched_getaffinity(0)), tp_size)

@@ -1,0 +1,129 @@
+"""Conch in Docker: `python -m scripts.stack hardware | up | restart | down | bundle FILE | unbundle FILE`.
+
+What is said here about files and variables holds for plain `docker compose` too; compose.yaml and .env.example explain them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from python_on_whales import DockerClient
+from python_on_whales.exceptions import DockerException
+
+from build.catalog import ROOT
+from build.plan import Instance, Plan
+
+from . import airgap, hardware
+from .restart import restart_all
+
+ENV = ROOT / ".env"
+READY_SECONDS = 300.0
+RELOAD = 'printf %s "$1" > /run/conch/pools.partial && mv /run/conch/pools.partial /run/conch/pools.conf && nginx -c /run/conch/nginx.conf -e stderr -s reload'
+
+
+def settings() -> dict[str, str]:
+    """.env overlaid with the environment, as Compose sees them."""
+    lines = ENV.read_text("utf-8").splitlines() if ENV.exists() else []
+    pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    return {**{name.strip(): value.strip() for name, value in pairs}, **{name: value for name, value in os.environ.items() if value}}
+
+
+def compose_files(values: dict[str, str]) -> list[Path]:
+    """What COMPOSE_FILE says, or what TARGET needs."""
+    if named := values.get("COMPOSE_FILE"):
+        return [ROOT / name for name in named.split(os.pathsep)]
+    override = [ROOT / "docker" / "compose.openvino.yaml"] if values.get("TARGET") == "openvino" else []
+    return [ROOT / "compose.yaml", *override]
+
+
+def client() -> DockerClient:
+    """Compose on this folder's project."""
+    values = settings()
+    profiles = [name for name in values.get("COMPOSE_PROFILES", "").split(",") if name]
+    return DockerClient(compose_files=[str(path) for path in compose_files(values)], compose_profiles=profiles, compose_project_directory=str(ROOT))
+
+
+def write_env(lines: list[hardware.Line]) -> None:
+    """Print the proposal; write it if there is no .env. A variable that is set in the environment keeps its value."""
+    text = "\n".join(str(line) for line in lines)
+    print(text)
+    if ENV.exists():
+        print(f"conch: {ENV} exists and stays as it is")
+    else:
+        ENV.write_text(text, "utf-8")
+        print(f"conch: wrote {ENV}; .env.example explains every variable")
+
+
+def up(docker: DockerClient) -> None:
+    """Build images, build engines, start, and wait until the public door answers."""
+    docker.compose.build()
+    docker.compose.up(detach=True, wait=True)
+    print(f"conch: ready on http://{settings().get('BIND', '127.0.0.1')}:{settings().get('PORT', '8080')}")
+
+
+@dataclass(frozen=True)
+class Compose:
+    """The restart's view of a Compose project."""
+
+    docker: DockerClient
+
+    def _run(self, service: str, *command: str) -> str:
+        return self.docker.compose.execute(service, list(command), tty=False) or ""
+
+    def plan(self) -> Plan:
+        """The plan that nginx was started with."""
+        return Plan.parse(self._run("nginx", "cat", "/engines/deployment/deployment.json"))
+
+    def route(self, pools_conf: str) -> None:
+        """Replace pools.conf in nginx's own memory file system; a restarted nginx takes the volume's again."""
+        self._run("nginx", "sh", "-c", RELOAD, "sh", pools_conf)
+
+    def wait_idle(self, instance: Instance) -> None:
+        """Asked inside the container: metrics are not reachable from outside."""
+        self._run(instance.name, "python3", "-m", "scripts.idle", f"http://127.0.0.1:{instance.metrics}")
+
+    def restart(self, instance: Instance) -> None:
+        """Within the service's grace period."""
+        self.docker.compose.restart([instance.name])
+
+    def wait_answers(self, instance: Instance) -> None:
+        """The guard's own sign: it has seen a real inference succeed."""
+        seconds = f"n=0; until test -e /tmp/healthy; do n=$((n+1)); [ $n -lt {READY_SECONDS:.0f} ] || exit 1; sleep 1; done"
+        self._run(instance.name, "sh", "-c", seconds)
+
+
+def act(command: str, file: Path | None, tp_size: int) -> None:
+    """One command of the command line."""
+    if command in ("hardware", "up"):
+        write_env(hardware.this_machine(tp_size))
+    if command == "up":
+        up(client())
+    elif command == "restart":
+        restart_all(Compose(client()))
+    elif command == "down":
+        client().compose.down()
+    elif command in ("bundle", "unbundle"):
+        assert file is not None
+        getattr(airgap, command)(client(), compose_files(settings()), file)
+
+
+def main() -> int:
+    """Exit status 0, or 1 with one sentence."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=["hardware", "up", "restart", "down", "bundle", "unbundle"])
+    parser.add_argument("file", nargs="?", type=Path, default=Path("conch-bundle.tar"), help="archive of bundle and unbundle")
+    arguments = parser.parse_args()
+    try:
+        act(arguments.command, arguments.file, int(settings().get("TP_SIZE", "1")))
+    except (DockerException, airgap.Damaged, ValueError, OSError) as error:
+        print(f"conch: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""The stack of compose.yaml on a real Docker engine, CPU set, two instances, under a project name and ports of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+import httpx
+import pytest
+from docker.models.containers import Container
+
+from build.catalog import ROOT
+from tests.stack.conftest import Stack, recordings
+
+__all__ = ["recordings"]  # a fixture of the stack tests
+
+HERE = Path(__file__).parent
+PROJECT = "conch-test"
+PORT = 9780
+FILES = [ROOT / "compose.yaml", ROOT / "docker" / "compose.openvino.yaml", HERE / "bare.yaml"]
+WHEELS = ROOT / ".conch" / "wheels"
+VARIABLES = {
+    "COMPOSE_PROJECT_NAME": PROJECT, "COMPOSE_FILE": os.pathsep.join(map(str, FILES)), "COMPOSE_PROFILES": "instances-2", "COMPOSE_DISABLE_ENV_FILE": "1",
+    "INSTANCES": "2", "MODEL_ID": "mini-whisper", "TARGET": "openvino", "CONCH_VERSION": "test", "TEST_WHEELS": str(WHEELS), "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
+    "PORT": str(PORT), "KSERVE_HTTP_PORT": str(PORT - 80), "KSERVE_GRPC_PORT": str(PORT - 79), "TRITON_MEMORY": "4g", "BUILDER_MEMORY": "8g",
+}  # fmt: skip
+
+
+def compose(*arguments: str, seconds: float = 600, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Plain `docker compose`, as a user types it."""
+    environment = {**os.environ, **variables}
+    done = subprocess.run(["docker", "compose", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+    assert done.returncode == 0 or not check, done.stdout[-2000:] + done.stderr[-4000:]
+    return done
+
+
+def conch(*arguments: str, seconds: float = 600, **variables: str) -> str:
+    """`python -m scripts.stack …`, what the Makefile runs."""
+    command = [sys.executable, "-m", "scripts.stack", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=seconds, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The Docker engine's own view of the project."""
+
+    client: docker.DockerClient
+
+    def container(self, service: str, project: str = PROJECT) -> Container:
+        """The newest container of a service, running or not."""
+        labels = [f"com.docker.compose.project={project}", f"com.docker.compose.service={service}", "com.docker.compose.oneoff=False"]
+        found = self.client.containers.list(all=True, filters={"label": labels})
+        assert found, f"no container of {service}"
+        return max(found, key=lambda container: str(container.attrs["Created"]))
+
+    def wait_healthy(self, service: str, seconds: float) -> float:
+        """Seconds until the service's health check succeeds."""
+        started = time.monotonic()
+        while self.container(service).attrs["State"].get("Health", {}).get("Status") != "healthy":
+            assert time.monotonic() - started < seconds, f"{service} is not healthy within {seconds} s"
+            time.sleep(0.2)
+        return time.monotonic() - started
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """The docker SDK's client."""
+    client = docker.from_env(timeout=120)
+    yield Engine(client)
+    client.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def variables() -> None:
+    """What every `docker compose` of this session sees. The session's own process, so nothing has to be put back."""
+    os.environ.update(VARIABLES)
+
+
+@pytest.fixture(scope="session")
+def docker_compose_file() -> list[str]:
+    return [str(path) for path in FILES]
+
+
+@pytest.fixture(scope="session")
+def docker_compose_project_name() -> str:
+    return PROJECT
+
+
+@pytest.fixture(scope="session")
+def docker_setup(variables: None) -> list[str]:
+    """pytest-docker's default with time for building; a leftover of a session that was killed is removed first."""
+    subprocess.run([str(HERE / "base_images"), str(ROOT / ".conch" / "rootfs")], check=True)
+    if not any(WHEELS.glob("torch-*")):
+        # Where the package index has a CPU build of torch, the image gets the same one.
+        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(WHEELS), "torch==2.13.0"], check=True)
+    return ["down -v --remove-orphans", "build -q", "up --wait --no-build"]
+
+
+@pytest.fixture(scope="session")
+def docker_cleanup() -> list[str]:
+    return ["down -v --remove-orphans"]
+
+
+@pytest.fixture(scope="session")
+def stack(docker_services: object) -> Stack:
+    """The same doors as in process mode."""
+    return Stack(f"http://127.0.0.1:{PORT}", f"http://127.0.0.1:{PORT - 80}", f"127.0.0.1:{PORT - 79}", None)
+
+
+def wait_ready(stack: Stack, seconds: float) -> float:
+    """Seconds until the public door says that everything answers."""
+    started = time.monotonic()
+    while True:
+        try:
+            if httpx.get(f"{stack.url}/health/ready", timeout=30).status_code == 200:
+                return time.monotonic() - started
+        except httpx.HTTPError:
+            pass
+        assert time.monotonic() - started < seconds, compose("ps", "-a").stdout
+        time.sleep(0.2)

@@ -1,0 +1,121 @@
+"""compose.yaml as an object: what every combination of files and profiles would start."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from typing import Any
+
+import pytest
+
+from build.catalog import ROOT
+
+BASE = ["compose.yaml"]
+CPU = ["compose.yaml", "docker/compose.openvino.yaml"]
+PROFILES = ["", "instances-2", "instances-3", "instances-4"]
+COMBINATIONS = [(files, profile) for files in (BASE, CPU) for profile in PROFILES]
+
+Services = dict[str, dict[str, Any]]
+
+
+def config(files: list[str], profile: str, **variables: str) -> dict[str, Any]:
+    """`docker compose config` as JSON, untouched by the environment and .env of whoever runs the test."""
+    command = ["docker", "compose", "--env-file", "/dev/null", *(part for file in files for part in ("-f", file)), "config", "--format", "json"]
+    environment = {"PATH": os.environ["PATH"], "COMPOSE_PROFILES": profile, **variables}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    parsed: dict[str, Any] = json.loads(done.stdout)
+    return parsed
+
+
+@pytest.fixture(params=COMBINATIONS, ids=lambda pair: f"{'cpu' if len(pair[0]) > 1 else 'gpu'}-{pair[1] or 'plain'}")
+def services(request: pytest.FixtureRequest) -> Services:
+    found: Services = config(*request.param)["services"]
+    return found
+
+
+def test_every_container_is_hardened(services: Services) -> None:
+    """Nobody runs as root, writes to the image, keeps a capability or gains one; logs are bounded."""
+    for name, service in services.items():
+        assert service["user"].split(":")[0] not in ("", "0", "root"), name
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert "cap_add" not in service, name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert not service.get("privileged"), name
+        assert service["tmpfs"], name
+        assert service["logging"]["options"]["max-size"], name
+        assert service["deploy"]["resources"]["limits"]["memory"], name
+
+
+def test_only_nginx_is_reachable(services: Services) -> None:
+    """Only nginx publishes ports, on the loopback address; what serves has no way out."""
+    for name, service in services.items():
+        if name != "nginx":
+            assert "ports" not in service, name
+            assert "outer" not in service["networks"], name
+    assert {port["host_ip"] for port in services["nginx"]["ports"]} == {"127.0.0.1"}
+    assert list(services["builder"]["networks"]) == ["egress"]
+    assert config(BASE, "")["networks"]["inner"]["internal"] is True
+
+
+def test_every_image_has_a_tag(services: Services) -> None:
+    """Nothing floats."""
+    for name, service in services.items():
+        assert re.fullmatch(r"[\w./-]+:[\w.-]+", service["image"]), name
+        assert not service["image"].endswith(":latest"), name
+
+
+def test_every_one_shot_is_adopted(services: Services) -> None:
+    """`up --wait` accepts a container that has exited only if somebody waits for its success."""
+    waited_for = {(other, rule["condition"]) for service in services.values() for other, rule in service.get("depends_on", {}).items()}
+    for name, service in services.items():
+        if service["restart"] == "no":
+            assert (name, "service_completed_successfully") in waited_for
+        else:
+            assert service["healthcheck"]["test"], name
+            assert service["stop_grace_period"] if name != "builder" else True
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_gpus_are_disjoint(profile: str) -> None:
+    """Each instance sees GPUs of its own; pairs work as well."""
+    count = int(profile[-1:] or 1)
+    pairs = {f"TRITON_{i}_GPUS": f"{2 * i},{2 * i + 1}" for i in range(4)}
+    for variables in ({}, pairs):
+        found = config(BASE, profile, **variables)["services"]
+        seen = [found[f"triton-{i}"]["environment"]["CUDA_VISIBLE_DEVICES"].split(",") for i in range(count)]
+        assert f"triton-{count}" not in found
+        assert len({gpu for own in seen for gpu in own}) == sum(map(len, seen))
+        assert all(found[f"triton-{i}"]["deploy"]["resources"]["reservations"]["devices"] for i in range(count))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_cpu_needs_no_device(profile: str) -> None:
+    """The override leaves no reservation that a machine without GPUs would refuse, and changes nothing else."""
+    gpu, cpu = (config(files, profile, TARGET="openvino")["services"] for files in (BASE, CPU))
+    for service in cpu.values():
+        assert not service["deploy"]["resources"].get("reservations", {}).get("devices")
+    for service in (*gpu.values(), *cpu.values()):
+        service["deploy"]["resources"].pop("reservations", None)
+    assert {name: s for name, s in cpu.items() if name in gpu} == gpu
+
+
+def test_one_place_for_the_image_of_nvidia() -> None:
+    """The pinned tag stands once in the repository's packaging."""
+    files = [*ROOT.glob("docker/*"), ROOT / "compose.yaml", ROOT / ".env.example"]
+    text = "".join(path.read_text("utf-8") for path in files if path.is_file())
+    assert text.count("25.07-trtllm-python-py3") == 1
+
+
+def test_every_variable_is_documented() -> None:
+    """.env.example names exactly the variables of the compose files, with their defaults."""
+    text = "".join((ROOT / file).read_text("utf-8") for file in CPU)
+    used = dict(re.findall(r"\$\{([A-Z0-9_]+):-([^}]*)\}", text))
+    used |= {name: used.get(name, "") for name in re.findall(r"\$\{([A-Z0-9_]+):\+", text)}
+    used["API_KEYS_FILE"] = ""  # its default is /dev/null, an empty file
+    rows = dict(line.split("=", 1) for line in (ROOT / ".env.example").read_text("utf-8").splitlines() if line and not line.startswith("#"))
+    composes_own = {"COMPOSE_FILE": "compose.yaml", "COMPOSE_PROFILES": ""}
+    assert rows == used | composes_own

@@ -1,0 +1,285 @@
+"""What an operator does to the stack, and what happens to it by itself, while it is used."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import tritonclient.grpc as grpc
+
+from build.catalog import ROOT
+from tests.stack.clients import RECORDINGS, Load, grpc_inputs, wave
+from tests.stack.conftest import Stack
+from tests.stack.test_faults import transcribe
+
+from .conftest import FILES, PORT, PROJECT, Engine, compose, conch, wait_ready
+
+ORDER = (RECORDINGS / "order.wav").read_bytes()
+
+
+def form(**fields: str) -> dict[str, object]:
+    """Arguments of an httpx call that transcribes the shortest recording."""
+    return {"files": {"file": ("order.wav", ORDER)}, "data": {"model": "mini-whisper", "language": "en", **fields}, "timeout": 60}
+
+
+def test_containers_are_what_the_files_say(stack: Stack, engine: Engine) -> None:
+    """Seen from inside: no root, no capability, nothing to write but the memory file systems, no way out."""
+    for service in ("triton-0", "triton-1", "gateway", "nginx"):
+        container = engine.container(service)
+        status = container.exec_run(["cat", "/proc/1/status"]).output.decode()
+        assert "CapEff:\t0000000000000000" in status, service
+        assert "NoNewPrivs:\t1" in status, service
+        assert container.exec_run(["sh", "-c", "id -u"]).output.decode().strip() not in ("", "0"), service
+        assert container.exec_run(["touch", "/opt/written"]).exit_code != 0, service
+        assert container.exec_run(["touch", "/engines/written"]).exit_code != 0, service
+    outside = "import socket; socket.create_connection(('1.1.1.1', 53), 3)"
+    for service in ("triton-0", "gateway"):
+        assert engine.container(service).exec_run(["python3", "-c", outside]).exit_code != 0, service
+
+
+def test_images_stay_small(stack: Stack, engine: Engine, record_property: pytest.RecordProperty) -> None:
+    """The serving image has no torch in it and at most 1.3 GB, the gateway's at most 300 MB; both say what they are."""
+    for service, most in (("triton-0", 1300), ("gateway", 300)):
+        image = engine.container(service).image
+        size = image.attrs["Size"] / 1e6
+        record_property(f"{service}_image_mb", round(size))
+        print(f"{service}: {size:.0f} MB")
+        assert size <= most, service
+        assert image.labels["org.opencontainers.image.title"].startswith("conch")
+    assert engine.container("triton-0").exec_run(["python3", "-c", "import torch"]).exit_code != 0
+
+
+def test_a_second_up_does_nothing(stack: Stack, engine: Engine) -> None:
+    """No build step, no new container but the builder's run, ready in seconds."""
+    before = {service: engine.container(service).id for service in ("triton-0", "triton-1", "gateway", "nginx")}
+    started = time.monotonic()
+    compose("up", "--wait", "--no-build")
+    assert time.monotonic() - started < 20
+    assert before == {service: engine.container(service).id for service in before}
+    log = engine.container("builder").logs().decode()
+    assert log.count("unchanged") > log.count("built "), log
+    compose("down")
+    started = time.monotonic()
+    compose("up", "--wait", "--no-build")
+    print(f"up from existing volumes: {time.monotonic() - started:.1f} s")
+    assert time.monotonic() - started < 30
+
+
+def test_chunked_and_oversized_bodies(stack: Stack) -> None:
+    """A body without a length is taken as it is; one above the limit is a 413 in OpenAI's shape, chunked or not."""
+    boundary = b"--x\r\n"
+    fields = boundary + b'Content-Disposition: form-data; name="model"\r\n\r\nmini-whisper\r\n' + boundary
+    head = fields + b'Content-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+
+    def pieces(body: bytes, times: int = 1) -> Iterator[bytes]:
+        yield head
+        for _ in range(times):
+            yield body
+        yield b"\r\n--x--\r\n"
+
+    url = f"{stack.url}/v1/audio/transcriptions"
+    assert httpx.post(url, content=pieces(ORDER), headers=headers, timeout=60).status_code == 200
+    too_large = httpx.post(url, content=pieces(b"0" * 1_000_000, 120), headers=headers, timeout=60)
+    assert too_large.status_code == 413
+    assert too_large.json()["error"]["param"] == "file"
+
+
+def test_a_killed_triton_loses_no_request(stack: Stack, engine: Engine) -> None:
+    """`docker kill` under load: nothing fails, and Docker starts the container again.
+
+    Docker does not restart what `docker kill` ends, since it was asked for; the guard's end by itself is what its policy restarts.
+    """
+    with Load(lambda: transcribe(stack), clients=6) as load:
+        load.wait_for(30, 60)
+        engine.container("triton-0").kill()
+        load.wait_for(load.done + 60, 120)
+        engine.container("triton-0").start()
+        engine.wait_healthy("triton-0", 90)
+        load.wait_for(load.done + 30, 60)
+    assert load.failed == []
+
+
+def test_a_dying_server_is_restarted(stack: Stack, engine: Engine) -> None:
+    """SIGKILL on tritonserver inside its container: the guard ends, Docker's policy starts the container again, nobody notices."""
+    container = engine.container("triton-1")
+    before = container.attrs["RestartCount"]
+    with Load(lambda: transcribe(stack), clients=4) as load:
+        load.wait_for(20, 60)
+        kill = "import os, glob; [os.kill(int(p.split('/')[2]), 9) for p in glob.glob('/proc/[0-9]*/comm') if open(p).read() == 'tritonserver\\n']"
+        container.exec_run(["python3", "-c", kill])
+        load.wait_for(load.done + 40, 120)
+        deadline = time.monotonic() + 60
+        while engine.container("triton-1").attrs["RestartCount"] == before:
+            assert time.monotonic() < deadline, "not restarted"
+            time.sleep(0.2)
+        engine.wait_healthy("triton-1", 60)
+    assert load.failed == []
+
+
+def test_a_planned_restart_loses_nothing(stack: Stack, engine: Engine) -> None:
+    """The instances one by one, over HTTP and gRPC, by the script that process mode uses."""
+    client, inputs = grpc.InferenceServerClient(stack.grpc), grpc_inputs(wave("order.wav"))
+    before = [engine.container(name).attrs["State"]["StartedAt"] for name in ("triton-0", "triton-1")]
+    with Load(lambda: transcribe(stack), clients=3) as load, Load(lambda: client.infer("whisper_bls", inputs, client_timeout=60) and None, clients=3) as raw:
+        load.wait_for(10, 60)
+        conch("restart")
+        load.wait_for(load.done + 10, 60)
+    assert load.failed == []
+    assert raw.failed == []
+    assert not set(before) & {engine.container(name).attrs["State"]["StartedAt"] for name in ("triton-0", "triton-1")}
+
+
+def test_a_recreated_container_is_found(stack: Stack, engine: Engine) -> None:
+    """A new container under the same name gets its share again, whatever its address is."""
+    compose("up", "--wait", "--no-build", "--no-deps", "--force-recreate", "triton-0")
+    assert httpx.post(f"{stack.url}/v1/audio/transcriptions", **form()).status_code == 200
+    deadline = time.monotonic() + 30
+    while httpx.get(f"{stack.kserve}/instances/0/v2/health/ready", timeout=10).status_code != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_two_gateways(stack: Stack, engine: Engine) -> None:
+    """`--scale gateway=2`: both answer."""
+    compose("up", "--wait", "--no-build", "--no-recreate", "--scale", "gateway=2")
+    try:
+        labels = [f"com.docker.compose.project={PROJECT}", "com.docker.compose.service=gateway"]
+        gateways = engine.client.containers.list(filters={"label": labels})
+        assert len(gateways) == 2
+        deadline = time.monotonic() + 30
+        while not all('"path": "/v1/models"' in gateway.logs().decode() for gateway in gateways):
+            assert httpx.get(f"{stack.url}/v1/models", timeout=10).status_code == 200
+            assert time.monotonic() < deadline, "one gateway never got a request"
+            time.sleep(0.05)
+    finally:
+        compose("up", "--wait", "--no-build", "--no-recreate", "--scale", "gateway=1")
+
+
+def test_down_drains(stack: Stack) -> None:
+    """A request that is in flight when `down` comes gets its answer, and the stack is gone within its grace periods."""
+    answers: list[httpx.Response] = []
+    with (RECORDINGS / "largo.flac").open("rb") as file:
+        body = file.read()
+
+    def long_request() -> None:
+        answers.append(httpx.post(f"{stack.url}/v1/audio/transcriptions", files={"file": body}, data={"model": "mini-whisper"}, timeout=120))
+
+    thread = threading.Thread(target=long_request)
+    thread.start()
+    time.sleep(1.0)  # uploaded, not yet answered
+    assert thread.is_alive()
+    started = time.monotonic()
+    compose("down")
+    assert time.monotonic() - started < 80
+    thread.join(10)
+    try:
+        assert [answer.status_code for answer in answers] == [200]
+    finally:
+        compose("up", "--wait", "--no-build")
+
+
+def test_a_killed_builder_is_followed_by_a_whole_one(stack: Stack, engine: Engine) -> None:
+    """`docker kill` half-way through a build: nothing half is served, and `up` finishes the work."""
+    compose("down", "-v")
+    up = subprocess.Popen(["docker", "compose", "up", "--wait", "--no-build"], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            builder = engine.container("builder")
+            if b"fetching" in builder.logs() and builder.status == "running":
+                break
+        except AssertionError:
+            pass
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(2)
+    builder.kill()
+    assert up.wait(60) != 0
+    compose("up", "--wait", "--no-build")
+    assert httpx.post(f"{stack.url}/v1/audio/transcriptions", **form()).status_code == 200
+
+
+def test_without_any_network(stack: Stack) -> None:
+    """What is in the volumes is served while the builder has no network at all."""
+    compose("down")
+    files = [part for path in (*FILES, ROOT / "docker" / "compose.airgap.yaml") for part in ("-f", str(path))]
+    try:
+        compose(*files, "up", "--wait", "--no-build")
+        assert httpx.post(f"{stack.url}/v1/audio/transcriptions", **form()).status_code == 200
+    finally:
+        compose("down")
+        compose("up", "--wait", "--no-build")
+
+
+@pytest.fixture
+def guarded(stack: Stack, tmp_path: Path) -> Iterator[str]:
+    """The stack with two keys and a rate limit; one of the keys."""
+    keys = tmp_path / "keys"
+    keys.write_text("# staff\nfirst-key\n\nsecond-key\n", "utf-8")
+    keys.chmod(0o644)
+    compose("up", "--wait", "--no-build", API_KEYS_FILE=str(keys), RATE_LIMIT="60r/m", RATE_BURST="10")
+    yield "second-key"
+    compose("up", "--wait", "--no-build")
+
+
+def test_keys_and_limits(stack: Stack, guarded: str) -> None:
+    """Every door asks for a key; above the rate there is a 429 that says when to come back; health stays open."""
+    url = f"{stack.url}/v1/models"
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {guarded}"}):
+        answer = httpx.get(url, headers=headers)
+        assert answer.status_code == 401
+        assert answer.json()["error"]["code"] == "invalid_api_key"
+        assert httpx.get(f"{stack.kserve}/v2", headers=headers).status_code == 401
+        assert httpx.get(f"{stack.url}/v2", headers=headers).status_code == 401
+    good = {"authorization": f"Bearer {guarded}"}
+    assert httpx.get(url, headers=good).status_code == 200
+    assert httpx.get(f"{stack.kserve}/v2", headers=good).status_code == 200
+    client = grpc.InferenceServerClient(stack.grpc)
+    assert client.is_server_live(headers=good)
+    with pytest.raises(grpc.InferenceServerException, match="UNAUTHENTICATED"):
+        client.get_server_metadata()
+    answers = [httpx.get(url, headers=good) for _ in range(30)]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert refused
+    assert refused[0].json()["error"]["code"] == "rate_limit_exceeded"
+    assert int(refused[0].headers["retry-after"]) >= 1
+    assert httpx.get(url, headers={"authorization": "Bearer first-key"}).status_code == 200, "another key has a budget of its own"
+    assert all(httpx.get(f"{stack.url}/health/ready").status_code == 200 for _ in range(15))
+
+
+def test_airgap_archive(stack: Stack, engine: Engine, tmp_path: Path) -> None:
+    """bundle writes one archive; unbundle brings it up under another name with the same words; a damaged archive is refused."""
+    archive = tmp_path / "conch.tar"
+    conch("bundle", str(archive))
+    with tarfile.open(archive) as tar:
+        names = tar.getnames()
+    assert {"SHA256SUMS", "images.tar", "volumes.tar", "compose/compose.yaml"} <= set(names)
+    other = {"COMPOSE_PROJECT_NAME": f"{PROJECT}-gap", "PORT": "9880", "KSERVE_HTTP_PORT": "9800", "KSERVE_GRPC_PORT": "9801"}
+    compose("stop")
+    try:
+        conch("unbundle", str(archive), **other)
+        answer = httpx.post("http://127.0.0.1:9880/v1/audio/transcriptions", **form())
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["text"] == json.loads((RECORDINGS / "recordings.json").read_text("utf-8"))[0]["text"]
+    finally:
+        compose("down", "-v", **other)
+        compose("up", "--wait", "--no-build")
+    content = bytearray(archive.read_bytes())
+    content[len(content) // 2] ^= 1
+    archive.write_bytes(content)
+    with pytest.raises(AssertionError, match="damaged"):
+        conch("unbundle", str(archive), **other)
+
+
+def test_ready_after_everything(stack: Stack) -> None:
+    """After all of the above the stack is as it was."""
+    assert wait_ready(stack, 60) < 60
+    assert int(stack.url.rsplit(":", 1)[1]) == PORT

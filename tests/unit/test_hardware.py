@@ -1,0 +1,67 @@
+"""What `make up` proposes for a machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.hardware import Gpu, Line, pair_up, parse_topology, propose
+
+TOPOLOGY = """\
+\x1b[4m\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
+GPU0\t X \tSYS\tNV4\tSYS\t0-15\t0\t\tN/A
+GPU1\tSYS\t X \tSYS\tNV4\t0-15\t0\t\tN/A
+GPU2\tNV4\tSYS\t X \tSYS\t16-31\t1\t\tN/A
+GPU3\tSYS\tNV4\tSYS\t X \t16-31\t1\t\tN/A
+
+Legend:
+  X    = Self
+  NV#  = Connection traversing a bonded set of # NVLinks
+"""
+FOUR = [Gpu(i, "NVIDIA A100-SXM4-80GB", 81920) for i in range(4)]
+
+
+def values(lines: list[Line]) -> dict[str, str]:
+    return {line.name: line.value for line in lines}
+
+
+def test_topology_is_read() -> None:
+    """NVLink cells of nvidia-smi's matrix become pairs."""
+    assert parse_topology(TOPOLOGY) == {(0, 2), (1, 3)}
+
+
+def test_pairs_follow_nvlink() -> None:
+    """GPUs that NVLink joins serve together; what is left is paired in order."""
+    assert pair_up(4, {(0, 2), (1, 3)}) == [(0, 2), (1, 3)]
+    assert pair_up(5, set()) == [(0, 1), (2, 3)]
+
+
+def test_one_gpu_is_one_instance() -> None:
+    """No profile is switched on."""
+    assert values(propose(FOUR[:1], set(), 8)) == {"TARGET": "trtllm", "INSTANCES": "1", "TRITON_0_GPUS": "0"}
+
+
+def test_pairs_of_gpus() -> None:
+    """Tensor parallelism of two: two instances on NVLink pairs."""
+    found = values(propose(FOUR, parse_topology(TOPOLOGY), 32, tp_size=2))
+    assert (found["INSTANCES"], found["COMPOSE_PROFILES"], found["TRITON_0_GPUS"], found["TRITON_1_GPUS"]) == ("2", "instances-2", "0,2", "1,3")
+
+
+def test_eight_gpus_are_four_instances() -> None:
+    """The stack has four services for tritonservers."""
+    assert values(propose([Gpu(i, "H100", 81559) for i in range(8)], set(), 64))["INSTANCES"] == "4"
+
+
+def test_no_gpu_is_a_cpu_stack() -> None:
+    """OpenVINO, the override, two instances; every line has its reason."""
+    lines = propose([], set(), 2)
+    assert values(lines)["TARGET"] == "openvino"
+    assert values(lines)["COMPOSE_FILE"] == "compose.yaml:docker/compose.openvino.yaml"
+    assert all(line.reason and str(line).startswith("# ") for line in lines)
+
+
+def test_impossible_parallelism_is_refused() -> None:
+    """A pair needs two GPUs; three ways are not offered."""
+    with pytest.raises(ValueError, match="needs two GPUs"):
+        propose(FOUR[:1], set(), 8, tp_size=2)
+    with pytest.raises(ValueError, match="choose 1 or 2"):
+        propose(FOUR, set(), 8, tp_size=3)
