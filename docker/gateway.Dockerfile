@@ -7,22 +7,28 @@ FROM ${BASE} AS python
 # hadolint ignore=DL3008
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
     rm -f /etc/apt/apt.conf.d/docker-clean && apt-get update -qq \
-    && apt-get install -y -qq --no-install-recommends ca-certificates python3 >/dev/null \
+    && apt-get install -y -qq --no-install-recommends python3 >/dev/null \
+    && rm -rf /usr/lib/python3.11/pydoc_data /usr/lib/python3.11/test /usr/lib/python3.11/lib2to3 /var/lib/dpkg/*-old /var/cache/debconf/*-old /var/log/* \
     && useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin conch
 WORKDIR /opt/conch
-ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 CONCH_GATEWAY_PORT=8090
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 CONCH_GATEWAY_PORT=8090
 
 ################################################################################
 FROM python AS libraries
 # hadolint ignore=DL3008
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
-    apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv >/dev/null \
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends binutils ca-certificates python3-venv >/dev/null \
     && python3 -m venv /opt/venv
 COPY requirements/gateway.txt requirements/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt \
     if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
-    && pip install -q -r requirements/gateway.txt \
-    && pip uninstall -q -y pip setuptools
+    && pip install -q --no-compile -r requirements/gateway.txt && pip uninstall -q -y pip setuptools
+# Symbols, tests and build tools of the libraries stay behind; bytecode is kept for what the gateway imports, not for whole libraries.
+COPY build/__init__.py build/catalog.py build/plan.py build/
+COPY gateway gateway
+RUN find /opt/venv \( -name __pycache__ -o -name tests -o -path '*/numpy/f2py' -o -path '*/numpy/distutils' -o -path '*/tritonclient/grpc' -o -path '*/gevent/testing' -o -path '*/tritonclient/http/aio' -o -path '*/aiohttp' -o -name '*.pyi' -o -name '*.pxd' \) -prune -exec rm -r {} + \
+    && find /opt/venv -name '*.so' ! -path '*.libs/*' -exec strip --strip-unneeded {} + \
+    && python3 -c "import gateway.__main__"
 
 ################################################################################
 FROM python
@@ -30,7 +36,7 @@ LABEL org.opencontainers.image.title="conch gateway" \
       org.opencontainers.image.description="OpenAI's dialect in front of Triton" \
       org.opencontainers.image.version="0.1.0"
 COPY --from=libraries /opt/venv /opt/venv
-COPY build build
-COPY gateway gateway
+COPY --from=libraries /opt/conch /opt/conch
+ENV PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 CMD ["python3", "-m", "gateway"]
