@@ -124,7 +124,9 @@ def nginx_values(layout: Layout) -> NginxValues:
 
 
 def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.ConfigParser:
-    """One program for each process; nginx stops first and starts last."""
+    """One program for each process. They stop in the opposite order, each when it has finished: the gateway, nginx, which it needs for that,
+    the tritonservers.
+    """
     home = layout.home
     environment = {
         "CONCH_DEPLOYMENT": home / "deployment.json",
@@ -139,7 +141,7 @@ def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.
     commands = {
         instance.name: f"{python} -m scripts.guard --deployment {home}/deployment.json --instance {instance.index} --home {home}" for instance in plan.instances
     }
-    commands |= {"gateway": f"{python} -m gateway", "nginx": f"{nginx_binary()} -c {home}/nginx/nginx.conf -p {home} -e stderr"}
+    commands |= {"nginx": f"{nginx_binary()} -c {home}/nginx/nginx.conf -p {home} -e stderr", "gateway": f"{python} -m gateway"}
     for order, (name, command) in enumerate(commands.items()):
         config[f"program:{name}"] = {
             "command": command,
@@ -150,7 +152,7 @@ def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.
             "startsecs": "0" if name.startswith("triton") else "1",
             "startretries": "1000",
             "stopsignal": "QUIT" if name == "nginx" else "TERM",
-            "stopwaitsecs": "75" if name == "nginx" else "45",
+            "stopwaitsecs": "45" if name.startswith("triton") else "75",
             "redirect_stderr": "true",
             "stdout_logfile": str(home / f"logs/{name}.log"),
             "stdout_logfile_maxbytes": "50MB",

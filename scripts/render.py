@@ -61,7 +61,8 @@ OPEN = Gate()
 def _upstream(name: str, servers: Iterable[str], *, dynamic: bool) -> str:
     lines = "".join(f"    server {server}{' resolve' if dynamic else ''};\n" for server in servers)
     zone = f"    zone {name} 64k;\n" if dynamic else ""
-    return f"upstream {name} {{\n{zone}    least_conn;\n{lines}    keepalive 64;\n}}\n"
+    # An idle connection holds up a stopping tritonserver for its whole exit timeout (seen on 24.10): none is kept for long.
+    return f"upstream {name} {{\n{zone}    least_conn;\n{lines}    keepalive 64;\n    keepalive_timeout 4s;\n}}\n"
 
 
 def _server(host: str, port: int, *, down: bool) -> str:

@@ -22,7 +22,7 @@ from .restart import restart_all
 
 ENV = ROOT / ".env"
 READY_SECONDS = 300.0
-RELOAD = 'printf %s "$1" > /run/conch/pools.partial && mv /run/conch/pools.partial /run/conch/pools.conf && nginx -c /run/conch/nginx.conf -e stderr -s reload'
+RELOAD = 'printf %s "$1" > /tmp/conch/pools.partial && mv /tmp/conch/pools.partial /tmp/conch/pools.conf && nginx -c /tmp/conch/nginx.conf -e stderr -s reload'
 
 
 def settings() -> dict[str, str]:
