@@ -60,11 +60,11 @@ def test_sdk_verbose(sdk: openai.OpenAI, recordings: Rows) -> None:
         answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper", response_format="verbose_json")
     assert answer.language == "english"
     assert answer.duration == pytest.approx(row["seconds"], abs=0.1)
-    assert jiwer.wer(row["text"], answer.text) <= 0.25
+    assert answer.text == row["text"]
     assert len(answer.segments or []) == len(row["segments"])
     for segment, true in zip(answer.segments or [], row["segments"], strict=True):
-        assert segment.start == pytest.approx(true["start"], abs=0.5)
-        assert segment.end == pytest.approx(true["end"], abs=0.5)
+        assert segment.start == pytest.approx(true["start"], abs=0.2)
+        assert segment.end == pytest.approx(true["end"], abs=0.2)
         assert segment.avg_logprob <= 0
         assert 0 <= segment.no_speech_prob <= 1
 
@@ -73,7 +73,7 @@ def test_long_prompt_is_shortened_to_its_end(sdk: openai.OpenAI, recordings: Row
     """A prompt beyond the context is no error: as with OpenAI, its last tokens count."""
     with (RECORDINGS / "demo.flac").open("rb") as file:
         answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper", prompt="Hugo has ten keys. " * 300, language="en")
-    assert answer.usage is not None  # answered, not refused; the words are beyond the interim checkpoint
+    assert answer.text == recordings["demo.flac"]["text"]
 
 
 def test_long_recording_is_cut_at_pauses(sdk: openai.OpenAI, recordings: Rows) -> None:
@@ -83,8 +83,7 @@ def test_long_recording_is_cut_at_pauses(sdk: openai.OpenAI, recordings: Rows) -
     starts = [segment.start for segment in answer.segments or []]
     assert starts == sorted(starts)
     assert starts[-1] > 55
-    words, true = answer.text.split(), recordings["minute.wav"]["text"].split()
-    assert abs(len(words) - len(true)) <= 0.1 * len(true)
+    assert jiwer.wer(recordings["minute.wav"]["text"], answer.text) <= 0.05
 
 
 def test_grpc_through_nginx(stack: Stack, recordings: Rows) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from build.bundle import read_manifest
+from build.bundle import BuildError, Places, build, read_manifest
+from build.catalog import Model
 
 from .conftest import ROOT
 
@@ -81,3 +83,20 @@ def test_unknown_id_builds_nothing(tmp_path: Path) -> None:
     assert wrong.returncode == 1
     assert wrong.stderr.startswith("conch: MODEL_ID 'nope'")
     assert not (tmp_path / "engines").exists()
+
+
+def test_a_failing_step_says_what_and_where(tmp_path: Path) -> None:
+    """A damaged checkpoint: one sentence with the step, its last words and the log; nothing that could be served is left."""
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(ROOT / "miniatures" / "whisper", checkpoint)
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100_000])
+    model = Model(id="broken", family="whisper", source=f"file:{checkpoint}", licence="none")
+    with pytest.raises(BuildError, match="ended with 1") as error:
+        build(model, "openvino", Places(tmp_path / "weights", tmp_path / "engines"), note=lambda _: None)
+    log = tmp_path / "engines/broken/openvino.log"
+    assert "broken: step" in str(error.value)
+    assert "build.export.whisper" in str(error.value)
+    assert f"(log: {log})" in str(error.value)
+    assert "safetensor" in log.read_text().lower()
+    assert not (tmp_path / "engines/broken/openvino").exists()

@@ -1,0 +1,31 @@
+"""Who may use the API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.keys import allowed, load_keys
+
+
+def test_keys_are_lines_of_a_file(tmp_path: Path) -> None:
+    """Comments and blank lines do not count; no file or an empty one means no keys."""
+    file = tmp_path / "keys"
+    file.write_text("# staff\n one \n\ntwo\n", "utf-8")
+    assert load_keys(file) == (b"one", b"two")
+    assert load_keys(None) == load_keys(tmp_path / "missing") == load_keys(Path("/dev/null")) == ()
+
+
+@pytest.mark.parametrize("header", ["Bearer one", "bearer two", "Bearer  two "])
+def test_a_key_opens(header: str) -> None:
+    assert allowed((b"one", b"two"), header)
+
+
+@pytest.mark.parametrize("header", ["", "one", "Bearer", "Bearer ", "Bearer on", "Bearer onee", "Basic one", "Bearer \u00fc"])
+def test_anything_else_does_not(header: str) -> None:
+    assert not allowed((b"one", b"two"), header)
+
+
+def test_without_keys_everybody_may() -> None:
+    assert allowed((), "")

@@ -1,0 +1,28 @@
+"""The bundled checkpoint is a Whisper for everybody's code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jiwer
+import pytest
+
+from build.catalog import ROOT
+from miniatures.speech import peers
+from miniatures.speech.evaluate import words
+
+CHECKPOINT = ROOT / "miniatures" / "whisper"
+
+
+def test_it_is_small() -> None:
+    """Weights of at most 16 MB."""
+    assert (CHECKPOINT / "model.safetensors").stat().st_size <= 16e6
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("transcribe", [peers.by_transformers, peers.by_faster_whisper])
+def test_it_transcribes_elsewhere(transcribe: Callable[[Path], dict[str, str]]) -> None:
+    """transformers' own pipeline and faster-whisper get the words of the bundled recordings: at most 5 % are wrong."""
+    texts, rows = transcribe(CHECKPOINT), peers.recordings()
+    assert jiwer.wer([words(row["text"]) for row in rows.values()], [words(texts[name]) for name in rows]) <= 0.05
