@@ -78,7 +78,11 @@ def pinned(model: Model, lock: Lock) -> str | None:
     if kind == "https":
         return model.sha256
     entry = lock.get(model.id)
-    return entry["revision"] if entry and entry["source"] == model.source else None
+    return entry["revision"] if entry and (entry["source"], entry["asked"]) == (model.source, _asked(model)) else None
+
+
+def _asked(model: Model) -> str:
+    return model.revision or "main"
 
 
 def fetch(model: Model, patterns: Iterable[str], weights: Path) -> Weights:
@@ -154,17 +158,18 @@ def _from_hub(model: Model, repository: str, patterns: tuple[str, ...], weights:
     """A snapshot of a hub repository; honours HF_ENDPOINT and HF_TOKEN, and asks nobody when catalog.lock is satisfied."""
     lock, folder = Lock(weights / "catalog.lock"), weights / model.id
     entry = lock.get(model.id)
-    if entry and entry["source"] != model.source:
-        raise FetchError(f"{model.id}: catalog.lock pins {entry['source']}, the catalog says {model.source}; if that is meant, remove the entry from the lock")
+    if entry and (entry["source"], entry["asked"]) != (model.source, _asked(model)):
+        locked, wanted = f"{entry['source']} at {entry['asked']}", f"{model.source} at {_asked(model)}"
+        raise FetchError(f"{model.id}: catalog.lock pins {locked}, the catalog says {wanted}; if that is meant, remove the entry from the lock")
     if entry and _complete(folder, entry["files"]):
         return Weights(folder, entry["revision"], _hash_of(entry["files"]))
     try:
-        files, revision = _snapshot(repository, entry["revision"] if entry else model.revision or "main", patterns, folder)
+        files, revision = _snapshot(repository, entry["revision"] if entry else _asked(model), patterns, folder)
     except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
         raise FetchError(f"hf:{repository}: {error}; check the network, HF_ENDPOINT and HF_TOKEN, then run the build again to continue") from error
     if entry and any(entry["files"].get(name, digest) != digest for name, digest in files.items()):
         raise FetchError(f"hf:{repository}@{revision}: files differ from catalog.lock; if that is meant, remove the entry {model.id!r} from it")
-    lock.put(model.id, {"source": model.source, "revision": revision, "files": files})
+    lock.put(model.id, {"source": model.source, "asked": _asked(model), "revision": revision, "files": files})
     return Weights(folder, revision, _hash_of(files))
 
 

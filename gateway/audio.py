@@ -92,7 +92,7 @@ async def transcriptions(request: Request, tools: ServicesDep) -> Response:
         wave = await asyncio.to_thread(_decode, upload, tools)
         with tools.metrics.transcription(form.model, len(wave) / media.RATE):
             transcript = await tools.transcriber.transcribe(pool, wave, chosen, request.state.request_id)
-    return formatted(transcript, form.response_format)
+    return formatted(transcript, form.response_format, form.temperature)
 
 
 def _decode(upload: Upload, tools: Services) -> Any:
@@ -103,7 +103,7 @@ def _decode(upload: Upload, tools: Services) -> Any:
         raise ApiError(400, f"file: {error}", param="file", code="invalid_file") from error
 
 
-def formatted(transcript: Transcript, response_format: str) -> Response:
+def formatted(transcript: Transcript, response_format: str, temperature: float) -> Response:
     """The body in the wanted format."""
     if response_format == "text":
         return PlainTextResponse(transcript.text + "\n")
@@ -112,7 +112,7 @@ def formatted(transcript: Transcript, response_format: str) -> Response:
         return JSONResponse(plain.model_dump(exclude_none=True))
     segments = [
         TranscriptionSegment(
-            id=i, seek=int(segment.start // 30 * 3000), start=segment.start, end=segment.end, text=segment.text, tokens=list(segment.tokens), temperature=0.0,
+            id=i, seek=int(segment.start // 30 * 3000), start=segment.start, end=segment.end, text=segment.text, tokens=list(segment.tokens), temperature=temperature,
             avg_logprob=segment.avg_logprob, no_speech_prob=segment.no_speech_prob, compression_ratio=compression_ratio(segment.text),
         )
         for i, segment in enumerate(transcript.segments)

@@ -6,7 +6,9 @@ died: then this client asks one other instance of the pool, once. So a request i
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +88,7 @@ class Triton:
         body, headers = encode(arrays, outputs)
         headers["x-request-id"] = request_id
         answer = await self._post(f"/models/{pool.model_id}/v2/models/{model}/infer", body, headers)
-        if answer.status_code >= 500 and answer.status_code != 503 and (other := self._other(pool, answer)) is not None:
+        if answer.status_code >= 500 and answer.status_code != 503 and (other := await self._other(pool, answer)) is not None:
             log.warning("an instance failed, asking another", model=pool.model_id, other=other, said=answer.text[:200], request_id=request_id)
             answer = await self._post(f"/instances/{other}/v2/models/{model}/infer", body, headers)
         if answer.status_code != 200:
@@ -102,12 +104,15 @@ class Triton:
             raise ApiError(503, "no instance can be reached; try again in a few seconds", code="unavailable", retry_after=2) from error
 
     @staticmethod
-    def _other(pool: Pool, answer: httpx.Response) -> int | None:
-        """An instance that has not had this request yet; None if nginx tried two already."""
-        tried = [address.strip() for address in answer.headers.get("x-conch-upstream", "").split(",")]
+    async def _other(pool: Pool, answer: httpx.Response) -> int | None:
+        """An instance that has not had this request yet; None if nginx tried two already. nginx says who had it by address, not by name."""
+        tried = {address.strip() for address in answer.headers.get("x-conch-upstream", "").split(",")}
         if len(tried) > 1:
             return None
-        return next((index for address, index in pool.instances.items() if address not in tried), None)
+        for name, index in pool.instances.items():
+            if not tried & await _addresses(name):
+                return index
+        return None
 
     async def ready(self, pool: Pool) -> bool:
         """A tiny real inference succeeds."""
@@ -121,6 +126,16 @@ class Triton:
         except ApiError:
             return False
         return True
+
+
+async def _addresses(name: str) -> set[str]:
+    """host:port as nginx may write it; a name that nobody knows has no address."""
+    host, port = name.rsplit(":", 1)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return set()
+    return {f"{address[4][0]}:{port}" for address in found}
 
 
 def _refusal(answer: httpx.Response) -> ApiError:

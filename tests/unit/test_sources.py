@@ -147,3 +147,13 @@ def test_unreachable_hub_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(FetchError, match="HF_ENDPOINT"):
         fetch(model(), ["config.json"], tmp_path)
+
+
+def test_another_revision_is_not_taken_silently(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the catalog asks for another revision than the lock was made for, nothing counts as built, and the fetch says what to do."""
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    fetch(model(), ["config.json"], tmp_path)
+    moved = Model("hubbed", "whisper", "hf:owner/name", "MIT", revision="v2")
+    assert pinned(moved, Lock(tmp_path / "catalog.lock")) is None
+    with pytest.raises(FetchError, match="pins hf:owner/name at main, the catalog says hf:owner/name at v2; .* remove the entry"):
+        fetch(moved, ["config.json"], tmp_path)
