@@ -72,11 +72,11 @@ down: $(STACK)/.done ## stop the stack in Docker; engines and weights stay
 restart-stack: $(STACK)/.done ## restart the tritonservers in Docker one by one
 	$(STACK)/bin/python -m scripts.stack restart
 
-bundle: $(STACK)/.done ## write images, engines and compose files of the stack into BUNDLE, for a machine without network
-	$(STACK)/bin/python -m scripts.stack bundle $(BUNDLE)
+bundle: ## write images, engines and compose files of the stack into BUNDLE, for a machine without network
+	$(PYTHON) -m scripts.airgap bundle $(BUNDLE)
 
-unbundle: $(STACK)/.done ## load BUNDLE and start the stack from it
-	$(STACK)/bin/python -m scripts.stack unbundle $(BUNDLE)
+unbundle: ## load BUNDLE and start the stack from it
+	$(PYTHON) -m scripts.airgap unbundle $(BUNDLE)
 
 bench: setup $(BUILD)/.tests ## measure against faster-whisper and transformers; writes docs/benchmarks
 	$(BUILD)/bin/python -m scripts.bench

@@ -76,7 +76,7 @@ def select(catalog: Mapping[str, Model], ids: str) -> list[Model]:
     Raises:
         CatalogError: an id is not in the catalog.
     """
-    wanted = [name.strip() for name in ids.split(",") if name.strip()] or [name for name, model in catalog.items() if model.miniature]
+    wanted = list(dict.fromkeys(name.strip() for name in ids.split(",") if name.strip())) or [name for name, model in catalog.items() if model.miniature]
     for name in wanted:
         if name not in catalog:
             raise CatalogError(f"MODEL_ID {name!r} is not in catalog.toml; it has: {', '.join(catalog)}")

@@ -33,7 +33,7 @@ def create_app(settings: Settings) -> FastAPI:
         pools = load_pools(settings.deployment)
         triton = Triton(settings.kserve_url, pools, settings.request_seconds)
         transcriber = Transcriber(triton, settings.windows_at_once)
-        yield {"services": Services(settings, pools, triton, transcriber, load_keys(settings.api_keys_file))}
+        yield {"services": Services(settings, pools, triton, transcriber, load_keys(settings.api_keys_file, required=bool(settings.api_keys_required)))}
         await triton.close()
 
     app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan)

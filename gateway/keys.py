@@ -12,21 +12,30 @@ from .errors import ApiError
 from .services import Services, services
 
 
-def load_keys(path: Path | None) -> tuple[bytes, ...]:
-    """One key a line; blank lines and lines that start with # do not count."""
-    if path is None or not path.exists():
-        return ()
-    lines = (line.strip() for line in path.read_text("utf-8").splitlines())
-    return tuple(line.encode() for line in lines if line and not line.startswith("#"))
+class NoKeys(Exception):
+    """Keys are asked for, but there are none; the message names the file."""
+
+
+def load_keys(path: Path | None, *, required: bool = False) -> tuple[bytes, ...]:
+    """One key a line; blank lines and lines that start with # do not count.
+
+    Raises:
+        NoKeys: `required`, and no key was found: an empty file must not open the doors.
+    """
+    lines = (line.strip() for line in path.read_text("utf-8").splitlines()) if path and path.exists() else ()
+    keys = tuple(line.encode() for line in lines if line and not line.startswith("#"))
+    if required and not keys:
+        raise NoKeys(f"{path} holds no API key; write one a line into the file that API_KEYS_FILE names, or leave API_KEYS_FILE empty")
+    return keys
 
 
 def allowed(keys: tuple[bytes, ...], authorization: str) -> bool:
-    """Whether an Authorization header holds one of the keys; every key is compared, each in constant time."""
-    if not keys:
-        return True
-    scheme, _, given = authorization.partition(" ")
-    matches = [hmac.compare_digest(key, given.strip().encode()) for key in keys]
-    return scheme.lower() == "bearer" and any(matches)
+    """Whether an Authorization header is "Bearer KEY" with one of the keys; every key is compared, each in constant time.
+
+    No other spelling is accepted: nginx counts requests by this header, and a second spelling would be a second budget.
+    """
+    matches = [hmac.compare_digest(b"Bearer " + key, authorization.encode()) for key in keys]
+    return any(matches) or not keys
 
 
 def require_key(request: Request, tools: Annotated[Services, Depends(services)]) -> None:

@@ -16,6 +16,7 @@ class Settings(BaseSettings):
     deployment: Path = Field(description="deployment.json, written by the plan: pools and instances")
     kserve_url: str = Field("http://127.0.0.1:8079", description="nginx's internal KServe listener")
     api_keys_file: Path | None = Field(None, description="file with API keys, one a line; without keys everybody may come in")
+    api_keys_required: str = Field("", description="anything but empty: refuse to start without a key")
     max_upload_bytes: int = Field(100_000_000, gt=0, description="largest audio file")
     max_audio_seconds: float = Field(4 * 3600, gt=0, description="longest recording")
     decode_seconds: float = Field(120, gt=0, description="time limit for decoding one file")

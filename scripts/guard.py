@@ -83,6 +83,17 @@ def find_tritonserver(home: Path) -> tuple[list[str], dict[str, str]]:
     return command, environment
 
 
+def planned(plan: Plan, index: int) -> Instance:
+    """An instance of the plan.
+
+    Raises:
+        Refused: the plan has fewer.
+    """
+    if index >= len(plan.instances):
+        raise Refused(f"triton-{index} is not planned: INSTANCES={len(plan.instances)}; raise it, or use COMPOSE_PROFILES=instances-{len(plan.instances)}")
+    return plan.instances[index]
+
+
 def probe_body(probe: dict[str, Any]) -> dict[str, Any]:
     """A KServe JSON request out of a family's probe table."""
     rows = [{"name": name, "datatype": t["datatype"], "shape": t["shape"], "data": [t["fill"]] * _size(t["shape"])} for name, t in probe["inputs"].items()]
@@ -253,7 +264,7 @@ def main() -> int:
     parser.add_argument("--listen", help="address to listen on, if it is not the instance's host")
     arguments = parser.parse_args()
     try:
-        instance = Plan.load(arguments.deployment).instances[arguments.instance]
+        instance = planned(Plan.load(arguments.deployment), arguments.instance)
         return Guard(instance, arguments.home, arguments.listen or instance.host).run()
     except Refused as error:
         print(f"guard: {error}", file=sys.stderr)

@@ -26,7 +26,7 @@ from build.plan import Instance, Plan, Ports, make_plan
 
 from .guard import Refused, check_bundle, probe_body
 from .idle import wait_idle
-from .render import OPEN, NginxValues, write_nginx, write_pools
+from .render import Gate, NginxValues, write_nginx, write_pools
 from .restart import restart_all
 
 HOST = "127.0.0.1"
@@ -168,7 +168,7 @@ def prepare(layout: Layout, python: Path) -> Plan:
     for folder in ("logs", "run", "nginx"):
         (layout.home / folder).mkdir(parents=True, exist_ok=True)
     plan.save(layout.home / "deployment.json")
-    nginx = write_nginx(layout.home / "nginx", nginx_values(layout), OPEN, plan)
+    nginx = write_nginx(layout.home / "nginx", nginx_values(layout), Gate(keys=bool(os.environ.get("CONCH_API_KEYS_FILE"))), plan)
     checked = subprocess.run([nginx_binary(), "-t", "-q", "-c", nginx, "-p", layout.home, "-e", "stderr"], capture_output=True, text=True, check=False)
     if checked.returncode != 0:
         raise LocalError(f"nginx refuses its configuration: {checked.stderr.strip()}")

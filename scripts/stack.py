@@ -1,4 +1,4 @@
-"""Conch in Docker: `python -m scripts.stack hardware | up | restart | down | bundle FILE | unbundle FILE`.
+"""Conch in Docker: `python -m scripts.stack hardware | up | restart | down`.
 
 What is said here about files and variables holds for plain `docker compose` too; compose.yaml and .env.example explain them.
 """
@@ -17,7 +17,7 @@ from python_on_whales.exceptions import DockerException
 from build.catalog import ROOT
 from build.plan import Instance, Plan
 
-from . import airgap, hardware
+from . import hardware
 from .restart import restart_all
 
 ENV = ROOT / ".env"
@@ -29,27 +29,32 @@ def settings() -> dict[str, str]:
     """.env overlaid with the environment, as Compose sees them."""
     lines = ENV.read_text("utf-8").splitlines() if ENV.exists() else []
     pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    return {**{name.strip(): value.strip() for name, value in pairs}, **{name: value for name, value in os.environ.items() if value}}
+    return {**{name.strip(): value.strip().strip("\"'") for name, value in pairs}, **{name: value for name, value in os.environ.items() if value}}
 
 
 def compose_files(values: dict[str, str]) -> list[Path]:
     """What COMPOSE_FILE says, or what TARGET needs."""
-    if named := values.get("COMPOSE_FILE"):
-        return [ROOT / name for name in named.split(os.pathsep)]
-    override = [ROOT / "docker" / "compose.openvino.yaml"] if values.get("TARGET") == "openvino" else []
-    return [ROOT / "compose.yaml", *override]
+    files = [ROOT / name for name in values.get("COMPOSE_FILE", "compose.yaml").split(os.pathsep)]
+    override = ROOT / "docker" / "compose.openvino.yaml"
+    if values.get("TARGET") == "openvino" and override not in files:
+        files.insert(1, override)
+    return files
 
 
-def client() -> DockerClient:
-    """Compose on this folder's project."""
+def client(*, every: bool = False) -> DockerClient:
+    """Compose on this folder's project, with the instances that INSTANCES asks for, or with `every` one that may still run."""
     values = settings()
-    profiles = [name for name in values.get("COMPOSE_PROFILES", "").split(",") if name]
+    count = int(values.get("INSTANCES", "1"))
+    profiles = ["instances-4"] if every else [f"instances-{count}"] if count > 1 else []
     return DockerClient(compose_files=[str(path) for path in compose_files(values)], compose_profiles=profiles, compose_project_directory=str(ROOT))
 
 
 def write_env(lines: list[hardware.Line]) -> None:
     """Print the proposal; write it if there is no .env. A variable that is set in the environment keeps its value."""
-    text = "\n".join(str(line) for line in lines)
+    asked = {line.name: line for line in lines} | {
+        name: hardware.Line(name, os.environ[name], "as asked for") for name in ("MODEL_ID", "TARGET") if os.environ.get(name)
+    }
+    text = "\n".join(str(line) for line in asked.values())
     print(text)
     if ENV.exists():
         print(f"conch: {ENV} exists and stays as it is")
@@ -96,7 +101,7 @@ class Compose:
         self._run(instance.name, "sh", "-c", seconds)
 
 
-def act(command: str, file: Path | None, tp_size: int) -> None:
+def act(command: str, tp_size: int) -> None:
     """One command of the command line."""
     if command in ("hardware", "up"):
         write_env(hardware.this_machine(tp_size))
@@ -105,21 +110,17 @@ def act(command: str, file: Path | None, tp_size: int) -> None:
     elif command == "restart":
         restart_all(Compose(client()))
     elif command == "down":
-        client().compose.down()
-    elif command in ("bundle", "unbundle"):
-        assert file is not None
-        getattr(airgap, command)(client(), compose_files(settings()), file)
+        client(every=True).compose.down()
 
 
 def main() -> int:
     """Exit status 0, or 1 with one sentence."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=["hardware", "up", "restart", "down", "bundle", "unbundle"])
-    parser.add_argument("file", nargs="?", type=Path, default=Path("conch-bundle.tar"), help="archive of bundle and unbundle")
+    parser.add_argument("command", choices=["hardware", "up", "restart", "down"])
     arguments = parser.parse_args()
     try:
-        act(arguments.command, arguments.file, int(settings().get("TP_SIZE", "1")))
-    except (DockerException, airgap.Damaged, ValueError, OSError) as error:
+        act(arguments.command, int(settings().get("TP_SIZE", "1")))
+    except (DockerException, ValueError, OSError) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1
     return 0

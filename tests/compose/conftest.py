@@ -40,9 +40,9 @@ def compose(*arguments: str, seconds: float = 600, check: bool = True, **variabl
     return done
 
 
-def conch(*arguments: str, seconds: float = 600, **variables: str) -> str:
-    """`python -m scripts.stack …`, what the Makefile runs."""
-    command = [sys.executable, "-m", "scripts.stack", *arguments]
+def conch(module: str, *arguments: str, seconds: float = 600, **variables: str) -> str:
+    """`python -m scripts.stack …` or `scripts.airgap …`, what the Makefile runs."""
+    command = [sys.executable, "-m", f"scripts.{module}", *arguments]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=seconds, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout

@@ -39,10 +39,13 @@ def test_containers_are_what_the_files_say(stack: Stack, engine: Engine) -> None
         assert "CapEff:\t0000000000000000" in status, service
         assert "NoNewPrivs:\t1" in status, service
         assert container.exec_run(["sh", "-c", "id -u"]).output.decode().strip() not in ("", "0"), service
+        assert container.attrs["HostConfig"]["ReadonlyRootfs"] is True, service
         assert container.exec_run(["touch", "/opt/written"]).exit_code != 0, service
         assert container.exec_run(["touch", "/engines/written"]).exit_code != 0, service
     outside = "import socket; socket.create_connection(('1.1.1.1', 53), 3)"
     for service in ("triton-0", "gateway"):
+        networks = engine.container(service).attrs["NetworkSettings"]["Networks"]
+        assert [engine.client.networks.get(row["NetworkID"]).attrs["Internal"] for row in networks.values()] == [True]
         assert engine.container(service).exec_run(["python3", "-c", outside]).exit_code != 0, service
 
 
@@ -154,7 +157,7 @@ def test_a_planned_restart_loses_nothing(stack: Stack, engine: Engine) -> None:
     before = [engine.container(name).attrs["State"]["StartedAt"] for name in ("triton-0", "triton-1")]
     with Load(lambda: transcribe(stack), clients=3) as load, Load(lambda: client.infer("whisper_bls", inputs, client_timeout=60) and None, clients=3) as raw:
         load.wait_for(10, 60)
-        conch("restart")
+        conch("stack", "restart")
         load.wait_for(load.done + 10, 60)
     assert load.failed == []
     assert raw.failed == []
@@ -256,7 +259,7 @@ def guarded(stack: Stack, tmp_path: Path) -> Iterator[str]:
 def test_keys_and_limits(stack: Stack, guarded: str) -> None:
     """Every door asks for a key; above the rate there is a 429 that says when to come back; health stays open."""
     url = f"{stack.url}/v1/models"
-    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {guarded}"}):
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {guarded}"}, {"authorization": f"bearer {guarded}"}):
         answer = httpx.get(url, headers=headers)
         assert answer.status_code == 401
         assert answer.json()["error"]["code"] == "invalid_api_key"
@@ -281,14 +284,14 @@ def test_keys_and_limits(stack: Stack, guarded: str) -> None:
 def test_airgap_archive(stack: Stack, engine: Engine, tmp_path: Path) -> None:
     """bundle writes one archive; unbundle brings it up under another name with the same words; a damaged archive is refused."""
     archive = tmp_path / "conch.tar"
-    conch("bundle", str(archive))
+    conch("airgap", "bundle", str(archive))
     with tarfile.open(archive) as tar:
         names = tar.getnames()
-    assert {"SHA256SUMS", "images.tar", "volumes.tar", "compose/compose.yaml"} <= set(names)
+    assert {"SHA256SUMS", "images.tar", "volumes.tar", "deployment.env"} == set(names)
     other = {"COMPOSE_PROJECT_NAME": f"{PROJECT}-gap", "PORT": "9880", "KSERVE_HTTP_PORT": "9800", "KSERVE_GRPC_PORT": "9801"}
     compose("stop")
     try:
-        conch("unbundle", str(archive), **other)
+        conch("airgap", "unbundle", str(archive), **other)
         answer = httpx.post("http://127.0.0.1:9880/v1/audio/transcriptions", **form())
         assert answer.status_code == 200, answer.text
         assert answer.json()["text"] == json.loads((RECORDINGS / "recordings.json").read_text("utf-8"))[0]["text"]
@@ -299,7 +302,7 @@ def test_airgap_archive(stack: Stack, engine: Engine, tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     archive.write_bytes(content)
     with pytest.raises(AssertionError, match="damaged"):
-        conch("unbundle", str(archive), **other)
+        conch("airgap", "unbundle", str(archive), **other)
 
 
 def test_ready_after_everything(stack: Stack) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.keys import allowed, load_keys
+from gateway.keys import NoKeys, allowed, load_keys
 
 
 def test_keys_are_lines_of_a_file(tmp_path: Path) -> None:
@@ -17,12 +17,21 @@ def test_keys_are_lines_of_a_file(tmp_path: Path) -> None:
     assert load_keys(None) == load_keys(tmp_path / "missing") == load_keys(Path("/dev/null")) == ()
 
 
-@pytest.mark.parametrize("header", ["Bearer one", "bearer two", "Bearer  two "])
+def test_a_required_file_without_keys_is_refused(tmp_path: Path) -> None:
+    """An empty file must not open the doors."""
+    (tmp_path / "keys").write_text("# none yet\n", "utf-8")
+    with pytest.raises(NoKeys, match="holds no API key"):
+        load_keys(tmp_path / "keys", required=True)
+
+
+@pytest.mark.parametrize("header", ["Bearer one", "Bearer two"])
 def test_a_key_opens(header: str) -> None:
     assert allowed((b"one", b"two"), header)
 
 
-@pytest.mark.parametrize("header", ["", "one", "Bearer", "Bearer ", "Bearer on", "Bearer onee", "Basic one", "Bearer \u00fc"])
+@pytest.mark.parametrize(
+    "header", ["", "one", "Bearer", "Bearer ", "Bearer on", "Bearer onee", "Basic one", "bearer one", "Bearer  one", "Bearer one ", "Bearer \u00fc"]
+)
 def test_anything_else_does_not(header: str) -> None:
     assert not allowed((b"one", b"two"), header)
 
