@@ -137,7 +137,7 @@ def test_a_dead_stub_loses_no_request(stack: Stack, engine: Engine) -> None:
         "import os, glob\n"
         "for p in glob.glob('/proc/[0-9]*/cmdline'):\n"
         "    c = open(p).read()\n"
-        "    if 'python_backend_stub' in c and '/tensorrt_llm_stream/' in c: os.kill(int(p.split('/')[2]), 9)"
+        "    if c.split('\\0')[0].endswith('python_backend_stub') and '/tensorrt_llm_stream/' in c: os.kill(int(p.split('/')[2]), 9)"
     )
     with Load(lambda: transcribe(stack), clients=4) as load:
         load.wait_for(20, 60)
