@@ -106,7 +106,8 @@ class Triton:
     @staticmethod
     async def _other(pool: Pool, answer: httpx.Response) -> int | None:
         """An instance that has not had this request yet; None if nginx tried two already. nginx says who had it by address, not by name."""
-        tried = {address.strip() for address in answer.headers.get("x-conch-upstream", "").split(",")}
+        # An upstream's name in that list means that none was left to try: nginx 1.30 gives up so when addresses change during a request.
+        tried = {address.strip() for address in answer.headers.get("x-conch-upstream", "").split(",") if ":" in address}
         if len(tried) > 1:
             return None
         for name, index in pool.instances.items():
