@@ -78,7 +78,7 @@ def pinned(model: Model, lock: Lock) -> str | None:
     if kind == "https":
         return model.sha256
     entry = lock.get(model.id)
-    return entry["revision"] if entry and (entry["source"], entry["asked"]) == (model.source, _asked(model)) else None
+    return entry["revision"] if entry and (entry["source"], entry.get("asked", "main")) == (model.source, _asked(model)) else None
 
 
 def _asked(model: Model) -> str:
@@ -158,8 +158,8 @@ def _from_hub(model: Model, repository: str, patterns: tuple[str, ...], weights:
     """A snapshot of a hub repository; honours HF_ENDPOINT and HF_TOKEN, and asks nobody when catalog.lock is satisfied."""
     lock, folder = Lock(weights / "catalog.lock"), weights / model.id
     entry = lock.get(model.id)
-    if entry and (entry["source"], entry["asked"]) != (model.source, _asked(model)):
-        locked, wanted = f"{entry['source']} at {entry['asked']}", f"{model.source} at {_asked(model)}"
+    if entry and (entry["source"], entry.get("asked", "main")) != (model.source, _asked(model)):
+        locked, wanted = f"{entry['source']} at {entry.get("asked", "main")}", f"{model.source} at {_asked(model)}"
         raise FetchError(f"{model.id}: catalog.lock pins {locked}, the catalog says {wanted}; if that is meant, remove the entry from the lock")
     if entry and _complete(folder, entry["files"]):
         return Weights(folder, entry["revision"], _hash_of(entry["files"]))
