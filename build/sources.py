@@ -159,7 +159,7 @@ def _from_hub(model: Model, repository: str, patterns: tuple[str, ...], weights:
     lock, folder = Lock(weights / "catalog.lock"), weights / model.id
     entry = lock.get(model.id)
     if entry and (entry["source"], entry.get("asked", "main")) != (model.source, _asked(model)):
-        locked, wanted = f"{entry['source']} at {entry.get("asked", "main")}", f"{model.source} at {_asked(model)}"
+        locked, wanted = f"{entry['source']} at {entry.get('asked', 'main')}", f"{model.source} at {_asked(model)}"
         raise FetchError(f"{model.id}: catalog.lock pins {locked}, the catalog says {wanted}; if that is meant, remove the entry from the lock")
     if entry and _complete(folder, entry["files"]):
         return Weights(folder, entry["revision"], _hash_of(entry["files"]))
