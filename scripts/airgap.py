@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from .environment import ROOT, settings
+
 SUMS, IMAGES, VOLUMES, SETTINGS = "SHA256SUMS", "images.tar", "volumes.tar", "deployment.env"
 # What makes the same stack elsewhere; secrets and addresses stay where they are.
 TRAVELS = ("MODEL_ID", "TARGET", "INSTANCES", "COMPOSE_PROFILES", "COMPOSE_FILE", "CONCH_VERSION", *(f"TRITON_{i}_GPUS" for i in range(4)))
@@ -66,22 +67,16 @@ def _in_builder(command: str, *options: str, environment: Mapping[str, str] | No
     docker("compose", "run", "--rm", "-T", "--no-deps", *options, "builder", "sh", "-c", command, environment=environment)
 
 
-def _env_file() -> dict[str, str]:
-    path = ROOT / ".env"
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-
-
 def bundle(archive: Path) -> None:
     """Write `archive` from a stack that has been up: its engines volume, its images as they are, and the settings that make it."""
     images = sorted({service["image"] for service in json.loads(docker("compose", "config", "--format", "json"))["services"].values()})
-    settings = {**_env_file(), **os.environ}
+    known = settings()
     with _scratch() as folder:
         print(f"conch: saving {', '.join(images)}", flush=True)
         docker("save", "--output", str(folder / IMAGES), *images)
         print("conch: saving engines", flush=True)
         _in_builder(SAVE, "--user", f"{os.getuid()}:10001", "--volume", f"{folder}:/out")
-        (folder / SETTINGS).write_text("".join(f"{name}={settings[name]}\n" for name in TRAVELS if settings.get(name)), "utf-8")
+        (folder / SETTINGS).write_text("".join(f"{name}={known[name]}\n" for name in TRAVELS if name in known), "utf-8")
         parts = (IMAGES, SETTINGS, VOLUMES)
         (folder / SUMS).write_text("".join(f"{digest(folder / part)}  {part}\n" for part in parts), "utf-8")
         with tarfile.open(archive, "w") as tar:

@@ -34,7 +34,6 @@ PROBE_TIMEOUT = 30.0
 START_TIMEOUT = 600.0
 DRAIN = 30.0
 NVIDIA = Path("/opt/tritonserver/bin/tritonserver")  # in NVIDIA's images
-HEALTHY = Path("/tmp/healthy")  # what a container's health check looks for
 
 
 class Refused(Exception):
@@ -119,6 +118,7 @@ class Guard:
     instance: Instance
     home: Path
     listen: str
+    sign: Path | None
     prefix: str = field(init=False)
     process: subprocess.Popen[bytes] | None = None
     stopping: bool = False
@@ -180,8 +180,8 @@ class Guard:
                 break
             if not healthy:
                 healthy = self._answers(probe, 5.0) is None
-                if healthy and self.listen != self.instance.host:
-                    HEALTHY.touch()
+                if healthy and self.sign:
+                    self.sign.touch()
                 if not healthy and time.monotonic() - started > START_TIMEOUT:
                     raise Ill(f"not ready within {START_TIMEOUT:.0f} s")
                 self.last_good = time.monotonic()
@@ -262,10 +262,11 @@ def main() -> int:
     parser.add_argument("--instance", type=int, default=int(os.environ.get("CONCH_INSTANCE", "0")))
     parser.add_argument("--home", type=Path, required=True, help="folder for the backend's files")
     parser.add_argument("--listen", help="address to listen on, if it is not the instance's host")
+    parser.add_argument("--sign", type=Path, help="file to make when the first real inference has succeeded")
     arguments = parser.parse_args()
     try:
         instance = planned(Plan.load(arguments.deployment), arguments.instance)
-        return Guard(instance, arguments.home, arguments.listen or instance.host).run()
+        return Guard(instance, arguments.home, arguments.listen or instance.host, arguments.sign).run()
     except Refused as error:
         print(f"guard: {error}", file=sys.stderr)
         return 2

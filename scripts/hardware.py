@@ -84,7 +84,7 @@ def propose(found: Sequence[Gpu], linked: set[tuple[int, int]], cpus: int, tp_si
     if not found:
         count = min(2, cpus)
         return [
-            Line("TARGET", "openvino", "nvidia-smi finds no GPU: OpenVINO engines on the CPU"),
+            Line("TARGET", "openvino", "no GPU found, or none wanted: OpenVINO engines on the CPU"),
             Line("COMPOSE_FILE", "compose.yaml:docker/compose.openvino.yaml", "the override that reserves no GPU"),
             *_instances(count, f"{cpus} CPUs, shared out among the instances"),
         ]
@@ -106,7 +106,7 @@ def _instances(count: int, reason: str) -> list[Line]:
     return [Line("INSTANCES", str(count), reason), *profile]
 
 
-def this_machine(tp_size: int = 1) -> list[Line]:
-    """The proposal for the machine that runs this."""
-    found = gpus()
+def this_machine(target: str, tp_size: int = 1) -> list[Line]:
+    """The proposal for the machine that runs this; with target openvino its GPUs do not count."""
+    found = gpus() if target != "openvino" else []
     return propose(found, links(len(found)) if found else set(), len(os.sched_getaffinity(0)), tp_size)

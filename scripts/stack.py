@@ -14,22 +14,14 @@ from pathlib import Path
 from python_on_whales import DockerClient
 from python_on_whales.exceptions import DockerException
 
-from build.catalog import ROOT
 from build.plan import Instance, Plan
 
 from . import hardware
+from .environment import ENV, ROOT, settings
 from .restart import restart_all
 
-ENV = ROOT / ".env"
 READY_SECONDS = 300.0
 RELOAD = 'printf %s "$1" > /tmp/conch/pools.partial && mv /tmp/conch/pools.partial /tmp/conch/pools.conf && nginx -c /tmp/conch/nginx.conf -e stderr -s reload'
-
-
-def settings() -> dict[str, str]:
-    """.env overlaid with the environment, as Compose sees them."""
-    lines = ENV.read_text("utf-8").splitlines() if ENV.exists() else []
-    pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    return {**{name.strip(): value.strip().strip("\"'") for name, value in pairs}, **{name: value for name, value in os.environ.items() if value}}
 
 
 def compose_files(values: dict[str, str]) -> list[Path]:
@@ -50,11 +42,9 @@ def client(*, every: bool = False) -> DockerClient:
 
 
 def write_env(lines: list[hardware.Line]) -> None:
-    """Print the proposal; write it if there is no .env. A variable that is set in the environment keeps its value."""
-    asked = {line.name: line for line in lines} | {
-        name: hardware.Line(name, os.environ[name], "as asked for") for name in ("MODEL_ID", "TARGET") if os.environ.get(name)
-    }
-    text = "\n".join(str(line) for line in asked.values())
+    """Print the proposal, with the MODEL_ID that was asked for; write it if there is no .env."""
+    model = os.environ.get("MODEL_ID")
+    text = "\n".join(map(str, [*lines, *([hardware.Line("MODEL_ID", model, "as asked for")] if model else [])]))
     print(text)
     if ENV.exists():
         print(f"conch: {ENV} exists and stays as it is")
@@ -104,7 +94,7 @@ class Compose:
 def act(command: str, tp_size: int) -> None:
     """One command of the command line."""
     if command in ("hardware", "up"):
-        write_env(hardware.this_machine(tp_size))
+        write_env(hardware.this_machine(settings().get("TARGET", ""), tp_size))
     if command == "up":
         up(client())
     elif command == "restart":

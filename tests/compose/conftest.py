@@ -79,9 +79,13 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def variables() -> None:
-    """What every `docker compose` of this session sees. The session's own process, so nothing has to be put back."""
+def variables(engine: Engine) -> Iterator[None]:
+    """What every `docker compose` of this session sees; set up first, so at the end it sees what the session has left behind: nothing."""
     os.environ.update(VARIABLES)
+    yield
+    mine = {"label": "com.docker.compose.project"}
+    left = [*engine.client.containers.list(all=True, filters=mine), *engine.client.volumes.list(filters=mine), *engine.client.networks.list(filters=mine)]
+    assert not [thing.name for thing in left if thing.name.startswith(PROJECT)]
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from tests.stack.conftest import Stack
 from tests.stack.test_bad_uploads import wav
 from tests.stack.test_faults import transcribe
 
-from .conftest import FILES, PORT, PROJECT, Engine, compose, conch, wait_ready
+from .conftest import FILES, PROJECT, Engine, compose, conch, wait_ready
 
 ORDER = (RECORDINGS / "order.wav").read_bytes()
 
@@ -112,42 +112,34 @@ def test_a_killed_triton_loses_no_request(stack: Stack, engine: Engine) -> None:
     assert load.failed == []
 
 
-def test_a_dying_server_is_restarted(stack: Stack, engine: Engine) -> None:
-    """SIGKILL on tritonserver inside its container: the guard ends, Docker's policy starts the container again, nobody notices."""
+VICTIMS = {
+    "tritonserver": "argv[0].endswith('/tritonserver')",
+    "stub": "argv[0].endswith('python_backend_stub') and '/tensorrt_llm_stream/' in argv[1]",
+}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_dead_process_is_noticed(stack: Stack, engine: Engine, victim: str) -> None:
+    """SIGKILL inside a container, on the server or on a Python stub, which Triton never notices: the gateway asks the other instance, the
+    guard ends, Docker's policy starts the container again, and no client sees any of it.
+    """
     container = engine.container("triton-1")
     before = container.attrs["RestartCount"]
+    kill = (
+        "import os, glob\n"
+        "for p in glob.glob('/proc/[0-9]*/cmdline'):\n"
+        "    argv = open(p).read().split('\\0')\n"
+        f"    if {VICTIMS[victim]}: os.kill(int(p.split('/')[2]), 9); print('killed')"
+    )
     with Load(lambda: transcribe(stack), clients=4) as load:
         load.wait_for(20, 60)
-        kill = "import os, glob; [os.kill(int(p.split('/')[2]), 9) for p in glob.glob('/proc/[0-9]*/comm') if open(p).read() == 'tritonserver\\n']"
-        container.exec_run(["python3", "-c", kill])
-        load.wait_for(load.done + 40, 120)
+        assert container.exec_run(["python3", "-c", kill]).output == b"killed\n"
+        load.wait_for(load.done + 60, 120)
         deadline = time.monotonic() + 60
         while engine.container("triton-1").attrs["RestartCount"] == before:
             assert time.monotonic() < deadline, "not restarted"
             time.sleep(0.2)
         engine.wait_healthy("triton-1", 60)
-    assert load.failed == []
-
-
-def test_a_dead_stub_loses_no_request(stack: Stack, engine: Engine) -> None:
-    """Triton never notices a dead Python stub; the gateway asks the other instance, the guard ends the server, Docker starts it again."""
-    container = engine.container("triton-0")
-    before = container.attrs["RestartCount"]
-    kill = (
-        "import os, glob\n"
-        "for p in glob.glob('/proc/[0-9]*/cmdline'):\n"
-        "    c = open(p).read()\n"
-        "    if c.split('\\0')[0].endswith('python_backend_stub') and '/tensorrt_llm_stream/' in c: os.kill(int(p.split('/')[2]), 9)"
-    )
-    with Load(lambda: transcribe(stack), clients=4) as load:
-        load.wait_for(20, 60)
-        assert container.exec_run(["python3", "-c", kill]).exit_code == 0
-        load.wait_for(load.done + 60, 120)
-        deadline = time.monotonic() + 60
-        while engine.container("triton-0").attrs["RestartCount"] == before:
-            assert time.monotonic() < deadline, "the guard did not notice"
-            time.sleep(0.2)
-        engine.wait_healthy("triton-0", 60)
     assert load.failed == []
 
 
@@ -285,9 +277,11 @@ def test_airgap_archive(stack: Stack, engine: Engine, tmp_path: Path) -> None:
     """bundle writes one archive; unbundle brings it up under another name with the same words; a damaged archive is refused."""
     archive = tmp_path / "conch.tar"
     conch("airgap", "bundle", str(archive))
-    with tarfile.open(archive) as tar:
-        names = tar.getnames()
-    assert {"SHA256SUMS", "images.tar", "volumes.tar", "deployment.env"} == set(names)
+    with tarfile.open(archive) as tar, tarfile.open(fileobj=tar.extractfile("images.tar")) as images:
+        assert {"SHA256SUMS", "images.tar", "volumes.tar", "deployment.env"} == set(tar.getnames())
+        tags = {tag for image in json.load(images.extractfile("manifest.json")) for tag in image["RepoTags"]}
+    wanted = {service["image"] for service in json.loads(compose("config", "--format", "json").stdout)["services"].values()}
+    assert tags == wanted, "the other machine has no other source of images"
     other = {"COMPOSE_PROJECT_NAME": f"{PROJECT}-gap", "PORT": "9880", "KSERVE_HTTP_PORT": "9800", "KSERVE_GRPC_PORT": "9801"}
     compose("stop")
     try:
@@ -308,4 +302,3 @@ def test_airgap_archive(stack: Stack, engine: Engine, tmp_path: Path) -> None:
 def test_ready_after_everything(stack: Stack) -> None:
     """After all of the above the stack is as it was."""
     assert wait_ready(stack, 60) < 60
-    assert int(stack.url.rsplit(":", 1)[1]) == PORT

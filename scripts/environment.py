@@ -1,0 +1,16 @@
+"""What Compose knows: .env, overlaid with the environment. Python's library alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+ENV = ROOT / ".env"
+
+
+def settings() -> dict[str, str]:
+    """Variables by name; one that is set to nothing counts as not set."""
+    lines = ENV.read_text("utf-8").splitlines() if ENV.exists() else []
+    pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    return {**{name.strip(): value.strip().strip("\"'") for name, value in pairs}, **{name: value for name, value in os.environ.items() if value}}
