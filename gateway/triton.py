@@ -96,12 +96,17 @@ class Triton:
         return decode(answer, outputs)
 
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
-        try:
-            return await self.http.post(path, content=body, headers=headers)
-        except httpx.TimeoutException as error:
-            raise ApiError(504, "the model did not answer in time; try again, or send less at once", code="timeout") from error
-        except httpx.HTTPError as error:
-            raise ApiError(503, "no instance can be reached; try again in a few seconds", code="unavailable", retry_after=2) from error
+        """Sent again once if nginx closes the connection without a word, as a reload does to idle ones (RFC 9112 §9.3.1)."""
+        lost: httpx.HTTPError | None = None
+        for _ in range(2):
+            try:
+                return await self.http.post(path, content=body, headers=headers)
+            except httpx.TimeoutException as error:
+                raise ApiError(504, "the model did not answer in time; try again, or send less at once", code="timeout") from error
+            except httpx.HTTPError as error:
+                log.info("no answer from nginx", path=path, error=repr(error))
+                lost = error
+        raise ApiError(503, "no instance can be reached; try again in a few seconds", code="unavailable", retry_after=2) from lost
 
     @staticmethod
     async def _other(pool: Pool, answer: httpx.Response) -> int | None:

@@ -1,0 +1,69 @@
+"""The gateway's connection to nginx."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from gateway.errors import ApiError
+from gateway.triton import Pool, Triton
+
+POOL = Pool("mini", "whisper", {"127.0.0.1:1": 0}, {})
+ANSWER = b'{"model_name":"m","model_version":"1","outputs":[{"name":"Y","datatype":"INT32","shape":[1],"data":[7]}]}'
+
+
+@asynccontextmanager
+async def nginx(answers_per_connection: int) -> AsyncIterator[tuple[str, list[int]]]:
+    """An HTTP server that promises to keep connections and drops each, without a word, at the request after `answers_per_connection`."""
+    requests: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for n in range(answers_per_connection + 1):
+            try:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            except asyncio.IncompleteReadError:
+                break
+            await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
+            requests.append(n)
+            if n < answers_per_connection:
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(ANSWER) + ANSWER)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", requests
+
+
+async def ask(triton: Triton) -> int:
+    return int((await triton.infer(POOL, "m", {"X": np.zeros(1, np.int32)}, ["Y"], "id"))["Y"][0])
+
+
+def test_a_kept_connection_that_nginx_closes_loses_nothing() -> None:
+    """What a reload of nginx does to idle connections while a request is on its way."""
+
+    async def check() -> None:
+        async with nginx(answers_per_connection=1) as (url, requests):
+            triton = Triton(url, {}, seconds=5)
+            assert [await ask(triton) for _ in range(3)] == [7, 7, 7]
+            assert requests == [0, 1, 0, 1, 0], "each connection was tried again, then replaced"
+            await triton.close()
+
+    asyncio.run(check())
+
+
+def test_who_never_answers_is_asked_twice() -> None:
+    async def check() -> None:
+        async with nginx(answers_per_connection=0) as (url, requests):
+            triton = Triton(url, {}, seconds=5)
+            with pytest.raises(ApiError) as caught:
+                await ask(triton)
+            assert caught.value.status == 503
+            assert len(requests) == 2
+            await triton.close()
+
+    asyncio.run(check())
