@@ -30,7 +30,7 @@ UNSUPPORTED = (
     "retention_decode_duration_ms", "guided_decoding_guide_type", "guided_decoding_guide", "lookahead_window_size", "lookahead_ngram_size",
     "lookahead_verification_set_size",
 )  # fmt: skip
-UNSUPPORTED_IF_TRUE = ("return_context_logits", "return_perf_metrics", "stop")
+UNSUPPORTED_IF_TRUE = ("return_context_logits", "return_perf_metrics")
 LARGEST_BIAS = 1e9
 COLDEST = 1e-3  # below it, dividing logits overflows float32; the likeliest token is all that is left
 
@@ -132,7 +132,20 @@ def _features(inputs: Arrays, mels: int, longest: int) -> NDArray[np.float32]:
     return features
 
 
-def parse(inputs: Arrays, listener: Listener, facts: Facts) -> tuple[Job, Wanted]:
+def stops(inputs: Arrays, request_id: str) -> bool:
+    """Whether this request is no request but stops the one of the same id (TensorRT-LLM's `stop`).
+
+    Raises:
+        BadRequest: no id.
+    """
+    if not _scalar(inputs, "stop", False):
+        return False
+    if not request_id:
+        raise BadRequest("stop=true needs the id of the request to stop; send it as this request's id")
+    return True
+
+
+def parse(inputs: Arrays, listener: Listener, facts: Facts, request_id: str = "") -> tuple[Job, Wanted]:
     """A job out of one request's arrays (each with a leading dimension of 1).
 
     Raises:
@@ -164,7 +177,8 @@ def parse(inputs: Arrays, listener: Listener, facts: Facts) -> tuple[Job, Wanted
         prompt,
         encoder or _scalar(inputs, "exclude_input_in_output", False),
     )
-    return Job(prompt, sampling, listener, features, _scalar(inputs, "streaming", False)), wanted
+    streaming, align = _scalar(inputs, "streaming", False), _scalar(inputs, "return_cross_attention", False)
+    return Job(prompt, sampling, listener, features, streaming, request_id, align), wanted
 
 
 def outputs(beams: list[Hypothesis], wanted: Wanted) -> dict[str, NDArray[Any]]:

@@ -11,8 +11,9 @@ import hashlib
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ class Facts:
     mels: int = 0
     memory: int = 0
     suppress: tuple[int, ...] = ()
+    aligns: bool = False
 
     @classmethod
     def load(cls, folder: Path) -> Facts:
@@ -104,6 +106,10 @@ class Graphs:
         has_encoder = (folder / "encoder.xml").exists()
         self.encoder = core.compile_model(self._typed(core.read_model(folder / "encoder.xml")), "CPU", settings) if has_encoder else None
         self.encoding = self.encoder.create_infer_request() if self.encoder else None
+        # Run now and then, on one thread's behalf: it shares the decoder's weights in spirit, not in memory, and is loaded when first asked for.
+        self._aligner: Callable[[], ov.InferRequest] = cache(
+            lambda: core.compile_model(self._typed(core.read_model(folder / "aligner.xml")), "CPU", settings).create_infer_request()
+        )
         self._recent: OrderedDict[bytes, Memory] = OrderedDict()
 
     def _typed(self, model: ov.Model) -> ov.Model:
@@ -129,6 +135,16 @@ class Graphs:
                 self._recent.popitem(last=False)
         self._recent.move_to_end(key)
         return self._recent[key]
+
+    def align(self, ids: Sequence[int], memory: Memory) -> NDArray[np.float16]:
+        """Where each id of a text looked: float16 [heads, ids, memory], a softmax over the last axis."""
+        request = self._aligner()
+        inputs: dict[str, Any] = {"ids": np.array([ids], np.int64)}
+        names = [f"memory.{c}{i}" for i in range(self.facts.layers) for c in "kv"]
+        for name, part in zip(names[: len(request.model_inputs) - 1], memory.parts, strict=False):
+            inputs[name] = ov.Tensor(part[None], ov.Shape([1, *part.shape]), self.memory_type) if self.precision == "bf16" else part[None]
+        request.infer(inputs)
+        return np.asarray(request.get_tensor("cross_attention").data, np.float16)
 
     def batch(self) -> Batch:
         """A new, empty running batch."""

@@ -7,7 +7,7 @@ requests go. A thread of its own calls them in turn, so a long request never hol
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -23,6 +23,7 @@ Floats = NDArray[np.float32]
 # Requests let in between two steps of running ones. More make a fuller batch (a step of 8 rows costs 2.6 steps of one), fewer let those that
 # run wait for fewer encoders.
 JOIN_AT_ONCE = 4
+STOPPED_KEPT = 1024  # ids of stopped requests: a request may come after the word that stops it
 
 
 class Listener(Protocol):
@@ -40,6 +41,10 @@ class Listener(Protocol):
         """The result; the last call."""
         ...
 
+    def aligned(self, attention: NDArray[np.float16]) -> None:
+        """The result of a request to align: float16 [heads, ids, memory]; the last call."""
+        ...
+
     def fail(self, error: Exception) -> None:
         """No result; the last call."""
         ...
@@ -47,13 +52,18 @@ class Listener(Protocol):
 
 @dataclass
 class Job:
-    """A request: features for the encoder (None for decoder-only families), the decoder's first ids, how to choose, whom to tell."""
+    """A request: features for the encoder (None for decoder-only families), the decoder's first ids, how to choose, whom to tell.
+
+    `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`.
+    """
 
     prompt: tuple[int, ...]
     sampling: Sampling
     listener: Listener
     features: Floats | None = None
     streaming: bool = False
+    request_id: str = ""
+    align: bool = False
     memory: Memory | None = None
     strategy: Strategy = field(init=False)
     rows: list[Row] = field(default_factory=list)
@@ -75,6 +85,7 @@ class Scheduler:
         self.batch: Batch = graphs.batch()
         self.wake = threading.Condition()
         self.stopping = False
+        self.stopped: OrderedDict[str, None] = OrderedDict()
         self.thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
 
     def start(self) -> None:
@@ -104,8 +115,18 @@ class Scheduler:
             self.waiting.append(job)
             self.wake.notify()
 
+    def drop(self, request_id: str) -> None:
+        """Stop every request of this id, those that are still to come included."""
+        with self.wake:
+            self.stopped[request_id] = None
+            if len(self.stopped) > STOPPED_KEPT:
+                self.stopped.popitem(last=False)
+            self.wake.notify()
+
     def _check(self, job: Job) -> None:
         positions = self.graphs.facts.positions
+        if job.align and not self.graphs.facts.aligns:
+            raise BadRequest("return_cross_attention is not supported by this engine; leave it out")
         if not job.prompt:
             raise BadRequest("decoder_input_ids is empty; send at least the start id")
         if len(job.prompt) >= positions:
@@ -140,6 +161,9 @@ class Scheduler:
             job = self.waiting.popleft()
         try:
             job.memory = None if job.features is None else self.graphs.encode(job.features)
+            if job.align and job.memory is not None:
+                job.listener.aligned(self.graphs.align(job.prompt, job.memory))
+                return
         except Exception as error:  # noqa: BLE001  # whatever the runtime throws belongs to this request alone
             job.listener.fail(error)
             return
@@ -201,7 +225,7 @@ class Scheduler:
             self.waiting = deque(job for job in self.waiting if not self._dropped(job))
 
     def _dropped(self, job: Job) -> bool:
-        if job.listener.cancelled():
+        if job.request_id in self.stopped or job.listener.cancelled():
             job.listener.fail(RuntimeError("cancelled"))
             return True
         return False
@@ -219,6 +243,7 @@ class Collected:
 
     on_update: Callable[[list[Hypothesis]], None] | None = None
     beams: list[Hypothesis] = field(default_factory=list)
+    attention: NDArray[np.float16] | None = None
     error: Exception | None = None
     done: threading.Event = field(default_factory=threading.Event)
     dropped: bool = False
@@ -235,6 +260,11 @@ class Collected:
     def finish(self, beams: list[Hypothesis]) -> None:
         """See Listener."""
         self.beams = beams
+        self.done.set()
+
+    def aligned(self, attention: NDArray[np.float16]) -> None:
+        """See Listener."""
+        self.attention = attention
         self.done.set()
 
     def fail(self, error: Exception) -> None:

@@ -1,6 +1,7 @@
 """The speech façade: sound and a prompt in, an engine request; engine results in, words with times and confidence out.
 
-It uses only tensors of TensorRT-LLM's `tensorrt_llm` model, so it is the same on every target.
+It uses only tensors of TensorRT-LLM's `tensorrt_llm` model, so it is the same on every target. Word times alone need one more,
+`return_cross_attention`, of engines that say so in their facts.
 """
 
 from __future__ import annotations
@@ -8,13 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .alignment import FRAMES_PER_SECOND, token_starts
 from .audio import MAX_SAMPLES, RATE, log_mel
+from .errors import BadRequest
 from .whisper_tokens import BadPrompt, Prompt, WhisperVocabulary
 
 Arrays = dict[str, NDArray[Any]]
@@ -46,27 +50,67 @@ class Whisper:
         self.mels, self.positions = int(facts["mels"]), int(facts["positions"])
         self.vocabulary = WhisperVocabulary.load(bundle / "engine")
         self.suppress, self.size = list(facts["suppress"]), int(facts["vocabulary"])
+        self.aligns = bool(facts.get("aligns"))
 
     def transcribe(self, inputs: Mapping[str, NDArray[Any]], wanted: set[str], engine: Engine, *, streaming: bool) -> Iterator[Arrays]:
         """Answer one row: one dictionary of output arrays (the last is final); while streaming, one after each token, text so far.
 
         Raises:
-            BadAudio, BadPrompt, AudioTooLong: what was sent cannot be served.
+            BadAudio, BadPrompt, BadRequest, AudioTooLong: what was sent cannot be served.
         """
+        aligning = self._aligning(inputs, streaming=streaming)
         wave = self._wave(inputs)
         prefix = inputs["TEXT_PREFIX"].ravel()[0].decode("utf-8", "replace") if "TEXT_PREFIX" in inputs else ""
         prompt = self.vocabulary.prompt(prefix, self.positions)
-        request = self._request(log_mel(wave, self.mels, pad=self.pad))
+        sound = self._sound(log_mel(wave, self.mels, pad=self.pad))
         detection = Detection(prompt.language, float("nan"))
         if prompt.language is None or wanted & NEEDS_DETECTION:
-            detection = self._detect(request, prompt, engine)
+            detection = self._detect(sound, prompt, engine)
         if prompt.language is None and detection.language is not None:
             prompt = prompt.in_language(detection.language, self.vocabulary.languages[detection.language])
-        request |= self._choices(inputs, prompt) | {"return_log_probs": np.array([[True]])}
+        request = sound | self._choices(inputs, prompt) | {"return_log_probs": np.array([[True]])}
         if streaming:
             request["streaming"] = np.array([[True]])
         for result in engine(request, streaming):
-            yield self._answer(result, prompt, detection, len(wave) / RATE)
+            answer = self._answer(result, prompt, detection, len(wave) / RATE)
+            yield answer | (self._words(answer, sound, prompt, len(wave) / RATE, engine) if aligning else {})
+
+    def _aligning(self, inputs: Mapping[str, NDArray[Any]], *, streaming: bool) -> bool:
+        if not ("WORD_TIMESTAMPS" in inputs and inputs["WORD_TIMESTAMPS"].any()):
+            return False
+        if not self.aligns:
+            raise BadRequest("WORD_TIMESTAMPS needs cross-attention, which this engine does not give; ask for segments, or use TARGET=openvino")
+        if streaming:
+            raise BadRequest("WORD_TIMESTAMPS are known at the end only; ask whisper_bls, not whisper_bls_stream")
+        return True
+
+    def _words(self, answer: Arrays, sound: Arrays, prompt: Prompt, duration: float, engine: Engine) -> Arrays:
+        """A second look at the sound with the whole text at hand; words keep inside their segments, and their times never run backwards."""
+        begins = np.cumsum([0, *answer["SEGMENT_SIZES"].ravel()])
+        tokens = [int(token) for token in answer["TOKENS"].ravel()]
+        spoken = [[token for token in tokens[a:b] if token < self.vocabulary.end] for a, b in pairwise(begins)]
+        starts = self._starts([token for own in spoken for token in own], sound, prompt, duration, engine)
+        texts, times, at = [], [], 0
+        for own, (begin, end) in zip(spoken, answer["SEGMENT_TIMES"].reshape(-1, 2), strict=True):
+            for word in self.vocabulary.words(own, prompt.language):
+                texts.append(word.text)
+                times.append(np.clip([starts[at + word.first], starts[at + word.end]], begin, end))
+            at += len(own)
+        return {"WORD_TEXTS": _strings(texts), "WORD_TIMES": np.array(times, np.float32).reshape(1, -1, 2)}
+
+    def _starts(self, text: list[int], sound: Arrays, prompt: Prompt, duration: float, engine: Engine) -> NDArray[np.float32]:
+        """Seconds at which each token of `text`, and what follows the last, begins."""
+        head = [i for i in prompt.ids[prompt.ids.index(self.vocabulary.start) :] if i < self.vocabulary.no_timestamps]
+        ids = [*head, self.vocabulary.no_timestamps, *text, self.vocabulary.end]
+        if not text or len(ids) >= self.positions:
+            return np.full(len(text) + 1, duration, np.float32)
+        look = {
+            "decoder_input_ids": np.array([ids], np.int32),
+            "request_output_len": np.array([[1]], np.int32),
+            "return_cross_attention": np.array([[True]]),
+        }
+        attention = list(engine(sound | look, False))[-1]["cross_attention"][0]
+        return token_starts(attention[:, len(head) : -1], int(np.ceil(duration * FRAMES_PER_SECOND)))
 
     def _wave(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         if "WAV" not in inputs:
@@ -83,7 +127,7 @@ class Whisper:
             raise BadAudio("WAV has NaN or infinite samples; send finite values between -1 and 1")
         return np.ascontiguousarray(wave, np.float32)
 
-    def _request(self, features: NDArray[np.float32]) -> Arrays:
+    def _sound(self, features: NDArray[np.float32]) -> Arrays:
         frames = len(features)
         end = np.array([[self.vocabulary.end]], np.int32)
         return {
@@ -120,10 +164,10 @@ class Whisper:
         bias[0, [*self.suppress, *times]] = SUPPRESSED
         return {"embedding_bias": bias}
 
-    def _detect(self, request: Arrays, prompt: Prompt, engine: Engine) -> Detection:
+    def _detect(self, sound: Arrays, prompt: Prompt, engine: Engine) -> Detection:
         """One token after the start token: its raw logits rank the languages and hold the no-speech probability (openai/whisper decoding.py)."""
         probe = {
-            **request,
+            **sound,
             "decoder_input_ids": np.array([prompt.ids[: prompt.language_at]], np.int32),
             "request_output_len": np.array([[1]], np.int32),
             "return_generation_logits": np.array([[True]]),
@@ -147,6 +191,7 @@ class Whisper:
             "AVG_LOGPROB": np.array([[total / (count + 1)]], np.float32),
             "TOKENS": np.array([tokens], np.int32).reshape(1, -1),
             "TOKEN_LOGPROBS": log_probs.astype(np.float32)[None],
+            "TOKEN_BYTES": _objects([self.vocabulary.token_bytes(token) for token in tokens]),
             "SEGMENT_TEXTS": _strings([segment.text for segment in segments]),
             "SEGMENT_TIMES": np.array([[segment.start, segment.end] for segment in segments], np.float32).reshape(1, -1, 2),
             "SEGMENT_SIZES": np.array([[len(segment.tokens) for segment in segments]], np.int32).reshape(1, -1),
@@ -155,6 +200,10 @@ class Whisper:
 
 def _strings(texts: list[str]) -> NDArray[Any]:
     """Triton's strings: an object array of UTF-8 bytes [1, n]."""
-    array = np.empty((1, len(texts)), object)
-    array[0, :] = [text.encode() for text in texts]
+    return _objects([text.encode() for text in texts])
+
+
+def _objects(items: list[bytes]) -> NDArray[Any]:
+    array = np.empty((1, len(items)), object)
+    array[0, :] = items
     return array

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,9 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 SECONDS_PER_TIMESTAMP = 0.02
+# Written without blanks, so each character counts as a word (openai/whisper tokenizer.py, `split_to_word_tokens`).
+BLANKLESS = {"zh", "ja", "th", "lo", "my", "yue"}
+PUNCTUATION = "\"'“”‘’¿¡([{-–—.。,，!！?？:：;；)]}、…«»"
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 
 
@@ -39,6 +42,15 @@ class Segment:
     end: float
     text: str
     tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word without the punctuation around it, and which tokens of the text it takes: `first` up to, not including, `end`."""
+
+    text: str
+    first: int
+    end: int
 
 
 class WhisperVocabulary:
@@ -120,6 +132,38 @@ class WhisperVocabulary:
     def text(self, tokens: Sequence[int]) -> str:
         """Words only: special tokens and timestamps left out, blanks at the ends removed."""
         return self.tokenizer.decode([t for t in tokens if t < self.end], skip_special_tokens=True).strip()
+
+    @cached_property
+    def _bytes(self) -> dict[str, int]:
+        """Byte-level BPE's printable stand-ins and the bytes they mean (openai/gpt-2 encoder.py, `bytes_to_unicode`)."""
+        printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+        others = [byte for byte in range(256) if byte not in printable]
+        return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token spells: perhaps a part of a character. Special tokens spell their name."""
+        spelled = self.tokenizer.id_to_token(token) or ""
+        return spelled.encode() if token >= self.end else bytes(self._bytes[character] for character in spelled)
+
+    def words(self, tokens: Sequence[int], language: str | None) -> list[Word]:
+        """Words of text tokens (no timestamps among them), in order; what is punctuation only is left out."""
+        words: list[tuple[str, int, int]] = []
+        for text, first, end in self._characters(tokens):
+            joins = words and not text.startswith(" ") and language not in BLANKLESS
+            words[len(words) - 1 if joins else len(words) :] = [(words[-1][0] + text, words[-1][1], end) if joins else (text, first, end)]
+        bare = [Word(text.strip().strip(PUNCTUATION), first, end) for text, first, end in words]
+        return [word for word in bare if word.text]
+
+    def _characters(self, tokens: Sequence[int]) -> Iterator[tuple[str, int, int]]:
+        """Runs of tokens that spell whole characters."""
+        raw, first = b"", 0
+        for i, token in enumerate(tokens):
+            raw += self.token_bytes(token)
+            try:
+                yield raw.decode(), first, i + 1
+            except UnicodeDecodeError:
+                continue
+            raw, first = b"", i + 1
 
     def seconds(self, token: int) -> float:
         """The time that a timestamp token stands for."""

@@ -1,13 +1,15 @@
 """Whisper to OpenVINO: `python -m build.export.whisper --weights FOLDER --output FOLDER`.
 
-Two graphs. The encoder maps features [1, mels, frames] to the keys and values of every decoder layer's cross-attention, so they are
-computed once per request. The decoder takes ids [batch, new] and keeps its self-attention keys and values as state.
+Three graphs. The encoder maps features [1, mels, frames] to the keys and values of every decoder layer's cross-attention, so they are
+computed once per request. The decoder takes ids [batch, new] and keeps its self-attention keys and values as state. The aligner runs the
+decoder over a whole text at once and gives where it looked: the cross-attention that word times are made of.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import openvino as ov
@@ -96,6 +98,33 @@ class Decoder(nn.Module):
         return (logits, torch.logsumexp(logits, -1), *present)
 
 
+class Aligner(nn.Module):
+    """The decoder over a whole text: ids [1, n] and the memory's keys of every layer up to the last that aligns -> cross-attention weights
+    [heads, n, memory] of the alignment heads, given as (layer, head).
+    """
+
+    def __init__(self, model: WhisperForConditionalGeneration, pairs: Sequence[tuple[int, int]]) -> None:
+        super().__init__()
+        self.decoder, self.heads, self.pairs = model.model.decoder, model.config.decoder_attention_heads, pairs
+        self.layers = self.decoder.layers[: max(layer for layer, _ in pairs) + 1]
+
+    def forward(self, ids: Tensor, *memory: Tensor) -> Tensor:
+        n = ids.shape[1]
+        x = self.decoder.embed_tokens(ids) + self.decoder.embed_positions.weight[:n]
+        looked = []
+        for i, layer in enumerate(self.layers):
+            y, attention = layer.self_attn_layer_norm(x), layer.self_attn
+            q, k, v = (split(p(y), self.heads) for p in (attention.q_proj, attention.k_proj, attention.v_proj))
+            x = x + attention.out_proj(merge(F.scaled_dot_product_attention(q, k, v, is_causal=True)))
+            y, attention = layer.encoder_attn_layer_norm(x), layer.encoder_attn
+            q = split(attention.q_proj(y) * attention.scaling, self.heads)
+            weights = torch.softmax(q @ memory[2 * i].transpose(-1, -2), -1)
+            looked += [weights[:, head] for at, head in self.pairs if at == i]
+            x = x + attention.out_proj(merge(weights @ memory[2 * i + 1]))
+            x = x + layer.fc2(F.gelu(layer.fc1(layer.final_layer_norm(x))))
+        return torch.cat(looked)
+
+
 def split(x: Tensor, heads: int) -> Tensor:
     """[batch, time, width] -> [batch, heads, time, width / heads]."""
     return x.view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)
@@ -132,25 +161,43 @@ def decoder_graph(model: WhisperForConditionalGeneration) -> ov.Model:
     return graph
 
 
+def alignment_heads(config: WhisperConfig, generation: GenerationConfig) -> list[tuple[int, int]]:
+    """(layer, head) pairs as the checkpoint names them; else every head of the upper half (openai/whisper model.py)."""
+    named = getattr(generation, "alignment_heads", None)
+    half = range(config.decoder_layers // 2, config.decoder_layers)
+    return sorted((layer, head) for layer, head in named) if named else [(i, head) for i in half for head in range(config.decoder_attention_heads)]
+
+
+def aligner_graph(model: WhisperForConditionalGeneration) -> ov.Model:
+    """Trace the aligner for texts and memories of any length."""
+    config = model.config
+    module = Aligner(model, alignment_heads(config, model.generation_config))
+    heads, width = config.decoder_attention_heads, config.d_model // config.decoder_attention_heads
+    names = [f"memory.{c}{i}" for i in range(len(module.layers)) for c in "kv"]
+    graph = ov.convert_model(module, example_input=(torch.zeros(1, 5, dtype=torch.long), *(torch.randn(1, heads, 10, width) for _ in names)))
+    rename(graph, [("ids", [1, -1]), *((name, [1, heads, -1, width]) for name in names)], ["cross_attention"])
+    return graph
+
+
 def facts(config: WhisperConfig, generation: GenerationConfig) -> dict[str, object]:
     """What serving has to know about the engine: engine.json."""
     return {
         "family": "whisper", "layers": config.decoder_layers, "heads": config.decoder_attention_heads,
         "head_width": config.d_model // config.decoder_attention_heads, "positions": config.max_target_positions,
         "vocabulary": config.vocab_size, "mels": config.num_mel_bins, "memory": config.max_source_positions,
-        "suppress": sorted(set(generation.suppress_tokens or [])), "end_id": config.eos_token_id,
+        "suppress": sorted(set(generation.suppress_tokens or [])), "end_id": config.eos_token_id, "aligns": True,
     }  # fmt: skip
 
 
 def export(weights: str, output: Path, compress: str, seed: int) -> None:
-    """Write encoder.xml, decoder.xml, tokenizer.json and engine.json to `output`."""
+    """Write encoder.xml, decoder.xml, aligner.xml, tokenizer.json and engine.json to `output`."""
     torch.set_grad_enabled(False)
     kind, _, name = weights.partition("random:")
     model = random_model(name, seed) if name else WhisperForConditionalGeneration.from_pretrained(kind)
     config = {} if name else json.loads((Path(weights) / "config.json").read_text("utf-8"))
     half = config.get("dtype", config.get("torch_dtype", "float32")) == "float16"  # the key changed its name in transformers 4.56
     model = model.float().eval()
-    for file, graph in (("encoder.xml", encoder_graph(model)), ("decoder.xml", decoder_graph(model))):
+    for file, graph in (("encoder.xml", encoder_graph(model)), ("decoder.xml", decoder_graph(model)), ("aligner.xml", aligner_graph(model))):
         if compress == "int8" and file == "decoder.xml":  # measured: int8 does not help the encoder
             compress_int8(graph)
         ov.save_model(graph, output / file, compress_to_fp16=half)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.engine_io import UNSUPPORTED, parse
+from serving.engine_io import UNSUPPORTED, parse, stops
 from serving.errors import BadRequest
 from serving.graphs import Facts
 from serving.scheduler import Collected
@@ -52,7 +52,6 @@ def test_scalars_out_of_range(name: str, value: Any) -> None:
         ({"embedding_bias": np.zeros((1, 10), np.float32)}, "embedding_bias has 10 values"),
         ({"embedding_bias": np.full((1, 51865), np.nan, np.float32)}, "embedding_bias"),
         ({"num_return_sequences": np.array([3], np.int32)}, "num_return_sequences"),
-        ({"stop": np.array([True])}, "stop"),
         ({"return_context_logits": np.array([True])}, "return_context_logits"),
     ],
 )
@@ -81,3 +80,12 @@ def test_what_is_asked_for_arrives() -> None:
     assert job.features is not None
     assert job.features.shape == (60, 80)
     assert (job.sampling.beam_width, wanted.sequences) == (4, 2)
+
+
+def test_stop_names_a_request() -> None:
+    """stop=true without an id could mean anything."""
+    assert not stops({}, "")
+    assert not stops({"stop": np.array([False])}, "")
+    assert stops({"stop": np.array([True])}, "a")
+    with pytest.raises(BadRequest, match="id of the request"):
+        stops({"stop": np.array([True])}, "")

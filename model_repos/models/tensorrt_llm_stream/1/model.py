@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.engine_io import outputs, parse  # noqa: E402
+from serving.engine_io import outputs, parse, stops  # noqa: E402
 from serving.errors import code_name  # noqa: E402
 from serving.graphs import Graphs  # noqa: E402
 from serving.scheduler import Scheduler  # noqa: E402
@@ -37,6 +37,9 @@ class Reply:
     def finish(self, beams):
         self.sender.send(self._response(beams), FINAL)
 
+    def aligned(self, attention):
+        self.sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("cross_attention", attention[None])]), FINAL)
+
     def fail(self, error):
         self.sender.send(pb_utils.InferenceResponse(error=triton_error(error)), FINAL)
 
@@ -59,8 +62,12 @@ class TritonPythonModel:
             reply = Reply(request)
             try:
                 inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-                job, reply.wanted = parse(inputs, reply, facts)
-                self.scheduler.submit(job)
+                if stops(inputs, request.request_id()):
+                    self.scheduler.drop(request.request_id())
+                    reply.sender.send(flags=FINAL)
+                else:
+                    job, reply.wanted = parse(inputs, reply, facts, request.request_id())
+                    self.scheduler.submit(job)
             except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
                 reply.fail(error)
 

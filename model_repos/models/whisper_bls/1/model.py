@@ -3,6 +3,7 @@
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import BoundedSemaphore
 
@@ -16,6 +17,12 @@ from serving.errors import EngineError, QueueFull, code_name  # noqa: E402
 from serving.whisper import Whisper  # noqa: E402
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+# Which of the engine's outputs a request for them brings.
+ASKED = {
+    "return_log_probs": ("output_ids", "sequence_length", "cum_log_probs", "output_log_probs"),
+    "return_generation_logits": ("generation_logits",),
+    "return_cross_attention": ("cross_attention",),
+}
 PLACES = 256  # requests that wait or run; beyond it 503, so that sound does not pile up in memory
 
 
@@ -49,21 +56,22 @@ class TritonPythonModel:
                 raise RuntimeError("cancelled")
             inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
             wanted = set(request.requested_output_names()) or self.outputs
+            engine = partial(self._engine, request.request_id())
             if self.streaming:
-                self._stream(inputs, wanted, sender)
+                self._stream(inputs, wanted, sender, engine)
             else:
-                rows = [list(self.whisper.transcribe(row, wanted, self._engine, streaming=False))[-1] for row in split(inputs)]
+                rows = [list(self.whisper.transcribe(row, wanted, engine, streaming=False))[-1] for row in split(inputs)]
                 sender.send(self._response(merge(rows), wanted), FINAL)
         except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
             refuse(sender, error)
         finally:
             self.places.release()
 
-    def _stream(self, inputs, wanted, sender):
+    def _stream(self, inputs, wanted, sender, engine):
         rows = split(inputs)
         if len(rows) > 1:
             raise ValueError(f"a stream takes one recording, WAV has {len(rows)} rows; send one request for each")
-        for arrays in self.whisper.transcribe(rows[0], wanted, self._engine, streaming=True):
+        for arrays in self.whisper.transcribe(rows[0], wanted, engine, streaming=True):
             if sender.is_cancelled():
                 break
             sender.send(self._response(arrays, wanted))
@@ -72,11 +80,12 @@ class TritonPythonModel:
     def _response(self, arrays, wanted):
         return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in arrays.items() if name in wanted])
 
-    def _engine(self, arrays, streaming):
-        outputs = ["output_ids", "sequence_length", *(["cum_log_probs", "output_log_probs"] if "return_log_probs" in arrays else [])]
+    def _engine(self, request_id, arrays, streaming):
+        outputs = [name for flag, names in ASKED.items() if flag in arrays for name in names] or ["output_ids", "sequence_length"]
         call = pb_utils.InferenceRequest(
             model_name="tensorrt_llm_stream" if streaming else "tensorrt_llm",
-            requested_output_names=[*outputs, *(["generation_logits"] if "return_generation_logits" in arrays else [])],
+            request_id=request_id,
+            requested_output_names=outputs,
             inputs=[pb_utils.Tensor(name, array) for name, array in arrays.items()],
         )
         for response in call.exec(decoupled=True) if streaming else [call.exec()]:
