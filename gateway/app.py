@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import re
-import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import structlog
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from . import audio, errors
+from .admission import Admission
 from .audio import ServicesDep
 from .keys import load_keys, require_key
+from .observe import Observe
 from .services import Services
 from .settings import Settings
 from .speech import Transcriber
 from .triton import Triton, load_pools
-
-log = structlog.get_logger()
-SAFE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -33,7 +28,8 @@ def create_app(settings: Settings) -> FastAPI:
         pools = load_pools(settings.deployment)
         triton = Triton(settings.kserve_url, pools, settings.request_seconds)
         transcriber = Transcriber(triton, settings.windows_at_once)
-        yield {"services": Services(settings, pools, triton, transcriber, load_keys(settings.api_keys_file, required=bool(settings.api_keys_required)))}
+        keys = load_keys(settings.api_keys_file, required=bool(settings.api_keys_required))
+        yield {"services": Services(settings, pools, triton, transcriber, Admission(settings.recordings_per_instance), keys)}
         await triton.close()
 
     app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan)
@@ -46,27 +42,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_api_route("/health/live", live)
     app.add_api_route("/health/ready", ready)
     app.add_api_route("/metrics", metrics, dependencies=key)
-    app.middleware("http")(observe)
+    app.add_middleware(Observe)
     return app
-
-
-async def observe(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Request id, metrics, one log line."""
-    given = request.headers.get("x-request-id", "")
-    request.state.request_id = given if SAFE_ID.fullmatch(given) else uuid.uuid4().hex
-    started = time.monotonic()
-    structlog.contextvars.bind_contextvars(request_id=request.state.request_id)
-    response = await call_next(request)
-    seconds = time.monotonic() - started
-    route = request.scope.get("route")
-    path = getattr(route, "path", "other")
-    tools: Services = request.state.services
-    tools.metrics.requests.labels(path, response.status_code).inc()
-    tools.metrics.latency.labels(path).observe(seconds)
-    response.headers["x-request-id"] = request.state.request_id
-    if not path.startswith("/health"):
-        log.info("request", method=request.method, path=path, status=response.status_code, seconds=round(seconds, 4))
-    return response
 
 
 def _model(name: str) -> dict[str, object]:

@@ -1,130 +1,165 @@
-"""POST /v1/audio/transcriptions."""
+"""POST /v1/audio/transcriptions and /v1/audio/translations."""
 
 from __future__ import annotations
 
 import asyncio
-import zlib
-from collections.abc import Mapping
+import json
+import uuid
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
-from openai.types.audio import Transcription, TranscriptionSegment, TranscriptionVerbose
-from openai.types.audio.transcription import UsageDuration
-from openai.types.audio.transcription_verbose import Usage
-from pydantic import BaseModel, Field, ValidationError
+from fastapi.responses import StreamingResponse
 
-from . import media
-from .errors import ApiError
-from .languages import language_code, language_name
+from . import formats, media
+from .errors import ApiError, error_body
+from .forms import TranscriptionRequest, TranslationRequest, options, parse_transcription, parse_translation, turns
+from .presence import while_present
 from .services import Services, services
-from .speech import Options, Transcript
-from .upload import Upload, receive
+from .settings import Settings
+from .speech import Options, Transcript, joined
+from .triton import Pool
+from .upload import receive
+from .windows import Cutter, Pauses, Spoken, Window
 
 router = APIRouter()
 ServicesDep = Annotated[Services, Depends(services)]
 
 
-class TranscriptionRequest(BaseModel):
-    """The form's fields besides the file. `max_tokens` and `beam_width` are extensions."""
+@dataclass
+class Recording:
+    """An uploaded file on its way to windows. `seconds` is its length so far, whole when the last window is out."""
 
-    model: str
-    language: str | None = None
-    prompt: str = ""
-    response_format: Literal["json", "text", "verbose_json"] = "json"
-    temperature: float = Field(0.0, ge=0.0, le=1.0)
-    max_tokens: int | None = Field(None, ge=1)
-    beam_width: int | None = Field(None, ge=1, le=16)
+    path: Path
+    cutter: Cutter
+    settings: Settings
+    seconds: float = 0.0
 
+    async def windows(self) -> AsyncGenerator[Window, None]:
+        """Decoded and cut in a thread, one window ahead of whoever asks.
 
-# Fields of OpenAI's API that exist but are not served yet: a silent 200 would be a wrong answer.
-NOT_YET = {"timestamp_granularities[]": {"segment"}, "stream": {"false"}, "chunking_strategy": {"auto"}, "include[]": set[str]()}
+        Raises:
+            ApiError: 400 if the file is no recording.
+        """
+        source = self._windows()
+        while (window := await asyncio.to_thread(next, source, None)) is not None:
+            yield window
 
-
-def parse(fields: Mapping[str, list[str]]) -> TranscriptionRequest:
-    """Form fields as a request.
-
-    Raises:
-        ApiError: 400 with `param` for unknown, repeated, malformed or unsupported fields.
-    """
-    for name, values in fields.items():
-        if name in NOT_YET:
-            if any(value not in NOT_YET[name] for value in values):
-                allowed = ", ".join(sorted(NOT_YET[name])) or "nothing"
-                raise ApiError(400, f"{name}={values[0]!r} is not supported; allowed: {allowed}", param=name, code="unsupported_value")
-        elif name not in TranscriptionRequest.model_fields:
-            raise ApiError(400, f"unknown field {name!r}; remove it", param=name, code="unknown_parameter")
-        elif len(values) > 1:
-            raise ApiError(400, f"{name} is given {len(values)} times; give it once", param=name, code="invalid_value")
-    if "timestamp_granularities[]" in fields and fields.get("response_format") != ["verbose_json"]:
-        raise ApiError(400, "timestamp_granularities[] needs response_format=verbose_json", param="timestamp_granularities[]", code="unsupported_value")
-    try:
-        single = {name: values[0] for name, values in fields.items() if name in TranscriptionRequest.model_fields and values[0] != ""}
-        return TranscriptionRequest(**cast("dict[str, Any]", single))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ApiError(400, f"{first['loc'][0]}: {first['msg']}", param=str(first["loc"][0]), code="invalid_value") from error
+    def _windows(self) -> Iterator[Window]:
+        try:
+            for block in media.blocks(self.path, max_seconds=self.settings.max_audio_seconds, time_limit=self.settings.decode_seconds):
+                self.seconds += len(block) / media.RATE
+                yield from self.cutter.feed(block)
+        except media.BadMedia as error:
+            raise ApiError(400, f"file: {error}", param="file", code="invalid_file") from error
+        yield from self.cutter.finish()
 
 
-def options(request: TranscriptionRequest, task: str) -> Options:
-    """Checked and translated for the transcriber."""
-    if "<|" in request.prompt:
-        raise ApiError(400, "prompt must not contain special tokens such as <|…|>; send plain text", param="prompt", code="invalid_value")
-    return Options(
-        task=task,
-        language=language_code(request.language) if request.language else None,
-        prompt=request.prompt,
-        temperature=request.temperature,
-        timestamps=request.response_format == "verbose_json",
-        max_tokens=request.max_tokens,
-        beam_width=request.beam_width,
-    )
+@dataclass
+class Work:
+    """One request: what to transcribe, how, and what has come back."""
+
+    tools: Services
+    pool: Pool
+    recording: Recording
+    chosen: Options
+    request_id: str
+    parts: list[Transcript] = field(default_factory=list)
+
+    async def run(self) -> AsyncGenerator[Transcript, None]:
+        """Transcripts of the windows, in order."""
+        with self.tools.metrics.transcription(self.pool.model_id, lambda: self.recording.seconds):
+            async with aclosing(self.tools.transcriber.transcribe(self.pool, self.recording.windows(), self.chosen, self.request_id)) as found:
+                async for part in found:
+                    self.parts.append(part)
+                    yield part
+
+    async def whole(self) -> Transcript:
+        """All of it. Where nobody speaks, the language is the one that was asked for, or English."""
+        async with aclosing(self.run()) as found:
+            async for _ in found:
+                pass
+        return self.result()
+
+    def result(self) -> Transcript:
+        """What there is so far as one transcript."""
+        transcript = joined(self.parts)
+        return replace(transcript, duration=round(self.recording.seconds, 3), language=transcript.language or self.chosen.language or "en")
+
+    async def events(self, *, log_probs: bool) -> AsyncGenerator[str, None]:
+        """Server-sent events: a delta for each window, then the whole text and usage. An error after the first is an event as well."""
+        said = ""
+        try:
+            async with aclosing(self.run()) as found:
+                async for part in found:
+                    text = f" {part.text}" if said and part.text else part.text
+                    said += text
+                    if text:
+                        yield _event(formats.delta(text, part, log_probs=log_probs))
+            yield _event(formats.done(self.result(), log_probs=log_probs))
+        except ApiError as error:
+            if not said:
+                raise
+            yield _event(error_body(error))
+
+
+def _event(data: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
+async def _begin(request: Request, tools: Services, stack: AsyncExitStack, task: str) -> tuple[TranscriptionRequest | TranslationRequest, Work]:
+    upload = await stack.enter_async_context(receive(request, tools.settings.max_upload_bytes))
+    form = (parse_transcription if task == "transcribe" else parse_translation)(upload.fields)
+    chosen, cut = options(form, task), turns(form)
+    pool = tools.pool(form.model, "whisper")
+    if chosen.words and "word_timestamps" not in pool.capabilities:
+        message = f"timestamp_granularities[]=word: the engine of {form.model!r} gives no word times; ask for segment"
+        raise ApiError(400, message, param="timestamp_granularities[]", code="unsupported_value")
+    stack.enter_context(tools.admission.place(pool))
+    recording = Recording(Path(upload.path), Spoken(cut) if cut else Pauses(), tools.settings)
+    # Unlike the client's own id it is never seen twice: under it the work can be stopped.
+    return form, Work(tools, pool, recording, chosen, f"{request.state.request_id}.{uuid.uuid4().hex[:8]}")
 
 
 @router.post("/v1/audio/transcriptions")
 async def transcriptions(request: Request, tools: ServicesDep) -> Response:
-    """Speech to text in OpenAI's formats json, text and verbose_json."""
-    async with receive(request, tools.settings.max_upload_bytes) as upload:
-        form = parse(upload.fields)
-        chosen = options(form, "transcribe")
-        pool = tools.pool(form.model, "whisper")
-        wave = await asyncio.to_thread(_decode, upload, tools)
-        with tools.metrics.transcription(form.model, len(wave) / media.RATE):
-            transcript = await tools.transcriber.transcribe(pool, wave, chosen, request.state.request_id)
-    return formatted(transcript, form.response_format, form.temperature)
+    """Speech to text in the language that is spoken."""
+    async with AsyncExitStack() as stack:
+        form, work = await _begin(request, tools, stack, "transcribe")
+        assert isinstance(form, TranscriptionRequest)
+        if form.stream:
+            return await _streamed(work, stack.pop_all(), log_probs=work.chosen.log_probs)
+        transcript = await while_present(request, work.whole())
+    return formats.formatted(transcript, form.response_format, form.timestamp_granularities, "transcribe", log_probs=work.chosen.log_probs)
 
 
-def _decode(upload: Upload, tools: Services) -> Any:
-    settings = tools.settings
-    try:
-        return media.decode(Path(upload.path), max_seconds=settings.max_audio_seconds, time_limit=settings.decode_seconds)
-    except media.BadMedia as error:
-        raise ApiError(400, f"file: {error}", param="file", code="invalid_file") from error
+@router.post("/v1/audio/translations")
+async def translations(request: Request, tools: ServicesDep) -> Response:
+    """Speech in any language to English text."""
+    async with AsyncExitStack() as stack:
+        form, work = await _begin(request, tools, stack, "translate")
+        transcript = await while_present(request, work.whole())
+    return formats.formatted(transcript, form.response_format, ["segment"], "translate")
 
 
-def formatted(transcript: Transcript, response_format: str, temperature: float) -> Response:
-    """The body in the wanted format."""
-    if response_format == "text":
-        return PlainTextResponse(transcript.text + "\n")
-    if response_format == "json":
-        plain = Transcription(text=transcript.text, usage=UsageDuration(seconds=transcript.duration, type="duration"))
-        return JSONResponse(plain.model_dump(exclude_none=True))
-    segments = [
-        TranscriptionSegment(
-            id=i, seek=int(segment.start // 30 * 3000), start=segment.start, end=segment.end, text=segment.text, tokens=list(segment.tokens), temperature=temperature,
-            avg_logprob=segment.avg_logprob, no_speech_prob=segment.no_speech_prob, compression_ratio=compression_ratio(segment.text),
-        )
-        for i, segment in enumerate(transcript.segments)
-    ]  # fmt: skip
-    verbose = TranscriptionVerbose(
-        duration=transcript.duration, language=language_name(transcript.language), text=transcript.text, segments=segments,
-        usage=Usage(seconds=transcript.duration, type="duration"),
-    )  # fmt: skip
-    return JSONResponse({"task": "transcribe", **verbose.model_dump(exclude_none=True)})
+async def _streamed(work: Work, stack: AsyncExitStack, *, log_probs: bool) -> StreamingResponse:
+    """The first event is waited for, so that a bad file is still a plain 400. Starlette closes the stream when the client goes."""
 
+    async def events() -> AsyncGenerator[str, None]:
+        async with stack, aclosing(work.events(log_probs=log_probs)) as found:
+            async for event in found:
+                yield event
 
-def compression_ratio(text: str) -> float:
-    """Length of the text over its zlib-compressed length (openai/whisper utils.py): above 2.4 it probably repeats itself."""
-    raw = text.encode()
-    return len(raw) / len(zlib.compress(raw)) if raw else 0.0
+    source = events()
+    first = await anext(source)
+
+    async def body() -> AsyncGenerator[str, None]:
+        async with aclosing(source):
+            yield first
+            async for event in source:
+                yield event
+
+    return StreamingResponse(body(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})

@@ -19,11 +19,15 @@ class ApiError(Exception):
         self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
 
 
+def error_body(error: ApiError) -> dict[str, dict[str, str | None]]:
+    """What a client reads."""
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+
+
 def error_response(error: ApiError) -> JSONResponse:
     """The JSON body and headers of an error."""
-    kind = "invalid_request_error" if error.status < 500 else "server_error"
-    body = {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
-    return JSONResponse(body, error.status, {"Retry-After": str(error.retry_after)} if error.retry_after else None)
+    return JSONResponse(error_body(error), error.status, {"Retry-After": str(error.retry_after)} if error.retry_after else None)
 
 
 def _from_validation(error: RequestValidationError) -> ApiError:

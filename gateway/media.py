@@ -13,6 +13,7 @@ from av.error import FFmpegError
 from numpy.typing import NDArray
 
 RATE = 16_000
+BLOCK = 4 * RATE
 # Playlists (concat, HLS, DASH) would make FFmpeg open other files: only containers that hold their own sound, and only local files.
 CONTAINERS = {
     "format_whitelist": "wav,w64,aiff,au,caf,mp3,flac,ogg,aac,ac3,eac3,amr,wv,mov,mp4,matroska,webm,avi,asf,flv,mpeg,mpegts",
@@ -25,36 +26,53 @@ class BadMedia(ValueError):
 
 
 def decode(path: Path, *, max_seconds: float, time_limit: float) -> NDArray[np.float32]:
-    """Decode the first audio stream of a file.
+    """The whole of a short file: float32 [samples]. Raises what `blocks` raises."""
+    return np.concatenate(list(blocks(path, max_seconds=max_seconds, time_limit=time_limit)))
 
-    Returns:
+
+def blocks(path: Path, *, max_seconds: float, time_limit: float) -> Iterator[NDArray[np.float32]]:
+    """Decode the first audio stream of a file, a few seconds at a time.
+
+    Yields:
         float32 [samples], channels averaged, resampled to 16 kHz.
 
     Raises:
-        BadMedia: not a media file, no audio stream, no samples, NaN, too long, or decoding took too long.
+        BadMedia: not a media file, no audio stream, no samples, NaN, too long, or more than `time_limit` seconds of decoding.
     """
-    deadline = time.monotonic() + time_limit
-    chunks: list[NDArray[np.float32]] = []
-    samples = 0
+    waiting: list[NDArray[np.float32]] = []
+    samples, spent, chunks = 0, 0.0, _sound(path)
+    while True:
+        started = time.monotonic()
+        chunk = next(chunks, None)
+        spent += time.monotonic() - started
+        if spent > time_limit:
+            raise BadMedia(f"decoding took longer than {time_limit:g} s; send a simpler format such as 16 kHz WAV or FLAC")
+        if chunk is not None:
+            waiting.append(chunk)
+            samples += len(chunk)
+        if samples > max_seconds * RATE:
+            raise BadMedia(f"the recording is longer than {max_seconds:g} s; cut it")
+        if waiting and (chunk is None or sum(map(len, waiting)) >= BLOCK):
+            yield np.concatenate(waiting)
+            waiting = []
+        if chunk is None:
+            break
+    if not samples:
+        raise BadMedia("the file holds no audio samples; send a recording")
+
+
+def _sound(path: Path) -> Iterator[NDArray[np.float32]]:
+    """Chunks as FFmpeg gives them; its errors as sentences."""
     try:
         for chunk in _chunks(path):
-            chunks.append(chunk)
-            samples += len(chunk)
-            if samples > max_seconds * RATE:
-                raise BadMedia(f"the recording is longer than {max_seconds:g} s; cut it")
-            if time.monotonic() > deadline:
-                raise BadMedia(f"decoding took longer than {time_limit:g} s; send a simpler format such as 16 kHz WAV or FLAC")
+            if not np.isfinite(chunk).all():
+                raise BadMedia("the samples contain NaN or infinite values; export the file again")
+            yield chunk
     except (FFmpegError, ValueError, OverflowError) as error:
         if isinstance(error, BadMedia):
             raise
         reason = getattr(error, "strerror", None) or type(error).__name__  # the full text names a path of this machine
         raise BadMedia(f"the file cannot be decoded ({reason}); send a complete audio file such as wav, mp3, m4a, ogg, flac or webm") from error
-    if not samples:
-        raise BadMedia("the file holds no audio samples; send a recording")
-    wave = np.concatenate(chunks)
-    if not np.isfinite(wave).all():
-        raise BadMedia("the samples contain NaN or infinite values; export the file again")
-    return wave
 
 
 def _chunks(path: Path) -> Iterator[NDArray[np.float32]]:

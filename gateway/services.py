@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fastapi import Request
+from fastapi.requests import HTTPConnection
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from .admission import Admission
 from .errors import ApiError
 from .settings import Settings
 from .speech import Transcriber
@@ -27,21 +28,22 @@ class Metrics:
         self.speech = Histogram("conch_transcription_seconds", "Time in Triton for one recording", ["model"], registry=self.registry)
 
     @contextmanager
-    def transcription(self, model: str, seconds: float) -> Iterator[None]:
-        """Times one recording and counts its length."""
+    def transcription(self, model: str, seconds: Callable[[], float]) -> Iterator[None]:
+        """Times one recording and counts its length, known at the end."""
         with self.speech.labels(model).time():
             yield
-        self.audio.labels(model).inc(seconds)
+        self.audio.labels(model).inc(seconds())
 
 
 @dataclass
 class Services:
-    """Settings, pools, Triton, API keys, metrics."""
+    """Settings, pools, Triton, places, API keys, metrics."""
 
     settings: Settings
     pools: dict[str, Pool]
     triton: Triton
     transcriber: Transcriber
+    admission: Admission
     keys: tuple[bytes, ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
     readiness: dict[str, tuple[float, bool]] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class Services:
         return {model: result for model, (_, result) in self.readiness.items()}
 
 
-def services(request: Request) -> Services:
-    """The services of the application that serves `request`."""
-    found: Services = request.state.services
+def services(connection: HTTPConnection) -> Services:
+    """The services of the application that serves a request or a WebSocket."""
+    found: Services = connection.state.services
     return found

@@ -1,21 +1,32 @@
-"""Transcription of a whole recording: windows, prompts, and results put together again."""
+"""Transcription of a recording: windows go to the pool, several at once; what comes back is judged, tried again where it must be, and put
+together in order.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import zlib
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import ApiError
-from .triton import Pool, Triton
-from .windows import RATE, Window, cut
+from .triton import Arrays, Pool, Triton
+from .voice import RATE
+from .windows import Window, halves
 
-# openai/whisper transcribe.py: a window counts as silent above this no-speech probability if its words are unlikely as well.
-NO_SPEECH = 0.6
+# openai/whisper transcribe.py: what makes a result doubtful, and the temperatures to try one after the other.
+REPETITIVE = 2.4
 UNLIKELY = -1.0
+NO_SPEECH = 0.6
+LADDER = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+SPLITTABLE = 4.0  # seconds; a shorter window that loops is tried at other temperatures instead
+CONTEXT = 800  # characters of earlier text for condition_on_previous_text; the façade keeps what fits
 
 
 @dataclass(frozen=True)
@@ -29,11 +40,14 @@ class Options:
     timestamps: bool
     max_tokens: int | None = None
     beam_width: int | None = None
+    words: bool = False
+    log_probs: bool = False
+    previous_text: bool = False
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Words with their times in seconds from the beginning of the recording."""
+    """Words with their times in seconds from the beginning of the recording; `window` is where the window began that they were heard in."""
 
     start: float
     end: float
@@ -41,23 +55,80 @@ class Segment:
     tokens: tuple[int, ...]
     avg_logprob: float
     no_speech_prob: float
+    temperature: float = 0.0
+    window: float = 0.0
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word and its times in seconds from the beginning of the recording."""
+
+    text: str
+    start: float
+    end: float
 
 
 @dataclass(frozen=True)
 class Transcript:
-    """What was said."""
+    """What was said in a window or in a recording. Counts of tokens are what the model read and wrote."""
 
-    text: str
-    language: str
-    duration: float
-    segments: tuple[Segment, ...]
+    text: str = ""
+    language: str = ""
+    duration: float = 0.0
+    segments: tuple[Segment, ...] = ()
+    words: tuple[Word, ...] = ()
+    token_log_probs: tuple[tuple[bytes, float], ...] = ()
+    audio_tokens: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+
+def joined(parts: Sequence[Transcript]) -> Transcript:
+    """Parts in order as one; the first one's language counts."""
+    return Transcript(
+        " ".join(part.text for part in parts if part.text),
+        next((part.language for part in parts if part.language), ""),
+        sum(part.duration for part in parts),
+        tuple(segment for part in parts for segment in part.segments),
+        tuple(word for part in parts for word in part.words),
+        tuple(pair for part in parts for pair in part.token_log_probs),
+        sum(part.audio_tokens for part in parts),
+        sum(part.prompt_tokens for part in parts),
+        sum(part.output_tokens for part in parts),
+    )
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One answer of the model for a window, and what it says about itself."""
+
+    transcript: Transcript
+    avg_logprob: float
+    truncated: bool
+    no_speech: float | None = field(default=None)
+
+    @property
+    def loops(self) -> bool:
+        """The text repeats itself, or ran into the token limit as loops do."""
+        return self.truncated or compression_ratio(self.transcript.text) > REPETITIVE
+
+    @property
+    def doubtful(self) -> bool:
+        """Worth another temperature."""
+        return self.loops or self.avg_logprob < UNLIKELY
+
+
+def compression_ratio(text: str) -> float:
+    """Length of the text over its zlib-compressed length (openai/whisper utils.py): above 2.4 it probably repeats itself."""
+    raw = text.encode()
+    return len(raw) / len(zlib.compress(raw)) if raw else 0.0
 
 
 def text_prefix(options: Options) -> str:
     """Whisper's decoder prompt; without a language the façade detects it."""
     context = f"<|startofprev|> {options.prompt.strip()}" if options.prompt.strip() else ""
     language = f"<|{options.language}|>" if options.language else ""
-    return f"{context}<|startoftranscript|>{language}<|{options.task}|>" + ("" if options.timestamps else "<|notimestamps|>")
+    return f"{context}<|startoftranscript|>{language}<|{options.task}|>" + ("" if options.timestamps or options.words else "<|notimestamps|>")
 
 
 class Transcriber:
@@ -67,64 +138,131 @@ class Transcriber:
         self.triton = triton
         self.windows_at_once = windows_at_once
 
-    async def transcribe(self, pool: Pool, wave: NDArray[np.float32], options: Options, request_id: str) -> Transcript:
-        """All windows, several at once; the first one settles the language for the rest."""
-        windows = cut(wave)
-        first = await self._window(pool, windows[0], options, request_id)
-        settled = replace(options, language=options.language or first.language, prompt="")
-        gate = asyncio.Semaphore(self.windows_at_once)
+    async def transcribe(self, pool: Pool, windows: AsyncIterator[Window], options: Options, request_id: str) -> AsyncGenerator[Transcript, None]:
+        """One transcript for each window, in order. The first window settles the language for the rest; `prompt` is the text before it.
 
-        async def gated(window: Window) -> Transcript:
-            async with gate:
-                return await self._window(pool, window, settled, request_id)
-
+        Raises:
+            ApiError: the first failure; what is still running is stopped.
+        """
+        running: deque[asyncio.Task[Transcript]] = deque()
+        at_once = 1 if options.previous_text else self.windows_at_once
+        settled, number = None, 0
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(gated(window)) for window in windows[1:]]
-        except ExceptionGroup as failed:
-            raise failed.exceptions[0] from failed  # one error is what a client can act on
-        parts = [first, *(task.result() for task in tasks)]
-        segments = tuple(segment for part in parts for segment in part.segments)
-        return Transcript(" ".join(part.text for part in parts if part.text), first.language, len(wave) / RATE, segments)
+            async for window in windows:
+                if settled is None:
+                    first = await self._window(pool, window, options, f"{request_id}-0")
+                    settled = replace(options, language=options.language or first.language or None, prompt=self._context(options, first))
+                    yield first
+                    continue
+                number += 1
+                while running and (running[0].done() or len(running) >= at_once):
+                    part = await running.popleft()
+                    settled = replace(settled, prompt=self._context(settled, part))
+                    yield part
+                running.append(asyncio.create_task(self._window(pool, window, settled, f"{request_id}-{number}")))
+            while running:
+                yield await running.popleft()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    @staticmethod
+    def _context(options: Options, part: Transcript) -> str:
+        return f"{options.prompt} {part.text}"[-CONTEXT:].strip() if options.previous_text else ""
 
     async def _window(self, pool: Pool, window: Window, options: Options, request_id: str) -> Transcript:
-        outputs = ["TRANSCRIPTS", "LANGUAGE", "AVG_LOGPROB"]
+        """A window's best transcript: the first that is not doubtful, in halves if it loops, else the likeliest of all temperatures."""
+        attempt = await self._attempt(pool, window, options, options.temperature, request_id)
+        if not attempt.doubtful or options.max_tokens:
+            return attempt.transcript
+        if attempt.avg_logprob < UNLIKELY and not attempt.loops and await self._silent(pool, window, options, attempt, request_id):
+            return Transcript(language=attempt.transcript.language, duration=attempt.transcript.duration)
+        if attempt.loops and len(window.wave) / RATE >= SPLITTABLE:
+            settled = replace(options, language=options.language or attempt.transcript.language or None)
+            return joined([await self._window(pool, half, settled, request_id) for half in halves(window)])
+        best = attempt
+        for temperature in LADDER if options.temperature == 0.0 else ():
+            if temperature > 0.0 and best.doubtful:
+                attempt = await self._attempt(pool, window, options, temperature, request_id)
+                best = attempt if (attempt.loops, -attempt.avg_logprob) < (best.loops, -best.avg_logprob) else best
+        return best.transcript
+
+    async def _silent(self, pool: Pool, window: Window, options: Options, attempt: Attempt, request_id: str) -> bool:
+        """Unlikely words, and the model thinks that nobody speaks. Asking costs a second look, so it is asked only then."""
+        no_speech = attempt.no_speech
+        if no_speech is None:
+            result = await self._infer(pool, window, replace(options, max_tokens=1), 0.0, ["NO_SPEECH_PROB"], request_id)
+            no_speech = float(result["NO_SPEECH_PROB"].ravel()[0])
+        return no_speech > NO_SPEECH
+
+    async def _attempt(self, pool: Pool, window: Window, options: Options, temperature: float, request_id: str) -> Attempt:
+        outputs = ["TRANSCRIPTS", "AVG_LOGPROB", "TRUNCATED", "TOKENS", "PROMPT_TOKENS"]
+        if not options.language:
+            outputs.append("LANGUAGE")  # asking for it costs a second look at the sound
         if options.timestamps:
-            outputs += ["TOKENS", "TOKEN_LOGPROBS", "SEGMENT_TEXTS", "SEGMENT_TIMES", "SEGMENT_SIZES", "NO_SPEECH_PROB"]
-        elif options.language:
-            outputs.remove("LANGUAGE")  # asking for it costs a second look at the sound
-        arrays = {"WAV": window.wave[None], "TEXT_PREFIX": np.array([[text_prefix(options).encode()]], object)}
-        if options.temperature:
-            arrays["TEMPERATURE"] = np.array([[options.temperature]], np.float32)
+            outputs += ["TOKEN_LOGPROBS", "SEGMENT_TEXTS", "SEGMENT_TIMES", "SEGMENT_SIZES", "NO_SPEECH_PROB"]
+        if options.words:
+            outputs += ["WORD_TEXTS", "WORD_TIMES"]
+        if options.log_probs:
+            outputs += ["TOKEN_LOGPROBS", "TOKEN_BYTES"]
+        result = await self._infer(pool, window, options, temperature, outputs, request_id)
+        return _attempt(result, window, options, temperature)
+
+    async def _infer(self, pool: Pool, window: Window, options: Options, temperature: float, outputs: list[str], request_id: str) -> Arrays:
+        arrays: dict[str, NDArray[Any]] = {"WAV": window.wave[None], "TEXT_PREFIX": np.array([[text_prefix(options).encode()]], object)}
+        if temperature:
+            arrays["TEMPERATURE"] = np.array([[temperature]], np.float32)
         if options.max_tokens:
             arrays["MAX_TOKENS"] = np.array([[options.max_tokens]], np.int32)
         if options.beam_width:
             arrays["BEAM_WIDTH"] = np.array([[options.beam_width]], np.int32)
+        if options.words:
+            arrays["WORD_TIMESTAMPS"] = np.array([[True]])
         try:
-            result = await self.triton.infer(pool, "whisper_bls", arrays, outputs, request_id)
+            return await self.triton.infer(pool, "whisper_bls", arrays, outputs, request_id)
         except ApiError as error:
             raise ApiError(error.status, error.message, param=error.param or _param(error.message), code=error.code, retry_after=error.retry_after) from error
-        language = result["LANGUAGE"].ravel()[0].decode() if "LANGUAGE" in result else options.language or ""
-        text = result["TRANSCRIPTS"].ravel()[0].decode()
-        segments = tuple(_segments(result, window.start)) if options.timestamps else ()
-        if options.timestamps and float(result["NO_SPEECH_PROB"].ravel()[0]) > NO_SPEECH and float(result["AVG_LOGPROB"].ravel()[0]) < UNLIKELY:
-            text, segments = "", ()
-        return Transcript(text, language, len(window.wave) / RATE, segments)
 
 
 def _param(message: str) -> str | None:
     """The form field behind a tensor that the façade complains about."""
-    fields = {"TEXT_PREFIX": "prompt", "WAV": "file", "MAX_TOKENS": "max_tokens", "<|": "language", "beam_width": "beam_width", "temperature": "temperature"}
+    fields = {
+        "TEXT_PREFIX": "prompt", "WAV": "file", "MAX_TOKENS": "max_tokens", "WORD_TIMESTAMPS": "timestamp_granularities[]", "<|": "language",
+        "beam_width": "beam_width", "temperature": "temperature",
+    }  # fmt: skip
     return next((field for word, field in fields.items() if word in message), None)
 
 
-def _segments(result: dict[str, NDArray[np.float32]], start: float) -> Sequence[Segment]:
+def _attempt(result: Arrays, window: Window, options: Options, temperature: float) -> Attempt:
+    duration = len(window.wave) / RATE
+    transcript = Transcript(
+        result["TRANSCRIPTS"].ravel()[0].decode(),
+        result["LANGUAGE"].ravel()[0].decode() if "LANGUAGE" in result else options.language or "",
+        duration,
+        tuple(_segments(result, window.start, temperature)) if options.timestamps else (),
+        tuple(_words(result, window.start)) if options.words else (),
+        tuple(zip(result["TOKEN_BYTES"].ravel(), map(float, result["TOKEN_LOGPROBS"].ravel()), strict=True)) if options.log_probs else (),
+        ceil(duration * 50),
+        int(result["PROMPT_TOKENS"].ravel()[0]),
+        result["TOKENS"].size,
+    )
+    no_speech = float(result["NO_SPEECH_PROB"].ravel()[0]) if options.timestamps else None
+    return Attempt(transcript, float(result["AVG_LOGPROB"].ravel()[0]), bool(result["TRUNCATED"].ravel()[0]), no_speech)
+
+
+def _segments(result: Arrays, start: float, temperature: float) -> Iterable[Segment]:
     texts, times, sizes = result["SEGMENT_TEXTS"].ravel(), result["SEGMENT_TIMES"].reshape(-1, 2), result["SEGMENT_SIZES"].ravel()
     tokens, log_probs = result["TOKENS"].ravel(), result["TOKEN_LOGPROBS"].ravel()
-    no_speech, segments, at = float(result["NO_SPEECH_PROB"].ravel()[0]), [], 0
+    no_speech, at = float(result["NO_SPEECH_PROB"].ravel()[0]), 0
     for text, (begin, end), size in zip(texts, times, sizes, strict=True):
         own, probs = tokens[at : at + size], log_probs[at : at + size]
         at += int(size)
         average = float(probs.mean()) if len(probs) else 0.0
-        segments.append(Segment(round(start + float(begin), 2), round(start + float(end), 2), text.decode(), tuple(map(int, own)), average, no_speech))
-    return segments
+        begins, ends = round(start + float(begin), 2), round(start + float(end), 2)
+        yield Segment(begins, ends, text.decode(), tuple(map(int, own)), average, no_speech, temperature, start)
+
+
+def _words(result: Arrays, start: float) -> Iterable[Word]:
+    for text, (begin, end) in zip(result["WORD_TEXTS"].ravel(), result["WORD_TIMES"].reshape(-1, 2), strict=True):
+        yield Word(text.decode(), round(start + float(begin), 2), round(start + float(end), 2))

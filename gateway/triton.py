@@ -10,6 +10,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,13 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Pool:
-    """The instances of one model: index and the address nginx knows each by, and the probe that tells whether it answers."""
+    """The instances of one model: index and the address nginx knows each by, the probe that tells whether it answers, what its engine can do."""
 
     model_id: str
     family: str
     instances: Mapping[str, int]
     probe: Mapping[str, Any]
+    capabilities: frozenset[str] = frozenset()
 
 
 def load_pools(deployment: Path) -> dict[str, Pool]:
@@ -43,19 +45,21 @@ def load_pools(deployment: Path) -> dict[str, Pool]:
     pools = {}
     for model_id, members in data["pools"].items():
         rows = [data["instances"][i] for i in members]
-        probe = json.loads((Path(rows[0]["bundle"]) / "manifest.json").read_text("utf-8"))["probe"]
-        pools[model_id] = Pool(model_id, rows[0]["family"], {f"{row['host']}:{row['http']}": row["index"] for row in rows}, probe)
+        manifest = json.loads((Path(rows[0]["bundle"]) / "manifest.json").read_text("utf-8"))
+        addresses = {f"{row['host']}:{row['http']}": row["index"] for row in rows}
+        pools[model_id] = Pool(model_id, rows[0]["family"], addresses, manifest["probe"], frozenset(manifest["capabilities"]))
     return pools
 
 
-def encode(arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> tuple[bytes, dict[str, str]]:
-    """Body and headers of an inference request with binary tensors."""
+def encode(arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], request_id: str) -> tuple[bytes, dict[str, str]]:
+    """Body and headers of an inference request with binary tensors; under its id it can be stopped."""
     inputs = []
     for name, array in arrays.items():
         tensor = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
         tensor.set_data_from_numpy(array, binary_data=True)
         inputs.append(tensor)
-    body, json_size = InferenceServerClient.generate_request_body(inputs, outputs=[InferRequestedOutput(name, binary_data=True) for name in outputs])
+    wanted = [InferRequestedOutput(name, binary_data=True) for name in outputs]
+    body, json_size = InferenceServerClient.generate_request_body(inputs, outputs=wanted, request_id=request_id)
     headers = {"Content-Type": "application/octet-stream", **({"Inference-Header-Content-Length": str(json_size)} if json_size else {})}
     return body, headers
 
@@ -72,6 +76,7 @@ class Triton:
 
     def __init__(self, url: str, pools: Mapping[str, Pool], seconds: float) -> None:
         self.pools = pools
+        self.stopping: set[asyncio.Task[None]] = set()  # asyncio itself keeps no hold of tasks
         limits = httpx.Limits(max_connections=256, max_keepalive_connections=64)
         self.http = httpx.AsyncClient(base_url=url, timeout=httpx.Timeout(seconds, connect=5), limits=limits)
 
@@ -85,7 +90,14 @@ class Triton:
         Raises:
             ApiError: 400 for what the model refuses, 503 when nobody answers, 504 after the time limit.
         """
-        body, headers = encode(arrays, outputs)
+        try:
+            return await self._infer(pool, model, arrays, outputs, request_id)
+        except asyncio.CancelledError:
+            self._stop(pool, request_id)
+            raise
+
+    async def _infer(self, pool: Pool, model: str, arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], request_id: str) -> Arrays:
+        body, headers = encode(arrays, outputs, request_id)
         headers["x-request-id"] = request_id
         answer = await self._post(f"/models/{pool.model_id}/v2/models/{model}/infer", body, headers)
         if answer.status_code >= 500 and answer.status_code != 503 and (other := await self._other(pool, answer)) is not None:
@@ -94,6 +106,24 @@ class Triton:
         if answer.status_code != 200:
             raise _refusal(answer)
         return decode(answer, outputs)
+
+    def _stop(self, pool: Pool, request_id: str) -> None:
+        """Tell every instance to drop a request that nobody waits for; over HTTP, Triton does not notice that a client has gone.
+
+        `stop` with the id of a running request is TensorRT-LLM's own way (triton_backend, README: "stop").
+        """
+        one = np.array([[1]], np.int32)
+        arrays = {"input_ids": one, "input_lengths": one, "request_output_len": one, "stop": np.array([[True]])}
+        body, headers = encode(arrays, [], request_id)
+
+        async def tell(instance: int) -> None:
+            with suppress(httpx.HTTPError):
+                await self.http.post(f"/instances/{instance}/v2/models/tensorrt_llm/infer", content=body, headers=headers, timeout=5)
+
+        for instance in pool.instances.values():
+            task = asyncio.create_task(tell(instance))
+            self.stopping.add(task)
+            task.add_done_callback(self.stopping.discard)
 
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
         """Sent again once if nginx closes the connection without a word, as a reload does to idle ones (RFC 9112 §9.3.1)."""

@@ -136,7 +136,7 @@ def triton_call(layout: Layout, tokens: int = TOKENS) -> Callable[[Floats], None
 
     def call(clip: Floats) -> None:
         arrays = {"WAV": clip[None], "TEXT_PREFIX": np.array([[PREFIX.encode()]], object), "MAX_TOKENS": np.array([[tokens]], np.int32)}
-        body, headers = encode(arrays, ["TOKENS"])
+        body, headers = encode(arrays, ["TOKENS"], "")
         answer = client.post("/v2/models/whisper_bls/infer", content=body, headers=headers)
         answer.raise_for_status()
         made = decode(answer, ["TOKENS"])["TOKENS"].shape[1]

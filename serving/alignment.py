@@ -48,12 +48,12 @@ def warp(cost: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         total[i, j] = cost[i - 1, j - 1] + before[best, np.arange(len(i))]
         came[i, j] = best
     came[0, :], came[:, 0] = 2, 1
-    rows, columns, i, j = [], [], n, m
-    while i > 0 or j > 0:
-        rows.append(i - 1)
-        columns.append(j - 1)
-        step = came[i, j]
-        i, j = i - (step != 2), j - (step != 1)
+    rows, columns, row, column = [], [], n, m
+    while row > 0 or column > 0:
+        rows.append(row - 1)
+        columns.append(column - 1)
+        step = came[row, column]
+        row, column = row - (step != 2), column - (step != 1)
     return np.array(rows[::-1]), np.array(columns[::-1])
 
 

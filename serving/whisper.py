@@ -72,7 +72,7 @@ class Whisper:
         if streaming:
             request["streaming"] = np.array([[True]])
         for result in engine(request, streaming):
-            answer = self._answer(result, prompt, detection, len(wave) / RATE)
+            answer = self._answer(result, prompt, detection, len(wave) / RATE, int(request["request_output_len"].item()))
             yield answer | (self._words(answer, sound, prompt, len(wave) / RATE, engine) if aligning else {})
 
     def _aligning(self, inputs: Mapping[str, NDArray[Any]], *, streaming: bool) -> bool:
@@ -178,7 +178,7 @@ class Whisper:
         best = max(languages, key=lambda code: logits[languages[code]]) if languages else None
         return Detection(best, no_speech)
 
-    def _answer(self, result: Arrays, prompt: Prompt, detection: Detection, duration: float) -> Arrays:
+    def _answer(self, result: Arrays, prompt: Prompt, detection: Detection, duration: float, limit: int) -> Arrays:
         count = int(result["sequence_length"].ravel()[0])
         tokens = [int(i) for i in result["output_ids"].reshape(-1, result["output_ids"].shape[-1])[0][:count]]
         log_probs = result["output_log_probs"].reshape(-1, result["output_log_probs"].shape[-1])[0][:count]
@@ -189,6 +189,8 @@ class Whisper:
             "LANGUAGE": _strings([prompt.language or ""]),
             "NO_SPEECH_PROB": np.array([[detection.no_speech]], np.float32),
             "AVG_LOGPROB": np.array([[total / (count + 1)]], np.float32),
+            "TRUNCATED": np.array([[count >= limit]]),
+            "PROMPT_TOKENS": np.array([[len(prompt.ids)]], np.int32),
             "TOKENS": np.array([tokens], np.int32).reshape(1, -1),
             "TOKEN_LOGPROBS": log_probs.astype(np.float32)[None],
             "TOKEN_BYTES": _objects([self.vocabulary.token_bytes(token) for token in tokens]),

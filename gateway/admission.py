@@ -1,0 +1,44 @@
+"""How many recordings are worked on at once. One too many is refused at once with the time to come back, so that those inside keep their pace."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import ceil
+
+from .errors import ApiError
+from .triton import Pool
+
+LONGEST_RETRY = 30
+
+
+class Admission:
+    """Places in each pool: `per_instance` for each of its instances."""
+
+    def __init__(self, per_instance: int) -> None:
+        self.per_instance = per_instance
+        self.inside: Counter[str] = Counter()
+        self.usual: dict[str, float] = {}
+
+    @contextmanager
+    def place(self, pool: Pool) -> Iterator[None]:
+        """A place for one recording.
+
+        Raises:
+            ApiError: 503 with Retry-After if all are taken.
+        """
+        places = self.per_instance * len(pool.instances)
+        if self.inside[pool.model_id] >= places:
+            retry = min(LONGEST_RETRY, max(1, ceil(self.usual.get(pool.model_id, 1.0))))
+            message = f"{places} recordings are being worked on, as many as this deployment takes; try again in {retry} s"
+            raise ApiError(503, message, code="overloaded", retry_after=retry)
+        self.inside[pool.model_id] += 1
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.inside[pool.model_id] -= 1
+            before = self.usual.get(pool.model_id, 1.0)
+            self.usual[pool.model_id] = 0.9 * before + 0.1 * (time.monotonic() - started)

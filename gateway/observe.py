@@ -1,0 +1,52 @@
+"""Around every HTTP request: its id, metrics, one log line."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = structlog.get_logger()
+SAFE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+class Observe:
+    """ASGI middleware. `x-request-id` is taken over if it is plain, made otherwise, and answered."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = scope["state"]["request_id"] = given if SAFE_ID.fullmatch(given) else uuid.uuid4().hex
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        started, status = time.monotonic(), 101 if scope["type"] == "websocket" else 500
+
+        async def observed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            await self.app(scope, receive, observed)
+        finally:
+            self._note(scope, status, time.monotonic() - started)
+
+    @staticmethod
+    def _note(scope: Scope, status: int, seconds: float) -> None:
+        path = getattr(scope.get("route"), "path", "other")
+        metrics = scope["state"]["services"].metrics
+        metrics.requests.labels(path, status).inc()
+        metrics.latency.labels(path).observe(seconds)
+        if not path.startswith("/health"):
+            log.info("request", method=scope.get("method", scope["type"]), path=path, status=status, seconds=round(seconds, 4))

@@ -1,0 +1,36 @@
+"""Work for a client that may go away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from fastapi import Request
+
+from .errors import ApiError
+
+T = TypeVar("T")
+
+
+async def while_present(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`; if the client closes the connection first, `work` is cancelled. The request's body must have been read.
+
+    Raises:
+        ApiError: 499 (nginx's number for it), which nobody reads.
+    """
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ApiError(499, "the client closed the connection", code="client_closed_request")
+        return task.result()
+    finally:
+        for future in (task, gone):
+            future.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
