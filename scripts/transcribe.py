@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from .speech_client import Ask, RequestFailed, add_options, connect
+from .connection import add_options, connect
+from .speech_client import Ask, RequestFailed
 
 FORMATS = ("text", "json", "srt", "vtt", "verbose_json")
 
@@ -34,7 +35,7 @@ async def transcribe(arguments: argparse.Namespace) -> int:
                 print(flush=True)
             except RequestFailed as error:
                 failed += 1
-                print(f"conch: {path}: {error}" if len(arguments.files) > 1 else f"conch: {error}", file=sys.stderr)
+                print(f"conch: {path}: {error}", file=sys.stderr)
     return failed
 
 
