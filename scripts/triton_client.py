@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tritonclient.grpc.aio as grpc
+from grpc.aio import AioRpcError
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
@@ -35,9 +36,8 @@ class Triton:
         headers = {"x-model-id": ask.model, **({"authorization": f"Bearer {self.key}"} if self.key else {})}
         try:
             return await (self._stream if ask.stream else self._whole)(inputs, headers, said)
-        except InferenceServerException as error:
-            remedy = "; start Conch or correct --triton" if error.status() == "StatusCode.UNAVAILABLE" else ""
-            raise RequestFailed(f"Triton at {self.address}: {error.message()}{remedy}") from error
+        except (InferenceServerException, AioRpcError) as error:
+            raise RequestFailed(f"Triton at {self.address}: {complaint(error)}") from error
 
     async def _whole(self, inputs: list[Any], headers: dict[str, str], said: Said) -> str:
         outputs = [grpc.InferRequestedOutput("TRANSCRIPTS")]
@@ -63,6 +63,13 @@ class Triton:
     async def aclose(self) -> None:
         """See `Speech`."""
         await self.client.close()
+
+
+def complaint(error: Any) -> str:
+    """What went wrong: tritonclient has exceptions of its own, but lets gRPC's through where it streams."""
+    grpc_own = isinstance(error, AioRpcError)
+    text, status = (error.details(), str(error.code())) if grpc_own else (error.message(), error.status())
+    return f"{text}; start Conch or correct --triton" if status == "StatusCode.UNAVAILABLE" else str(text)
 
 
 def sound(path: Path) -> NDArray[np.float32]:
