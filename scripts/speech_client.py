@@ -82,7 +82,9 @@ class Gateway:
 
 def fields(ask: Ask) -> dict[str, str]:
     """The form beside the file, without what was not asked for."""
-    form = {"model": ask.model, "language": ask.language, "prompt": ask.prompt, "response_format": ask.form, "stream": "true" if ask.stream else ""}
+    # Events are JSON whatever is asked for, and servers may refuse to stream another format.
+    written = "json" if ask.stream and ask.form == "text" else ask.form
+    form = {"model": ask.model, "language": ask.language, "prompt": ask.prompt, "response_format": written, "stream": "true" if ask.stream else ""}
     return {name: value for name, value in form.items() if value}
 
 

@@ -119,6 +119,14 @@ def test_sends_what_was_asked(double: ThreadingHTTPServer, url: str, recording: 
     assert b'name="stream"' not in body
 
 
+def test_stream_asks_for_json(double: ThreadingHTTPServer, url: str, recording: Path) -> None:
+    """A streamed request names the one format that events have."""
+    assert transcribe.main([str(recording), "--url", url, "--stream"]) == 0
+    body = double.bodies[0][2]  # type: ignore[attr-defined]
+    assert b'name="stream"\r\n\r\ntrue\r\n' in body
+    assert b'name="response_format"\r\n\r\njson\r\n' in body
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
