@@ -5,6 +5,7 @@ BUILD := .venv/build
 # Processes find tritonserver and its Python here, whichever environment runs the command.
 RUN := $(SERVE)/bin/python
 STACK := .venv/stack
+CLIENT := .venv/client
 BUNDLE ?= conch-bundle.tar
 
 .PHONY: help setup demo serve restart engines test lint bench evaluate clean up down restart-stack bundle unbundle test-stack
@@ -23,13 +24,18 @@ $(BUILD)/.done: requirements/build.txt requirements/builder.txt
 	$(BUILD)/bin/pip install -q -r requirements/build.txt
 	touch $@
 
-$(BUILD)/.tests: $(BUILD)/.done requirements/test.txt requirements/gateway.txt requirements/local.txt requirements/stack.txt
-	$(BUILD)/bin/pip install -q -r requirements/build.txt -r requirements/gateway.txt -r requirements/local.txt -r requirements/stack.txt -r requirements/test.txt
+$(BUILD)/.tests: $(BUILD)/.done requirements/test.txt requirements/gateway.txt requirements/local.txt requirements/stack.txt requirements/client.txt
+	$(BUILD)/bin/pip install -q -r requirements/build.txt -r requirements/gateway.txt -r requirements/local.txt -r requirements/stack.txt -r requirements/client.txt -r requirements/test.txt
 	touch $@
 
 $(STACK)/.done: requirements/stack.txt
 	$(PYTHON) -m venv $(STACK)
 	$(STACK)/bin/pip install -q -r requirements/stack.txt
+	touch $@
+
+$(CLIENT)/.done: requirements/client.txt
+	$(PYTHON) -m venv $(CLIENT)
+	$(CLIENT)/bin/pip install -q -r requirements/client.txt
 	touch $@
 
 setup: $(SERVE)/.done $(BUILD)/.done ## the two Python environments and nginx

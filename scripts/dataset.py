@@ -1,0 +1,118 @@
+"""`scripts/dataset PATH`: transcribe a whole data set, several recordings at once, and say how well and how fast that went.
+
+PATH is a JSONL manifest, a Kaldi-style folder, or a folder with a .txt beside each recording. Exit status 1 if a request failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from .connection import add_options, connect
+from .manifests import BadManifest, Utterance, read, seconds
+from .report import write
+from .scores import NORMALIZERS, Outcome, Scores, score, table
+from .speech_client import Ask, RequestFailed, Speech
+
+
+async def one(speech: Speech, ask: Ask, utterance: Utterance, duration: float) -> Outcome:
+    """Send one recording; the data set's language goes before the command line's."""
+    begin, marks = time.perf_counter(), list[float]()
+    try:
+        wanted = replace(ask, language=utterance.language or ask.language)
+        text = await speech.transcribe(utterance.path, wanted, lambda _: marks.append(time.perf_counter() - begin))
+    except RequestFailed as error:
+        return Outcome(utterance, duration, error=str(error))
+    return Outcome(utterance, duration, text, time.perf_counter() - begin, marks[0] if ask.stream and marks else 0.0)
+
+
+async def run(speech: Speech, ask: Ask, utterances: Sequence[Utterance], tasks: int) -> tuple[list[Outcome], float]:
+    """All outcomes in the data set's order, and the seconds they took; `tasks` requests are under way at any time."""
+    durations = [seconds(utterance) for utterance in utterances]
+    waiting, outcomes = iter(enumerate(utterances)), dict[int, Outcome]()
+
+    async def work() -> None:
+        for i, utterance in waiting:
+            outcomes[i] = await one(speech, ask, utterance, durations[i])
+            bar.update()
+
+    begin = time.perf_counter()
+    with tqdm(total=len(utterances), unit="utterance", leave=False, disable=None) as bar:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(tasks):
+                group.create_task(work())
+    return [outcomes[i] for i in range(len(utterances))], time.perf_counter() - begin
+
+
+async def transcribe(arguments: argparse.Namespace) -> Scores:
+    """The whole data set, counted."""
+    utterances = read(arguments.path)
+    ask = Ask(arguments.model, arguments.language, stream=arguments.stream)
+    async with aclosing(connect(arguments)) as speech:
+        outcomes, wall = await run(speech, ask, utterances, arguments.num_tasks)
+    return score(outcomes, wall, arguments.normalizer, cer=arguments.compute_cer)
+
+
+def settings(arguments: argparse.Namespace) -> dict[str, object]:
+    """What a reader of the report wants to know about the run."""
+    return {
+        "data set": arguments.path.resolve().name,
+        "server": f"Triton at {arguments.triton}" if arguments.triton else f"gateway at {arguments.url}",
+        "model": arguments.model,
+        "language": arguments.language or "the data set's, else detected",
+        "streamed": arguments.stream,
+        "requests at once": arguments.num_tasks,
+        "normalizer": arguments.normalizer,
+        "finished": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+    }
+
+
+def positive(text: str) -> int:
+    """A count for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is too few; give at least 1")
+    return number
+
+
+def options(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="dataset", description="Transcribe a data set; print WER, CER, speed and latencies; write a report.")
+    parser.add_argument("path", type=Path, metavar="PATH", help="JSONL manifest, folder with wav.scp and text, or folder with a .txt beside each recording")
+    add_options(parser)
+    parser.add_argument("--num-tasks", type=positive, default=8, help="requests at once (default: %(default)s)")
+    parser.add_argument("--compute-cer", action="store_true", help="the character error rate, too")
+    parser.add_argument("--normalizer", choices=list(NORMALIZERS), default="multilingual", help="of texts before they are compared (default: %(default)s)")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="write report.html, report.json, report.png and errors.txt there")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status 0, or 1 if a request failed or the data set is none."""
+    arguments = options(argv)
+    try:
+        scores = asyncio.run(transcribe(arguments))
+    except BadManifest as error:
+        print(f"conch: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    print("\n".join(f"{name:<12} {value}" for name, value in table(scores)))
+    for outcome in scores.failures:
+        print(f"conch: {outcome.utterance.name}: {outcome.error}", file=sys.stderr)
+    if arguments.report:
+        write(arguments.report, settings(arguments), scores)
+        print(f"report       {arguments.report / 'report.html'}")
+    return 1 if scores.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Data sets as they lie on disk: a JSONL manifest, a Kaldi-style folder, or a folder with a .txt beside each recording.
+
+Formats: NVIDIA NeMo's manifests (https://docs.nvidia.com/nemo-framework, "Preparing Custom ASR Data"), Kaldi's data folders
+(https://kaldi-asr.org/doc/data_prep.html).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+from av.error import FFmpegError
+
+from gateway.media import CONTAINERS, RATE, BadMedia, decode
+
+AUDIO_KEYS = ("audio_filepath", "audio", "path")
+
+
+class BadManifest(ValueError):
+    """The data set cannot be used; the message names the place and what to change."""
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A recording and what is said in it. `language` is empty and `duration` (seconds) 0 where the data set does not say."""
+
+    name: str
+    path: Path
+    text: str
+    language: str = ""
+    duration: float = 0.0
+
+
+def read(path: Path) -> list[Utterance]:
+    """All utterances of a data set, in its order.
+
+    Raises:
+        BadManifest: no data set of the three kinds, a line that cannot be read, or recordings that are not there.
+    """
+    if not path.exists():
+        raise BadManifest(f"{path} does not exist; name a JSONL manifest or a folder")
+    kind = _jsonl if path.is_file() else _kaldi if (path / "wav.scp").exists() else _folder
+    utterances = list(kind(path))
+    if not utterances:
+        raise BadManifest(f"{path} holds no utterance; put a wav.scp with a text, or recordings with a .txt beside each, into it")
+    missing = [utterance.path for utterance in utterances if not utterance.path.is_file()]
+    if missing:
+        raise BadManifest(f"{len(missing)} of {len(utterances)} recordings do not exist, the first is {missing[0]}; correct the paths in {path}")
+    return utterances
+
+
+def _jsonl(path: Path) -> Iterator[Utterance]:
+    for number, line in enumerate(_lines(path), 1):
+        if line.strip():
+            yield _row(path, number, line)
+
+
+def _row(path: Path, number: int, line: str) -> Utterance:
+    try:
+        row = json.loads(line)
+        audio = next(str(row[key]) for key in AUDIO_KEYS if key in row)
+        return Utterance(audio, path.parent / audio, str(row["text"]), row.get("language") or "", float(row.get("duration") or 0))
+    except StopIteration:
+        raise BadManifest(f"{path}, line {number}: no recording is named; give {', '.join(AUDIO_KEYS[:-1])} or {AUDIO_KEYS[-1]}") from None
+    except KeyError:
+        raise BadManifest(f"{path}, line {number}: the key text is missing; add what is said in the recording") from None
+    except (ValueError, TypeError) as error:
+        raise BadManifest(f"{path}, line {number} is not a JSON object as expected ({error}); write one object a line") from error
+
+
+def _kaldi(folder: Path) -> Iterator[Utterance]:
+    if (folder / "segments").exists():
+        raise BadManifest(f"{folder}/segments cuts recordings into utterances, which is not supported; write a wav file for each of them")
+    texts, languages = _table(folder / "text"), _table(folder / "utt2lang")
+    for name, audio in _table(folder / "wav.scp").items():
+        if audio.endswith("|"):
+            raise BadManifest(f"{folder}/wav.scp: {name} is a command ({audio}), and none are run here; write its sound into a file")
+        if name not in texts:
+            raise BadManifest(f"{folder}/text has no line for {name}; add one")
+        # Kaldi counts paths from where its recipe runs; here that may be the folder itself.
+        path = folder / audio if (folder / audio).exists() else Path(audio)
+        yield Utterance(name, path, texts[name], languages.get(name, ""))
+
+
+def _table(path: Path) -> dict[str, str]:
+    """First word: the key; the rest of the line: the value. A file that is not there is an empty table."""
+    rows = [line.split(maxsplit=1) for line in (_lines(path) if path.exists() else []) if line.strip()]
+    return {key: (value[0].strip() if value else "") for key, *value in rows}
+
+
+def _folder(folder: Path) -> Iterator[Utterance]:
+    for text in sorted(folder.rglob("*.txt")):
+        sounds = [path for path in sorted(text.parent.iterdir()) if path.stem == text.stem and path != text]
+        if len(sounds) != 1:
+            there = " and ".join(path.name for path in sounds) or "no recording"
+            raise BadManifest(f"beside {text} there is {there}; exactly one file of that name is needed")
+        yield Utterance(str(sounds[0].relative_to(folder)), sounds[0], text.read_text("utf-8").strip())
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadManifest(f"{path} cannot be read as UTF-8 text ({error}); name a JSONL manifest or a folder") from error
+
+
+def seconds(utterance: Utterance) -> float:
+    """How long a recording lasts: as the data set says, else as its container says, else by decoding it; 0 if it is no recording."""
+    if utterance.duration:
+        return utterance.duration
+    try:
+        with av.open(str(utterance.path), metadata_errors="ignore", container_options=CONTAINERS) as container:
+            if container.duration:
+                return container.duration / av.time_base
+        return len(decode(utterance.path, max_seconds=math.inf, time_limit=math.inf)) / RATE
+    except (FFmpegError, BadMedia):
+        return 0.0

@@ -1,0 +1,136 @@
+"""What a run over a data set amounts to: word and character error rates (jiwer), speed, latencies, and every error counted.
+
+Text is normalised as Whisper's authors did for their figures (whisper-normalizer has their code; arXiv 2212.04356, appendix C).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jiwer
+import numpy as np
+from whisper_normalizer.basic import BasicTextNormalizer
+from whisper_normalizer.english import EnglishTextNormalizer
+
+from .manifests import Utterance
+
+Normalizer = Callable[[str], str]
+NORMALIZERS: dict[str, Callable[[], Normalizer]] = {"english": EnglishTextNormalizer, "multilingual": BasicTextNormalizer, "none": lambda: str}
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one utterance; times in seconds. `first`: until the first words; `error`: why there is no text."""
+
+    utterance: Utterance
+    duration: float
+    text: str = ""
+    latency: float = 0.0
+    first: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One answer beside its reference, as (reference words, heard words) pairs: equal, replaced, or one of them empty."""
+
+    outcome: Outcome
+    pairs: tuple[tuple[str, str], ...]
+
+    @property
+    def errors(self) -> int:
+        """Substitutions, deletions and insertions."""
+        return sum(said != heard for said, heard in self.pairs)
+
+    @property
+    def wer(self) -> float:
+        """Errors per reference word; per word heard where nothing was said."""
+        return self.errors / max(sum(bool(said) for said, _ in self.pairs), 1)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The figures. Rates are shares, None if no utterance was answered; percentiles in seconds by percent."""
+
+    comparisons: tuple[Comparison, ...]
+    failures: tuple[Outcome, ...]
+    wer: float | None
+    cer: float | None
+    words: int
+    audio: float
+    wall: float
+    latency: dict[int, float]
+    first: dict[int, float]
+    substitutions: Counter[tuple[str, str]]
+    deletions: Counter[str]
+    insertions: Counter[str]
+
+    @property
+    def rtfx(self) -> float:
+        """Seconds of answered audio per second of the clock."""
+        return self.audio / self.wall
+
+
+def score(outcomes: Sequence[Outcome], wall: float, normalizer: str, *, cer: bool = False) -> Scores:
+    """Count; utterances without an answer are listed as failures and enter no rate. `wall`: seconds that all took together."""
+    answered = [outcome for outcome in outcomes if not outcome.error]
+    normal = NORMALIZERS[normalizer]()
+    said, heard = [normal(outcome.utterance.text) for outcome in answered], [normal(outcome.text) for outcome in answered]
+    aligned = jiwer.process_words(said, heard)
+    comparisons = tuple(Comparison(outcome, pairs(aligned, i)) for i, outcome in enumerate(answered))
+    errors = [pair for comparison in comparisons for pair in comparison.pairs if pair[0] != pair[1]]
+    return Scores(
+        comparisons=comparisons,
+        failures=tuple(outcome for outcome in outcomes if outcome.error),
+        wer=aligned.wer if answered else None,
+        cer=jiwer.process_characters(said, heard).cer if cer and answered else None,
+        words=sum(map(len, aligned.references)),
+        audio=sum(outcome.duration for outcome in answered),
+        wall=wall,
+        latency=percentiles([outcome.latency for outcome in answered]),
+        first=percentiles([outcome.first for outcome in answered if outcome.first]),
+        substitutions=Counter((a, b) for a, b in errors if a and b),
+        deletions=Counter(a for a, b in errors if not b),
+        insertions=Counter(b for a, b in errors if not a),
+    )
+
+
+def pairs(aligned: jiwer.WordOutput, i: int) -> tuple[tuple[str, str], ...]:
+    """Sentence i of jiwer's alignment, word by word."""
+    found: list[tuple[str, str]] = []
+    for chunk in aligned.alignments[i]:
+        said = aligned.references[i][chunk.ref_start_idx : chunk.ref_end_idx]
+        heard = aligned.hypotheses[i][chunk.hyp_start_idx : chunk.hyp_end_idx]
+        found += zip(said or [""] * len(heard), heard or [""] * len(said), strict=True)
+    return tuple(found)
+
+
+def percentiles(values: Sequence[float]) -> dict[int, float]:
+    """By percent; empty if there are no values."""
+    return {percent: float(np.percentile(values, percent)) for percent in PERCENTILES} if values else {}
+
+
+def table(scores: Scores) -> list[tuple[str, str]]:
+    """The figures as people read them: (name, value)."""
+    deletions, insertions, substitutions = (counter.total() for counter in (scores.deletions, scores.insertions, scores.substitutions))
+    rows = [
+        ("utterances", f"{len(scores.comparisons)} answered, {len(scores.failures)} failed"),
+        ("WER", f"{_share(scores.wer)}: {substitutions} substitutions, {deletions} deletions, {insertions} insertions in {scores.words} words"),
+        ("CER", _share(scores.cer)),
+        ("RTFx", f"{scores.rtfx:.1f}: {scores.audio:.1f} s of audio in {scores.wall:.1f} s"),
+        ("latency", _times(scores.latency)),
+        ("first words", _times(scores.first)),
+    ]
+    unwanted = {"CER": scores.cer is None, "latency": not scores.latency, "first words": not scores.first}
+    return [(name, value) for name, value in rows if not unwanted.get(name)]
+
+
+def _share(rate: float | None) -> str:
+    return "none" if rate is None else f"{100 * rate:.2f} %"
+
+
+def _times(times: dict[int, float]) -> str:
+    return ", ".join(f"p{percent} {value:.3f} s" for percent, value in times.items())

@@ -1,0 +1,127 @@
+"""Speech to text at a server: what is asked for, and the way over the gateway in OpenAI's dialect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+from httpx_sse import EventSource
+from tqdm import tqdm
+from tqdm.utils import CallbackIOWrapper
+
+SECONDS = 600.0
+Said = Callable[[str], None]
+
+
+class RequestFailed(Exception):
+    """No transcript; the message says why, in the server's words where it had any."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is wanted. `language`: ISO 639-1 code, empty to have it detected; `form`: OpenAI's response_format."""
+
+    model: str
+    language: str = ""
+    prompt: str = ""
+    task: str = "transcribe"
+    form: str = "text"
+    stream: bool = False
+
+
+class Speech(Protocol):
+    """A way to a server."""
+
+    async def transcribe(self, path: Path, ask: Ask, said: Said) -> str:
+        """The whole answer; `said` gets it as it arrives: piece by piece if it is streamed, otherwise once.
+
+        Raises:
+            RequestFailed: there is none.
+        """
+
+    async def aclose(self) -> None:
+        """Close connections."""
+
+
+class Gateway:
+    """/v1/audio/transcriptions and /v1/audio/translations. `progress`: show a bar while sending, if standard error is a terminal."""
+
+    def __init__(self, url: str, key: str = "", *, progress: bool = False) -> None:
+        self.url, self.progress = url.rstrip("/").removesuffix("/v1"), progress
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.client = httpx.AsyncClient(headers=headers, timeout=SECONDS, limits=httpx.Limits(max_connections=None))
+
+    async def transcribe(self, path: Path, ask: Ask, said: Said) -> str:
+        """See `Speech`."""
+        try:
+            with path.open("rb") as file, self._bar(path) as bar:
+                files = {"file": (path.name, CallbackIOWrapper(bar.update, file, "read"))}
+                route = f"{self.url}/v1/audio/{'translations' if ask.task == 'translate' else 'transcriptions'}"
+                async with self.client.stream("POST", route, data=fields(ask), files=files) as response:
+                    bar.close()  # the words that follow may go to the same terminal
+                    return await answer(response, ask, said)
+        except OSError as error:
+            raise RequestFailed(f"the file cannot be read ({error.strerror}); name an audio file") from error
+        except (httpx.ConnectError, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+            raise RequestFailed(f"nothing answers at {self.url} ({error}); start Conch (make serve) or name its address with --url") from error
+        except (httpx.HTTPError, json.JSONDecodeError) as error:
+            raise RequestFailed(f"{self.url} broke off ({str(error) or type(error).__name__}); send it again") from error
+
+    def _bar(self, path: Path) -> Any:
+        shown = None if self.progress else True  # None: tqdm looks whether there is a terminal
+        return tqdm(total=path.stat().st_size, desc=f"sending {path.name}", unit="B", unit_scale=True, leave=False, disable=shown)
+
+    async def aclose(self) -> None:
+        """See `Speech`."""
+        await self.client.aclose()
+
+
+def fields(ask: Ask) -> dict[str, str]:
+    """The form beside the file, without what was not asked for."""
+    # Events are JSON whatever is asked for, and servers may refuse to stream another format.
+    written = "json" if ask.stream and ask.form == "text" else ask.form
+    form = {"model": ask.model, "language": ask.language, "prompt": ask.prompt, "response_format": written, "stream": "true" if ask.stream else ""}
+    return {name: value for name, value in form.items() if value}
+
+
+async def answer(response: httpx.Response, ask: Ask, said: Said) -> str:
+    """The text of a response, streamed or whole."""
+    if response.status_code == 200 and ask.stream:
+        return await events(response, said)
+    await response.aread()
+    if response.status_code != 200:
+        raise RequestFailed(complaint(response))
+    text = response.text.strip("\n")
+    said(text)
+    return text
+
+
+def complaint(response: httpx.Response) -> str:
+    """The message of an error in OpenAI's shape; nginx's own pages have none."""
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"{response.url} answered {response.status_code} {response.reason_phrase}; the logs of nginx and the gateway say why"
+
+
+async def events(response: httpx.Response, said: Said) -> str:
+    """Read transcript.text.delta events up to transcript.text.done (OpenAI's API reference, streaming transcriptions)."""
+    heard, text = "", None
+    async for event in EventSource(response).aiter_sse():
+        match event.json():
+            case {"error": {"message": message}}:
+                raise RequestFailed(str(message))
+            case {"type": "transcript.text.delta", "delta": str(delta)}:
+                heard += delta
+                said(delta)
+            case {"type": "transcript.text.done", "text": str(final)}:
+                text = final
+    if text is None:
+        raise RequestFailed(f"the stream ended after {len(heard)} characters, before its last event; send it again")
+    if text.startswith(heard) and text != heard:
+        said(text.removeprefix(heard))
+    return text

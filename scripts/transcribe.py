@@ -1,0 +1,62 @@
+"""`scripts/transcribe FILE…`: print what is said in recordings of any format.
+
+The transcript goes to standard output, everything else to standard error. Exit status 1 if a file has no transcript.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+from .connection import add_options, connect
+from .speech_client import Ask, RequestFailed
+
+FORMATS = ("text", "json", "srt", "vtt", "verbose_json")
+
+
+def say(piece: str) -> None:
+    """Print without a line's end, at once."""
+    print(piece, end="", flush=True)
+
+
+async def transcribe(arguments: argparse.Namespace) -> int:
+    """All files, one after the other; the number of those that failed."""
+    task = "translate" if arguments.translate else "transcribe"
+    ask = Ask(arguments.model, arguments.language, arguments.prompt, task, arguments.format, arguments.stream)
+    failed = 0
+    async with aclosing(connect(arguments, progress=True)) as speech:
+        for path in arguments.files:
+            try:
+                await speech.transcribe(path, ask, say)
+                print(flush=True)
+            except RequestFailed as error:
+                failed += 1
+                print(f"conch: {path}: {error}", file=sys.stderr)
+    return failed
+
+
+def options(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="transcribe", description="Print what is said in recordings of any format.")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    add_options(parser)
+    parser.add_argument("--prompt", default="", help="text that goes before: names, spelling, style")
+    parser.add_argument("--translate", action="store_true", help="into English")
+    parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status 0, or 1 if a file has no transcript."""
+    try:
+        return 1 if asyncio.run(transcribe(options(argv))) else 0
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

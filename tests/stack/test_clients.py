@@ -1,0 +1,87 @@
+"""The commands for people, against a running stack, as people call them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jiwer
+import pytest
+
+from .clients import RECORDINGS
+from .conftest import ROOT, Stack
+
+Rows = dict[str, dict[str, Any]]
+
+
+def command(name: str, *options: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run a command with the tests' own environment: its shell half would make another one."""
+    argv = [sys.executable, "-P", "-m", f"scripts.{name}", *map(str, options)]
+    return subprocess.run(argv, cwd=cwd, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, timeout=240)
+
+
+def ways(stack: Stack) -> dict[str, list[str]]:
+    return {"gateway": ["--url", stack.url], "Triton": ["--triton", stack.grpc], "Triton, streamed": ["--triton", stack.grpc, "--stream"]}
+
+
+@pytest.mark.parametrize("way", ["gateway", "Triton", "Triton, streamed"])
+@pytest.mark.parametrize("name", ["demo.flac", "cocina.mp3"])
+def test_transcribe(stack: Stack, recordings: Rows, way: str, name: str) -> None:
+    """A bundled recording, named as seen from its folder, becomes its reference text, whichever way it goes."""
+    done = command("transcribe", name, *ways(stack)[way], cwd=RECORDINGS)
+    assert (done.stdout, done.stderr, done.returncode) == (recordings[name]["text"] + "\n", "", 0)
+
+
+def test_long_recording(stack: Stack, recordings: Rows) -> None:
+    """Over a minute goes through the gateway; Triton alone refuses it with a sentence."""
+    done = command("transcribe", RECORDINGS / "minute.wav", *ways(stack)["gateway"])
+    assert jiwer.wer(recordings["minute.wav"]["text"], done.stdout) < 0.05
+    refused = command("transcribe", RECORDINGS / "minute.wav", *ways(stack)["Triton"])
+    assert refused.returncode == 1
+    assert "send it to the gateway" in refused.stderr
+
+
+@pytest.mark.parametrize("options", [["--url", "{url}"], ["--triton", "{grpc}"]])
+def test_unknown_model(stack: Stack, options: list[str]) -> None:
+    """The server's own sentence is what a person reads."""
+    where = [option.format(url=stack.url, grpc=stack.grpc) for option in options]
+    done = command("transcribe", RECORDINGS / "order.wav", "--model", "nonsense", *where)
+    assert done.returncode == 1
+    assert "model" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("way", ["gateway", "Triton", "Triton, streamed"])
+def test_dataset(stack: Stack, recordings: Rows, tmp_path: Path, way: str) -> None:
+    """A folder of recordings with texts beside them: hardly a word is wrong, and the report says so in four files."""
+    short = [row for row in recordings.values() if row["seconds"] <= 30]
+    for row in short:
+        (tmp_path / row["name"]).write_bytes((RECORDINGS / row["name"]).read_bytes())
+        (tmp_path / row["name"]).with_suffix(".txt").write_text(row["text"], "utf-8")
+    done = command("dataset", tmp_path, *ways(stack)[way], "--num-tasks", "4", "--compute-cer", "--report", tmp_path / "report")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report" / "report.json").read_text("utf-8"))
+    figures = report["figures"]
+    assert (figures["answered"], figures["failed"]) == (len(short), 0)
+    assert figures["wer"] < 0.02
+    assert figures["cer"] < 0.02
+    assert figures["audio"] == pytest.approx(sum(row["seconds"] for row in short), rel=0.01)
+    assert figures["latency"]["50"] <= figures["latency"]["99"]
+    assert ("first words" in done.stdout) == way.endswith("streamed")
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {"report.json", "errors.txt", "report.html", "report.png"}
+
+
+def test_dataset_with_a_bad_recording(stack: Stack, recordings: Rows, tmp_path: Path) -> None:
+    """A recording that cannot be decoded is listed and counted; the others have their figures."""
+    (tmp_path / "bad.wav").write_bytes(b"no sound")
+    rows = [{"path": "bad.wav", "text": "x"}, {"path": str(RECORDINGS / "order.wav"), "text": recordings["order.wav"]["text"], "language": "en"}]
+    (tmp_path / "manifest.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    done = command("dataset", tmp_path / "manifest.jsonl", *ways(stack)["gateway"])
+    assert done.returncode == 1
+    assert done.stderr.startswith("conch: bad.wav: file: the file cannot be decoded")
+    assert "1 answered, 1 failed" in done.stdout
+    assert "WER          0.00 %" in done.stdout
