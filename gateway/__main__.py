@@ -21,7 +21,16 @@ def main() -> None:
     )  # fmt: skip
     host, port = os.environ.get("CONCH_GATEWAY_HOST", "127.0.0.1"), int(os.environ.get("CONCH_GATEWAY_PORT", "8090"))
     app = create_app(Settings())
-    uvicorn.run(app, host=host, port=port, access_log=False, log_level="warning", timeout_graceful_shutdown=60, h11_max_incomplete_event_size=64 * 1024)
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=60,
+        ws_max_size=4 * 1024 * 1024,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from fastapi import Depends, FastAPI, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from . import audio, errors
+from . import audio, errors, realtime
 from .admission import Admission
 from .audio import ServicesDep
 from .keys import load_keys, require_key
@@ -36,6 +36,7 @@ def create_app(settings: Settings) -> FastAPI:
     errors.install(app)
     key = [Depends(require_key)]
     app.include_router(audio.router, dependencies=key)
+    app.include_router(realtime.router)
     app.add_api_route("/v1/models", models, dependencies=key)
     app.add_api_route("/v1/models/{model}", one_model, dependencies=key)
     app.add_api_route("/auth", auth, dependencies=key, include_in_schema=False)

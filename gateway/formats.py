@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from openai.types.audio import Transcription, TranscriptionSegment, TranscriptionTextDeltaEvent, TranscriptionTextDoneEvent, TranscriptionVerbose, TranscriptionWord
-from openai.types.audio.transcription import Logprob, UsageDuration
+from openai.types.audio.transcription import UsageDuration
 from openai.types.audio.transcription_text_done_event import Usage as UsageTokens
 from openai.types.audio.transcription_text_done_event import UsageInputTokenDetails
 from openai.types.audio.transcription_verbose import Usage
@@ -34,8 +34,8 @@ def formatted(transcript: Transcript, response_format: str, granularities: Itera
 
 def _plain(transcript: Transcript, *, log_probs: bool) -> dict[str, Any]:
     usage = UsageDuration(seconds=transcript.duration, type="duration")
-    found = [Logprob(**row) for row in _log_probs(transcript)] if log_probs else None
-    return Transcription(text=transcript.text, usage=usage, logprobs=found).model_dump(exclude_none=True)
+    plain = Transcription(text=transcript.text, usage=usage).model_dump(exclude_none=True)
+    return {**plain, "logprobs": _log_probs(transcript)} if log_probs else plain  # the SDK's type would make floats of bytes
 
 
 def _log_probs(transcript: Transcript) -> list[dict[str, Any]]:

@@ -124,10 +124,11 @@ def _object(text: str) -> object:
 
 
 def _invalid(error: ValidationError) -> ApiError:
-    first = error.errors()[0]
-    name = str(first["loc"][0]) if first["loc"] else None
+    first = max(error.errors(), key=lambda row: len(row["loc"]))
+    name = str(first["loc"][0])
     param = f"{name}[]" if name in REPEATED else name
-    return ApiError(400, f"{param}: {first['msg']}", param=param, code="invalid_value")
+    place = next((f"[{part}]" for part in first["loc"][2:]), "") if name == "chunking_strategy" else ""
+    return ApiError(400, f"{param}{place}: {first['msg']}", param=param, code="invalid_value")
 
 
 def options(request: TranslationRequest, task: str) -> Options:

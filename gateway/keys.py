@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Request
+from fastapi.requests import HTTPConnection
 
 from .errors import ApiError
 from .services import Services, services
@@ -39,12 +40,17 @@ def allowed(keys: tuple[bytes, ...], authorization: str) -> bool:
 
 
 def require_key(request: Request, tools: Annotated[Services, Depends(services)]) -> None:
-    """A dependency of every route that needs a key.
+    """A dependency of every route that needs a key. Raises what `check_key` raises."""
+    check_key(request, tools)
+
+
+def check_key(connection: HTTPConnection, tools: Services) -> None:
+    """Look at what a request or a WebSocket brings.
 
     Raises:
         ApiError: 401 in OpenAI's shape.
     """
-    authorization = request.headers.get("authorization", "")
+    authorization = connection.headers.get("authorization", "")
     if not allowed(tools.keys, authorization):
         message = "Incorrect API key provided." if authorization else "No API key provided; send it as: Authorization: Bearer KEY"
         raise ApiError(401, message, code="invalid_api_key")

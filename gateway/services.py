@@ -46,6 +46,7 @@ class Services:
     admission: Admission
     keys: tuple[bytes, ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
+    live: int = 0
     readiness: dict[str, tuple[float, bool]] = field(default_factory=dict)
 
     def pool(self, model: str, family: str) -> Pool:
@@ -60,6 +61,22 @@ class Services:
         if self.pools[model].family != family:
             raise ApiError(400, f"model {model!r} is of family {self.pools[model].family}, this route needs {family}", param="model", code="unsupported_model")
         return self.pools[model]
+
+    @contextmanager
+    def sessions(self) -> Iterator[None]:
+        """A place for one live connection.
+
+        Raises:
+            ApiError: 503 if all are taken.
+        """
+        if self.live >= self.settings.realtime_sessions:
+            message = f"{self.live} live sessions are open, as many as this deployment takes; try again later"
+            raise ApiError(503, message, code="overloaded", retry_after=10)
+        self.live += 1
+        try:
+            yield
+        finally:
+            self.live -= 1
 
     async def ready(self) -> dict[str, bool]:
         """For each model whether a tiny real inference succeeds; results are kept for a moment."""

@@ -1,0 +1,354 @@
+"""WebSocket /v1/realtime?intent=transcription: PCM16 in, words out while somebody speaks. Events are those of OpenAI's transcription sessions.
+
+Latency: a turn's final words come `silence_duration_ms` (500) after its last sound plus one transcription; while it lasts, words that two
+looks in a row agree on come every PARTIAL seconds. Memory: a turn is at most 30 s, an uncommitted buffer LONGEST_BUFFER; when the engine
+falls behind, the socket is not read, and TCP holds the sender back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from typing import Annotated, Any, Literal
+
+import av
+import numpy as np
+from fastapi import APIRouter, Depends, WebSocket, WebSocketDisconnect
+from numpy.typing import NDArray
+from openai.types.realtime import ConversationItemInputAudioTranscriptionCompletedEvent as Completed
+from openai.types.realtime.conversation_item_input_audio_transcription_completed_event import UsageTranscriptTextUsageDuration as Usage
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from .errors import ApiError, error_body, error_response
+from .keys import check_key
+from .languages import language_code
+from .services import Services, services
+from .speech import Options, Transcript, joined
+from .triton import Pool
+from .voice import RATE, Turns
+from .windows import Pauses, Spoken, Window
+
+router = APIRouter()
+Floats = NDArray[np.float32]
+
+PARTIAL = 0.6  # seconds of new sound before another look at an unfinished turn
+PIECE = RATE // 10
+LONGEST_APPEND = 30  # seconds of sound in one event
+LONGEST_BUFFER = 120  # seconds that wait for a commit where the client decides
+SHORTEST_COMMIT = 0.1
+WAITING = 32  # events between the socket and the listener
+FINALS = 4  # finished turns that wait for their words
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Pcm(_Strict):
+    """Sound as 16-bit little-endian mono. OpenAI knows 24,000 only; the lower rates save a resampling."""
+
+    type: Literal["audio/pcm"] = "audio/pcm"
+    rate: Literal[24000, 16000, 8000] = 24000
+
+
+class Vad(_Strict):
+    """Who decides that a turn is over: the server."""
+
+    type: Literal["server_vad"] = "server_vad"
+    threshold: float = Field(0.5, gt=0.0, lt=1.0)
+    prefix_padding_ms: int = Field(300, ge=0, le=5000)
+    silence_duration_ms: int = Field(500, ge=32, le=10_000)
+
+    def turns(self) -> Turns:
+        """In seconds."""
+        return Turns(self.threshold, self.prefix_padding_ms / 1000, self.silence_duration_ms / 1000)
+
+
+class Transcription(_Strict):
+    """Model, language (None: detected anew in each turn) and earlier text."""
+
+    model: str | None = None
+    language: str | None = None
+    prompt: str = ""
+
+
+class Input(_Strict):
+    """What comes in; without turn detection the client commits."""
+
+    format: Pcm = Pcm()
+    transcription: Transcription = Transcription()
+    turn_detection: Vad | None = Vad()
+
+
+class Audio(_Strict):
+    """See OpenAI's reference."""
+
+    input: Input = Input()
+
+
+class Session(_Strict):
+    """The configuration of one connection."""
+
+    type: Literal["transcription"] = "transcription"
+    audio: Audio = Audio()
+
+    def changed(self, update: Any) -> Session:
+        """With the fields of a session.update.
+
+        Raises:
+            ApiError: 400 that names the field.
+        """
+        try:
+            return Session.model_validate(_merged(self.model_dump(), update))
+        except ValidationError as error:
+            first = max(error.errors(), key=lambda row: len(row["loc"]))
+            param = ".".join(["session", *map(str, first["loc"])])
+            raise ApiError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from error
+
+
+def _merged(old: Any, new: Any) -> Any:
+    return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}} if isinstance(old, dict) and isinstance(new, dict) else new
+
+
+def agreed(before: str, now: str) -> list[str]:
+    """Words that two looks at a growing turn begin with; the last word of a look may still be half a word."""
+    both = zip(before.split(), now.split()[:-1], strict=False)
+    words = []
+    for old, new in both:
+        if old != new:
+            break
+        words.append(new)
+    return words
+
+
+class Ears:
+    """PCM bytes to float32 at 16 kHz, as they come."""
+
+    def __init__(self, rate: int) -> None:
+        self.rate = rate
+        self.resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
+
+    def hear(self, audio: Any) -> Floats:
+        """Samples in a base64 text.
+
+        Raises:
+            ApiError: 400: no base64, half a sample, or too much at once.
+        """
+        try:
+            raw = base64.b64decode(audio, validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise ApiError(400, "audio is not base64; send PCM16 little-endian mono in base64", param="audio", code="invalid_value") from None
+        if not raw or len(raw) % 2:
+            raise ApiError(400, f"audio has {len(raw)} bytes; send whole 16-bit samples", param="audio", code="invalid_value")
+        if len(raw) > 2 * self.rate * LONGEST_APPEND:
+            raise ApiError(400, f"audio holds more than {LONGEST_APPEND} s; send smaller pieces", param="audio", code="invalid_value")
+        frame = av.AudioFrame.from_ndarray(np.frombuffer(raw, "<i2")[None], format="s16", layout="mono")
+        frame.sample_rate = self.rate
+        heard: Floats = np.concatenate([np.zeros(0, np.float32), *(part.to_ndarray()[0] for part in self.resampler.resample(frame))])
+        return heard
+
+
+class Listener:
+    """One connection: events in, events out."""
+
+    def __init__(self, socket: WebSocket, tools: Services, pool: Pool) -> None:
+        self.socket, self.tools, self.pool = socket, tools, pool
+        self.session = Session()
+        self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING)
+        self.finals: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue(FINALS)
+        self.previous: str | None = None
+        self.request_id = f"{socket.state.request_id}.{uuid.uuid4().hex[:8]}"
+        self.looks = 0
+        self._restart()
+
+    def _restart(self) -> None:
+        """With an empty buffer, as the session says."""
+        settings = self.session.audio.input
+        self.ears = Ears(settings.format.rate)
+        self.spoken = Spoken(settings.turn_detection.turns()) if settings.turn_detection else None
+        self.buffer: Floats = np.zeros(0, np.float32)
+        self._new_item()
+
+    def _new_item(self) -> None:
+        self.item, self.said, self.last, self.looked_at = f"item_{uuid.uuid4().hex[:20]}", list[str](), "", 0
+        self.look: asyncio.Task[None] | None = None
+
+    async def send(self, kind: str, **fields: Any) -> None:
+        """One event to the client; nothing if it has gone, which the reading side notices."""
+        with suppress(WebSocketDisconnect, RuntimeError):
+            await self.socket.send_text(json.dumps({"type": kind, "event_id": f"event_{uuid.uuid4().hex[:20]}", **fields}, ensure_ascii=False))
+
+    async def run(self) -> None:
+        """Until the client goes. Reading stops while `events` is full: that is the back-pressure."""
+        await self.send("session.created", session=self._described())
+        async with asyncio.TaskGroup() as group:
+            worker, ender = group.create_task(self._work()), group.create_task(self._end())
+            with suppress(WebSocketDisconnect, RuntimeError):
+                while True:
+                    await self.events.put(self._parsed(await self.socket.receive_text()))
+            for task in (worker, ender, self.look):
+                if task:
+                    task.cancel()
+        while not self.finals.empty():
+            self.finals.get_nowait().cancel()
+
+    def _described(self) -> dict[str, Any]:
+        described = self.session.model_dump()
+        described["audio"]["input"]["transcription"]["model"] = self.pool.model_id
+        return described
+
+    @staticmethod
+    def _parsed(text: str) -> dict[str, Any]:
+        with suppress(ValueError):
+            if isinstance(event := json.loads(text), dict):
+                return event
+        return {"type": "no JSON object"}
+
+    async def _work(self) -> None:
+        handlers = {
+            "session.update": self._update,
+            "input_audio_buffer.append": self._append,
+            "input_audio_buffer.commit": self._commit,
+            "input_audio_buffer.clear": self._clear,
+        }
+        while True:
+            event = await self.events.get()
+            try:
+                if not (handler := handlers.get(str(event.get("type")))):
+                    known = ", ".join(handlers)
+                    raise ApiError(400, f"event type {event.get('type')!r} is not known here; send {known}", param="type", code="invalid_value")
+                await handler(event)
+            except ApiError as error:
+                await self.send("error", error={**error_body(error)["error"], "event_id": event.get("event_id")})
+
+    async def _update(self, event: dict[str, Any]) -> None:
+        session = self.session.changed(event.get("session"))
+        wanted = session.audio.input.transcription
+        if wanted.language:
+            language_code(wanted.language)
+        if "<|" in wanted.prompt:
+            raise ApiError(400, "prompt must not contain special tokens such as <|…|>", param="session.audio.input.transcription.prompt", code="invalid_value")
+        self.pool = self.tools.pool(wanted.model, "whisper") if wanted.model else self.pool
+        heard = session.audio.input.model_copy(update={"transcription": None}) != self.session.audio.input.model_copy(update={"transcription": None})
+        self.session = session
+        if heard:
+            self._restart()
+        await self.send("session.updated", session=self._described())
+
+    async def _append(self, event: dict[str, Any]) -> None:
+        samples = self.ears.hear(event.get("audio"))
+        if self.spoken is None:
+            if len(self.buffer) + len(samples) > LONGEST_BUFFER * RATE:
+                raise ApiError(400, f"the buffer holds {LONGEST_BUFFER} s; commit or clear it", param="audio", code="buffer_full")
+            self.buffer = np.concatenate([self.buffer, samples])
+            return
+        for at in range(0, len(samples), PIECE):
+            await self._listen(self.spoken, samples[at : at + PIECE])
+
+    async def _listen(self, spoken: Spoken, piece: Floats) -> None:
+        """A tenth of a second: turns that began or ended in it, and another look if one is due."""
+        speaking = spoken.speaking
+        windows = await asyncio.to_thread(lambda: list(spoken.feed(piece)))
+        if spoken.speaking and not speaking and not windows:
+            await self.send("input_audio_buffer.speech_started", audio_start_ms=spoken.at * 1000 // RATE, item_id=self.item)
+        for window in windows:
+            end = round((window.start + len(window.wave) / RATE) * 1000)
+            await self.send("input_audio_buffer.speech_stopped", audio_end_ms=end, item_id=self.item)
+            await self._finish([window])
+        if spoken.speaking and len(spoken.kept) - self.looked_at >= PARTIAL * RATE and (self.look is None or self.look.done()):
+            self.looked_at = len(spoken.kept)
+            self.look = asyncio.create_task(self._partial(self.item, spoken.kept))
+
+    async def _partial(self, item: str, wave: Floats) -> None:
+        """Tell what this look and the one before agree on."""
+        with suppress(ApiError):  # the final words will come, or say why not
+            now = (await self._transcribe([Window(wave, 0.0)])).text
+            words = agreed(self.last, now)
+            if item == self.item and len(words) > len(self.said) and words[: len(self.said)] == self.said:
+                fresh = (" " if self.said else "") + " ".join(words[len(self.said) :])
+                self.said = words
+                await self.send("conversation.item.input_audio_transcription.delta", item_id=item, content_index=0, delta=fresh)
+            self.last = now
+
+    async def _commit(self, _: dict[str, Any]) -> None:
+        if self.spoken is not None:
+            windows = list(self.spoken.finish())
+        else:
+            windows, self.buffer = self._pieces(self.buffer), np.zeros(0, np.float32)
+        if not windows or sum(len(window.wave) for window in windows) < SHORTEST_COMMIT * RATE:
+            message = f"the buffer holds less than {SHORTEST_COMMIT * 1000:.0f} ms of sound; append first"
+            raise ApiError(400, message, param="audio", code="input_audio_buffer_commit_empty")
+        await self._finish(windows)
+        if self.spoken is not None:
+            self._restart()
+
+    @staticmethod
+    def _pieces(buffer: Floats) -> list[Window]:
+        cutter = Pauses()
+        return [*cutter.feed(buffer), *cutter.finish()] if len(buffer) else []
+
+    async def _clear(self, _: dict[str, Any]) -> None:
+        if self.look:
+            self.look.cancel()
+        self._restart()
+        await self.send("input_audio_buffer.cleared")
+
+    async def _finish(self, windows: Sequence[Window]) -> None:
+        """Commit the item and ask for its words; with FINALS of them under way this waits, and so does the socket."""
+        if self.look:
+            self.look.cancel()
+        await self.send("input_audio_buffer.committed", item_id=self.item, previous_item_id=self.previous)
+        await self.finals.put(asyncio.create_task(self._final(self.item, windows)))
+        self.previous = self.item
+        self._new_item()
+
+    async def _end(self) -> None:
+        """Words of finished items, in their order."""
+        while True:
+            await (await self.finals.get())
+
+    async def _final(self, item: str, windows: Sequence[Window]) -> None:
+        try:
+            transcript = await self._transcribe(windows)
+        except ApiError as error:
+            await self.send("conversation.item.input_audio_transcription.failed", item_id=item, content_index=0, error=error_body(error)["error"])
+            return
+        usage = Usage(seconds=round(sum(len(window.wave) for window in windows) / RATE, 3), type="duration")
+        kind = "conversation.item.input_audio_transcription.completed"
+        event = Completed(content_index=0, event_id="", item_id=item, transcript=transcript.text, type=kind, usage=usage)
+        await self.send(kind, **event.model_dump(exclude_none=True, exclude={"type", "event_id"}))
+
+    async def _transcribe(self, windows: Sequence[Window]) -> Transcript:
+        wanted = self.session.audio.input.transcription
+        language = language_code(wanted.language) if wanted.language else None
+        options = Options(task="transcribe", language=language, prompt=wanted.prompt, temperature=0.0, timestamps=False)
+        self.looks += 1
+
+        async def source() -> AsyncIterator[Window]:
+            for window in windows:
+                yield window
+
+        async with aclosing(self.tools.transcriber.transcribe(self.pool, source(), options, f"{self.request_id}-{self.looks}")) as parts:
+            return joined([part async for part in parts])
+
+
+@router.websocket("/v1/realtime")
+async def realtime(socket: WebSocket, tools: Annotated[Services, Depends(services)]) -> None:
+    """Live transcription. `model` in the query names the model; the only speech model of a deployment needs no name."""
+    try:
+        check_key(socket, tools)
+        if (intent := socket.query_params.get("intent", "transcription")) != "transcription":
+            raise ApiError(400, f"intent={intent!r} is not served; use intent=transcription", param="intent", code="unsupported_value")
+        speech = [name for name, pool in tools.pools.items() if pool.family == "whisper"]
+        name = socket.query_params.get("model") or (speech[0] if len(speech) == 1 else "")
+        pool = tools.pool(name, "whisper")
+        with tools.sessions():
+            await socket.accept()
+            await Listener(socket, tools, pool).run()
+    except ApiError as error:
+        await socket.send_denial_response(error_response(error))
