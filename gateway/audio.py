@@ -16,7 +16,7 @@ from fastapi.responses import StreamingResponse
 
 from . import formats, media
 from .errors import ApiError, error_body
-from .forms import TranscriptionRequest, TranslationRequest, options, parse_transcription, parse_translation, turns
+from .forms import TranscriptionRequest, TranslationRequest, body_schema, options, parse_transcription, parse_translation, turns
 from .presence import while_present
 from .services import Services, services
 from .settings import Settings
@@ -124,7 +124,7 @@ async def _begin(request: Request, tools: Services, stack: AsyncExitStack, task:
     return form, Work(tools, pool, recording, chosen, f"{request.state.request_id}.{uuid.uuid4().hex[:8]}")
 
 
-@router.post("/v1/audio/transcriptions")
+@router.post("/v1/audio/transcriptions", openapi_extra=body_schema(TranscriptionRequest))
 async def transcriptions(request: Request, tools: ServicesDep) -> Response:
     """Speech to text in the language that is spoken."""
     async with AsyncExitStack() as stack:
@@ -136,7 +136,7 @@ async def transcriptions(request: Request, tools: ServicesDep) -> Response:
     return formats.formatted(transcript, form.response_format, form.timestamp_granularities, "transcribe", log_probs=work.chosen.log_probs)
 
 
-@router.post("/v1/audio/translations")
+@router.post("/v1/audio/translations", openapi_extra=body_schema(TranslationRequest))
 async def translations(request: Request, tools: ServicesDep) -> Response:
     """Speech in any language to English text."""
     async with AsyncExitStack() as stack:

@@ -62,6 +62,18 @@ REPEATED = ("timestamp_granularities", "include")
 T = TypeVar("T", bound=TranslationRequest)
 
 
+def body_schema(kind: type[TranslationRequest]) -> dict[str, Any]:
+    """The form as OpenAPI describes it; Whisper's own names for repeated fields end in []."""
+    schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
+    vad = schema.pop("$defs", {}).get("ServerVad")
+    fields = {f"{name}[]" if name in REPEATED else name: {**row} for name, row in schema["properties"].items()}
+    if vad:
+        fields["chunking_strategy"]["anyOf"] = [{"const": "auto", "type": "string"}, vad, {"type": "null"}]
+    properties = {"file": {"type": "string", "format": "binary", "description": "the recording"}, **fields}
+    form = {"type": "object", "properties": properties, "required": ["file", "model"], "additionalProperties": False}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}}
+
+
 def parse_transcription(fields: Mapping[str, list[str]]) -> TranscriptionRequest:
     """Raises ApiError 400 with `param`: unknown, repeated or malformed fields, and combinations that do not go together."""
     request = _parse(TranscriptionRequest, fields)

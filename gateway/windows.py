@@ -14,7 +14,7 @@ from .voice import CHUNK, RATE, Turns, TurnTaking, Voice, has_speech
 Floats = NDArray[np.float32]
 
 LONGEST = 30 * RATE
-SEARCH = 10 * RATE  # a window is cut in its last 10 s if there is a pause
+SEARCH = 15 * RATE  # where a cut is looked for; the longest pause of 15 s is hardly ever the breath at a comma
 FRAME = RATE // 50
 CLEAR = 8  # frames: shorter stretches of quiet may be the closure of a t or a k
 SHORTEST = RATE
@@ -116,8 +116,8 @@ class Spoken:
 
 
 def pause(wave: Floats) -> int:
-    """The best sample to cut at: the middle of the longest clear pause in the last 10 s, else anywhere, else where the voice rests, else the
-    quietest 20 ms of the last 10 s.
+    """The best sample to cut at: the middle of the longest clear pause in the last 15 s, else anywhere, else where the voice rests, else the
+    quietest 20 ms of the last 15 s.
     """
     late = len(wave) - SEARCH if len(wave) > SEARCH + SHORTEST else SHORTEST // 2
     quiet = _quiet(wave)

@@ -110,10 +110,15 @@ def test_unusual_but_sound_files_are_served(stack: Stack) -> None:
 
 FIELDS = [
     ({"model": "nothing"}, 404, "model"), ({}, 400, "model"), ({"model": ["mini-whisper", "mini-whisper"]}, 400, "model"),
-    ({"response_format": "srt"}, 400, "response_format"), ({"response_format": "xml"}, 400, "response_format"), ({"language": "klingon"}, 400, "language"),
+    ({"response_format": "diarized_json"}, 400, "response_format"), ({"response_format": "xml"}, 400, "response_format"), ({"language": "klingon"}, 400, "language"),
     ({"temperature": "hot"}, 400, "temperature"), ({"temperature": "2"}, 400, "temperature"), ({"temperature": "-1"}, 400, "temperature"),
-    ({"temperature": "nan"}, 400, "temperature"), ({"stream": "true"}, 400, "stream"), ({"timestamp_granularities[]": "word"}, 400, "timestamp_granularities[]"),
-    ({"timestamp_granularities[]": "segment"}, 400, "timestamp_granularities[]"), ({"include[]": "logprobs"}, 400, "include[]"), ({"best_of": "3"}, 400, "best_of"),
+    ({"temperature": "nan"}, 400, "temperature"), ({"stream": "perhaps"}, 400, "stream"), ({"timestamp_granularities[]": "word"}, 400, "timestamp_granularities[]"),
+    ({"timestamp_granularities[]": "segment"}, 400, "timestamp_granularities[]"), ({"include[]": "logprobs", "response_format": "text"}, 400, "include[]"), ({"include[]": "all"}, 400, "include[]"),
+    ({"stream": "true", "response_format": "vtt"}, 400, "stream"), ({"keywords[]": "lamp"}, 400, "keywords[]"), ({"prompt[]": "a"}, 400, "prompt[]"),
+    ({"timestamp_granularities[]": "phoneme", "response_format": "verbose_json"}, 400, "timestamp_granularities[]"),
+    ({"chunking_strategy": "manual"}, 400, "chunking_strategy"), ({"chunking_strategy": "{broken"}, 400, "chunking_strategy"),
+    ({"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "2"}, 400, "chunking_strategy"),
+    ({"chunking_strategy": '{"type": "server_vad", "colour": 1}'}, 400, "chunking_strategy"), ({"best_of": "3"}, 400, "best_of"),
     ({"prompt": "<|endoftext|>"}, 400, "prompt"), ({"max_tokens": "0"}, 400, "max_tokens"),
     ({"max_tokens": "100000"}, 400, "max_tokens"), ({"beam_width": "99"}, 400, "beam_width"), ({"prompt": "x" * 100_000}, 400, "prompt"),
 ]  # fmt: skip

@@ -1,0 +1,169 @@
+"""Long recordings made of known sentences: no word lost or doubled at any cut, true offsets, silence stays silent, memory stays bounded."""
+
+from __future__ import annotations
+
+import difflib
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import jiwer
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from miniatures.speech.clips import Clip, Clipper
+from miniatures.speech.corpus import Corpus, make_corpus
+from miniatures.speech.recordings import record
+
+from .conftest import Stack
+from .test_bad_uploads import wav
+
+RATE = 16_000
+Floats = NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    return make_corpus(240, seed=91, held_out=True)
+
+
+def pcm(wave: Floats) -> bytes:
+    return wav((np.clip(wave, -1, 1) * 32767).astype("<i2"))
+
+
+def transcribe(stack: Stack, content: bytes, **fields: str) -> httpx.Response:
+    data = {"model": "mini-whisper", "response_format": "verbose_json", **fields}
+    answer = httpx.post(f"{stack.url}/v1/audio/transcriptions", files={"file": content}, data=data, timeout=600)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+@pytest.fixture(scope="module")
+def alone(stack: Stack, corpus: Corpus) -> dict[int, str]:
+    """What the model hears in each sentence by itself."""
+    texts = {}
+    for i, language in enumerate(corpus.languages):
+        wave = np.concatenate([np.zeros(RATE // 5, np.float32), corpus.wave(i), np.zeros(RATE // 2, np.float32)])
+        texts[i] = transcribe(stack, pcm(wave + 0.001 * np.random.default_rng(i).standard_normal(len(wave))), language=language).json()["text"]
+    return texts
+
+
+def offsets(clip: Clip, segments: list[dict[str, float | str]]) -> list[float]:
+    """Distances between true and found beginnings of the sentences that were heard as they are."""
+    true, found = [segment.text for segment in clip.segments], [segment["text"] for segment in segments]
+    pairs = difflib.SequenceMatcher(None, true, found, autojunk=False).get_matching_blocks()
+    return [abs(clip.segments[a + k].start - float(segments[b + k]["start"])) for a, b, size in pairs for k in range(size)]
+
+
+@pytest.mark.parametrize(("seconds", "language"), [(65, "en"), (65, "es"), (600, "en"), (600, "es"), (3600, "en"), (1500, "es")])
+def test_no_word_is_lost_at_a_cut(
+    stack: Stack, corpus: Corpus, alone: dict[int, str], seconds: int, language: str, record_property: pytest.RecordProperty
+) -> None:
+    """The word error rate is that of the sentences alone, within a point; so no cut loses or doubles one. In all there are over 200 cuts."""
+    clip, wave = record(Clipper(corpus, random.Random(seconds)), seconds, language)
+    started = time.monotonic()
+    answer = transcribe(stack, pcm(wave), language=language).json() if len(wave) < 50_000_000 else streamed(stack, wave, language)
+    took = time.monotonic() - started
+    rate = jiwer.wer(clip.text(), answer["text"])
+    apart = jiwer.wer(clip.text(), " ".join(alone[i] for i, _ in clip.pieces))
+    cuts = len({segment["seek"] for segment in answer["segments"]}) - 1
+    found = offsets(clip, answer["segments"])
+    print(f"\n{seconds} s {language}: WER {rate:.4f}, alone {apart:.4f}, {cuts} cuts, worst offset {max(found):.3f} s, {len(wave) / RATE / took:.0f} x real time")
+    record_property("cuts", cuts)
+    assert abs(rate - apart) <= 0.01
+    assert cuts >= seconds // 30 - 1
+    assert len(found) >= 0.97 * len(clip.segments)
+    assert max(found) <= 0.3
+    assert answer["duration"] == pytest.approx(len(wave) / RATE, abs=0.1)
+
+
+def streamed(stack: Stack, wave: Floats, language: str) -> dict[str, object]:
+    """An hour as 16 kHz PCM is over the upload limit; at 8 bits it is not."""
+    return dict(transcribe(stack, mulaw(wave), language=language).json())
+
+
+def mulaw(wave: Floats, rate: int = RATE) -> bytes:
+    """A RIFF file of G.711 mu-law, one byte a sample (ITU-T G.711; format tag 7)."""
+    magnitude = np.abs(np.clip(wave, -1, 1) * 32635).astype(np.int32) + 132
+    exponent = np.floor(np.log2(magnitude)).astype(np.int32) - 7
+    mantissa = (magnitude >> (exponent + 3)) & 15
+    coded = ~((np.where(wave < 0, 128, 0) | (exponent << 4) | mantissa).astype(np.uint8))
+    header = bytearray(wav(coded, kind=7, bits=8))
+    header[24:28], header[28:32] = rate.to_bytes(4, "little"), rate.to_bytes(4, "little")
+    return bytes(header)
+
+
+def quiet_sounds() -> Iterator[tuple[str, Floats]]:
+    rng, t = np.random.default_rng(4), np.arange(200 * RATE) / RATE
+    yield "silence", np.zeros(len(t), np.float32)
+    yield "noise", (0.05 * rng.standard_normal(len(t))).astype(np.float32)
+    yield "tones", (0.3 * np.sin(2 * np.pi * 440 * t) * (np.floor(t) % 2) + 0.1 * np.sin(2 * np.pi * 1000 * t)).astype(np.float32)
+
+
+def test_ten_minutes_without_speech_give_no_words(stack: Stack) -> None:
+    """Silence, noise and tones, apart and in a row."""
+    sounds = dict(quiet_sounds())
+    for name, wave in [*sounds.items(), ("all", np.concatenate(list(sounds.values())))]:
+        answer = transcribe(stack, pcm(wave)).json()
+        assert (name, answer["text"], answer["segments"]) == (name, "", [])
+
+
+def memory(pids: list[int]) -> float:
+    """Proportional set size in MB (proc(5), smaps_rollup); a process that ended counts nothing."""
+    total = 0
+    for pid in pids:
+        rollup = Path(f"/proc/{pid}/smaps_rollup")
+        try:
+            total += next(int(line.split()[1]) for line in rollup.read_text().splitlines() if line.startswith("Pss:"))
+        except (FileNotFoundError, ProcessLookupError, StopIteration):
+            continue
+    return total / 1000
+
+
+def family(marker: str, *, children: bool) -> list[int]:
+    """Process ids whose command line holds `marker`, with their children."""
+    rows = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line, stat = (folder / "cmdline").read_bytes().decode("utf-8", "replace"), (folder / "stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        rows[int(folder.name)] = (line.replace("\0", " "), int(stat.rsplit(")", 1)[1].split()[1]))
+    own = [pid for pid, (line, _) in rows.items() if marker in line]
+    return [pid for pid, (_, parent) in rows.items() if pid in own or (children and parent in own)]
+
+
+def test_three_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
+    """Gateway and one tritonserver grow by at most 200 MB over idle while three hours pass through them."""
+    if stack.home is None:
+        pytest.skip("looks at processes of this machine")
+    clip, wave = record(Clipper(corpus, random.Random(9)), 1200, "en")
+    content = mulaw(np.tile(wave[::2], 9), rate=8000)
+    transcribe(stack, pcm(wave[: 60 * RATE]))
+    parts = {"gateway": family("-m gateway", children=False), "triton-0": family("--http-port=9500", children=True)}
+    assert all(parts.values()), parts
+    pids = [pid for found in parts.values() for pid in found]
+    idle, peak, stopping = memory(pids), [0.0], threading.Event()
+
+    def watch() -> None:
+        while not stopping.wait(0.3):
+            peak[0] = max(peak[0], memory(pids))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        started = time.monotonic()
+        answer = transcribe(stack, content, language="en").json()
+        took = time.monotonic() - started
+    finally:
+        stopping.set()
+        watcher.join()
+    rate = jiwer.wer(" ".join([clip.text()] * 9), answer["text"])
+    print(f"\n3 h: {answer['duration'] / took:.0f} x real time, {idle:.0f} MB idle, {peak[0]:.0f} MB at most, WER {rate:.3f}")
+    assert answer["duration"] > 10_700
+    assert peak[0] - idle <= 200
+    assert rate < 0.2, "telephone band and 8 bits are hard for the miniature, but it is the same recording"
