@@ -160,7 +160,7 @@ class Listener:
         self.socket, self.tools, self.pool = socket, tools, pool
         self.session = Session()
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING)
-        self.finals: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue(FINALS)
+        self.finals: asyncio.Queue[asyncio.Task[tuple[str, dict[str, Any]]]] = asyncio.Queue(FINALS)
         self.previous: str | None = None
         self.request_id = f"{socket.state.request_id}.{uuid.uuid4().hex[:8]}"
         self.looks = 0
@@ -308,20 +308,26 @@ class Listener:
         self._new_item()
 
     async def _end(self) -> None:
-        """Words of finished items, in their order."""
+        """Tell the words of finished items, in their order."""
         while True:
-            await (await self.finals.get())
+            kind, fields = await (await self.finals.get())
+            await self.send(f"conversation.item.input_audio_transcription.{kind}", **fields)
 
-    async def _final(self, item: str, windows: Sequence[Window]) -> None:
+    async def _final(self, item: str, windows: Sequence[Window]) -> tuple[str, dict[str, Any]]:
         try:
             transcript = await self._transcribe(windows)
         except ApiError as error:
-            await self.send("conversation.item.input_audio_transcription.failed", item_id=item, content_index=0, error=error_body(error)["error"])
-            return
+            return "failed", {"item_id": item, "content_index": 0, "error": error_body(error)["error"]}
         usage = Usage(seconds=round(sum(len(window.wave) for window in windows) / RATE, 3), type="duration")
-        kind = "conversation.item.input_audio_transcription.completed"
-        event = Completed(content_index=0, event_id="", item_id=item, transcript=transcript.text, type=kind, usage=usage)
-        await self.send(kind, **event.model_dump(exclude_none=True, exclude={"type", "event_id"}))
+        event = Completed(
+            content_index=0,
+            event_id="",
+            item_id=item,
+            transcript=transcript.text,
+            type="conversation.item.input_audio_transcription.completed",
+            usage=usage,
+        )
+        return "completed", event.model_dump(exclude_none=True, exclude={"type", "event_id"})
 
     async def _transcribe(self, windows: Sequence[Window]) -> Transcript:
         wanted = self.session.audio.input.transcription

@@ -31,18 +31,21 @@ class Voice:
             yield self.detector.process_samples(chunk.tolist())
 
 
-SPOKEN = 0.4  # a chunk above it counts towards speech; two of them in a second make it sure
-LOUD = 1e-4  # root mean square; below it is digital silence or its dither
+# silero-vad utils_vad.py, get_speech_timestamps: where speech begins, what keeps it going, and how long it must last.
+BEGINS = 0.5
+GOES_ON = 0.35
+LASTS = 0.25 * RATE
+LOUD = 2.5e-5  # root mean square; below it is digital silence or its dither
 
 
 def has_speech(wave: Floats) -> bool:
     """Whether anybody may be speaking; decided as soon as it is clear, which in speech is soon."""
-    if not len(wave) or float(np.sqrt(np.square(wave, dtype=np.float64).mean())) < LOUD / 4:
+    if not len(wave) or float(np.sqrt(np.square(wave, dtype=np.float64).mean())) < LOUD:
         return False
-    recent = 0.0
+    spoken = 0
     for probability in Voice().probabilities(wave):
-        recent = recent * 0.97 + (probability > SPOKEN)
-        if recent > 1.5:
+        spoken = spoken + CHUNK if probability >= (GOES_ON if spoken else BEGINS) else 0
+        if spoken >= LASTS:
             return True
     return False
 

@@ -168,9 +168,7 @@ def test_log_probabilities(sdk: openai.OpenAI, recordings: Rows) -> None:
 
 def test_previous_text_is_an_extension(sdk: openai.OpenAI, recordings: Rows) -> None:
     """condition_on_previous_text sends windows one after the other, each with the text before it."""
-    answer = sdk.audio.transcriptions.create(
-        file=sound("minute.wav"), model="mini-whisper", language="en", extra_body={"condition_on_previous_text": "true"}
-    )
+    answer = sdk.audio.transcriptions.create(file=sound("minute.wav"), model="mini-whisper", language="en", extra_body={"condition_on_previous_text": "true"})
     assert jiwer.wer(recordings["minute.wav"]["text"], answer.text) <= 0.1
 
 
@@ -186,9 +184,7 @@ def test_a_stream_that_fails_later_says_so(stack: Stack) -> None:
     whole = (RECORDINGS / "largo.flac").read_bytes()
     half = whole[: len(whole) // 2] + bytes(200_000)
     lines = []
-    with httpx.stream(
-        "POST", f"{stack.url}/v1/audio/transcriptions", files={"file": half}, data={"model": "mini-whisper", "stream": "true"}, timeout=60
-    ) as answer:
+    with httpx.stream("POST", f"{stack.url}/v1/audio/transcriptions", files={"file": half}, data={"model": "mini-whisper", "stream": "true"}, timeout=60) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: ")]
     assert lines[0]["type"] == "transcript.text.delta"

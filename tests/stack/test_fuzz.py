@@ -1,0 +1,122 @@
+"""Thousands of requests made from the OpenAPI schema and against it: no 5xx, no dead process, every refusal in OpenAI's shape."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import httpx
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from .clients import RECORDINGS
+from .conftest import Stack
+
+SEED = 20261121
+ORDER = (RECORDINGS / "order.wav").read_bytes()
+STATUSES: Counter[int] = Counter()
+QUIET = settings(max_examples=600, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+
+
+def judge(answer: Any) -> None:
+    """Not our fault, and said as OpenAI says it."""
+    STATUSES[answer.status_code] += 1
+    assert answer.status_code < 500, answer.text
+    if answer.status_code >= 400:
+        error = answer.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}, answer.text
+        assert len(error["message"]) > 10
+        assert error["type"] == "invalid_request_error"
+
+
+def test_what_the_schema_allows(stack: Stack) -> None:
+    """Requests of every shape that the schema describes; most hold a file that is none."""
+    api = schemathesis.openapi.from_url(f"{stack.url}/openapi.json").include(path_regex="^/v1/audio")
+    found = 0
+    for operation in api.get_all_operations():
+        found += 1
+
+        @QUIET
+        @seed(SEED)
+        @given(case=operation.ok().as_strategy())
+        def run(case: Any) -> None:
+            judge(case.call(timeout=60))
+
+        run()
+    assert found == 2
+
+
+NAMES = st.sampled_from(
+    [
+        "model",
+        "prompt",
+        "response_format",
+        "temperature",
+        "language",
+        "max_tokens",
+        "beam_width",
+        "stream",
+        "timestamp_granularities[]",
+        "include[]",
+        "chunking_strategy",
+        "chunking_strategy[type]",
+        "chunking_strategy[threshold]",
+        "condition_on_previous_text",
+        "keywords[]",
+        "file[]",
+        "stream[]",
+        "[",
+        "]",
+    ]
+)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+VALUES = st.one_of(
+    TEXT,
+    st.sampled_from(["", "mini-whisper", "json", "verbose_json", "srt", "vtt", "text", "word", "segment", "logprobs", "auto", "true", "1", "0", "-1", "nan", "inf"]),
+    st.sampled_from(["1e309", "null", "[]", "{}", '{"type":"server_vad"}', "es", "en-US", "\x00", "<|en|>", "../../etc/passwd", "9" * 400]),
+    st.integers().map(str),
+    st.floats().map(str),
+)
+
+
+@QUIET
+@seed(SEED)
+@given(fields=st.lists(st.tuples(st.one_of(NAMES, TEXT), VALUES), max_size=6), whole=st.booleans(), task=st.sampled_from(["transcriptions", "translations"]))
+def test_a_good_file_with_fields_at_random(stack: Stack, fields: list[tuple[str, str]], whole: bool, task: str) -> None:
+    """Known, unknown, repeated and malformed fields beside a recording, or half of it."""
+    parts: list[tuple[str, Any]] = [("file", ("order.wav", ORDER if whole else ORDER[: len(ORDER) // 2])), ("model", (None, "mini-whisper"))]
+    parts += [(name or "x", (None, value)) for name, value in fields]
+    judge(httpx.post(f"{stack.url}/v1/audio/{task}", files=parts, timeout=60))
+
+
+def test_bodies_at_random(stack: Stack) -> None:
+    """Bytes, broken multipart, and multipart with bytes flipped."""
+    rng = random.Random(SEED)
+    url = f"{stack.url}/v1/audio/transcriptions"
+    whole = httpx.Request("POST", url, files={"file": ORDER[:3000]}, data={"model": "mini-whisper", "language": "en"})
+    body, kind = whole.read(), whole.headers["content-type"]
+    with httpx.Client(timeout=60) as client:
+        for i in range(600):
+            content = bytearray(body)
+            for _ in range(rng.randint(1, 12)):
+                content[rng.randrange(len(content))] = rng.randrange(256)
+            if i % 3 == 0:
+                del content[rng.randrange(len(content)) :]
+            judge(
+                client.post(
+                    url, content=bytes(content), headers={"content-type": rng.choice([kind, kind, kind, "application/json", kind[:-3], "multipart/form-data"])}
+                )
+            )
+
+
+def test_the_stack_is_as_it_was(stack: Stack) -> None:
+    """Over two thousand of them were bad; a good one is still served."""
+    print(f"\n{dict(STATUSES)}")
+    assert sum(count for status, count in STATUSES.items() if status >= 400) >= 2000
+    assert httpx.get(f"{stack.url}/health/ready", timeout=30).status_code == 200
+    answer = httpx.post(f"{stack.url}/v1/audio/transcriptions", files={"file": ORDER}, data={"model": "mini-whisper"}, timeout=60)
+    assert answer.status_code == 200
+    if stack.home:
+        assert "exited" not in stack.log("supervisord").split("entered RUNNING")[-1]

@@ -1,0 +1,105 @@
+"""More than the stack can do, and clients that go away."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import httpx
+import numpy as np
+import pytest
+
+from scripts.idle import wait_idle
+
+from .clients import RECORDINGS, wave
+from .conftest import Stack
+from .test_bad_uploads import wav
+
+ORDER = (RECORDINGS / "order.wav").read_bytes()
+LETTER = (RECORDINGS / "letter.m4a").read_bytes()
+LONG = wav((np.tile(wave("largo.flac"), 4) * 32767).astype("<i2"))  # six minutes
+SECONDS = 60
+
+
+def ask(client: httpx.Client, content: bytes = LETTER) -> tuple[int, float, str | None]:
+    """Status, seconds, Retry-After."""
+    started = time.monotonic()
+    answer = client.post("/v1/audio/transcriptions", files={"file": content}, data={"model": "mini-whisper", "language": "en"})
+    return answer.status_code, time.monotonic() - started, answer.headers.get("retry-after")
+
+
+def together(stack: Stack, clients: int, seconds: float, pause: float = 0.0) -> list[tuple[int, float, str | None]]:
+    """What `clients` got who asked one after the other for `seconds`; `pause` after a refusal."""
+    rows: list[tuple[int, float, str | None]] = []
+    end = time.monotonic() + seconds
+
+    def run() -> None:
+        with httpx.Client(base_url=stack.url, timeout=120) as client:
+            while time.monotonic() < end:
+                rows.append(ask(client))
+                if rows[-1][0] != 200:
+                    time.sleep(pause)
+
+    threads = [threading.Thread(target=run) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return rows
+
+
+def test_four_times_the_capacity(stack: Stack) -> None:
+    """Places are 16 an instance: with four times as many clients for a minute, who is let in gets words in bounded time, who is not learns
+    when to come back, and right afterwards the stack is ready.
+    """
+    places = 32
+    calm = together(stack, places, 8)
+    assert {status for status, *_ in calm} == {200}
+    pace = len(calm) / 8
+    rows = together(stack, 4 * places, SECONDS, pause=0.25)
+    accepted = sorted(seconds for status, seconds, _ in rows if status == 200)
+    refused = [(status, after) for status, _, after in rows if status != 200]
+    print(
+        f"\n{pace:.0f}/s calm; {len(accepted)} served, {len(refused)} refused, p50 {accepted[len(accepted) // 2]:.2f} s, p99 {accepted[-len(accepted) // 100]:.2f} s"
+    )
+    assert refused
+    assert {status for status, _ in refused} == {503}
+    assert all(after and 1 <= int(after) <= 30 for _, after in refused)
+    assert len(accepted) >= 0.5 * pace * SECONDS, "refusing must not eat the capacity"
+    assert accepted[-len(accepted) // 100] <= 6 * places / pace
+    started = time.monotonic()
+    with httpx.Client(base_url=stack.url, timeout=30) as client:
+        while client.get("/health/ready").status_code != 200 or ask(client, ORDER)[0] != 200:
+            assert time.monotonic() - started < 5
+            time.sleep(0.1)
+
+
+def leave(stack: Stack, fields: dict[str, str]) -> None:
+    """Send a long recording, wait a moment, close the connection."""
+    body = httpx.Request("POST", f"{stack.url}/v1/audio/transcriptions", files={"file": LONG}, data={"model": "mini-whisper", **fields})
+    content, host = body.read(), httpx.URL(stack.url)
+    head = f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: {host.netloc.decode()}\r\n"
+    head += f"Content-Type: {body.headers['content-type']}\r\nContent-Length: {len(content)}\r\n\r\n"
+    with socket.create_connection((host.host, host.port or 80)) as connection:
+        connection.sendall(head.encode() + content)
+        time.sleep(0.7)
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": "true"}], ids=["whole", "stream"])
+def test_clients_that_go_free_the_engine(stack: Stack, fields: dict[str, str]) -> None:
+    """Ten clients ask for an hour of work altogether and go: both Tritons are idle within seconds, not after half a minute."""
+    if stack.home is None:
+        pytest.skip("counts what the engines do")
+    threads = [threading.Thread(target=leave, args=(stack, fields)) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    started = time.monotonic()
+    for port in (9540, 9541):
+        wait_idle(f"http://127.0.0.1:{port}")
+    print(f"\nidle after {time.monotonic() - started:.1f} s")
+    assert time.monotonic() - started < 6
+    gateway = httpx.get(f"{stack.url}/metrics").text
+    assert 'status="499"' in gateway or fields
