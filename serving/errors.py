@@ -11,16 +11,27 @@ class BadRequest(ValueError):
     """A request that this engine cannot serve; the message names the tensor and the remedy."""
 
 
-class EngineError(Exception):
-    """An error that another Triton model answered with; `code` is Triton's number for its kind."""
+KINDS = ("INVALID_ARG", "UNAVAILABLE", "INTERNAL")
 
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
+
+class EngineError(Exception):
+    """An error that another Triton model answered with. Between models Triton 24.10 makes every code INTERNAL, so ours travel in the text."""
+
+    def __init__(self, message: str) -> None:
+        kind, _, rest = message.partition(": ")
+        self.kind = kind if kind in KINDS else "INTERNAL"
+        super().__init__(rest if kind in KINDS else message)
 
 
 def code_name(error: Exception) -> str:
     """INVALID_ARG for what the caller can mend (400), UNAVAILABLE for a full queue (503), INTERNAL for the rest (500)."""
+    if isinstance(error, EngineError):
+        return error.kind
     if isinstance(error, QueueFull):
         return "UNAVAILABLE"
     return "INVALID_ARG" if isinstance(error, ValueError) else "INTERNAL"
+
+
+def told(error: Exception) -> str:
+    """What an engine says to the models that call it: kind and sentence."""
+    return f"{code_name(error)}: {str(error) or repr(error)}"

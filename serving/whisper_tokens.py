@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 SECONDS_PER_TIMESTAMP = 0.02
-# Written without blanks, so each character counts as a word (openai/whisper tokenizer.py, `split_to_word_tokens`).
+# Written without blanks, so each token that ends a character ends a word (openai/whisper tokenizer.py, `split_to_word_tokens`).
 BLANKLESS = {"zh", "ja", "th", "lo", "my", "yue"}
 PUNCTUATION = "\"'“”‘’¿¡([{-–—.。,，!！?？:：;；)]}、…«»"
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")

@@ -25,10 +25,15 @@ def command(name: str, *options: str | Path, cwd: Path = ROOT) -> subprocess.Com
 
 
 def ways(stack: Stack) -> dict[str, list[str]]:
-    return {"gateway": ["--url", stack.url], "Triton": ["--triton", stack.grpc], "Triton, streamed": ["--triton", stack.grpc, "--stream"]}
+    return {
+        "gateway": ["--url", stack.url],
+        "gateway, streamed": ["--url", stack.url, "--stream"],
+        "Triton": ["--triton", stack.grpc],
+        "Triton, streamed": ["--triton", stack.grpc, "--stream"],
+    }
 
 
-@pytest.mark.parametrize("way", ["gateway", "Triton", "Triton, streamed"])
+@pytest.mark.parametrize("way", ["gateway", "gateway, streamed", "Triton", "Triton, streamed"])
 @pytest.mark.parametrize("name", ["demo.flac", "cocina.mp3"])
 def test_transcribe(stack: Stack, recordings: Rows, way: str, name: str) -> None:
     """A bundled recording, named as seen from its folder, becomes its reference text, whichever way it goes."""
@@ -55,7 +60,7 @@ def test_unknown_model(stack: Stack, options: list[str]) -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("way", ["gateway", "Triton", "Triton, streamed"])
+@pytest.mark.parametrize("way", ["gateway", "gateway, streamed", "Triton", "Triton, streamed"])
 def test_dataset(stack: Stack, recordings: Rows, tmp_path: Path, way: str) -> None:
     """A folder of recordings with texts beside them: hardly a word is wrong, and the report says so in four files."""
     short = [row for row in recordings.values() if row["seconds"] <= 30]

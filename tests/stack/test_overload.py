@@ -15,6 +15,7 @@ from scripts.idle import wait_idle
 from .clients import RECORDINGS, wave
 from .conftest import Stack
 from .test_bad_uploads import wav
+from .test_speech import long_or_short
 
 ORDER = (RECORDINGS / "order.wav").read_bytes()
 LETTER = (RECORDINGS / "letter.m4a").read_bytes()
@@ -103,3 +104,25 @@ def test_clients_that_go_free_the_engine(stack: Stack, fields: dict[str, str]) -
     assert time.monotonic() - started < 6
     gateway = httpx.get(f"{stack.url}/metrics").text
     assert 'status="499"' in gateway or fields
+
+
+def test_a_request_is_stopped_by_its_id(stack: Stack) -> None:
+    """TensorRT-LLM's way over plain KServe: `stop` with the id of a request that runs; it ends with an error instead of 440 tokens later."""
+    kserve = f"{stack.kserve}/instances/0/v2/models"
+    ended: list[tuple[int, str]] = []
+
+    def run() -> None:
+        answer = httpx.post(f"{kserve}/whisper_bls/infer", json={"id": "to-stop", **long_or_short(440)}, timeout=60)
+        ended.append((answer.status_code, answer.text))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(0.2)
+    one = [{"name": name, "datatype": "INT32", "shape": [1, 1], "data": [1]} for name in ("input_ids", "input_lengths", "request_output_len")]
+    stop = {"id": "to-stop", "inputs": [*one, {"name": "stop", "datatype": "BOOL", "shape": [1, 1], "data": [True]}]}
+    started = time.monotonic()
+    httpx.post(f"{kserve}/tensorrt_llm/infer", json=stop, timeout=10)
+    thread.join(10)
+    assert time.monotonic() - started < 1
+    assert "cancelled" in ended[0][1]
+    assert httpx.post(f"{kserve}/tensorrt_llm/infer", json={**stop, "id": ""}, timeout=10).status_code == 400

@@ -181,3 +181,50 @@ def test_timeline_is_compacted(graphs: Graphs, speech: list[tuple[Clip, np.ndarr
     assert [listener.wait(60)[0].ids for listener in listeners] == [expected[:length] for length in lengths]
     assert 100 < widest < 500
     scheduler.stop()
+
+
+def test_equal_requests_are_two(graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]) -> None:
+    """The same request several times at once, with a bias: comparing them must not compare arrays."""
+    scheduler = Scheduler(graphs)
+    clip, features = speech[0]
+    listeners = [Collected() for _ in range(4)]
+    for listener in listeners:
+        scheduler.submit(Job(prompt(clip), Sampling(max_tokens=60, end_id=END, bias=np.zeros(51865, np.float32)), listener, features))
+    scheduler.start()
+    assert len({listener.wait(60)[0].ids for listener in listeners}) == 1
+    scheduler.stop()
+
+
+def test_requests_stop_by_id(graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]) -> None:
+    """A running, a waiting and a coming request of that id end at once; others go on."""
+    scheduler = Scheduler(graphs, max_rows=1)
+    clip, features = speech[0]
+
+    def submit(request_id: str) -> Collected:
+        listener = Collected()
+        scheduler.submit(Job(prompt(clip), Sampling(max_tokens=400, end_id=-1), listener, features, request_id=request_id))
+        return listener
+
+    running, waiting, other = submit("gone"), submit("gone"), submit("stays")
+    scheduler.start()
+    time.sleep(0.1)
+    scheduler.drop("gone")
+    for listener in (running, waiting, submit("gone")):
+        with pytest.raises(RuntimeError, match="cancelled"):
+            listener.wait(0.5)
+    assert len(other.wait(60)[0].ids) == 400
+    scheduler.stop()
+
+
+def test_attention_of_a_text(graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]) -> None:
+    """A request to align gives where each id looked, beside requests that generate."""
+    scheduler, listener = Scheduler(graphs), Collected()
+    clip, features = speech[0]
+    scheduler.start()
+    scheduler.submit(Job((*prompt(clip), 1000, 2000, END), Sampling(max_tokens=1, end_id=END), listener, features, align=True))
+    assert listener.done.wait(30)
+    assert listener.attention is not None
+    heads, ids, memory = listener.attention.shape
+    assert (heads, ids, memory) == (6, 7, len(features) // 2)
+    assert np.allclose(listener.attention.astype(np.float32).sum(-1), 1, atol=0.02)
+    scheduler.stop()

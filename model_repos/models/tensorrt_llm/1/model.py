@@ -10,15 +10,15 @@ import triton_python_backend_utils as pb_utils
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
 from serving.batches import merge, split
-from serving.errors import EngineError, QueueFull, code_name
+from serving.errors import EngineError, QueueFull, code_name, told
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 PLACES = 256  # requests that wait or run; beyond it 503, so that sound does not pile up in memory
 
 
 def refuse(sender, error):
-    code = getattr(error, "code", None) or getattr(pb_utils.TritonError, code_name(error))
-    sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error) or repr(error), code)), FINAL)
+    code = getattr(pb_utils.TritonError, code_name(error))
+    sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(told(error), code)), FINAL)
 
 
 class TritonPythonModel:
@@ -60,7 +60,7 @@ class TritonPythonModel:
         answer = []
         for response in call.exec(decoupled=True):
             if response.has_error():
-                raise EngineError(response.error().message(), response.error().code())
+                raise EngineError(response.error().message())
             answer = response.output_tensors() or answer
         return answer
 

@@ -9,7 +9,7 @@ BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
 from serving.engine_io import outputs, parse, stops  # noqa: E402
-from serving.errors import code_name  # noqa: E402
+from serving.errors import code_name, told  # noqa: E402
 from serving.graphs import Graphs  # noqa: E402
 from serving.scheduler import Scheduler  # noqa: E402
 
@@ -17,7 +17,7 @@ FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 def triton_error(error):
-    return pb_utils.TritonError(str(error) or repr(error), getattr(pb_utils.TritonError, code_name(error)))
+    return pb_utils.TritonError(told(error), getattr(pb_utils.TritonError, code_name(error)))
 
 
 class Reply:

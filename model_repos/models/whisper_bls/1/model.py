@@ -27,7 +27,7 @@ PLACES = 256  # requests that wait or run; beyond it 503, so that sound does not
 
 
 def refuse(sender, error):
-    code = getattr(error, "code", None) or getattr(pb_utils.TritonError, code_name(error))
+    code = getattr(pb_utils.TritonError, code_name(error))
     sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error) or repr(error), code)), FINAL)
 
 
@@ -90,7 +90,7 @@ class TritonPythonModel:
         )
         for response in call.exec(decoupled=True) if streaming else [call.exec()]:
             if response.has_error():
-                raise EngineError(response.error().message(), response.error().code())
+                raise EngineError(response.error().message())
             if response.output_tensors():
                 yield {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
 

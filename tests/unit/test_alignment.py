@@ -1,0 +1,71 @@
+"""Word times: the smoothing, the path, and words out of tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import sliding_window_view
+
+from serving.alignment import smooth, token_starts, warp
+from serving.whisper_tokens import WhisperVocabulary
+
+from .conftest import MINIATURE
+
+
+def slow_warp(cost: np.ndarray) -> float:
+    """The cost of the best path, cell by cell (openai/whisper timing.py, dtw_cpu)."""
+    n, m = cost.shape
+    total = np.full((n + 1, m + 1), np.inf)
+    total[0, 0] = 0
+    for j in range(1, m + 1):
+        for i in range(1, n + 1):
+            total[i, j] = cost[i - 1, j - 1] + min(total[i - 1, j - 1], total[i - 1, j], total[i, j - 1])
+    return float(total[n, m])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (5, 40), (40, 5), (30, 30)])
+def test_the_path_is_the_cheapest(shape: tuple[int, int]) -> None:
+    """Anti-diagonals at once find what the double loop finds: corner to corner, one step at a time."""
+    cost = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    rows, columns = warp(cost)
+    assert (rows[0], columns[0], rows[-1], columns[-1]) == (0, 0, shape[0] - 1, shape[1] - 1)
+    assert set(zip(np.diff(rows), np.diff(columns), strict=True)) <= {(0, 1), (1, 0), (1, 1)}
+    assert cost[rows, columns].sum() == pytest.approx(slow_warp(cost), abs=1e-3)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 7, 50])
+def test_smoothing_is_a_median_of_seven(size: int) -> None:
+    """As numpy's own, reflected at the ends; too short a row stays as it is."""
+    weights = np.random.default_rng(2).random((2, 3, size)).astype(np.float32)
+    wanted = weights if size <= 3 else np.median(sliding_window_view(np.pad(weights, ((0, 0), (0, 0), (3, 3)), mode="reflect"), 7, axis=-1), axis=-1)
+    assert np.array_equal(smooth(weights), wanted)
+
+
+def test_tokens_begin_where_the_decoder_looked() -> None:
+    """A sharp diagonal is found again, 20 ms a frame."""
+    looked = [0, 12, 40, 66, 90]
+    attention = np.full((2, 5, 150), 1e-3, np.float16)
+    for row, frame in enumerate(looked):
+        attention[:, row, frame : frame + 8] = 1.0
+    assert token_starts(attention, 120).tolist() == pytest.approx([frame / 50 for frame in looked], abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "words"),
+    [
+        (" Hugo has ten keys.", "en", ["Hugo", "has", "ten", "keys"]),
+        (" ¿Dónde está? — ¡Aquí!", "es", ["Dónde", "está", "Aquí"]),
+        (" twenty-five o'clock", "en", ["twenty-five", "o'clock"]),
+        ("今日は、雨", "ja", ["今日は", "雨"]),
+        (" 🙂 yes", "en", ["🙂", "yes"]),
+        ("", "en", []),
+    ],
+)
+def test_words_out_of_tokens(text: str, language: str, words: list[str]) -> None:
+    """Blanks part words, punctuation around them goes, characters of several tokens stay whole, in scripts without blanks each token is a word."""
+    vocabulary = WhisperVocabulary.load(MINIATURE)
+    tokens = vocabulary.tokenizer.encode(text, add_special_tokens=False).ids
+    found = vocabulary.words(tokens, language)
+    assert [word.text for word in found] == words
+    assert b"".join(vocabulary.token_bytes(token) for token in tokens).decode() == text
+    assert all(0 <= word.first < word.end <= len(tokens) for word in found)

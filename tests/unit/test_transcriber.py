@@ -1,0 +1,136 @@
+"""What the gateway makes of doubtful answers, full houses and clients that go. The double answers as the façade does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.admission import Admission
+from gateway.errors import ApiError
+from gateway.speech import Options, Transcriber, Transcript, joined
+from gateway.triton import Pool
+from gateway.windows import Window
+
+POOL = Pool("mini", "whisper", {"a:1": 0, "b:1": 1}, {})
+PLAIN = Options("transcribe", "en", "", 0.0, timestamps=False)
+LOOP = "one two " * 60
+
+
+@dataclass
+class Facade:
+    """Answers with what `says` gives for (window seconds, temperature): text, average log probability, truncated."""
+
+    says: Callable[[float, float], tuple[str, float, bool]]
+    no_speech: float = 0.0
+    asked: list[tuple[float, float, str]] = field(default_factory=list)
+    inside: int = 0
+    most: int = 0
+
+    async def infer(self, pool: Pool, model: str, arrays: dict[str, Any], outputs: list[str], request_id: str) -> dict[str, Any]:
+        seconds, temperature = arrays["WAV"].size / 16000, float(arrays.get("TEMPERATURE", np.zeros(1)).item())
+        prompt = arrays["TEXT_PREFIX"].item().decode()
+        self.asked.append((round(seconds, 2), round(temperature, 1), prompt))
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        await asyncio.sleep(0.01)
+        self.inside -= 1
+        if outputs == ["NO_SPEECH_PROB"]:
+            return {"NO_SPEECH_PROB": np.array([[self.no_speech]])}
+        text, average, truncated = self.says(seconds, temperature)
+        strings = np.array([text.encode()], object)
+        known = {"TRANSCRIPTS": strings, "LANGUAGE": np.array([b"es"], object), "AVG_LOGPROB": np.array([[average]]), "TRUNCATED": np.array([[truncated]])}
+        return {name: value for name, value in {**known, "TOKENS": np.zeros((1, 3), np.int32), "PROMPT_TOKENS": np.array([[4]])}.items() if name in outputs}
+
+
+def transcribe(facade: Facade, seconds: list[float], options: Options = PLAIN) -> Transcript:
+    async def windows() -> AsyncIterator[Window]:
+        at = 0.0
+        for length in seconds:
+            yield Window(np.full(int(length * 16000), 0.1, np.float32), at)
+            at += length
+
+    async def run() -> Transcript:
+        return joined([part async for part in Transcriber(facade, 3).transcribe(POOL, windows(), options, "id")])  # type: ignore[arg-type]
+
+    return asyncio.run(run())
+
+
+def test_a_sure_answer_is_taken() -> None:
+    """One request a window, three at once after the first, in order."""
+    facade = Facade(lambda seconds, _: (f"{seconds:.0f}", -0.1, False))
+    assert transcribe(facade, [5, 6, 7, 8, 9]).text == "5 6 7 8 9"
+    assert len(facade.asked) == 5
+    assert facade.most == 3
+
+
+def test_unlikely_words_are_tried_at_higher_temperatures() -> None:
+    """The first that is not doubtful counts; if all are, the likeliest."""
+    facade = Facade(lambda _, temperature: (f"at {temperature:.1f}", -0.5 if temperature >= 0.35 else -2.0, False))
+    assert transcribe(facade, [5]).text == "at 0.4"
+    never = Facade(lambda _, temperature: (f"at {temperature:.1f}", -2.0 + temperature / 2, False))
+    assert transcribe(never, [5]).text == "at 1.0"
+    assert [temperature for _, temperature, _ in never.asked[2:]] == [0.2, 0.4, 0.6, 0.8, 1.0]
+
+
+def test_a_fixed_temperature_stays() -> None:
+    """Who names one gets it, doubtful or not."""
+    facade = Facade(lambda _, __: ("perhaps", -2.0, False))
+    assert transcribe(facade, [5], Options("transcribe", "en", "", 0.6, timestamps=False)).text == "perhaps"
+    assert {temperature for _, temperature, _ in facade.asked} <= {0.6, 0.0}
+
+
+def test_unlikely_words_in_silence_are_no_words() -> None:
+    """The model itself is asked whether anybody speaks, once and only then."""
+    facade = Facade(lambda _, __: ("Thank you.", -1.5, False), no_speech=0.9)
+    assert transcribe(facade, [5]).text == ""
+    assert len(facade.asked) == 2
+
+
+@pytest.mark.parametrize("bad", [(LOOP, -0.1, False), ("cut off", -0.1, True)], ids=["loop", "truncated"])
+def test_a_window_that_loops_is_split(bad: tuple[str, float, bool]) -> None:
+    """Loops and answers at the token limit are asked again in halves, whose words are put together in order."""
+    facade = Facade(lambda seconds, _: bad if seconds > 15 else (f"{seconds:.0f}s", -0.1, False))
+    text = transcribe(facade, [28]).text
+    assert text.count("s") == 2
+    assert facade.asked[0][0] == 28
+    assert sum(seconds for seconds, *_ in facade.asked[1:]) == pytest.approx(28, abs=0.1)
+
+
+def test_a_short_loop_climbs_the_ladder() -> None:
+    """Under four seconds there is nothing to split."""
+    facade = Facade(lambda _, temperature: (LOOP, -0.1, False) if temperature < 0.5 else ("fine", -0.3, False))
+    assert transcribe(facade, [3]).text == "fine"
+
+
+def test_previous_text_goes_along() -> None:
+    """With condition_on_previous_text windows wait for each other; without, the prompt belongs to the first alone."""
+    facade = Facade(lambda seconds, _: (f"{seconds:.0f}.", -0.1, False))
+    transcribe(facade, [5, 6, 7], Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True))
+    assert facade.most == 1
+    assert "Once 5. 6." in facade.asked[2][2]
+    plain = Facade(lambda seconds, _: (f"{seconds:.0f}.", -0.1, False))
+    transcribe(plain, [5, 6], Options("transcribe", "en", "Once", 0.0, timestamps=False))
+    assert ["Once" in prompt for *_, prompt in plain.asked] == [True, False]
+
+
+def test_the_first_window_settles_the_language() -> None:
+    """Detection costs a second look, so it is done once."""
+    facade = Facade(lambda _, __: ("hola", -0.1, False))
+    assert transcribe(facade, [5, 6], Options("transcribe", None, "", 0.0, timestamps=False)).language == "es"
+    assert ["<|es|>" in prompt for *_, prompt in facade.asked] == [False, True]
+
+
+def test_places_are_given_back() -> None:
+    """One too many is a 503 with Retry-After; after it there is room again."""
+    admission = Admission(per_instance=1)
+    with admission.place(POOL), admission.place(POOL):
+        with pytest.raises(ApiError) as error, admission.place(POOL):
+            pass
+        assert (error.value.status, error.value.retry_after) == (503, 1)
+    with admission.place(POOL):
+        pass

@@ -1,0 +1,99 @@
+"""Cutting recordings while they come in."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gateway.voice import RATE, Turns
+from gateway.windows import LONGEST, Cutter, Pauses, Spoken, Window, halves
+from miniatures.speech.clips import Clipper
+from miniatures.speech.recordings import record
+
+Floats = NDArray[np.float32]
+
+
+def cut(cutter: Cutter, wave: Floats, block: int = 50_000) -> list[Window]:
+    found = [window for at in range(0, len(wave), block) for window in cutter.feed(wave[at : at + block])]
+    return [*found, *cutter.finish()]
+
+
+def test_a_short_recording_stays_whole() -> None:
+    """Up to 30 s, whatever is in it."""
+    for seconds in (0.1, 29.9, 30.0):
+        (window,) = cut(Pauses(), np.zeros(int(seconds * RATE), np.float32))
+        assert (window.start, window.only, len(window.wave)) == (0.0, True, int(seconds * RATE))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+def test_cuts_lie_between_sentences(clipper: Clipper, noise: float) -> None:
+    """Ten minutes: the windows are the recording, none over 30 s, and no cut is inside a sentence, with a little noise as well."""
+    clip, wave = record(clipper, 600, "en")
+    wave = (wave + noise * np.random.default_rng(1).standard_normal(len(wave))).astype(np.float32)
+    windows = cut(Pauses(), wave)
+    assert np.array_equal(np.concatenate([window.wave for window in windows]), wave)
+    assert max(len(window.wave) for window in windows) <= LONGEST
+    cuts = [window.start for window in windows[1:]]
+    assert len(cuts) > 20
+    assert not [at for at in cuts for segment in clip.segments if segment.start + 0.05 < at < segment.end - 0.05]
+
+
+def test_the_block_size_changes_nothing(clipper: Clipper) -> None:
+    """Windows depend on the sound, not on how it was delivered."""
+    _, wave = record(clipper, 100, "es")
+    starts = [[window.start for window in cut(Pauses(), wave, block)] for block in (1_000, 64_000, len(wave))]
+    assert starts[0] == starts[1] == starts[2]
+
+
+def test_windows_without_speech_are_left_out(clipper: Clipper) -> None:
+    """A minute of noise between two sentences asks nothing of the engine; offsets stay true."""
+    _, wave = record(clipper, 20, "en")
+    noise = (0.01 * np.random.default_rng(2).standard_normal(90 * RATE)).astype(np.float32)
+    windows = cut(Pauses(), np.concatenate([wave, noise, wave]))
+    assert sum(len(window.wave) for window in windows) < len(noise)
+    assert windows[-1].start > 75
+
+
+def test_turns_end_in_silence(clipper: Clipper) -> None:
+    """chunking_strategy: sentences a second apart are windows of their own, padded, with true offsets."""
+    starts, parts, at = [], [np.zeros(RATE, np.float32)], RATE
+    for _ in range(4):
+        _, spoken = record(clipper, 3, "en")
+        starts.append(at / RATE)
+        parts += [spoken, np.zeros(RATE, np.float32)]
+        at += len(spoken) + RATE
+    windows = cut(Spoken(Turns(silence=0.6)), np.concatenate(parts))
+    assert len(windows) == 4
+    for window, start in zip(windows, starts, strict=True):
+        assert start - 0.5 <= window.start <= start + 0.6
+
+
+def test_an_endless_turn_is_cut_at_thirty_seconds(clipper: Clipper) -> None:
+    """Speech without the silence that was asked for is not kept forever."""
+    _, wave = record(clipper, 100, "en")
+    windows = cut(Spoken(Turns(silence=10.0)), wave)
+    assert max(len(window.wave) for window in windows) <= LONGEST
+    assert sum(len(window.wave) for window in windows) > 0.9 * len(wave)
+
+
+def test_halves_meet_at_a_pause(clipper: Clipper) -> None:
+    """A window that loops is tried in two parts, which are the window."""
+    clip, wave = record(clipper, 25, "en")
+    first, second = halves(Window(wave, 100.0))
+    assert np.array_equal(np.concatenate([first.wave, second.wave]), wave)
+    assert second.start == 100.0 + len(first.wave) / RATE
+    at = len(first.wave) / RATE
+    assert not [segment for segment in clip.segments if segment.start + 0.05 < at < segment.end - 0.05]
+
+
+def test_random_sound_never_breaks_the_cutter() -> None:
+    """Lengths and levels at random, silence and full scale among them: everything comes out, in order."""
+    rng = random.Random(3)
+    for _ in range(6):
+        wave = (rng.choice([0.0, 1e-6, 0.1, 1.0]) * np.random.default_rng(rng.randrange(99)).uniform(-1, 1, rng.randint(1, 70 * RATE))).astype(np.float32)
+        for cutter in (Pauses(), Spoken(Turns())):
+            starts = [window.start for window in cut(cutter, wave)]
+            assert starts == sorted(starts)
