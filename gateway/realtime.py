@@ -164,11 +164,13 @@ class Listener:
         self.previous: str | None = None
         self.request_id = f"{socket.state.request_id}.{uuid.uuid4().hex[:8]}"
         self.looks = 0
+        self.heard = 0  # samples since the session began
         self._restart()
 
     def _restart(self) -> None:
         """With an empty buffer, as the session says."""
         settings = self.session.audio.input
+        self.begins = self.heard
         self.ears = Ears(settings.format.rate)
         self.spoken = Spoken(settings.turn_detection.turns()) if settings.turn_detection else None
         self.buffer: Floats = np.zeros(0, np.float32)
@@ -188,9 +190,8 @@ class Listener:
         await self.send("session.created", session=self._described())
         async with asyncio.TaskGroup() as group:
             worker, ender = group.create_task(self._work()), group.create_task(self._end())
-            with suppress(WebSocketDisconnect, RuntimeError):
-                while True:
-                    await self.events.put(self._parsed(await self.socket.receive_text()))
+            while (message := await self.socket.receive())["type"] != "websocket.disconnect":
+                await self.events.put(self._parsed(message.get("text") or ""))
             for task in (worker, ender, self.look):
                 if task:
                     task.cancel()
@@ -242,6 +243,7 @@ class Listener:
 
     async def _append(self, event: dict[str, Any]) -> None:
         samples = self.ears.hear(event.get("audio"))
+        self.heard += len(samples)
         if self.spoken is None:
             if len(self.buffer) + len(samples) > LONGEST_BUFFER * RATE:
                 raise ApiError(400, f"the buffer holds {LONGEST_BUFFER} s; commit or clear it", param="audio", code="buffer_full")
@@ -255,9 +257,9 @@ class Listener:
         speaking = spoken.speaking
         windows = await asyncio.to_thread(lambda: list(spoken.feed(piece)))
         if spoken.speaking and not speaking and not windows:
-            await self.send("input_audio_buffer.speech_started", audio_start_ms=spoken.at * 1000 // RATE, item_id=self.item)
+            await self.send("input_audio_buffer.speech_started", audio_start_ms=(self.begins + spoken.at) * 1000 // RATE, item_id=self.item)
         for window in windows:
-            end = round((window.start + len(window.wave) / RATE) * 1000)
+            end = round((self.begins / RATE + window.start + len(window.wave) / RATE) * 1000)
             await self.send("input_audio_buffer.speech_stopped", audio_end_ms=end, item_id=self.item)
             await self._finish([window])
         if spoken.speaking and len(spoken.kept) - self.looked_at >= PARTIAL * RATE and (self.look is None or self.look.done()):
@@ -276,16 +278,12 @@ class Listener:
             self.last = now
 
     async def _commit(self, _: dict[str, Any]) -> None:
-        if self.spoken is not None:
-            windows = list(self.spoken.finish())
-        else:
-            windows, self.buffer = self._pieces(self.buffer), np.zeros(0, np.float32)
+        windows = list(self.spoken.finish()) if self.spoken else self._pieces(self.buffer)
         if not windows or sum(len(window.wave) for window in windows) < SHORTEST_COMMIT * RATE:
             message = f"the buffer holds less than {SHORTEST_COMMIT * 1000:.0f} ms of sound; append first"
             raise ApiError(400, message, param="audio", code="input_audio_buffer_commit_empty")
         await self._finish(windows)
-        if self.spoken is not None:
-            self._restart()
+        self._restart()
 
     @staticmethod
     def _pieces(buffer: Floats) -> list[Window]:

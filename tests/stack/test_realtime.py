@@ -118,6 +118,8 @@ def test_bad_events_are_named_and_the_session_lives(stack: Stack) -> None:
     async def check() -> None:
         async with websockets.connect(f"{stack.url.replace('http', 'ws')}/v1/realtime?intent=transcription") as socket:
             assert json.loads(await socket.recv())["type"] == "session.created"
+            await socket.send(b"\x00\x01")
+            assert json.loads(await socket.recv())["error"]["param"] == "type"
             for event, param in BAD:
                 await socket.send(event if isinstance(event, str) else json.dumps({**event, "event_id": "mine"}))
                 answer = json.loads(await socket.recv())

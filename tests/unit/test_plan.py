@@ -5,12 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from build.catalog import CatalogError, load_catalog
 from build.plan import IN_DOCKER, Plan, Ports, make_plan, share
-from gateway.windows import LONGEST, cut
 from scripts.local import nginx_binary
 from scripts.render import OPEN, Gate, NginxValues, pools, write_nginx, write_pools
 
@@ -86,17 +84,3 @@ def test_names_that_move_are_resolved_again() -> None:
     assert "server triton-1:8000 down resolve;" in text
     assert text.startswith("resolver 127.0.0.11 ")
     assert text.count("    zone ") == text.count("upstream ")
-
-
-def test_windows_are_cut_at_pauses() -> None:
-    """Every window fits, nothing is lost, and cuts fall where it is quiet."""
-    random = np.random.default_rng(0)
-    wave = random.standard_normal(100 * 16000).astype(np.float32)
-    for second in range(3, 100, 7):
-        wave[second * 16000 : second * 16000 + 6400] *= 0.001
-    windows = cut(wave)
-    assert np.array_equal(np.concatenate([window.wave for window in windows]), wave)
-    assert all(len(window.wave) <= LONGEST for window in windows)
-    for window in windows[1:]:
-        assert 0.1 < (window.start - 3) % 7 < 0.3
-    assert [len(cut(np.zeros(n, np.float32))) for n in (0, 1, LONGEST, LONGEST + 1)] == [1, 1, 1, 2]
