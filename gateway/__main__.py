@@ -28,7 +28,8 @@ def main() -> None:
         access_log=False,
         log_level="warning",
         timeout_graceful_shutdown=60,
-        ws_max_size=4 * 1024 * 1024,
+        ws_max_size=2 * 1024 * 1024,
+        ws_ping_timeout=600,  # a pong waits behind sound that the engine holds back
         h11_max_incomplete_event_size=64 * 1024,
     )
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from . import formats, media
 from .errors import ApiError, error_body
@@ -20,13 +22,14 @@ from .forms import TranscriptionRequest, TranslationRequest, body_schema, option
 from .presence import while_present
 from .services import Services, services
 from .settings import Settings
-from .speech import Options, Transcript, joined
+from .speech import Options, Transcript, between, joined
 from .triton import Pool
 from .upload import receive
 from .windows import Cutter, Pauses, Spoken, Window
 
 router = APIRouter()
 ServicesDep = Annotated[Services, Depends(services)]
+DECODERS = ThreadPoolExecutor(8, "decode")  # their own, so that live sessions and name look-ups never wait behind long files
 
 
 @dataclass
@@ -37,6 +40,7 @@ class Recording:
     cutter: Cutter
     settings: Settings
     seconds: float = 0.0
+    stopped: bool = False
 
     async def windows(self) -> AsyncGenerator[Window, None]:
         """Decoded and cut in a thread, one window ahead of whoever asks.
@@ -44,13 +48,18 @@ class Recording:
         Raises:
             ApiError: 400 if the file is no recording.
         """
-        source = self._windows()
-        while (window := await asyncio.to_thread(next, source, None)) is not None:
-            yield window
+        source, loop = self._windows(), asyncio.get_running_loop()
+        try:
+            while (window := await loop.run_in_executor(DECODERS, next, source, None)) is not None:
+                yield window
+        finally:
+            self.stopped = True  # a thread cannot be cancelled; it looks here after each block
 
     def _windows(self) -> Iterator[Window]:
         try:
             for block in media.blocks(self.path, max_seconds=self.settings.max_audio_seconds, time_limit=self.settings.decode_seconds):
+                if self.stopped:
+                    return
                 self.seconds += len(block) / media.RATE
                 yield from self.cutter.feed(block)
         except media.BadMedia as error:
@@ -95,7 +104,7 @@ class Work:
         try:
             async with aclosing(self.run()) as found:
                 async for part in found:
-                    text = f" {part.text}" if said and part.text else part.text
+                    text = between(part.language) + part.text if said and part.text else part.text
                     said += text
                     if text:
                         yield _event(formats.delta(text, part, log_probs=log_probs))
@@ -131,7 +140,7 @@ async def transcriptions(request: Request, tools: ServicesDep) -> Response:
         form, work = await _begin(request, tools, stack, "transcribe")
         assert isinstance(form, TranscriptionRequest)
         if form.stream:
-            return await _streamed(work, stack.pop_all(), log_probs=work.chosen.log_probs)
+            return await _streamed(request, work, stack.pop_all(), log_probs=work.chosen.log_probs)
         transcript = await while_present(request, work.whole())
     return formats.formatted(transcript, form.response_format, form.timestamp_granularities, "transcribe", log_probs=work.chosen.log_probs)
 
@@ -145,8 +154,31 @@ async def translations(request: Request, tools: ServicesDep) -> Response:
     return formats.formatted(transcript, form.response_format, ["segment"], "translate")
 
 
-async def _streamed(work: Work, stack: AsyncExitStack, *, log_probs: bool) -> StreamingResponse:
-    """The first event is waited for, so that a bad file is still a plain 400. Starlette closes the stream when the client goes."""
+class Events(StreamingResponse):
+    """Server-sent events whose source is closed however the response ends: Starlette itself leaves it to the garbage collector."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, first: str, source: AsyncGenerator[str, None]) -> None:
+        super().__init__(self._all(first, source), headers={"Cache-Control": "no-cache"})
+        self.source = source
+
+    @staticmethod
+    async def _all(first: str, source: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+        yield first
+        async for event in source:
+            yield event
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self.source.aclose()
+
+
+async def _streamed(request: Request, work: Work, stack: AsyncExitStack, *, log_probs: bool) -> Events:
+    """The first event is waited for, so that a bad file is still a plain 400."""
 
     async def events() -> AsyncGenerator[str, None]:
         async with stack, aclosing(work.events(log_probs=log_probs)) as found:
@@ -154,12 +186,4 @@ async def _streamed(work: Work, stack: AsyncExitStack, *, log_probs: bool) -> St
                 yield event
 
     source = events()
-    first = await anext(source)
-
-    async def body() -> AsyncGenerator[str, None]:
-        async with aclosing(source):
-            yield first
-            async for event in source:
-                yield event
-
-    return StreamingResponse(body(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+    return Events(await while_present(request, anext(source)), source)

@@ -42,7 +42,7 @@ class TranslationRequest(BaseModel):
     response_format: Format = "json"
     temperature: float = Field(0.0, ge=0.0, le=1.0)
     language: str | None = None
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, le=4096)
     beam_width: int | None = Field(None, ge=1, le=16)
     condition_on_previous_text: bool = False
 
@@ -101,6 +101,8 @@ def _parse(kind: type[T], fields: Mapping[str, list[str]]) -> T:
         name, key = _name(sent, kind)
         if len(values) > 1 and name not in REPEATED:
             raise ApiError(400, f"{sent} is given {len(values)} times; give it once", param=sent, code="invalid_value")
+        if name in given and not (key and isinstance(given[name], dict)):
+            raise ApiError(400, f"{name} is given in two ways; give it in one", param=sent, code="invalid_value")
         if key:
             given[name] = {**given.get(name, {}), key: values[0]}
         elif values != [""]:
@@ -129,7 +131,7 @@ def _name(sent: str, kind: type[TranslationRequest]) -> tuple[str, str]:
 def _object(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ApiError(
             400, 'chunking_strategy is no JSON object; send \'auto\' or {"type": "server_vad"}', param="chunking_strategy", code="invalid_value"
         ) from None
@@ -151,6 +153,8 @@ def options(request: TranslationRequest, task: str) -> Options:
     """
     if "<|" in request.prompt:
         raise ApiError(400, "prompt must not contain special tokens such as <|…|>; send plain text", param="prompt", code="invalid_value")
+    if request.temperature and (request.beam_width or 1) > 1:
+        raise ApiError(400, "beam_width does not go with a temperature; leave one of them out", param="beam_width", code="unsupported_value")
     words = isinstance(request, TranscriptionRequest) and "word" in request.timestamp_granularities
     return Options(
         task=task,

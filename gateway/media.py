@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 from av.audio.frame import AudioFrame
-from av.error import FFmpegError
+from av.error import FFmpegError, InvalidDataError
 from numpy.typing import NDArray
 
 RATE = 16_000
@@ -58,7 +59,7 @@ def blocks(path: Path, *, max_seconds: float, time_limit: float) -> Iterator[NDA
         if chunk is None:
             break
     if not samples:
-        raise BadMedia("the file holds no audio samples; send a recording")
+        raise BadMedia("the file holds no audio samples that can be decoded; send a recording such as wav, mp3, m4a, ogg, flac or webm")
 
 
 def _sound(path: Path) -> Iterator[NDArray[np.float32]]:
@@ -81,11 +82,20 @@ def _chunks(path: Path) -> Iterator[NDArray[np.float32]]:
             raise BadMedia("the file has no audio stream; send one that has")
         stream = container.streams.audio[0]
         resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
-        for frame in container.decode(stream):
-            # Timestamps of broken files would make the resampler invent or drop samples.
-            frame.pts = None
-            yield from _arrays(resampler.resample(frame))
+        for packet in container.demux(stream):
+            for frame in _frames(packet):
+                # Timestamps of broken files would make the resampler invent or drop samples.
+                frame.pts = None
+                yield from _arrays(resampler.resample(frame))
         yield from _arrays(resampler.resample(None))
+
+
+def _frames(packet: Any) -> list[AudioFrame]:
+    """A damaged packet is left out, as the ffmpeg command leaves it out: one in an hour is no reason to refuse the hour."""
+    try:
+        return [frame for frame in packet.decode() if isinstance(frame, AudioFrame)]
+    except InvalidDataError:
+        return []
 
 
 def _arrays(frames: list[AudioFrame]) -> Iterator[NDArray[np.float32]]:

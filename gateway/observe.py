@@ -28,11 +28,13 @@ class Observe:
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = scope["state"]["request_id"] = given if SAFE_ID.fullmatch(given) else uuid.uuid4().hex
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        started, status = time.monotonic(), 101 if scope["type"] == "websocket" else 500
+        started, status = time.monotonic(), 500
 
         async def observed(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
+            if message["type"] == "websocket.accept":
+                status = 101
+            elif message["type"] in ("http.response.start", "websocket.http.response.start"):
                 status = message["status"]
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
@@ -47,6 +49,7 @@ class Observe:
         path = getattr(scope.get("route"), "path", "other")
         metrics = scope["state"]["services"].metrics
         metrics.requests.labels(path, status).inc()
-        metrics.latency.labels(path).observe(seconds)
+        if scope["type"] == "http":  # a live session's length is no latency
+            metrics.latency.labels(path).observe(seconds)
         if not path.startswith("/health"):
             log.info("request", method=scope.get("method", scope["type"]), path=path, status=status, seconds=round(seconds, 4))

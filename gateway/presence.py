@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from fastapi import Request
 
@@ -13,7 +13,7 @@ from .errors import ApiError
 T = TypeVar("T")
 
 
-async def while_present(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def while_present(request: Request, work: Awaitable[T]) -> T:
     """The result of `work`; if the client closes the connection first, `work` is cancelled. The request's body must have been read.
 
     Raises:

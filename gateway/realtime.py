@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 import av
 import numpy as np
+import structlog
 from fastapi import APIRouter, Depends, WebSocket, WebSocketDisconnect
 from numpy.typing import NDArray
 from openai.types.realtime import ConversationItemInputAudioTranscriptionCompletedEvent as Completed
@@ -33,6 +34,7 @@ from .triton import Pool
 from .voice import RATE, Turns
 from .windows import Pauses, Spoken, Window
 
+log = structlog.get_logger()
 router = APIRouter()
 Floats = NDArray[np.float32]
 
@@ -41,7 +43,7 @@ PIECE = RATE // 10
 LONGEST_APPEND = 30  # seconds of sound in one event
 LONGEST_BUFFER = 120  # seconds that wait for a commit where the client decides
 SHORTEST_COMMIT = 0.1
-WAITING = 32  # events between the socket and the listener
+WAITING = 8  # events between the socket and the listener
 FINALS = 4  # finished turns that wait for their words
 
 
@@ -133,6 +135,12 @@ class Ears:
         self.rate = rate
         self.resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
 
+    def rest(self) -> Floats:
+        """What the resampler still holds back; after it a new one begins."""
+        last, self.resampler = self.resampler.resample(None), av.AudioResampler(format="fltp", layout="mono", rate=RATE)
+        held: Floats = np.concatenate([np.zeros(0, np.float32), *(part.to_ndarray()[0] for part in last)])
+        return held
+
     def hear(self, audio: Any) -> Floats:
         """Samples in a base64 text.
 
@@ -160,7 +168,8 @@ class Listener:
         self.socket, self.tools, self.pool = socket, tools, pool
         self.session = Session()
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING)
-        self.finals: asyncio.Queue[asyncio.Task[tuple[str, dict[str, Any]]]] = asyncio.Queue(FINALS)
+        self.finals: asyncio.Queue[asyncio.Task[tuple[str, dict[str, Any]]]] = asyncio.Queue()
+        self.room = asyncio.Semaphore(FINALS)
         self.previous: str | None = None
         self.request_id = f"{socket.state.request_id}.{uuid.uuid4().hex[:8]}"
         self.looks = 0
@@ -170,7 +179,7 @@ class Listener:
     def _restart(self) -> None:
         """With an empty buffer, as the session says."""
         settings = self.session.audio.input
-        self.begins = self.heard
+        self.begins, self.pending = self.heard, 0
         self.ears = Ears(settings.format.rate)
         self.spoken = Spoken(settings.turn_detection.turns()) if settings.turn_detection else None
         self.buffer: Floats = np.zeros(0, np.float32)
@@ -183,20 +192,21 @@ class Listener:
     async def send(self, kind: str, **fields: Any) -> None:
         """One event to the client; nothing if it has gone, which the reading side notices."""
         with suppress(WebSocketDisconnect, RuntimeError):
-            await self.socket.send_text(json.dumps({"type": kind, "event_id": f"event_{uuid.uuid4().hex[:20]}", **fields}, ensure_ascii=False))
+            await self.socket.send_text(json.dumps({"type": kind, "event_id": f"event_{uuid.uuid4().hex[:20]}", **fields}))
 
     async def run(self) -> None:
         """Until the client goes. Reading stops while `events` is full: that is the back-pressure."""
         await self.send("session.created", session=self._described())
-        async with asyncio.TaskGroup() as group:
-            worker, ender = group.create_task(self._work()), group.create_task(self._end())
+        workers = [asyncio.create_task(self._work()), asyncio.create_task(self._end())]
+        try:
             while (message := await self.socket.receive())["type"] != "websocket.disconnect":
                 await self.events.put(self._parsed(message.get("text") or ""))
-            for task in (worker, ender, self.look):
-                if task:
-                    task.cancel()
-        while not self.finals.empty():
-            self.finals.get_nowait().cancel()
+        finally:
+            waiting = [self.finals.get_nowait() for _ in range(self.finals.qsize())]
+            left = [task for task in (*workers, *waiting, self.look) if task]
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
     def _described(self) -> dict[str, Any]:
         described = self.session.model_dump()
@@ -205,7 +215,7 @@ class Listener:
 
     @staticmethod
     def _parsed(text: str) -> dict[str, Any]:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             if isinstance(event := json.loads(text), dict):
                 return event
         return {"type": "no JSON object"}
@@ -226,6 +236,10 @@ class Listener:
                 await handler(event)
             except ApiError as error:
                 await self.send("error", error={**error_body(error)["error"], "event_id": event.get("event_id")})
+            except Exception:  # one event's failure is its own: the session goes on
+                log.exception("unexpected error", request_id=self.request_id)
+                failure = ApiError(500, f"internal error; the gateway's log has it under request id {self.request_id}", code="internal_error")
+                await self.send("error", error={**error_body(failure)["error"], "event_id": event.get("event_id")})
 
     async def _update(self, event: dict[str, Any]) -> None:
         session = self.session.changed(event.get("session"))
@@ -234,23 +248,34 @@ class Listener:
             language_code(wanted.language)
         if "<|" in wanted.prompt:
             raise ApiError(400, "prompt must not contain special tokens such as <|…|>", param="session.audio.input.transcription.prompt", code="invalid_value")
-        self.pool = self.tools.pool(wanted.model, "whisper") if wanted.model else self.pool
-        heard = session.audio.input.model_copy(update={"transcription": None}) != self.session.audio.input.model_copy(update={"transcription": None})
-        self.session = session
-        if heard:
+        pool = self.tools.pool(wanted.model, "whisper") if wanted.model else self.pool
+        old, new = (one.audio.input.model_copy(update={"transcription": None}) for one in (self.session, session))
+        if old != new and len(self.buffer):
+            raise ApiError(
+                400, "the buffer holds sound that was sent under the old settings; commit or clear it first", param="session.audio.input", code="buffer_in_use"
+            )
+        if old != new and self.spoken and (windows := list(self.spoken.finish())):
+            await self._finish(windows)  # the turn that was going on
+        self.session, self.pool = session, pool
+        if old != new:
             self._restart()
         await self.send("session.updated", session=self._described())
 
     async def _append(self, event: dict[str, Any]) -> None:
         samples = self.ears.hear(event.get("audio"))
-        self.heard += len(samples)
         if self.spoken is None:
             if len(self.buffer) + len(samples) > LONGEST_BUFFER * RATE:
                 raise ApiError(400, f"the buffer holds {LONGEST_BUFFER} s; commit or clear it", param="audio", code="buffer_full")
             self.buffer = np.concatenate([self.buffer, samples])
+            self._count(samples)
             return
+        self._count(samples)
         for at in range(0, len(samples), PIECE):
             await self._listen(self.spoken, samples[at : at + PIECE])
+
+    def _count(self, samples: Floats) -> None:
+        self.heard += len(samples)
+        self.pending += len(samples)
 
     async def _listen(self, spoken: Spoken, piece: Floats) -> None:
         """A tenth of a second: turns that began or ended in it, and another look if one is due."""
@@ -278,17 +303,19 @@ class Listener:
             self.last = now
 
     async def _commit(self, _: dict[str, Any]) -> None:
-        windows = list(self.spoken.finish()) if self.spoken else self._pieces(self.buffer)
-        if not windows or sum(len(window.wave) for window in windows) < SHORTEST_COMMIT * RATE:
+        rest = self.ears.rest()
+        self._count(rest)
+        if self.pending < SHORTEST_COMMIT * RATE:
             message = f"the buffer holds less than {SHORTEST_COMMIT * 1000:.0f} ms of sound; append first"
             raise ApiError(400, message, param="audio", code="input_audio_buffer_commit_empty")
-        await self._finish(windows)
+        # No window: nobody spoke, and the item has no words.
+        await self._finish(await asyncio.to_thread(self._pieces, rest))
         self._restart()
 
-    @staticmethod
-    def _pieces(buffer: Floats) -> list[Window]:
-        cutter = Pauses()
-        return [*cutter.feed(buffer), *cutter.finish()] if len(buffer) else []
+    def _pieces(self, rest: Floats) -> list[Window]:
+        """What the buffer, or the turn that is going on, comes to."""
+        cutter = self.spoken or Pauses()
+        return [*cutter.feed(rest if self.spoken else np.concatenate([self.buffer, rest])), *cutter.finish()]
 
     async def _clear(self, _: dict[str, Any]) -> None:
         if self.look:
@@ -301,14 +328,16 @@ class Listener:
         if self.look:
             self.look.cancel()
         await self.send("input_audio_buffer.committed", item_id=self.item, previous_item_id=self.previous)
-        await self.finals.put(asyncio.create_task(self._final(self.item, windows)))
-        self.previous = self.item
+        await self.room.acquire()
+        self.finals.put_nowait(asyncio.create_task(self._final(self.item, windows)))
+        self.previous, self.pending = self.item, 0
         self._new_item()
 
     async def _end(self) -> None:
         """Tell the words of finished items, in their order."""
         while True:
             kind, fields = await (await self.finals.get())
+            self.room.release()
             await self.send(f"conversation.item.input_audio_transcription.{kind}", **fields)
 
     async def _final(self, item: str, windows: Sequence[Window]) -> tuple[str, dict[str, Any]]:
@@ -316,6 +345,10 @@ class Listener:
             transcript = await self._transcribe(windows)
         except ApiError as error:
             return "failed", {"item_id": item, "content_index": 0, "error": error_body(error)["error"]}
+        except Exception:
+            log.exception("unexpected error", request_id=self.request_id)
+            failure = ApiError(500, f"internal error; the gateway's log has it under request id {self.request_id}", code="internal_error")
+            return "failed", {"item_id": item, "content_index": 0, "error": error_body(failure)["error"]}
         usage = Usage(seconds=round(sum(len(window.wave) for window in windows) / RATE, 3), type="duration")
         event = Completed(
             content_index=0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ class Services:
     keys: tuple[bytes, ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
     live: int = 0
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     readiness: dict[str, tuple[float, bool]] = field(default_factory=dict)
 
     def pool(self, model: str, family: str) -> Pool:
@@ -80,10 +82,12 @@ class Services:
 
     async def ready(self) -> dict[str, bool]:
         """For each model whether a tiny real inference succeeds; results are kept for a moment."""
-        for model, pool in self.pools.items():
-            at, _ = self.readiness.get(model, (float("-inf"), False))
-            if time.monotonic() - at > self.settings.ready_seconds:
-                self.readiness[model] = (time.monotonic(), await self.triton.ready(pool))
+        async with self.asking:  # many who ask at once make one inference
+            for model, pool in self.pools.items():
+                at, _ = self.readiness.get(model, (float("-inf"), False))
+                if time.monotonic() - at > self.settings.ready_seconds:
+                    result = await self.triton.ready(pool)
+                    self.readiness[model] = (time.monotonic(), result)
         return {model: result for model, (_, result) in self.readiness.items()}
 
 

@@ -83,11 +83,20 @@ class Transcript:
     output_tokens: int = 0
 
 
+BLANKLESS = {"zh", "ja", "th", "lo", "my", "yue"}  # written without blanks, as serving/whisper_tokens.py has it
+
+
+def between(language: str) -> str:
+    """What stands between the texts of two windows."""
+    return "" if language in BLANKLESS else " "
+
+
 def joined(parts: Sequence[Transcript]) -> Transcript:
-    """Parts in order as one; the first one's language counts."""
+    """Parts in order as one; the language is that of the first words."""
+    language = next((part.language for part in parts if part.text), next((part.language for part in parts), ""))
     return Transcript(
-        " ".join(part.text for part in parts if part.text),
-        next((part.language for part in parts if part.language), ""),
+        between(language).join(part.text for part in parts if part.text),
+        language,
         sum(part.duration for part in parts),
         tuple(segment for part in parts for segment in part.segments),
         tuple(word for part in parts for word in part.words),
@@ -139,7 +148,7 @@ class Transcriber:
         self.windows_at_once = windows_at_once
 
     async def transcribe(self, pool: Pool, windows: AsyncIterator[Window], options: Options, request_id: str) -> AsyncGenerator[Transcript, None]:
-        """One transcript for each window, in order. The first window settles the language for the rest; `prompt` is the text before it.
+        """One transcript for each window, in order. The first window with words settles the language for the rest; `prompt` is the text before it.
 
         Raises:
             ApiError: the first failure; what is still running is stopped.
@@ -149,12 +158,13 @@ class Transcriber:
         settled, number = None, 0
         try:
             async for window in windows:
-                if settled is None:
-                    first = await self._window(pool, window, options, f"{request_id}-0")
-                    settled = replace(options, language=options.language or first.language or None, prompt=self._context(options, first))
-                    yield first
-                    continue
                 number += 1
+                if settled is None:
+                    part = await self._window(pool, window, options, f"{request_id}-{number}")
+                    if part.text:  # silence settles nothing
+                        settled = replace(options, language=options.language or part.language or None, prompt=self._context(options, part))
+                    yield part
+                    continue
                 while running and (running[0].done() or len(running) >= at_once):
                     part = await running.popleft()
                     settled = replace(settled, prompt=self._context(settled, part))
@@ -215,7 +225,7 @@ class Transcriber:
             arrays["TEMPERATURE"] = np.array([[temperature]], np.float32)
         if options.max_tokens:
             arrays["MAX_TOKENS"] = np.array([[options.max_tokens]], np.int32)
-        if options.beam_width:
+        if options.beam_width and not temperature:
             arrays["BEAM_WIDTH"] = np.array([[options.beam_width]], np.int32)
         if options.words:
             arrays["WORD_TIMESTAMPS"] = np.array([[True]])

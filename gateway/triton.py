@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -95,6 +96,10 @@ class Triton:
         except asyncio.CancelledError:
             self._stop(pool, request_id)
             raise
+        except ApiError as error:
+            if error.status == 504:
+                self._stop(pool, request_id)
+            raise
 
     async def _infer(self, pool: Pool, model: str, arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], request_id: str) -> Arrays:
         body, headers = encode(arrays, outputs, request_id)
@@ -158,7 +163,7 @@ class Triton:
             fill = tensor["fill"].encode() if tensor["datatype"] == "BYTES" else tensor["fill"]
             arrays[name] = np.full(tensor["shape"], fill, fills[tensor["datatype"]])
         try:
-            await self.infer(pool, pool.probe["model"], arrays, [], "readiness")
+            await self.infer(pool, pool.probe["model"], arrays, [], f"readiness-{uuid.uuid4().hex[:8]}")
         except ApiError:
             return False
         return True

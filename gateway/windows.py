@@ -91,16 +91,18 @@ class Spoken:
             if began:
                 self._forget(self.heard - CHUNK)
                 self.speaking = True
+            while self.speaking and self.heard - self.at > LONGEST - CHUNK:
+                yield self._take(pause(self.kept[:LONGEST]))
             if ended:
                 yield self._take(self.heard - self.at)
                 self.speaking = False
-            elif self.speaking and self.heard - self.at >= LONGEST:
-                yield self._take(pause(self.kept[:LONGEST]))
         if not self.speaking:
             self._forget(self.heard)
 
     def finish(self) -> Iterator[Window]:
         """See Cutter."""
+        while self.speaking and len(self.kept) > LONGEST:
+            yield self._take(pause(self.kept[:LONGEST]))
         if self.speaking:
             yield self._take(len(self.kept))
 

@@ -93,8 +93,12 @@ def _table(path: Path) -> dict[str, str]:
 
 
 def _folder(folder: Path) -> Iterator[Utterance]:
-    for text in sorted(folder.rglob("*.txt")):
-        sounds = [path for path in sorted(text.parent.iterdir()) if path.stem == text.stem and path != text]
+    texts = sorted(folder.rglob("*.txt"))
+    beside: dict[Path, list[Path]] = {}
+    for path in sorted(path for parent in {text.parent for text in texts} for path in parent.iterdir()):
+        beside.setdefault(path.with_suffix(""), []).append(path)
+    for text in texts:
+        sounds = [path for path in beside[text.with_suffix("")] if path != text]
         if len(sounds) != 1:
             there = " and ".join(path.name for path in sounds) or "no recording"
             raise BadManifest(f"beside {text} there is {there}; exactly one file of that name is needed")

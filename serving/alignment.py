@@ -57,19 +57,20 @@ def warp(cost: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.array(rows[::-1]), np.array(columns[::-1])
 
 
-def token_starts(attention: NDArray[np.float16], frames: int) -> Floats:
-    """Seconds at which each token begins.
+def token_starts(attention: NDArray[np.float16], frames: int, head: int) -> Floats:
+    """Seconds at which each token of a text begins.
 
     Args:
-        attention: [heads, tokens, memory]: one row for each id whose next token is to be placed, end of text last.
+        attention: [heads, head + 1 + tokens + 1, memory], a softmax over the memory: start ids, <|notimestamps|>, the text, end of text.
         frames: how many of the memory's frames hold sound.
+        head: how many ids stand before <|notimestamps|>, whose next token is the first of the text.
 
     Returns:
-        float32 [tokens].
+        float32 [tokens + 1]; the last is where the text ends.
     """
     weights = attention[:, :, : max(frames, 1)].astype(np.float32)
-    spread = weights.std(-2, keepdims=True)
-    weights = (weights - weights.mean(-2, keepdims=True)) / np.maximum(spread, 1e-6)
-    rows, columns = warp(-smooth(weights).mean(0))
+    weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-9)  # as if the softmax had seen the sounding frames only
+    weights = (weights - weights.mean(-2, keepdims=True)) / np.maximum(weights.std(-2, keepdims=True), 1e-9)
+    rows, columns = warp(-smooth(weights).mean(0)[head:-1])
     first = np.flatnonzero(np.diff(rows, prepend=-1))
     return (columns[first] / FRAMES_PER_SECOND).astype(np.float32)

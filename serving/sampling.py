@@ -159,7 +159,8 @@ class Single:
             return row.best, row.best_log_prob
         log_probs = log_softmax(processed(row.logits, [*self.prompt, *self.best.ids], self.best.ids, self.sampling))
         token = int(log_probs.argmax()) if self.sampling.greedy else _draw(log_probs, self.sampling, self.random)
-        return token, float(log_probs[token])
+        # What the model gave it, whatever made it chosen: a low temperature must not look like certainty (openai/whisper decoding.py).
+        return token, float(log_softmax(row.logits)[token])
 
     def results(self) -> list[Hypothesis]:
         """See Strategy."""

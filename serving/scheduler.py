@@ -7,7 +7,8 @@ requests go. A thread of its own calls them in turn, so a long request never hol
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -23,7 +24,7 @@ Floats = NDArray[np.float32]
 # Requests let in between two steps of running ones. More make a fuller batch (a step of 8 rows costs 2.6 steps of one), fewer let those that
 # run wait for fewer encoders.
 JOIN_AT_ONCE = 4
-STOPPED_KEPT = 1024  # ids of stopped requests: a request may come after the word that stops it
+STOPPED_SECONDS = 10.0  # a request may come a little after the word that stops it; later its id may be another's
 
 
 class Listener(Protocol):
@@ -85,7 +86,7 @@ class Scheduler:
         self.batch: Batch = graphs.batch()
         self.wake = threading.Condition()
         self.stopping = False
-        self.stopped: OrderedDict[str, None] = OrderedDict()
+        self.stopped: dict[str, float] = {}
         self.thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
 
     def start(self) -> None:
@@ -116,11 +117,10 @@ class Scheduler:
             self.wake.notify()
 
     def drop(self, request_id: str) -> None:
-        """Stop every request of this id, those that are still to come included."""
+        """Stop every request of this id, and what comes under it within STOPPED_SECONDS."""
+        now = time.monotonic()
         with self.wake:
-            self.stopped[request_id] = None
-            if len(self.stopped) > STOPPED_KEPT:
-                self.stopped.popitem(last=False)
+            self.stopped = {name: until for name, until in self.stopped.items() if until > now} | {request_id: now + STOPPED_SECONDS}
             self.wake.notify()
 
     def _check(self, job: Job) -> None:
@@ -225,7 +225,7 @@ class Scheduler:
             self.waiting = deque(job for job in self.waiting if not self._dropped(job))
 
     def _dropped(self, job: Job) -> bool:
-        if job.request_id in self.stopped or job.listener.cancelled():
+        if self.stopped.get(job.request_id, 0.0) > time.monotonic() or job.listener.cancelled():
             job.listener.fail(RuntimeError("cancelled"))
             return True
         return False

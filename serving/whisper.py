@@ -110,7 +110,7 @@ class Whisper:
             "return_cross_attention": np.array([[True]]),
         }
         attention = list(engine(sound | look, False))[-1]["cross_attention"][0]
-        return token_starts(attention[:, len(head) : -1], int(np.ceil(duration * FRAMES_PER_SECOND)))
+        return token_starts(attention, int(np.ceil(duration * FRAMES_PER_SECOND)), len(head))
 
     def _wave(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         if "WAV" not in inputs:
@@ -151,7 +151,7 @@ class Whisper:
             **self._bias(prompt),
             **{name: inputs[ours].reshape(1, 1) for ours, name in FORWARDED.items() if ours in inputs},
         }
-        if float(choices.get("temperature", np.ones(1)).ravel()[0]) not in (0.0, 1.0):
+        if "temperature" in choices and choices["temperature"].any():
             choices["runtime_top_p"] = np.array([[1.0]], np.float32)  # random choice from the whole distribution
         return choices
 

@@ -146,23 +146,27 @@ class WhisperVocabulary:
         return spelled.encode() if token >= self.end else bytes(self._bytes[character] for character in spelled)
 
     def words(self, tokens: Sequence[int], language: str | None) -> list[Word]:
-        """Words of text tokens (no timestamps among them), in order; what is punctuation only is left out."""
-        words: list[tuple[str, int, int]] = []
-        for text, first, end in self._characters(tokens):
-            joins = words and not text.startswith(" ") and language not in BLANKLESS
-            words[len(words) - 1 if joins else len(words) :] = [(words[-1][0] + text, words[-1][1], end) if joins else (text, first, end)]
-        bare = [Word(text.strip().strip(PUNCTUATION), first, end) for text, first, end in words]
-        return [word for word in bare if word.text]
+        """Words of text tokens (no timestamps among them), in order, without the punctuation around them: it takes time of its own."""
+        words: list[list[tuple[str, int, int]]] = []
+        for part in self._characters(tokens):
+            if words and not part[0].startswith(" ") and language not in BLANKLESS:
+                words[-1].append(part)
+            else:
+                words.append([part])
+        return [word for parts in words if (word := _bare(parts)).text]
 
     def _characters(self, tokens: Sequence[int]) -> Iterator[tuple[str, int, int]]:
-        """Runs of tokens that spell whole characters."""
+        """Runs of tokens that spell whole characters; bytes that can never be one are spelt as the replacement character."""
         raw, first = b"", 0
         for i, token in enumerate(tokens):
             raw += self.token_bytes(token)
             try:
-                yield raw.decode(), first, i + 1
-            except UnicodeDecodeError:
-                continue
+                text = raw.decode()
+            except UnicodeDecodeError as error:
+                if error.reason == "unexpected end of data" and i + 1 < len(tokens):
+                    continue
+                text = raw.decode(errors="replace")
+            yield text, first, i + 1
             raw, first = b"", i + 1
 
     def seconds(self, token: int) -> float:
@@ -190,3 +194,12 @@ class WhisperVocabulary:
                 words.append(token)
                 run.append(token)
         return segments
+
+
+def _bare(parts: Sequence[tuple[str, int, int]]) -> Word:
+    """A word's parts without those at its ends that are punctuation only."""
+    spoken = [i for i, (text, *_) in enumerate(parts) if text.strip().strip(PUNCTUATION)]
+    if not spoken:
+        return Word("", 0, 0)
+    kept = parts[spoken[0] : spoken[-1] + 1]
+    return Word("".join(text for text, *_ in kept).strip().strip(PUNCTUATION), kept[0][1], kept[-1][2])

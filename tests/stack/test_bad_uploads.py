@@ -119,6 +119,10 @@ FIELDS = [
     ({"chunking_strategy": "manual"}, 400, "chunking_strategy"), ({"chunking_strategy": "{broken"}, 400, "chunking_strategy"),
     ({"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "2"}, 400, "chunking_strategy"),
     ({"chunking_strategy": '{"type": "server_vad", "colour": 1}'}, 400, "chunking_strategy"), ({"best_of": "3"}, 400, "best_of"),
+    ({"beam_width": "4", "temperature": "0.5"}, 400, "beam_width"), ({"max_tokens": "4294967297"}, 400, "max_tokens"), ({"max_tokens": "1" * 30}, 400, "max_tokens"),
+    ({"chunking_strategy": "auto", "chunking_strategy[type]": "server_vad"}, 400, "chunking_strategy[type]"),
+    ({"chunking_strategy": '{"a":' + "[" * 30_000}, 400, "chunking_strategy"),
+    ({"include": "logprobs", "include[]": "logprobs"}, 400, "include[]"),
     ({"prompt": "<|endoftext|>"}, 400, "prompt"), ({"max_tokens": "0"}, 400, "max_tokens"),
     ({"max_tokens": "100000"}, 400, "max_tokens"), ({"beam_width": "99"}, 400, "beam_width"), ({"prompt": "x" * 100_000}, 400, "prompt"),
 ]  # fmt: skip

@@ -101,14 +101,14 @@ def test_a_client_may_commit_itself(stack: Stack, recordings: dict[str, Any]) ->
 BAD = [
     ("no json", "type"), ({"type": "response.create"}, "type"), ({"type": "input_audio_buffer.append"}, "audio"),
     ({"type": "input_audio_buffer.append", "audio": "???"}, "audio"), ({"type": "input_audio_buffer.append", "audio": "YQ=="}, "audio"),
-    ({"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(2_000_000)).decode()}, "audio"),
+    ({"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(1_500_000)).decode()}, "audio"),
     ({"type": "input_audio_buffer.append", "audio": {"a": [1]}}, "audio"), ({"type": ["x"]}, "type"),
     ({"type": "session.update"}, "session"), ({"type": "session.update", "session": {"type": "realtime"}}, "session.type"),
     ({"type": "session.update", "session": {"audio": {"input": {"format": {"type": "audio/pcmu"}}}}}, "session.audio.input.format.type"),
     ({"type": "session.update", "session": {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}}, "session.audio.input.turn_detection.type"),
     ({"type": "session.update", "session": {"audio": {"input": {"transcription": {"model": "nothing"}}}}}, "model"),
     ({"type": "session.update", "session": {"audio": {"input": {"transcription": {"language": "klingon"}}}}}, "language"),
-    ({"type": "session.update", "session": {"audio": {"output": {}}}}, "session.audio.output"),
+    ({"type": "session.update", "session": {"audio": {"output": {}}}}, "session.audio.output"), ("[" * 100_000, "type"), ('{"type": "\\ud800"}', "type"),
 ]  # fmt: skip
 
 
@@ -126,6 +126,13 @@ def test_bad_events_are_named_and_the_session_lives(stack: Stack) -> None:
                 assert answer["type"] == "error", event
                 assert answer["error"]["param"] == param, answer
                 assert answer["error"]["event_id"] == (None if isinstance(event, str) else "mine")
+            for update in ({"turn_detection": None, "format": {"rate": 16000}}, {"turn_detection": {}, "format": {"rate": 24000}}):
+                await socket.send(json.dumps({"type": "session.update", "session": {"audio": {"input": update}}}))
+                assert json.loads(await socket.recv())["type"] == "session.updated"
+                if update["turn_detection"] is None:
+                    await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(32000)).decode()}))
+                    await socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
+                    assert [json.loads(await socket.recv())["type"] for _ in range(2)] == ["input_audio_buffer.committed", DONE], "silence has no words"
             for piece in pieces("order.wav", 24000):
                 await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": piece}))
             while (answer := json.loads(await socket.recv()))["type"] != DONE:

@@ -44,10 +44,27 @@ def test_smoothing_is_a_median_of_seven(size: int) -> None:
 def test_tokens_begin_where_the_decoder_looked() -> None:
     """A sharp diagonal is found again, 20 ms a frame."""
     looked = [0, 12, 40, 66, 90]
-    attention = np.full((2, 5, 150), 1e-3, np.float16)
-    for row, frame in enumerate(looked):
+    attention = np.full((2, 9, 150), 1e-3, np.float16)
+    attention[:, :, 130:] = 0.01  # some of it rests on the padding, which counts for nothing
+    for row, frame in enumerate(looked, 3):
         attention[:, row, frame : frame + 8] = 1.0
-    assert token_starts(attention, 120).tolist() == pytest.approx([frame / 50 for frame in looked], abs=0.1)
+    assert token_starts(attention, 120, 3).tolist() == pytest.approx([frame / 50 for frame in looked], abs=0.1)
+
+
+def test_the_formula_is_openais() -> None:
+    """On attention at random, the starts of openai/whisper timing.py, written down step by step."""
+    rng = np.random.default_rng(8)
+    scores = rng.standard_normal((4, 30, 200)).astype(np.float32)
+    for row in range(30):
+        scores[:, row, 5 * row : 5 * row + 12] += 3.0
+    head, frames = 3, 170
+    whole = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    weights = np.exp(scores[:, :, :frames]) / np.exp(scores[:, :, :frames]).sum(-1, keepdims=True)
+    weights = (weights - weights.mean(-2, keepdims=True)) / weights.std(-2, keepdims=True)
+    weights = np.median(sliding_window_view(np.pad(weights, ((0, 0), (0, 0), (3, 3)), mode="reflect"), 7, axis=-1), axis=-1)
+    rows, columns = warp(-weights.mean(0)[head:-1].astype(np.float32))
+    jumps = np.pad(np.diff(rows), (1, 0), constant_values=1).astype(bool)
+    assert np.abs(token_starts(whole.astype(np.float16), frames, head) - columns[jumps] / 50).max() <= 0.02
 
 
 @pytest.mark.parametrize(
@@ -69,3 +86,14 @@ def test_words_out_of_tokens(text: str, language: str, words: list[str]) -> None
     assert [word.text for word in found] == words
     assert b"".join(vocabulary.token_bytes(token) for token in tokens).decode() == text
     assert all(0 <= word.first < word.end <= len(tokens) for word in found)
+
+
+def test_punctuation_is_no_part_of_a_word() -> None:
+    """The pause behind a comma belongs to the comma; bytes that spell nothing lose no word."""
+    vocabulary = WhisperVocabulary.load(MINIATURE)
+    tokens = vocabulary.tokenizer.encode(" Stop now, Victor.", add_special_tokens=False).ids
+    assert [(word.text, vocabulary.tokenizer.decode(tokens[word.first : word.end]).strip()) for word in vocabulary.words(tokens, "en")] == [
+        (text, text) for text in ("Stop", "now", "Victor")
+    ]
+    stray = next(i for i in range(vocabulary.end) if vocabulary.token_bytes(i) == b"\x80")
+    assert [word.text for word in vocabulary.words([*tokens, stray, *tokens], "en")][-3:] == ["Stop", "now", "Victor"]
