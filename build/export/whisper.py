@@ -168,7 +168,11 @@ def export(weights: str, output: Path, compress: str, seed: int) -> None:
     config = {} if name else json.loads((Path(weights) / "config.json").read_text("utf-8"))
     half = config.get("dtype", config.get("torch_dtype", "float32")) == "float16"  # the key changed its name in transformers 4.56
     model = model.float().eval()
-    for file, graph in (("encoder.xml", encoder_graph(model)), ("decoder.xml", decoder_graph(Decoder(model), shape(model.config))), ("aligner.xml", aligner_graph(model))):
+    for file, graph in (
+        ("encoder.xml", encoder_graph(model)),
+        ("decoder.xml", decoder_graph(Decoder(model), shape(model.config))),
+        ("aligner.xml", aligner_graph(model)),
+    ):
         if compress == "int8" and file == "decoder.xml":  # measured: int8 does not help the encoder
             compress_int8(graph)
         ov.save_model(graph, output / file, compress_to_fp16=half)
