@@ -51,8 +51,9 @@ class Facts:
     @classmethod
     def load(cls, folder: Path) -> Facts:
         """Read `folder`/engine.json."""
-        data = json.loads((folder / "engine.json").read_text("utf-8"))
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+        data: dict[str, Any] = json.loads((folder / "engine.json").read_text("utf-8"))
+        lists = {name: tuple(data.get(name, ())) for name in ("suppress", "decoder_start")}
+        return cls(**{**data, **lists})
 
 
 @dataclass(frozen=True)
