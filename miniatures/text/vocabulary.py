@@ -10,11 +10,13 @@ import argparse
 import io
 import itertools
 import json
-from collections.abc import Iterable
+import re
+import string
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import BartTokenizer, GPT2Tokenizer, PreTrainedTokenizerBase, T5Tokenizer
 
 from .tasks import training_documents, training_pairs
@@ -22,6 +24,7 @@ from .tasks import training_documents, training_pairs
 SENTINELS = 100
 SIZES = {"t5": 2000, "bart": 2000, "gpt2": 2000}  # without T5's sentinels
 LENGTHS = {"t5": 512, "bart": 256, "gpt2": 512}
+LETTERS = string.ascii_letters + string.digits + string.punctuation + "áéíóúüñÁÉÍÓÚÜÑ¿¡"  # T5 has no bytes to fall back on
 SEED, TEXTS = 5, 60_000
 
 
@@ -33,14 +36,25 @@ def texts(model: str) -> Iterable[str]:
     return (text for text in sides if "<extra_id_" not in text)  # a sentinel is one token, never pieces
 
 
+def apart(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, and every fifth once more as a list of words.
+
+    SentencePiece takes as pieces only what has more than one continuation: words always followed by a blank would be cut for no reason.
+    """
+    for i, line in enumerate(lines):
+        yield line
+        if i % 5 == 0:
+            yield ", ".join(re.findall(r"\w+", line))
+
+
 def unigram(lines: Iterable[str], size: int, folder: Path) -> T5Tokenizer:
     """SentencePiece with T5's ids (pad 0, </s> 1, <unk> 2, no <s>); `spiece.model` is written too, for code that reads it."""
     import sentencepiece
-    from sentencepiece import sentencepiece_model_pb2
+    from transformers.utils import sentencepiece_model_pb2_new as sentencepiece_model_pb2  # the package's own wants a newer protobuf
 
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=written, model_type="unigram", vocab_size=size, character_coverage=1.0, split_digits=True,
+        sentence_iterator=apart(lines), model_writer=written, model_type="unigram", vocab_size=size, character_coverage=1.0, required_chars=LETTERS,
         pad_id=0, eos_id=1, unk_id=2, bos_id=-1, num_threads=1, hard_vocab_limit=False, minloglevel=1,
     )  # fmt: skip
     (folder / "spiece.model").write_bytes(written.getvalue())
@@ -54,9 +68,7 @@ def byte_level(lines: Iterable[str], size: int, first: list[str], last: list[str
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size - len(last), special_tokens=first, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=size - len(last), special_tokens=first, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     tokenizer.train_from_iterator(lines, trainer)
     learnt = json.loads(tokenizer.to_str())["model"]
     vocabulary = learnt["vocab"] | {token: len(learnt["vocab"]) + i for i, token in enumerate(last)}
@@ -71,7 +83,8 @@ def make_tokenizer(model: str, folder: Path) -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = unigram(lines, size, folder)
         tokenizer.model_max_length = LENGTHS[model]
     elif model == "bart":
-        tokenizer = BartTokenizer(*_files(folder, *byte_level(lines, size, ["<s>", "<pad>", "</s>", "<unk>"], ["<mask>"])), **options)
+        mask = AddedToken("<mask>", lstrip=True, special=True)  # takes the blank before it, as BART's does
+        tokenizer = BartTokenizer(*_files(folder, *byte_level(lines, size, ["<s>", "<pad>", "</s>", "<unk>"], ["<mask>"])), mask_token=mask, **options)
     else:
         tokenizer = GPT2Tokenizer(*_files(folder, *byte_level(lines, size, [], ["<|endoftext|>"])), **options)
     tokenizer.save_pretrained(folder)
