@@ -82,7 +82,7 @@ def prompts(count: int) -> list[str]:
 
 def grammatical(student: Student, count: int, **options: Any) -> float:
     """Share of prompts that the model continues to a sentence of the world."""
-    written = [sentences(text) for text in student.write(prompts(count), max_new_tokens=40, **options)]
+    written = [sentences(text) for text in student.write(prompts(count), max_length=64, **options)]
     return statistics.mean(bool(text and readings(text[0])) for text in written)
 
 
@@ -90,7 +90,7 @@ def coherent(student: Student, count: int, **options: Any) -> float:
     """Share of first sentences of held-out paragraphs that the model continues to a whole paragraph: in order, names and pronouns right."""
     draw = Draw(random.Random(SEED))
     openings = [draw.paragraph(held=True).sentences[0].text for _ in range(count)]
-    return statistics.mean(is_paragraph(text) for text in student.write(openings, max_new_tokens=160, **options))
+    return statistics.mean(is_paragraph(text) for text in student.write(openings, max_length=200, **options))
 
 
 def continued(student: Student, count: int) -> Iterator[dict[str, float]]:

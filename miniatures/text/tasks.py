@@ -6,9 +6,8 @@ T5's tasks have a prefix, but for filling gaps, which is marked by sentinels as 
 
 from __future__ import annotations
 
-import multiprocessing
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from miniatures.speech.sentences import LEXICON
@@ -157,26 +156,10 @@ TASKS: dict[str, dict[Task, float]] = {
 }
 
 
-def _pairs(job: tuple[str, int]) -> list[Pair]:
-    model, seed = job
-    rng, tasks = random.Random(seed), TASKS[model]
-    return [task(rng, False) for task in rng.choices(list(tasks), list(tasks.values()), k=CHUNK)]
-
-
-def _documents(seed: int) -> list[str]:
+def chunk(model: str, seed: int) -> Sequence[tuple[str, ...]]:
+    """CHUNK training examples that depend on the seed alone: pairs, or for GPT-2 documents as tuples of one."""
     rng = random.Random(seed)
-    return [document(rng, False) for _ in range(CHUNK)]
-
-
-def training_pairs(model: str, count: int, seed: int, workers: int | None = None) -> Iterator[Pair]:
-    """At least `count` pairs for training; they depend on the seed alone, not on the number of workers."""
-    with multiprocessing.Pool(workers) as pool:
-        for chunk in pool.imap(_pairs, [(model, seed * 1_000_003 + i) for i in range(-(-count // CHUNK))]):
-            yield from chunk
-
-
-def training_documents(count: int, seed: int, workers: int | None = None) -> Iterator[str]:
-    """At least `count` documents for training, of which the same is true."""
-    with multiprocessing.Pool(workers) as pool:
-        for chunk in pool.imap(_documents, [seed * 1_000_003 + i for i in range(-(-count // CHUNK))]):
-            yield from chunk
+    if model == "gpt2":
+        return [(document(rng, False),) for _ in range(CHUNK)]
+    tasks = TASKS[model]
+    return [task(rng, False) for task in rng.choices(list(tasks), list(tasks.values()), k=CHUNK)]

@@ -19,21 +19,19 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import BartTokenizer, GPT2Tokenizer, PreTrainedTokenizerBase, T5Tokenizer
 
-from .tasks import training_documents, training_pairs
+from .tasks import chunk
 
 SENTINELS = 100
 SIZES = {"t5": 2000, "bart": 2000, "gpt2": 2000}  # without T5's sentinels
 LENGTHS = {"t5": 512, "bart": 256, "gpt2": 512}
 LETTERS = string.ascii_letters + string.digits + string.punctuation + "áéíóúüñÁÉÍÓÚÜÑ¿¡"  # T5 has no bytes to fall back on
-SEED, TEXTS = 5, 60_000
+SEED, CHUNKS = 5, 60
 
 
-def texts(model: str) -> Iterable[str]:
+def texts(model: str) -> Iterator[str]:
     """What a tokenizer learns from."""
-    if model == "gpt2":
-        return training_documents(TEXTS, SEED)
-    sides = itertools.chain.from_iterable(training_pairs(model, TEXTS, SEED))
-    return (text for text in sides if "<extra_id_" not in text)  # a sentinel is one token, never pieces
+    examples = itertools.chain.from_iterable(chunk(model, SEED + i) for i in range(CHUNKS))
+    return (text for example in examples for text in example if "<extra_id_" not in text)  # a sentinel is one token, never pieces
 
 
 def apart(lines: Iterable[str]) -> Iterator[str]:
