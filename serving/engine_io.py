@@ -132,6 +132,39 @@ def _features(inputs: Arrays, mels: int, longest: int) -> NDArray[np.float32]:
     return features
 
 
+def _source(inputs: Arrays, facts: Facts) -> tuple[bool, NDArray[Any] | None]:
+    """Whether there is an encoder, and what it reads: features float32 [frames, mels], or ids int64 [n]."""
+    if not facts.memory:
+        return False, None
+    if facts.mels:
+        if "encoder_input_features" not in inputs:
+            raise BadRequest("encoder_input_features is missing; send float16 [frames, mels]")
+        return True, _features(inputs, facts.mels, 2 * facts.memory)
+    ids = np.array(_ids(inputs, "input_ids", "input_lengths", facts.vocabulary), np.int64)
+    if not 1 <= len(ids) <= facts.memory:
+        raise BadRequest(f"input_ids has {len(ids)} ids, this engine reads 1 to {facts.memory}; shorten the input")
+    return True, ids
+
+
+def _prompt(inputs: Arrays, facts: Facts) -> tuple[int, ...]:
+    """The decoder's first ids."""
+    if not facts.memory:
+        return _ids(inputs, "input_ids", "input_lengths", facts.vocabulary)
+    if "decoder_input_ids" not in inputs and facts.decoder_start:
+        return facts.decoder_start
+    return _ids(inputs, "decoder_input_ids", "decoder_input_lengths", facts.vocabulary)
+
+
+def _ids(inputs: Arrays, name: str, lengths: str, vocabulary: int) -> tuple[int, ...]:
+    if name not in inputs:
+        raise BadRequest(f"{name} is missing; send the ids to start from")
+    length = _within(inputs, lengths, inputs[name].size, 0, inputs[name].size)
+    ids = tuple(int(i) for i in inputs[name].ravel()[:length])
+    if any(not 0 <= i < vocabulary for i in ids):
+        raise BadRequest(f"{name} has ids outside 0 to {vocabulary - 1}")
+    return ids
+
+
 def stops(inputs: Arrays, request_id: str) -> bool:
     """Whether this request is no request but stops the one of the same id (TensorRT-LLM's `stop`).
 
@@ -154,17 +187,10 @@ def parse(inputs: Arrays, listener: Listener, facts: Facts, request_id: str = ""
     _refuse(inputs)
     if any(len(array) > 1 for array in inputs.values()):
         raise BadRequest("the engine's stream takes one sequence; send one request for each, or use tensorrt_llm")
-    encoder, vocabulary = bool(facts.memory), facts.vocabulary
-    source = "decoder_input_ids" if encoder else "input_ids"
-    if source not in inputs:
-        raise BadRequest(f"{source} is missing; send the decoder's first ids" if encoder else "input_ids is missing; send the prompt's ids")
-    if encoder and "encoder_input_features" not in inputs:
-        raise BadRequest("encoder_input_features is missing; send float16 [frames, mels]")
-    prompt = tuple(int(i) for i in inputs[source].ravel()[: _scalar(inputs, "decoder_input_lengths", inputs[source].size)])
-    if any(not 0 <= i < vocabulary for i in prompt):
-        raise BadRequest(f"{source} has ids outside 0 to {vocabulary - 1}")
+    vocabulary = facts.vocabulary
+    encoder, source = _source(inputs, facts)
+    prompt = _prompt(inputs, facts)
     sampling = _sampling(inputs, facts.end_id, vocabulary)
-    features = _features(inputs, facts.mels, 2 * facts.memory) if encoder else None
     sequences = _scalar(inputs, "num_return_sequences", 0)
     if sequences > sampling.beam_width:
         raise BadRequest(f"num_return_sequences is {sequences}, beam_width {sampling.beam_width}; ask for as many beams at least")
@@ -178,7 +204,7 @@ def parse(inputs: Arrays, listener: Listener, facts: Facts, request_id: str = ""
         encoder or _scalar(inputs, "exclude_input_in_output", False),
     )
     streaming, align = _scalar(inputs, "streaming", False), _scalar(inputs, "return_cross_attention", False)
-    return Job(prompt, sampling, listener, features, streaming, request_id, align), wanted
+    return Job(prompt, sampling, listener, source, streaming, request_id, align), wanted
 
 
 def outputs(beams: list[Hypothesis], wanted: Wanted) -> dict[str, NDArray[Any]]:

@@ -24,12 +24,15 @@ from openvino.preprocess import PrePostProcessor
 
 Floats = NDArray[np.float32]
 MASKED = np.float32(-1e9)
+NOWHERE = -1
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
 
 
 @dataclass(frozen=True)
 class Facts:
-    """engine.json: the shapes that scheduling needs."""
+    """engine.json: the shapes that scheduling needs. `memory`: the longest memory an encoder leaves (0: a decoder alone); `mels`: its features'
+    width if it reads sound (0: it reads ids); `decoder_start`: the decoder's first ids where a request names none.
+    """
 
     family: str
     layers: int
@@ -42,11 +45,15 @@ class Facts:
     memory: int = 0
     suppress: tuple[int, ...] = ()
     aligns: bool = False
+    pad_id: int = 0
+    decoder_start: tuple[int, ...] = ()
 
     @classmethod
     def load(cls, folder: Path) -> Facts:
         """Read `folder`/engine.json."""
-        return cls(**json.loads((folder / "engine.json").read_text("utf-8")))
+        data: dict[str, Any] = json.loads((folder / "engine.json").read_text("utf-8"))
+        lists = {name: tuple(data.get(name, ())) for name in ("suppress", "decoder_start")}
+        return cls(**{**data, **lists})
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,9 @@ class Graphs:
         self._aligner: Callable[[], ov.InferRequest] = cache(
             lambda: core.compile_model(self._typed(core.read_model(folder / "aligner.xml")), "CPU", settings).create_infer_request()
         )
+        self._inputs = {name for port in self.decoder.inputs for name in port.get_names()}
+        bias = folder / "relative_bias.npy"
+        self.relative_bias: Floats | None = np.load(bias) if bias.exists() else None  # [heads, distance]; the last distance stands for all beyond
         self._recent: OrderedDict[bytes, Memory] = OrderedDict()
 
     def _typed(self, model: ov.Model) -> ov.Model:
@@ -123,12 +133,15 @@ class Graphs:
                 steps.output(port.get_any_name()).tensor().set_element_type(self.memory_type)
         return steps.build()
 
-    def encode(self, features: Floats) -> Memory:
-        """Run the encoder on float32 [frames, mels]; the last few results are kept, so that a second look at the same sound is free."""
+    def encode(self, source: NDArray[Any]) -> Memory:
+        """Run the encoder on features, float32 [frames, mels], or ids, int64 [n]; the last few results are kept, so that a second look at the
+        same sound is free.
+        """
         assert self.encoding is not None
-        key = hashlib.blake2b(features.tobytes(), digest_size=16).digest()
+        key = hashlib.blake2b(source.tobytes(), digest_size=16).digest()
         if key not in self._recent:
-            self.encoding.infer({"features": np.ascontiguousarray(features.T, dtype=np.float32)[None]})
+            sound = source.ndim == 2
+            self.encoding.infer({"features": np.ascontiguousarray(source.T, dtype=np.float32)[None]} if sound else {"ids": source[None]})
             parts = tuple(bits(self.encoding.get_output_tensor(i))[0].copy() for i in range(2 * self.facts.layers))
             self._recent[key] = Memory(parts, parts[0].shape[1])
             if len(self._recent) > 8:
@@ -146,6 +159,10 @@ class Graphs:
         request.infer(inputs)
         return np.asarray(request.get_tensor("cross_attention").data, np.float16)
 
+    def takes(self, name: str) -> bool:
+        """Whether the decoder has an input of this name."""
+        return name in self._inputs
+
     def batch(self) -> Batch:
         """A new, empty running batch."""
         return Batch(self)
@@ -158,44 +175,43 @@ def bits(tensor: ov.Tensor) -> NDArray[Any]:
 
 
 class Batch:
-    """Rows that step together. `valid` says which columns of the common time axis belong to each row."""
+    """Rows that step together. `columns` says which places of each row the columns of the common time axis hold; NOWHERE is another row's."""
 
     COMPACT_SLACK = 256
 
     def __init__(self, graphs: Graphs) -> None:
         self.graphs = graphs
         self.request = graphs.decoder.create_infer_request()
-        self.valid = np.zeros((0, 0), bool)
+        self.columns = np.zeros((0, 0), np.int32)
         self.slots: list[Memory | None] = []
         self.shown: list[Memory | None] = []
         self.tensors: list[ov.Tensor] = []
 
     def step(self, rows: Sequence[Row]) -> Step:
         """Advance to exactly these rows. Rows may bring different numbers of ids; shorter ones are padded on the left and masked."""
-        if not len(self.valid) or all(row.parent is None for row in rows):
+        if not len(self.columns) or all(row.parent is None for row in rows):
             self.request.reset_state()
-            self.valid = np.zeros((0, 0), bool)
+            self.columns = np.zeros((0, 0), np.int32)
         self._compact(rows)
         width = max(len(row.ids) for row in rows)
         ids = np.zeros((len(rows), width), np.int64)
-        positions = np.zeros((len(rows), width), np.int64)
-        new = np.zeros((len(rows), width), bool)
+        places = np.full((len(rows), width), NOWHERE, np.int32)
         for i, row in enumerate(rows):
             count = len(row.ids)
             ids[i, -count:] = row.ids
-            positions[i, -count:] = np.arange(row.position, row.position + count)
-            new[i, -count:] = True
-        past = np.stack([np.zeros(self.valid.shape[1], bool) if row.parent is None else self.valid[row.parent] for row in rows])
-        self.valid = np.concatenate([past, new], 1)
+            places[i, -count:] = np.arange(row.position, row.position + count)
+        nothing = np.full(self.columns.shape[1], NOWHERE, np.int32)
+        past = np.stack([nothing if row.parent is None else self.columns[row.parent] for row in rows])
+        self.columns = np.concatenate([past, places], 1)
         inputs: dict[str, Any] = {
             "ids": ids,
-            "positions": positions,
-            "mask": self._mask(past, new),
+            "positions": np.maximum(places, 0).astype(np.int64),
+            "mask": self._mask(places),
             "bias": self._bias([row.bias for row in rows]),
             "beam_idx": np.array([row.parent or 0 for row in rows], np.int32),
         }
         self._set_memory([row.memory for row in rows])
-        self.request.infer(inputs)
+        self.request.infer({name: value for name, value in inputs.items() if self.graphs.takes(name)})
         return self._outputs()
 
     def _outputs(self) -> Step:
@@ -213,22 +229,30 @@ class Batch:
                 row[:] = bias
         return out
 
-    def _mask(self, past: NDArray[np.bool_], new: NDArray[np.bool_]) -> Floats:
-        """Float32 [rows, 1, new, past + new]: own columns up to the id itself. A padding id sees itself, so that no softmax is empty."""
-        width = new.shape[1]
-        inside = np.tril(np.ones((width, width), bool))[None] & new[:, None, :] | np.eye(width, dtype=bool)[None]
-        seen = np.concatenate([np.broadcast_to(past[:, None, :], (len(past), width, past.shape[1])), inside], 2)
-        return np.where(seen, np.float32(0), MASKED)[:, None]
+    def _mask(self, places: NDArray[np.int32]) -> Floats:
+        """Float32 [rows, 1, new, past + new]: own columns up to the id itself. A padding id sees itself, so that no softmax is empty.
+
+        With a relative bias [rows, heads, new, past + new]: it is added where a column is seen.
+        """
+        width = places.shape[1]
+        back = places[:, :, None] - self.columns[:, None, :]  # how far back each column lies, as seen from each new id
+        seen = (back >= 0) & (self.columns >= 0)[:, None, :] & (places >= 0)[:, :, None]
+        seen[:, :, -width:] |= np.eye(width, dtype=bool)[None]
+        relative = self.graphs.relative_bias
+        if relative is None:
+            return np.where(seen, np.float32(0), MASKED)[:, None]
+        bias = relative[:, np.clip(back, 0, relative.shape[1] - 1)].transpose(1, 0, 2, 3)
+        return np.where(seen[:, None], bias, MASKED)
 
     def _compact(self, rows: Sequence[Row]) -> None:
         """Drop columns that no row uses any more once there are many of them; it moves the whole state, so it must be rare."""
         kept = [row.parent for row in rows if row.parent is not None]
-        used = self.valid[kept].any(0) if kept else np.zeros(self.valid.shape[1], bool)
-        if self.valid.shape[1] < 2 * int(used.sum()) + self.COMPACT_SLACK:
+        used = (self.columns[kept] >= 0).any(0) if kept else np.zeros(self.columns.shape[1], bool)
+        if self.columns.shape[1] < 2 * int(used.sum()) + self.COMPACT_SLACK:
             return
         for state in self.request.query_state():
             state.state = ov.Tensor(np.ascontiguousarray(state.state.data[:, :, used]))
-        self.valid = self.valid[:, used]
+        self.columns = self.columns[:, used]
 
     def _set_memory(self, wanted: Sequence[Memory | None]) -> None:
         """Hand over the encoder memory of all rows, [rows, heads, length, head width]; only what changed since the last step is copied."""

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class Listener(Protocol):
 
 @dataclass(eq=False)  # two equal requests are still two; comparing them would compare arrays
 class Job:
-    """A request: features for the encoder (None for decoder-only families), the decoder's first ids, how to choose, whom to tell.
+    """A request: features or ids for the encoder (None for decoder-only families), the decoder's first ids, how to choose, whom to tell.
 
     `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`.
     """
@@ -61,7 +61,7 @@ class Job:
     prompt: tuple[int, ...]
     sampling: Sampling
     listener: Listener
-    features: Floats | None = None
+    source: NDArray[Any] | None = None
     streaming: bool = False
     request_id: str = ""
     align: bool = False
@@ -160,7 +160,7 @@ class Scheduler:
                 return
             job = self.waiting.popleft()
         try:
-            job.memory = None if job.features is None else self.graphs.encode(job.features)
+            job.memory = None if job.source is None else self.graphs.encode(job.source)
             if job.align and job.memory is not None:
                 job.listener.aligned(self.graphs.align(job.prompt, job.memory))
                 return

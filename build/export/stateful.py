@@ -1,13 +1,22 @@
-"""What all exported decoders share: names of graph inputs, key/value caches as state, 8-bit weights."""
+"""What all exported decoders share: names of graph inputs, key/value caches as state, 8-bit weights, tensors split into heads.
+
+A decoder module's forward takes ids [batch, new]; positions [batch, new] unless it has none; mask [batch, heads or 1, new, past + new] and,
+with a memory, cross mask [batch, 1, 1, memory], both added to attention scores; bias [batch or 1, vocabulary or 1], added to the logits;
+beam_idx [batch]; past, then memory keys and values of each layer [batch, heads, length, head width]. It returns logits of the last id
+[batch, vocabulary], log(sum(exp(logits))) [batch], and the present keys and values.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import openvino as ov
+import torch
 from openvino import opset13 as op
 from openvino._offline_transformations import apply_make_stateful_transformation
+from torch import Tensor, nn
 
 
 def rename(model: ov.Model, inputs: Sequence[tuple[str, list[int]]], outputs: Sequence[str]) -> None:
@@ -46,3 +55,61 @@ def compress_int8(model: ov.Model) -> None:
         small = op.multiply(op.convert(op.constant(np.round(weight / scale).astype(np.int8)), "f32"), op.constant(scale))
         node.input(1).replace_source_output(small.output(0))
     model.validate_nodes_and_infer_types()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a decoder: layers, attention heads and their width; whether it attends to a memory, whether it takes positions, and whether its mask
+    differs from head to head (relative position bias).
+    """
+
+    layers: int
+    heads: int
+    head_width: int
+    memory: bool = True
+    positions: bool = True
+    mask_per_head: bool = False
+
+
+def decoder_graph(module: nn.Module, shape: Shape) -> ov.Model:
+    """Trace one decoder step and turn its self-attention caches into state."""
+    heads, width = shape.heads, shape.head_width
+    cache = [f"{c}{i}" for i in range(shape.layers) for c in "kv"]
+    batch, past, memory, masks = 2, 3, 10, heads if shape.mask_per_head else 1
+    kinds = ("past", "memory") if shape.memory else ("past",)
+    example = [torch.zeros(batch, 1, dtype=torch.long)] * (2 if shape.positions else 1)
+    example += [torch.zeros(batch, masks, 1, past + 1), *([torch.zeros(batch, 1, 1, memory)] if shape.memory else [])]
+    example += [torch.zeros(1, 1), torch.arange(batch, dtype=torch.int32)]
+    example += [torch.randn(batch, heads, past if kind == "past" else memory, width) for kind in kinds for _ in cache]
+    graph = ov.convert_model(module, example_input=tuple(example))
+    inputs = [("ids", [-1, -1]), *([("positions", [-1, -1])] if shape.positions else []), ("mask", [-1, masks, -1, -1])]
+    inputs += [*([("cross_mask", [-1, 1, 1, -1])] if shape.memory else []), ("bias", [-1, -1]), ("beam_idx", [-1])]
+    inputs += [(f"{kind}.{name}", [-1, heads, -1, width]) for kind in kinds for name in cache]
+    rename(graph, inputs, ["logits", "log_sum", *(f"present.{name}" for name in cache)])
+    make_stateful(graph, [f"past.{name}" for name in cache], [f"present.{name}" for name in cache], heads, width)
+    return graph
+
+
+def split(x: Tensor, heads: int) -> Tensor:
+    """[batch, time, width] -> [batch, heads, time, width / heads]."""
+    return x.view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)
+
+
+def merge(x: Tensor) -> Tensor:
+    """The inverse of split."""
+    return x.transpose(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+def extended(past: Tensor, new: Tensor, beam_idx: Tensor) -> Tensor:
+    """A cache that continues the rows of `beam_idx`, with what is new behind it."""
+    return torch.cat([past.index_select(0, beam_idx), new], 2)
+
+
+def looked_up(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Attention to a memory. Written out: measured faster than the fused operator on memory that arrives as an input."""
+    return torch.softmax(q @ keys.transpose(-1, -2) + mask, -1) @ values
+
+
+def scored(logits: Tensor, present: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """A decoder's outputs."""
+    return (logits, torch.logsumexp(logits, -1), *present)

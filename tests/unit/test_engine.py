@@ -176,7 +176,7 @@ def test_timeline_is_compacted(graphs: Graphs, speech: list[tuple[Clip, np.ndarr
         scheduler.submit(Job(prompt(clip), Sampling(max_tokens=length, end_id=END, min_tokens=40), listener, features))
     while not listeners[-1].done.is_set():
         with lock:
-            widest = max(widest, scheduler.batch.valid.shape[1])
+            widest = max(widest, scheduler.batch.columns.shape[1])
         time.sleep(0.001)
     assert [listener.wait(60)[0].ids for listener in listeners] == [expected[:length] for length in lengths]
     assert 100 < widest < 500

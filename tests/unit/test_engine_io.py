@@ -77,8 +77,8 @@ def test_what_is_asked_for_arrives() -> None:
         FACTS,
     )
     assert job.sampling.bad_words == ((1,), (2, 3))
-    assert job.features is not None
-    assert job.features.shape == (60, 80)
+    assert job.source is not None
+    assert job.source.shape == (60, 80)
     assert (job.sampling.beam_width, wanted.sequences) == (4, 2)
 
 

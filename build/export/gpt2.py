@@ -1,0 +1,68 @@
+"""GPT-2 to OpenVINO: `python -m build.export.gpt2 --weights FOLDER --output FOLDER`. A decoder alone (transformers' modeling_gpt2.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import openvino as ov
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from .stateful import Shape, decoder_graph, extended, merge, scored, split
+from .text import Arguments, export_text
+
+# n_embd, n_layer, n_head: the configs of openai-community/gpt2 and gpt2-medium on the Hugging Face hub.
+SHAPES = {"gpt2": (768, 12, 12), "gpt2-medium": (1024, 24, 16)}
+
+
+def random_model(name: str) -> GPT2LMHeadModel:
+    """A true shape with random weights."""
+    width, layers, heads = SHAPES[name]
+    return GPT2LMHeadModel(GPT2Config(n_embd=width, n_layer=layers, n_head=heads))
+
+
+class Decoder(nn.Module):
+    """One step; see stateful.py."""
+
+    def __init__(self, model: GPT2LMHeadModel) -> None:
+        super().__init__()
+        self.transformer, self.head, self.heads = model.transformer, model.lm_head, model.config.n_head
+        self.scales = [attention_scale(model.config, i) for i in range(model.config.n_layer)]
+
+    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor, bias: Tensor, beam_idx: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
+        present = []
+        x = self.transformer.wte(ids) + self.transformer.wpe(positions)
+        for i, layer in enumerate(self.transformer.h):
+            q, k, v = (split(part, self.heads) for part in layer.attn.c_attn(layer.ln_1(x)).chunk(3, -1))
+            keys, values = extended(past[2 * i], k, beam_idx), extended(past[2 * i + 1], v, beam_idx)
+            present += [keys, values]
+            x = x + layer.attn.c_proj(merge(F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=self.scales[i])))
+            x = x + layer.mlp.c_proj(layer.mlp.act(layer.mlp.c_fc(layer.ln_2(x))))
+        return scored(self.head(self.transformer.ln_f(x)[:, -1]) + bias, present)
+
+
+def attention_scale(config: GPT2Config, layer: int) -> float:
+    """What scores are multiplied with."""
+    scale = (config.n_embd // config.n_head) ** -0.5 if config.scale_attn_weights else 1.0
+    return scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale
+
+
+def graphs(model: GPT2LMHeadModel, _: Path, __: Arguments) -> dict[str, ov.Model]:
+    """The decoder."""
+    config = model.config
+    return {"decoder": decoder_graph(Decoder(model), Shape(config.n_layer, config.n_head, config.n_embd // config.n_head, memory=False))}
+
+
+def facts(model: GPT2LMHeadModel, arguments: Arguments) -> dict[str, object]:
+    """engine.json. GPT-2 has no padding of its own; the end of text stands in."""
+    config: GPT2Config = model.config
+    return {
+        "family": "gpt2", "layers": config.n_layer, "heads": config.n_head, "head_width": config.n_embd // config.n_head,
+        "positions": min(arguments.max_seq_len, config.n_positions), "vocabulary": config.vocab_size, "end_id": config.eos_token_id,
+        "pad_id": config.eos_token_id,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    export_text(__doc__, GPT2LMHeadModel, random_model, graphs, facts)

@@ -1,0 +1,150 @@
+"""T5, BART and GPT-2 on the portable engine against transformers: small models of the true architectures with random weights."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    GenerationConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from build.catalog import ROOT
+from serving.engine_io import parse
+from serving.errors import BadRequest
+from serving.graphs import Graphs
+from serving.sampling import Sampling
+from serving.scheduler import Collected, Job, Scheduler
+
+PROMPTS = 104
+VOCABULARY = 300
+LONGEST = 24
+PENALTY = 1.3  # without it models with random weights say one word over and over
+
+
+def t5(*, gated: bool) -> PreTrainedModel:
+    config = T5Config(
+        d_model=64, d_kv=16, d_ff=128, num_layers=3, num_heads=4, vocab_size=VOCABULARY, decoder_start_token_id=0, initializer_factor=2.0,
+        feed_forward_proj="gated-gelu" if gated else "relu", tie_word_embeddings=not gated,
+    )  # fmt: skip
+    return T5ForConditionalGeneration(config)
+
+
+def bart() -> PreTrainedModel:
+    config = BartConfig(
+        d_model=64, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128,
+        vocab_size=VOCABULARY, max_position_embeddings=128, init_std=0.3, scale_embedding=True,
+    )  # fmt: skip
+    model = BartForConditionalGeneration(config)
+    model.final_logits_bias += torch.randn(1, VOCABULARY)
+    model.generation_config.forced_bos_token_id = 0
+    return model
+
+
+def gpt2() -> PreTrainedModel:
+    config = GPT2Config(n_embd=64, n_layer=3, n_head=4, vocab_size=VOCABULARY, n_positions=128, initializer_range=0.3, bos_token_id=1, eos_token_id=1)
+    return GPT2LMHeadModel(config)
+
+
+MODELS = {"t5": lambda: t5(gated=False), "flan-t5": lambda: t5(gated=True), "bart": bart, "gpt2": gpt2}
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, Graphs]:
+    """transformers' model, and our engine by the builder's own command."""
+    torch.manual_seed(11)
+    model = MODELS[request.param]().eval()
+    weights, engine = tmp_path_factory.mktemp("weights"), tmp_path_factory.mktemp("engine")
+    model.save_pretrained(weights)
+    exporter = f"build.export.{request.param.removeprefix('flan-')}"
+    done = subprocess.run([sys.executable, "-m", exporter, "--weights", weights, "--output", engine], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return model, Graphs(engine, precision="f32")
+
+
+def prompts(count: int) -> list[list[int]]:
+    """Ids of mixed lengths."""
+    rng = random.Random(5)
+    return [[rng.randrange(3, VOCABULARY) for _ in range(rng.choice([1, 2, 5, 9, 17, 40]))] for _ in range(count)]
+
+
+def theirs(model: Any, ids: list[int], beams: int) -> list[int]:
+    """transformers' generate. BART's forced first word goes into the decoder's prompt, as it does with TensorRT-LLM."""
+    end = model.config.eos_token_id
+    config = GenerationConfig(num_beams=beams, do_sample=False, max_new_tokens=LONGEST, eos_token_id=end, pad_token_id=end, repetition_penalty=PENALTY)
+    start: dict[str, Any] = {}
+    if model.config.is_encoder_decoder:
+        start = {"decoder_input_ids": torch.tensor([[2, 0] if isinstance(model, BartForConditionalGeneration) else [0]])}
+        model.generation_config.forced_bos_token_id = model.generation_config.forced_eos_token_id = None
+    out = model.generate(input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long), generation_config=config, **start)
+    skip = start["decoder_input_ids"].shape[1] if start else len(ids)
+    made = out[0].tolist()[skip:]
+    return made[: made.index(end)] if end in made else made
+
+
+def job(graphs: Graphs, ids: list[int], beams: int, listener: Collected) -> Job:
+    """By the engine's own door."""
+    arrays = {
+        "input_ids": np.array([ids], np.int32),
+        "input_lengths": np.array([[len(ids)]], np.int32),
+        "request_output_len": np.array([[LONGEST]], np.int32),
+        "beam_width": np.array([[beams]], np.int32),
+        "repetition_penalty": np.array([[PENALTY]], np.float32),
+    }
+    return parse(arrays, listener, graphs.facts)[0]
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Graphs], beams: int, rows: int) -> None:
+    """Over 100 prompts, alone and in a running batch of mixed lengths that requests join and leave."""
+    model, graphs = pair
+    scheduler = Scheduler(graphs, max_rows=rows * beams, max_queue=PROMPTS)
+    scheduler.start()
+    asked = prompts(PROMPTS if rows > 1 else 30)
+    listeners = [Collected() for _ in asked]
+    for ids, listener in zip(asked, listeners, strict=True):
+        scheduler.submit(job(graphs, ids, beams, listener))
+    ours = [list(listener.wait(120)[0].ids) for listener in listeners]
+    scheduler.stop()
+    with torch.no_grad():
+        assert ours == [theirs(model, ids, beams) for ids in asked]
+    assert len({tuple(ids) for ids in ours}) > len(ours) // 2, "the models say different things to different prompts"
+
+
+def test_what_does_not_fit_is_refused(pair: tuple[PreTrainedModel, Graphs]) -> None:
+    """Inputs beyond the engine's limits, unknown ids, and none at all."""
+    _, graphs = pair
+    for ids, says in (([3] * 2000, "2000"), ([VOCABULARY], "outside"), ([], "0 ids|empty")):
+        with pytest.raises(BadRequest, match=says):
+            Scheduler(graphs).submit(job(graphs, ids, 1, Collected()))
+
+
+def test_a_long_request_keeps_no_short_one_waiting(pair: tuple[PreTrainedModel, Graphs]) -> None:
+    """One that came later and wants less ends first."""
+    _, graphs = pair
+    scheduler, order = Scheduler(graphs), list[str]()
+    long, short = Collected(), Collected()
+    start = graphs.facts.decoder_start or (5,)
+    source = np.array([4, 5, 6], np.int64) if graphs.facts.memory else None
+    scheduler.submit(Job(start, Sampling(max_tokens=100, end_id=-1), long, source))
+    scheduler.start()
+    scheduler.submit(Job(start, Sampling(max_tokens=5, end_id=-1), short, source))
+    for name, listener in (("short", short), ("long", long)):
+        listener.wait(60)
+        order.append(name)
+        assert not (name == "short" and long.done.is_set())
+    scheduler.stop()
+    assert order == ["short", "long"]
