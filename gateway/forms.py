@@ -18,7 +18,7 @@ TIMED = {"srt", "vtt", "verbose_json"}
 
 
 class ServerVad(BaseModel):
-    """chunking_strategy's object."""
+    """OpenAI's server_vad: the object of chunking_strategy, and a live session's turn detection."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -151,8 +151,7 @@ def options(request: TranslationRequest, task: str) -> Options:
     Raises:
         ApiError: 400 for an unknown language or a prompt with special tokens.
     """
-    if "<|" in request.prompt:
-        raise ApiError(400, "prompt must not contain special tokens such as <|…|>; send plain text", param="prompt", code="invalid_value")
+    plain_text(request.prompt, "prompt")
     if request.temperature and (request.beam_width or 1) > 1:
         raise ApiError(400, "beam_width does not go with a temperature; leave one of them out", param="beam_width", code="unsupported_value")
     words = isinstance(request, TranscriptionRequest) and "word" in request.timestamp_granularities
@@ -168,6 +167,16 @@ def options(request: TranslationRequest, task: str) -> Options:
         log_probs=isinstance(request, TranscriptionRequest) and bool(request.include),
         previous_text=request.condition_on_previous_text,
     )
+
+
+def plain_text(prompt: str, param: str) -> None:
+    """Refuse special tokens: what a user says must not command the decoder.
+
+    Raises:
+        ApiError: 400.
+    """
+    if "<|" in prompt:
+        raise ApiError(400, f"{param} must not contain special tokens such as <|…|>; send plain text", param=param, code="invalid_value")
 
 
 def turns(request: TranslationRequest) -> Turns | None:

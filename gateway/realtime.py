@@ -8,30 +8,28 @@ falls behind, the socket is not read, and TCP holds the sender back.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import json
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import av
 import numpy as np
 import structlog
 from fastapi import APIRouter, Depends, WebSocket, WebSocketDisconnect
 from numpy.typing import NDArray
 from openai.types.realtime import ConversationItemInputAudioTranscriptionCompletedEvent as Completed
 from openai.types.realtime.conversation_item_input_audio_transcription_completed_event import UsageTranscriptTextUsageDuration as Usage
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import ApiError, error_body, error_response
 from .keys import check_key
 from .languages import language_code
+from .pcm import Ears
 from .services import Services, services
+from .session import Session
 from .speech import Options, Transcript, joined
 from .triton import Pool
-from .voice import RATE, Turns
+from .voice import RATE
 from .windows import Pauses, Spoken, Window
 
 log = structlog.get_logger()
@@ -40,81 +38,10 @@ Floats = NDArray[np.float32]
 
 PARTIAL = 0.6  # seconds of new sound before another look at an unfinished turn
 PIECE = RATE // 10
-LONGEST_APPEND = 30  # seconds of sound in one event
 LONGEST_BUFFER = 120  # seconds that wait for a commit where the client decides
 SHORTEST_COMMIT = 0.1
 WAITING = 8  # events between the socket and the listener
 FINALS = 4  # finished turns that wait for their words
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Pcm(_Strict):
-    """Sound as 16-bit little-endian mono. OpenAI knows 24,000 only; the lower rates save a resampling."""
-
-    type: Literal["audio/pcm"] = "audio/pcm"
-    rate: Literal[24000, 16000, 8000] = 24000
-
-
-class Vad(_Strict):
-    """Who decides that a turn is over: the server."""
-
-    type: Literal["server_vad"] = "server_vad"
-    threshold: float = Field(0.5, gt=0.0, lt=1.0)
-    prefix_padding_ms: int = Field(300, ge=0, le=5000)
-    silence_duration_ms: int = Field(500, ge=32, le=10_000)
-
-    def turns(self) -> Turns:
-        """In seconds."""
-        return Turns(self.threshold, self.prefix_padding_ms / 1000, self.silence_duration_ms / 1000)
-
-
-class Transcription(_Strict):
-    """Model, language (None: detected anew in each turn) and earlier text."""
-
-    model: str | None = None
-    language: str | None = None
-    prompt: str = ""
-
-
-class Input(_Strict):
-    """What comes in; without turn detection the client commits."""
-
-    format: Pcm = Pcm()
-    transcription: Transcription = Transcription()
-    turn_detection: Vad | None = Vad()
-
-
-class Audio(_Strict):
-    """See OpenAI's reference."""
-
-    input: Input = Input()
-
-
-class Session(_Strict):
-    """The configuration of one connection."""
-
-    type: Literal["transcription"] = "transcription"
-    audio: Audio = Audio()
-
-    def changed(self, update: Any) -> Session:
-        """With the fields of a session.update.
-
-        Raises:
-            ApiError: 400 that names the field.
-        """
-        try:
-            return Session.model_validate(_merged(self.model_dump(), update))
-        except ValidationError as error:
-            first = max(error.errors(), key=lambda row: len(row["loc"]))
-            param = ".".join(["session", *map(str, first["loc"])])
-            raise ApiError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from error
-
-
-def _merged(old: Any, new: Any) -> Any:
-    return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}} if isinstance(old, dict) and isinstance(new, dict) else new
 
 
 def agreed(before: str, now: str) -> list[str]:
@@ -126,39 +53,6 @@ def agreed(before: str, now: str) -> list[str]:
             break
         words.append(new)
     return words
-
-
-class Ears:
-    """PCM bytes to float32 at 16 kHz, as they come."""
-
-    def __init__(self, rate: int) -> None:
-        self.rate = rate
-        self.resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
-
-    def rest(self) -> Floats:
-        """What the resampler still holds back; after it a new one begins."""
-        last, self.resampler = self.resampler.resample(None), av.AudioResampler(format="fltp", layout="mono", rate=RATE)
-        held: Floats = np.concatenate([np.zeros(0, np.float32), *(part.to_ndarray()[0] for part in last)])
-        return held
-
-    def hear(self, audio: Any) -> Floats:
-        """Samples in a base64 text.
-
-        Raises:
-            ApiError: 400: no base64, half a sample, or too much at once.
-        """
-        try:
-            raw = base64.b64decode(audio, validate=True)
-        except (binascii.Error, TypeError, ValueError):
-            raise ApiError(400, "audio is not base64; send PCM16 little-endian mono in base64", param="audio", code="invalid_value") from None
-        if not raw or len(raw) % 2:
-            raise ApiError(400, f"audio has {len(raw)} bytes; send whole 16-bit samples", param="audio", code="invalid_value")
-        if len(raw) > 2 * self.rate * LONGEST_APPEND:
-            raise ApiError(400, f"audio holds more than {LONGEST_APPEND} s; send smaller pieces", param="audio", code="invalid_value")
-        frame = av.AudioFrame.from_ndarray(np.frombuffer(raw, "<i2")[None], format="s16", layout="mono")
-        frame.sample_rate = self.rate
-        heard: Floats = np.concatenate([np.zeros(0, np.float32), *(part.to_ndarray()[0] for part in self.resampler.resample(frame))])
-        return heard
 
 
 class Listener:
@@ -234,30 +128,28 @@ class Listener:
                     known = ", ".join(handlers)
                     raise ApiError(400, f"event type {event.get('type')!r} is not known here; send {known}", param="type", code="invalid_value")
                 await handler(event)
-            except ApiError as error:
-                await self.send("error", error={**error_body(error)["error"], "event_id": event.get("event_id")})
-            except Exception:  # one event's failure is its own: the session goes on
-                log.exception("unexpected error", request_id=self.request_id)
-                failure = ApiError(500, f"internal error; the gateway's log has it under request id {self.request_id}", code="internal_error")
-                await self.send("error", error={**error_body(failure)["error"], "event_id": event.get("event_id")})
+            except Exception as error:  # one event's failure is its own: the session goes on
+                await self.send("error", error={**self._told(error), "event_id": event.get("event_id")})
+
+    def _told(self, error: Exception) -> dict[str, str | None]:
+        """What the client reads; the log has what only we may."""
+        if not isinstance(error, ApiError):
+            log.error("unexpected error", request_id=self.request_id, exc_info=error)
+            error = ApiError(500, f"internal error; the gateway's log has it under request id {self.request_id}", code="internal_error")
+        return error_body(error)["error"]
 
     async def _update(self, event: dict[str, Any]) -> None:
         session = self.session.changed(event.get("session"))
-        wanted = session.audio.input.transcription
-        if wanted.language:
-            language_code(wanted.language)
-        if "<|" in wanted.prompt:
-            raise ApiError(400, "prompt must not contain special tokens such as <|…|>", param="session.audio.input.transcription.prompt", code="invalid_value")
-        pool = self.tools.pool(wanted.model, "whisper") if wanted.model else self.pool
-        old, new = (one.audio.input.model_copy(update={"transcription": None}) for one in (self.session, session))
-        if old != new and len(self.buffer):
-            raise ApiError(
-                400, "the buffer holds sound that was sent under the old settings; commit or clear it first", param="session.audio.input", code="buffer_in_use"
-            )
-        if old != new and self.spoken and (windows := list(self.spoken.finish())):
+        name = session.audio.input.transcription.model
+        pool = self.tools.pool(name, "whisper") if name else self.pool
+        same = session.hears_as(self.session)
+        if not same and len(self.buffer):
+            message = "the buffer holds sound that was sent under the old settings; commit or clear it first"
+            raise ApiError(400, message, param="session.audio.input", code="buffer_in_use")
+        if not same and self.spoken and (windows := list(self.spoken.finish())):
             await self._finish(windows)  # the turn that was going on
         self.session, self.pool = session, pool
-        if old != new:
+        if not same:
             self._restart()
         await self.send("session.updated", session=self._described())
 
@@ -343,12 +235,8 @@ class Listener:
     async def _final(self, item: str, windows: Sequence[Window]) -> tuple[str, dict[str, Any]]:
         try:
             transcript = await self._transcribe(windows)
-        except ApiError as error:
-            return "failed", {"item_id": item, "content_index": 0, "error": error_body(error)["error"]}
-        except Exception:
-            log.exception("unexpected error", request_id=self.request_id)
-            failure = ApiError(500, f"internal error; the gateway's log has it under request id {self.request_id}", code="internal_error")
-            return "failed", {"item_id": item, "content_index": 0, "error": error_body(failure)["error"]}
+        except Exception as error:  # the item fails, the session goes on
+            return "failed", {"item_id": item, "content_index": 0, "error": self._told(error)}
         usage = Usage(seconds=round(sum(len(window.wave) for window in windows) / RATE, 3), type="duration")
         event = Completed(
             content_index=0,

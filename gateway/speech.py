@@ -8,7 +8,7 @@ import asyncio
 import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -114,7 +114,7 @@ class Attempt:
     transcript: Transcript
     avg_logprob: float
     truncated: bool
-    no_speech: float | None = field(default=None)
+    no_speech: float | None = None
 
     @property
     def loops(self) -> bool:

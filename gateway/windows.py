@@ -22,11 +22,10 @@ SHORTEST = RATE
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of a recording: float32 samples, where they begin in seconds, and whether it is all there is."""
+    """A stretch of a recording: float32 samples, and where they begin in seconds."""
 
     wave: Floats
     start: float
-    only: bool = False
 
 
 class Cutter(Protocol):
@@ -57,7 +56,7 @@ class Pauses:
     def finish(self) -> Iterator[Window]:
         """See Cutter."""
         if not self.at:
-            yield Window(self.kept, 0.0, only=True)
+            yield Window(self.kept, 0.0)
         elif len(self.kept):
             yield from self._spoken(*self._take(len(self.kept)))
 

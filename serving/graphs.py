@@ -113,7 +113,7 @@ class Graphs:
         has_encoder = (folder / "encoder.xml").exists()
         self.encoder = core.compile_model(self._typed(core.read_model(folder / "encoder.xml")), "CPU", settings) if has_encoder else None
         self.encoding = self.encoder.create_infer_request() if self.encoder else None
-        # Run now and then, on one thread's behalf: it shares the decoder's weights in spirit, not in memory, and is loaded when first asked for.
+        # Loaded when word times are first asked for: it holds the decoder's weights once more.
         self._aligner: Callable[[], ov.InferRequest] = cache(
             lambda: core.compile_model(self._typed(core.read_model(folder / "aligner.xml")), "CPU", settings).create_infer_request()
         )

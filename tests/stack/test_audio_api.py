@@ -9,13 +9,15 @@ from typing import Any, Literal
 
 import httpx
 import jiwer
+import numpy as np
 import openai
 import pytest
 import srt
 import webvtt
 
-from .clients import RECORDINGS
+from .clients import RECORDINGS, wave
 from .conftest import Stack
+from .test_bad_uploads import wav
 
 Rows = dict[str, dict[str, Any]]
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
@@ -180,15 +182,17 @@ def test_temperature_ladder_and_seed(sdk: openai.OpenAI, recordings: Rows) -> No
 
 
 def test_a_stream_that_fails_later_says_so(stack: Stack) -> None:
-    """A file that breaks off in its second half: words first, then an error event in OpenAI's shape, which the SDK raises."""
-    whole = (RECORDINGS / "largo.flac").read_bytes()
-    half = whole[: len(whole) // 2] + bytes(200_000)
-    lines = []
-    with httpx.stream("POST", f"{stack.url}/v1/audio/transcriptions", files={"file": half}, data={"model": "mini-whisper", "stream": "true"}, timeout=60) as answer:
+    """A file whose samples turn to NaN after a minute and a half: words first, then an error event in OpenAI's shape, which the SDK raises."""
+    sound = np.concatenate([wave("largo.flac"), np.full(160_000, np.nan, np.float32)])
+    file, url = wav(sound.astype("<f4"), kind=3, bits=32), f"{stack.url}/v1/audio/transcriptions"
+    with httpx.stream("POST", url, files={"file": file}, data={"model": "mini-whisper", "stream": "true"}, timeout=60) as answer:
+        assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
-        lines = [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: ")]
-    assert lines[0]["type"] == "transcript.text.delta"
-    assert lines[-1].get("type") == "transcript.text.done" or lines[-1]["error"]["param"] == "file"
+        events = [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: ")]
+    assert events[0]["type"] == "transcript.text.delta"
+    assert events[-1]["error"]["param"] == "file"
+    with pytest.raises(openai.APIError, match="NaN"):
+        list(openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none").audio.transcriptions.create(file=file, model="mini-whisper", stream=True))
 
 
 def test_openapi_describes_the_forms(stack: Stack) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gateway.speech
+import serving.whisper_tokens
 from gateway.admission import Admission
 from gateway.errors import ApiError
 from gateway.speech import Options, Transcriber, Transcript, joined
@@ -123,6 +125,11 @@ def test_the_first_window_settles_the_language() -> None:
     facade = Facade(lambda _, __: ("hola", -0.1, False))
     assert transcribe(facade, [5, 6], Options("transcribe", None, "", 0.0, timestamps=False)).language == "es"
     assert ["<|es|>" in prompt for *_, prompt in facade.asked] == [False, True]
+
+
+def test_both_rooms_know_the_same_languages_without_blanks() -> None:
+    """The gateway joins windows as the façade joins words; the two rooms share no code."""
+    assert gateway.speech.BLANKLESS == serving.whisper_tokens.BLANKLESS
 
 
 def test_places_are_given_back() -> None:
