@@ -1,19 +1,17 @@
 """The unary face of `tensorrt_llm_stream`: forwards each row, waits in a thread, answers once."""
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import BoundedSemaphore
 
 import triton_python_backend_utils as pb_utils
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
 from serving.batches import merge, split
-from serving.errors import EngineError, QueueFull, code_name, told
+from serving.desk import Desk
+from serving.errors import EngineError, code_name, told
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-PLACES = 256  # requests that wait or run; beyond it 503, so that sound does not pile up in memory
 
 
 def refuse(sender, error):
@@ -25,30 +23,17 @@ class TritonPythonModel:
     """One response for each request, however many the engine sends."""
 
     def initialize(self, args):
-        self.threads = ThreadPoolExecutor(64, "request")
-        self.places = BoundedSemaphore(PLACES)
+        self.desk = Desk(self._answer, refuse)
 
     def execute(self, requests):
-        for request in requests:
-            sender = request.get_response_sender()
-            if self.places.acquire(blocking=False):
-                self.threads.submit(self._answer, request, sender)
-            else:
-                refuse(sender, QueueFull(f"{PLACES} requests are in this instance already; try again later"))
+        self.desk.take(requests)
 
     def _answer(self, request, sender):
-        try:
-            if sender.is_cancelled():
-                raise RuntimeError("cancelled")
-            inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-            if "streaming" in inputs and inputs["streaming"].any():
-                raise ValueError("streaming=true needs the decoupled model tensorrt_llm_stream")
-            answers = [self._forward(row, request) for row in split(inputs)]
-            sender.send(pb_utils.InferenceResponse(answers[0] if len(answers) == 1 else self._merged(answers)), FINAL)
-        except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
-            refuse(sender, error)
-        finally:
-            self.places.release()
+        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        if "streaming" in inputs and inputs["streaming"].any():
+            raise ValueError("streaming=true needs the decoupled model tensorrt_llm_stream")
+        answers = [self._forward(row, request) for row in split(inputs)]
+        sender.send(pb_utils.InferenceResponse(answers[0] if len(answers) == 1 else self._merged(answers)), FINAL)
 
     def _forward(self, row, request):
         call = pb_utils.InferenceRequest(
@@ -69,4 +54,4 @@ class TritonPythonModel:
         return [pb_utils.Tensor(name, array) for name, array in arrays.items()]
 
     def finalize(self):
-        self.threads.shutdown(wait=False, cancel_futures=True)
+        self.desk.close()

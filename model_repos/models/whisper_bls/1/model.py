@@ -2,10 +2,8 @@
 
 import json
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from threading import BoundedSemaphore
 
 import triton_python_backend_utils as pb_utils
 
@@ -13,7 +11,8 @@ BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
 from serving.batches import merge, split  # noqa: E402
-from serving.errors import EngineError, QueueFull, code_name  # noqa: E402
+from serving.desk import Desk  # noqa: E402
+from serving.errors import EngineError, code_name  # noqa: E402
 from serving.whisper import Whisper  # noqa: E402
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -23,7 +22,6 @@ ASKED = {
     "return_generation_logits": ("generation_logits",),
     "return_cross_attention": ("cross_attention",),
 }
-PLACES = 256  # requests that wait or run; beyond it 503, so that sound does not pile up in memory
 
 
 def refuse(sender, error):
@@ -39,33 +37,20 @@ class TritonPythonModel:
         self.streaming = config.get("model_transaction_policy", {}).get("decoupled", False)
         self.outputs = {output["name"] for output in config["output"]}
         self.whisper = Whisper(BUNDLE)
-        self.threads = ThreadPoolExecutor(64, "request")
-        self.places = BoundedSemaphore(PLACES)
+        self.desk = Desk(self._answer, refuse)
 
     def execute(self, requests):
-        for request in requests:
-            sender = request.get_response_sender()
-            if self.places.acquire(blocking=False):
-                self.threads.submit(self._answer, request, sender)
-            else:
-                refuse(sender, QueueFull(f"{PLACES} requests are in this instance already; try again later"))
+        self.desk.take(requests)
 
     def _answer(self, request, sender):
-        try:
-            if sender.is_cancelled():
-                raise RuntimeError("cancelled")
-            inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-            wanted = set(request.requested_output_names()) or self.outputs
-            engine = partial(self._engine, request.request_id())
-            if self.streaming:
-                self._stream(inputs, wanted, sender, engine)
-            else:
-                rows = [list(self.whisper.transcribe(row, wanted, engine, streaming=False))[-1] for row in split(inputs)]
-                sender.send(self._response(merge(rows), wanted), FINAL)
-        except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
-            refuse(sender, error)
-        finally:
-            self.places.release()
+        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        wanted = set(request.requested_output_names()) or self.outputs
+        engine = partial(self._engine, request.request_id())
+        if self.streaming:
+            self._stream(inputs, wanted, sender, engine)
+        else:
+            rows = [list(self.whisper.transcribe(row, wanted, engine, streaming=False))[-1] for row in split(inputs)]
+            sender.send(self._response(merge(rows), wanted), FINAL)
 
     def _stream(self, inputs, wanted, sender, engine):
         rows = split(inputs)
@@ -95,4 +80,4 @@ class TritonPythonModel:
                 yield {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
 
     def finalize(self):
-        self.threads.shutdown(wait=False, cancel_futures=True)
+        self.desk.close()

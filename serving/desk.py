@@ -1,0 +1,61 @@
+"""Where a façade takes requests in: each is answered by a thread of its own, a bounded number at a time, and whatever fails is that request's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from threading import BoundedSemaphore
+from typing import Protocol
+
+from .errors import QueueFull
+
+PLACES = 256  # requests that wait or run; beyond it 503, so that sound does not pile up in memory
+THREADS = 64
+
+
+class Sender(Protocol):
+    """Where the answer to a request goes; Triton's response sender is one."""
+
+    def is_cancelled(self) -> bool:
+        """True when nobody waits any more."""
+        ...
+
+
+class Request(Protocol):
+    """What comes in; Triton's inference request is one."""
+
+    def get_response_sender(self) -> Sender:
+        """The way back."""
+        ...
+
+
+class Desk:
+    """Calls `answer(request, sender)` from threads, and `refuse(sender, error)` for what cannot be answered."""
+
+    def __init__(self, answer: Callable[[Request, Sender], None], refuse: Callable[[Sender, Exception], None], places: int = PLACES) -> None:
+        self.answer, self.refuse, self.most = answer, refuse, places
+        self.threads = ThreadPoolExecutor(THREADS, "request")
+        self.places = BoundedSemaphore(places)
+
+    def take(self, requests: Iterable[Request]) -> None:
+        """Never waits."""
+        for request in requests:
+            sender = request.get_response_sender()
+            if self.places.acquire(blocking=False):
+                self.threads.submit(self._serve, request, sender)
+            else:
+                self.refuse(sender, QueueFull(f"{self.most} requests are in this instance already; try again later"))
+
+    def _serve(self, request: Request, sender: Sender) -> None:
+        try:
+            if sender.is_cancelled():
+                raise RuntimeError("cancelled")
+            self.answer(request, sender)
+        except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
+            self.refuse(sender, error)
+        finally:
+            self.places.release()
+
+    def close(self) -> None:
+        """Start nothing more."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
