@@ -142,7 +142,8 @@ def _invalid(error: ValidationError) -> ApiError:
     name = str(first["loc"][0])
     param = f"{name}[]" if name in REPEATED else name
     place = next((f"[{part}]" for part in first["loc"][2:]), "") if name == "chunking_strategy" else ""
-    return ApiError(400, f"{param}{place}: {first['msg']}", param=param, code="invalid_value")
+    message = f"{param} is missing; send it" if first["type"] == "missing" else f"{param}{place}: {first['msg']}"
+    return ApiError(400, message, param=param, code="invalid_value")
 
 
 def options(request: TranslationRequest, task: str) -> Options:

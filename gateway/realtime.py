@@ -262,6 +262,12 @@ class Listener:
             return joined([part async for part in parts])
 
 
+@router.get("/v1/realtime", include_in_schema=False)
+async def plain() -> None:
+    """For those who come without an upgrade."""
+    raise ApiError(426, "live sessions are WebSockets; connect to ws(s)://…/v1/realtime?intent=transcription", code="upgrade_required")
+
+
 @router.websocket("/v1/realtime")
 async def realtime(socket: WebSocket, tools: Annotated[Services, Depends(services)]) -> None:
     """Live transcription. `model` in the query names the model; the only speech model of a deployment needs no name."""

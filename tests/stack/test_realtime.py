@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import httpx
 import jiwer
 import numpy as np
 import openai
@@ -153,6 +154,12 @@ def test_refused_before_the_upgrade(stack: Stack, query: str, status: int) -> No
         assert json.loads(error.value.response.body)["error"]["message"]
 
     run(check)
+
+
+def test_a_plain_request_is_told_to_upgrade(stack: Stack) -> None:
+    """A browser's address bar, say."""
+    answer = httpx.get(f"{stack.url}/v1/realtime")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (426, "upgrade_required")
 
 
 def test_a_sender_faster_than_the_engine_is_held_back(stack: Stack, recordings: dict[str, Any]) -> None:
