@@ -1,4 +1,4 @@
-"""`python -m build engines`: make the bundles of MODEL_ID for TARGET."""
+"""`python -m build engines`: make the bundles of MODEL_ID for TARGET. `check`: only compare TARGET=trtllm's steps with the image they run in."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .bundle import BuildError, Built, Places, build
-from .catalog import CatalogError, load_catalog, select
+from .bundle import BuildError, Built, Places, build, plan_job
+from .catalog import CatalogError, Model, load_catalog, select
+from .check import Unfit, check
+from .engine_config import TemplateError
 from .sources import FetchError
+from .toolchain import Image, ToolchainError
 
 
 def table(rows: list[Built]) -> str:
@@ -20,10 +23,23 @@ def table(rows: list[Built]) -> str:
     return "\n".join(lines)
 
 
+def check_all(models: Sequence[Model], target: str, places: Places) -> str:
+    """One line for each model whose steps fit.
+
+    Raises:
+        Unfit: one that does not.
+    """
+    jobs = [plan_job(model, target, places, os.environ) for model in models]
+    for job in jobs:
+        if target == "trtllm":
+            check(job.recipe, job.work, Image.from_environment())
+    return "\n".join(f"{job.model.id}: its {len(job.work.all())} steps fit the toolchain {job.toolchain.toolchain}" for job in jobs)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0, or 1 with one sentence on standard error."""
     parser = argparse.ArgumentParser(prog="python -m build", description=__doc__)
-    parser.add_argument("command", choices=["engines"])
+    parser.add_argument("command", choices=["engines", "check"])
     parser.add_argument("--model-id", default=os.environ.get("MODEL_ID", ""), help="ids of catalog.toml, comma-separated (default: the miniatures)")
     parser.add_argument("--target", default=os.environ.get("TARGET", "trtllm"))
     parser.add_argument("--weights", type=Path, default=Path(os.environ.get("WEIGHTS_DIR", "weights")))
@@ -31,8 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     places = Places(arguments.weights.resolve(), arguments.engines.resolve())
     try:
-        print(table([build(model, arguments.target, places) for model in select(load_catalog(), arguments.model_id)]))
-    except (BuildError, CatalogError, FetchError) as error:
+        models = select(load_catalog(), arguments.model_id)
+        if arguments.command == "check":
+            print(check_all(models, arguments.target, places))
+        else:
+            print(table([build(model, arguments.target, places, environment=os.environ) for model in models]))
+    except (BuildError, CatalogError, FetchError, ToolchainError, TemplateError, Unfit) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1
     return 0

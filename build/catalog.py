@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 FAMILIES = ROOT / "model_repos" / "families"
 TARGETS = ("trtllm", "openvino")
+# What the environment may say about a build, for every model that has a parameter of that name in small letters.
+OVERRIDES = ("TP_SIZE", "PP_SIZE", "PRECISION", "WEIGHT_ONLY", "KV_CACHE", "KV_CACHE_FRACTION", "ENGINE_BATCH_SIZE", "MAX_BATCH_SIZE", "MAX_BEAM_WIDTH")
+LAYOUT_OF = {"https": "openai", "random": "random"}  # of sources that do not say; others are as on the Hugging Face hub
+
+Steps = tuple[tuple[str, ...], ...]
 
 
 class CatalogError(Exception):
@@ -19,7 +25,9 @@ class CatalogError(Exception):
 
 @dataclass(frozen=True)
 class Model:
-    """One MODEL_ID. `knobs` are overrides of the family's parameters by name."""
+    """One MODEL_ID. `layout` is the form of its weights, `file` the one file of a repository that is wanted, `folder` the part of it that holds
+    them; `knobs` are overrides of the family's parameters by name.
+    """
 
     id: str
     family: str
@@ -29,6 +37,9 @@ class Model:
     sha256: str = ""
     seed: int = 0
     note: str = ""
+    layout: str = "huggingface"
+    file: str = ""
+    folder: str = ""
     knobs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -47,27 +58,51 @@ class TritonModel:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """A form of weights: the files that it takes, the name that its one file must have, and the steps that make other forms of it."""
+
+    files: tuple[str, ...] = ()
+    name: str = ""
+    to: Mapping[str, Steps] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Recipe:
-    """How a family is built for one target: which weight files, which steps (argv with {placeholders}), what it can do."""
+    """How a family is built for one target: from which layout of weights, by which steps (argv with {placeholders}), what it can do.
+
+    `finish`: steps that are cheap and follow every build. `kind` says which engines there are: `encoder-decoder`, `decoder`, or `multimodal` (a decoder that reads pictures).
+    """
 
     family: str
     target: str
+    kind: str
     models: tuple[TritonModel, ...]
     parameters: Mapping[str, Any]
-    files: tuple[str, ...]
-    steps: tuple[tuple[str, ...], ...]
+    layout: str
+    layouts: Mapping[str, Layout]
+    steps: Steps
+    finish: Steps
     capabilities: tuple[str, ...]
     probe: Mapping[str, Any]
+
+    def files(self, model: Model) -> tuple[str, ...]:
+        """Patterns of the files to fetch for a model."""
+        wanted = (model.file,) if model.file else self.layouts[model.layout].files
+        return tuple(f"{model.folder}/{pattern}" if model.folder else pattern for pattern in wanted)
 
 
 def load_catalog(path: Path = ROOT / "catalog.toml") -> dict[str, Model]:
     """All MODEL_IDs of a catalog file."""
-    known = {"family", "source", "licence", "revision", "sha256", "seed", "note"}
-    catalog = {}
-    for name, row in tomllib.loads(path.read_text("utf-8")).items():
-        fixed = {key: value for key, value in row.items() if key in known}
-        catalog[name] = Model(id=name, knobs={key: value for key, value in row.items() if key not in known}, **fixed)
-    return catalog
+    return {name: _model(name, row) for name, row in tomllib.loads(path.read_text("utf-8")).items()}
+
+
+def _model(name: str, row: Mapping[str, Any]) -> Model:
+    known = {"family", "source", "licence", "revision", "sha256", "seed", "note", "layout", "file", "folder"}
+    fixed = {key: value for key, value in row.items() if key in known}
+    fixed.setdefault("layout", LAYOUT_OF.get(row["source"].partition(":")[0], "huggingface"))
+    if hashed := re.search(r"/([0-9a-f]{64})/", row["source"]):  # OpenAI's addresses carry the hash of the file
+        fixed.setdefault("sha256", hashed[1])
+    return Model(id=name, knobs={key: value for key, value in row.items() if key not in known}, **fixed)
 
 
 def select(catalog: Mapping[str, Model], ids: str) -> list[Model]:
@@ -83,12 +118,37 @@ def select(catalog: Mapping[str, Model], ids: str) -> list[Model]:
     return [catalog[name] for name in wanted]
 
 
-def load_recipe(model: Model, target: str) -> Recipe:
-    """The family's recipe with the model's knobs applied.
+def load_recipe(model: Model, target: str, environment: Mapping[str, str] | None = None) -> Recipe:
+    """The family's recipe with the model's knobs, and what the environment says, applied.
 
     Raises:
-        CatalogError: unknown target or family, a knob the family does not have, or a target the family is not built for.
+        CatalogError: unknown target or family, a knob the family does not have, a target the family is not built for, or a value it does not take.
     """
+    data = _family(model, target)
+    section = data[target]
+    parameters = data["parameters"] | section.get("parameters", {})
+    for knob in model.knobs:
+        if not _has(data, knob):
+            raise CatalogError(f"{model.id}: family {model.family} has no parameter {knob!r}; it has: {', '.join(parameters)}")
+    parameters |= {knob: value for knob, value in model.knobs.items() if knob in parameters}
+    parameters |= _overrides(model, target, parameters, environment or {})
+    _check_supported(model, target, parameters, section.get("supports", {}))
+    return Recipe(
+        family=model.family,
+        target=target,
+        kind=data.get("kind", "encoder-decoder"),
+        models=tuple(TritonModel(name, **row) for name, row in data["models"].items()),
+        parameters=parameters,
+        layout=section["layout"],
+        layouts={name: _layout(row) for name, row in data["layouts"].items()},
+        steps=_steps(section["steps"]),
+        finish=_steps(section.get("finish", [])),
+        capabilities=tuple(section.get("capabilities", ())),
+        probe=data["probe"],
+    )
+
+
+def _family(model: Model, target: str) -> dict[str, Any]:
     if target not in TARGETS:
         raise CatalogError(f"TARGET {target!r} is unknown; choose one of: {', '.join(TARGETS)}")
     path = FAMILIES / f"{model.family}.toml"
@@ -97,12 +157,43 @@ def load_recipe(model: Model, target: str) -> Recipe:
     data = tomllib.loads(path.read_text("utf-8"))
     if target not in data:
         raise CatalogError(f"family {model.family} cannot be built for TARGET={target} yet; it can for: {', '.join(t for t in TARGETS if t in data)}")
-    for knob in model.knobs:
-        if knob not in data["parameters"]:
-            raise CatalogError(f"{model.id}: family {model.family} has no parameter {knob!r}; it has: {', '.join(data['parameters'])}")
-    models = tuple(TritonModel(name, **row) for name, row in data["models"].items())
-    return Recipe(model.family, target, models, {**data["parameters"], **model.knobs}, *_tuples(data[target]), data["probe"])
+    return data
 
 
-def _tuples(section: Mapping[str, Sequence[Any]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...], tuple[str, ...]]:
-    return tuple(section["files"]), tuple(tuple(step) for step in section["steps"]), tuple(section.get("capabilities", ()))
+def _has(data: Mapping[str, Any], knob: str) -> bool:
+    """A knob may be meant for another target than this one."""
+    return any(knob in part for part in (data["parameters"], *(data[t].get("parameters", {}) for t in TARGETS if t in data)))
+
+
+def _overrides(model: Model, target: str, parameters: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Values of the environment, in the type of the family's own."""
+    found = {}
+    for name in OVERRIDES:
+        value, key = environment.get(name, ""), name.lower()
+        if value and key in parameters:
+            found[key] = _typed(model, name, value, type(parameters[key]))
+        elif value not in ("", "1", "none"):
+            raise CatalogError(f"{model.id}: {name}={value} means nothing to family {model.family} with TARGET={target}; unset {name}")
+    return found
+
+
+def _typed(model: Model, name: str, value: str, kind: type) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise CatalogError(f"{model.id}: {name}={value} is no {kind.__name__}; write for example {name}={kind(1)}") from None
+
+
+def _check_supported(model: Model, target: str, parameters: Mapping[str, Any], supports: Mapping[str, list[Any]]) -> None:
+    for name, values in supports.items():
+        if parameters[name] not in values:
+            choices = ", ".join(map(str, values))
+            raise CatalogError(f"{model.id}: {name.upper()}={parameters[name]} cannot be built for TARGET={target}; family {model.family} takes: {choices}")
+
+
+def _layout(row: Mapping[str, Any]) -> Layout:
+    return Layout(tuple(row.get("files", ())), row.get("name", ""), {name: _steps(steps) for name, steps in row.get("to", {}).items()})
+
+
+def _steps(rows: list[list[str]]) -> Steps:
+    return tuple(tuple(row) for row in rows)

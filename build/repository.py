@@ -1,4 +1,4 @@
-"""Rendering a bundle's Triton repository: folders copied, configurations changed as typed protobuf, never by string."""
+"""A bundle's Triton repository: folders of model_repos/models with the few fields that a bundle decides."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from .catalog import ROOT, Recipe, TritonModel
+from .engine_config import NAME as ENGINE_MODEL
+from .engine_config import fill
+from .toolchain import Image
 
 MODELS = ROOT / "model_repos" / "models"
 IGNORED = shutil.ignore_patterns("__pycache__")
@@ -20,11 +23,19 @@ def parse_config(path: Path) -> model_config_pb2.ModelConfig:
     return text_format.Parse(path.read_text("utf-8"), model_config_pb2.ModelConfig())
 
 
-def render(recipe: Recipe, bundle: Path) -> None:
-    """Write repository/, serving/ and parameters.json of a bundle whose engine/ is complete."""
+def render(recipe: Recipe, bundle: Path, home: Path | None = None) -> None:
+    """Write repository/, serving/ and parameters.json of a bundle whose engine/ is complete. `home`: where it will lie, if not here.
+
+    Raises:
+        TemplateError: the image's template is of another release.
+    """
     shutil.copytree(ROOT / "serving", bundle / "serving", ignore=IGNORED)
     for model in recipe.models:
-        _render_model(model, recipe, bundle / "repository" / model.name)
+        folder = bundle / "repository" / model.name
+        if recipe.target == "trtllm" and model.name == ENGINE_MODEL:
+            _render_engine(recipe, folder, (home or bundle) / "engine")
+        else:
+            _render_model(model, recipe, folder)
     (bundle / "parameters.json").write_text(json.dumps(dict(recipe.parameters), indent=2) + "\n", "utf-8")
 
 
@@ -34,4 +45,12 @@ def _render_model(model: TritonModel, recipe: Recipe, folder: Path) -> None:
     config.name = model.name
     config.max_batch_size = int(recipe.parameters["max_batch_size"])
     config.model_transaction_policy.decoupled = model.decoupled
+    (folder / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")
+
+
+def _render_engine(recipe: Recipe, folder: Path, engine: Path) -> None:
+    """A model without a file of its own: Triton wants its version folder all the same."""
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / ".keep").touch()
+    config = fill(Image.from_environment().template.read_text("utf-8"), recipe, engine)
     (folder / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")

@@ -29,11 +29,26 @@ class FetchError(Exception):
 
 @dataclass(frozen=True)
 class Weights:
-    """A folder of weights, the revision it stands for, and one hash over its files."""
+    """A folder of weights, the revision it stands for, one hash over its files, and their size."""
 
     folder: Path
     revision: str
     sha256: str
+    bytes: int = 0
+
+
+def require_space(place: Path, wanted: int, what: str) -> None:
+    """Make sure of `wanted` bytes on the file system of `place`, with a tenth to spare.
+
+    Raises:
+        FetchError: there is less.
+    """
+    while not place.exists():
+        place = place.parent
+    if (free := shutil.disk_usage(place).free) < 1.1 * wanted:
+        raise FetchError(
+            f"{what} needs about {1.1 * wanted / 1e9:.1f} GB, {place} has {free / 1e9:.1f} GB free; make room, or point WEIGHTS_DIR and ENGINES_DIR elsewhere"
+        )
 
 
 def sha256_of(path: Path) -> str:
@@ -111,7 +126,7 @@ def _local_files(folder: Path) -> list[Path]:
 
 def _from_repository(folder: Path) -> Weights:
     digest = _hash_of({path.name: sha256_of(path) for path in _local_files(folder)})
-    return Weights(folder, digest[:12], digest)
+    return Weights(folder, digest[:12], digest, sum(path.stat().st_size for path in _local_files(folder)))
 
 
 def _from_https(model: Model, weights: Path) -> Weights:
@@ -120,7 +135,7 @@ def _from_https(model: Model, weights: Path) -> Weights:
         raise CatalogError(f"{model.id}: an https: source needs its sha256")
     if not (target.exists() and sha256_of(target) == model.sha256):
         download(model.source, target, model.sha256)
-    return Weights(target.parent, model.sha256[:12], model.sha256)
+    return Weights(target.parent, model.sha256[:12], model.sha256, target.stat().st_size)
 
 
 def download(url: str, target: Path, sha256: str) -> None:
@@ -147,7 +162,9 @@ def download(url: str, target: Path, sha256: str) -> None:
 
 
 def _write(answer: httpx2.Response, partial: Path, have: int) -> None:
-    total = have + int(answer.headers.get("content-length", 0))
+    rest = int(answer.headers.get("content-length", 0))
+    require_space(partial, rest, f"downloading {partial.stem}")
+    total = have + rest
     with partial.open("ab" if have else "wb") as file, tqdm(total=total or None, initial=have, unit="B", unit_scale=True, desc=partial.stem) as bar:
         for block in answer.iter_bytes(BLOCK):
             file.write(block)
@@ -161,16 +178,20 @@ def _from_hub(model: Model, repository: str, patterns: tuple[str, ...], weights:
     if entry and (entry["source"], entry.get("asked", "main")) != (model.source, _asked(model)):
         locked, wanted = f"{entry['source']} at {entry.get('asked', 'main')}", f"{model.source} at {_asked(model)}"
         raise FetchError(f"{model.id}: catalog.lock pins {locked}, the catalog says {wanted}; if that is meant, remove the entry from the lock")
-    if entry and _complete(folder, entry["files"]):
-        return Weights(folder, entry["revision"], _hash_of(entry["files"]))
+    if entry and entry.get("patterns", [*patterns]) == [*patterns] and _complete(folder, entry["files"]):
+        return Weights(folder, entry["revision"], _hash_of(entry["files"]), _size(folder, entry["files"]))
     try:
         files, revision = _snapshot(repository, entry["revision"] if entry else _asked(model), patterns, folder)
     except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
         raise FetchError(f"hf:{repository}: {error}; check the network, HF_ENDPOINT and HF_TOKEN, then run the build again to continue") from error
     if entry and any(entry["files"].get(name, digest) != digest for name, digest in files.items()):
         raise FetchError(f"hf:{repository}@{revision}: files differ from catalog.lock; if that is meant, remove the entry {model.id!r} from it")
-    lock.put(model.id, {"source": model.source, "asked": _asked(model), "revision": revision, "files": files})
-    return Weights(folder, revision, _hash_of(files))
+    lock.put(model.id, {"source": model.source, "asked": _asked(model), "revision": revision, "patterns": [*patterns], "files": files})
+    return Weights(folder, revision, _hash_of(files), _size(folder, files))
+
+
+def _size(folder: Path, files: Iterable[str]) -> int:
+    return sum((folder / name).stat().st_size for name in files)
 
 
 def _complete(folder: Path, files: Mapping[str, str]) -> bool:
@@ -180,10 +201,10 @@ def _complete(folder: Path, files: Mapping[str, str]) -> bool:
 def _snapshot(repository: str, revision: str, patterns: tuple[str, ...], folder: Path) -> tuple[dict[str, str], str]:
     info = HfApi(endpoint=os.environ.get("HF_ENDPOINT")).model_info(repository, revision=revision, files_metadata=True)
     files: dict[str, str] = {}
-    for sibling in info.siblings or []:
+    wanted = [sibling for sibling in info.siblings or [] if any(fnmatch.fnmatch(sibling.rfilename, pattern) for pattern in patterns)]
+    require_space(folder, sum(sibling.size or 0 for sibling in wanted if not (folder / sibling.rfilename).exists()), f"downloading hf:{repository}")
+    for sibling in wanted:
         name = sibling.rfilename
-        if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
-            continue
         path = Path(hf_hub_download(repository, name, revision=info.sha, local_dir=folder, endpoint=os.environ.get("HF_ENDPOINT")))
         files[name] = sha256_of(path)
         if sibling.lfs and sibling.lfs.sha256 != files[name]:

@@ -58,3 +58,30 @@ def whisper_tokenizer(languages: int, *, multilingual: bool = True) -> Tokenizer
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special_tokens(languages)])
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in TIMESTAMPS])
     return tokenizer
+
+
+def languages_of(vocabulary: int) -> tuple[int, bool]:
+    """How many languages a vocabulary of this size has, and whether the model speaks them: `.en` models have the names of 99 and one token less."""
+    return (vocabulary - 51766, True) if vocabulary >= 51865 else (99, False)
+
+
+def non_speech_ids(tokenizer: Tokenizer) -> list[int]:
+    """What no transcript should hold: brackets, music and other signs that are not spoken, and the special tokens that begin things
+    (openai/whisper tokenizer.py, `non_speech_tokens`; decoding.py, `_get_suppress_tokens`).
+    """
+    signs = [
+        *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
+        *["<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))", "[[", "]]", "{{", "}}", "♪♪", "♪♪♪"],
+    ]
+    music = "♩♪♫♬♭♮♯"
+
+    def ids(text: str) -> list[int]:
+        return [int(i) for i in tokenizer.encode(text, add_special_tokens=False).ids]
+
+    found = {ids(" -")[0], ids(" '")[0]}
+    for sign in [*signs, *music]:
+        for spelt in (ids(sign), ids(" " + sign)):
+            if len(spelt) == 1 or sign in music:
+                found.add(spelt[0])
+    special = ("<|startoftranscript|>", "<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>")
+    return sorted(found | {i for token in special if (i := tokenizer.token_to_id(token)) is not None})

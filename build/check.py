@@ -1,0 +1,120 @@
+"""Run-time checks in NVIDIA's image: what Conch is about to run against what is really there.
+
+TensorRT-LLM's option lists differ from release to release. So before an engine is built, every step's options are looked up in the tool's own
+--help, and the engine model's placeholders in the image's own template.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from .catalog import Recipe
+from .derived import world_size
+from .engine_config import missing_placeholders, unknown_placeholders
+from .steps import FOLDERS, Command, Work
+from .toolchain import PIN, SCRIPTS, Gpu, Image, gpus
+
+MINUTES = 10
+
+
+class Unfit(Exception):
+    """The image, or the machine, is not what the recipe was written for; one sentence for each finding."""
+
+
+def check(recipe: Recipe, work: Work, image: Image, weights_bytes: int = 0) -> None:
+    """Compare before anything long runs.
+
+    Raises:
+        Unfit: at least one finding.
+    """
+    if found := findings(recipe, work, image, weights_bytes):
+        raise Unfit(f"this image cannot build family {recipe.family}:\n" + "\n".join(f"  - {finding}" for finding in found))
+
+
+def findings(recipe: Recipe, work: Work, image: Image, weights_bytes: int = 0) -> list[str]:
+    """All that does not fit."""
+    return [
+        *_versions(image.versions()),
+        *_tools(work.all(), image),
+        *_template(image.template),
+        *_machine(recipe, gpus(), weights_bytes),
+    ]
+
+
+def _versions(found: Mapping[str, str]) -> Iterator[str]:
+    for name, wanted in PIN.items():
+        if found.get(name) != wanted:
+            yield f"{name} is {found.get(name, 'missing')}, Conch is written for {wanted}; use the image of docker/server.Dockerfile"
+
+
+def _tools(commands: Sequence[Command], image: Image) -> Iterator[str]:
+    names = {**image.tools(), **{folder: f"/{folder}" for folder in FOLDERS}}
+    helps: dict[tuple[str, ...], str | None] = {}
+    for argv in (command.filled(names) for command in commands):
+        tool = tuple(argv[: next((i for i, part in enumerate(argv) if part.startswith("--")), len(argv))])
+        if tool[:2] == (names["python"], "-m"):
+            continue  # Conch's own
+        if tool not in helps:
+            helps[tool] = help_of(tool, image)
+        text = helps[tool]
+        if text is None:
+            yield f"{tool[-1]} does not run; it was looked for in: {', '.join(_places(tool[-1], image))}"
+        else:
+            yield from (f"{tool[-1]}: {wrong}; use the image of docker/server.Dockerfile" for wrong in misfits(argv[len(tool) :], text))
+
+
+def _places(tool: str, image: Image) -> list[str]:
+    known = next((paths for paths in SCRIPTS.values() if tool.endswith(paths[0])), None)
+    return [str(image.root / "app/examples" / path) for path in known] if known else image.search_path.split(":")
+
+
+def help_of(tool: Sequence[str], image: Image) -> str | None:
+    """What a tool says to --help; None if it cannot."""
+    environment = {**os.environ, "PATH": image.search_path, "COLUMNS": "200"}
+    try:
+        done = subprocess.run([*tool, "--help"], capture_output=True, text=True, check=False, timeout=60 * MINUTES, env=environment)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def misfits(arguments: Sequence[str], text: str) -> list[str]:
+    """Options of a command line that a --help text does not list, and values outside the choices that it lists."""
+    found = []
+    for i, part in enumerate(arguments):
+        option, _, inline = part.partition("=")
+        if not option.startswith("--"):
+            continue
+        if not re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", text):
+            found.append(f"it has no option {option}")
+            continue
+        value = inline or (arguments[i + 1] if i + 1 < len(arguments) and not arguments[i + 1].startswith("--") else "")
+        choices = re.search(rf"(?<![\w-]){re.escape(option)}[ =]\[?\{{([^}}]*)\}}", text)
+        if value and choices and value not in (allowed := [choice.strip() for choice in choices[1].split(",")]):
+            found.append(f"{option} {value} is none of its choices {', '.join(allowed)}")
+    return found
+
+
+def _template(path: Path) -> Iterator[str]:
+    if not path.is_file():
+        yield f"the engine model's template is not at {path}; use the image of docker/server.Dockerfile"
+        return
+    text = path.read_text("utf-8")
+    for name in unknown_placeholders(text):
+        yield f"{path} has a placeholder {name} that Conch does not know; use the image of docker/server.Dockerfile"
+    for name in missing_placeholders(text):
+        yield f"{path} lacks the placeholder {name}; use the image of docker/server.Dockerfile"
+
+
+def _machine(recipe: Recipe, found: Sequence[Gpu], weights_bytes: int) -> Iterator[str]:
+    """An engine build holds the weights twice, as network and as plan; that much must fit on one GPU for each rank."""
+    if not found:
+        yield "nvidia-smi shows no GPU; start the container with GPUs (docs/docker.md), or use TARGET=openvino"
+        return
+    need = 2 * weights_bytes / world_size(recipe.parameters) / (1 << 20) + 1024
+    if found[0].memory < need:
+        yield f"{found[0].name} has {found[0].memory} MiB, building wants about {need:.0f}; use a larger GPU, WEIGHT_ONLY=int8, or TP_SIZE=2"

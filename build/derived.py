@@ -1,0 +1,64 @@
+"""Values that follow from a family's parameters, computed once and named for its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .catalog import CatalogError, Model, Recipe
+from .toolchain import Gpu
+
+Value = str | tuple[str, ...]
+
+
+def derived(model: Model, parameters: Mapping[str, Any]) -> dict[str, Value]:
+    """Names for steps beside the parameters themselves; a tuple stands for as many arguments.
+
+    `world_size`: GPUs of one instance. `encoder_tokens`, `decoder_tokens`: what each engine of an encoder-decoder takes in one step, for
+    --max_num_tokens; activation memory grows with it (NVIDIA/TensorRT-LLM#1188). `max_multimodal_len`: rows of the prompt table, exactly batch times features of a picture.
+    """
+    get = parameters.get
+    batch = int(get("engine_batch_size", 0))
+    precision, cache = get("weight_only", "none"), get("kv_cache", "none")
+    return {
+        "model_name": get("model_name") or model.id,
+        "world_size": str(world_size(parameters)),
+        "weight_only_flags": () if precision == "none" else ("--use_weight_only", "--weight_only_precision", precision),
+        "kv_cache_flags": () if cache == "none" else (f"--{cache}_kv_cache",),
+        "encoder_tokens": str(int(get("encoder_batch_size", 0)) * int(get("max_input_len", 0))),
+        "decoder_tokens": str(batch * max(int(get("max_prompt_len", 0)), int(get("max_beam_width", 1)))),
+        "max_multimodal_len": str(batch * int(get("visual_features", 0))),
+    }
+
+
+def world_size(parameters: Mapping[str, Any]) -> int:
+    """Processes, and GPUs, of one instance."""
+    return int(parameters.get("tp_size", 1)) * int(parameters.get("pp_size", 1))
+
+
+def check_possible(model: Model, recipe: Recipe, found: list[Gpu]) -> None:
+    """Refuse what no tool could build, before anything is downloaded.
+
+    Raises:
+        CatalogError: a combination of parallelism, precision, quantisation and GPUs that cannot be.
+    """
+    for refused, reason in _impossible(recipe.parameters, found):
+        if refused:
+            raise CatalogError(f"{model.id}: {reason}")
+
+
+def _impossible(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[bool, str]]:
+    get, ranks = parameters.get, world_size(parameters)
+    capability = tuple(map(int, found[0].compute_capability.split("."))) if found else (99, 0)
+    card = f"{found[0].name} has compute capability {found[0].compute_capability}" if found else ""
+    half = get("precision") in ("float16", "bfloat16")
+    return [
+        (ranks > max(len(found), 1), f"TP_SIZE × PP_SIZE is {ranks}, this machine shows {len(found)} GPU(s); set TP_SIZE={max(len(found), 1)} PP_SIZE=1"),
+        (get("weight_only", "none") != "none" and not half, f"WEIGHT_ONLY={get('weight_only')} needs PRECISION=float16 or bfloat16"),
+        (get("precision") == "bfloat16" and capability < (8, 0), f"PRECISION=bfloat16 needs compute capability 8.0, {card}; use PRECISION=float16"),
+        (
+            get("max_num_tokens", 1 << 30) < get("max_input_len", 0),
+            f"max_num_tokens={get('max_num_tokens')} is less than one input of {get('max_input_len')}; raise it",
+        ),
+        (get("kv_cache") == "fp8" and capability < (8, 9), f"KV_CACHE=fp8 needs compute capability 8.9, {card}; use KV_CACHE=int8 or none"),
+    ]

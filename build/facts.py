@@ -1,0 +1,104 @@
+"""engine.json and vocabulary of a TensorRT-LLM engine folder, for the façades: `python -m build.facts --family … --source … --engine …`.
+
+The numbers come from the config.json that trtllm-build writes beside each engine, so they are the engine's own; what an engine does not know,
+from the weights as they were fetched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Facts = dict[str, Any]
+VOCABULARY = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+
+def _read(path: Path) -> Facts:
+    return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else {}
+
+
+def whisper(source: Path, engine: Path) -> Facts:
+    """Facts of a speech model; its vocabulary too, where the weights bring none."""
+    encoder, decoder = (_read(engine / name / "config.json") for name in ("encoder", "decoder"))
+    generation, mels = _read(source / "generation_config.json"), encoder["pretrained_config"]["n_mels"]
+    vocabulary = int(decoder["pretrained_config"]["vocab_size"])
+    if not (source / "tokenizer.json").is_file():
+        from .whisper_vocabulary import languages_of, whisper_tokenizer
+
+        languages, multilingual = languages_of(vocabulary)
+        whisper_tokenizer(languages, multilingual=multilingual).save(str(engine / "tokenizer.json"))
+    return {
+        "mels": mels,
+        "memory": encoder["pretrained_config"]["max_position_embeddings"],
+        "positions": decoder["build_config"]["max_seq_len"],
+        "vocabulary": vocabulary,
+        "end_id": 50257 if vocabulary >= 51865 else 50256,
+        "suppress": _suppressed(engine) if not generation else sorted(set(generation.get("suppress_tokens") or [])),
+    }
+
+
+def _suppressed(engine: Path) -> list[int]:
+    from tokenizers import Tokenizer
+
+    from .whisper_vocabulary import non_speech_ids
+
+    return non_speech_ids(Tokenizer.from_file(str(engine / "tokenizer.json")))
+
+
+def text(source: Path, engine: Path) -> Facts:
+    """Facts of a model that reads ids."""
+    config, decoder, encoder = _read(source / "config.json"), _read(engine / "decoder" / "config.json"), _read(engine / "encoder" / "config.json")
+    language = {**config, **config.get("text_config", {})}
+    end = _first(language.get("eos_token_id"))
+    facts = {
+        "positions": decoder["build_config"]["max_seq_len"],
+        "vocabulary": decoder["pretrained_config"]["vocab_size"],
+        "end_id": end,
+        "pad_id": end if language.get("pad_token_id") is None else language["pad_token_id"],
+    }
+    if encoder:
+        facts |= {"memory": encoder["build_config"]["max_input_len"], "decoder_start": _decoder_start(source, config)}
+    return facts
+
+
+def _decoder_start(source: Path, config: Facts) -> list[int]:
+    """The decoder's first ids: the start, and the one that is always said first (BART), which an engine cannot be told."""
+    forced = _read(source / "generation_config.json").get("forced_bos_token_id", config.get("forced_bos_token_id"))
+    return [config["decoder_start_token_id"], *([] if forced is None else [forced])]
+
+
+def _first(ids: int | list[int] | None) -> int | None:
+    return ids[0] if isinstance(ids, list) else ids
+
+
+FAMILIES: dict[str, Callable[[Path, Path], Facts]] = {"whisper": whisper, "t5": text, "bart": text, "gpt2": text, "blip2": text, "llava": text}
+
+
+def write(family: str, source: Path, engine: Path) -> None:
+    """Write engine.json and the vocabulary's files. Files are replaced, never written into: the old ones may be another bundle's as well."""
+    for name in (*VOCABULARY, "engine.json"):
+        (engine / name).unlink(missing_ok=True)
+    for name in VOCABULARY:
+        if (source / name).is_file():
+            shutil.copy(source / name, engine / name)
+    # `deltas`: while streaming, TensorRT-LLM sends new tokens only (executor, Result::outputTokenIds).
+    facts = {"family": family, **FAMILIES[family](source, engine), "aligns": False, "deltas": True}
+    (engine / "engine.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--family", choices=sorted(FAMILIES), required=True)
+    parser.add_argument("--source", type=Path, required=True, help="the weights as fetched")
+    parser.add_argument("--engine", type=Path, required=True)
+    arguments = parser.parse_args()
+    write(arguments.family, arguments.source, arguments.engine)
+
+
+if __name__ == "__main__":
+    main()
