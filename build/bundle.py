@@ -252,6 +252,8 @@ def _converted(job: Job, conversion: Conversion, source: str, ground: Manifest, 
 
 
 def _run(job: Job, commands: Sequence[Command], names: Mapping[str, str], what: str) -> None:
+    if not commands:
+        return
     environment = {**os.environ, **({"PATH": Image.from_environment().search_path} if job.recipe.target == "trtllm" else {})}
     with job.log.open("a", encoding="utf-8") as file:
         for command in tqdm(commands, desc=what, unit="step"):

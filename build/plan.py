@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,7 +29,10 @@ IN_DOCKER = Ports(8000, 8001, 8002, gateway="gateway:8090", host="triton-{i}", s
 
 @dataclass(frozen=True)
 class Instance:
-    """One tritonserver: which model, on which CPUs, where it listens, where its bundle lies."""
+    """One tritonserver: which model, on which CPUs and GPUs, where it listens, where its bundle lies.
+
+    `gpus` as CUDA_VISIBLE_DEVICES says it; `kv_share`: the part of the engine's cache budget that it may take, less than 1 on a shared GPU.
+    """
 
     index: int
     model_id: str
@@ -40,6 +43,8 @@ class Instance:
     http: int
     grpc: int
     metrics: int
+    gpus: str = ""
+    kv_share: float = 1.0
 
     @property
     def name(self) -> str:
@@ -85,8 +90,22 @@ def share(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
     return [tuple(cpus[i * len(cpus) // count : (i + 1) * len(cpus) // count]) for i in range(count)]
 
 
-def make_plan(models: Sequence[Model], count: int, bundles: Sequence[Path], cpus: Sequence[int], ports: Ports) -> Plan:
-    """Instance i serves model i mod n.
+def gpus_of(target: str, count: int, environment: Mapping[str, str]) -> list[str]:
+    """The GPUs of each instance: TRITON_0_GPUS and so on, instance i on GPU i if nothing is said; none on a CPU."""
+    return [environment.get(f"TRITON_{i}_GPUS") or str(i) for i in range(count)] if target == "trtllm" else [""] * count
+
+
+def kv_shares(gpus: Sequence[str]) -> list[float]:
+    """Equal parts of the cache's budget for instances that sit on one GPU. A part of what is free when an instance starts never grows beyond
+    what is left, whoever starts first.
+    """
+    sets = [{gpu.strip() for gpu in own.split(",") if gpu.strip()} for own in gpus]
+    crowd = [max([sum(gpu in other for other in sets) for gpu in own] or [1]) for own in sets]
+    return [1 / n for n in crowd]
+
+
+def make_plan(models: Sequence[Model], count: int, bundles: Sequence[Path], cpus: Sequence[int], ports: Ports, gpus: Sequence[str] = ()) -> Plan:
+    """Instance i serves model i mod n, on `gpus`[i].
 
     Raises:
         CatalogError: fewer instances than models.
@@ -94,11 +113,13 @@ def make_plan(models: Sequence[Model], count: int, bundles: Sequence[Path], cpus
     if count < len(models):
         names = ",".join(model.id for model in models)
         raise CatalogError(f"INSTANCES={count} cannot serve the {len(models)} models of MODEL_ID={names}; set INSTANCES={len(models)} or more")
-    instances = []
+    instances, devices = [], list(gpus) or [""] * count
+    shares = kv_shares(devices)
     for i, own in enumerate(share(cpus, count)):
         model = models[i % len(models)]
         bundle = str(bundles[i % len(models)])
         host, shift = ports.host.format(i=i), i * ports.step
-        instances.append(Instance(i, model.id, model.family, bundle, own, host, ports.http + shift, ports.grpc + shift, ports.metrics + shift))
+        doors = (ports.http + shift, ports.grpc + shift, ports.metrics + shift)
+        instances.append(Instance(i, model.id, model.family, bundle, own, host, *doors, devices[i], shares[i]))
     pools = {model.id: tuple(i for i in range(count) if i % len(models) == n) for n, model in enumerate(models)}
     return Plan(tuple(instances), pools, ports.gateway, ports.resolver)

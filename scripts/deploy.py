@@ -11,7 +11,7 @@ from pathlib import Path
 
 from build.__main__ import main as build
 from build.catalog import CatalogError, load_catalog, select
-from build.plan import IN_DOCKER, make_plan
+from build.plan import IN_DOCKER, gpus_of, make_plan
 
 from .render import Gate, NginxValues, write_nginx
 
@@ -24,8 +24,9 @@ def deploy(engines: Path) -> None:
     """
     get = os.environ.get
     models = select(load_catalog(), get("MODEL_ID", ""))
-    bundles = [engines / model.id / get("TARGET", "trtllm") for model in models]
-    plan = make_plan(models, int(get("INSTANCES") or 1), bundles, sorted(os.sched_getaffinity(0)), IN_DOCKER)
+    target, count = get("TARGET", "trtllm"), int(get("INSTANCES") or 1)
+    bundles = [engines / model.id / target for model in models]
+    plan = make_plan(models, count, bundles, sorted(os.sched_getaffinity(0)), IN_DOCKER, gpus_of(target, count, os.environ))
     gate = Gate(keys=bool(get("API_KEYS")), rate=get("RATE_LIMIT", ""), burst=int(get("RATE_BURST") or 20))
     values = NginxValues(run="/tmp/conch", conf="/tmp/conch", listen="0.0.0.0", port=8080, kserve=8000, grpc=8001, internal=8081, max_body=get("MAX_BODY") or "110m")
     folder = engines / "deployment"

@@ -16,17 +16,19 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from build.plan import Instance, Plan
+from build.toolchain import ToolchainError, differences, identity
 
 from .idle import COUNTERS
+from .ranks import ENGINE_MODEL, MPI_ENVIRONMENT, descendants, launch, leader, session
 
 POLL = 0.5
 IDLE_PROBE = 5.0
@@ -44,20 +46,28 @@ class Ill(Exception):
     """The server has to be restarted."""
 
 
-def check_bundle(bundle: Path, model_id: str) -> dict[str, Any]:
-    """The manifest of a bundle that fits this machine.
+def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> dict[str, Any]:
+    """The manifest of a bundle that fits this machine. `gpus`: those it will run on, as CUDA_VISIBLE_DEVICES says it; empty: not known yet.
 
     Raises:
-        Refused: no finished bundle, or one made by another release of the engine's runtime.
+        Refused: no finished bundle, one made by another toolchain or for another GPU, or one that wants more GPUs than it gets.
     """
     path = bundle / "manifest.json"
     rebuild = f"rebuild it with: make engines MODEL_ID={model_id} TARGET={bundle.name}"
     if not path.exists():
         raise Refused(f"{bundle} holds no finished bundle; {rebuild}")
     manifest: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    made, here = manifest["engine"]["tools"]["openvino"], metadata.version("openvino")
-    if made != here:
-        raise Refused(f"the bundle of {model_id} was made with OpenVINO {made}, this server has {here}; {rebuild}")
+    if "toolchain" not in manifest["engine"]:
+        raise Refused(f"the bundle of {model_id} was made by an earlier Conch; {rebuild}")
+    try:
+        wrong = differences(manifest["engine"], identity(bundle.name, gpus))
+    except ToolchainError as error:
+        raise Refused(f"the bundle of {model_id} cannot be served here: {error}") from error
+    if wrong:
+        raise Refused(f"the bundle of {model_id} cannot be served here: {'; '.join(wrong)}; {rebuild}")
+    ranks = manifest.get("serving", {}).get("world_size", 1)
+    if gpus and ranks > len(gpus.split(",")):
+        raise Refused(f"the bundle of {model_id} spans {ranks} GPUs, this instance has {gpus}; give it more with TRITON_i_GPUS, or {rebuild} TP_SIZE=1")
     return manifest
 
 
@@ -106,6 +116,24 @@ def _size(shape: list[int]) -> int:
     return size
 
 
+def budgeted(repository: Path, view: Path, share: float) -> Path:
+    """A view of a repository in which the engine model takes `share` of its cache's budget; everything else is the bundle's own."""
+    from google.protobuf import text_format  # only where GPUs are shared: the CPU's image has no protobuf
+
+    from build.engine_config import with_share
+    from build.repository import parse_config
+
+    shutil.rmtree(view, ignore_errors=True)
+    (view / ENGINE_MODEL).mkdir(parents=True)
+    for model in repository.iterdir():
+        if model.name != ENGINE_MODEL:
+            (view / model.name).symlink_to(model)
+    (view / ENGINE_MODEL / "1").symlink_to(repository / ENGINE_MODEL / "1")
+    config = with_share(parse_config(repository / ENGINE_MODEL / "config.pbtxt"), share)
+    (view / ENGINE_MODEL / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")
+    return view
+
+
 def _die_with_parent() -> None:
     """If the guard itself is killed, its server gets SIGTERM (prctl PR_SET_PDEATHSIG), so that no orphan keeps the ports."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
@@ -132,29 +160,30 @@ class Guard:
         self.near = "127.0.0.1" if self.listen == "0.0.0.0" else self.listen
         self.client = httpx.Client(base_url=f"http://{self.near}:{self.instance.http}", limits=httpx.Limits(max_keepalive_connections=0))
 
-    def command(self) -> tuple[list[str], dict[str, str]]:
-        """Tritonserver's argv and environment."""
+    def command(self, serving: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+        """Argv and environment of tritonserver, or of the mpirun that starts one for each rank."""
         instance = self.instance
-        command, environment = find_tritonserver(self.home)
-        return [
-            *command,
-            f"--model-repository={instance.bundle}/repository",
-            f"--http-address={self.listen}",
-            f"--http-port={instance.http}",
-            f"--grpc-address={self.listen}",
-            f"--grpc-port={instance.grpc}",
-            f"--metrics-address={self.listen}",
-            f"--metrics-port={instance.metrics}",
-            f"--backend-config=python,shm-region-prefix-name={self.prefix}",
-            f"--exit-timeout-secs={int(DRAIN)}",
-            "--disable-auto-complete-config",
-        ], environment
+        binary, environment = find_tritonserver(self.home)
+        doors = [f"--{door}-address={self.listen}" for door in ("http", "grpc", "metrics")]
+        doors += [f"--http-port={instance.http}", f"--grpc-port={instance.grpc}", f"--metrics-port={instance.metrics}"]
+        server = [*binary, f"--model-repository={self._repository()}", f"--exit-timeout-secs={int(DRAIN)}", "--disable-auto-complete-config"]
+        argv = launch(server, doors, self.prefix, serving.get("world_size", 1), serving.get("cuda_pool_bytes", 0))
+        return argv, {**(MPI_ENVIRONMENT if serving else {}), **environment}
+
+    def _repository(self) -> Path:
+        """The bundle's repository; where GPUs are shared, a view of it in which the engine takes this instance's part of the cache's budget."""
+        repository = Path(self.instance.bundle) / "repository"
+        return (
+            repository
+            if self.instance.kv_share == 1
+            else budgeted(repository, Path(tempfile.gettempdir()) / f"repository-{self.instance.index}", self.instance.kv_share)
+        )
 
     def run(self) -> int:
         """Serve until told to stop (0) or until the server is ill (1)."""
-        manifest = check_bundle(Path(self.instance.bundle), self.instance.model_id)
+        manifest = check_bundle(Path(self.instance.bundle), self.instance.model_id, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
         os.sched_setaffinity(0, self.instance.cpus)
-        command, environment = self.command()
+        command, environment = self.command(manifest.get("serving", {}))
         self.process = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=_die_with_parent)  # noqa: PLW1509
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, self._stop)
@@ -167,9 +196,13 @@ class Guard:
         return 0 if self.stopping else 1
 
     def _stop(self, *_: object) -> None:
+        """Rank 0 drains; mpirun would give it a second before it kills."""
         self.stopping = True
         if self.process and self.process.poll() is None:
-            self.process.terminate()
+            try:
+                os.kill(leader(self.process.pid), signal.SIGTERM)
+            except ProcessLookupError:
+                pass
 
     def _watch(self, probe: dict[str, Any]) -> None:
         assert self.process is not None
@@ -213,9 +246,9 @@ class Guard:
     def _check_stubs(self) -> None:
         """Every Python stub that was there once is still there: not each model is behind the probe."""
         assert self.process is not None
-        alive = {int(pid) for task in Path(f"/proc/{self.process.pid}/task").iterdir() for pid in (task / "children").read_text().split()}
+        alive = descendants(self.process.pid)
         if self.stubs - alive:
-            raise Ill(f"a Python stub has died (process {min(self.stubs - alive)})")
+            raise Ill(f"a Python stub or a rank has died (process {min(self.stubs - alive)})")
         self.stubs |= alive
 
     def _count(self) -> None:
@@ -239,17 +272,18 @@ class Guard:
         return None if answer.status_code == 200 else f"{answer.status_code} {answer.text[:200]}"
 
     def _end(self) -> None:
-        """End the process group, which holds the Python stubs, and remove the shared memory that this server made."""
+        """End the session, which holds the ranks and Python stubs, and remove the shared memory that this server made."""
         assert self.process is not None
         if self.stopping:
             try:
                 self.process.wait(DRAIN + 5)
             except subprocess.TimeoutExpired:
                 print(f"guard: {self.instance.name} did not drain in {DRAIN:.0f} s", file=sys.stderr, flush=True)
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        for pid in session(self.process.pid):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         self.process.wait()
         for region in glob.glob(f"/dev/shm/{self.prefix}*"):
             Path(region).unlink(missing_ok=True)

@@ -22,7 +22,7 @@ import httpx
 from supervisor.xmlrpc import SupervisorTransport
 
 from build.catalog import ROOT, CatalogError, load_catalog, select
-from build.plan import Instance, Plan, Ports, make_plan
+from build.plan import Instance, Plan, Ports, gpus_of, make_plan
 
 from .guard import Refused, check_bundle, probe_body
 from .idle import wait_idle
@@ -81,9 +81,11 @@ class Layout:
         """The instances, on the CPUs this process may use."""
         models = select(load_catalog(), self.model_id)
         bundles = [self.engines / model.id / self.target for model in models]
-        for model, bundle in zip(models, bundles, strict=True):
-            check_bundle(bundle, model.id)
-        return make_plan(models, self.instances, bundles, sorted(os.sched_getaffinity(0)), self.triton)
+        gpus = gpus_of(self.target, self.instances, os.environ)
+        plan = make_plan(models, self.instances, bundles, sorted(os.sched_getaffinity(0)), self.triton, gpus)
+        for instance in plan.instances:
+            check_bundle(Path(instance.bundle), instance.model_id, instance.gpus)
+        return plan
 
     def check_ports(self, plan: Plan) -> None:
         """Every port is free.
@@ -142,11 +144,12 @@ def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.
         instance.name: f"{python} -m scripts.guard --deployment {home}/deployment.json --instance {instance.index} --home {home}" for instance in plan.instances
     }
     commands |= {"nginx": f"{nginx_binary()} -c {home}/nginx/nginx.conf -p {home} -e stderr", "gateway": f"{python} -m gateway"}
+    devices = {instance.name: {"CUDA_VISIBLE_DEVICES": instance.gpus} for instance in plan.instances if instance.gpus}
     for order, (name, command) in enumerate(commands.items()):
         config[f"program:{name}"] = {
             "command": command,
             "directory": str(ROOT),
-            "environment": ",".join(f'{key}="{value}"' for key, value in environment.items()),
+            "environment": ",".join(f'{key}="{value}"' for key, value in {**environment, **devices.get(name, {})}.items()),
             "priority": str(10 * (order + 1)),
             "autorestart": "true",
             "startsecs": "0" if name.startswith("triton") else "1",

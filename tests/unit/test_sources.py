@@ -3,96 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
-import json
 import re
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from build.catalog import Model
 from build.sources import FetchError, Lock, download, fetch, pinned
+from tests.hub import COMMIT, Hub, serving
 
 BLOB = bytes(range(256)) * 4000
 DIGEST = hashlib.sha256(BLOB).hexdigest()
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {"config.json": b'{"model_type": "whisper"}', "model.safetensors": BLOB, "README.md": b"not wanted"}
-
-
-@dataclass
-class Hub:
-    """A server and what it was asked; `break_after` cuts the next large answer short, `damage` changes it."""
-
-    url: str = ""
-    asked: list[tuple[str, str]] = field(default_factory=list)
-    break_after: int | None = None
-    damage: bool = False
 
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    state = Hub()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: object) -> None: ...
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def do_GET(self) -> None:
-            state.asked.append((f"{self.command} {self.path}", self.headers.get("Range", "")))
-            if self.path.startswith("/api/models/"):
-                self._send(json.dumps(listing()).encode(), {"content-type": "application/json"})
-            elif match := re.fullmatch(r"/owner/name/resolve/[^/]+/(.+)", self.path):
-                self._file(FILES[match[1]])
-            else:
-                self._file(BLOB)
-
-        def _file(self, content: bytes) -> None:
-            headers = {"x-repo-commit": COMMIT, "etag": f'"{hashlib.sha256(content).hexdigest()}"', "accept-ranges": "bytes"}
-            if state.damage and len(content) > 1000 and self.command == "GET":
-                content = content[:-1] + b"?"
-            start = int(re.match(r"bytes=(\d+)-", self.headers["Range"])[1]) if "Range" in self.headers else 0  # type: ignore[index]
-            if start:
-                headers["content-range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-            self._send(content[start:], headers, 206 if start else 200)
-
-        def _send(self, content: bytes, headers: dict[str, str], status: int = 200) -> None:
-            self.send_response(status)
-            for name, value in {**headers, "content-length": str(len(content))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command == "HEAD":
-                return
-            if state.break_after is not None and len(content) > state.break_after:
-                self.wfile.write(content[: state.break_after])
-                state.break_after = None
-                self.close_connection = True
-                return
-            self.wfile.write(content)
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    state.url = f"http://127.0.0.1:{server.server_port}"
-    yield state
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def listing() -> dict[str, object]:
-    siblings = []
-    for name, content in FILES.items():
-        digest = hashlib.sha256(content).hexdigest()
-        lfs = {"lfs": {"sha256": digest, "size": len(content), "pointerSize": 130}} if len(content) > 1000 else {}
-        siblings.append({"rfilename": name, "size": len(content), "blobId": digest[:40], **lfs})
-    return {"_id": "1", "id": "owner/name", "modelId": "owner/name", "sha": COMMIT, "siblings": siblings, "private": False, "downloads": 0, "tags": [], "likes": 0}
+    with serving({"owner/name": FILES}, BLOB) as hub:
+        yield hub
 
 
 def test_https_resumes_where_it_was_cut(hub: Hub, tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+"""One tritonserver, or one for each rank of an engine that spans several GPUs (TensorRT-LLM's leader mode), and the processes below it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ENGINE_MODEL = "tensorrt_llm_stream"
+# Open MPI binds the ranks of a small job to one core each, and its shared memory wants a capability that containers do not have.
+MPIRUN = ("mpirun", "--bind-to", "none")
+# gds: without it stubs that import TensorRT-LLM fail in MPI_Init (triton-inference-server/tensorrtllm_backend#712).
+MPI_ENVIRONMENT = {"PMIX_MCA_gds": "hash", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+CLOSED = ("--allow-http=false", "--allow-grpc=false", "--allow-metrics=false", "--model-control-mode=explicit", f"--load-model={ENGINE_MODEL}")
+
+
+def launch(server: Sequence[str], doors: Sequence[str], prefix: str, world_size: int, cuda_pool_bytes: int = 0) -> list[str]:
+    """The command of an instance. `server`: what every rank is told, `doors`: what only rank 0 is told, which alone listens and has façades."""
+    pool = [f"--cuda-memory-pool-byte-size=0:{cuda_pool_bytes}"] if cuda_pool_bytes else []
+    first = [*server, *doors, *pool, f"--backend-config=python,shm-region-prefix-name={prefix}"]
+    if world_size == 1:
+        return first
+    others = [[*server, *CLOSED, f"--backend-config=python,shm-region-prefix-name={prefix}_{rank}"] for rank in range(1, world_size)]
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [*MPIRUN, *root, "-n", "1", *first, *(part for other in others for part in (":", "-n", "1", *other))]
+
+
+def _children(pid: int) -> Iterator[int]:
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            yield from map(int, (task / "children").read_text().split())
+    except OSError:
+        return  # it has just ended
+
+
+def descendants(pid: int) -> set[int]:
+    """Every process below one."""
+    below = set(_children(pid))
+    return below.union(*(descendants(child) for child in below))
+
+
+def leader(pid: int) -> int:
+    """Rank 0: the process that listens; the launched one itself if there is no mpirun."""
+    for child in descendants(pid):
+        try:
+            arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(argument.startswith(b"--http-port=") for argument in arguments):
+            return child
+    return pid
+
+
+def session(leader_pid: int) -> set[int]:
+    """Every process of the session that one leads, orphans too: Open MPI gives ranks groups of their own, but not sessions."""
+    members = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader_pid and fields[0] != "Z":
+            members.add(int(stat.parent.name))
+    return members

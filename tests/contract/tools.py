@@ -1,0 +1,136 @@
+"""Stand-ins for TensorRT-LLM's tools: they take exactly the options of cli_options.json and write folders of the real shape.
+
+An unknown option, a value outside the choices or a missing value ends with status 2, as argparse does it there. Abbreviations, which the real
+ones take, are refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+OPTIONS: dict[str, dict[str, dict[str, Any]]] = json.loads((Path(__file__).parent / "cli_options.json").read_text("utf-8"))
+TYPES = {"int": int, "float": float, "str": str, "enum": str}
+VERSION = "0.20.0"
+
+
+def parser_of(tool: str) -> argparse.ArgumentParser:
+    """The tool's command line."""
+    parser = argparse.ArgumentParser(prog=tool, allow_abbrev=False)
+    for name, row in OPTIONS[tool].items():
+        extra: dict[str, Any] = {"action": "store_true"} if row["type"] == "flag" else {"type": TYPES[row["type"]], "default": row["default"]}
+        if isinstance(row["choices"], list):
+            extra["choices"] = row["choices"]
+        extra |= {key: row[key] for key in ("nargs", "const") if key in row}
+        if row.get("required"):
+            extra["required"] = True
+        parser.add_argument(name, *row.get("aliases", []), **extra)
+    return parser
+
+
+def write_json(path: Path, data: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=2), "utf-8")
+
+
+def checkpoint(folder: Path, config: dict[str, Any], world_size: int = 1, tp_size: int = 1) -> None:
+    """A TensorRT-LLM checkpoint: config.json and the weights of each rank."""
+    mapping = {"world_size": world_size, "tp_size": tp_size, "pp_size": world_size // tp_size}
+    write_json(folder / "config.json", {**config, "mapping": mapping})
+    for rank in range(world_size):
+        (folder / f"rank{rank}.safetensors").write_bytes(b"weights")
+
+
+def convert_whisper(given: argparse.Namespace) -> None:
+    import torch
+
+    path = Path(given.model_dir) / f"{given.model_name}.pt"
+    assert path.exists(), f"Model {path} does not exist."
+    dims = torch.load(path, map_location="cpu", weights_only=True)["dims"]
+    shared = {"dtype": given.dtype, "vocab_size": dims["n_vocab"], "quantization": {"quant_algo": quantised(given)}}
+    languages = dims["n_vocab"] - 51765 - int(dims["n_vocab"] >= 51865)
+    encoder = {"architecture": "WhisperEncoder", "n_mels": dims["n_mels"], "num_languages": languages, "max_position_embeddings": dims["n_audio_ctx"]}
+    decoder = {"architecture": "DecoderModel", "model_type": "whisper", "logits_dtype": given.logits_dtype, "max_position_embeddings": dims["n_text_ctx"]}
+    checkpoint(Path(given.output_dir) / "encoder", {**shared, **encoder, "hidden_size": dims["n_audio_state"]})
+    checkpoint(Path(given.output_dir) / "decoder", {**shared, **decoder, "hidden_size": dims["n_text_state"]})
+
+
+def convert_distil(given: argparse.Namespace) -> None:
+    import torch
+
+    config = json.loads((Path(given.model_name) / "config.json").read_text("utf-8"))
+    dims = {
+        "n_mels": config["num_mel_bins"], "n_vocab": config["vocab_size"], "n_audio_ctx": config["max_source_positions"], "n_audio_state": config["d_model"],
+        "n_audio_head": config["encoder_attention_heads"], "n_audio_layer": config["encoder_layers"], "n_text_ctx": config["max_target_positions"],
+        "n_text_state": config["d_model"], "n_text_head": config["decoder_attention_heads"], "n_text_layer": config["decoder_layers"],
+    }  # fmt: skip
+    Path(given.output_dir).mkdir(parents=True, exist_ok=True)
+    torch.save({"dims": dims, "model_state_dict": {}}, Path(given.output_dir) / f"{given.output_name}.pt")
+
+
+def quantised(given: argparse.Namespace) -> str | None:
+    return {"int8": "W8A16", "int4": "W4A16"}[given.weight_only_precision] if given.use_weight_only else None
+
+
+def convert_text(given: argparse.Namespace) -> None:
+    """enc_dec, opt, llama and gpt: Hugging Face's folder becomes one checkpoint, or one for each half."""
+    source = json.loads((Path(given.model_dir) / "config.json").read_text("utf-8"))
+    text = {**source, **source.get("text_config", {})}
+    width = next(int(text[key]) for key in ("d_model", "n_embd", "hidden_size") if key in text)
+    cache = "INT8" if getattr(given, "int8_kv_cache", False) else "FP8" if getattr(given, "fp8_kv_cache", False) else None
+    config = {
+        "dtype": given.dtype, "vocab_size": text["vocab_size"], "hidden_size": width, "logits_dtype": "float32",
+        "quantization": {"quant_algo": quantised(given), "kv_cache_quant_algo": cache},
+    }  # fmt: skip
+    world = given.tp_size * given.pp_size
+    halves = ("encoder", "decoder") if source.get("is_encoder_decoder") or "eclair_radio" in given else ("",)
+    for half in halves:
+        checkpoint(Path(given.output_dir) / half, config, world, given.tp_size)
+
+
+def build(given: argparse.Namespace) -> None:
+    """trtllm-build: one engine for each rank, and what it was told."""
+    pretrained = json.loads((Path(given.checkpoint_dir) / "config.json").read_text("utf-8"))
+    kept = ("max_batch_size", "max_input_len", "max_seq_len", "max_beam_width", "max_num_tokens", "max_encoder_input_len", "max_prompt_embedding_table_size")
+    told = {name: getattr(given, name) for name in kept}
+    told["max_seq_len"] = told["max_seq_len"] or pretrained.get("max_position_embeddings", told["max_input_len"])
+    told["kv_cache_type"] = (given.kv_cache_type if given.kv_cache_type != "unset (resolves to paged)" else "paged").upper()
+    output = Path(given.output_dir)
+    write_json(output / "config.json", {"version": VERSION, "pretrained_config": pretrained, "build_config": told})
+    for rank in range(pretrained["mapping"]["world_size"]):
+        (output / f"rank{rank}.engine").write_bytes(b"engine")
+    Path(given.output_timing_cache).write_bytes(b"timings")
+
+
+def build_vision(given: argparse.Namespace) -> None:
+    assert (Path(given.model_path) / "config.json").exists()
+    output = Path(given.output_dir)
+    write_json(output / "config.json", {"builder_config": {"precision": "float16", "model_type": given.model_type, "max_batch_size": given.max_batch_size}})
+    (output / "model.engine").write_bytes(b"engine")
+
+
+TOOLS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "trtllm-build": build,
+    "examples/models/core/whisper/convert_checkpoint.py": convert_whisper,
+    "examples/models/core/whisper/distil_whisper/convert_from_distil_whisper.py": convert_distil,
+    "examples/models/core/enc_dec/convert_checkpoint.py": convert_text,
+    "examples/models/contrib/opt/convert_checkpoint.py": convert_text,
+    "examples/models/core/llama/convert_checkpoint.py": convert_text,
+    "examples/models/core/gpt/convert_checkpoint.py": convert_text,
+    "examples/models/core/multimodal/build_multimodal_engine.py": build_vision,
+}
+
+
+def main(tool: str) -> None:
+    """Parse, note the call beside the image, do."""
+    given = parser_of(tool).parse_args()
+    TOOLS[tool](given)
+
+
+if __name__ == "__main__":
+    name, sys.argv[1:] = sys.argv[1], sys.argv[2:]
+    main(name)
