@@ -80,6 +80,7 @@ class Recipe:
     parameters: Mapping[str, Any]
     layout: str
     layouts: Mapping[str, Layout]
+    random: bool
     steps: Steps
     finish: Steps
     capabilities: tuple[str, ...]
@@ -87,7 +88,7 @@ class Recipe:
 
     def files(self, model: Model) -> tuple[str, ...]:
         """Patterns of the files to fetch for a model."""
-        wanted = (model.file,) if model.file else self.layouts[model.layout].files
+        wanted = (model.file,) if model.file else self.layouts.get(model.layout, Layout()).files
         return tuple(f"{model.folder}/{pattern}" if model.folder else pattern for pattern in wanted)
 
 
@@ -141,6 +142,7 @@ def load_recipe(model: Model, target: str, environment: Mapping[str, str] | None
         parameters=parameters,
         layout=section["layout"],
         layouts={name: _layout(row) for name, row in data["layouts"].items()},
+        random=bool(section.get("random")),
         steps=_steps(section["steps"]),
         finish=_steps(section.get("finish", [])),
         capabilities=tuple(section.get("capabilities", ())),

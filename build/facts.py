@@ -52,7 +52,7 @@ def _suppressed(engine: Path) -> list[int]:
 def text(source: Path, engine: Path) -> Facts:
     """Facts of a model that reads ids."""
     config, decoder, encoder = _read(source / "config.json"), _read(engine / "decoder" / "config.json"), _read(engine / "encoder" / "config.json")
-    language = {**config, **config.get("text_config", {})}
+    language = {**_read(source / "generation_config.json"), **config, **config.get("text_config", {})}
     end = _first(language.get("eos_token_id"))
     facts = {
         "positions": decoder["build_config"]["max_seq_len"],

@@ -90,7 +90,7 @@ def pinned(model: Model, lock: Lock) -> str | None:
         return _hash_of({path.name: sha256_of(path) for path in _local_files(ROOT / rest)})
     if kind == "random":
         return f"{rest}, seed {model.seed}"
-    if kind == "https":
+    if kind in ("https", "http"):
         return model.sha256
     entry = lock.get(model.id)
     return entry["revision"] if entry and (entry["source"], entry.get("asked", "main")) == (model.source, _asked(model)) else None
@@ -113,7 +113,7 @@ def fetch(model: Model, patterns: Iterable[str], weights: Path) -> Weights:
             return _from_repository(ROOT / rest)
         case "random":
             return Weights(Path(), f"{rest}, seed {model.seed}", "")
-        case "https":
+        case "https" | "http":  # either way its hash decides
             return _from_https(model, weights)
         case "hf":
             return _from_hub(model, rest, tuple(patterns), weights)

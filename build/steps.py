@@ -77,7 +77,7 @@ def work(model: Model, recipe: Recipe, tools: Sequence[str]) -> Work:
     Raises:
         CatalogError: the model's weights cannot be brought into the layout that the target wants, or a step names what is not defined.
     """
-    way = route(recipe.layouts, model.layout, recipe.layout)
+    way = [recipe.layout] if recipe.random and model.layout == "random" else route(recipe.layouts, model.layout, recipe.layout)
     if way is None:
         raise CatalogError(
             f"{model.id}: weights in the layout {model.layout!r} cannot be built for TARGET={recipe.target}; family {recipe.family} wants {recipe.layout!r}"

@@ -22,7 +22,8 @@ def parser_of(tool: str) -> argparse.ArgumentParser:
     """The tool's command line."""
     parser = argparse.ArgumentParser(prog=tool, allow_abbrev=False)
     for name, row in OPTIONS[tool].items():
-        extra: dict[str, Any] = {"action": "store_true"} if row["type"] == "flag" else {"type": TYPES[row["type"]], "default": row["default"]}
+        default = None if isinstance(row["default"], str) and row["type"] != "str" else row["default"]  # of names that no command line can say
+        extra: dict[str, Any] = {"action": "store_true"} if row["type"] == "flag" else {"type": TYPES[row["type"]], "default": default}
         if isinstance(row["choices"], list):
             extra["choices"] = row["choices"]
         extra |= {key: row[key] for key in ("nargs", "const") if key in row}
@@ -98,7 +99,7 @@ def build(given: argparse.Namespace) -> None:
     kept = ("max_batch_size", "max_input_len", "max_seq_len", "max_beam_width", "max_num_tokens", "max_encoder_input_len", "max_prompt_embedding_table_size")
     told = {name: getattr(given, name) for name in kept}
     told["max_seq_len"] = told["max_seq_len"] or pretrained.get("max_position_embeddings", told["max_input_len"])
-    told["kv_cache_type"] = (given.kv_cache_type if given.kv_cache_type != "unset (resolves to paged)" else "paged").upper()
+    told["kv_cache_type"] = (given.kv_cache_type or "paged").upper()
     output = Path(given.output_dir)
     write_json(output / "config.json", {"version": VERSION, "pretrained_config": pretrained, "build_config": told})
     for rank in range(pretrained["mapping"]["world_size"]):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from build.catalog import ROOT, CatalogError, Model, load_catalog, load_recipe, select
+from build.catalog import FAMILIES, ROOT, CatalogError, Model, load_catalog, load_recipe, select
 from build.repository import MODELS, parse_config, render
 
 CONTRACT: dict[str, Any] = json.loads((Path(__file__).parent.parent / "contract" / "model_io.json").read_text("utf-8"))
@@ -49,7 +49,12 @@ def test_tensors_are_upstreams(folder: str) -> None:
         assert kind == "outputs" or all(ours[name].optional for name in added)
 
 
-@pytest.mark.parametrize("model", list(load_catalog().values()), ids=lambda model: model.id)
+def on_a_cpu() -> list[Model]:
+    """Models of families that OpenVINO engines are made for."""
+    return [model for model in load_catalog().values() if "[openvino]" in (FAMILIES / f"{model.family}.toml").read_text("utf-8")]
+
+
+@pytest.mark.parametrize("model", on_a_cpu(), ids=lambda model: model.id)
 def test_rendered_repositories(model: Model, tmp_path: Path) -> None:
     """Each bundle's models carry their names, transaction policy and batch size, and one Python file each."""
     recipe = load_recipe(model, "openvino")

@@ -1,0 +1,433 @@
+"""Engines for NVIDIA GPUs, as far as they can be held to data: command lines, configurations, manifests, refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from build.bundle import BuildError, Places, build, plan_job, read_manifest
+from build.catalog import CatalogError, Model, load_catalog, load_recipe
+from build.check import Unfit, check, misfits
+from build.engine_config import EMPTY, FILLED, FILLED_WITH_ENCODER, LEFT, Engines, TemplateError, cuda_pool_bytes, fill, findings, with_share
+from build.plan import IN_DOCKER, gpus_of, kv_shares, make_plan
+from build.repository import parse_config
+from build.steps import work
+from build.toolchain import SCRIPTS, Image, ToolchainError
+from scripts.guard import Refused, budgeted, check_bundle
+from tests.contract.image import H100, environment, make_image
+from tests.contract.template import ENGINE, template
+from tests.contract.tools import OPTIONS, parser_of
+from tests.contract.weights import published
+
+CATALOG = load_catalog()
+WANTED = [model for model in CATALOG.values() if not model.source.startswith("random:")]
+SMALLEST = {"whisper": "mini-whisper", "blip2": "blip2-opt-2.7b", "llava": "llava-1.5-7b"}
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Image:
+    """A stand-in of NVIDIA's image with four GPUs, in sight."""
+    root = make_image(tmp_path / "image")
+    for name, value in environment(root).items():
+        monkeypatch.setenv(name, value)
+    return Image(root)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path / "weights", tmp_path / "engines")
+
+
+def make(model: Model, places: Places, monkeypatch: pytest.MonkeyPatch, **knobs: str) -> Any:
+    """Build from small weights; the manifest."""
+    with published(model) as (there, url):
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        built = build(there, "trtllm", places, note=lambda _: None, environment=knobs)
+        again = build(there, "trtllm", places, note=lambda _: None, environment=knobs)
+    assert again.unchanged
+    assert not built.unchanged
+    return read_manifest(places.bundle(model.id, "trtllm"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    """A bundle of the smallest model of each kind, to look at and to copy."""
+    home = tmp_path_factory.mktemp("finished")
+    places = Places(home / "weights", home / "engines")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(make_image(home / "image")).items():
+            patch.setenv(name, value)
+        for model_id in ("mini-whisper", "llava-1.5-7b"):
+            make(CATALOG[model_id], places, patch)
+        yield places
+
+
+@pytest.mark.parametrize("model", WANTED, ids=lambda model: model.id)
+def test_every_model_builds(model: Model, image: Image, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command line is taken, the manifest says from what and with what, a second run does nothing, and only wanted files came."""
+    manifest = make(model, places, monkeypatch)
+    engine = manifest["engine"]
+    assert engine["toolchain"] == "contract"
+    assert engine["versions"]["tensorrt_llm"] == "0.20.0"
+    assert engine["gpu"] == {"name": H100[0], "compute_capability": H100[1]}
+    assert engine["weights"]
+    assert len(manifest["content"]) == 64
+    assert manifest["probe"]["model"]
+    bundle = places.bundle(model.id, "trtllm")
+    config = parse_config(bundle / "repository/tensorrt_llm_stream/config.pbtxt")
+    assert findings(config, Engines.of(load_recipe(model, "trtllm"), bundle / "engine")) == []
+    facts = json.loads((bundle / "engine/engine.json").read_text())
+    assert facts["positions"] > 0
+    assert facts["end_id"] > 0
+    assert (bundle / "engine/tokenizer.json").is_file()
+    assert not [path for path in places.weights.rglob("*") if path.name in ("README.md", "flax_model.msgpack", "other.pt")]
+
+
+def test_a_knob_rebuilds_only_what_depends_on_it(image: Image, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More beams: the decoder. Other weights' precision: everything from the conversion on. Triton's batch: no engine at all."""
+    model, bundle, parts = CATALOG["mini-whisper"], places.bundle("mini-whisper", "trtllm"), ("encoder", "decoder")
+
+    def inodes() -> dict[str, int]:
+        engines = {part: (bundle / "engine" / part / "rank0.engine").stat().st_ino for part in parts}
+        return engines | {"weights": (places.weights / "mini-whisper.checkpoint/.key").stat().st_ino}
+
+    make(model, places, monkeypatch)
+    first = inodes()
+    make(model, places, monkeypatch, MAX_BEAM_WIDTH="2")
+    beams = inodes()
+    assert {name for name in first if first[name] != beams[name]} == {"decoder"}
+    make(model, places, monkeypatch, MAX_BEAM_WIDTH="2", MAX_BATCH_SIZE="4")
+    assert inodes() == beams
+    make(model, places, monkeypatch, MAX_BEAM_WIDTH="2", WEIGHT_ONLY="int8")
+    assert {name for name, inode in inodes().items() if inode != beams[name]} == {"encoder", "decoder", "weights"}
+    assert json.loads((bundle / "engine/decoder/config.json").read_text())["pretrained_config"]["quantization"]["quant_algo"] == "W8A16"
+
+
+@pytest.mark.parametrize("family", sorted(SMALLEST))
+@pytest.mark.parametrize("tp_size", [1, 2])
+def test_rendered_configurations(family: str, tp_size: int, image: Image, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the official schema, without a placeholder, by the backend's rules, for one GPU and for two."""
+    model = CATALOG[SMALLEST[family]]
+    if tp_size not in tp_sizes(model):
+        with pytest.raises(CatalogError, match="TP_SIZE=2 cannot be built"):
+            load_recipe(model, "trtllm", {"TP_SIZE": "2"})
+        return
+    manifest = make(model, places, monkeypatch, TP_SIZE=str(tp_size))
+    bundle = places.bundle(model.id, "trtllm")
+    text = (bundle / "repository/tensorrt_llm_stream/config.pbtxt").read_text()
+    config = text_format.Parse(text, ModelConfig())
+    engines = Engines.of(load_recipe(model, "trtllm", {"TP_SIZE": str(tp_size)}), bundle / "engine")
+    assert "${" not in text
+    assert findings(config, engines) == []
+    assert manifest["serving"]["world_size"] == tp_size
+    assert len(list((bundle / "engine/decoder").glob("rank*.engine"))) == tp_size
+    assert ("cross_kv_cache_fraction" in config.parameters) is (engines.kind == "encoder-decoder")
+    assert all(key in config.parameters for key in EMPTY)
+
+
+def tp_sizes(model: Model) -> list[int]:
+    """What the family takes."""
+    taken = []
+    for size in (1, 2):
+        try:
+            load_recipe(model, "trtllm", {"TP_SIZE": str(size)})
+        except CatalogError:
+            continue
+        taken.append(size)
+    return taken
+
+
+Mutation = Callable[[Any, Path], None]
+
+
+def parameter(key: str, value: str) -> Mutation:
+    def change(config: Any, _: Path) -> None:
+        config.parameters[key].string_value = value
+
+    return change
+
+
+def without(key: str) -> Mutation:
+    def change(config: Any, _: Path) -> None:
+        del config.parameters[key]
+
+    return change
+
+
+def field(name: str, value: Any) -> Mutation:
+    def change(config: Any, _: Path) -> None:
+        setattr(config, name, value)
+
+    return change
+
+
+def limit(engine: str, name: str, value: int) -> Mutation:
+    def change(_: Any, folder: Path) -> None:
+        path = folder / engine / "config.json"
+        data = json.loads(path.read_text())
+        data["build_config"][name] = value
+        path.write_text(json.dumps(data))
+
+    return change
+
+
+def drop_rank(_: Any, folder: Path) -> None:
+    (folder / "decoder/rank0.engine").unlink()
+
+
+MUTATIONS: list[tuple[str, Mutation, str]] = [
+    *(("mini-whisper", without(key), f"parameter {key} is missing.* add it, empty") for key in EMPTY),
+    ("mini-whisper", without("gpt_model_type"), "gpt_model_type is ''; it must be one of"),
+    ("mini-whisper", parameter("gpt_model_type", "${batching_strategy}"), "a placeholder is left.*pinned image"),
+    (
+        "mini-whisper",
+        parameter("encoder_model_path", "/nowhere/encodr"),
+        "no engine lies, and the backend would go on without; set it to the bundle's engine/encoder",
+    ),
+    ("mini-whisper", parameter("gpt_model_path", ""), "gpt_model_path is ''.*engine/decoder"),
+    ("mini-whisper", without("cross_kv_cache_fraction"), "an encoder-decoder needs one between 0 and 1, such as 0.5"),
+    ("mini-whisper", parameter("enable_kv_cache_reuse", "true"), "set it to false"),
+    ("mini-whisper", parameter("enable_chunked_context", "no"), "write true or false"),
+    ("mini-whisper", parameter("kv_cache_free_gpu_mem_fraction", "1.5"), "give a share between 0 and 1"),
+    ("mini-whisper", parameter("max_beam_width", "9"), "raise MAX_BEAM_WIDTH"),
+    ("mini-whisper", field("max_batch_size", 65), "lower MAX_BATCH_SIZE or raise ENGINE_BATCH_SIZE"),
+    ("mini-whisper", field("name", "tensorrt_llm"), "it must be 'tensorrt_llm_stream'"),
+    ("mini-whisper", limit("decoder", "max_encoder_input_len", 1500), "build both with the same max_input_len"),
+    ("mini-whisper", drop_rank, "lacks rank0.engine.*same TP_SIZE"),
+    ("llava-1.5-7b", parameter("cross_kv_cache_fraction", "0.5"), "which the backend refuses; remove it"),
+    ("llava-1.5-7b", parameter("encoder_model_path", "/somewhere"), "is set for a multimodal model; remove it"),
+    ("llava-1.5-7b", limit("decoder", "max_prompt_embedding_table_size", 576), "batch × features of a picture, 8 × 576; build the bundle again"),
+]
+
+
+@pytest.mark.parametrize(("model_id", "mutation", "sentence"), MUTATIONS, ids=[f"{row[0]}-{i}" for i, row in enumerate(MUTATIONS)])
+def test_mutations_are_refused(model_id: str, mutation: Mutation, sentence: str, finished: Places, tmp_path: Path) -> None:
+    """Each fault that the backend would hide, or answer in riddles, is one sentence with the remedy."""
+    bundle, engine = finished.bundle(model_id, "trtllm"), tmp_path / "engine"
+    shutil.copytree(bundle / "engine", engine)
+    text = (bundle / "repository/tensorrt_llm_stream/config.pbtxt").read_text().replace(f"{bundle}/engine", str(engine))
+    config, engines = text_format.Parse(text, ModelConfig()), Engines.of(load_recipe(CATALOG[model_id], "trtllm"), engine)
+    assert findings(config, engines) == []
+    mutation(config, engine)
+    found = findings(config, engines)
+    assert any(re.search(sentence, finding) for finding in found), found
+
+
+def test_every_placeholder_is_accounted_for(image: Image) -> None:
+    """The contract's list: each is filled, kept empty, or left out with a reason, in one table only; others end the build."""
+    tables = [*FILLED, *FILLED_WITH_ENCODER, *EMPTY, *LEFT]
+    assert len(tables) == len(set(tables))
+    assert set(ENGINE["template_parameters"]) <= set(tables)
+    assert all(LEFT.values())
+    recipe = load_recipe(CATALOG["mini-whisper"], "trtllm")
+    with pytest.raises(TemplateError, match="unknown new_one"):
+        fill(template() + 'parameters: { key: "n" value: { string_value: "${new_one}" } }', recipe, Path("/e"))
+    with pytest.raises(TemplateError, match="missing cross_kv_cache_fraction"):
+        fill(template().replace("${cross_kv_cache_fraction}", "x"), recipe, Path("/e"))
+
+
+REFUSED = [
+    ("mini-whisper", {"TP_SIZE": "2"}, "TP_SIZE=2 cannot be built for TARGET=trtllm; family whisper takes: 1"),
+    ("mini-whisper", {"PRECISION": "bfloat16"}, "family whisper takes: float16"),
+    ("mini-whisper", {"KV_CACHE": "fp8"}, "family whisper takes: none"),
+    ("mini-whisper", {"WEIGHT_ONLY": "int2"}, "family whisper takes: none, int8, int4"),
+    ("mini-whisper", {"MAX_BEAM_WIDTH": "many"}, "MAX_BEAM_WIDTH=many is no int; write for example MAX_BEAM_WIDTH=1"),
+    ("blip2-opt-2.7b", {"PP_SIZE": "2"}, "family blip2 takes: 1"),
+    ("random-base", {}, "weights in the layout 'random' cannot be built for TARGET=trtllm"),
+    ("llava-1.5-7b", {"TP_SIZE": "4", "PP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 8, this machine shows 4 GPU"),
+]
+
+
+@pytest.mark.parametrize(("model_id", "knobs", "sentence"), REFUSED, ids=[f"{row[0]}-{'-'.join(row[1])}" for row in REFUSED])
+def test_the_impossible_is_refused_first(model_id: str, knobs: dict[str, str], sentence: str, image: Image, places: Places) -> None:
+    """Before anything is downloaded or written."""
+    with pytest.raises(CatalogError, match=re.escape(sentence)):
+        build(CATALOG[model_id], "trtllm", places, note=lambda _: None, environment=knobs)
+    assert not places.weights.exists()
+    assert not places.engines.exists()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "knobs", "sentence"),
+    [
+        (("Tesla T4", "7.5", 15360), {"KV_CACHE": "fp8"}, "KV_CACHE=fp8 needs compute capability 8.9, Tesla T4 has compute capability 7.5"),
+        (H100, {"TP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 2, this machine shows 1 GPU"),
+    ],
+)
+def test_what_this_gpu_cannot_do(gpu: tuple[str, str, int], knobs: dict[str, str], sentence: str, image: Image, places: Places) -> None:
+    """The card decides as well."""
+    (image.root / "etc/gpus.json").write_text(json.dumps([gpu]))
+    with pytest.raises(CatalogError, match=re.escape(sentence)):
+        build(CATALOG["llava-1.5-7b"], "trtllm", places, note=lambda _: None, environment=knobs)
+
+
+def test_a_knob_of_another_target_is_refused() -> None:
+    """Silence would be a wrong engine."""
+    with pytest.raises(CatalogError, match="TP_SIZE=2 means nothing to family whisper with TARGET=openvino; unset TP_SIZE"):
+        load_recipe(CATALOG["mini-whisper"], "openvino", {"TP_SIZE": "2"})
+    load_recipe(CATALOG["mini-whisper"], "openvino", {"TP_SIZE": "1", "WEIGHT_ONLY": "none", "PRECISION": ""})
+
+
+@pytest.mark.parametrize("model", WANTED, ids=lambda model: model.id)
+def test_options_exist_in_the_contract(model: Model, image: Image) -> None:
+    """Every option that a model's steps use stands in the contract's list, and takes the value it is given."""
+    job = plan_job(model, "trtllm", Places(Path("/w"), Path("/e")))
+    check(job.recipe, job.work, image)
+    for command in job.work.all():
+        tool = next((name for name in OPTIONS if command.argv[1].startswith("{") and str(image.tools()[command.argv[1][1:-1]]).endswith(name)), None)
+        if command.argv[0] == "{trtllm_build}":
+            parser_of("trtllm-build").parse_args(command.argv[1:])
+        elif tool:
+            parser_of(tool).parse_args(command.argv[2:])
+
+
+def job_of(model_id: str) -> Any:
+    return plan_job(CATALOG[model_id], "trtllm", Places(Path("/w"), Path("/e")))
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("version", "tensorrt_llm is 1.1.0, Conch is written for 0.20.0; use the image of docker/server.Dockerfile"),
+        ("script", r"convert_checkpoint.py does not run; it was looked for in: .*models/core/whisper/.*, .*app/examples/whisper/"),
+        ("option", "trtllm-build: it has no option --max_encoder_input_len; use the image"),
+        ("choice", r"--moe_plugin disable is none of its choices auto; use the image"),
+        ("template", "is not at .*config.pbtxt; use the image"),
+        ("placeholder", "has a placeholder brand_new that Conch does not know"),
+        ("gpus", "nvidia-smi shows no GPU; start the container with GPUs"),
+        ("memory", "Tiny has 100 MiB, building wants about 1024; use a larger GPU, WEIGHT_ONLY=int8, or TP_SIZE=2"),
+    ],
+)
+def test_check_names_what_does_not_fit(fault: str, sentence: str, image: Image) -> None:
+    """One sentence for each finding, and nothing is built."""
+    job, build_tool = job_of("mini-whisper"), image.root / "usr/local/bin/trtllm-build"
+    if fault == "version":
+        (image.root / "site/tensorrt_llm-0.20.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: 1.1.0\n")
+    elif fault == "script":
+        shutil.rmtree(image.root / "app/examples/models/core/whisper")
+    elif fault in ("option", "choice"):
+        old, new = (
+            ("--max_encoder_input_len", "--other") if fault == "option" else ("--moe_plugin {auto,float16,float32,bfloat16,int32,disable}", "--moe_plugin {auto}")
+        )
+        text = parser_of("trtllm-build").format_help()
+        usage = re.sub(r"\s+", " ", text).replace(old, new)
+        build_tool.write_text(f"#!/bin/sh\ncat <<'END'\n{usage}\nEND\n")
+    elif fault == "template":
+        image.template.unlink()
+    elif fault == "placeholder":
+        image.template.write_text(image.template.read_text() + 'parameters: { key: "b" value: { string_value: "${brand_new}" } }\n')
+    else:
+        (image.root / "etc/gpus.json").write_text(json.dumps([("Tiny", "9.0", 100)] if fault == "memory" else []))
+    with pytest.raises(Unfit) as unfit:
+        check(job.recipe, job.work, image)
+    assert re.search(sentence, str(unfit.value)), unfit.value
+
+
+def test_the_older_layout_of_examples_is_found(image: Image) -> None:
+    """TensorRT-LLM moved its examples in 0.20.0."""
+    examples = image.root / "app/examples"
+    (examples / "whisper").mkdir()
+    shutil.move(examples / "models/core/whisper/convert_checkpoint.py", examples / "whisper/convert_checkpoint.py")
+    assert image.tools()["whisper_converter"].endswith("app/examples/whisper/convert_checkpoint.py")
+
+
+def test_no_tensorrt_llm_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: Places) -> None:
+    """On a machine without the image nothing is fetched."""
+    monkeypatch.setenv("CONCH_IMAGE_ROOT", str(tmp_path / "nothing"))
+    with pytest.raises(ToolchainError, match="run this in Conch's trtllm image, or use TARGET=openvino"):
+        build(CATALOG["mini-whisper"], "trtllm", places, note=lambda _: None)
+    assert not places.weights.exists()
+
+
+def test_values_are_compared_as_argparse_reads_them() -> None:
+    """Options by whole names, values with = as well."""
+    text = "usage: x [--alpha {a,b}] [--beta BETA] [--gamma [{c,d}]]"
+    assert misfits(["--alpha", "a", "--beta", "9", "--gamma", "d"], text) == []
+    assert misfits(["--alpha=c", "--bet", "1", "--gamma", "e"], text) == [
+        "--alpha c is none of its choices a, b",
+        "it has no option --bet",
+        "--gamma e is none of its choices c, d",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("etc/gpus.json", json.dumps([("NVIDIA A10", "8.6", 23028)])), f"made with GPU name {H100[0]}, this server has NVIDIA A10"),
+        (("etc/conch-toolchain", "tensorrt_llm"), "made by the toolchain contract, this server has tensorrt_llm"),
+        (
+            ("site/tensorrt_llm-0.20.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: 0.19.0\n"),
+            "made with tensorrt_llm 0.20.0, this server has 0.19.0",
+        ),
+    ],
+    ids=["gpu", "toolchain", "version"],
+)
+def test_a_foreign_bundle_is_refused(change: tuple[str, str], sentence: str, image: Image, finished: Places) -> None:
+    """Another GPU, another toolchain, another release: the sentence ends with the command that rebuilds the bundle."""
+    bundle = finished.bundle("mini-whisper", "trtllm")
+    assert check_bundle(bundle, "mini-whisper", "0,1")["serving"]["world_size"] == 1
+    (image.root / change[0]).write_text(change[1])
+    with pytest.raises(Refused, match=re.escape(sentence) + ".*rebuild it with: make engines MODEL_ID=mini-whisper TARGET=trtllm"):
+        check_bundle(bundle, "mini-whisper", "0")
+
+
+def test_too_few_gpus_for_a_bundle(image: Image, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle for a pair does not start on one."""
+    make(CATALOG["llava-1.5-7b"], places, monkeypatch, TP_SIZE="2")
+    bundle = places.bundle("llava-1.5-7b", "trtllm")
+    check_bundle(bundle, "llava-1.5-7b", "2,3")
+    with pytest.raises(Refused, match="spans 2 GPUs, this instance has 2; give it more with TRITON_i_GPUS, or rebuild it .* TP_SIZE=1"):
+        check_bundle(bundle, "llava-1.5-7b", "2")
+
+
+def test_pictures_get_memory_between_models(finished: Places) -> None:
+    """Twice the prompt tables of a full batch: for LLaVA 8 × 576 × 4096 × 2 bytes, 36 MiB."""
+    manifest = read_manifest(finished.bundle("llava-1.5-7b", "trtllm"))
+    assert manifest
+    assert manifest["serving"]["cuda_pool_bytes"] == 2 * 8 * 576 * 4096 * 2
+    whisper = Engines(Path("/nowhere"), "encoder-decoder", 1, 0)
+    assert cuda_pool_bytes(whisper) == 0
+
+
+def test_a_shared_gpu_is_budgeted(finished: Places, tmp_path: Path) -> None:
+    """Instances on one GPU take equal parts of the cache's budget, in a view of the bundle's repository; alone they take all of it."""
+    assert gpus_of("trtllm", 3, {"TRITON_0_GPUS": "0,1"}) == ["0,1", "1", "2"]
+    assert gpus_of("openvino", 2, {"TRITON_0_GPUS": "0"}) == ["", ""]
+    assert kv_shares(["0,1", "1", "2"]) == [0.5, 0.5, 1.0]
+    assert kv_shares(["", ""]) == [1.0, 1.0]
+    plan = make_plan([CATALOG["mini-whisper"]], 2, [Path("/x")], [0, 1], IN_DOCKER, ["0", "0"])
+    assert [(instance.gpus, instance.kv_share) for instance in plan.instances] == [("0", 0.5), ("0", 0.5)]
+    repository = finished.bundle("mini-whisper", "trtllm") / "repository"
+    view = budgeted(repository, tmp_path / "view", 0.5)
+    config = parse_config(view / "tensorrt_llm_stream/config.pbtxt")
+    assert config.parameters["kv_cache_free_gpu_mem_fraction"].string_value == "0.25"
+    assert (view / "whisper_bls/1/model.py").resolve() == (repository / "whisper_bls/1/model.py").resolve()
+    assert with_share(config, 0.5).parameters["kv_cache_free_gpu_mem_fraction"].string_value == "0.125"
+
+
+def test_a_failing_tool_leaves_nothing(image: Image, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence has the tool's last words and the log; no bundle and no half-made layout is left."""
+    build_tool = image.root / "usr/local/bin/trtllm-build"
+    told = parser_of("trtllm-build").format_help()
+    build_tool.write_text(f"#!/bin/sh\ncase $1 in --help) cat <<'END'\n{told}\nEND\nexit 0;; esac\necho out of memory\nexit 3\n")
+    with pytest.raises(BuildError, match="ended with 3: out of memory"):
+        make(CATALOG["mini-whisper"], places, monkeypatch)
+    assert not places.bundle("mini-whisper", "trtllm").exists()
+    assert sorted(path.name for path in places.weights.iterdir()) == ["mini-whisper.checkpoint", "mini-whisper.openai"]
+
+
+def test_commands_name_only_what_is_defined() -> None:
+    """A step that names an unknown value is a fault of the family file, said as such."""
+    recipe = load_recipe(CATALOG["mini-whisper"], "trtllm")
+    broken = replace(recipe, steps=(("{trtllm_build}", "--max_batch_size", "{nonsense}"),))
+    with pytest.raises(CatalogError, match="names {nonsense}, which is neither a parameter nor derived"):
+        work(CATALOG["mini-whisper"], broken, [*SCRIPTS, "python", "trtllm_build"])
