@@ -42,7 +42,7 @@ class Layout:
 
     model_id: str
     target: str
-    instances: int
+    instances: int  # 0: two, or one for each model if there are more
     port: int
     kserve_http: int
     kserve_grpc: int
@@ -61,7 +61,7 @@ class Layout:
         return cls(
             model_id=get("MODEL_ID") or "",
             target=get("TARGET") or "openvino",
-            instances=int(get("INSTANCES") or 2),
+            instances=int(get("INSTANCES") or 0),
             port=port,
             kserve_http=int(get("KSERVE_HTTP_PORT") or base),
             kserve_grpc=int(get("KSERVE_GRPC_PORT") or base + 1),
@@ -83,7 +83,7 @@ class Layout:
         bundles = [self.engines / model.id / self.target for model in models]
         for model, bundle in zip(models, bundles, strict=True):
             check_bundle(bundle, model.id)
-        return make_plan(models, self.instances, bundles, sorted(os.sched_getaffinity(0)), self.triton)
+        return make_plan(models, self.instances or max(2, len(models)), bundles, sorted(os.sched_getaffinity(0)), self.triton)
 
     def check_ports(self, plan: Plan) -> None:
         """Every port is free.
