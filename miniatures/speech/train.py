@@ -213,7 +213,7 @@ def train(corpus: Corpus, seed: int, steps: int, device: str, workers: int, outp
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=10_500)
+    parser.add_argument("--steps", type=int, default=11_000)
     parser.add_argument("--utterances", type=int, default=90_000)
     parser.add_argument("--corpus", type=Path, default=Path("corpus.npz"), help="made if missing; it depends on its own fixed seed")
     parser.add_argument("--output", type=Path, default=Path("miniatures/whisper"))
