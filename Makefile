@@ -87,9 +87,10 @@ unbundle: ## load BUNDLE and start the stack from it
 bench: setup $(BUILD)/.tests ## measure against faster-whisper and transformers; writes docs/benchmarks
 	$(BUILD)/bin/python -m scripts.bench
 
-evaluate: $(BUILD)/.tests ## the miniature Whisper's held-out figures
+evaluate: $(BUILD)/.tests ## the miniatures' held-out figures
 	@scripts/install_test_tools
 	$(BUILD)/bin/python -m miniatures.speech.evaluate
+	for model in t5 bart gpt2; do $(BUILD)/bin/python -m miniatures.text.evaluate $$model || exit 1; done
 
 clean: ## remove environments, engines, logs
 	rm -rf .venv .conch engines weights

@@ -26,7 +26,7 @@ def derived(model: Model, parameters: Mapping[str, Any]) -> dict[str, Value]:
         "weight_only_flags": () if precision == "none" else ("--use_weight_only", "--weight_only_precision", precision),
         "kv_cache_flags": () if cache == "none" else (f"--{cache}_kv_cache",),
         "encoder_tokens": str(int(get("encoder_batch_size", 0)) * int(get("max_input_len", 0))),
-        "decoder_tokens": str(batch * max(int(get("max_prompt_len", 0)), int(get("max_beam_width", 1)))),
+        "decoder_tokens": str(max(1024, batch * max(int(get("max_prompt_len", 0)), int(get("max_beam_width", 1))))),
         "max_multimodal_len": str(batch * int(get("visual_features", 0))),
     }
 
@@ -55,7 +55,7 @@ def _impossible(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[b
     return [
         (ranks > max(len(found), 1), f"TP_SIZE × PP_SIZE is {ranks}, this machine shows {len(found)} GPU(s); set TP_SIZE={max(len(found), 1)} PP_SIZE=1"),
         (get("weight_only", "none") != "none" and not half, f"WEIGHT_ONLY={get('weight_only')} needs PRECISION=float16 or bfloat16"),
-        (get("precision") == "bfloat16" and capability < (8, 0), f"PRECISION=bfloat16 needs compute capability 8.0, {card}; use PRECISION=float16"),
+        (get("precision") == "bfloat16" and capability < (8, 0), f"PRECISION=bfloat16 needs compute capability 8.0, {card}; use float16 or float32"),
         (
             get("max_num_tokens", 1 << 30) < get("max_input_len", 0),
             f"max_num_tokens={get('max_num_tokens')} is less than one input of {get('max_input_len')}; raise it",

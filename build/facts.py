@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 Facts = dict[str, Any]
+PLACES = {"bart": "max_position_embeddings", "gpt2": "n_positions"}  # families whose positions are learnt, so that the weights have a limit of their own
 VOCABULARY = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -54,14 +55,15 @@ def text(source: Path, engine: Path) -> Facts:
     config, decoder, encoder = _read(source / "config.json"), _read(engine / "decoder" / "config.json"), _read(engine / "encoder" / "config.json")
     language = {**_read(source / "generation_config.json"), **config, **config.get("text_config", {})}
     end = _first(language.get("eos_token_id"))
+    limit = int(config.get(PLACES.get(str(config.get("model_type")), ""), 1 << 30))
     facts = {
-        "positions": decoder["build_config"]["max_seq_len"],
+        "positions": min(decoder["build_config"]["max_seq_len"], limit),
         "vocabulary": decoder["pretrained_config"]["vocab_size"],
         "end_id": end,
         "pad_id": end if language.get("pad_token_id") is None else language["pad_token_id"],
     }
     if encoder:
-        facts |= {"memory": encoder["build_config"]["max_input_len"], "decoder_start": _decoder_start(source, config)}
+        facts |= {"memory": min(encoder["build_config"]["max_input_len"], limit), "decoder_start": _decoder_start(source, config)}
     return facts
 
 
@@ -85,8 +87,7 @@ def write(family: str, source: Path, engine: Path) -> None:
     for name in VOCABULARY:
         if (source / name).is_file():
             shutil.copy(source / name, engine / name)
-    # `deltas`: while streaming, TensorRT-LLM sends new tokens only (executor, Result::outputTokenIds).
-    facts = {"family": family, **FAMILIES[family](source, engine), "aligns": False, "deltas": True}
+    facts = {"family": family, **FAMILIES[family](source, engine), "aligns": False}
     (engine / "engine.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
 
 

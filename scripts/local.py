@@ -42,7 +42,7 @@ class Layout:
 
     model_id: str
     target: str
-    instances: int
+    instances: int  # 0: two, or one for each model if there are more
     port: int
     kserve_http: int
     kserve_grpc: int
@@ -61,7 +61,7 @@ class Layout:
         return cls(
             model_id=get("MODEL_ID") or "",
             target=get("TARGET") or "openvino",
-            instances=int(get("INSTANCES") or 2),
+            instances=int(get("INSTANCES") or 0),
             port=port,
             kserve_http=int(get("KSERVE_HTTP_PORT") or base),
             kserve_grpc=int(get("KSERVE_GRPC_PORT") or base + 1),
@@ -81,8 +81,8 @@ class Layout:
         """The instances, on the CPUs this process may use."""
         models = select(load_catalog(), self.model_id)
         bundles = [self.engines / model.id / self.target for model in models]
-        gpus = gpus_of(self.target, self.instances, os.environ)
-        plan = make_plan(models, self.instances, bundles, sorted(os.sched_getaffinity(0)), self.triton, gpus)
+        count = self.instances or max(2, len(models))
+        plan = make_plan(models, count, bundles, sorted(os.sched_getaffinity(0)), self.triton, gpus_of(self.target, count, os.environ))
         for instance in plan.instances:
             check_bundle(Path(instance.bundle), instance.model_id, instance.gpus)
         return plan

@@ -6,8 +6,8 @@ sequence per call, every array with a leading 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .errors import BadRequest
 from .graphs import Facts
-from .sampling import Hypothesis, Sampling
+from .sampling import Hypothesis, Sampling, begun
 from .scheduler import Job, Listener
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -37,7 +37,7 @@ COLDEST = 1e-3  # below it, dividing logits overflows float32; the likeliest tok
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which optional outputs a request asks for."""
+    """Which optional outputs a request asks for. `read`: the ids that were read, of the encoder where there is one."""
 
     log_probs: bool = False
     logits: bool = False
@@ -45,6 +45,7 @@ class Wanted:
     input_tokens: bool = False
     output_tokens: bool = False
     prompt: tuple[int, ...] = ()
+    read: int = 0
     exclude_prompt: bool = True
 
 
@@ -178,8 +179,9 @@ def stops(inputs: Arrays, request_id: str) -> bool:
     return True
 
 
-def parse(inputs: Arrays, listener: Listener, facts: Facts, request_id: str = "") -> tuple[Job, Wanted]:
-    """A job out of one request's arrays (each with a leading dimension of 1).
+def parse(inputs: Arrays, listener: Listener, facts: Facts, request_id: str = "", *, exclude_prompt: bool = False) -> tuple[Job, Wanted]:
+    """A job out of one request's arrays (each with a leading dimension of 1). `exclude_prompt`: where a request does not say whether a decoder
+    alone is to repeat its prompt.
 
     Raises:
         BadRequest: an input is missing, malformed or not supported.
@@ -201,17 +203,21 @@ def parse(inputs: Arrays, listener: Listener, facts: Facts, request_id: str = ""
         _scalar(inputs, "return_num_input_tokens", False),
         _scalar(inputs, "return_num_output_tokens", False),
         prompt,
-        encoder or _scalar(inputs, "exclude_input_in_output", False),
+        len(prompt) if source is None or facts.mels else len(source),
+        encoder or _scalar(inputs, "exclude_input_in_output", exclude_prompt),
     )
     streaming, align = _scalar(inputs, "streaming", False), _scalar(inputs, "return_cross_attention", False)
     return Job(prompt, sampling, listener, source, streaming, request_id, align), wanted
 
 
-def outputs(beams: list[Hypothesis], wanted: Wanted) -> dict[str, NDArray[Any]]:
-    """Arrays of one response: output_ids int32 [1, beams, longest], sequence_length int32 [1, beams], and what was asked for."""
+def outputs(beams: Sequence[Hypothesis], wanted: Wanted, first: int = 0) -> dict[str, NDArray[Any]]:
+    """Arrays of one response: output_ids int32 [1, beams, longest], sequence_length int32 [1, beams], and what was asked for.
+
+    With `first`, only tokens from there on; num_output_tokens counts all.
+    """
     beams = beams[: wanted.sequences]
     prompt = () if wanted.exclude_prompt else wanted.prompt
-    rows = [(*prompt, *beam.ids) for beam in beams]
+    rows = [(*prompt, *beam.ids[first:]) for beam in beams]
     longest = max([len(row) for row in rows] + [1])
     arrays: dict[str, NDArray[Any]] = {
         "output_ids": np.array([[*row, *[0] * (longest - len(row))] for row in rows], np.int32)[None],
@@ -219,14 +225,52 @@ def outputs(beams: list[Hypothesis], wanted: Wanted) -> dict[str, NDArray[Any]]:
     }
     if wanted.log_probs:
         arrays["cum_log_probs"] = np.array([[beam.cum_log_prob for beam in beams]], np.float32)
-        padded = [[*beam.log_probs, *[0.0] * (longest - len(beam.log_probs))] for beam in beams]
-        arrays["output_log_probs"] = np.array(padded, np.float32)[None]
+        chosen = [[*[0.0] * len(prompt), *beam.log_probs[first:]] for beam in beams]
+        arrays["output_log_probs"] = np.array([[*row, *[0.0] * (longest - len(row))] for row in chosen], np.float32)[None]
     if wanted.logits:
-        count = max(len(beam.logits) for beam in beams)
-        blank = [np.zeros_like(beams[0].logits[0])] if beams[0].logits else []
-        arrays["generation_logits"] = np.array([[*beam.logits, *blank * (count - len(beam.logits))] for beam in beams], np.float32)[None]
+        arrays["generation_logits"] = _logits([beam.logits[first:] for beam in beams])
     if wanted.input_tokens:
-        arrays["num_input_tokens"] = np.array([[len(wanted.prompt)]], np.int32)
+        arrays["num_input_tokens"] = np.array([[wanted.read]], np.int32)
     if wanted.output_tokens:
         arrays["num_output_tokens"] = np.array([[sum(len(beam.ids) for beam in beams)]], np.int32)
     return arrays
+
+
+def _logits(rows: Sequence[Sequence[NDArray[np.float32]]]) -> NDArray[np.float32]:
+    """Float32 [1, beams, longest, vocabulary], shorter ones filled up with 0."""
+    count = max(len(row) for row in rows)
+    blank = next((np.zeros_like(row[0]) for row in rows if row), np.zeros(0, np.float32))
+    return np.array([[*row, *[blank] * (count - len(row))] for row in rows], np.float32)[None]
+
+
+@dataclass
+class Answers:
+    """The responses to one request, in turn.
+
+    A stream of one sequence carries what is new in each, a stream of beams all so far (TensorRT-LLM's executor, `returnAllGeneratedTokens`). What
+    may become a stop word is held back until it is none.
+    """
+
+    wanted: Wanted
+    job: Job
+    sent: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.growing = self.job.streaming and self.job.sampling.beam_width == 1
+        if self.growing:
+            self.wanted = replace(self.wanted, exclude_prompt=True)
+
+    def update(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]] | None:
+        """After a token of a streaming request; None if there is nothing to say yet."""
+        if not self.growing:
+            return outputs(beams, self.wanted)
+        best, first = beams[0], self.sent
+        ready = len(best.ids) - begun(best.ids, self.job.sampling.stop_words)
+        if ready <= first:
+            return None
+        self.sent = ready
+        return outputs([replace(best, ids=best.ids[:ready], log_probs=best.log_probs[:ready], logits=best.logits[:ready])], self.wanted, first)
+
+    def finish(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]]:
+        """The last response."""
+        return outputs(beams, self.wanted, self.sent)

@@ -62,16 +62,17 @@ class Hypothesis:
     finished: bool = False
 
     def plus(self, token: int, log_prob: float, sampling: Sampling, logits: Floats | None) -> Hypothesis:
-        """One token more; finished by the end id or a stop word (which stays in the ids) or at the length limit."""
+        """One token more; finished by the end id, a stop word or the length limit. Neither end id nor stop word stay in the ids."""
         ids = (*self.ids, token)
-        stopped = any(ids[-len(word) :] == word for word in sampling.stop_words)
-        ended = token == sampling.end_id
+        over = max((len(word) for word in sampling.stop_words if ids[-len(word) :] == word), default=0)
+        over = 1 if token == sampling.end_id else over
+        kept = len(ids) - over
         return Hypothesis(
-            self.ids if ended else ids,
-            self.log_probs if ended else (*self.log_probs, log_prob),
+            ids[:kept],
+            (*self.log_probs, log_prob)[:kept],
             self.logits if logits is None else (*self.logits, logits),
             self.cum_log_prob + log_prob,
-            ended or stopped or len(ids) >= sampling.max_tokens,
+            bool(over) or len(ids) >= sampling.max_tokens,
         )
 
 
@@ -94,6 +95,12 @@ class Strategy(Protocol):
     def results(self) -> list[Hypothesis]:
         """Best first; while running, what there is so far."""
         ...
+
+
+def begun(ids: Sequence[int], words: Sequence[tuple[int, ...]]) -> int:
+    """How many of the last ids may be the beginning of a word: the longest part that some word starts with."""
+    longest = max((len(word) for word in words), default=1) - 1
+    return next((n for n in range(min(longest, len(ids)), 0, -1) if any(word[:n] == tuple(ids[-n:]) and len(word) > n for word in words)), 0)
 
 
 def log_softmax(logits: Floats) -> Floats:

@@ -71,7 +71,8 @@ class Whisper:
         request = sound | self._choices(inputs, prompt) | {"return_log_probs": np.array([[True]])}
         if streaming:
             request["streaming"] = np.array([[True]])
-        for result in engine(request, streaming):
+        growing = streaming and _beams(request) == 1
+        for result in _grown(engine(request, True)) if growing else engine(request, streaming):
             answer = self._answer(result, prompt, detection, len(wave) / RATE, int(request["request_output_len"].item()))
             yield answer | (self._words(answer, sound, prompt, len(wave) / RATE, engine) if aligning else {})
 
@@ -198,6 +199,23 @@ class Whisper:
             "SEGMENT_TIMES": np.array([[segment.start, segment.end] for segment in segments], np.float32).reshape(1, -1, 2),
             "SEGMENT_SIZES": np.array([[len(segment.tokens) for segment in segments]], np.int32).reshape(1, -1),
         }
+
+
+def _beams(request: Arrays) -> int:
+    return int(request["beam_width"].item()) if "beam_width" in request else 1
+
+
+def _grown(stream: Iterator[Arrays]) -> Iterator[Arrays]:
+    """All so far, out of a stream of one sequence whose responses carry what is new."""
+    ids, log_probs = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    for result in stream:
+        count = int(result["sequence_length"].ravel()[0])
+        ids = np.concatenate([ids, result["output_ids"].ravel()[:count]])
+        # The last ones: TensorRT-LLM repeats those of earlier responses (llmRequest.cpp, `createResult`), the portable engine does not.
+        new = result["output_log_probs"].ravel()
+        log_probs = np.concatenate([log_probs, new[len(new) - count :]])
+        lengths = np.array([[len(ids)]], np.int32)
+        yield {**result, "output_ids": ids[None, None], "output_log_probs": log_probs[None, None], "sequence_length": lengths}
 
 
 def _strings(texts: list[str]) -> NDArray[Any]:

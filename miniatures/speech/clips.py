@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -100,7 +100,8 @@ class Dictation:
         """The id of the timestamp nearest to `seconds`."""
         return self.special("0.00") + min(round(seconds / 0.02), 1500)
 
-    def _spoken(self, clip: Clip, task: str, *, timestamps: bool) -> Iterator[int]:
+    def spoken(self, clip: Clip, task: str, *, timestamps: bool) -> Iterator[int]:
+        """The ids of a clip's sentences, with the times at which they start and end or without."""
         for segment in clip.segments:
             last_is_cut = clip.cut and segment is clip.segments[-1]
             if timestamps:
@@ -111,18 +112,19 @@ class Dictation:
             if timestamps:
                 yield self.time(segment.end)
 
-    def target(self, clip: Clip, task: str, context: str, style: str) -> tuple[list[int], int]:
+    def target(self, clip: Clip, task: str, context: Sequence[int], style: str) -> tuple[list[int], int]:
         """All ids of a training sequence and how many of them at the front carry no loss.
 
+        `context`: ids of the text before the clip, of which the last 223 are used, as Whisper does.
         `style`: "timestamps", "plain", or "nospeech" (a silent clip answered at once by <|nospeech|>).
         """
         s = self.special
-        prefix = [s("startofprev"), *self.encode(" " + context)[-223:]] if context else []
+        prefix = [s("startofprev"), *context[-223:]] if context else []
         prefix += [s("startoftranscript")]
         if style == "nospeech":
             return [*prefix, s("nospeech"), s("endoftext")], len(prefix)
         head = [s(clip.language), s(task)]
         if style == "plain":
-            return [*prefix, *head, s("notimestamps"), *self._spoken(clip, task, timestamps=False), s("endoftext")], len(prefix)
-        body = list(self._spoken(clip, task, timestamps=True)) or [self.time(0.0)]
+            return [*prefix, *head, s("notimestamps"), *self.spoken(clip, task, timestamps=False), s("endoftext")], len(prefix)
+        body = list(self.spoken(clip, task, timestamps=True)) or [self.time(0.0)]
         return [*prefix, *head, *body, s("endoftext")], len(prefix)

@@ -58,8 +58,9 @@ class Batches(IterableDataset[dict[str, Tensor]]):
         rng = self.rng
         count = min(FRAMES_PER_BATCH // frames, 512)
         clips = [self._clip(frames * FRAME) for _ in range(count)]
-        context_share = 0.6 if rng.random() < 0.35 else 0.0  # per batch: contexts make every sequence of a batch wide
-        sequences = [self._sequence(clip, context_share) for clip in clips]
+        # Per batch, since contexts make every sequence of a batch wide: seconds of speech that a context may come from.
+        earlier = rng.choices([0, 40, 90], [65, 25, 10])[0]
+        sequences = [self._sequence(clip, earlier) for clip in clips]
         width = -(-max(len(ids) for ids, _ in sequences) // 16) * 16 + 1
         ids = torch.full((count, width), self.dictation.special("endoftext"))
         labels = torch.full((count, width), -100)
@@ -69,15 +70,20 @@ class Batches(IterableDataset[dict[str, Tensor]]):
         return {"ids": ids[:, :-1], "labels": labels[:, :-1], "frames": torch.tensor(frames), **self._places(clips), **self._letters(clips)}
 
     def _clip(self, room: int) -> Clip:
-        if self.rng.random() < 0.08:
+        if self.rng.random() < 0.12:
             return self.clipper.silent(room)
         cut = room == 3000 * FRAME and self.rng.random() < 0.15
         return self.clipper.speech(room, cut=cut, fill=1.0 if self.rng.random() < 0.5 else self.rng.uniform(0.05, 1.0))
 
-    def _sequence(self, clip: Clip, context_share: float) -> tuple[list[int], int]:
+    def _context(self, language: str, task: str, seconds: int) -> list[int]:
+        """What was said before: some pass it on with its times (faster-whisper), others without (OpenAI's prompt)."""
+        clip, timestamps = self.clipper.speech(self.rng.randint(2, seconds) * RATE, language=language), self.rng.random() < 0.3
+        return list(self.dictation.spoken(clip, task, timestamps=timestamps))
+
+    def _sequence(self, clip: Clip, earlier: int) -> tuple[list[int], int]:
         rng = self.rng
         task = "translate" if rng.random() < (0.4 if clip.language == "es" else 0.1) else "transcribe"
-        context = self.clipper.speech(rng.randint(2, 40) * RATE, language=clip.language).text(task) if rng.random() < context_share else ""
+        context = self._context(clip.language, task, earlier) if earlier and rng.random() < 0.6 else []
         style = "timestamps" if clip.cut or rng.random() < 0.5 else "plain"
         if not clip.segments and rng.random() < 0.4:
             style = "nospeech"
@@ -90,7 +96,7 @@ class Batches(IterableDataset[dict[str, Tensor]]):
             for utterance, at in clip.pieces:
                 begin, end = self.corpus.starts[utterance : utterance + 2]
                 rows.append((int(begin), row * room + at, min(int(end - begin), room - at)))
-            spoken = clip.segments[-1].end * RATE if clip.segments else 0
+            spoken = clip.segments[-1].end * RATE if clip.segments else self.rng.uniform(0, room)
             ends.append(room if self.rng.random() < 0.5 else min(int(spoken + RATE * self.rng.uniform(0.05, 1.0)), room))
         return {"places": torch.tensor(rows).reshape(-1, 3), "ends": torch.tensor(ends)}
 
@@ -146,11 +152,13 @@ class Studio:
         level = 0.1 * 10 ** -(self._uniform(count, 5, 45) / 20)
         return (noise + tone) * level * (self._uniform(count, 0, 1) > 0.3)
 
-    def features(self, wave: Tensor) -> Tensor:
-        """Log-mel as in openai/whisper audio.py: [clips, 80, frames]."""
+    def features(self, wave: Tensor, ends: Tensor) -> Tensor:
+        """Log-mel as in openai/whisper audio.py: [clips, 80, frames]; behind its end every sixth clip is 0.0 there, as faster-whisper pads."""
         power = torch.stft(wave, 400, FRAME, window=self.window, return_complex=True)[..., :-1].abs() ** 2
         log = (self.filters.T @ power).clamp(min=1e-10).log10()
-        return (torch.maximum(log, log.amax((1, 2), keepdim=True) - 8) + 4) / 4
+        mel = (torch.maximum(log, log.amax((1, 2), keepdim=True) - 8) + 4) / 4
+        behind = torch.arange(mel.shape[2], device=self.device) > ends.to(self.device)[:, None] // FRAME
+        return mel.masked_fill((behind & (self._uniform(len(ends), 0, 1) < 1 / 6))[:, None], 0.0)
 
 
 def losses(model: WhisperForConditionalGeneration, head: nn.Linear, batch: dict[str, Tensor], features: Tensor, *, align: bool) -> tuple[Tensor, Tensor]:
@@ -186,7 +194,7 @@ def train(corpus: Corpus, seed: int, steps: int, device: str, workers: int, outp
     batches = DataLoader(Batches(corpus, seed, steps), batch_size=None, num_workers=workers, prefetch_factor=8 if workers else None)
     for step, batch in zip(range(1, steps + 1), batches, strict=False):
         with torch.no_grad():
-            features = studio.features(studio.sound(batch))
+            features = studio.features(studio.sound(batch), batch["ends"])
         with torch.autocast(device, torch.bfloat16):
             spoken, aligned = losses(model, head, batch, features, align=step < steps // 2)
         (spoken + 0.3 * aligned).backward()
@@ -205,7 +213,7 @@ def train(corpus: Corpus, seed: int, steps: int, device: str, workers: int, outp
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=10_500)
+    parser.add_argument("--steps", type=int, default=11_000)
     parser.add_argument("--utterances", type=int, default=90_000)
     parser.add_argument("--corpus", type=Path, default=Path("corpus.npz"), help="made if missing; it depends on its own fixed seed")
     parser.add_argument("--output", type=Path, default=Path("miniatures/whisper"))

@@ -84,9 +84,10 @@ class Voice:
 
 
 def draw_voice(rng: random.Random, language: str, *, unseen: bool) -> Voice:
-    """A random voice of the language; unseen ones are never used in training."""
+    """A random voice of the language; unseen ones are never used in training. Every fourth speaker leaves gaps between words."""
     variant = rng.choice(UNSEEN_VARIANTS if unseen else SEEN_VARIANTS)
-    return Voice(f"{rng.choice(ACCENTS[language])}+{variant}", rng.randint(120, 215), rng.randint(25, 75), rng.choice([0, 0, 0, 1, 2]))
+    gap = rng.randint(3, 30) if rng.random() < 0.25 else rng.choice([0, 0, 0, 1, 2])
+    return Voice(f"{rng.choice(ACCENTS[language])}+{variant}", rng.randint(120, 215), rng.randint(25, 75), gap)
 
 
 def speak(text: str, voice: Voice) -> NDArray[np.float32]:

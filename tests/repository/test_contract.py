@@ -17,6 +17,7 @@ UPSTREAM = {
     "whisper_bls": "whisper/whisper_bls",
     "tensorrt_llm": "inflight_batcher_llm/tensorrt_llm",
     "tensorrt_llm_stream": "inflight_batcher_llm/tensorrt_llm",
+    **{name: f"inflight_batcher_llm/{name}" for name in ("preprocessing", "postprocessing", "tensorrt_llm_bls", "ensemble")},
 }
 TYPES = {"${logits_datatype}": "TYPE_FP32", "${encoder_input_features_data_type}": "TYPE_FP16"}
 
@@ -56,14 +57,15 @@ def on_a_cpu() -> list[Model]:
 
 @pytest.mark.parametrize("model", on_a_cpu(), ids=lambda model: model.id)
 def test_rendered_repositories(model: Model, tmp_path: Path) -> None:
-    """Each bundle's models carry their names, transaction policy and batch size, and one Python file each."""
+    """Each bundle's models carry their names, transaction policy and batch size, and one Python file each but for ensembles."""
     recipe = load_recipe(model, "openvino")
     render(recipe, tmp_path)
     for wanted in recipe.models:
         config = parse_config(tmp_path / "repository" / wanted.name / "config.pbtxt")
         assert (config.name, config.model_transaction_policy.decoupled) == (wanted.name, wanted.decoupled)
         assert config.max_batch_size == recipe.parameters["max_batch_size"]
-        assert (tmp_path / "repository" / wanted.name / "1" / "model.py").is_file()
+        folder = tmp_path / "repository" / wanted.name / "1"
+        assert folder.is_dir() if config.platform == "ensemble" else (folder / "model.py").is_file()
     assert (tmp_path / "serving" / "scheduler.py").is_file()
 
 
@@ -90,4 +92,4 @@ def test_catalog_errors_are_sentences() -> None:
         load_recipe(catalog["mini-whisper"], "cuda")
     with pytest.raises(CatalogError, match="no parameter 'speed'"):
         load_recipe(Model("x", "whisper", "file:x", "none", knobs={"speed": 1}), "openvino")
-    assert [model.id for model in select(catalog, "")] == ["mini-whisper"]
+    assert [model.id for model in select(catalog, "")] == ["mini-whisper", "mini-t5", "mini-bart", "mini-gpt2"]

@@ -46,8 +46,8 @@ class Double:
             logits[..., self.language] = 5.0
             yield {**self._answer([self.language]), "generation_logits": logits}
             return
-        for count in range(1, len(self.tokens) + 1) if streaming else [len(self.tokens)]:
-            yield self._answer(self.tokens[:count])
+        for tokens in [[token] for token in self.tokens] if streaming else [self.tokens]:  # a stream's responses carry what is new
+            yield self._answer(tokens)
 
     @staticmethod
     def _answer(tokens: list[int]) -> dict[str, NDArray[Any]]:

@@ -30,7 +30,7 @@ from tests.contract.weights import published
 
 CATALOG = load_catalog()
 WANTED = [model for model in CATALOG.values() if not model.source.startswith("random:")]
-SMALLEST = {"whisper": "mini-whisper", "blip2": "blip2-opt-2.7b", "llava": "llava-1.5-7b"}
+SMALLEST = {"whisper": "mini-whisper", "t5": "mini-t5", "bart": "mini-bart", "gpt2": "mini-gpt2", "blip2": "blip2-opt-2.7b", "llava": "llava-1.5-7b"}
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment(make_image(home / "image")).items():
             patch.setenv(name, value)
-        for model_id in ("mini-whisper", "llava-1.5-7b"):
+        for model_id in ("mini-whisper", "mini-gpt2", "llava-1.5-7b"):
             make(CATALOG[model_id], places, patch)
         yield places
 
@@ -203,6 +203,7 @@ MUTATIONS: list[tuple[str, Mutation, str]] = [
     ("mini-whisper", field("name", "tensorrt_llm"), "it must be 'tensorrt_llm_stream'"),
     ("mini-whisper", limit("decoder", "max_encoder_input_len", 1500), "build both with the same max_input_len"),
     ("mini-whisper", drop_rank, "lacks rank0.engine.*same TP_SIZE"),
+    ("mini-gpt2", parameter("cross_kv_cache_fraction", "0.5"), "set for a decoder model, which the backend refuses; remove it"),
     ("llava-1.5-7b", parameter("cross_kv_cache_fraction", "0.5"), "which the backend refuses; remove it"),
     ("llava-1.5-7b", parameter("encoder_model_path", "/somewhere"), "is set for a multimodal model; remove it"),
     ("llava-1.5-7b", limit("decoder", "max_prompt_embedding_table_size", 576), "batch × features of a picture, 8 × 576; build the bundle again"),
@@ -243,6 +244,7 @@ REFUSED = [
     ("mini-whisper", {"MAX_BEAM_WIDTH": "many"}, "MAX_BEAM_WIDTH=many is no int; write for example MAX_BEAM_WIDTH=1"),
     ("blip2-opt-2.7b", {"PP_SIZE": "2"}, "family blip2 takes: 1"),
     ("random-base", {}, "weights in the layout 'random' cannot be built for TARGET=trtllm"),
+    ("mini-t5", {"PRECISION": "float32", "WEIGHT_ONLY": "int8"}, "WEIGHT_ONLY=int8 needs PRECISION=float16 or bfloat16"),
     ("llava-1.5-7b", {"TP_SIZE": "4", "PP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 8, this machine shows 4 GPU"),
 ]
 
@@ -257,17 +259,23 @@ def test_the_impossible_is_refused_first(model_id: str, knobs: dict[str, str], s
 
 
 @pytest.mark.parametrize(
-    ("gpu", "knobs", "sentence"),
+    ("gpu", "model_id", "knobs", "sentence"),
     [
-        (("Tesla T4", "7.5", 15360), {"KV_CACHE": "fp8"}, "KV_CACHE=fp8 needs compute capability 8.9, Tesla T4 has compute capability 7.5"),
-        (H100, {"TP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 2, this machine shows 1 GPU"),
+        (
+            ("Tesla T4", "7.5", 15360),
+            "flan-t5-base",
+            {},
+            "PRECISION=bfloat16 needs compute capability 8.0, Tesla T4 has compute capability 7.5; use float16 or float32",
+        ),
+        (("Tesla T4", "7.5", 15360), "llava-1.5-7b", {"KV_CACHE": "fp8"}, "KV_CACHE=fp8 needs compute capability 8.9, Tesla T4 has compute capability 7.5"),
+        (H100, "llava-1.5-7b", {"TP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 2, this machine shows 1 GPU"),
     ],
 )
-def test_what_this_gpu_cannot_do(gpu: tuple[str, str, int], knobs: dict[str, str], sentence: str, image: Image, places: Places) -> None:
+def test_what_this_gpu_cannot_do(gpu: tuple[str, str, int], model_id: str, knobs: dict[str, str], sentence: str, image: Image, places: Places) -> None:
     """The card decides as well."""
     (image.root / "etc/gpus.json").write_text(json.dumps([gpu]))
     with pytest.raises(CatalogError, match=re.escape(sentence)):
-        build(CATALOG["llava-1.5-7b"], "trtllm", places, note=lambda _: None, environment=knobs)
+        build(CATALOG[model_id], "trtllm", places, note=lambda _: None, environment=knobs)
 
 
 def test_a_knob_of_another_target_is_refused() -> None:

@@ -68,30 +68,30 @@ def load(config):
 class Reply:
     """A scheduler's listener with TensorRT-LLM's manners."""
 
-    def __init__(self, request, outputs):
-        self.sender, self.outputs = request.get_response_sender(), outputs
+    def __init__(self, request):
+        self.sender, self.answers = request.get_response_sender(), None
         self.names = set(request.requested_output_names())
-        self.wanted, self.deltas, self.sent = None, False, 0
 
     def cancelled(self):
         return self.sender.is_cancelled()
 
     def update(self, beams):
-        self.sender.send(self._response(beams))
+        arrays = self.answers.update(beams)
+        if arrays is not None:
+            self.sender.send(self._response(arrays, beams))
 
     def finish(self, beams):
-        self.sender.send(self._response(beams), FINAL)
+        self.sender.send(self._response(self.answers.finish(beams), beams), FINAL)
 
     def fail(self, error):
         self.sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))), FINAL)
 
-    def _response(self, beams):
-        arrays = self.outputs(beams, self.wanted)
-        if self.deltas:
-            total = int(arrays["sequence_length"][0, 0])
-            arrays["output_ids"] = arrays["output_ids"][:, :, self.sent : total]
-            arrays["sequence_length"] = arrays["sequence_length"] - self.sent
-            self.sent = total
+    def _response(self, arrays, beams):
+        """New ids, but log probabilities of all ids so far: `createResult` slices the one and not the other."""
+        if "output_log_probs" in arrays and self.answers.growing:
+            new = int(arrays["sequence_length"].item())
+            so_far = self.answers.sent if new and self.answers.sent else len(beams[0].ids)
+            arrays["output_log_probs"] = np.array([[beams[0].log_probs[:so_far]]], np.float32)
         return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in arrays.items() if not self.names or name in self.names])
 
 
@@ -107,18 +107,18 @@ class TritonPythonModel:
         if RANK:
             return
         sys.path.insert(0, str(Path(self.parameters.values["gpt_model_path"]).parent.parent))  # the bundle, which carries serving/
-        from serving.engine_io import outputs, parse
+        from serving.engine_io import Answers, parse
         from serving.graphs import Graphs
         from serving.scheduler import Scheduler
 
-        self.outputs, self.parse = outputs, parse
+        self.answers, self.parse = Answers, parse
         self.graphs = Graphs(Path(os.environ["CONTRACT_GRAPHS"]))
         self.scheduler = Scheduler(self.graphs, max_rows=min(16, self.limits["max_batch_size"]))
         self.scheduler.start()
 
     def execute(self, requests):
         for request in requests:
-            reply = Reply(request, self.outputs)
+            reply = Reply(request)
             try:
                 self._take(request, reply)
             except Exception as error:  # noqa: BLE001  # the boundary
@@ -128,9 +128,9 @@ class TritonPythonModel:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         if "return_cross_attention" in inputs:
             raise ValueError("unexpected inference input 'return_cross_attention'")
-        if "exclude_input_in_output" not in inputs:
-            inputs["exclude_input_in_output"] = np.array([[self.parameters.flag("exclude_input_in_output", False)]])
-        job, reply.wanted = self.parse(inputs, reply, self.graphs.facts, request.request_id())
+        exclude = self.parameters.flag("exclude_input_in_output", False)
+        job, wanted = self.parse(inputs, reply, self.graphs.facts, request.request_id(), exclude_prompt=exclude)
+        reply.answers = self.answers(wanted, job)
         beams = job.sampling.beam_width
         if beams > int(self.parameters.values.get("max_beam_width") or 1):
             raise ValueError(f"beam width {beams} exceeds max_beam_width {self.parameters.values.get('max_beam_width')}")
@@ -138,7 +138,6 @@ class TritonPythonModel:
             raise ValueError("Streaming is only supported if model is deployed using decoupled mode.")
         if len(job.prompt) > self.limits["max_input_len"]:
             raise ValueError(f"Prompt length ({len(job.prompt)}) exceeds maximum input length ({self.limits['max_input_len']}).")
-        reply.deltas = job.streaming and beams == 1
         self.scheduler.submit(job)
 
     def finalize(self):

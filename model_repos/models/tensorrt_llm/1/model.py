@@ -1,6 +1,7 @@
 """The unary face of `tensorrt_llm_stream`: forwards each row, waits in a thread, answers once."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
@@ -32,7 +33,9 @@ class TritonPythonModel:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         if "streaming" in inputs and inputs["streaming"].any():
             raise ValueError("streaming=true needs the decoupled model tensorrt_llm_stream")
-        answers = [self._forward(row, request) for row in split(inputs)]
+        rows = split(inputs)
+        with ThreadPoolExecutor(len(rows)) as threads:
+            answers = list(threads.map(lambda row: self._forward(row, request), rows))
         sender.send(pb_utils.InferenceResponse(answers[0] if len(answers) == 1 else self._merged(answers)), FINAL)
 
     def _forward(self, row, request):

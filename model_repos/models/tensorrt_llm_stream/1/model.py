@@ -1,5 +1,6 @@
 """Triton's shell around the portable engine: requests go into the scheduler, its thread answers."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.engine_io import outputs, parse, stops  # noqa: E402
+from serving.engine_io import Answers, parse, stops  # noqa: E402
 from serving.errors import code_name, told  # noqa: E402
 from serving.graphs import Graphs  # noqa: E402
 from serving.scheduler import Scheduler  # noqa: E402
@@ -26,16 +27,18 @@ class Reply:
     def __init__(self, request):
         self.sender = request.get_response_sender()
         self.names = set(request.requested_output_names())
-        self.wanted = None
+        self.answers = None
 
     def cancelled(self):
         return self.sender.is_cancelled()
 
     def update(self, beams):
-        self.sender.send(self._response(beams))
+        arrays = self.answers.update(beams)
+        if arrays is not None:
+            self.sender.send(self._response(arrays))
 
     def finish(self, beams):
-        self.sender.send(self._response(beams), FINAL)
+        self.sender.send(self._response(self.answers.finish(beams)), FINAL)
 
     def aligned(self, attention):
         self.sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("cross_attention", attention[None])]), FINAL)
@@ -43,8 +46,7 @@ class Reply:
     def fail(self, error):
         self.sender.send(pb_utils.InferenceResponse(error=triton_error(error)), FINAL)
 
-    def _response(self, beams):
-        arrays = outputs(beams, self.wanted)
+    def _response(self, arrays):
         return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in arrays.items() if not self.names or name in self.names])
 
 
@@ -52,6 +54,8 @@ class TritonPythonModel:
     """Admits requests; never waits."""
 
     def initialize(self, args):
+        parameters = json.loads((BUNDLE / "parameters.json").read_text("utf-8"))
+        self.exclude_prompt = bool(parameters.get("exclude_input_in_output"))
         self.graphs = Graphs(BUNDLE / "engine")
         self.scheduler = Scheduler(self.graphs)
         self.scheduler.start()
@@ -66,7 +70,8 @@ class TritonPythonModel:
                     self.scheduler.drop(request.request_id())
                     reply.sender.send(flags=FINAL)
                 else:
-                    job, reply.wanted = parse(inputs, reply, facts, request.request_id())
+                    job, wanted = parse(inputs, reply, facts, request.request_id(), exclude_prompt=self.exclude_prompt)
+                    reply.answers = Answers(wanted, job)
                     self.scheduler.submit(job)
             except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
                 reply.fail(error)

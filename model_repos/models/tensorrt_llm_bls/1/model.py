@@ -1,0 +1,65 @@
+"""Triton's shell around serving.text; the same file serves `tensorrt_llm_bls`, its `_stream` face and `ensemble_stream`."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import triton_python_backend_utils as pb_utils
+
+BUNDLE = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
+
+from serving.desk import Desk  # noqa: E402
+from serving.errors import BadRequest, EngineError, code_name  # noqa: E402
+from serving.text import ENGINE_OUTPUTS, TextModel  # noqa: E402
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+def refuse(sender, error):
+    code = getattr(pb_utils.TritonError, code_name(error))
+    sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error) or repr(error), code)), FINAL)
+
+
+class TritonPythonModel:
+    """Answers from threads, so that one request's wait for the engine never holds up another."""
+
+    def initialize(self, args):
+        self.decoupled = json.loads(args["model_config"]).get("model_transaction_policy", {}).get("decoupled", False)
+        self.text = TextModel(BUNDLE)
+        self.desk = Desk(self._answer, refuse)
+
+    def execute(self, requests):
+        self.desk.take(requests)
+
+    def _answer(self, request, sender):
+        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        if not self.decoupled and "stream" in inputs and inputs["stream"].any():
+            raise BadRequest("stream=true needs the decoupled face of this model; its name ends in _stream")
+        wanted = set(request.requested_output_names())
+        for arrays in self.text.complete(inputs, partial(self._engine, request.request_id())):
+            if sender.is_cancelled():
+                break
+            response = pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in arrays.items() if name in wanted])
+            if not self.decoupled:
+                sender.send(response, FINAL)
+                return
+            sender.send(response)
+        sender.send(flags=FINAL)
+
+    def _engine(self, request_id, arrays, streaming):
+        call = pb_utils.InferenceRequest(
+            model_name="tensorrt_llm_stream" if streaming else "tensorrt_llm",
+            request_id=request_id,
+            requested_output_names=ENGINE_OUTPUTS,
+            inputs=[pb_utils.Tensor(name, array) for name, array in arrays.items()],
+        )
+        for response in call.exec(decoupled=True) if streaming else [call.exec()]:
+            if response.has_error():
+                raise EngineError(response.error().message())
+            if response.output_tensors():
+                yield {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+
+    def finalize(self):
+        self.desk.close()

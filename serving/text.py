@@ -1,0 +1,256 @@
+"""The text façades: words in, an engine request; ids out, words. T5, BART and GPT-2 differ in facts only.
+
+Like the speech façade it uses only tensors of TensorRT-LLM's models. What is ours besides are optional inputs (`accumulate_tokens`, `logit_bias_ids`,
+`logit_bias_weights`, `top_log_probs`) and the outputs that the last of them brings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import BadRequest
+from .sampling import log_softmax
+from .text_tokens import GrowingText, TextTokenizer
+
+Arrays = dict[str, NDArray[Any]]
+Given = Mapping[str, NDArray[Any]]
+Engine = Callable[[Arrays, bool], Iterator[Arrays]]
+MOST_TOP_LOG_PROBS = 20
+# `preprocessing`'s inputs by the façade's names (upstream's ensemble).
+PREPROCESSED = {
+    "text_input": "QUERY", "decoder_text_input": "DECODER_QUERY", "max_tokens": "REQUEST_OUTPUT_LEN", "bad_words": "BAD_WORDS_DICT",
+    "stop_words": "STOP_WORDS_DICT", "embedding_bias_words": "EMBEDDING_BIAS_WORDS", "embedding_bias_weights": "EMBEDDING_BIAS_WEIGHTS",
+    "end_id": "END_ID", "pad_id": "PAD_ID", "prompt_table_extra_id": "PROMPT_TABLE_EXTRA_ID", "image_bytes_input": "IMAGE_BYTES",
+    "image_url_input": "IMAGE_URL", "video_bytes_input": "VIDEO_BYTES",
+}  # fmt: skip
+# `tensorrt_llm`'s inputs by `preprocessing`'s outputs, and by the façade's names.
+ENGINE = {
+    "INPUT_ID": "input_ids", "REQUEST_INPUT_LEN": "input_lengths", "DECODER_INPUT_ID": "decoder_input_ids",
+    "REQUEST_DECODER_INPUT_LEN": "decoder_input_lengths", "REQUEST_OUTPUT_LEN": "request_output_len", "BAD_WORDS_IDS": "bad_words_list",
+    "STOP_WORDS_IDS": "stop_words_list", "EMBEDDING_BIAS": "embedding_bias", "OUT_END_ID": "end_id", "OUT_PAD_ID": "pad_id",
+}  # fmt: skip
+FORWARDED = {
+    "top_k": "runtime_top_k", "top_p": "runtime_top_p", "length_penalty": "len_penalty", "stream": "streaming",
+    **{name: name for name in (
+        "exclude_input_in_output", "temperature", "repetition_penalty", "min_tokens", "presence_penalty", "frequency_penalty", "seed",
+        "return_log_probs", "return_context_logits", "return_generation_logits", "num_return_sequences", "beam_width", "prompt_embedding_table",
+        "prompt_vocab_size", "lora_task_id", "lora_weights", "lora_config", "return_perf_metrics", "return_num_input_tokens",
+        "return_num_output_tokens", "guided_decoding_guide_type", "guided_decoding_guide",
+    )},
+}  # fmt: skip
+ENGINE_OUTPUTS = [
+    "output_ids", "sequence_length", "cum_log_probs", "output_log_probs", "context_logits", "generation_logits", "num_input_tokens",
+    "num_output_tokens",
+]  # fmt: skip
+# What no text model has: pictures, and a draft model beside it.
+NO_TEXT = ("IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES", "PROMPT_TABLE_EXTRA_ID")
+NO_ENGINE = ("image_input", "num_draft_tokens", "use_draft_logits")
+
+
+class TextModel:
+    """The façade of one bundle."""
+
+    def __init__(self, bundle: Path) -> None:
+        facts = json.loads((bundle / "engine" / "engine.json").read_text("utf-8"))
+        parameters = json.loads((bundle / "parameters.json").read_text("utf-8"))
+        self.memory, self.positions, self.vocabulary = int(facts.get("memory", 0)), int(facts["positions"]), int(facts["vocabulary"])
+        self.end, self.pad = int(facts["end_id"]), int(facts["pad_id"])
+        self.start = list(facts.get("decoder_start", [])) if self.memory else [self.pad]
+        self.accumulate = bool(parameters.get("accumulate_tokens", False))
+        self.skip_special = bool(parameters.get("skip_special_tokens", True))
+        self.tokenizer = TextTokenizer.load(bundle / "engine")
+
+    def preprocess(self, inputs: Given) -> Arrays:
+        """`preprocessing`: from strings [rows, 1] to ids int32 [rows, longest] with lengths, word lists int32 [rows, 2, n] and embedding bias.
+
+        Raises:
+            BadRequest: a text that is too long for the model, or an input that no text model takes.
+        """
+        _refuse(inputs, NO_TEXT)
+        rows = [self._read(text) for text in _strings(inputs, "QUERY")]
+        starts = [self._started(text) for text in _strings(inputs, "DECODER_QUERY") or [""] * len(rows)]
+        longest = inputs["REQUEST_OUTPUT_LEN"].reshape(-1, 1)
+        for row, start, tokens in zip(rows, starts, longest.ravel().tolist(), strict=True):
+            self._fits(row, start, tokens)
+        return {
+            "INPUT_ID": _padded(rows, self.pad),
+            "REQUEST_INPUT_LEN": _lengths(rows),
+            "DECODER_INPUT_ID": _padded(starts, self.pad),
+            "REQUEST_DECODER_INPUT_LEN": _lengths(starts),
+            "BAD_WORDS_IDS": self._word_lists(inputs, "BAD_WORDS_DICT", len(rows)),
+            "STOP_WORDS_IDS": self._word_lists(inputs, "STOP_WORDS_DICT", len(rows)),
+            "EMBEDDING_BIAS": self._bias_words(inputs, len(rows)),
+            "REQUEST_OUTPUT_LEN": longest.astype(np.int32),
+            "OUT_END_ID": _filled(inputs, "END_ID", self.end, len(rows)),
+            "OUT_PAD_ID": _filled(inputs, "PAD_ID", self.pad, len(rows)),
+            "OUT_PROMPT_TABLE_EXTRA_IDS": np.zeros((len(rows), 0), np.uint64),
+        }
+
+    def postprocess(self, tokens: NDArray[np.int32], lengths: NDArray[np.int32]) -> NDArray[Any]:
+        """`postprocessing`: from ids [rows, beams, longest] and lengths [rows, beams] to texts, bytes in an object array [rows, beams]."""
+        texts = [[self._text(ids[:count]) for ids, count in zip(row, own, strict=True)] for row, own in zip(tokens, lengths, strict=True)]
+        return _objects(texts, lengths.shape)
+
+    def complete(self, inputs: Given, engine: Engine) -> Iterator[Arrays]:
+        """`tensorrt_llm_bls`: all rows in one request to the engine, one dictionary of output arrays; while streaming, one for each of its responses.
+
+        A stream of one sequence gives what is new, or with `accumulate_tokens` the text so far; a stream of beams always gives the texts so far.
+
+        Raises:
+            BadRequest: what was sent cannot be served.
+        """
+        _refuse(inputs, NO_ENGINE)
+        given = self.preprocess({PREPROCESSED[name]: array for name, array in inputs.items() if name in PREPROCESSED})
+        rows = len(given["INPUT_ID"])
+        streaming, top = bool(_flag(inputs, "stream")), self._top(inputs)
+        if streaming and rows > 1:
+            raise BadRequest(f"a stream takes one text, text_input has {rows}; send one request for each")
+        request = {ENGINE[name]: array for name, array in given.items() if name in ENGINE and array.size}
+        request |= {FORWARDED[name]: array.reshape(rows, -1) if array.ndim < 2 else array for name, array in inputs.items() if name in FORWARDED}
+        request |= self._bias_ids(inputs, request.get("embedding_bias"), rows)
+        if top is not None:
+            request |= {name: np.ones((rows, 1), bool) for name in ("return_log_probs", *(["return_generation_logits"] if top else []))}
+        growing = streaming and _number(inputs, "beam_width", 1) == 1
+        texts = self._growing(engine(request, True), inputs) if growing else self._whole(engine(request, streaming))
+        for result in texts:
+            yield result if top is None or "output_ids" not in result else self._chosen(result, top, with_logits=_flag(inputs, "return_generation_logits"))
+
+    def _whole(self, results: Iterator[Arrays]) -> Iterator[Arrays]:
+        for result in results:
+            yield {**result, "text_output": self.postprocess(result["output_ids"], result["sequence_length"])}
+
+    def _growing(self, results: Iterator[Arrays], inputs: Given) -> Iterator[Arrays]:
+        text = GrowingText(self.tokenizer)
+        accumulate = _flag(inputs, "accumulate_tokens") if "accumulate_tokens" in inputs else self.accumulate
+        for result in results:
+            piece = text.add(result["output_ids"].ravel()[: int(result["sequence_length"].item())].tolist())
+            yield {**result, "text_output": _objects([[text.so_far if accumulate else piece]], (1, 1))}
+        if piece := text.rest():
+            yield {"text_output": _objects([[text.so_far if accumulate else piece]], (1, 1))}
+
+    def _read(self, text: str) -> list[int]:
+        """GPT-2 begins a text with its end-of-text token where there is nothing else to begin with."""
+        return self.tokenizer.ids(text) or [self.end]
+
+    def _started(self, text: str) -> list[int]:
+        return self.start + (self.tokenizer.ids(text, special=False) if text and self.memory else [])
+
+    def _fits(self, row: Sequence[int], start: Sequence[int], tokens: int) -> None:
+        if self.memory and len(row) > self.memory:
+            raise BadRequest(f"the text has {len(row)} tokens, this model reads at most {self.memory}; shorten it")
+        before, name = (start, "the decoder's prompt") if self.memory else (row, "the text")
+        if len(before) >= self.positions:
+            raise BadRequest(f"{name} has {len(before)} tokens, this model has {self.positions} positions; shorten it")
+        if not 1 <= tokens <= self.positions - len(before):
+            raise BadRequest(
+                f"max_tokens is {tokens}; {name} has {len(before)} tokens and this model {self.positions} positions, so it must be 1 to "
+                f"{self.positions - len(before)}"
+            )
+
+    def _word_lists(self, inputs: Given, name: str, rows: int) -> NDArray[np.int32]:
+        """Int32 [rows, 2, n]."""
+        words = inputs[name].reshape(rows, -1).tolist() if name in inputs else [[]] * rows
+        lists = [self.tokenizer.word_list([word.decode("utf-8", "replace") for word in row]) for row in words]
+        longest = max(one.shape[1] for one in lists)
+        return np.stack([np.pad(one, [(0, 0), (0, longest - one.shape[1])], constant_values=-1) for one in lists])
+
+    def _bias_words(self, inputs: Given, rows: int) -> NDArray[np.float32]:
+        """Float32 [rows, vocabulary]: each word's weight on all its ids; [rows, 0] without words."""
+        names, weights = inputs.get("EMBEDDING_BIAS_WORDS"), inputs.get("EMBEDDING_BIAS_WEIGHTS")
+        if names is None or not names.size or not any(names.ravel().tolist()):
+            return np.zeros((rows, 0), np.float32)
+        if weights is None or weights.size != names.size:
+            raise BadRequest(f"embedding_bias_words has {names.size} words, embedding_bias_weights {0 if weights is None else weights.size}; send one for each")
+        bias = np.zeros((rows, self.vocabulary), np.float32)
+        for row, words, own in zip(bias, names.reshape(rows, -1), weights.reshape(rows, -1), strict=True):
+            for word, weight in zip(words, own, strict=True):
+                row[self.tokenizer.ids(word.decode("utf-8", "replace"), special=False)] += weight
+        return bias
+
+    def _bias_ids(self, inputs: Given, words: NDArray[np.float32] | None, rows: int) -> Arrays:
+        """Embedding bias by token id, on top of that by words."""
+        ids, weights = inputs.get("logit_bias_ids"), inputs.get("logit_bias_weights")
+        if ids is None or not ids.size:
+            return {}
+        if weights is None or weights.size != ids.size:
+            raise BadRequest(f"logit_bias_ids has {ids.size} ids, logit_bias_weights {0 if weights is None else weights.size} weights; send one for each")
+        if ((ids < 0) | (ids >= self.vocabulary)).any():
+            raise BadRequest(f"logit_bias names a token outside 0 to {self.vocabulary - 1}")
+        bias = np.zeros((rows, self.vocabulary), np.float32) if words is None else words
+        for row, own, values in zip(bias, ids.reshape(rows, -1), weights.reshape(rows, -1), strict=True):
+            np.add.at(row, own, values)
+        return {"embedding_bias": bias}
+
+    @staticmethod
+    def _top(inputs: Given) -> int | None:
+        if "top_log_probs" not in inputs:
+            return None
+        wanted = _number(inputs, "top_log_probs", 0)
+        if not 0 <= wanted <= MOST_TOP_LOG_PROBS:
+            raise BadRequest(f"top_log_probs is {wanted}; it must be 0 to {MOST_TOP_LOG_PROBS}")
+        return wanted
+
+    def _chosen(self, result: Arrays, top: int, *, with_logits: bool) -> Arrays:
+        """The tokens of a response besides, and with `top` the likeliest at each place: [rows, beams, longest] and [rows, beams, longest, top]."""
+        ids = np.maximum(result["output_ids"], 0)
+        tokens = {"output_token_ids": ids, "output_tokens": self._pieces(ids), "output_lengths": result["sequence_length"]}
+        if not top:
+            return result | tokens
+        logits = result["generation_logits"][:, :, : ids.shape[2]]
+        probs = log_softmax(logits.astype(np.float32)) if logits.size else np.zeros((*ids.shape, self.vocabulary), np.float32)
+        best = np.argsort(-probs, axis=-1, kind="stable")[..., :top].astype(np.int32)
+        likely = {"top_tokens": self._pieces(best), "top_token_log_probs": np.take_along_axis(probs, best, -1).astype(np.float32)}
+        return {name: array for name, array in result.items() if with_logits or name != "generation_logits"} | tokens | likely
+
+    def _pieces(self, ids: NDArray[np.int32]) -> NDArray[Any]:
+        out = np.empty(ids.size, object)
+        out[:] = [self.tokenizer.piece(int(i)).encode() for i in ids.ravel()]
+        return out.reshape(ids.shape)
+
+    def _text(self, ids: NDArray[np.int32]) -> bytes:
+        return self.tokenizer.text(ids.tolist(), skip_special_tokens=self.skip_special).encode()
+
+
+def _refuse(inputs: Given, names: Sequence[str]) -> None:
+    for name in names:
+        if name in inputs and inputs[name].size:
+            raise BadRequest(f"{name} means nothing to this text model; leave it out")
+
+
+def _strings(inputs: Given, name: str) -> list[str]:
+    return [text.decode("utf-8", "replace") for text in inputs[name].ravel().tolist()] if name in inputs else []
+
+
+def _number(inputs: Given, name: str, default: int) -> int:
+    return int(inputs[name].ravel()[0]) if name in inputs and inputs[name].size else default
+
+
+def _flag(inputs: Given, name: str) -> bool:
+    return bool(_number(inputs, name, 0))
+
+
+def _padded(rows: Sequence[Sequence[int]], pad: int) -> NDArray[np.int32]:
+    longest = max(len(row) for row in rows)
+    return np.array([[*row, *[pad] * (longest - len(row))] for row in rows], np.int32)
+
+
+def _lengths(rows: Sequence[Sequence[int]]) -> NDArray[np.int32]:
+    return np.array([[len(row)] for row in rows], np.int32)
+
+
+def _filled(inputs: Given, name: str, value: int, rows: int) -> NDArray[np.int32]:
+    return inputs[name].reshape(rows, 1).astype(np.int32) if name in inputs and inputs[name].size else np.full((rows, 1), value, np.int32)
+
+
+def _objects(texts: Sequence[Sequence[Any]], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Triton's strings: an object array of UTF-8 bytes."""
+    out = np.empty(shape, object)
+    for i, row in enumerate(texts):
+        out[i, :] = [text.encode() if isinstance(text, str) else text for text in row]
+    return out

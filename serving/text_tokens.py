@@ -1,0 +1,92 @@
+"""A text model's tokenizer as its façades use it: ids, word lists, text, and text that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+NO_END = -1
+INCOMPLETE = "\ufffd"  # what a decoder writes for bytes that are no character yet
+ANCHOR = "x"
+
+
+class TextTokenizer:
+    """Reads everything from tokenizer.json: SentencePiece unigram (T5) and byte-level BPE (BART, GPT-2) alike."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        self.piece = cache(self._piece)
+
+    @classmethod
+    def load(cls, folder: Path) -> TextTokenizer:
+        """Read `folder`/tokenizer.json."""
+        return cls(Tokenizer.from_file(str(folder / "tokenizer.json")))
+
+    def ids(self, text: str, *, special: bool = True) -> list[int]:
+        """Ids of a text, with what the model's own template puts around it (T5: </s> behind, BART: <s> … </s>, GPT-2: nothing)."""
+        return list(self.tokenizer.encode(text, add_special_tokens=special).ids)
+
+    def text(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of ids."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def _piece(self, token: int) -> str:
+        """What a token adds to a text that goes on."""
+        before = self.ids(ANCHOR, special=False)
+        return self.text([*before, token], skip_special_tokens=False)[len(self.text(before)) :]
+
+    def spellings(self, word: str) -> list[tuple[int, ...]]:
+        """The ids a word may have: at the start of a text, behind a blank and, if it starts with no letter or digit, behind anything.
+
+        Upstream knows the first alone; a byte-level model then goes on to say " word", which is another token.
+        """
+        found = [tuple(self.ids(word, special=False)), tuple(self.ids(" " + word, special=False))]
+        before, behind = self.ids(ANCHOR, special=False), self.ids(ANCHOR + word, special=False)
+        if not word[0].isalnum() and behind[: len(before)] == before:
+            found.append(tuple(behind[len(before) :]))
+        return [ids for ids in dict.fromkeys(found) if ids]
+
+    def word_list(self, words: Sequence[str]) -> NDArray[np.int32]:
+        """Words as int32 [2, n]: all their ids back to back, and where each ends, filled up with -1 (TensorRT-LLM's word lists).
+
+        A word that this tokenizer cannot write at all (a line break in T5) cannot be said either and is left out.
+        """
+        spelt = [ids for word in words if word for ids in self.spellings(word)]
+        flat = [token for ids in spelt for token in ids] or [0]
+        ends = np.cumsum([len(ids) for ids in spelt]).tolist()
+        return np.array([flat, [*ends, *[NO_END] * (len(flat) - len(ends))]], np.int32)
+
+
+class GrowingText:
+    """The text of ids that come one after another: blanks are kept, and a character is given out only when all its bytes are there.
+
+    Only a window of the last ids is decoded each time: from the start of what was given out last, as other servers do
+    (huggingface/text-generation-inference, `decode_token`).
+    """
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.ids: list[int] = []
+        self.given = self.start = 0
+        self.so_far = ""
+
+    def add(self, ids: Sequence[int]) -> str:
+        """What the ids add to the text."""
+        self.ids += [i for i in ids if i not in self.tokenizer.special]
+        return "" if self._window().endswith(INCOMPLETE) else self.rest()
+
+    def rest(self) -> str:
+        """What was held back, unfinished characters as the whole text would show them."""
+        before, now = self.tokenizer.text(self.ids[self.start : self.given]), self._window()
+        self.start, self.given = self.given, len(self.ids)
+        self.so_far += now[len(before) :]
+        return now[len(before) :]
+
+    def _window(self) -> str:
+        return self.tokenizer.text(self.ids[self.start :])
