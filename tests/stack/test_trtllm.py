@@ -11,7 +11,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,51 +26,74 @@ from tests.hub import serving
 
 from .conftest import PYTHON, ROOT, Stack, _wait
 
-PORT = 9280
+PORT, TP_PORT = 9280, 9630
 MODEL = "distil-large-v3"  # on the hub of this test it is the miniature; its layout has a converter of its own
 BACKEND = ROOT / "tests/contract/backend/model.py"
-GRAPHS = ROOT / "engines/mini-whisper/openvino/engine"
 
 
 def run(*command: object, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(part) for part in command], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=200)
 
 
+def gpu_machine(home: Path, model: str, graphs: str, port: int) -> dict[str, str]:
+    """The environment of a machine with four GPUs and two instances, each on a pair."""
+    return {
+        **os.environ, **environment(make_image(home / "image")), "MODEL_ID": model, "TARGET": "trtllm", "WEIGHTS_DIR": f"{home}/weights",
+        "ENGINES_DIR": f"{home}/engines", "CONCH_HOME": f"{home}/home", "CONTRACT_GRAPHS": str(ROOT / f"engines/{graphs}/openvino/engine"),
+        "PORT": str(port), "INSTANCES": "2", "TRITON_0_GPUS": "0,1", "TRITON_1_GPUS": "2,3",
+    }  # fmt: skip
+
+
+@contextmanager
+def served(variables: dict[str, str]) -> Iterator[Stack]:
+    """A stack whose tritonservers have the stand-in backend."""
+    home, port = Path(variables["CONCH_HOME"]), int(variables["PORT"])
+    (home / "backends" / "tensorrtllm").mkdir(parents=True)
+    shutil.copy(BACKEND, home / "backends" / "tensorrtllm" / "model.py")
+    with (home / "serve.log").open("wb") as log:
+        process = subprocess.Popen([PYTHON, "-m", "scripts.local", "serve"], cwd=ROOT, env=variables, stdout=log, stderr=log)
+    try:
+        _wait(f"http://127.0.0.1:{port}/health/ready", process, home)
+        yield Stack(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port - 80}", f"127.0.0.1:{port - 79}", home)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(120)
+
+
 @pytest.fixture(scope="module")
-def gpu_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """An image, a hub, folders; no weights yet."""
-    home = tmp_path_factory.mktemp("trtllm")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """After `make engines`, with weights from a hub."""
+    variables = gpu_machine(tmp_path_factory.mktemp("trtllm"), MODEL, "mini-whisper", PORT)
     files = {path.name: path.read_bytes() for path in (ROOT / "miniatures/whisper").iterdir()}
     with serving({"distil-whisper/distil-large-v3": files}) as hub:
-        yield {
-            **os.environ, **environment(make_image(home / "image")), "HF_ENDPOINT": hub.url, "MODEL_ID": MODEL, "TARGET": "trtllm",
-            "WEIGHTS_DIR": f"{home}/weights", "ENGINES_DIR": f"{home}/engines", "CONCH_HOME": f"{home}/home", "CONTRACT_GRAPHS": str(GRAPHS),
-            "PORT": str(PORT), "INSTANCES": "2", "TRITON_0_GPUS": "0,1", "TRITON_1_GPUS": "2,3",
-        }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def built(gpu_environment: dict[str, str]) -> dict[str, str]:
-    """After `make engines`."""
-    done = run(sys.executable, "-m", "build", "engines", env=gpu_environment)
+        done = run(sys.executable, "-m", "build", "engines", env={**variables, "HF_ENDPOINT": hub.url})
     assert done.returncode == 0, done.stderr
-    return gpu_environment
+    yield variables
 
 
 @pytest.fixture(scope="module")
 def gpu_stack(built: dict[str, str]) -> Iterator[Stack]:
     """Two instances, each with a pair of GPUs, behind nginx."""
-    home = Path(built["CONCH_HOME"])
-    (home / "backends" / "tensorrtllm").mkdir(parents=True)
-    shutil.copy(BACKEND, home / "backends" / "tensorrtllm" / "model.py")
-    with (home / "serve.log").open("wb") as log:
-        process = subprocess.Popen([PYTHON, "-m", "scripts.local", "serve"], cwd=ROOT, env=built, stdout=log, stderr=log)
-    try:
-        _wait(f"http://127.0.0.1:{PORT}/health/ready", process, home)
-        yield Stack(f"http://127.0.0.1:{PORT}", f"http://127.0.0.1:{PORT - 80}", f"127.0.0.1:{PORT - 79}", home)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(120)
+    with served(built) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The T5 miniature with TP_SIZE=2: one server for each GPU of a pair, the first of which listens."""
+    variables = {**gpu_machine(tmp_path_factory.mktemp("pairs"), "mini-t5", "mini-t5", TP_PORT), "TP_SIZE": "2"}
+    done = run(sys.executable, "-m", "build", "engines", env=variables)
+    assert done.returncode == 0, done.stderr
+    with served(variables) as stack:
+        time.sleep(4)  # nginx leaves a server alone for 3 s that refused a connection while it started
+        yield stack
+
+
+def _until(true: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def test_an_answer_through_nginx(gpu_stack: Stack, recordings: dict[str, dict[str, Any]]) -> None:
@@ -105,3 +130,65 @@ def test_real_serving_refuses_the_stand_ins_bundle(built: dict[str, str]) -> Non
     manifest = read_manifest(Path(built["ENGINES_DIR"]) / MODEL / "trtllm")
     assert manifest
     assert manifest["engine"]["toolchain"] == "contract"
+
+
+def words(stack: Stack, text: str, instance: str = "") -> str:
+    """What the model makes of a text."""
+    url = f"{stack.kserve}{instance}/v2/models/ensemble/generate"
+    answer = httpx.post(url, json={"text_input": text, "max_tokens": 24}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["text_output"])
+
+
+def ranks(index: int) -> dict[int, int]:
+    """Processes of the tritonservers of an instance by rank."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            variables = dict(part.split("=", 1) for part in path.read_text().split("\0") if "=" in part)
+            command = (path.parent / "cmdline").read_text()
+        except OSError:
+            continue
+        if "OMPI_COMM_WORLD_RANK" in variables and "tritonserver\0" in command and variables.get("CUDA_VISIBLE_DEVICES") == ("0,1", "2,3")[index]:
+            found[int(variables["OMPI_COMM_WORLD_RANK"])] = int(path.parent.name)
+    return found
+
+
+def test_tensor_parallel_pairs_answer(pairs: Stack) -> None:
+    """Two instances with two ranks each: the same words from both, by nginx and by each instance's own path; only rank 0 has doors."""
+    text = "summarize: The mayor opened a new bridge in the harbour on Monday."
+    answers = {words(pairs, text), words(pairs, text, "/instances/0"), words(pairs, text, "/instances/1")}
+    assert len(answers) == 1
+    assert answers != {""}
+    for i, gpus in enumerate(("0,1", "2,3")):
+        log = pairs.log(f"triton-{i}")
+        for rank in (0, 1):
+            assert re.search(rf"contract backend: rank {rank} of 2, CUDA_VISIBLE_DEVICES={gpus}$", log, re.M)
+        assert sorted(ranks(i)) == [0, 1]
+        assert log.count("Started HTTPService") == 1
+
+
+def test_a_lost_rank_restarts_its_instance(pairs: Stack) -> None:
+    """Rank 1 dies: its instance is ended whole and comes back, while the other answers everything."""
+    before, text = ranks(1), "summarize: The mayor opened a new bridge."
+    os.kill(before[1], signal.SIGKILL)
+
+    def back() -> bool:
+        assert words(pairs, text)
+        return len(ranks(1)) == 2 and not set(ranks(1).values()) & set(before.values())
+
+    _until(back)
+    _until(lambda: httpx.get(f"{pairs.kserve}/instances/1/v2/models/ensemble/ready", timeout=30).status_code == 200)
+    assert words(pairs, text, "/instances/1")
+
+
+def test_every_rank_stops(pairs: Stack) -> None:
+    """A planned restart drains rank 0, and no process of the old ranks stays."""
+    before = ranks(0)
+    variables = {**os.environ, "PORT": str(TP_PORT), "MODEL_ID": "mini-t5", "CONCH_HOME": str(pairs.home)}
+    done = run(PYTHON, "-m", "scripts.local", "restart", env={**variables, **environment(Path(pairs.home).parent / "image")})
+    assert done.returncode == 0, done.stderr
+    after = ranks(0)
+    assert sorted(after) == [0, 1]
+    assert not set(after.values()) & set(before.values())
+    assert words(pairs, "summarize: The mayor opened a new bridge.")
