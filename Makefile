@@ -44,6 +44,7 @@ setup: $(SERVE)/.done $(BUILD)/.done ## the two Python environments and nginx
 engines: $(BUILD)/.done ## build the bundles of MODEL_ID (default: the miniatures) for TARGET
 	$(BUILD)/bin/python -m build engines --target $(or $(TARGET),openvino)
 
+demo: export MODEL_ID ?= mini-whisper
 demo: setup engines ## start everything, transcribe a recording, print it, stop
 	$(RUN) -m scripts.demo
 

@@ -121,7 +121,7 @@ def fetch(model: Model, patterns: Iterable[str], weights: Path) -> Weights:
 
 
 def _local_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in {".json", ".safetensors", ".txt", ".model"})
+    return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in {".json", ".safetensors", ".txt", ".model", ".jinja"})
 
 
 def _from_repository(folder: Path) -> Weights:

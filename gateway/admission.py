@@ -1,4 +1,4 @@
-"""How many recordings are worked on at once. One too many is refused at once with the time to come back, so that those inside keep their pace."""
+"""How many requests are worked on at once. One too many is refused at once with the time to come back, so that those inside keep their pace."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ LONGEST_RETRY = 30
 
 
 class Admission:
-    """Places in each pool: `per_instance` for each of its instances."""
+    """Places in each pool: `per_instance` for each of its instances; `what` says in errors what takes them."""
 
-    def __init__(self, per_instance: int) -> None:
-        self.per_instance = per_instance
+    def __init__(self, per_instance: int, what: str) -> None:
+        self.per_instance, self.what = per_instance, what
         self.inside: Counter[str] = Counter()
         self.usual: dict[str, float] = {}
 
     @contextmanager
     def place(self, pool: Pool) -> Iterator[None]:
-        """A place for one recording.
+        """A place for one request.
 
         Raises:
             ApiError: 503 with Retry-After if all are taken.
@@ -32,7 +32,7 @@ class Admission:
         places = self.per_instance * len(pool.instances)
         if self.inside[pool.model_id] >= places:
             retry = min(LONGEST_RETRY, max(1, ceil(self.usual.get(pool.model_id, 1.0))))
-            message = f"{places} recordings are being worked on, as many as this deployment takes; try again in {retry} s"
+            message = f"{places} {self.what} are being worked on, as many as this deployment takes; try again in {retry} s"
             raise ApiError(503, message, code="overloaded", retry_after=retry)
         self.inside[pool.model_id] += 1
         started = time.monotonic()

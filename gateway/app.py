@@ -9,12 +9,11 @@ from fastapi import Depends, FastAPI, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from . import audio, errors, realtime
+from . import audio, errors, realtime, text
 from .admission import Admission
-from .audio import ServicesDep
 from .keys import load_keys, require_key
 from .observe import Observe
-from .services import Services
+from .services import Services, ServicesDep
 from .settings import Settings
 from .speech import Transcriber
 from .triton import Triton, load_pools
@@ -29,13 +28,16 @@ def create_app(settings: Settings) -> FastAPI:
         triton = Triton(settings.kserve_url, pools, settings.request_seconds)
         transcriber = Transcriber(triton, settings.windows_at_once)
         keys = load_keys(settings.api_keys_file, required=bool(settings.api_keys_required))
-        yield {"services": Services(settings, pools, triton, transcriber, Admission(settings.recordings_per_instance), keys)}
+        recordings = Admission(settings.recordings_per_instance, "recordings")
+        generations = Admission(settings.generations_per_instance, "requests for text")
+        yield {"services": Services(settings, pools, triton, transcriber, recordings, generations, keys)}
         await triton.close()
 
     app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan)
     errors.install(app)
     key = [Depends(require_key)]
     app.include_router(audio.router, dependencies=key)
+    app.include_router(text.router, dependencies=key)
     app.include_router(realtime.router)
     app.add_api_route("/v1/models", models, dependencies=key)
     app.add_api_route("/v1/models/{model}", one_model, dependencies=key)

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from fastapi import APIRouter, Request, Response
 
 from . import formats, media
 from .errors import ApiError, error_body
 from .forms import TranscriptionRequest, TranslationRequest, body_schema, options, parse_transcription, parse_translation, turns
 from .presence import while_present
-from .services import Services, services
+from .services import Services, ServicesDep
 from .settings import Settings
 from .speech import Options, Transcript, between, joined
+from .sse import Events, event
 from .triton import Pool
 from .upload import receive
 from .windows import Cutter, Pauses, Spoken, Window
 
 router = APIRouter()
-ServicesDep = Annotated[Services, Depends(services)]
 DECODERS = ThreadPoolExecutor(8, "decode")  # their own, so that live sessions and name look-ups never wait behind long files
 
 
@@ -107,27 +103,23 @@ class Work:
                     text = between(part.language) + part.text if said and part.text else part.text
                     said += text
                     if text:
-                        yield _event(formats.delta(text, part, log_probs=log_probs))
-            yield _event(formats.done(self.result(), log_probs=log_probs))
+                        yield event(formats.delta(text, part, log_probs=log_probs))
+            yield event(formats.done(self.result(), log_probs=log_probs))
         except ApiError as error:
             if not said:
                 raise
-            yield _event(error_body(error))
-
-
-def _event(data: Mapping[str, Any]) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+            yield event(error_body(error))
 
 
 async def _begin(request: Request, tools: Services, stack: AsyncExitStack, task: str) -> tuple[TranscriptionRequest | TranslationRequest, Work]:
     upload = await stack.enter_async_context(receive(request, tools.settings.max_upload_bytes))
     form = (parse_transcription if task == "transcribe" else parse_translation)(upload.fields)
     chosen, cut = options(form, task), turns(form)
-    pool = tools.pool(form.model, "whisper")
+    pool = tools.pool(form.model, "transcription")
     if chosen.words and "word_timestamps" not in pool.capabilities:
         message = f"timestamp_granularities[]=word: the engine of {form.model!r} gives no word times; ask for segment"
         raise ApiError(400, message, param="timestamp_granularities[]", code="unsupported_value")
-    stack.enter_context(tools.admission.place(pool))
+    stack.enter_context(tools.recordings.place(pool))
     recording = Recording(Path(upload.path), Spoken(cut) if cut else Pauses(), tools.settings)
     # Unlike the client's own id it is never seen twice: under it the work can be stopped.
     return form, Work(tools, pool, recording, chosen, f"{request.state.request_id}.{uuid.uuid4().hex[:8]}")
@@ -154,36 +146,13 @@ async def translations(request: Request, tools: ServicesDep) -> Response:
     return formats.formatted(transcript, form.response_format, ["segment"], "translate")
 
 
-class Events(StreamingResponse):
-    """Server-sent events whose source is closed however the response ends: Starlette itself leaves it to the garbage collector."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, first: str, source: AsyncGenerator[str, None]) -> None:
-        super().__init__(self._all(first, source), headers={"Cache-Control": "no-cache"})
-        self.source = source
-
-    @staticmethod
-    async def _all(first: str, source: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-        yield first
-        async for event in source:
-            yield event
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            await self.source.aclose()
-
-
 async def _streamed(request: Request, work: Work, stack: AsyncExitStack, *, log_probs: bool) -> Events:
     """The first event is waited for, so that a bad file is still a plain 400."""
 
     async def events() -> AsyncGenerator[str, None]:
         async with stack, aclosing(work.events(log_probs=log_probs)) as found:
-            async for event in found:
-                yield event
+            async for one in found:
+                yield one
 
     source = events()
     return Events(await while_present(request, anext(source)), source)

@@ -31,9 +31,15 @@ def error_response(error: ApiError) -> JSONResponse:
 
 
 def _from_validation(error: RequestValidationError) -> ApiError:
+    """The outermost field is named; inside a union pydantic also names the branches it tried."""
     first = error.errors()[0]
-    field = str(first["loc"][-1]) if first["loc"] else None
-    return ApiError(400, f"{field}: {first['msg']}", param=field, code="invalid_value")
+    field = next((str(part) for part in first["loc"][1:] if isinstance(part, str)), None)
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}", code="invalid_json")
+    if first["type"] == "extra_forbidden":
+        return ApiError(400, f"unknown field {first['loc'][-1]!r}; remove it", param=str(first["loc"][-1]), code="unknown_parameter")
+    said = " is missing; send it" if first["type"] == "missing" else f": {first['msg']}"
+    return ApiError(400, f"{field or 'the body'}{said}", param=field, code="invalid_value")
 
 
 def install(app: FastAPI) -> None:

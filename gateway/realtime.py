@@ -141,7 +141,7 @@ class Listener:
     async def _update(self, event: dict[str, Any]) -> None:
         session = self.session.changed(event.get("session"))
         name = session.audio.input.transcription.model
-        pool = self.tools.pool(name, "whisper") if name else self.pool
+        pool = self.tools.pool(name, "transcription") if name else self.pool
         same = session.hears_as(self.session)
         if not same and len(self.buffer):
             message = "the buffer holds sound that was sent under the old settings; commit or clear it first"
@@ -275,9 +275,9 @@ async def realtime(socket: WebSocket, tools: Annotated[Services, Depends(service
         check_key(socket, tools)
         if (intent := socket.query_params.get("intent", "transcription")) != "transcription":
             raise ApiError(400, f"intent={intent!r} is not served; use intent=transcription", param="intent", code="unsupported_value")
-        speech = [name for name, pool in tools.pools.items() if pool.family == "whisper"]
+        speech = [name for name, pool in tools.pools.items() if "transcription" in pool.capabilities]
         name = socket.query_params.get("model") or (speech[0] if len(speech) == 1 else "")
-        pool = tools.pool(name, "whisper")
+        pool = tools.pool(name, "transcription")
         with tools.sessions():
             await socket.accept()
             await Listener(socket, tools, pool).run()

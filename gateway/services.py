@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from fastapi import Depends
 from fastapi.requests import HTTPConnection
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -44,24 +46,27 @@ class Services:
     pools: dict[str, Pool]
     triton: Triton
     transcriber: Transcriber
-    admission: Admission
+    recordings: Admission
+    generations: Admission
     keys: tuple[bytes, ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
     live: int = 0
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     readiness: dict[str, tuple[float, bool]] = field(default_factory=dict)
 
-    def pool(self, model: str, family: str) -> Pool:
+    def pool(self, model: str, capability: str) -> Pool:
         """The pool that serves a model.
 
         Raises:
-            ApiError: 404 for an unknown model, 400 for one of another family.
+            ApiError: 404 for an unknown model, 400 for one that cannot do this.
         """
         if model not in self.pools:
             message = f"model {model!r} is not served here; this deployment has: {', '.join(self.pools)}"
             raise ApiError(404, message, param="model", code="model_not_found")
-        if self.pools[model].family != family:
-            raise ApiError(400, f"model {model!r} is of family {self.pools[model].family}, this route needs {family}", param="model", code="unsupported_model")
+        if capability not in self.pools[model].capabilities:
+            able = ", ".join(name for name, pool in self.pools.items() if capability in pool.capabilities) or "none"
+            message = f"model {model!r} is of family {self.pools[model].family}, which does no {capability}; models here that do: {able}"
+            raise ApiError(400, message, param="model", code="unsupported_model")
         return self.pools[model]
 
     @contextmanager
@@ -95,3 +100,6 @@ def services(connection: HTTPConnection) -> Services:
     """The services of the application that serves a request or a WebSocket."""
     found: Services = connection.state.services
     return found
+
+
+ServicesDep = Annotated[Services, Depends(services)]

@@ -10,7 +10,7 @@ import asyncio
 import json
 import socket
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import numpy as np
 import structlog
+from httpx_sse import EventSource
 from numpy.typing import NDArray
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
 from tritonclient.utils import np_to_triton_dtype
@@ -31,13 +32,19 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Pool:
-    """The instances of one model: index and the address nginx knows each by, the probe that tells whether it answers, what its engine can do."""
+    """The instances of one model: index and the address nginx knows each by, the probe that tells whether it answers, what its engine can do.
+
+    `positions` and `memory`: how many tokens its decoder and (0: there is none) its encoder read.
+    """
 
     model_id: str
     family: str
     instances: Mapping[str, int]
     probe: Mapping[str, Any]
     capabilities: frozenset[str] = frozenset()
+    bundle: Path = Path()
+    positions: int = 0
+    memory: int = 0
 
 
 def load_pools(deployment: Path) -> dict[str, Pool]:
@@ -46,9 +53,11 @@ def load_pools(deployment: Path) -> dict[str, Pool]:
     pools = {}
     for model_id, members in data["pools"].items():
         rows = [data["instances"][i] for i in members]
-        manifest = json.loads((Path(rows[0]["bundle"]) / "manifest.json").read_text("utf-8"))
+        bundle = Path(rows[0]["bundle"])
+        manifest, facts = (json.loads((bundle / name).read_text("utf-8")) for name in ("manifest.json", "engine/engine.json"))
         addresses = {f"{row['host']}:{row['http']}": row["index"] for row in rows}
-        pools[model_id] = Pool(model_id, rows[0]["family"], addresses, manifest["probe"], frozenset(manifest["capabilities"]))
+        capabilities, limits = frozenset(manifest["capabilities"]), (facts["positions"], facts.get("memory", 0))
+        pools[model_id] = Pool(model_id, rows[0]["family"], addresses, manifest["probe"], capabilities, bundle, *limits)
     return pools
 
 
@@ -111,6 +120,31 @@ class Triton:
         if answer.status_code != 200:
             raise _refusal(answer)
         return decode(answer, outputs)
+
+    async def stream(self, pool: Pool, model: str, fields: Mapping[str, Any], request_id: str) -> AsyncGenerator[dict[str, Any], None]:
+        """One inference of a decoupled model, response by response, through Triton's generate extension.
+
+        Raises:
+            ApiError: as `infer`; also in the middle, when the instance is lost.
+        """
+        finished = False
+        try:
+            async with self.http.stream(
+                "POST", f"/models/{pool.model_id}/v2/models/{model}/generate_stream", json={"id": request_id, **fields}, headers={"x-request-id": request_id}
+            ) as answer:
+                if answer.status_code != 200:
+                    await answer.aread()
+                    raise _refusal(answer)
+                async for event in EventSource(answer).aiter_sse():
+                    yield _response(event.data)
+            finished = True
+        except httpx.TimeoutException as error:
+            raise ApiError(504, "the model did not answer in time; try again, or send less at once", code="timeout") from error
+        except httpx.HTTPError as error:
+            raise ApiError(503, "the instance that made this text was lost; send the request again", code="unavailable", retry_after=2) from error
+        finally:
+            if not finished:
+                self._stop(pool, request_id)
 
     def _stop(self, pool: Pool, request_id: str) -> None:
         """Tell every instance to drop a request that nobody waits for; over HTTP, Triton does not notice that a client has gone.
@@ -181,9 +215,17 @@ async def _addresses(name: str) -> set[str]:
 
 def _refusal(answer: httpx.Response) -> ApiError:
     try:
-        message = str(answer.json()["error"])
+        message = str(json.loads(answer.text.removeprefix("data: "))["error"])  # generate_stream says even this as an event
     except (ValueError, KeyError, TypeError):
         message = f"the model server said {answer.status_code}"
     if answer.status_code in (502, 503, 504):
         return ApiError(503, "all instances of this model are busy or restarting; try again in a few seconds", code="unavailable", retry_after=2)
     return ApiError(400 if answer.status_code < 500 else 500, message, code="model_refused" if answer.status_code < 500 else "model_failed")
+
+
+def _response(data: str) -> dict[str, Any]:
+    """One response of a stream; an error in it is one sentence without a status."""
+    response: dict[str, Any] = json.loads(data)
+    if "error" in response:
+        raise ApiError(400, str(response["error"]), code="model_refused")
+    return response

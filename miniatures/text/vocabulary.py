@@ -85,6 +85,7 @@ def make_tokenizer(model: str, folder: Path) -> PreTrainedTokenizerBase:
         tokenizer = BartTokenizer(*_files(folder, *byte_level(lines, size, ["<s>", "<pad>", "</s>", "<unk>"], ["<mask>"])), mask_token=mask, **options)
     else:
         tokenizer = GPT2Tokenizer(*_files(folder, *byte_level(lines, size, [], ["<|endoftext|>"])), **options)
+        tokenizer.chat_template = "{{ messages | map(attribute='content') | join(' ') }}"  # it continues whatever has been said
     tokenizer.save_pretrained(folder)
     return tokenizer
 

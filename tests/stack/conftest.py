@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 RECORDINGS = ROOT / "miniatures" / "recordings"
 PORT = 9480
+TEXT_PORT = 9580
+TEXT_MODELS = "mini-t5,mini-bart,mini-gpt2,mini-whisper"
 PYTHON = ROOT / ".venv/serve/bin/python"
 
 
@@ -36,25 +39,41 @@ class Stack:
         return (self.home / "logs" / f"{name}.log").read_text("utf-8", "replace")
 
 
-@pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Session-wide, because starting two tritonservers takes seconds."""
-    if url := os.environ.get("CONCH_URL"):
-        host = url.rsplit(":", 1)[0]
-        yield Stack(url, os.environ.get("CONCH_KSERVE", f"{host}:8000"), os.environ.get("CONCH_GRPC", f"{host.split('//')[1]}:8001"), None)
-        return
-    home = tmp_path_factory.mktemp("stack")
-    environment = {**os.environ, "PORT": str(PORT), "INSTANCES": "2", "MODEL_ID": "mini-whisper", "TARGET": "openvino", "CONCH_HOME": str(home)}
+@contextmanager
+def started(home: Path, port: int, models: str, instances: int) -> Iterator[Stack]:
+    """A stack in process mode on its own block of ports."""
+    environment = {**os.environ, "PORT": str(port), "INSTANCES": str(instances), "MODEL_ID": models, "TARGET": "openvino", "CONCH_HOME": str(home)}
     with (home / "serve.log").open("wb") as log:
         process = subprocess.Popen([PYTHON, "-m", "scripts.local", "serve"], cwd=ROOT, env=environment, stdout=log, stderr=log)
     try:
-        _wait(f"http://127.0.0.1:{PORT}/health/ready", process, home)
-        yield Stack(f"http://127.0.0.1:{PORT}", f"http://127.0.0.1:{PORT - 80}", f"127.0.0.1:{PORT - 79}", home)
+        _wait(f"http://127.0.0.1:{port}/health/ready", process, home)
+        yield Stack(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port - 80}", f"127.0.0.1:{port - 79}", home)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(120)
         if artifacts := os.environ.get("CONCH_TEST_LOGS"):
-            shutil.copytree(home / "logs", artifacts, dirs_exist_ok=True)
+            shutil.copytree(home / "logs", Path(artifacts) / str(port), dirs_exist_ok=True)
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two instances of mini-whisper; session-wide, because starting tritonservers takes seconds."""
+    if url := os.environ.get("CONCH_URL"):
+        host = url.rsplit(":", 1)[0]
+        yield Stack(url, os.environ.get("CONCH_KSERVE", f"{host}:8000"), os.environ.get("CONCH_GRPC", f"{host.split('//')[1]}:8001"), None)
+        return
+    with started(tmp_path_factory.mktemp("stack"), PORT, "mini-whisper", 2) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def text_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Four models, an instance each; CONCH_TEXT_PORT names the first port of one that is up already."""
+    if port := int(os.environ.get("CONCH_TEXT_PORT", "0")):
+        yield Stack(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port - 80}", f"127.0.0.1:{port - 79}", None)
+        return
+    with started(tmp_path_factory.mktemp("text"), TEXT_PORT, TEXT_MODELS, 4) as found:
+        yield found
 
 
 def _wait(url: str, process: subprocess.Popen[bytes], home: Path) -> None:

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, BartTokenizerFast, GPT2TokenizerFast, Pr
 from build.catalog import ROOT
 from miniatures.text import tasks
 from miniatures.text.corpus import make_corpus
+from miniatures.text.evaluate import Student, figures
 from miniatures.text.grammar import is_paragraph, readings, sentences
 from miniatures.text.models import GENERATION, SHAPES, new_model, pair_loss, save_weights
 from miniatures.text.tasks import TASKS, document
@@ -211,3 +212,13 @@ def test_a_few_steps_of_training(model: str, tmp_path: Path) -> None:
     assert (tmp_path / "model.safetensors").stat().st_size <= 10e6
     written = json.loads((tmp_path / "generation_config.json").read_text("utf-8"))
     assert {name: written[name] for name in GENERATION[model]} == GENERATION[model]
+
+
+@pytest.mark.parametrize("name", ["t5", "bart", "gpt2"])
+def test_checkpoints_reach_their_goals(name: str) -> None:
+    """The weights in this repository, in plain transformers, on questions that are in no training text; at most 10 MB with the tokenizer."""
+    folder = ROOT / "miniatures" / name
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 10e6
+    for row in figures(Student(name, folder), 20):
+        (what, value), goal = next(iter(row.items())), row.get("wanted", 0.0)
+        assert value >= goal, f"{what} is {value}"

@@ -134,7 +134,7 @@ def test_both_rooms_know_the_same_languages_without_blanks() -> None:
 
 def test_places_are_given_back() -> None:
     """One too many is a 503 with Retry-After; after it there is room again."""
-    admission = Admission(per_instance=1)
+    admission = Admission(per_instance=1, what="recordings")
     with admission.place(POOL), admission.place(POOL):
         with pytest.raises(ApiError) as error, admission.place(POOL):
             pass

@@ -1,0 +1,203 @@
+"""Texts from the façade `tensorrt_llm_bls`: what to ask it, what it answered, and texts that end before a stop sequence."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .text_forms import Generation, words
+from .triton import Arrays, Pool, Triton
+
+FACADE = "tensorrt_llm_bls"
+DTYPES: dict[str, Any] = {
+    "text_input": np.object_, "max_tokens": np.int32, "stop_words": np.object_, "bad_words": np.object_, "temperature": np.float32,
+    "top_p": np.float32, "top_k": np.int32, "presence_penalty": np.float32, "frequency_penalty": np.float32, "repetition_penalty": np.float32,
+    "length_penalty": np.float32, "min_tokens": np.int32, "seed": np.uint64, "beam_width": np.int32, "num_return_sequences": np.int32,
+    "logit_bias_ids": np.int32, "logit_bias_weights": np.float32, "exclude_input_in_output": np.bool_, "return_num_input_tokens": np.bool_,
+    "return_num_output_tokens": np.bool_, "return_log_probs": np.bool_, "top_log_probs": np.int32,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token's text, its log probability, and the likeliest tokens at its place."""
+
+    text: str
+    log_prob: float
+    top: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some text of a choice and its tokens (where log probabilities were asked for); `finish` is OpenAI's reason at the end."""
+
+    text: str
+    tokens: tuple[Token, ...] = ()
+    finish: str | None = None
+    read: int = 0
+    written: int = 0
+
+
+@dataclass(frozen=True)
+class Question:
+    """One call of the façade: its inputs by name, as many texts as come back, and where the caller wants them to end."""
+
+    fields: Mapping[str, Any]
+    stops: tuple[str, ...]
+    max_tokens: int
+    sequences: int = 1
+
+
+def questions(form: Generation, prompts: Sequence[str], tokens: int, log_probs: int | None, beams: int = 1) -> list[Question]:
+    """The calls that a request needs: one for each text, or for each prompt with beams."""
+    common = _common(form, tokens, log_probs, beams)
+    seed = secrets.randbits(63) if form.seed is None else form.seed % 2**64
+    found = []
+    for prompt in prompts:
+        for sample in range(1 if beams > 1 else form.n):
+            # Texts of one request must differ; a request with a seed is repeatable all the same.
+            own = {"text_input": prompt, "seed": (seed + sample) % 2**64}
+            found.append(Question({**common, **own}, tuple(form.stops), tokens, form.n if beams > 1 else 1))
+    return found
+
+
+def _common(form: Generation, tokens: int, log_probs: int | None, beams: int) -> dict[str, Any]:
+    given = form.model_dump(
+        include={"presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty", "min_tokens"}, exclude_none=True, exclude_unset=True
+    )
+    fields = {"max_tokens": tokens, "exclude_input_in_output": True, "return_num_input_tokens": True, "return_num_output_tokens": True, **given}
+    fields |= {name: found for name, found in (("stop_words", form.stops), ("bad_words", words(form.bad_words))) if found}
+    if form.logit_bias:
+        fields |= {"logit_bias_ids": [int(token) for token in form.logit_bias], "logit_bias_weights": list(form.logit_bias.values())}
+    if beams > 1:
+        return {**fields, "beam_width": beams, "num_return_sequences": form.n, "top_log_probs": log_probs or 0}
+    return {**fields, **_choice(form), **({} if log_probs is None else {"top_log_probs": log_probs})}
+
+
+def _choice(form: Generation) -> dict[str, Any]:
+    """OpenAI's default is a random choice from the whole distribution; temperature 0 is TensorRT-LLM's top_k of 1."""
+    temperature = 1.0 if form.temperature is None else form.temperature
+    if temperature == 0.0:
+        return {"top_k": 1}
+    return {"temperature": temperature, "top_p": form.top_p or 1.0, **({"top_k": form.top_k} if form.top_k else {})}
+
+
+def arrays(fields: Mapping[str, Any]) -> Arrays:
+    """Fields as the tensors of one row: [1, n]."""
+    found = {}
+    for name, value in fields.items():
+        values = value if isinstance(value, list) else [value]
+        found[name] = np.array([[item.encode() if isinstance(item, str) else item for item in values]], DTYPES[name])
+    return found
+
+
+@dataclass
+class Ending:
+    """Text that ends before a stop sequence: what may become one is held back."""
+
+    stops: Sequence[str]
+    held: str = ""
+    stopped: bool = field(default=False, init=False)
+
+    def add(self, text: str, *, last: bool = False) -> str:
+        """What can be shown now."""
+        whole, self.held = self.held + text, ""
+        found = [at for stop in self.stops if (at := whole.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            return whole[: min(found)]
+        keep = 0 if last else max((self._begun(whole, stop) for stop in self.stops), default=0)
+        self.held = whole[len(whole) - keep :]
+        return whole[: len(whole) - keep]
+
+    @staticmethod
+    def _begun(text: str, stop: str) -> int:
+        return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
+
+
+async def whole(triton: Triton, pool: Pool, question: Question, request_id: str) -> list[Piece]:
+    """The answer to a question, one piece for each text, best first.
+
+    Raises:
+        ApiError: see Triton.infer.
+    """
+    tokens = ["output_lengths", "output_tokens", "output_log_probs"] if "top_log_probs" in question.fields else []
+    top = ["top_tokens", "top_token_log_probs"] if question.fields.get("top_log_probs") else []
+    outputs = ["text_output", "num_input_tokens", "num_output_tokens", *tokens, *top]
+    result = await triton.infer(pool, FACADE, arrays(question.fields), outputs, request_id)
+    texts = result["text_output"].reshape(-1)
+    return [_piece(question, result, i, text.decode("utf-8", "replace")) for i, text in enumerate(texts)]
+
+
+def _piece(question: Question, result: Arrays, i: int, text: str) -> Piece:
+    lengths = result["output_lengths"].reshape(-1) if "output_lengths" in result else result["num_output_tokens"].reshape(-1)
+    tokens: tuple[Token, ...] = ()
+    count = int(lengths[i])
+    if "output_tokens" in result:
+        names, probs = (result[name].reshape(len(lengths), -1)[i] for name in ("output_tokens", "output_log_probs"))
+        tops = _tops(result["top_tokens"][0, i], result["top_token_log_probs"][0, i]) if "top_tokens" in result else [()] * count
+        tokens = tuple(Token(_text(names[n]), float(probs[n]), tops[n]) for n in range(count))
+    ending = Ending(question.stops)
+    shown = ending.add(text, last=True)
+    finish = "length" if count >= question.max_tokens and not ending.stopped else "stop"
+    return Piece(shown, _within(tokens, shown, cut=ending.stopped), finish, int(result["num_input_tokens"].item()), count)
+
+
+def _within(tokens: tuple[Token, ...], text: str, *, cut: bool) -> tuple[Token, ...]:
+    """The tokens that a text which was cut at a stop sequence still shows."""
+    if not cut:
+        return tokens
+    kept, length = [], 0
+    for token in tokens:
+        if length >= len(text):
+            break
+        kept.append(token)
+        length += len(token.text)
+    return tuple(kept)
+
+
+def _text(raw: Any) -> str:
+    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
+
+
+def _tops(names: Any, probs: Any) -> list[tuple[tuple[str, float], ...]]:
+    return [tuple((_text(name), float(prob)) for name, prob in zip(row, own, strict=True)) for row, own in zip(names, probs, strict=True)]
+
+
+async def stream(triton: Triton, pool: Pool, question: Question, request_id: str) -> AsyncGenerator[Piece, None]:
+    """The answer to a question as it is made; the last piece has the reason of its end.
+
+    Raises:
+        ApiError: see Triton.stream.
+    """
+    fields = {**question.fields, "stream": True}
+    ending, read, written = Ending(question.stops), 0, 0
+    async with aclosing(triton.stream(pool, f"{FACADE}_stream", fields, request_id)) as events:
+        async for event in events:
+            read, written = int(event.get("num_input_tokens", read)), int(event.get("num_output_tokens", written))
+            text, tokens = ending.add(str(event["text_output"])), _streamed_tokens(event, int(question.fields.get("top_log_probs", 0)))
+            if text or tokens:
+                yield Piece(text, tokens)
+            if ending.stopped:
+                break
+    rest = ending.add("", last=True) if not ending.stopped else ""
+    finish = "length" if written >= question.max_tokens and not ending.stopped else "stop"
+    yield Piece(rest, (), finish, read, written)
+
+
+def _streamed_tokens(event: Mapping[str, Any], top: int) -> tuple[Token, ...]:
+    """Triton's JSON has one value where there is one, and no second dimension."""
+    count = int(event.get("output_lengths", 0))
+    names, probs, top_names, top_probs = (_list(event, name) for name in ("output_tokens", "output_log_probs", "top_tokens", "top_token_log_probs"))
+    rows = [tuple(zip(top_names[i * top : (i + 1) * top], top_probs[i * top : (i + 1) * top], strict=True)) for i in range(count)]
+    return tuple(Token(names[i], float(probs[i]), rows[i] if top else ()) for i in range(count))
+
+
+def _list(event: Mapping[str, Any], name: str) -> list[Any]:
+    value = event.get(name, [])
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,38 @@
+"""Server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+
+def event(data: Mapping[str, Any]) -> str:
+    """One event."""
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
+class Events(StreamingResponse):
+    """Server-sent events whose source is closed however the response ends: Starlette itself leaves it to the garbage collector."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, first: str, source: AsyncGenerator[str, None]) -> None:
+        super().__init__(self._all(first, source), headers={"Cache-Control": "no-cache"})
+        self.source = source
+
+    @staticmethod
+    async def _all(first: str, source: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+        yield first
+        async for event in source:
+            yield event
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self.source.aclose()

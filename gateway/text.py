@@ -1,0 +1,161 @@
+"""POST /v1/completions and /v1/chat/completions."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from .chat import rendered
+from .completions import Piece, Question, questions, stream, whole
+from .errors import ApiError, error_body
+from .presence import while_present
+from .services import Services, ServicesDep
+from .sse import Events, event
+from .text_formats import Written, WrittenChat, usage_of
+from .text_forms import ChatRequest, CompletionRequest, Generation, check, check_chat, check_completion, check_lengths
+from .triton import Pool
+
+router = APIRouter()
+CHAT_TOKENS = 256  # of an answer whose length nobody asked for, or half of what the model has
+
+
+@dataclass
+class Work:
+    """One request: the questions it asks, and how its answers are written."""
+
+    tools: Services
+    pool: Pool
+    asked: list[Question]
+    request_id: str
+    written: Written
+
+    async def answers(self) -> list[Piece]:
+        """Every text, in order. When one fails, the others are stopped.
+
+        Raises:
+            ApiError: the first failure.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(whole(self.tools.triton, self.pool, question, f"{self.request_id}.{i}")) for i, question in enumerate(self.asked)]
+        except* ApiError as failed:
+            raise failed.exceptions[0] from None
+        return [piece for task in tasks for piece in task.result()]
+
+    async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
+        """All texts as they are made, each piece with its text's number."""
+        queue: asyncio.Queue[tuple[int, Piece] | ApiError | None] = asyncio.Queue()
+
+        async def run(i: int, question: Question) -> None:
+            try:
+                async with aclosing(stream(self.tools.triton, self.pool, question, f"{self.request_id}.{i}")) as found:
+                    async for piece in found:
+                        await queue.put((i, piece))
+                await queue.put(None)
+            except ApiError as error:
+                await queue.put(error)
+
+        tasks = [asyncio.create_task(run(i, question)) for i, question in enumerate(self.asked)]
+        try:
+            running = len(tasks)
+            while running:
+                found = await queue.get()
+                if isinstance(found, ApiError):
+                    raise found
+                if found is None:
+                    running -= 1
+                else:
+                    yield found
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def events(self, *, usage: bool) -> AsyncGenerator[str, None]:
+        """Server-sent events in OpenAI's shape. An error after the first is an event as well."""
+        said, counts = False, dict[int, Piece]()
+        try:
+            async with aclosing(self.pieces()) as found:
+                async for i, piece in found:
+                    for chunk in self.written.chunks(i, piece):
+                        said = True
+                        yield event({**chunk, **({"usage": None} if usage else {})})
+                    counts[i] = piece  # the last one counts
+            if usage:
+                yield event(self.written.usage_chunk(usage_of(list(counts.values()), self.asked)))
+        except ApiError as error:
+            if not said:
+                raise
+            yield event(error_body(error))
+        yield "data: [DONE]\n\n"
+
+
+@router.post("/v1/completions")
+async def completions(form: CompletionRequest, request: Request, tools: ServicesDep) -> Response:
+    """Text that follows each prompt, or answers it, as the model was trained."""
+    pool, prompts = tools.pool(form.model, "completion"), form.prompts
+    check(form, form.n * len(prompts), form.max_tokens, pool)
+    check_completion(form)
+    check_lengths(prompts, pool, "prompt")
+    written = Written(form.model, prompts, form.echo, form.logprobs is not None, form.n)
+    asked = questions(form, prompts, form.max_tokens, form.logprobs, form.best_of or 1)
+    return await _answer(form, request, Work(tools, pool, asked, _id(request), written), "prompt")
+
+
+@router.post("/v1/chat/completions")
+async def chat(form: ChatRequest, request: Request, tools: ServicesDep) -> Response:
+    """The next message of a conversation, for models whose tokenizer has a chat template."""
+    pool = tools.pool(form.model, "completion")
+    check_chat(form)
+    prompt = rendered(pool, form.messages)
+    tokens = form.max_completion_tokens or form.max_tokens or min(CHAT_TOKENS, pool.positions // 2)
+    check(form, form.n, tokens, pool)
+    check_lengths([prompt], pool, "messages")
+    written = WrittenChat(form.model, log_probs=form.logprobs, kind="chat.completion", prefix="chatcmpl-")
+    asked = questions(form, [prompt], tokens, (form.top_logprobs or 0) if form.logprobs else None)
+    return await _answer(form, request, Work(tools, pool, asked, _id(request), written), "messages")
+
+
+def _id(request: Request) -> str:
+    """Unlike the client's own id it is never seen twice: under it the work can be stopped."""
+    return f"{request.state.request_id}.{uuid.uuid4().hex[:8]}"
+
+
+async def _answer(form: Generation, request: Request, work: Work, param: str) -> Response:
+    with ExitStack() as stack:
+        stack.enter_context(work.tools.generations.place(work.pool))
+        if form.stream:
+            return await _streamed(form, request, work, stack.pop_all(), param)
+        answers = await _named(while_present(request, work.answers()), param)
+    return JSONResponse(work.written.body(answers, usage_of(answers, work.asked)))
+
+
+async def _named(work: Any, param: str) -> Any:
+    """What the model refuses is about the text, unless it names something else."""
+    try:
+        return await work
+    except ApiError as error:
+        if error.status == 400:
+            named = next((name for name in ("max_tokens", "logit_bias", "min_tokens") if error.message.startswith(name)), param)
+            raise ApiError(400, error.message, param=named, code="invalid_value") from error
+        raise
+
+
+async def _streamed(form: Generation, request: Request, work: Work, stack: ExitStack, param: str) -> Events:
+    """The first event is waited for, so that a prompt that is too long is still a plain 400."""
+
+    async def events() -> AsyncGenerator[str, None]:
+        with stack:
+            async with aclosing(work.events(usage=bool(form.stream_options and form.stream_options.include_usage))) as found:
+                async for one in found:
+                    yield one
+
+    source = events()
+    return Events(await _named(while_present(request, anext(source)), param), source)

@@ -1,0 +1,101 @@
+"""Texts in OpenAI's response formats."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .completions import Piece, Question, Token
+
+
+@dataclass
+class Written:
+    """How /v1/completions writes texts: OpenAI's text_completion."""
+
+    model: str
+    prompts: Sequence[str] = ()
+    echo: bool = False
+    log_probs: bool = False
+    per_prompt: int = 1
+    kind: str = "text_completion"
+    prefix: str = "cmpl-"
+
+    def __post_init__(self) -> None:
+        self.head: dict[str, Any] = {"id": f"{self.prefix}{uuid.uuid4().hex}", "object": self.kind, "created": int(time.time()), "model": self.model}
+        self.lengths: dict[int, int] = {}
+
+    def body(self, answers: Sequence[Piece], usage: Mapping[str, int]) -> dict[str, Any]:
+        """The whole answer."""
+        return {**self.head, "choices": [self._choice(i, piece) for i, piece in enumerate(answers)], "usage": usage}
+
+    def chunks(self, i: int, piece: Piece) -> list[dict[str, Any]]:
+        """What a piece of a text is as events."""
+        return [{**self.head, "choices": [self._choice(i, piece)]}]
+
+    def usage_chunk(self, usage: Mapping[str, int]) -> dict[str, Any]:
+        """The event behind the last text."""
+        return {**self.head, "choices": [], "usage": usage}
+
+    def _choice(self, i: int, piece: Piece) -> dict[str, Any]:
+        first = i not in self.lengths
+        text = self.prompts[i // self.per_prompt] + piece.text if self.echo and first else piece.text
+        found = self._log_probs(piece.tokens, self.lengths.get(i, 0)) if self.log_probs else None
+        self.lengths[i] = self.lengths.get(i, 0) + len(text)
+        return {"index": i, "text": text, "logprobs": found, "finish_reason": piece.finish}
+
+    @staticmethod
+    def _log_probs(tokens: Sequence[Token], offset: int) -> dict[str, Any]:
+        offsets = [offset + sum(len(token.text) for token in tokens[:n]) for n in range(len(tokens))]
+        top = [dict(token.top) for token in tokens] if any(token.top for token in tokens) else None
+        return {"tokens": [t.text for t in tokens], "token_logprobs": [t.log_prob for t in tokens], "top_logprobs": top, "text_offset": offsets}
+
+
+class WrittenChat(Written):
+    """How /v1/chat/completions writes texts: OpenAI's chat.completion and its chunks."""
+
+    def chunks(self, i: int, piece: Piece) -> list[dict[str, Any]]:
+        """The first names the role, the last the reason of the end."""
+        head: dict[str, Any] = {**self.head, "object": "chat.completion.chunk"}
+        found = []
+        if i not in self.lengths:
+            self.lengths[i] = 0
+            found.append({"role": "assistant", "content": ""})
+        if piece.text or piece.tokens:
+            found.append({"content": piece.text})
+        choices: list[dict[str, Any]] = [
+            {"index": i, "delta": delta, "logprobs": self._content(piece.tokens) if "role" not in delta else None, "finish_reason": None} for delta in found
+        ]
+        if piece.finish:
+            choices.append({"index": i, "delta": {}, "logprobs": None, "finish_reason": piece.finish})
+        return [{**head, "choices": [choice]} for choice in choices]
+
+    def usage_chunk(self, usage: Mapping[str, int]) -> dict[str, Any]:
+        """See Written."""
+        return {**super().usage_chunk(usage), "object": "chat.completion.chunk"}
+
+    def _choice(self, i: int, piece: Piece) -> dict[str, Any]:
+        message = {"role": "assistant", "content": piece.text, "refusal": None}
+        return {"index": i, "message": message, "logprobs": self._content(piece.tokens), "finish_reason": piece.finish}
+
+    def _content(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
+        if not self.log_probs:
+            return None
+        rows = [{**_log_prob(t.text, t.log_prob), "top_logprobs": [_log_prob(*top) for top in t.top]} for t in tokens]
+        return {"content": rows, "refusal": None}
+
+
+def _log_prob(text: str, value: float) -> dict[str, Any]:
+    return {"token": text, "logprob": value, "bytes": list(text.encode())}
+
+
+def usage_of(answers: Sequence[Piece], asked: Sequence[Question]) -> dict[str, int]:
+    """Tokens read and written. Prompts are counted once each, however many texts were made of them."""
+    reads, at = dict[str, int](), 0
+    for question in asked:
+        reads[question.fields["text_input"]] = answers[at].read
+        at += question.sequences
+    read, written = sum(reads.values()), sum(piece.written for piece in answers)
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}

@@ -1,0 +1,188 @@
+"""Bodies of the text routes as typed requests. What OpenAI has and these models cannot do is refused by name, never ignored."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from .errors import ApiError
+from .triton import Pool
+
+MOST_TEXTS = 64  # completions of one request: prompts times n
+LONGEST_TOKEN = 128  # bytes of the longest token of GPT-2's vocabulary; a text of more than so many times the limit is certainly too long
+TokenId = Annotated[str, Field(pattern=r"^\d{1,7}$")]
+
+
+class StreamOptions(BaseModel):
+    """OpenAI's stream_options."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class Generation(BaseModel):
+    """Fields that both routes share. From `bad_words` on they are extensions, under TensorRT-LLM's names."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str
+    frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0)
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    n: int = Field(1, ge=1, le=MOST_TEXTS)
+    presence_penalty: float = Field(0.0, ge=-2.0, le=2.0)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**64)
+    stop: str | list[str] | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: float | None = Field(None, ge=0.0, le=2.0)
+    top_p: float | None = Field(None, gt=0.0, le=1.0)
+    user: str | None = None
+    bad_words: str | list[str] | None = None
+    top_k: int | None = Field(None, ge=0)
+    min_tokens: int | None = Field(None, ge=0)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=100.0)
+    length_penalty: float | None = Field(None, ge=-10.0, le=10.0)
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop sequences."""
+        return words(self.stop)
+
+
+class CompletionRequest(Generation):
+    """Body of /v1/completions."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    best_of: int | None = Field(None, ge=1, le=16)
+    echo: bool = False
+    logprobs: int | None = Field(None, ge=0, le=5)
+    max_tokens: int = Field(16, ge=1)
+    suffix: str | None = None
+
+    @property
+    def prompts(self) -> list[str]:
+        """The prompts.
+
+        Raises:
+            ApiError: 400 for token ids, an empty list, or one that is too long.
+        """
+        prompts = [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        if not prompts:
+            raise refused("prompt", "is an empty list; send at least one text")
+        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+        if len(texts) < len(prompts):
+            raise refused("prompt", "must be text; token ids are not supported")
+        return texts
+
+
+class TextPart(BaseModel):
+    """A piece of a message's content."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """One message of a conversation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as one text."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class ChatRequest(Generation):
+    """Body of /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    response_format: dict[str, Any] | None = None
+
+
+def words(given: str | list[str] | None) -> list[str]:
+    """One word, several or none as a list."""
+    return [] if given is None else [given] if isinstance(given, str) else given
+
+
+def refused(param: str, message: str) -> ApiError:
+    """A 400 that names a field."""
+    return ApiError(400, f"{param} {message}", param=param, code="unsupported_value")
+
+
+def check(form: Generation, texts: int, tokens: int, pool: Pool) -> None:
+    """What holds for every text route and needs no tokenizer.
+
+    Raises:
+        ApiError: 400 with `param`.
+    """
+    if texts > MOST_TEXTS:
+        raise refused("n", f"times the number of prompts is {texts}; ask for {MOST_TEXTS} at most")
+    if tokens >= pool.positions:
+        raise refused("max_tokens", f"is {tokens}; {pool.model_id} has {pool.positions} positions, so it must be below that")
+    if form.min_tokens and form.min_tokens > tokens:
+        raise refused("min_tokens", f"is {form.min_tokens}, max_tokens {tokens}; ask for no more than that")
+    if len(form.stops) > 4 or not all(form.stops):
+        raise refused("stop", "takes up to 4 sequences, none of them empty")
+    if not all(words(form.bad_words)):
+        raise refused("bad_words", "has an empty word; remove it")
+    if form.stream_options and not form.stream:
+        raise refused("stream_options", "needs stream=true")
+
+
+def check_completion(form: CompletionRequest) -> None:
+    """What /v1/completions cannot do.
+
+    Raises:
+        ApiError: 400 with `param`.
+    """
+    beams = form.best_of or 1
+    if form.suffix:
+        raise refused("suffix", "is not supported: these models write behind a text, not into it; leave it out")
+    if form.best_of is not None and form.best_of < form.n:
+        raise refused("best_of", f"is {form.best_of}, n {form.n}; it must be n at least")
+    if beams > 1 and form.stream:
+        raise refused("best_of", "does not go with stream=true; leave one of them out")
+    if beams > 1 and form.temperature:
+        raise refused("best_of", "is a beam search, which does not go with a temperature; leave one of them out")
+    if form.echo and form.logprobs is not None:
+        raise refused("echo", "does not go with logprobs: there are none for the prompt; leave one of them out")
+
+
+def check_chat(form: ChatRequest) -> None:
+    """What /v1/chat/completions cannot do.
+
+    Raises:
+        ApiError: 400 with `param`.
+    """
+    if form.response_format and form.response_format.get("type") != "text":
+        raise refused("response_format", "can be text only")
+    if form.top_logprobs is not None and not form.logprobs:
+        raise refused("top_logprobs", "needs logprobs=true")
+    if form.max_tokens and form.max_completion_tokens:
+        raise refused("max_tokens", "and max_completion_tokens mean the same; send one of them")
+
+
+def check_lengths(prompts: list[str], pool: Pool, param: str) -> None:
+    """Texts that are too long for sure; the rest `preprocessing` judges, which counts tokens.
+
+    Raises:
+        ApiError: 400 with `param`.
+    """
+    most = LONGEST_TOKEN * max(pool.positions, pool.memory)
+    for prompt in prompts:
+        if (size := len(prompt.encode())) > most:
+            raise refused(param, f"has {size} bytes; {pool.model_id} reads {pool.memory or pool.positions} tokens, which are {most} bytes at the very most")
