@@ -131,7 +131,9 @@ class Image:
         """
         mark = self.root / "etc/conch-toolchain"  # stand-ins say what they are
         name = mark.read_text("utf-8").strip() if mark.exists() else "tensorrt_llm"
-        image = {"name": os.environ.get("CONCH_BASE_IMAGE", ""), "build": os.environ.get("NVIDIA_BUILD_ID", "")}
+        # A container cannot ask for its own digest: NVIDIA's build number tells builds of one tag apart, and the name holds the digest where it is given.
+        base = os.environ.get("CONCH_BASE_IMAGE", "")
+        image = {"name": base, "digest": base.partition("@")[2], "build": os.environ.get("NVIDIA_BUILD_ID", "")}
         gpu = next(iter(gpus(devices)), None)
         return Identity(name, self.versions(), image, {"name": gpu.name, "compute_capability": gpu.compute_capability} if gpu else {})
 

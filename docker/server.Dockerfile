@@ -98,6 +98,7 @@ CMD ["python3", "-m", "scripts.guard", "--help"]
 # NVIDIA's image holds TensorRT-LLM, torch, transformers and mpirun, at versions that belong together: Conch's own libraries live apart, in
 # a virtual environment, and TensorRT-LLM's tools are run with the image's own Python.
 FROM ${TRTLLM_BASE} AS trtllm
+ARG TRTLLM_BASE
 LABEL org.opencontainers.image.title="conch server and builder (trtllm)" \
       org.opencontainers.image.description="Triton Inference Server with TensorRT-LLM engines behind Conch's guard" \
       org.opencontainers.image.version="0.1.0"
@@ -110,7 +111,8 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=
     && /opt/venv/bin/pip install -q -r /opt/conch/requirements/server.txt -r /opt/conch/requirements/builder.txt \
     && useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin conch && install -d -o conch -g conch /engines /weights
 WORKDIR /opt/conch
-ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# The base's name is stamped on every bundle: give it with its digest, TRTLLM_BASE=…@sha256:…, and bundles record that.
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 CONCH_BASE_IMAGE=${TRTLLM_BASE}
 COPY . .
 USER 10001:10001
 CMD ["python3", "-m", "scripts.guard", "--help"]

@@ -17,11 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from build.catalog import OVERRIDES
+
 from .environment import ROOT, settings
 
 SUMS, IMAGES, VOLUMES, SETTINGS = "SHA256SUMS", "images.tar", "volumes.tar", "deployment.env"
 # What makes the same stack elsewhere; secrets and addresses stay where they are.
-TRAVELS = ("MODEL_ID", "TARGET", "INSTANCES", "COMPOSE_PROFILES", "COMPOSE_FILE", "CONCH_VERSION", *(f"TRITON_{i}_GPUS" for i in range(4)))
+TRAVELS = ("MODEL_ID", "TARGET", "INSTANCES", "COMPOSE_PROFILES", "COMPOSE_FILE", "CONCH_VERSION", *(f"TRITON_{i}_GPUS" for i in range(4)), *OVERRIDES)
 # Engines whole; of the weights only the lock, which says what the engines were made from.
 SAVE = "tar -C / -cf /out/volumes.tar --exclude='*.lock' --exclude=engines/deployment engines && if [ -e /weights/catalog.lock ]; then tar -C / -rf /out/volumes.tar weights/catalog.lock; fi"
 # A bundle is complete or absent: it is unpacked beside its place and moved there.

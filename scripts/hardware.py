@@ -94,6 +94,7 @@ def propose(found: Sequence[Gpu], linked: set[tuple[int, int]], cpus: int, tp_si
     if not sets:
         raise ValueError(f"TP_SIZE=2 needs two GPUs, this machine has {len(found)}")
     lines = [Line("TARGET", "trtllm", f"{len(found)} × {found[0].name}, {found[0].memory} MiB each: TensorRT-LLM engines")]
+    lines += [Line("TP_SIZE", "2", "as asked for: each engine spans a pair")] if tp_size > 1 else []
     lines += _instances(min(len(sets), MOST), f"one instance for each {'GPU' if tp_size == 1 else 'pair of GPUs'}, {MOST} at most")
     for i, own in enumerate(sets[:MOST]):
         how = "NVLink joins them" if tuple(own) in linked else "no NVLink between them" if len(own) > 1 else found[own[0]].name

@@ -44,6 +44,7 @@ def test_pairs_of_gpus() -> None:
     """Tensor parallelism of two: two instances on NVLink pairs."""
     found = values(propose(FOUR, parse_topology(TOPOLOGY), 32, tp_size=2))
     assert (found["INSTANCES"], found["COMPOSE_PROFILES"], found["TRITON_0_GPUS"], found["TRITON_1_GPUS"]) == ("2", "instances-2", "0,2", "1,3")
+    assert found["TP_SIZE"] == "2"
 
 
 def test_eight_gpus_are_four_instances() -> None:
