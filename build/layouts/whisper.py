@@ -80,6 +80,12 @@ def config_of(dims: dict[str, int]) -> dict[str, Any]:
     return {**fixed, **{theirs: dims[ours] for ours, theirs in DIMS}, **sizes, **ids}
 
 
+def alignment_heads(model_name: str, dims: dict[str, int]) -> list[list[int]]:
+    """(layer, head) pairs of openai/whisper that times follow; none for a model that only shares its name with one of theirs."""
+    heads: list[list[int]] = json.loads((ASSETS / "alignment_heads.json").read_text("utf-8")).get(model_name, [])
+    return heads if all(layer < dims["n_text_layer"] and head < dims["n_text_head"] for layer, head in heads) else []
+
+
 def write_huggingface(checkpoint: dict[str, Any], folder: Path, model_name: str) -> None:
     """A Hugging Face folder out of OpenAI's .pt: weights, configuration, what is not to be said, alignment heads if they are known, vocabulary."""
     dims = checkpoint["dims"]
@@ -88,7 +94,7 @@ def write_huggingface(checkpoint: dict[str, Any], folder: Path, model_name: str)
     languages, multilingual = languages_of(dims["n_vocab"])
     tokenizer = whisper_tokenizer(languages, multilingual=multilingual)
     config = config_of(dims)
-    heads = json.loads((ASSETS / "alignment_heads.json").read_text("utf-8")).get(model_name)
+    heads = alignment_heads(model_name, dims)
     ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")}
     generation = {**ids, "suppress_tokens": non_speech_ids(tokenizer), "max_length": dims["n_text_ctx"]} | ({"alignment_heads": heads} if heads else {})
     for name, data in (("config.json", config), ("generation_config.json", generation)):

@@ -1,0 +1,161 @@
+"""Weights from layout to layout, and the facts that façades read off an engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from transformers.models.whisper.configuration_whisper import NON_SPEECH_TOKENS, NON_SPEECH_TOKENS_MULTI
+
+from build.bundle import Places, build
+from build.catalog import CatalogError, Layout, load_catalog, load_recipe
+from build.facts import write
+from build.layouts.whisper import openai_file, to_huggingface, to_openai, write_huggingface
+from build.sources import FetchError, require_space
+from build.steps import route, work
+from build.whisper_vocabulary import ASSETS, non_speech_ids, whisper_tokenizer
+from scripts.ranks import launch
+from tests.hub import serving
+
+from .conftest import MINIATURE, ROOT
+
+
+def test_there_and_back_again(tmp_path: Path) -> None:
+    """Hugging Face to OpenAI and back: the same tensors under the same names, the same vocabulary, a configuration of the same shape."""
+    write_huggingface(openai_file(MINIATURE), tmp_path, "tiny")
+    before, after = load_file(MINIATURE / "model.safetensors"), load_file(tmp_path / "model.safetensors")
+    assert set(before) == set(after)
+    assert all(torch.equal(before[name].half(), after[name]) for name in before)
+    old, new = (json.loads((folder / "config.json").read_text()) for folder in (MINIATURE, tmp_path))
+    assert {key: old[key] for key in new} == new
+    vocabularies = [Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab() for folder in (MINIATURE, tmp_path)]
+    assert vocabularies[0] == vocabularies[1]
+
+
+def test_names_are_inverse() -> None:
+    """Every tensor's name survives both ways."""
+    for name in load_file(MINIATURE / "model.safetensors"):
+        assert to_huggingface(to_openai(name)) == name
+
+
+def test_what_is_not_spoken() -> None:
+    """As transformers lists it, and the two tasks besides, which openai/whisper suppresses as well."""
+    for multilingual, theirs in ((True, NON_SPEECH_TOKENS_MULTI), (False, NON_SPEECH_TOKENS)):
+        tokenizer = whisper_tokenizer(99, multilingual=multilingual)
+        tasks = {tokenizer.token_to_id(token) for token in ("<|translate|>", "<|transcribe|>")}
+        assert set(non_speech_ids(tokenizer)) == set(theirs) | tasks
+
+
+def test_alignment_heads_lie_in_their_models() -> None:
+    """(layer, head) of the decoders of openai/whisper."""
+    sizes = {"tiny": (4, 6), "base": (6, 8), "small": (12, 12), "medium": (24, 16), "large-v2": (32, 20), "large-v3": (32, 20), "large-v3-turbo": (4, 20)}
+    for name, heads in json.loads((ASSETS / "alignment_heads.json").read_text()).items():
+        layers, width = sizes[name.removesuffix(".en")]
+        assert heads
+        assert all(0 <= layer < layers and 0 <= head < width for layer, head in heads)
+
+
+def test_openvino_engines_come_out_of_openais_file(tmp_path: Path, engine: Path) -> None:
+    """A model whose source is a .pt builds on a CPU, and its graphs hold the numbers of the same model in Hugging Face's layout."""
+    file = tmp_path / "tiny.pt"
+    subprocess.run([sys.executable, "-m", "build.layouts.whisper", "--from", MINIATURE, "--to", file], cwd=ROOT, check=True)
+    blob = file.read_bytes()
+    with serving({}, blob) as hub:
+        model = replace(load_catalog()["tiny"], source=f"{hub.url}/tiny.pt", sha256=hashlib.sha256(blob).hexdigest())
+        build(model, "openvino", Places(tmp_path / "weights", tmp_path / "engines"), note=lambda _: None)
+    made = tmp_path / "engines/tiny/openvino/engine"
+    for graph in ("encoder.bin", "decoder.bin"):
+        assert (made / graph).read_bytes() == (engine / graph).read_bytes()
+    facts = json.loads((made / "engine.json").read_text())
+    assert len(facts["suppress"]) == 90 - 2
+
+
+def test_routes() -> None:
+    """The shortest way; none where none is."""
+    layouts = {"a": Layout(to={"b": (), "c": ()}), "b": Layout(to={"c": ()}), "c": Layout(to={"d": ()})}
+    assert route(layouts, "a", "d") == ["a", "c", "d"]
+    assert route(layouts, "d", "d") == ["d"]
+    assert route(layouts, "d", "a") is None
+
+
+def test_a_ready_checkpoint_skips_conversion() -> None:
+    """And cannot become an OpenVINO engine."""
+    model = load_catalog()["large-v2-multi-hans-checkpoint"]
+    assert work(model, load_recipe(model, "trtllm"), ["python", "trtllm_build", "whisper_converter"]).conversions == ()
+    with pytest.raises(CatalogError, match="weights in the layout 'checkpoint' cannot be built for TARGET=openvino"):
+        work(model, load_recipe(model, "openvino"), ["python"])
+
+
+def test_the_hash_stands_in_openais_addresses() -> None:
+    """It is not written twice."""
+    model = load_catalog()["large-v3"]
+    assert len(model.sha256) == 64
+    assert f"/{model.sha256}/" in model.source
+
+
+def test_space_is_asked_for_first(tmp_path: Path) -> None:
+    """The sentence has what is needed, what there is, and what to do."""
+    with pytest.raises(FetchError, match=r"downloading x needs about 1100.0 GB, .* GB free; make room, or point WEIGHTS_DIR and ENGINES_DIR elsewhere"):
+        require_space(tmp_path / "not" / "there", 10**12, "downloading x")
+    require_space(tmp_path, 1, "downloading x")
+
+
+def engine_folder(folder: Path, **halves: dict[str, object]) -> Path:
+    for name, limits in halves.items():
+        (folder / name).mkdir(parents=True)
+        config = {"build_config": limits, "pretrained_config": {"vocab_size": 100, "n_mels": 80, "max_position_embeddings": 1500}}
+        (folder / name / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_facts_of_bart(tmp_path: Path) -> None:
+    """The decoder begins with two ids, the second of which is always said first; learnt positions bound both sides."""
+    source, engine = tmp_path / "source", engine_folder(tmp_path / "engine", encoder={"max_input_len": 1024}, decoder={"max_seq_len": 1024})
+    source.mkdir()
+    config = {"model_type": "bart", "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2, "forced_bos_token_id": 0, "max_position_embeddings": 256}
+    (source / "config.json").write_text(json.dumps(config))
+    write("bart", source, engine)
+    facts = json.loads((engine / "engine.json").read_text())
+    assert (facts["decoder_start"], facts["memory"], facts["positions"], facts["end_id"], facts["pad_id"]) == ([2, 0], 256, 256, 2, 1)
+
+
+def test_facts_replace_files(tmp_path: Path) -> None:
+    """The old file may be linked into another bundle: it keeps its words."""
+    source, engine = tmp_path / "source", engine_folder(tmp_path / "engine", decoder={"max_seq_len": 64})
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps({"model_type": "gpt2", "eos_token_id": 9, "n_positions": 32}))
+    (engine / "engine.json").write_text("old")
+    (tmp_path / "other").hardlink_to(engine / "engine.json")
+    write("gpt2", source, engine)
+    assert (tmp_path / "other").read_text() == "old"
+    facts = json.loads((engine / "engine.json").read_text())
+    assert (facts["positions"], facts["pad_id"], "memory" in facts) == (32, 9, False)
+
+
+def test_one_gpu_needs_no_mpirun() -> None:
+    """World size 1: tritonserver itself; pictures get their pool."""
+    assert launch(["tritonserver", "--model-repository=/r"], ["--http-port=1"], "p", 1) == [
+        "tritonserver", "--model-repository=/r", "--http-port=1", "--backend-config=python,shm-region-prefix-name=p",
+    ]  # fmt: skip
+    assert "--cuda-memory-pool-byte-size=0:5" in launch(["tritonserver"], [], "p", 1, 5)
+
+
+def test_ranks_behind_the_first_have_no_doors() -> None:
+    """World size 2: mpirun with two servers; the second loads the engine alone and shares no memory region's name with the first."""
+    command = launch(["tritonserver"], ["--http-port=1"], "p", 2, 5)
+    first, second = " ".join(command).split(" : ")
+    assert command[0] == "mpirun"
+    assert "--bind-to none" in first
+    assert "--http-port=1" in first
+    assert "--cuda-memory-pool-byte-size=0:5" in first
+    assert second.startswith("-n 1 tritonserver --allow-http=false --allow-grpc=false --allow-metrics=false")
+    assert "--load-model=tensorrt_llm_stream" in second
+    assert second.endswith("shm-region-prefix-name=p_1")
