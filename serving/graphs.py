@@ -205,6 +205,8 @@ class Batch:
         self.columns = np.concatenate([past, places], 1)
         inputs: dict[str, Any] = {
             "ids": ids,
+            "packed": np.flatnonzero(places >= 0),
+            "unpacked": np.maximum(np.cumsum(places.ravel() >= 0) - 1, 0).reshape(places.shape),
             "positions": np.maximum(places, 0).astype(np.int64),
             "mask": self._mask(places),
             "bias": self._bias([row.bias for row in rows]),

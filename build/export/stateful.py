@@ -1,6 +1,7 @@
 """What all exported decoders share: names of graph inputs, key/value caches as state, 8-bit weights, tensors split into heads.
 
-A decoder module's forward takes ids [batch, new]; positions [batch, new] unless it has none; mask [batch, heads or 1, new, past + new] and,
+A decoder module's forward takes ids [batch, new]; if it packs them, the places [ids] of those that are no padding among all batch × new, and for
+each place [batch, new] which of these it holds (any where it is padding); positions [batch, new] unless it has none; mask [batch, heads or 1, new, past + new] and,
 with a memory, cross mask [batch, 1, 1, memory], both added to attention scores; bias [batch or 1, vocabulary or 1], added to the logits;
 beam_idx [batch]; past, then memory keys and values of each layer [batch, heads, length, head width]. It returns logits of the last id
 [batch, vocabulary], log(sum(exp(logits))) [batch], and the present keys and values.
@@ -59,7 +60,7 @@ def compress_int8(model: ov.Model) -> None:
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a decoder: layers, attention heads and their width; whether it attends to a memory, whether it takes positions, and whether its mask
+    """Of a decoder: layers, attention heads and their width; whether it attends to a memory, takes positions, packs its ids, and whether its mask
     differs from head to head (relative position bias).
     """
 
@@ -69,6 +70,7 @@ class Shape:
     memory: bool = True
     positions: bool = True
     mask_per_head: bool = False
+    packed: bool = False
 
 
 def decoder_graph(module: nn.Module, shape: Shape) -> ov.Model:
@@ -77,12 +79,18 @@ def decoder_graph(module: nn.Module, shape: Shape) -> ov.Model:
     cache = [f"{c}{i}" for i in range(shape.layers) for c in "kv"]
     batch, past, memory, masks = 2, 3, 10, heads if shape.mask_per_head else 1
     kinds = ("past", "memory") if shape.memory else ("past",)
-    example = [torch.zeros(batch, 1, dtype=torch.long)] * (2 if shape.positions else 1)
+    one = torch.zeros(batch, 1, dtype=torch.long)
+    example = [one, *([torch.arange(batch), torch.arange(batch)[:, None]] if shape.packed else []), *([one] if shape.positions else [])]
     example += [torch.zeros(batch, masks, 1, past + 1), *([torch.zeros(batch, 1, 1, memory)] if shape.memory else [])]
     example += [torch.zeros(1, 1), torch.arange(batch, dtype=torch.int32)]
     example += [torch.randn(batch, heads, past if kind == "past" else memory, width) for kind in kinds for _ in cache]
     graph = ov.convert_model(module, example_input=tuple(example))
-    inputs = [("ids", [-1, -1]), *([("positions", [-1, -1])] if shape.positions else []), ("mask", [-1, masks, -1, -1])]
+    inputs = [
+        ("ids", [-1, -1]),
+        *([("packed", [-1]), ("unpacked", [-1, -1])] if shape.packed else []),
+        *([("positions", [-1, -1])] if shape.positions else []),
+        ("mask", [-1, masks, -1, -1]),
+    ]
     inputs += [*([("cross_mask", [-1, 1, 1, -1])] if shape.memory else []), ("bias", [-1, -1]), ("beam_idx", [-1])]
     inputs += [(f"{kind}.{name}", [-1, heads, -1, width]) for kind in kinds for name in cache]
     rename(graph, inputs, ["logits", "log_sum", *(f"present.{name}" for name in cache)])
