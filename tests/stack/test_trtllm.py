@@ -26,7 +26,7 @@ from tests.hub import serving
 
 from .conftest import PYTHON, ROOT, Stack, _wait
 
-PORT, TP_PORT = 9280, 9630
+PORT, TP_PORT = 9880, 10030
 MODEL = "distil-large-v3"  # on the hub of this test it is the miniature; its layout has a converter of its own
 BACKEND = ROOT / "tests/contract/backend/model.py"
 
