@@ -223,6 +223,13 @@ def test_mutations_are_refused(model_id: str, mutation: Mutation, sentence: str,
     assert any(re.search(sentence, finding) for finding in found), found
 
 
+@pytest.mark.parametrize("family", ["whisper", "t5", "bart", "gpt2"])
+def test_both_targets_can_do_the_same(family: str) -> None:
+    """But for word times, which need cross-attention."""
+    gpu, cpu = (set(load_recipe(CATALOG[SMALLEST[family]], target).capabilities) for target in ("trtllm", "openvino"))
+    assert gpu == cpu - {"word_timestamps"}
+
+
 def test_every_placeholder_is_accounted_for(image: Image) -> None:
     """The contract's list: each is filled, kept empty, or left out with a reason, in one table only; others end the build."""
     tables = [*FILLED, *FILLED_WITH_ENCODER, *EMPTY, *LEFT]

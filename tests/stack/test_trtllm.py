@@ -5,6 +5,7 @@ Nothing here says that TensorRT-LLM runs; it says that Conch asks it for what it
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -104,6 +105,26 @@ def test_an_answer_through_nginx(gpu_stack: Stack, recordings: dict[str, dict[st
     assert answer.json()["text"] == recordings["demo.flac"]["text"]
 
 
+def test_a_stream_through_nginx(gpu_stack: Stack, recordings: dict[str, dict[str, Any]]) -> None:
+    """The backend sends what is new; the façade and the gateway make the same text of it."""
+    with (ROOT / "miniatures/recordings/demo.flac").open("rb") as file:
+        form = {"model": MODEL, "stream": "true", "include[]": "logprobs"}
+        answer = httpx.post(f"{gpu_stack.url}/v1/audio/transcriptions", files={"file": file}, data=form, timeout=120)
+    events = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if line.startswith("data: {")]
+    assert "".join(event["delta"] for event in events if event["type"] == "transcript.text.delta") == recordings["demo.flac"]["text"]
+    assert events[-1]["type"] == "transcript.text.done"
+    assert all(-20 < row["logprob"] <= 0 for row in events[-1]["logprobs"])
+
+
+def test_words_have_no_times_here(gpu_stack: Stack) -> None:
+    """TensorRT-LLM gives no cross-attention; the refusal says so."""
+    with (ROOT / "miniatures/recordings/demo.flac").open("rb") as file:
+        form = {"model": MODEL, "response_format": "verbose_json", "timestamp_granularities[]": "word"}
+        answer = httpx.post(f"{gpu_stack.url}/v1/audio/transcriptions", files={"file": file}, data=form, timeout=120)
+    assert answer.status_code == 400, answer.text
+    assert "word" in answer.json()["error"]["message"]
+
+
 def test_each_instance_sees_its_own_gpus(gpu_stack: Stack) -> None:
     """What the backend's process itself says."""
     for i, gpus in enumerate(("0,1", "2,3")):
@@ -166,6 +187,17 @@ def test_tensor_parallel_pairs_answer(pairs: Stack) -> None:
             assert re.search(rf"contract backend: rank {rank} of 2, CUDA_VISIBLE_DEVICES={gpus}$", log, re.M)
         assert sorted(ranks(i)) == [0, 1]
         assert log.count("Started HTTPService") == 1
+
+
+def test_completions_over_pairs(pairs: Stack) -> None:
+    """OpenAI's dialect, whole and streamed, says what the ensemble says."""
+    text = "summarize: The mayor opened a new bridge in the harbour on Monday."
+    body = {"model": "mini-t5", "prompt": text, "max_tokens": 24, "temperature": 0}
+    whole = httpx.post(f"{pairs.url}/v1/completions", json=body, timeout=60)
+    assert whole.status_code == 200, whole.text
+    streamed = httpx.post(f"{pairs.url}/v1/completions", json={**body, "stream": True}, timeout=60)
+    events = [json.loads(line.removeprefix("data: ")) for line in streamed.text.splitlines() if line.startswith("data: {")]
+    assert "".join(event["choices"][0]["text"] for event in events) == whole.json()["choices"][0]["text"] == words(pairs, text)
 
 
 def test_a_lost_rank_restarts_its_instance(pairs: Stack) -> None:
