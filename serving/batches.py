@@ -25,6 +25,14 @@ def merge(results: Sequence[Mapping[str, NDArray[Any]]]) -> Arrays:
     return {name: _stack([result[name] for result in results]) for name in results[0]}
 
 
+def newest(log_probs: NDArray[Any], count: int) -> NDArray[Any]:
+    """Log probabilities of the `count` tokens that a stream of one sequence has just brought, [count]: the last ones, since TensorRT-LLM repeats
+    those of earlier responses (llmRequest.cpp, `createResult`) and the portable engine does not.
+    """
+    flat = log_probs.ravel()
+    return flat[len(flat) - count :]
+
+
 def _stack(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     if len(arrays) == 1:
         return arrays[0]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .batches import newest
 from .errors import BadRequest
 from .sampling import log_softmax
 from .text_tokens import GrowingText, TextTokenizer
@@ -129,8 +130,10 @@ class TextModel:
         text = GrowingText(self.tokenizer)
         accumulate = _flag(inputs, "accumulate_tokens") if "accumulate_tokens" in inputs else self.accumulate
         for result in results:
-            piece = text.add(result["output_ids"].ravel()[: int(result["sequence_length"].item())].tolist())
-            yield {**result, "text_output": _objects([[text.so_far if accumulate else piece]], (1, 1))}
+            count = int(result["sequence_length"].item())
+            piece = text.add(result["output_ids"].ravel()[:count].tolist())
+            new = {"output_log_probs": newest(result["output_log_probs"], count)[None, None]} if count and "output_log_probs" in result else {}
+            yield {**result, **new, "text_output": _objects([[text.so_far if accumulate else piece]], (1, 1))}
         if piece := text.rest():
             yield {"text_output": _objects([[text.so_far if accumulate else piece]], (1, 1))}
 

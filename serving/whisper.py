@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from .alignment import FRAMES_PER_SECOND, token_starts
 from .audio import MAX_SAMPLES, RATE, log_mel
+from .batches import newest
 from .errors import BadRequest
 from .whisper_tokens import BadPrompt, Prompt, WhisperVocabulary
 
@@ -211,9 +212,7 @@ def _grown(stream: Iterator[Arrays]) -> Iterator[Arrays]:
     for result in stream:
         count = int(result["sequence_length"].ravel()[0])
         ids = np.concatenate([ids, result["output_ids"].ravel()[:count]])
-        # The last ones: TensorRT-LLM repeats those of earlier responses (llmRequest.cpp, `createResult`), the portable engine does not.
-        new = result["output_log_probs"].ravel()
-        log_probs = np.concatenate([log_probs, new[len(new) - count :]])
+        log_probs = np.concatenate([log_probs, newest(result["output_log_probs"], count)])
         lengths = np.array([[len(ids)]], np.int32)
         yield {**result, "output_ids": ids[None, None], "output_log_probs": log_probs[None, None], "sequence_length": lengths}
 

@@ -200,6 +200,17 @@ def test_completions_over_pairs(pairs: Stack) -> None:
     assert "".join(event["choices"][0]["text"] for event in events) == whole.json()["choices"][0]["text"] == words(pairs, text)
 
 
+def test_log_probabilities_of_a_stream(pairs: Stack) -> None:
+    """TensorRT-LLM repeats those of earlier responses; each token's comes once all the same."""
+    body = {"model": "mini-t5", "prompt": "summarize: The mayor opened a new bridge.", "max_tokens": 24, "temperature": 0, "logprobs": 2}
+    whole = httpx.post(f"{pairs.url}/v1/completions", json=body, timeout=60).json()["choices"][0]["logprobs"]
+    streamed = httpx.post(f"{pairs.url}/v1/completions", json={**body, "stream": True}, timeout=60)
+    events = [json.loads(line.removeprefix("data: ")) for line in streamed.text.splitlines() if line.startswith("data: {")]
+    parts = [event["choices"][0]["logprobs"] for event in events if event["choices"] and event["choices"][0].get("logprobs")]
+    assert [token for part in parts for token in part["tokens"]] == whole["tokens"]
+    assert [p for part in parts for p in part["token_logprobs"]] == pytest.approx(whole["token_logprobs"], abs=0.05)
+
+
 def test_a_lost_rank_restarts_its_instance(pairs: Stack) -> None:
     """Rank 1 dies: its instance is ended whole and comes back, while the other answers everything."""
     before, text = ranks(1), "summarize: The mayor opened a new bridge."
