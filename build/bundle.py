@@ -33,7 +33,7 @@ from .toolchain import Identity, Image, gpus, identity
 
 Manifest = dict[str, Any]
 # Folders of build/ whose code shapes an engine; TensorRT-LLM's engines are made by the image's own.
-CODE = {"openvino": ("export", "layouts", "assets"), "trtllm": ("layouts", "assets")}
+CODE = {"openvino": ("export", "assets"), "trtllm": ()}
 
 
 class BuildError(Exception):
@@ -84,6 +84,10 @@ class Job:
         """What its steps say."""
         return self.bundle.parent / f"{self.recipe.target}.log"
 
+    def _code(self) -> tuple[str, ...]:
+        own = any("-m" in command.argv for conversion in self.work.conversions for command in conversion.commands)
+        return (*CODE[self.recipe.target], *(("layouts", "assets") if own else ()))
+
     def wanted(self) -> Manifest:
         """What the bundle must have been made from. Without `commands`, `engine` is the ground that every command stands on; `repository` is the
         rest.
@@ -93,7 +97,7 @@ class Job:
             "weights": pinned(self.model, Lock(self.places.weights / "catalog.lock")),
             "conversions": [[command.argv for command in conversion.commands] for conversion in self.work.conversions],
             "commands": [command.argv for command in self.work.commands],
-            "code": tree_hash(*(ROOT / "build" / folder for folder in CODE[self.recipe.target])),
+            "code": tree_hash(*(ROOT / "build" / folder for folder in self._code())),
             **self.toolchain.stamp(),
         }
         code = {"code": tree_hash(ROOT / "serving", ROOT / "model_repos"), "render": tree_hash(ROOT / "build")}
@@ -191,7 +195,7 @@ def _make_engine(job: Job, weights: Weights, wanted: Manifest, partial: Path, no
 def _make_parts(job: Job, weights: Weights, manifests: tuple[Manifest, Manifest], names: dict[str, str], note: Callable[[str], None]) -> None:
     (have, wanted), engine = manifests, Path(names["engine"])
     if job.recipe.target == "trtllm":
-        check(job.recipe, job.work, Image.from_environment(), weights.bytes)
+        check(job.recipe, job.work, Image.from_environment(), weights.numbers)
     ground = {key: value for key, value in wanted.items() if key != "commands"}
     same_ground = ground == {key: value for key, value in have.items() if key != "commands"}
     kept = [command for command in job.work.commands if same_ground and command.makes and list(command.argv) in have["commands"]]

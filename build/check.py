@@ -19,29 +19,30 @@ from .steps import FOLDERS, Command, Work
 from .toolchain import PIN, SCRIPTS, Gpu, Image, gpus
 
 MINUTES = 10
+WIDTH = {"int8": 1.0, "int4": 0.5}  # bytes for a number, where it is not the precision's
 
 
 class Unfit(Exception):
     """The image, or the machine, is not what the recipe was written for; one sentence for each finding."""
 
 
-def check(recipe: Recipe, work: Work, image: Image, weights_bytes: int = 0) -> None:
-    """Compare before anything long runs.
+def check(recipe: Recipe, work: Work, image: Image, numbers: int = 0) -> None:
+    """Compare before anything long runs. `numbers`: how many the weights are.
 
     Raises:
         Unfit: at least one finding.
     """
-    if found := findings(recipe, work, image, weights_bytes):
+    if found := findings(recipe, work, image, numbers):
         raise Unfit(f"this image cannot build family {recipe.family}:\n" + "\n".join(f"  - {finding}" for finding in found))
 
 
-def findings(recipe: Recipe, work: Work, image: Image, weights_bytes: int = 0) -> list[str]:
+def findings(recipe: Recipe, work: Work, image: Image, numbers: int = 0) -> list[str]:
     """All that does not fit."""
     return [
         *_versions(image.versions()),
         *_tools(work.all(), image),
         *_template(image.template),
-        *_machine(recipe, gpus(), weights_bytes),
+        *_machine(recipe, gpus(), numbers),
     ]
 
 
@@ -110,11 +111,12 @@ def _template(path: Path) -> Iterator[str]:
         yield f"{path} lacks the placeholder {name}; use the image of docker/server.Dockerfile"
 
 
-def _machine(recipe: Recipe, found: Sequence[Gpu], weights_bytes: int) -> Iterator[str]:
-    """An engine build holds the weights twice, as network and as plan; that much must fit on one GPU for each rank."""
+def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int) -> Iterator[str]:
+    """One GPU builds every rank in turn and holds that rank's weights, as plan, with room to try kernels in."""
     if not found:
         yield "nvidia-smi shows no GPU; start the container with GPUs (docs/docker.md), or use TARGET=openvino"
         return
-    need = 2 * weights_bytes / world_size(recipe.parameters) / (1 << 20) + 1024
+    width = WIDTH.get(str(recipe.parameters.get("weight_only")), 4 if recipe.parameters.get("precision") == "float32" else 2)
+    need = 1.2 * width * numbers / world_size(recipe.parameters) / (1 << 20) + 1024
     if found[0].memory < need:
         yield f"{found[0].name} has {found[0].memory} MiB, building wants about {need:.0f}; use a larger GPU, WEIGHT_ONLY=int8, or TP_SIZE=2"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -35,6 +36,19 @@ class Weights:
     revision: str
     sha256: str
     bytes: int = 0
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the weights are: as safetensors files say; of others, whose files hold 16 bits each, by their size."""
+        files = list(self.folder.glob("*.safetensors"))
+        return sum(_numbers_in(path) for path in files) if files else self.bytes // 2
+
+
+def _numbers_in(path: Path) -> int:
+    """From the header of a safetensors file: its length in 8 bytes, then JSON (https://huggingface.co/docs/safetensors, "Format")."""
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(math.prod(row["shape"]) for name, row in header.items() if name != "__metadata__")
 
 
 def require_space(place: Path, wanted: int, what: str) -> None:

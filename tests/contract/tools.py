@@ -7,8 +7,12 @@ ones take, are refused.
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import pickle
 import sys
+import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,12 +50,26 @@ def checkpoint(folder: Path, config: dict[str, Any], world_size: int = 1, tp_siz
         (folder / f"rank{rank}.safetensors").write_bytes(b"weights")
 
 
-def convert_whisper(given: argparse.Namespace) -> None:
-    import torch
+class Header(pickle.Unpickler):
+    """What stands in a .pt besides tensors, without waiting for torch."""
 
+    def find_class(self, module: str, name: str) -> Any:
+        return OrderedDict if name == "OrderedDict" else lambda *_: None
+
+    def persistent_load(self, pid: Any) -> None:
+        return None
+
+
+def dims_of(path: Path) -> dict[str, int]:
+    with zipfile.ZipFile(path) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+        return dict(Header(io.BytesIO(archive.read(name))).load()["dims"])
+
+
+def convert_whisper(given: argparse.Namespace) -> None:
     path = Path(given.model_dir) / f"{given.model_name}.pt"
     assert path.exists(), f"Model {path} does not exist."
-    dims = torch.load(path, map_location="cpu", weights_only=True)["dims"]
+    dims = dims_of(path)
     shared = {"dtype": given.dtype, "vocab_size": dims["n_vocab"], "quantization": {"quant_algo": quantised(given)}}
     languages = dims["n_vocab"] - 51765 - int(dims["n_vocab"] >= 51865)
     encoder = {"architecture": "WhisperEncoder", "n_mels": dims["n_mels"], "num_languages": languages, "max_position_embeddings": dims["n_audio_ctx"]}
@@ -61,8 +79,6 @@ def convert_whisper(given: argparse.Namespace) -> None:
 
 
 def convert_distil(given: argparse.Namespace) -> None:
-    import torch
-
     config = json.loads((Path(given.model_name) / "config.json").read_text("utf-8"))
     dims = {
         "n_mels": config["num_mel_bins"], "n_vocab": config["vocab_size"], "n_audio_ctx": config["max_source_positions"], "n_audio_state": config["d_model"],
@@ -70,7 +86,8 @@ def convert_distil(given: argparse.Namespace) -> None:
         "n_text_state": config["d_model"], "n_text_head": config["decoder_attention_heads"], "n_text_layer": config["decoder_layers"],
     }  # fmt: skip
     Path(given.output_dir).mkdir(parents=True, exist_ok=True)
-    torch.save({"dims": dims, "model_state_dict": {}}, Path(given.output_dir) / f"{given.output_name}.pt")
+    with zipfile.ZipFile(Path(given.output_dir) / f"{given.output_name}.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"dims": dims, "model_state_dict": {}}))
 
 
 def quantised(given: argparse.Namespace) -> str | None:

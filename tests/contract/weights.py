@@ -50,7 +50,12 @@ def huggingface(model: Model) -> dict[str, bytes]:
     config = config_of(dims(model)) if model.family == "whisper" else TEXT[model.family]
     tokenizer = Tokenizer(models.WordLevel({"<unk>": 0}, "<unk>")).to_str()
     files = {"config.json": json.dumps(config), "generation_config.json": json.dumps({"suppress_tokens": [1, 2]}), "tokenizer.json": tokenizer}
-    return {**{name: text.encode() for name, text in files.items()}, "model.safetensors": b"weights", "README.md": b"not wanted", "flax_model.msgpack": b"neither"}
+    return {
+        **{name: text.encode() for name, text in files.items()},
+        "model.safetensors": (2).to_bytes(8, "little") + b"{}",
+        "README.md": b"not wanted",
+        "flax_model.msgpack": b"neither",
+    }
 
 
 def checkpoint() -> dict[str, bytes]:

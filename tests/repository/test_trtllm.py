@@ -14,9 +14,11 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from build.__main__ import main
 from build.bundle import BuildError, Places, build, plan_job, read_manifest
 from build.catalog import CatalogError, Model, load_catalog, load_recipe
 from build.check import Unfit, check, misfits
+from build.check import findings as check_findings
 from build.engine_config import EMPTY, FILLED, FILLED_WITH_ENCODER, LEFT, Engines, TemplateError, cuda_pool_bytes, fill, findings, with_share
 from build.plan import IN_DOCKER, gpus_of, kv_shares, make_plan
 from build.repository import parse_config
@@ -96,19 +98,20 @@ def test_a_knob_rebuilds_only_what_depends_on_it(image: Image, places: Places, m
     """More beams: the decoder. Other weights' precision: everything from the conversion on. Triton's batch: no engine at all."""
     model, bundle, parts = CATALOG["mini-whisper"], places.bundle("mini-whisper", "trtllm"), ("encoder", "decoder")
 
-    def inodes() -> dict[str, int]:
-        engines = {part: (bundle / "engine" / part / "rank0.engine").stat().st_ino for part in parts}
-        return engines | {"weights": (places.weights / "mini-whisper.checkpoint/.key").stat().st_ino}
+    def made() -> dict[str, int]:
+        """When; a file that was taken over keeps its time."""
+        engines = {part: (bundle / "engine" / part / "rank0.engine").stat().st_mtime_ns for part in parts}
+        return engines | {"weights": (places.weights / "mini-whisper.checkpoint/.key").stat().st_mtime_ns}
 
     make(model, places, monkeypatch)
-    first = inodes()
+    first = made()
     make(model, places, monkeypatch, MAX_BEAM_WIDTH="2")
-    beams = inodes()
+    beams = made()
     assert {name for name in first if first[name] != beams[name]} == {"decoder"}
     make(model, places, monkeypatch, MAX_BEAM_WIDTH="2", MAX_BATCH_SIZE="4")
-    assert inodes() == beams
+    assert made() == beams
     make(model, places, monkeypatch, MAX_BEAM_WIDTH="2", WEIGHT_ONLY="int8")
-    assert {name for name, inode in inodes().items() if inode != beams[name]} == {"encoder", "decoder", "weights"}
+    assert {name for name, time in made().items() if time != beams[name]} == {"encoder", "decoder", "weights"}
     assert json.loads((bundle / "engine/decoder/config.json").read_text())["pretrained_config"]["quantization"]["quant_algo"] == "W8A16"
 
 
@@ -345,6 +348,23 @@ def test_check_names_what_does_not_fit(fault: str, sentence: str, image: Image) 
     with pytest.raises(Unfit) as unfit:
         check(job.recipe, job.work, image)
     assert re.search(sentence, str(unfit.value)), unfit.value
+
+
+def test_a_card_is_measured_by_numbers_and_their_width(image: Image) -> None:
+    """Seven thousand million numbers in 16 bits want 17 GB, in 4 bits a quarter of that."""
+    (image.root / "etc/gpus.json").write_text(json.dumps([("Small", "9.0", 12000)]))
+    for knobs, fits in (({}, False), ({"WEIGHT_ONLY": "int8"}, True), ({"WEIGHT_ONLY": "int4"}, True)):
+        job = plan_job(CATALOG["llava-1.5-7b"], "trtllm", Places(Path("/w"), Path("/e")), knobs)
+        assert ("Small has 12000 MiB" in " ".join(check_findings(job.recipe, job.work, image, 7 * 10**9))) is not fits
+
+
+def test_check_is_a_command(image: Image, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line for each model that fits; a sentence and status 1 for what does not."""
+    assert main(["check", "--target", "trtllm", "--model-id", "mini-whisper,mini-t5"]) == 0
+    assert "mini-t5: its 4 steps fit the toolchain contract" in capsys.readouterr().out
+    image.template.unlink()
+    assert main(["check", "--target", "trtllm", "--model-id", "mini-t5"]) == 1
+    assert "this image cannot build family t5" in capsys.readouterr().err
 
 
 def test_the_older_layout_of_examples_is_found(image: Image) -> None:
