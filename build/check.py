@@ -95,7 +95,10 @@ def misfits(arguments: Sequence[str], text: str) -> list[str]:
             continue
         value = inline or (arguments[i + 1] if i + 1 < len(arguments) and not arguments[i + 1].startswith("--") else "")
         choices = re.search(rf"(?<![\w-]){re.escape(option)}[ =]\[?\{{([^}}]*)\}}", text)
-        if value and choices and value not in (allowed := [choice.strip() for choice in choices[1].split(",")]):
+        allowed = [choice.strip() for choice in choices[1].split(",")] if choices else []
+        # A choice may be shown as a member of its class: KVCacheType.DISABLED.
+        accepted = {form.lower() for choice in allowed for form in (choice, choice.rpartition(".")[2])}
+        if value and allowed and value.lower() not in accepted:
             found.append(f"{option} {value} is none of its choices {', '.join(allowed)}")
     return found
 

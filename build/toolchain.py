@@ -111,14 +111,15 @@ class Image:
         Raises:
             ToolchainError: its Python does not run, or TensorRT-LLM is not among them.
         """
-        ask = f"import importlib.metadata as m, json; print(json.dumps({{d.name: d.version for d in m.distributions() if d.name in {IMAGE_PACKAGES}}}))"
+        ask = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions() if d.name}))"
         try:
             done = subprocess.run([self.python, "-c", ask], capture_output=True, text=True, check=True, timeout=120)
         except (OSError, subprocess.SubprocessError) as error:
             raise ToolchainError(
                 f"{self.python} cannot be asked for TensorRT-LLM's version ({error}); run this in Conch's trtllm image, or use TARGET=openvino"
             ) from error
-        found: dict[str, str] = json.loads(done.stdout)
+        installed = {name.lower().replace("-", "_"): version for name, version in json.loads(done.stdout).items()}
+        found = {name: installed[name] for name in IMAGE_PACKAGES if name in installed}
         if "tensorrt_llm" not in found:
             raise ToolchainError(f"{self.python} has no TensorRT-LLM; run this in Conch's trtllm image, or use TARGET=openvino")
         return found

@@ -385,8 +385,8 @@ def test_no_tensorrt_llm_is_said_at_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_values_are_compared_as_argparse_reads_them() -> None:
     """Options by whole names, values with = as well."""
-    text = "usage: x [--alpha {a,b}] [--beta BETA] [--gamma [{c,d}]]"
-    assert misfits(["--alpha", "a", "--beta", "9", "--gamma", "d"], text) == []
+    text = "usage: x [--alpha {a,b}] [--beta BETA] [--gamma [{c,d}]] [--kind {Kind.ONE,Kind.TWO}] [--name {base.en,base}]"
+    assert misfits(["--alpha", "a", "--beta", "9", "--gamma", "d", "--kind", "two", "--name", "base.en"], text) == []
     assert misfits(["--alpha=c", "--bet", "1", "--gamma", "e"], text) == [
         "--alpha c is none of its choices a, b",
         "it has no option --bet",
