@@ -8,10 +8,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .bundle import BuildError, Built, Places, build, plan_job
+from .bundle import Built, build
 from .catalog import CatalogError, Model, load_catalog, select
 from .check import Unfit, check
 from .engine_config import TemplateError
+from .jobs import BuildError, Places, plan_job
 from .sources import FetchError
 from .toolchain import Image, ToolchainError
 

@@ -15,11 +15,13 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from build.__main__ import main
-from build.bundle import BuildError, Places, build, plan_job, read_manifest
+from build.bundle import build
 from build.catalog import CatalogError, Model, load_catalog, load_recipe
 from build.check import Unfit, check, misfits
 from build.check import findings as check_findings
-from build.engine_config import EMPTY, FILLED, FILLED_WITH_ENCODER, LEFT, Engines, TemplateError, cuda_pool_bytes, fill, findings, with_share
+from build.engine_config import EMPTY, FILLED, FILLED_WITH_ENCODER, LEFT, TemplateError, fill, with_share
+from build.engine_rules import Engines, cuda_pool_bytes, findings
+from build.jobs import BuildError, Places, plan_job, read_manifest
 from build.plan import IN_DOCKER, gpus_of, kv_shares, make_plan
 from build.repository import parse_config
 from build.steps import work

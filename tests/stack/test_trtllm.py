@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import pytest
 
-from build.bundle import read_manifest
+from build.jobs import read_manifest
 from tests.contract.image import environment, make_image
 from tests.hub import serving
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from build.bundle import BuildError, Places, build, read_manifest
+from build.bundle import build
 from build.catalog import Model
+from build.jobs import BuildError, Places, read_manifest
 
 from .conftest import ROOT
 

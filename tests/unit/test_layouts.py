@@ -15,9 +15,10 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers.models.whisper.configuration_whisper import NON_SPEECH_TOKENS, NON_SPEECH_TOKENS_MULTI
 
-from build.bundle import Places, build
+from build.bundle import build
 from build.catalog import CatalogError, Layout, load_catalog, load_recipe
 from build.facts import write
+from build.jobs import Places
 from build.layouts.whisper import openai_file, to_huggingface, to_openai, write_huggingface
 from build.sources import FetchError, require_space
 from build.steps import route, work

@@ -1,0 +1,135 @@
+"""One build before it does anything: what is wanted, by which commands, with which tools."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from .catalog import ROOT, Model, Recipe, load_recipe
+from .derived import check_possible
+from .sources import Lock, pinned
+from .steps import Command, Work, work
+from .toolchain import Identity, Image, gpus, identity
+
+Manifest = dict[str, Any]
+# Folders of build/ whose code shapes an engine; TensorRT-LLM's engines are made by the image's own.
+CODE = {"openvino": ("export", "assets"), "trtllm": ()}
+
+
+class BuildError(Exception):
+    """A step failed, or another builder holds the bundle; the message names the log and the remedy."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where weights and engines live."""
+
+    weights: Path
+    engines: Path
+
+    def bundle(self, model_id: str, target: str) -> Path:
+        """The folder of one bundle."""
+        return self.engines / model_id / target
+
+
+@dataclass(frozen=True)
+class Job:
+    """One build: what is wanted, by which commands, with which tools."""
+
+    model: Model
+    recipe: Recipe
+    work: Work
+    tools: Mapping[str, str]
+    toolchain: Identity
+    places: Places
+
+    @property
+    def bundle(self) -> Path:
+        """Where it will lie."""
+        return self.places.bundle(self.model.id, self.recipe.target)
+
+    @property
+    def log(self) -> Path:
+        """What its steps say."""
+        return self.bundle.parent / f"{self.recipe.target}.log"
+
+    def _code(self) -> tuple[str, ...]:
+        own = any("-m" in command.argv for conversion in self.work.conversions for command in conversion.commands)
+        return (*CODE[self.recipe.target], *(("layouts", "assets") if own else ()))
+
+    def wanted(self) -> Manifest:
+        """What the bundle must have been made from. Without `commands`, `engine` is the ground that every command stands on; `repository` is the
+        rest.
+        """
+        engine = {
+            "source": self.model.source,
+            "weights": pinned(self.model, Lock(self.places.weights / "catalog.lock")),
+            "conversions": [[command.argv for command in conversion.commands] for conversion in self.work.conversions],
+            "commands": [command.argv for command in self.work.commands],
+            "code": tree_hash(*(ROOT / "build" / folder for folder in self._code())),
+            **self.toolchain.stamp(),
+        }
+        code = {"code": tree_hash(ROOT / "serving", ROOT / "model_repos"), "render": tree_hash(ROOT / "build")}
+        repository = {**code, "models": [vars(m) for m in self.recipe.models], "parameters": dict(self.recipe.parameters)}
+        repository["finish"] = [command.argv for command in self.work.finish]
+        plain: Manifest = json.loads(json.dumps({"engine": engine, "repository": repository}))
+        return {"model": self.model.id, "family": self.model.family, "target": self.recipe.target, **plain}
+
+    def run(self, commands: Sequence[Command], names: Mapping[str, str], what: str) -> None:
+        """Run steps one after another; what they say goes into the log.
+
+        Raises:
+            BuildError: a step failed.
+        """
+        if not commands:
+            return
+        environment = {**os.environ, **({"PATH": Image.from_environment().search_path} if self.recipe.target == "trtllm" else {})}
+        with self.log.open("a", encoding="utf-8") as file:
+            for command in tqdm(commands, desc=what, unit="step"):
+                argv = command.filled(names)
+                file.write("$ " + " ".join(argv) + "\n")
+                file.flush()
+                # Our own modules are found from here; the image's tools must not find ours, and may write where they run.
+                where = ROOT if "-m" in argv[:2] else self.bundle.parent
+                done = subprocess.run(argv, cwd=where, env=environment, stdout=file, stderr=subprocess.STDOUT, check=False)
+                if done.returncode != 0:
+                    last = self.log.read_text("utf-8", "replace").rstrip().rsplit("\n", 1)[-1]
+                    raise BuildError(f"{self.model.id}: step {' '.join(argv[:4])} … ended with {done.returncode}: {last} (log: {self.log})")
+
+
+def tree_hash(*folders: Path) -> str:
+    """One hash over names and contents of all source files below some folders."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def read_manifest(bundle: Path) -> Manifest | None:
+    """A finished bundle's manifest, or None."""
+    path = bundle / "manifest.json"
+    return json.loads(path.read_text("utf-8")) if path.exists() else None
+
+
+def plan_job(model: Model, target: str, places: Places, environment: Mapping[str, str] | None = None) -> Job:
+    """Everything that a build will do, before it does anything.
+
+    Raises:
+        CatalogError: what is asked for cannot be built.
+        ToolchainError: the toolchain is not there.
+    """
+    recipe = load_recipe(model, target, environment)
+    if target == "trtllm":
+        check_possible(model, recipe, gpus())
+    tools = Image.from_environment().tools() if target == "trtllm" else {"python": sys.executable}
+    return Job(model, recipe, work(model, recipe, list(tools)), tools, identity(target), places)

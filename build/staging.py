@@ -1,0 +1,61 @@
+"""Weights on their way to a build: as fetched, and in the layout that the target wants.
+
+A layout lies in weights/<model>.<layout>/, complete or absent, with a file that says what it was made from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from .jobs import BuildError, Job, Manifest
+from .sources import Weights, require_space
+from .steps import Conversion
+
+
+def source_of(job: Job, weights: Weights) -> str:
+    """The weights as fetched: a folder, or what random ones are called."""
+    return job.model.source if job.model.source.startswith("random:") else str(_named(job, weights.folder / job.model.folder))
+
+
+def converted(job: Job, weights: Weights, source: str, ground: Manifest, note: Callable[[str], None]) -> str:
+    """The weights in the layout that the target wants."""
+    current = source
+    for n, conversion in enumerate(job.work.conversions):
+        current = str(_conversion(job, conversion, current, {**ground, "conversions": ground["conversions"][: n + 1]}, weights.bytes, note))
+    return current
+
+
+def _named(job: Job, folder: Path) -> Path:
+    """The folder, in which a layout of one file has that file under the name that converters expect."""
+    layout = job.recipe.layouts[job.model.layout]
+    name = layout.name.format(model_name=job.recipe.parameters.get("model_name") or job.model.id)
+    if not name or (folder / name).exists():
+        return folder
+    found = sorted(path for pattern in ((job.model.file,) if job.model.file else layout.files) for path in folder.glob(pattern))
+    if len(found) != 1:
+        raise BuildError(f"{job.model.id}: {folder} holds {len(found)} files where one is wanted as {name}; name it with `file` in catalog.toml")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(found[0].relative_to(folder))
+    return folder
+
+
+def _conversion(job: Job, conversion: Conversion, source: str, ground: Manifest, size: int, note: Callable[[str], None]) -> Path:
+    """The weights in another layout; one of each kind is kept, the last."""
+    folder = job.places.weights / f"{job.model.id}.{conversion.to}"
+    key = hashlib.sha256(json.dumps({name: value for name, value in ground.items() if name != "gpu"}, sort_keys=True).encode()).hexdigest()
+    mark, partial = folder / ".key", folder.with_name(f"{folder.name}.partial")
+    if mark.exists() and mark.read_text("utf-8") == key:
+        return folder
+    note(f"{job.model.id}: bringing its weights into the layout {conversion.to!r}")
+    for leftover in (folder, partial):
+        shutil.rmtree(leftover, ignore_errors=True)
+    partial.mkdir(parents=True)
+    require_space(partial, size, f"{job.model.id}: its weights in the layout {conversion.to!r}")
+    job.run(conversion.commands, {**job.tools, "from": source, "to": str(partial), "source": source}, f"{job.model.id} to {conversion.to}")
+    (partial / ".key").write_text(key, "utf-8")
+    partial.rename(folder)
+    return folder
