@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from build.__main__ import main as build
-from build.catalog import CatalogError, load_catalog, select
+from build.catalog import CatalogError, Model, load_catalog, load_recipe, select
+from build.derived import world_size
 from build.plan import IN_DOCKER, gpus_of, make_plan
 
 from .render import Gate, NginxValues, write_nginx
@@ -34,13 +36,27 @@ def deploy(engines: Path) -> None:
     plan.save(folder / "deployment.json")
 
 
+def check_gpus(models: Sequence[Model], target: str, count: int, environment: Mapping[str, str]) -> None:
+    """Every instance has a GPU for each rank of the engine that it will serve.
+
+    Raises:
+        CatalogError: one that has not; said before anything is fetched or built.
+    """
+    for i, own in enumerate(gpus_of(target, count, environment)):
+        ranks = world_size(load_recipe(models[i % len(models)], target, environment).parameters)
+        if own and ranks > len(own.split(",")):
+            pair = ",".join(str(ranks * i + rank) for rank in range(ranks))
+            raise CatalogError(f"triton-{i} has GPU {own}, TP_SIZE × PP_SIZE is {ranks}; set for example TRITON_{i}_GPUS={pair}")
+
+
 def main() -> int:
     """Exit status 0, or 1 with one sentence."""
-    status = build(["engines"])
-    if status:
-        return status
+    get = os.environ.get
     try:
-        deploy(Path(os.environ.get("ENGINES_DIR", "/engines")))
+        check_gpus(select(load_catalog(), get("MODEL_ID", "")), get("TARGET", "trtllm"), int(get("INSTANCES") or 1), os.environ)
+        if status := build(["engines"]):
+            return status
+        deploy(Path(get("ENGINES_DIR", "/engines")))
     except (CatalogError, ValueError) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1

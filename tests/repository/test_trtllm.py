@@ -26,6 +26,7 @@ from build.plan import IN_DOCKER, gpus_of, kv_shares, make_plan
 from build.repository import parse_config
 from build.steps import work
 from build.toolchain import SCRIPTS, Image, ToolchainError
+from scripts.deploy import check_gpus
 from scripts.guard import Refused, budgeted, check_bundle
 from tests.contract.image import H100, environment, make_image
 from tests.contract.template import ENGINE, template
@@ -424,6 +425,22 @@ def test_too_few_gpus_for_a_bundle(image: Image, places: Places, monkeypatch: py
     check_bundle(bundle, "llava-1.5-7b", "2,3")
     with pytest.raises(Refused, match="spans 2 GPUs, this instance has 2; give it more with TRITON_i_GPUS, or rebuild it .* TP_SIZE=1"):
         check_bundle(bundle, "llava-1.5-7b", "2")
+
+
+def test_ranks_are_counted_before_a_build() -> None:
+    """The builder in Docker says which instance lacks a GPU, and what to write."""
+    models = [CATALOG["t5-small"], CATALOG["large-v3"]]
+    check_gpus(models[:1], "trtllm", 2, {"TP_SIZE": "2", "TRITON_0_GPUS": "0,1", "TRITON_1_GPUS": "2,3"})
+    check_gpus(models, "openvino", 2, {})
+    with pytest.raises(CatalogError, match=r"triton-1 has GPU 1, TP_SIZE × PP_SIZE is 2; set for example TRITON_1_GPUS=2,3"):
+        check_gpus(models[:1], "trtllm", 2, {"TP_SIZE": "2", "TRITON_0_GPUS": "0,1"})
+
+
+def test_a_digest_is_recorded_where_it_is_given(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base's name may carry it; NVIDIA's build number stands beside it."""
+    monkeypatch.setenv("CONCH_BASE_IMAGE", "nvcr.io/nvidia/tritonserver:tag@sha256:0123")
+    monkeypatch.setenv("NVIDIA_BUILD_ID", "42")
+    assert image.identity().image == {"name": "nvcr.io/nvidia/tritonserver:tag@sha256:0123", "digest": "sha256:0123", "build": "42"}
 
 
 def test_pictures_get_memory_between_models(finished: Places) -> None:
