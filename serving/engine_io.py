@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import BadRequest
+from .errors import BROKEN, BadRequest
 from .graphs import Facts
 from .sampling import Hypothesis, Sampling, begun
 from .scheduler import Job, Listener
@@ -270,6 +270,11 @@ class Answers:
             return None
         self.sent = ready
         return outputs([replace(best, ids=best.ids[:ready], log_probs=best.log_probs[:ready], logits=best.logits[:ready])], self.wanted, first)
+
+    @staticmethod
+    def broken() -> dict[str, NDArray[Any]]:
+        """What a stream that has begun says before its error (see errors.unbroken)."""
+        return {"output_ids": np.zeros((1, 1, 1), np.int32), "sequence_length": np.array([[BROKEN]], np.int32)}
 
     def finish(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]]:
         """The last response."""

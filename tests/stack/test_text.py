@@ -274,3 +274,13 @@ def test_a_short_request_overtakes_a_long_one(text_stack: Stack) -> None:
         answer, long_at = slow.result()
     assert answer.status_code == 200
     assert short_at < long_at
+
+
+def test_streams_that_are_left_leave_no_thread_behind(text_stack: Stack) -> None:
+    """More than the façade has threads: each one's engine request is stopped in the middle, and the façade hears of it."""
+    body = {"model": "mini-gpt2", "prompt": openings(1)[0], "max_tokens": 400, "n": 12, "stream": True, "logit_bias": {"1999": -100}}
+    for _ in range(7):
+        with httpx.stream("POST", f"{text_stack.url}/v1/completions", json=body, timeout=60) as answer:
+            assert next(answer.iter_lines()).startswith("data: {")
+    chunks = client(text_stack).completions.create(model="mini-gpt2", prompt=openings(1)[0], max_tokens=4, stream=True, timeout=20)
+    assert "".join(chunk.choices[0].text for chunk in chunks)

@@ -11,7 +11,7 @@ BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
 from serving.desk import Desk  # noqa: E402
-from serving.errors import BadRequest, EngineError, code_name  # noqa: E402
+from serving.errors import BadRequest, EngineError, code_name, unbroken  # noqa: E402
 from serving.text import ENGINE_OUTPUTS, TextModel  # noqa: E402
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -59,7 +59,7 @@ class TritonPythonModel:
             if response.has_error():
                 raise EngineError(response.error().message())
             if response.output_tensors():
-                yield {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+                yield unbroken({tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()})
 
     def finalize(self):
         self.desk.close()
