@@ -32,6 +32,7 @@ UNSUPPORTED = (
 )  # fmt: skip
 UNSUPPORTED_IF_TRUE = ("return_context_logits", "return_perf_metrics")
 LARGEST_BIAS = 1e9
+MOST_WORDS = 4096  # each is compared after every token, while all other requests wait
 COLDEST = 1e-3  # below it, dividing logits overflows float32; the likeliest token is all that is left
 
 
@@ -63,6 +64,8 @@ def _words(inputs: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
     for end in ends[ends > 0]:
         words.append(tuple(int(i) for i in ids[start:end]))
         start = int(end)
+    if len(words) > MOST_WORDS:
+        raise BadRequest(f"{name} has {len(words)} words; send {MOST_WORDS} at most")
     return tuple(word for word in words if word)
 
 
