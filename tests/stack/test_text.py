@@ -284,3 +284,28 @@ def test_streams_that_are_left_leave_no_thread_behind(text_stack: Stack) -> None
             assert next(answer.iter_lines()).startswith("data: {")
     chunks = client(text_stack).completions.create(model="mini-gpt2", prompt=openings(1)[0], max_tokens=4, stream=True, timeout=20)
     assert "".join(chunk.choices[0].text for chunk in chunks)
+
+
+def test_streams_cancelled_over_grpc_free_the_engine(text_stack: Stack) -> None:
+    """Forty of 400 tokens would keep it busy for several times as long as one takes."""
+    arrays = {
+        "text_input": np.array([[b"On Monday"]], object),
+        "max_tokens": np.array([[400]], np.int32),
+        "stream": np.array([[True]]),
+        "end_id": np.array([[-1]], np.int32),
+    }
+    types = {"object": "BYTES", "int32": "INT32", "bool": "BOOL"}
+    inputs = [grpc.InferInput(name, list(array.shape), types[str(array.dtype)]) for name, array in arrays.items()]
+    for tensor, array in zip(inputs, arrays.values(), strict=True):
+        tensor.set_data_from_numpy(array)
+    started = time.monotonic()
+    text(text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", max_tokens=400, end_id=-1)
+    alone = time.monotonic() - started
+    for _ in range(40):
+        triton = grpc.InferenceServerClient(text_stack.grpc)
+        triton.start_stream(lambda result, error: None, headers={"x-model-id": "mini-gpt2"})
+        triton.async_stream_infer("tensorrt_llm_bls_stream", inputs)
+        triton.stop_stream(cancel_requests=True)
+    started = time.monotonic()
+    text(text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", max_tokens=5)
+    assert time.monotonic() - started < 2 * alone + 1
