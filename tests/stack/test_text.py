@@ -8,6 +8,7 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from queue import Queue
 from typing import Any
 
 import httpx
@@ -287,10 +288,10 @@ def test_streams_that_are_left_leave_no_thread_behind(text_stack: Stack) -> None
 
 
 def test_streams_cancelled_over_grpc_free_the_engine(text_stack: Stack) -> None:
-    """Forty of 400 tokens would keep it busy for several times as long as one takes."""
+    """Sixteen of 500 tokens fill the batch; to its end it would take several times as long as one alone."""
     arrays = {
         "text_input": np.array([[b"On Monday"]], object),
-        "max_tokens": np.array([[400]], np.int32),
+        "max_tokens": np.array([[500]], np.int32),
         "stream": np.array([[True]]),
         "end_id": np.array([[-1]], np.int32),
     }
@@ -301,11 +302,15 @@ def test_streams_cancelled_over_grpc_free_the_engine(text_stack: Stack) -> None:
     started = time.monotonic()
     text(text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", max_tokens=400, end_id=-1)
     alone = time.monotonic() - started
-    for _ in range(40):
-        triton = grpc.InferenceServerClient(text_stack.grpc)
-        triton.start_stream(lambda result, error: None, headers={"x-model-id": "mini-gpt2"})
+    begun: Queue[Any] = Queue()
+    clients = [grpc.InferenceServerClient(text_stack.grpc) for _ in range(16)]
+    for triton in clients:
+        triton.start_stream(lambda result, error: begun.put(error), headers={"x-model-id": "mini-gpt2"})
         triton.async_stream_infer("tensorrt_llm_bls_stream", inputs)
+    assert begun.get(timeout=30) is None
+    time.sleep(0.2)
+    for triton in clients:
         triton.stop_stream(cancel_requests=True)
     started = time.monotonic()
     text(text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", max_tokens=5)
-    assert time.monotonic() - started < 2 * alone + 1
+    assert time.monotonic() - started < 1.5 * alone
