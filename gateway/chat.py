@@ -45,7 +45,7 @@ def rendered(pool: Pool, messages: Sequence[Message]) -> str:
         message = f"model {pool.model_id!r} has no chat template; use /v1/completions"
         raise ApiError(400, message, param="model", code="unsupported_model")
     template, specials = found
-    rows = [{"role": message.role, "content": message.text} for message in messages]
+    rows = [{"role": message.role, "content": message.text, **({"name": message.name} if message.name else {})} for message in messages]
     try:
         return template.render(messages=rows, add_generation_prompt=True, **specials)
     except TemplateError as error:

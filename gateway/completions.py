@@ -6,6 +6,7 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -57,11 +58,11 @@ def questions(form: Generation, prompts: Sequence[str], tokens: int, log_probs: 
     """The calls that a request needs: one for each text, or for each prompt with beams."""
     common = _common(form, tokens, log_probs, beams)
     seed = secrets.randbits(63) if form.seed is None else form.seed % 2**64
-    found = []
+    found: list[Question] = []
     for prompt in prompts:
-        for sample in range(1 if beams > 1 else form.n):
-            # Texts of one request must differ; a request with a seed is repeatable all the same.
-            own = {"text_input": prompt, "seed": (seed + sample) % 2**64}
+        for _ in range(1 if beams > 1 else form.n):
+            # Texts of one request must differ, also those of equal prompts; a request with a seed is repeatable all the same.
+            own = {"text_input": prompt, "seed": (seed + len(found)) % 2**64}
             found.append(Question({**common, **own}, tuple(form.stops), tokens, form.n if beams > 1 else 1))
     return found
 
@@ -82,9 +83,10 @@ def _common(form: Generation, tokens: int, log_probs: int | None, beams: int) ->
 def _choice(form: Generation) -> dict[str, Any]:
     """OpenAI's default is a random choice from the whole distribution; temperature 0 is TensorRT-LLM's top_k of 1."""
     temperature = 1.0 if form.temperature is None else form.temperature
-    if temperature == 0.0:
+    top_p = 1.0 if form.top_p is None else form.top_p
+    if 0.0 in (temperature, top_p):
         return {"top_k": 1}
-    return {"temperature": temperature, "top_p": form.top_p or 1.0, **({"top_k": form.top_k} if form.top_k else {})}
+    return {"temperature": temperature, "top_p": top_p, **({"top_k": form.top_k} if form.top_k else {})}
 
 
 def arrays(fields: Mapping[str, Any]) -> Arrays:
@@ -145,20 +147,13 @@ def _piece(question: Question, result: Arrays, i: int, text: str) -> Piece:
     ending = Ending(question.stops)
     shown = ending.add(text, last=True)
     finish = "length" if count >= question.max_tokens and not ending.stopped else "stop"
-    return Piece(shown, _within(tokens, shown, cut=ending.stopped), finish, int(result["num_input_tokens"].item()), count)
+    return Piece(shown, _within(tokens, len(shown)) if ending.stopped else tokens, finish, int(result["num_input_tokens"].item()), count)
 
 
-def _within(tokens: tuple[Token, ...], text: str, *, cut: bool) -> tuple[Token, ...]:
-    """The tokens that a text which was cut at a stop sequence still shows."""
-    if not cut:
-        return tokens
-    kept, length = [], 0
-    for token in tokens:
-        if length >= len(text):
-            break
-        kept.append(token)
-        length += len(token.text)
-    return tuple(kept)
+def _within(tokens: Sequence[Token], length: int) -> tuple[Token, ...]:
+    """The tokens that begin in the first `length` characters of their text."""
+    begins = accumulate((len(token.text) for token in tokens), initial=0)
+    return tuple(token for token, begin in zip(tokens, begins, strict=False) if begin < length)
 
 
 def _text(raw: Any) -> str:
@@ -177,17 +172,22 @@ async def stream(triton: Triton, pool: Pool, question: Question, request_id: str
     """
     fields = {**question.fields, "stream": True}
     ending, read, written = Ending(question.stops), 0, 0
+    held, ahead = list[Token](), 0  # tokens whose text is held back; characters of text that were shown beyond the tokens'
     async with aclosing(triton.stream(pool, f"{FACADE}_stream", fields, request_id)) as events:
         async for event in events:
             read, written = int(event.get("num_input_tokens", read)), int(event.get("num_output_tokens", written))
-            text, tokens = ending.add(str(event["text_output"])), _streamed_tokens(event, int(question.fields.get("top_log_probs", 0)))
+            text = ending.add(str(event["text_output"]))
+            held += _streamed_tokens(event, int(question.fields.get("top_log_probs", 0)))
+            tokens = _within(held, ahead + len(text)) if question.stops else tuple(held)
+            ahead += len(text) - sum(len(token.text) for token in tokens)
+            held = held[len(tokens) :]
             if text or tokens:
                 yield Piece(text, tokens)
             if ending.stopped:
                 break
     rest = ending.add("", last=True) if not ending.stopped else ""
     finish = "length" if written >= question.max_tokens and not ending.stopped else "stop"
-    yield Piece(rest, (), finish, read, written)
+    yield Piece(rest, () if ending.stopped else tuple(held), finish, read, written)
 
 
 def _streamed_tokens(event: Mapping[str, Any], top: int) -> tuple[Token, ...]:

@@ -38,6 +38,8 @@ def _from_validation(error: RequestValidationError) -> ApiError:
         return ApiError(400, f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}", code="invalid_json")
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"unknown field {first['loc'][-1]!r}; remove it", param=str(first["loc"][-1]), code="unknown_parameter")
+    if first["type"] in ("model_attributes_type", "dict_type") and len(first["loc"]) == 1:
+        return ApiError(400, "the body must be a JSON object, sent as Content-Type: application/json", code="invalid_json")
     said = " is missing; send it" if first["type"] == "missing" else f": {first['msg']}"
     return ApiError(400, f"{field or 'the body'}{said}", param=field, code="invalid_value")
 

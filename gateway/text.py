@@ -23,6 +23,15 @@ from .text_forms import ChatRequest, CompletionRequest, Generation, check, check
 from .triton import Pool
 
 router = APIRouter()
+# What the model's refusals begin with, where they are about something else than the text.
+PARAMS = {
+    "max_tokens": "max_tokens",
+    "min_tokens": "min_tokens",
+    "logit_bias": "logit_bias",
+    "runtime_top_k": "top_k",
+    "bad_words": "bad_words",
+    "stop_words": "stop",
+}
 CHAT_TOKENS = 256  # of an answer whose length nobody asked for, or half of what the model has
 
 
@@ -51,7 +60,7 @@ class Work:
 
     async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
         """All texts as they are made, each piece with its text's number."""
-        queue: asyncio.Queue[tuple[int, Piece] | ApiError | None] = asyncio.Queue()
+        queue: asyncio.Queue[tuple[int, Piece] | Exception | None] = asyncio.Queue()
 
         async def run(i: int, question: Question) -> None:
             try:
@@ -59,7 +68,7 @@ class Work:
                     async for piece in found:
                         await queue.put((i, piece))
                 await queue.put(None)
-            except ApiError as error:
+            except Exception as error:  # noqa: BLE001  # whatever went wrong must reach who waits for the queue
                 await queue.put(error)
 
         tasks = [asyncio.create_task(run(i, question)) for i, question in enumerate(self.asked)]
@@ -67,7 +76,7 @@ class Work:
             running = len(tasks)
             while running:
                 found = await queue.get()
-                if isinstance(found, ApiError):
+                if isinstance(found, Exception):
                     raise found
                 if found is None:
                     running -= 1
@@ -89,7 +98,7 @@ class Work:
                         yield event({**chunk, **({"usage": None} if usage else {})})
                     counts[i] = piece  # the last one counts
             if usage:
-                yield event(self.written.usage_chunk(usage_of(list(counts.values()), self.asked)))
+                yield event(self.written.usage_chunk(usage_of([counts[i] for i in sorted(counts)], self.written.per_prompt)))
         except ApiError as error:
             if not said:
                 raise
@@ -118,7 +127,7 @@ async def chat(form: ChatRequest, request: Request, tools: ServicesDep) -> Respo
     tokens = form.max_completion_tokens or form.max_tokens or min(CHAT_TOKENS, pool.positions // 2)
     check(form, form.n, tokens, pool)
     check_lengths([prompt], pool, "messages")
-    written = WrittenChat(form.model, log_probs=form.logprobs, kind="chat.completion", prefix="chatcmpl-")
+    written = WrittenChat(form.model, log_probs=form.logprobs, per_prompt=form.n, kind="chat.completion", prefix="chatcmpl-")
     asked = questions(form, [prompt], tokens, (form.top_logprobs or 0) if form.logprobs else None)
     return await _answer(form, request, Work(tools, pool, asked, _id(request), written), "messages")
 
@@ -134,7 +143,7 @@ async def _answer(form: Generation, request: Request, work: Work, param: str) ->
         if form.stream:
             return await _streamed(form, request, work, stack.pop_all(), param)
         answers = await _named(while_present(request, work.answers()), param)
-    return JSONResponse(work.written.body(answers, usage_of(answers, work.asked)))
+    return JSONResponse(work.written.body(answers, usage_of(answers, work.written.per_prompt)))
 
 
 async def _named(work: Any, param: str) -> Any:
@@ -143,7 +152,7 @@ async def _named(work: Any, param: str) -> Any:
         return await work
     except ApiError as error:
         if error.status == 400:
-            named = next((name for name in ("max_tokens", "logit_bias", "min_tokens") if error.message.startswith(name)), param)
+            named = next((name for start, name in PARAMS.items() if error.message.startswith(start)), param)
             raise ApiError(400, error.message, param=named, code="invalid_value") from error
         raise
 

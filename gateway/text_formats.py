@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .completions import Piece, Question, Token
+from .completions import Piece, Token
 
 
 @dataclass
@@ -25,7 +25,8 @@ class Written:
 
     def __post_init__(self) -> None:
         self.head: dict[str, Any] = {"id": f"{self.prefix}{uuid.uuid4().hex}", "object": self.kind, "created": int(time.time()), "model": self.model}
-        self.lengths: dict[int, int] = {}
+        self.begun: set[int] = set()
+        self.offsets: dict[int, int] = {}
 
     def body(self, answers: Sequence[Piece], usage: Mapping[str, int]) -> dict[str, Any]:
         """The whole answer."""
@@ -40,16 +41,16 @@ class Written:
         return {**self.head, "choices": [], "usage": usage}
 
     def _choice(self, i: int, piece: Piece) -> dict[str, Any]:
-        first = i not in self.lengths
-        text = self.prompts[i // self.per_prompt] + piece.text if self.echo and first else piece.text
-        found = self._log_probs(piece.tokens, self.lengths.get(i, 0)) if self.log_probs else None
-        self.lengths[i] = self.lengths.get(i, 0) + len(text)
+        text = self.prompts[i // self.per_prompt] + piece.text if self.echo and i not in self.begun else piece.text
+        self.begun.add(i)
+        found = self._log_probs(piece.tokens, self.offsets.get(i, 0)) if self.log_probs else None
+        self.offsets[i] = self.offsets.get(i, 0) + sum(len(token.text) for token in piece.tokens)
         return {"index": i, "text": text, "logprobs": found, "finish_reason": piece.finish}
 
     @staticmethod
     def _log_probs(tokens: Sequence[Token], offset: int) -> dict[str, Any]:
         offsets = [offset + sum(len(token.text) for token in tokens[:n]) for n in range(len(tokens))]
-        top = [dict(token.top) for token in tokens] if any(token.top for token in tokens) else None
+        top = [_likeliest(token) for token in tokens] if any(token.top for token in tokens) else None
         return {"tokens": [t.text for t in tokens], "token_logprobs": [t.log_prob for t in tokens], "top_logprobs": top, "text_offset": offsets}
 
 
@@ -60,8 +61,8 @@ class WrittenChat(Written):
         """The first names the role, the last the reason of the end."""
         head: dict[str, Any] = {**self.head, "object": "chat.completion.chunk"}
         found = []
-        if i not in self.lengths:
-            self.lengths[i] = 0
+        if i not in self.begun:
+            self.begun.add(i)
             found.append({"role": "assistant", "content": ""})
         if piece.text or piece.tokens:
             found.append({"content": piece.text})
@@ -91,11 +92,15 @@ def _log_prob(text: str, value: float) -> dict[str, Any]:
     return {"token": text, "logprob": value, "bytes": list(text.encode())}
 
 
-def usage_of(answers: Sequence[Piece], asked: Sequence[Question]) -> dict[str, int]:
-    """Tokens read and written. Prompts are counted once each, however many texts were made of them."""
-    reads, at = dict[str, int](), 0
-    for question in asked:
-        reads[question.fields["text_input"]] = answers[at].read
-        at += question.sequences
-    read, written = sum(reads.values()), sum(piece.written for piece in answers)
+def _likeliest(token: Token) -> dict[str, float]:
+    """As at OpenAI the chosen token is always among them. Of two that read alike (parts of a character) the likelier counts."""
+    found: dict[str, float] = {}
+    for text, value in [*token.top, (token.text, token.log_prob)]:
+        found.setdefault(text, value)
+    return found
+
+
+def usage_of(answers: Sequence[Piece], per_prompt: int) -> dict[str, int]:
+    """Tokens read and written by texts in order. Each prompt is counted once, however many texts were made of it."""
+    read, written = sum(piece.read for piece in answers[::per_prompt]), sum(piece.written for piece in answers)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from .errors import ApiError
 from .triton import Pool
 
 MOST_TEXTS = 64  # completions of one request: prompts times n
+MOST_WORDS = 1000  # bad words of one request; each is looked at after every token
 LONGEST_TOKEN = 128  # bytes of the longest token of GPT-2's vocabulary; a text of more than so many times the limit is certainly too long
+
+
+def _encodable(text: str) -> str:
+    """JSON can write half of a surrogate pair; UTF-8 cannot."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("it has half of a surrogate pair, which is no character; send whole ones")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
 TokenId = Annotated[str, Field(pattern=r"^\d{1,7}$")]
 
 
@@ -34,17 +45,23 @@ class Generation(BaseModel):
     n: int = Field(1, ge=1, le=MOST_TEXTS)
     presence_penalty: float = Field(0.0, ge=-2.0, le=2.0)
     seed: int | None = Field(None, ge=-(2**63), lt=2**64)
-    stop: str | list[str] | None = None
+    stop: Text | list[Text] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0.0, le=2.0)
-    top_p: float | None = Field(None, gt=0.0, le=1.0)
+    top_p: float | None = Field(None, ge=0.0, le=1.0)
     user: str | None = None
-    bad_words: str | list[str] | None = None
-    top_k: int | None = Field(None, ge=0)
+    bad_words: Text | list[Text] | None = None
+    top_k: int | None = Field(None, ge=0, lt=2**31)
     min_tokens: int | None = Field(None, ge=0)
     repetition_penalty: float | None = Field(None, ge=0.01, le=100.0)
     length_penalty: float | None = Field(None, ge=-10.0, le=10.0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, data: Any) -> Any:
+        """As at OpenAI, null is a field that was left out."""
+        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
 
     @property
     def stops(self) -> list[str]:
@@ -55,7 +72,7 @@ class Generation(BaseModel):
 class CompletionRequest(Generation):
     """Body of /v1/completions."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: Text | list[Text] | list[int] | list[list[int]]
     best_of: int | None = Field(None, ge=1, le=16)
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=5)
@@ -84,7 +101,7 @@ class TextPart(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["text"]
-    text: str
+    text: Text
 
 
 class Message(BaseModel):
@@ -93,8 +110,8 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: str | None = None
+    content: Text | list[TextPart]
+    name: Text | None = None
 
     @property
     def text(self) -> str:
@@ -139,6 +156,8 @@ def check(form: Generation, texts: int, tokens: int, pool: Pool) -> None:
         raise refused("stop", "takes up to 4 sequences, none of them empty")
     if not all(words(form.bad_words)):
         raise refused("bad_words", "has an empty word; remove it")
+    if (count := len(words(form.bad_words))) > MOST_WORDS:
+        raise refused("bad_words", f"has {count} words; send {MOST_WORDS} at most")
     if form.stream_options and not form.stream:
         raise refused("stream_options", "needs stream=true")
 

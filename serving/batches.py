@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import BadRequest
+
+# What decides which results there are, and their shapes.
+SHAPING = ("beam_width", "num_return_sequences", "return_log_probs", "return_generation_logits", "return_num_input_tokens", "return_num_output_tokens")
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -17,6 +21,9 @@ def split(inputs: Mapping[str, NDArray[Any]]) -> list[Arrays]:
     Scalars, which `reshape` in a configuration delivers as [rows], come out as [1, 1]: the shape in which they can be sent on.
     """
     rows = max(len(array) for array in inputs.values())
+    for name in SHAPING:
+        if name in inputs and (inputs[name] != inputs[name][0]).any():
+            raise BadRequest(f"{name} differs between the rows of one request, so their results cannot be put together; send them apart")
     return [{name: array[i : i + 1].reshape(1, 1) if array.ndim == 1 else array[i : i + 1] for name, array in inputs.items()} for i in range(rows)]
 
 

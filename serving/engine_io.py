@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import BadRequest
+from .errors import BROKEN, BadRequest
 from .graphs import Facts
 from .sampling import Hypothesis, Sampling, begun
 from .scheduler import Job, Listener
@@ -32,6 +32,7 @@ UNSUPPORTED = (
 )  # fmt: skip
 UNSUPPORTED_IF_TRUE = ("return_context_logits", "return_perf_metrics")
 LARGEST_BIAS = 1e9
+MOST_WORDS = 4096  # each is compared after every token, while all other requests wait
 COLDEST = 1e-3  # below it, dividing logits overflows float32; the likeliest token is all that is left
 
 
@@ -63,6 +64,8 @@ def _words(inputs: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
     for end in ends[ends > 0]:
         words.append(tuple(int(i) for i in ids[start:end]))
         start = int(end)
+    if len(words) > MOST_WORDS:
+        raise BadRequest(f"{name} has {len(words)} words; send {MOST_WORDS} at most")
     return tuple(word for word in words if word)
 
 
@@ -270,6 +273,11 @@ class Answers:
             return None
         self.sent = ready
         return outputs([replace(best, ids=best.ids[:ready], log_probs=best.log_probs[:ready], logits=best.logits[:ready])], self.wanted, first)
+
+    @staticmethod
+    def broken() -> dict[str, NDArray[Any]]:
+        """What a stream that has begun says before its error (see errors.unbroken)."""
+        return {"output_ids": np.zeros((1, 1, 1), np.int32), "sequence_length": np.array([[BROKEN]], np.int32)}
 
     def finish(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]]:
         """The last response."""

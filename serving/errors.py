@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from numpy.typing import NDArray
+
+BROKEN = -1  # sequence_length of a stream that ends with an error after some of it was sent
+
 
 class QueueFull(Exception):
     """The waiting line is at its limit; the caller should try again later."""
@@ -21,6 +27,19 @@ class EngineError(Exception):
         kind, _, rest = message.partition(": ")
         self.kind = kind if kind in KINDS else "INTERNAL"
         super().__init__(rest if kind in KINDS else message)
+
+
+def unbroken(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """One response of an engine's stream, as it is.
+
+    Between models Triton 24.10 loses an error that comes behind other responses, so the engine says BROKEN before it.
+
+    Raises:
+        EngineError: the engine gave up in the middle.
+    """
+    if "sequence_length" in arrays and (arrays["sequence_length"] == BROKEN).any():
+        raise EngineError("the engine gave up in the middle of this text; send the request again")
+    return arrays
 
 
 def code_name(error: Exception) -> str:

@@ -125,7 +125,7 @@ def processed(logits: Floats, history: Sequence[int], generated: Sequence[int], 
     if generated and (sampling.presence_penalty or sampling.frequency_penalty):
         tokens, counts = np.unique(np.asarray(generated), return_counts=True)
         out[tokens] -= np.float32(sampling.presence_penalty) + np.float32(sampling.frequency_penalty) * counts.astype(np.float32)
-    if len(generated) < sampling.min_tokens:
+    if len(generated) < sampling.min_tokens and sampling.end_id >= 0:
         out[sampling.end_id] = NEVER
     for word in sampling.bad_words:
         if tuple(generated[len(generated) - len(word) + 1 :]) == word[:-1] or len(word) == 1:

@@ -51,7 +51,8 @@ ENGINE_OUTPUTS = [
 ]  # fmt: skip
 # What no text model has: pictures, and a draft model beside it.
 NO_TEXT = ("IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES", "PROMPT_TABLE_EXTRA_ID")
-NO_ENGINE = ("image_input", "num_draft_tokens", "use_draft_logits")
+NO_ENGINE = ("image_input",)
+NO_DRAFT = ("num_draft_tokens", "use_draft_logits")
 
 
 class TextModel:
@@ -95,6 +96,10 @@ class TextModel:
 
     def postprocess(self, tokens: NDArray[np.int32], lengths: NDArray[np.int32]) -> NDArray[Any]:
         """`postprocessing`: from ids [rows, beams, longest] and lengths [rows, beams] to texts, bytes in an object array [rows, beams]."""
+        if lengths.shape != tokens.shape[:2] or (lengths < 0).any() or (tokens[np.arange(tokens.shape[2]) < lengths[..., None]] < 0).any():
+            raise BadRequest(
+                f"TOKENS_BATCH {list(tokens.shape)} and SEQUENCE_LENGTH {list(lengths.shape)} do not fit, or have negative values; send what tensorrt_llm gave"
+            )
         texts = [[self._text(ids[:count]) for ids, count in zip(row, own, strict=True)] for row, own in zip(tokens, lengths, strict=True)]
         return _objects(texts, lengths.shape)
 
@@ -106,7 +111,7 @@ class TextModel:
         Raises:
             BadRequest: what was sent cannot be served.
         """
-        _refuse(inputs, NO_ENGINE)
+        _refuse(inputs, (*NO_ENGINE, *(name for name in NO_DRAFT if name in inputs and inputs[name].any())))
         given = self.preprocess({PREPROCESSED[name]: array for name, array in inputs.items() if name in PREPROCESSED})
         rows = len(given["INPUT_ID"])
         streaming, top = bool(_flag(inputs, "stream")), self._top(inputs)
@@ -116,7 +121,7 @@ class TextModel:
         request |= {FORWARDED[name]: array.reshape(rows, -1) if array.ndim < 2 else array for name, array in inputs.items() if name in FORWARDED}
         request |= self._bias_ids(inputs, request.get("embedding_bias"), rows)
         if top is not None:
-            request |= {name: np.ones((rows, 1), bool) for name in ("return_log_probs", *(["return_generation_logits"] if top else []))}
+            request |= self._asked_for(inputs, top, rows)
         growing = streaming and _number(inputs, "beam_width", 1) == 1
         texts = self._growing(engine(request, True), inputs) if growing else self._whole(engine(request, streaming))
         for result in texts:
@@ -127,7 +132,7 @@ class TextModel:
             yield {**result, "text_output": self.postprocess(result["output_ids"], result["sequence_length"])}
 
     def _growing(self, results: Iterator[Arrays], inputs: Given) -> Iterator[Arrays]:
-        text = GrowingText(self.tokenizer)
+        text = GrowingText(self.tokenizer, skip_special=self.skip_special)
         accumulate = _flag(inputs, "accumulate_tokens") if "accumulate_tokens" in inputs else self.accumulate
         for result in results:
             count = int(result["sequence_length"].item())
@@ -159,7 +164,7 @@ class TextModel:
     def _word_lists(self, inputs: Given, name: str, rows: int) -> NDArray[np.int32]:
         """Int32 [rows, 2, n]."""
         words = inputs[name].reshape(rows, -1).tolist() if name in inputs else [[]] * rows
-        lists = [self.tokenizer.word_list([word.decode("utf-8", "replace") for word in row]) for row in words]
+        lists = [self.tokenizer.word_list([_text(word, name) for word in row]) for row in words]
         longest = max(one.shape[1] for one in lists)
         return np.stack([np.pad(one, [(0, 0), (0, longest - one.shape[1])], constant_values=-1) for one in lists])
 
@@ -173,7 +178,7 @@ class TextModel:
         bias = np.zeros((rows, self.vocabulary), np.float32)
         for row, words, own in zip(bias, names.reshape(rows, -1), weights.reshape(rows, -1), strict=True):
             for word, weight in zip(words, own, strict=True):
-                row[self.tokenizer.ids(word.decode("utf-8", "replace"), special=False)] += weight
+                row[self.tokenizer.ids(_text(word, "EMBEDDING_BIAS_WORDS"), special=False)] += weight
         return bias
 
     def _bias_ids(self, inputs: Given, words: NDArray[np.float32] | None, rows: int) -> Arrays:
@@ -195,9 +200,18 @@ class TextModel:
         if "top_log_probs" not in inputs:
             return None
         wanted = _number(inputs, "top_log_probs", 0)
+        if (inputs["top_log_probs"] != wanted).any():
+            raise BadRequest("top_log_probs differs between the texts of one request; send them apart")
         if not 0 <= wanted <= MOST_TOP_LOG_PROBS:
             raise BadRequest(f"top_log_probs is {wanted}; it must be 0 to {MOST_TOP_LOG_PROBS}")
         return wanted
+
+    def _asked_for(self, inputs: Given, top: int, rows: int) -> Arrays:
+        """What the likeliest tokens are made from. There are logits for what is new only, so the prompt cannot be among the tokens."""
+        if not self.memory and "exclude_input_in_output" in inputs and not inputs["exclude_input_in_output"].all():
+            raise BadRequest("top_log_probs needs exclude_input_in_output=true: there are none for the prompt")
+        names = ["return_log_probs", *(["return_generation_logits"] if top else []), *([] if self.memory else ["exclude_input_in_output"])]
+        return {name: np.ones((rows, 1), bool) for name in names}
 
     def _chosen(self, result: Arrays, top: int, *, with_logits: bool) -> Arrays:
         """The tokens of a response besides, and with `top` the likeliest at each place: [rows, beams, longest] and [rows, beams, longest, top]."""
@@ -205,7 +219,7 @@ class TextModel:
         tokens = {"output_token_ids": ids, "output_tokens": self._pieces(ids), "output_lengths": result["sequence_length"]}
         if not top:
             return result | tokens
-        logits = result["generation_logits"][:, :, : ids.shape[2]]
+        logits = result["generation_logits"][:, :, : ids.shape[2], : self.vocabulary]  # an engine may fill its vocabulary up
         probs = log_softmax(logits.astype(np.float32)) if logits.size else np.zeros((*ids.shape, self.vocabulary), np.float32)
         best = np.argsort(-probs, axis=-1, kind="stable")[..., :top].astype(np.int32)
         likely = {"top_tokens": self._pieces(best), "top_token_log_probs": np.take_along_axis(probs, best, -1).astype(np.float32)}
@@ -227,7 +241,14 @@ def _refuse(inputs: Given, names: Sequence[str]) -> None:
 
 
 def _strings(inputs: Given, name: str) -> list[str]:
-    return [text.decode("utf-8", "replace") for text in inputs[name].ravel().tolist()] if name in inputs else []
+    return [_text(text, name) for text in inputs[name].ravel().tolist()] if name in inputs else []
+
+
+def _text(raw: bytes, name: str) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"{name} is not UTF-8 at byte {error.start}; encode it so") from error
 
 
 def _number(inputs: Given, name: str, default: int) -> int:

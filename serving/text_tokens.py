@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ class TextTokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        self.unknown = tokenizer.token_to_id(str(json.loads(tokenizer.to_str())["model"].get("unk_token") or "<unk>"))
         self.piece = cache(self._piece)
 
     @classmethod
@@ -50,12 +52,12 @@ class TextTokenizer:
         before, behind = self.ids(ANCHOR, special=False), self.ids(ANCHOR + word, special=False)
         if not word[0].isalnum() and behind[: len(before)] == before:
             found.append(tuple(behind[len(before) :]))
-        return [ids for ids in dict.fromkeys(found) if ids]
+        return [ids for ids in dict.fromkeys(found) if ids and self.unknown not in ids]
 
     def word_list(self, words: Sequence[str]) -> NDArray[np.int32]:
         """Words as int32 [2, n]: all their ids back to back, and where each ends, filled up with -1 (TensorRT-LLM's word lists).
 
-        A word that this tokenizer cannot write at all (a line break in T5) cannot be said either and is left out.
+        A word that this tokenizer cannot write (a line break or 日 in T5) cannot be said either and is left out.
         """
         spelt = [ids for word in words if word for ids in self.spellings(word)]
         flat = [token for ids in spelt for token in ids] or [0]
@@ -70,23 +72,29 @@ class GrowingText:
     (huggingface/text-generation-inference, `decode_token`).
     """
 
-    def __init__(self, tokenizer: TextTokenizer) -> None:
+    def __init__(self, tokenizer: TextTokenizer, *, skip_special: bool = True) -> None:
         self.tokenizer = tokenizer
+        self.skipped = tokenizer.special if skip_special else set[int]()
         self.ids: list[int] = []
         self.given = self.start = 0
         self.so_far = ""
 
     def add(self, ids: Sequence[int]) -> str:
         """What the ids add to the text."""
-        self.ids += [i for i in ids if i not in self.tokenizer.special]
+        self.ids += [i for i in ids if i not in self.skipped]
         return "" if self._window().endswith(INCOMPLETE) else self.rest()
 
     def rest(self) -> str:
         """What was held back, unfinished characters as the whole text would show them."""
-        before, now = self.tokenizer.text(self.ids[self.start : self.given]), self._window()
+        if self.given == len(self.ids):
+            return ""  # the window stays: at the start of one SentencePiece swallows a blank
+        before, now = self._text(self.ids[self.start : self.given]), self._window()
         self.start, self.given = self.given, len(self.ids)
         self.so_far += now[len(before) :]
         return now[len(before) :]
 
     def _window(self) -> str:
-        return self.tokenizer.text(self.ids[self.start :])
+        return self._text(self.ids[self.start :])
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.text(ids, skip_special_tokens=bool(self.skipped))

@@ -8,6 +8,7 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from queue import Queue
 from typing import Any
 
 import httpx
@@ -274,3 +275,42 @@ def test_a_short_request_overtakes_a_long_one(text_stack: Stack) -> None:
         answer, long_at = slow.result()
     assert answer.status_code == 200
     assert short_at < long_at
+
+
+def test_streams_that_are_left_leave_no_thread_behind(text_stack: Stack) -> None:
+    """More than the façade has threads: each one's engine request is stopped in the middle, and the façade hears of it."""
+    body = {"model": "mini-gpt2", "prompt": openings(1)[0], "max_tokens": 400, "n": 12, "stream": True, "logit_bias": {"1999": -100}}
+    for _ in range(7):
+        with httpx.stream("POST", f"{text_stack.url}/v1/completions", json=body, timeout=60) as answer:
+            assert next(answer.iter_lines()).startswith("data: {")
+    chunks = client(text_stack).completions.create(model="mini-gpt2", prompt=openings(1)[0], max_tokens=4, stream=True, timeout=20)
+    assert "".join(chunk.choices[0].text for chunk in chunks)
+
+
+def test_streams_cancelled_over_grpc_free_the_engine(text_stack: Stack) -> None:
+    """Sixteen of 500 tokens fill the batch; to its end it would take several times as long as one alone."""
+    arrays = {
+        "text_input": np.array([[b"On Monday"]], object),
+        "max_tokens": np.array([[500]], np.int32),
+        "stream": np.array([[True]]),
+        "end_id": np.array([[-1]], np.int32),
+    }
+    types = {"object": "BYTES", "int32": "INT32", "bool": "BOOL"}
+    inputs = [grpc.InferInput(name, list(array.shape), types[str(array.dtype)]) for name, array in arrays.items()]
+    for tensor, array in zip(inputs, arrays.values(), strict=True):
+        tensor.set_data_from_numpy(array)
+    started = time.monotonic()
+    text(text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", max_tokens=400, end_id=-1)
+    alone = time.monotonic() - started
+    begun: Queue[Any] = Queue()
+    clients = [grpc.InferenceServerClient(text_stack.grpc) for _ in range(16)]
+    for triton in clients:
+        triton.start_stream(lambda result, error: begun.put(error), headers={"x-model-id": "mini-gpt2"})
+        triton.async_stream_infer("tensorrt_llm_bls_stream", inputs)
+    assert begun.get(timeout=30) is None
+    time.sleep(0.2)
+    for triton in clients:
+        triton.stop_stream(cancel_requests=True)
+    started = time.monotonic()
+    text(text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", max_tokens=5)
+    assert time.monotonic() - started < 1.5 * alone

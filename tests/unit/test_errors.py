@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from serving.errors import BadRequest, EngineError, QueueFull, code_name, told
+from serving.engine_io import Answers
+from serving.errors import BadRequest, EngineError, QueueFull, code_name, told, unbroken
 
 
 @pytest.mark.parametrize(("error", "name"), [(BadRequest("too long: 5"), "INVALID_ARG"), (QueueFull("256 wait"), "UNAVAILABLE"), (RuntimeError("oh"), "INTERNAL")])
@@ -19,3 +21,15 @@ def test_other_engines_errors_stay_as_they_are() -> None:
     """TensorRT-LLM's messages have no kind in front."""
     error = EngineError("Encountered error for requestId 7: out of memory")
     assert (code_name(error), str(error)) == ("INTERNAL", "Encountered error for requestId 7: out of memory")
+
+
+def test_a_broken_stream_is_an_error() -> None:
+    """Between models Triton loses an error behind other responses; a tensor says it."""
+    with pytest.raises(EngineError, match="gave up"):
+        unbroken(Answers.broken())
+
+
+def test_everything_else_passes() -> None:
+    """Also a stream that had nothing to say, and responses without lengths."""
+    for arrays in ({"sequence_length": np.zeros((1, 1), np.int32)}, {"cross_attention": np.zeros((1, 2))}):
+        assert unbroken(arrays) is arrays

@@ -28,6 +28,7 @@ class Reply:
         self.sender = request.get_response_sender()
         self.names = set(request.requested_output_names())
         self.answers = None
+        self.begun = False
 
     def cancelled(self):
         return self.sender.is_cancelled()
@@ -35,6 +36,7 @@ class Reply:
     def update(self, beams):
         arrays = self.answers.update(beams)
         if arrays is not None:
+            self.begun = True
             self.sender.send(self._response(arrays))
 
     def finish(self, beams):
@@ -44,7 +46,10 @@ class Reply:
         self.sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("cross_attention", attention[None])]), FINAL)
 
     def fail(self, error):
-        self.sender.send(pb_utils.InferenceResponse(error=triton_error(error)), FINAL)
+        if self.begun:
+            self.sender.send(self._response(self.answers.broken()))
+        self.sender.send(pb_utils.InferenceResponse(error=triton_error(error)))
+        self.sender.send(flags=FINAL)  # apart: with an error behind other responses, a model that calls this one would not hear it and wait for ever
 
     def _response(self, arrays):
         return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in arrays.items() if not self.names or name in self.names])

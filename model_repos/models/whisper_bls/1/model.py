@@ -12,7 +12,7 @@ sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub
 
 from serving.batches import merge, split  # noqa: E402
 from serving.desk import Desk  # noqa: E402
-from serving.errors import EngineError, code_name  # noqa: E402
+from serving.errors import EngineError, code_name, unbroken  # noqa: E402
 from serving.whisper import Whisper  # noqa: E402
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -77,7 +77,7 @@ class TritonPythonModel:
             if response.has_error():
                 raise EngineError(response.error().message())
             if response.output_tensors():
-                yield {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+                yield unbroken({tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()})
 
     def finalize(self):
         self.desk.close()

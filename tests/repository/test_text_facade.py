@@ -1,0 +1,239 @@
+"""The text façades against a double that offers exactly the contract's tensors, no more."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from serving.errors import BadRequest
+from serving.text import ENGINE_OUTPUTS, TextModel
+
+from .test_contract import CONTRACT
+
+ENGINE = CONTRACT["inflight_batcher_llm/tensorrt_llm"]
+INPUTS = {row["name"]: row for row in ENGINE["inputs"]}
+OUTPUTS = {row["name"] for row in ENGINE["outputs"]}
+NUMPY = {"TYPE_INT32": np.int32, "TYPE_FP32": np.float32, "TYPE_BOOL": np.bool_, "TYPE_UINT64": np.uint64}
+MINIATURES = Path(__file__).parent.parent.parent / "miniatures"
+FACTS: dict[str, dict[str, Any]] = {
+    "t5": {"memory": 64, "end_id": 1, "pad_id": 0, "decoder_start": [0]},
+    "bart": {"memory": 64, "end_id": 2, "pad_id": 1, "decoder_start": [2, 0]},
+    "gpt2": {"end_id": 1999, "pad_id": 1999},
+}
+ANSWER = "the old town."
+
+
+@dataclass
+class Double:
+    """Takes only tensors of the contract, of their dtypes and shapes; every row answers ANSWER, in beams of growing length."""
+
+    tokens: list[int]
+    size: int
+    calls: list[dict[str, NDArray[Any]]] = field(default_factory=list)
+
+    def __call__(self, arrays: dict[str, NDArray[Any]], streaming: bool) -> Iterator[dict[str, NDArray[Any]]]:
+        rows = len(arrays["input_ids"])
+        for name, array in arrays.items():
+            assert name in INPUTS, f"{name} is no tensor of TensorRT-LLM"
+            assert array.dtype == NUMPY[INPUTS[name]["data_type"]], name
+            assert array.shape[0] == rows, name
+            assert array.ndim == len(INPUTS[name]["dims"]) + 1, name
+        assert {name for name, row in INPUTS.items() if not row["optional"]} <= set(arrays)
+        self.calls.append(arrays)
+        beams = int(arrays["beam_width"].flat[0]) if "beam_width" in arrays else 1
+        if not streaming:
+            yield self._answer(arrays, self.tokens, rows, beams)
+        elif beams == 1:
+            for n, token in enumerate(self.tokens):
+                yield self._answer(arrays, [token], rows, 1, n + 1)
+        else:
+            for n in range(len(self.tokens)):
+                yield self._answer(arrays, self.tokens[: n + 1], rows, beams, n + 1)
+
+    def _answer(self, arrays: dict[str, NDArray[Any]], tokens: list[int], rows: int, beams: int, count: int = 0) -> dict[str, NDArray[Any]]:
+        found = {"output_ids": np.tile(np.array(tokens, np.int32), (rows, beams, 1)), "sequence_length": np.full((rows, beams), len(tokens), np.int32)}
+        if "return_log_probs" in arrays:
+            found |= {"output_log_probs": np.full((rows, beams, len(tokens)), -0.5, np.float32), "cum_log_probs": np.full((rows, beams), -1.0, np.float32)}
+        if "return_generation_logits" in arrays:
+            # One step more than tokens, for the end, and a vocabulary filled up with what must never be chosen.
+            logits = np.zeros((rows, beams, len(tokens) + 1, self.size + 3), np.float32)
+            logits[..., self.size :] = 50.0
+            for n, token in enumerate(tokens):
+                logits[:, :, n, token] = 9.0
+            found["generation_logits"] = logits
+        if "return_num_output_tokens" in arrays:
+            found["num_output_tokens"] = np.full((rows, 1), count or len(tokens), np.int32)
+        assert set(found) <= OUTPUTS
+        return found
+
+
+Facade = tuple[TextModel, Double]
+
+
+@pytest.fixture(params=list(FACTS))
+def facade(request: pytest.FixtureRequest, tmp_path: Path) -> Facade:
+    """A bundle's facts and tokenizer, without an engine."""
+    return model(request.param, tmp_path)
+
+
+def model(name: str, folder: Path, **parameters: Any) -> Facade:
+    (folder / "engine").mkdir()
+    shutil.copy(MINIATURES / name / "tokenizer.json", folder / "engine")
+    (folder / "engine" / "engine.json").write_text(json.dumps({"positions": 64, "vocabulary": 2000, **FACTS[name]}))
+    (folder / "parameters.json").write_text(json.dumps(parameters))
+    text = TextModel(folder)
+    return text, Double(text.tokenizer.ids(ANSWER, special=False), 2000)
+
+
+def strings(*rows: list[str]) -> NDArray[Any]:
+    return np.array([[word.encode() for word in row] for row in rows], object)
+
+
+def ask(facade: Facade, rows: int = 1, **inputs: Any) -> list[dict[str, Any]]:
+    given = {"text_input": strings(*[["On Monday"]] * rows), "max_tokens": np.full((rows, 1), 20, np.int32)}
+    arrays = {name: value if isinstance(value, np.ndarray) else np.full((rows, 1), value) for name, value in inputs.items()}
+    return list(facade[0].complete({**given, **{name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in arrays.items()}}, facade[1]))
+
+
+def texts(results: list[dict[str, Any]]) -> list[str]:
+    return [result["text_output"][0, 0].decode() for result in results]
+
+
+def test_every_engine_output_is_in_the_contract() -> None:
+    assert set(ENGINE_OUTPUTS) <= OUTPUTS
+
+
+def test_one_text(facade: Facade) -> None:
+    """BART and T5 read with their end token and begin as they were trained; GPT-2 reads the words alone."""
+    assert texts(ask(facade)) == [ANSWER]
+    (call,) = facade[1].calls
+    text = facade[0]
+    assert call["input_ids"][0].tolist() == text.tokenizer.ids("On Monday")
+    assert call["decoder_input_ids"][0].tolist() == text.start
+    assert (call["end_id"].item(), call["pad_id"].item()) == (text.end, text.pad)
+    assert "embedding_bias" not in call
+
+
+def test_rows_of_different_lengths_and_words(facade: Facade) -> None:
+    """One request; shorter rows are padded, word lists filled up with -1."""
+    text = facade[0]
+    (result,) = ask(facade, 2, text_input=strings(["On Monday the old mayor"], ["a"]), stop_words=strings(["town", "."], ["", ""]), bad_words=strings([""], ["the"]))
+    (call,) = facade[1].calls
+    assert [row[0].decode() for row in result["text_output"]] == [ANSWER, ANSWER]
+    short = call["input_lengths"][1, 0]
+    assert call["input_ids"].shape[1] == call["input_lengths"][0, 0] > short
+    assert (call["input_ids"][1, short:] == text.pad).all()
+    for row, words in zip(call["stop_words_list"], (["town", "."], []), strict=True):
+        assert (row[1] > 0).sum() == sum(len(text.tokenizer.spellings(word)) for word in words)
+
+
+def test_stream_gives_what_is_new_or_the_text_so_far(facade: Facade) -> None:
+    """Also where the bundle says so and the request does not."""
+    assert "".join(found := texts(ask(facade, stream=True))) == ANSWER
+    assert len(found) > 2
+    so_far = texts(ask(facade, stream=True, accumulate_tokens=True))
+    assert so_far[-1] == ANSWER
+    assert all(ANSWER.startswith(text) for text in so_far)
+    facade[0].accumulate = True
+    assert texts(ask(facade, stream=True)) == so_far
+
+
+def test_a_stream_of_beams_gives_the_texts_so_far(facade: Facade) -> None:
+    results = ask(facade, stream=True, beam_width=3, num_return_sequences=3)
+    assert [result["text_output"].shape for result in results] == [(1, 3)] * len(facade[1].tokens)
+    assert results[-1]["text_output"][0, 2].decode() == ANSWER
+
+
+def test_special_tokens_show_in_streams_as_in_texts(tmp_path: Path) -> None:
+    """skip_special_tokens=false holds for both."""
+    text, double = model("t5", tmp_path, skip_special_tokens=False)
+    double.tokens.append(text.end)
+    whole = texts(ask((text, double)))
+    assert whole[0].endswith("</s>")
+    assert ["".join(texts(ask((text, double), stream=True)))] == whole
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_likeliest_tokens(facade: Facade, streaming: bool) -> None:
+    """The chosen token leads; what fills an engine's vocabulary up takes no part. Logits that nobody asked for are not sent on."""
+    results = ask(facade, top_log_probs=2, stream=streaming)
+    chosen = [name for result in results for name in result["output_tokens"][0, 0].tolist()]
+    tops = [tuple(row) for result in results for row in result["top_tokens"][0, 0].tolist()]
+    probs = np.concatenate([result["top_token_log_probs"][0, 0] for result in results])
+    assert [top[0] for top in tops] == chosen == [facade[0].tokenizer.piece(i).encode() for i in facade[1].tokens]
+    assert (probs[:, 0] > np.log(0.5)).all()
+    assert all("generation_logits" not in result for result in results)
+
+
+def test_log_probs_without_likeliest_tokens_need_no_logits(facade: Facade) -> None:
+    (result,) = ask(facade, top_log_probs=0)
+    assert "top_tokens" not in result
+    assert "return_generation_logits" not in facade[1].calls[0]
+
+
+def test_the_likeliest_tokens_of_a_prompt_are_not_made_up(tmp_path: Path) -> None:
+    """A decoder alone may repeat its prompt; there are no logits for it."""
+    gpt2 = model("gpt2", tmp_path)
+    ask(gpt2, top_log_probs=1)
+    assert gpt2[1].calls[0]["exclude_input_in_output"].all()
+    with pytest.raises(BadRequest, match="exclude_input_in_output"):
+        ask(gpt2, top_log_probs=1, exclude_input_in_output=False)
+
+
+def test_bias_by_words_and_by_ids(facade: Facade) -> None:
+    """They add up."""
+    ids = facade[0].tokenizer.ids("town", special=False)
+    ask(
+        facade, embedding_bias_words=strings(["town"]), embedding_bias_weights=np.array([[2.0]], np.float32),
+        logit_bias_ids=np.array([[ids[0], 7]], np.int32), logit_bias_weights=np.array([[1.0, -1.0]], np.float32),
+    )  # fmt: skip
+    bias = facade[1].calls[0]["embedding_bias"][0]
+    assert (bias[ids[0]], bias[7]) == (3.0, -1.0)
+
+
+def test_nothing_drafted_is_nothing_asked(facade: Facade) -> None:
+    """Upstream's clients send the neutral values too."""
+    assert texts(ask(facade, num_draft_tokens=0, use_draft_logits=False)) == [ANSWER]
+    with pytest.raises(BadRequest, match="num_draft_tokens"):
+        ask(facade, num_draft_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ({"text_input": np.array([[b"\xff\xfe"]], object)}, "QUERY is not UTF-8"),
+        ({"stop_words": np.array([[b"\xff"]], object)}, "STOP_WORDS_DICT is not UTF-8"),
+        ({"text_input": strings(["word " * 100])}, "tokens"),
+        ({"max_tokens": 64}, "max_tokens is 64"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"top_log_probs": 21}, "top_log_probs is 21"),
+        ({"logit_bias_ids": np.array([[2000]], np.int32), "logit_bias_weights": np.ones((1, 1), np.float32)}, "logit_bias"),
+        ({"embedding_bias_words": strings(["a"])}, "embedding_bias_weights 0"),
+        ({"image_input": np.zeros((1, 1), np.float16)}, "image_input"),
+    ],
+)
+def test_refusals_name_the_input(facade: Facade, inputs: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadRequest, match=says):
+        ask(facade, **inputs)
+    assert not facade[1].calls
+
+
+def test_a_stream_takes_one_text(facade: Facade) -> None:
+    with pytest.raises(BadRequest, match="a stream takes one text"):
+        ask(facade, 2, stream=True)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "lengths"), [([[[5, -1]]], [[2]]), ([[[5, 6]]], [[-1]]), ([[[5, 6]]], [[2, 2]])], ids=["negative id", "negative length", "beams that differ"]
+)
+def test_postprocessing_refuses_what_no_engine_gives(facade: Facade, tokens: Any, lengths: Any) -> None:
+    with pytest.raises(BadRequest, match="do not fit"):
+        facade[0].postprocess(np.array(tokens, np.int32), np.array(lengths, np.int32))

@@ -1,0 +1,342 @@
+"""The text routes of the gateway, with a Triton that says what it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.app import create_app
+from gateway.completions import Ending, Piece, Token, questions
+from gateway.errors import ApiError
+from gateway.settings import Settings
+from gateway.text_formats import Written, WrittenChat, usage_of
+from gateway.text_forms import MOST_TEXTS, MOST_WORDS, CompletionRequest
+
+QUICK = settings(max_examples=200, deadline=None, database=None, derandomize=True)
+TEMPLATE = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system here') }}{% endif %}{{ m.name or '' }}{{ m.content }}{% endfor %}"
+
+
+class FakeTriton:
+    """Answers like `tensorrt_llm_bls`: " one two", a token a word, or an error; reads as many tokens as the prompt has words."""
+
+    words = (" one", " two")
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.error: Exception | None = None
+        self.order: list[int] = []  # in which order the streams begin: a place for each call
+
+    async def infer(self, pool: Any, model: str, arrays: Mapping[str, np.ndarray], outputs: list[str], request_id: str) -> dict[str, np.ndarray]:
+        self.asked.append(dict(arrays))
+        if self.error:
+            raise self.error
+        count = int(arrays["num_return_sequences"].item()) if "num_return_sequences" in arrays else 1
+        lengths = np.full((1, count), len(self.words), np.int32)
+        result = {
+            "text_output": np.full((1, count), "".join(self.words).encode(), object),
+            "num_input_tokens": np.array([[len(arrays["text_input"].item().split())]], np.int32),
+            "num_output_tokens": lengths[:, :1],
+            "output_lengths": lengths,
+            "output_tokens": np.array([[[word.encode() for word in self.words]] * count], object),
+            "output_log_probs": np.full((1, count, len(self.words)), -0.5, np.float32),
+            "top_tokens": np.array([[[[b" a", b" b"]] * len(self.words)] * count], object),
+            "top_token_log_probs": np.full((1, count, len(self.words), 2), -0.25, np.float32),
+        }
+        return {name: result[name] for name in outputs}
+
+    async def stream(self, pool: Any, model: str, fields: Mapping[str, Any], request_id: str) -> AsyncGenerator[dict[str, Any], None]:
+        self.asked.append(dict(fields))
+        if self.order:
+            await asyncio.sleep(0.02 * self.order[len(self.asked) - 1])
+        for n, word in enumerate(self.words):
+            if self.error and n:
+                raise self.error
+            logprobs = {"output_lengths": 1, "output_tokens": word, "output_log_probs": -0.5} if "top_log_probs" in fields else {}
+            yield {"text_output": word, "num_input_tokens": len(fields["text_input"].split()), "num_output_tokens": n + 1, **logprobs}
+
+
+@contextmanager
+def gateway(folder: Path, *, template: bool = True) -> Iterator[tuple[TestClient, FakeTriton]]:
+    """The application over a deployment of one model, with a fake behind it."""
+    (folder / "engine").mkdir()
+    (folder / "manifest.json").write_text(json.dumps({"capabilities": ["completion"], "probe": {}}))
+    (folder / "engine" / "engine.json").write_text(json.dumps({"positions": 64, "memory": 0}))
+    if template:
+        (folder / "engine" / "chat_template.jinja").write_text(TEMPLATE)
+    instance = {"index": 0, "host": "a", "http": 1, "bundle": str(folder), "family": "gpt2"}
+    (folder / "deployment.json").write_text(json.dumps({"pools": {"mini": [0]}, "instances": [instance]}))
+    app = create_app(Settings(deployment=folder / "deployment.json", generations_per_instance=2))
+    fake = FakeTriton()
+
+    class Wired:
+        """Puts the fake where the application's connection is."""
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if "state" in scope and "services" in scope["state"]:
+                scope["state"]["services"].triton = fake
+                self.services = scope["state"]["services"]
+            await app(scope, receive, send)
+
+    wired = Wired()
+    with TestClient(wired, raise_server_exceptions=False) as client:
+        client.wired = wired  # type: ignore[attr-defined]
+        client.get("/health/live")  # wires the fake
+        yield client, fake
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, FakeTriton]]:
+    with gateway(tmp_path_factory.mktemp("gateway")) as found:
+        yield found
+
+
+@pytest.fixture
+def door(opened: tuple[TestClient, FakeTriton]) -> tuple[TestClient, FakeTriton]:
+    """One application for all tests, with a fake that has forgotten everything."""
+    opened[1].__dict__ = FakeTriton().__dict__
+    opened[0].wired.services.generations.inside.clear()  # type: ignore[attr-defined]
+    return opened
+
+
+def post(door: tuple[TestClient, FakeTriton], **fields: Any) -> Any:
+    return door[0].post("/v1/completions", json={"model": "mini", "prompt": "a b c", **fields})
+
+
+def chunks(answer: Any) -> list[dict[str, Any]]:
+    assert answer.text.endswith("data: [DONE]\n\n")
+    return [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: {")]
+
+
+def places(door: tuple[TestClient, FakeTriton]) -> int:
+    inside: int = door[0].wired.services.generations.inside["mini"]  # type: ignore[attr-defined]
+    return inside
+
+
+@QUICK
+@given(
+    text=st.text("abc ", max_size=20), cuts=st.lists(st.integers(1, 4), min_size=1, max_size=6), stops=st.lists(st.text("abc ", min_size=1, max_size=4), max_size=4)
+)
+def test_texts_end_before_the_first_stop_sequence(text: str, cuts: list[int], stops: list[str]) -> None:
+    """However the text comes in pieces, and no part of the sequence is shown before it is known."""
+    ending, shown, at, n = Ending(stops), "", 0, 0
+    while at < len(text) and not ending.stopped:
+        shown += ending.add(text[at : at + cuts[n % len(cuts)]])
+        at, n = at + cuts[n % len(cuts)], n + 1
+    if not ending.stopped:
+        shown += ending.add("", last=True)
+    first = min((found for stop in stops if (found := text.find(stop)) >= 0), default=len(text))
+    assert ending.stopped == any(stop in text for stop in stops)
+    if len(stops) <= 1:
+        assert shown == text[:first]
+    assert text.startswith(shown)
+    assert not any(stop in shown for stop in stops)
+
+
+def form(**fields: Any) -> CompletionRequest:
+    return CompletionRequest(model="mini", prompt="x", **fields)
+
+
+def test_no_two_texts_of_a_request_have_the_same_seed() -> None:
+    """Not those of equal prompts either, and nothing grows out of 64 bits."""
+    asked = questions(form(n=3, seed=2**64 - 2), ["a", "a"], 5, None)
+    seeds = [question.fields["seed"] for question in asked]
+    assert len(set(seeds)) == 6
+    assert all(0 <= seed < 2**64 for seed in seeds)
+    assert [question.fields["seed"] for question in questions(form(n=3, seed=2**64 - 2), ["a", "a"], 5, None)] == seeds
+
+
+@pytest.mark.parametrize(
+    ("fields", "sampling"),
+    [
+        ({}, {"temperature": 1.0, "top_p": 1.0}),
+        ({"temperature": 0}, {"top_k": 1}),
+        ({"top_p": 0}, {"top_k": 1}),
+        ({"temperature": 0.5, "top_k": 7}, {"temperature": 0.5, "top_p": 1.0, "top_k": 7}),
+    ],
+)
+def test_choice(fields: dict[str, Any], sampling: dict[str, Any]) -> None:
+    """OpenAI's defaults are a random choice; 0 is none at all."""
+    (question,) = questions(form(**fields), ["a"], 5, None)
+    assert {name: value for name, value in question.fields.items() if name in ("temperature", "top_p", "top_k")} == sampling
+
+
+def test_beams_are_one_question() -> None:
+    (question,) = questions(form(n=2, best_of=4), ["a"], 5, None, beams=4)
+    assert (question.fields["beam_width"], question.fields["num_return_sequences"], question.sequences) == (4, 2, 2)
+    assert "temperature" not in question.fields
+
+
+def test_usage_counts_each_prompt_once_and_equal_prompts_twice() -> None:
+    texts = [Piece("", read=read, written=1) for read in (3, 3, 5, 5)]
+    assert usage_of(texts, 2) == {"prompt_tokens": 8, "completion_tokens": 4, "total_tokens": 12}
+
+
+def test_log_probs_of_pieces_have_offsets_in_the_whole_text() -> None:
+    """Text that was held back does not move the tokens behind it."""
+    written = Written("mini", log_probs=True)
+    pieces = [Piece(" one", (Token(" one", -1.0),)), Piece(""), Piece(" two three", (Token(" two", -1.0), Token(" three", -1.0)))]
+    offsets = [written.chunks(0, piece)[0]["choices"][0]["logprobs"]["text_offset"] for piece in pieces]
+    assert offsets == [[0], [], [4, 8]]
+
+
+def test_the_chosen_token_is_among_the_likeliest() -> None:
+    """As at OpenAI; of two that read alike the likelier counts."""
+    token = Token(" x", -3.0, (("\ufffd", -1.0), ("\ufffd", -2.0)))
+    found = Written("mini", log_probs=True).body([Piece(" x", (token,), "stop")], {})["choices"][0]["logprobs"]
+    assert found["top_logprobs"] == [{"\ufffd": -1.0, " x": -3.0}]
+
+
+def test_a_chat_begins_with_a_role_and_ends_with_a_reason() -> None:
+    written = WrittenChat("mini")
+    found = [*written.chunks(0, Piece("Hi")), *written.chunks(0, Piece("", finish="stop"))]
+    deltas = [chunk["choices"][0]["delta"] for chunk in found]
+    assert deltas == [{"role": "assistant", "content": ""}, {"content": "Hi"}, {}]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in found] == [None, None, "stop"]
+
+
+def test_a_whole_answer(door: tuple[TestClient, FakeTriton]) -> None:
+    """Two prompts, two texts each."""
+    answer = post(door, prompt=["a b c", "d"], n=2, max_tokens=2, echo=True).json()
+    assert [choice["text"] for choice in answer["choices"]] == ["a b c one two"] * 2 + ["d one two"] * 2
+    assert [choice["finish_reason"] for choice in answer["choices"]] == ["length"] * 4
+    assert answer["usage"] == {"prompt_tokens": 4, "completion_tokens": 8, "total_tokens": 12}
+
+
+def test_null_is_left_out(door: tuple[TestClient, FakeTriton]) -> None:
+    """OpenAI's clients send it for defaults."""
+    fields = ("n", "stream", "echo", "max_tokens", "presence_penalty", "frequency_penalty", "logprobs", "stop", "suffix", "best_of", "temperature", "seed")
+    assert post(door, **dict.fromkeys(fields)).status_code == 200
+    assert post(door, model=None).json()["error"]["message"] == "model is missing; send it"
+
+
+def test_usage_of_a_stream_does_not_depend_on_who_is_first(door: tuple[TestClient, FakeTriton]) -> None:
+    door[1].order = [2, 4, 5, 0, 1, 3]
+    found = chunks(post(door, prompt=["a b c", "d"], n=3, stream=True, stream_options={"include_usage": True}))
+    assert found[0]["choices"][0]["index"] == 3
+    assert found[-1]["usage"] == {"prompt_tokens": 4, "completion_tokens": 12, "total_tokens": 16}
+    assert all(chunk["usage"] is None for chunk in found[:-1])
+
+
+@pytest.mark.parametrize("stop", [None, " two", "ne t", "o"])
+def test_streams_say_the_same_as_answers(door: tuple[TestClient, FakeTriton], stop: str | None) -> None:
+    """Text, tokens, offsets and the reason of the end."""
+    whole = post(door, logprobs=0, stop=stop).json()["choices"][0]
+    found = [chunk["choices"][0] for chunk in chunks(post(door, logprobs=0, stop=stop, stream=True))]
+    assert "".join(choice["text"] for choice in found) == whole["text"]
+    for name in ("tokens", "text_offset", "token_logprobs"):
+        assert [item for choice in found for item in choice["logprobs"][name]] == whole["logprobs"][name], name
+    assert found[-1]["finish_reason"] == whole["finish_reason"]
+
+
+@pytest.mark.parametrize("error", [ApiError(503, "lost; send it again", code="unavailable"), KeyError("text_output")], ids=["known", "unknown"])
+def test_an_error_in_the_middle_ends_the_stream(door: tuple[TestClient, FakeTriton], error: Exception) -> None:
+    """Never a stream that waits for ever; the place is free again."""
+    door[1].error = error
+    answer = post(door, stream=True, n=2)
+    assert " one" in answer.text
+    if isinstance(error, ApiError):
+        assert chunks(answer)[-1]["error"]["code"] == "unavailable"
+    assert places(door) == 0
+
+
+def test_an_error_at_once_is_no_stream(door: tuple[TestClient, FakeTriton]) -> None:
+    """A plain answer with a status."""
+    door[1].words = ()
+    door[1].error = ApiError(400, "the text has 900 tokens, this model has 64 positions; shorten it")
+    answer = post(door)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
+    assert places(door) == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "param"),
+    [("max_tokens is 60; …", "max_tokens"), ("runtime_top_k is 99; …", "top_k"), ("bad_words_list has …", "bad_words"), ("stop_words_list has …", "stop")],
+)
+def test_what_the_model_refuses_names_the_callers_field(door: tuple[TestClient, FakeTriton], said: str, param: str) -> None:
+    door[1].error = ApiError(400, said)
+    assert post(door).json()["error"]["param"] == param
+
+
+HALF = "\ud800"
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"prompt": HALF}, "prompt"), ({"prompt": ["a", HALF]}, "prompt"), ({"stop": HALF}, "stop"), ({"bad_words": [HALF]}, "bad_words"),
+    ({"prompt": HALF, "stream": True}, "prompt"), ({"top_k": 2**40}, "top_k"), ({"bad_words": ["x"] * (MOST_WORDS + 1)}, "bad_words"),
+    ({"n": MOST_TEXTS + 1}, "n"), ({"prompt": ["a"] * (MOST_TEXTS + 1)}, "n"), ({"max_tokens": 64}, "max_tokens"), ({"seed": 2**64}, "seed"),
+    ({"prompt": [1, 2]}, "prompt"), ({"prompt": [[1]]}, "prompt"), ({"prompt": []}, "prompt"), ({"logit_bias": {"a": 1}}, "logit_bias"),
+    ({"temperature": float("nan")}, "temperature"), ({"logit_bias": {"1": float("inf")}}, "logit_bias"), ({"stop": ["a"] * 5}, "stop"),
+    ({"prompt": "x" * 10000}, "prompt"), ({"tools": []}, "tools"), ({"min_tokens": 17}, "min_tokens"), ({"best_of": 17}, "best_of"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED, ids=[f"{param}-{i}" for i, (_, param) in enumerate(REFUSED)])
+def test_forms_refuse_before_triton_is_asked(door: tuple[TestClient, FakeTriton], fields: dict[str, Any], param: str) -> None:
+    body = json.dumps({"model": "mini", "prompt": "x", **fields})
+    answer = door[0].post("/v1/completions", content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+    assert not door[1].asked
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"{", "application/json"),
+        (b"[" * 100000, "application/json"),
+        (b"null", "application/json"),
+        (b'{"model": "mini"}', "text/plain"),
+        (b"", "application/json"),
+    ],
+)
+def test_bodies_that_are_none(door: tuple[TestClient, FakeTriton], body: bytes, kind: str) -> None:
+    answer = door[0].post("/v1/completions", content=body, headers={"content-type": kind})
+    assert answer.status_code == 400
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_body_of_another_type_is_told_which(door: tuple[TestClient, FakeTriton]) -> None:
+    """What curl -d sends without a header."""
+    answer = door[0].post("/v1/completions", content=b'{"model": "mini"}', headers={"content-type": "application/x-www-form-urlencoded"})
+    assert "Content-Type: application/json" in answer.json()["error"]["message"]
+
+
+def chat(door: tuple[TestClient, FakeTriton], *messages: dict[str, Any], **fields: Any) -> Any:
+    body = json.dumps({"model": "mini", "messages": messages, **fields})
+    return door[0].post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+
+
+def test_a_chat(door: tuple[TestClient, FakeTriton]) -> None:
+    """The template sees content, parts of it, and names."""
+    answer = chat(door, {"role": "user", "name": "Ann ", "content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}, n=2)
+    assert door[1].asked[0]["text_input"].item() == b"Ann a b"
+    assert [choice["message"]["content"] for choice in answer.json()["choices"]] == [" one two"] * 2
+    assert answer.json()["usage"]["prompt_tokens"] == 3
+
+
+def test_a_chat_that_is_refused(door: tuple[TestClient, FakeTriton]) -> None:
+    """By the template, or because its text is none."""
+    for message, said in (({"role": "system", "content": "x"}, "no system here"), ({"role": "user", "content": HALF}, "surrogate")):
+        error = chat(door, message).json()["error"]
+        assert error["param"] == "messages"
+        assert said in error["message"]
+
+
+def test_a_model_without_template_has_no_chat(tmp_path: Path) -> None:
+    with gateway(tmp_path, template=False) as door:
+        error = chat(door, {"role": "user", "content": "x"}).json()["error"]
+    assert "has no chat template; use /v1/completions" in error["message"]
+
+
+def test_one_request_too_many_is_told_to_come_back(door: tuple[TestClient, FakeTriton]) -> None:
+    door[0].wired.services.generations.inside["mini"] = 2  # type: ignore[attr-defined]
+    answer = post(door, stream=True)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "overloaded")
+    assert int(answer.headers["retry-after"]) >= 1
