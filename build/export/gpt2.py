@@ -6,10 +6,9 @@ from pathlib import Path
 
 import openvino as ov
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from .stateful import Shape, decoder_graph, extended, merge, scored, split
+from .stateful import Shape, attended, decoder_graph, merge, scored, split
 from .text import Arguments, export_text
 
 # n_embd, n_layer, n_head: the configs of openai-community/gpt2 and gpt2-medium on the Hugging Face hub.
@@ -30,14 +29,13 @@ class Decoder(nn.Module):
         self.transformer, self.head, self.heads = model.transformer, model.lm_head, model.config.n_head
         self.scales = [attention_scale(model.config, i) for i in range(model.config.n_layer)]
 
-    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor, bias: Tensor, beam_idx: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor, bias: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
         present = []
         x = self.transformer.wte(ids) + self.transformer.wpe(positions)
         for i, layer in enumerate(self.transformer.h):
             q, k, v = (split(part, self.heads) for part in layer.attn.c_attn(layer.ln_1(x)).chunk(3, -1))
-            keys, values = extended(past[2 * i], k, beam_idx), extended(past[2 * i + 1], v, beam_idx)
-            present += [keys, values]
-            x = x + layer.attn.c_proj(merge(F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=self.scales[i])))
+            present += [k, v]
+            x = x + layer.attn.c_proj(merge(attended(q * self.scales[i], (past[2 * i], past[2 * i + 1]), (k, v), mask)))
             x = x + layer.mlp.c_proj(layer.mlp.act(layer.mlp.c_fc(layer.ln_2(x))))
         return scored(self.head(self.transformer.ln_f(x)[:, -1]) + bias, present)
 
