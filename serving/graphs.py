@@ -121,6 +121,9 @@ class Graphs:
         bias = folder / "relative_bias.npy"
         self.relative_bias: Floats | None = np.load(bias) if bias.exists() else None  # [heads, distance]; the last distance stands for all beyond
         self._recent: OrderedDict[bytes, Memory] = OrderedDict()
+        if self.encoder and not self.facts.mels:
+            # If the first text that BART's bf16 encoder reads has a single id, it gives NaN for every longer one (seen with OpenVINO 2026.4.1).
+            self.encode(np.full(16, self.facts.pad_id, np.int64))
 
     def _typed(self, model: ov.Model) -> ov.Model:
         """Keys and values cross between the graphs in the precision they compute in: f32 would be converted at every step."""
