@@ -14,9 +14,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
-from tqdm import tqdm
-
-from .connection import add_options, connect
+from .connection import add_options, add_tasks, connect
+from .crowd import at_once
 from .manifests import BadManifest, Utterance, read, seconds
 from .report import write
 from .scores import NORMALIZERS, Outcome, Scores, score, table
@@ -34,30 +33,12 @@ async def one(speech: Speech, ask: Ask, utterance: Utterance, duration: float) -
     return Outcome(utterance, duration, text, time.perf_counter() - begin, marks[0] if ask.stream and marks else 0.0)
 
 
-async def run(speech: Speech, ask: Ask, utterances: Sequence[Utterance], tasks: int) -> tuple[list[Outcome], float]:
-    """All outcomes in the data set's order, and the seconds they took; `tasks` requests are under way at any time."""
-    durations = [seconds(utterance) for utterance in utterances]
-    waiting, outcomes = iter(enumerate(utterances)), dict[int, Outcome]()
-
-    async def work() -> None:
-        for i, utterance in waiting:
-            outcomes[i] = await one(speech, ask, utterance, durations[i])
-            bar.update()
-
-    begin = time.perf_counter()
-    with tqdm(total=len(utterances), unit="utterance", leave=False, disable=None) as bar:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(tasks):
-                group.create_task(work())
-    return [outcomes[i] for i in range(len(utterances))], time.perf_counter() - begin
-
-
 async def transcribe(arguments: argparse.Namespace) -> Scores:
     """The whole data set, counted."""
-    utterances = read(arguments.path)
+    utterances = [(utterance, seconds(utterance)) for utterance in read(arguments.path)]
     ask = Ask(arguments.model, arguments.language, stream=arguments.stream)
     async with aclosing(connect(arguments)) as speech:
-        outcomes, wall = await run(speech, ask, utterances, arguments.num_tasks)
+        outcomes, wall = await at_once(lambda pair: one(speech, ask, *pair), utterances, arguments.num_tasks, "utterance")
     return score(outcomes, wall, arguments.normalizer, cer=arguments.compute_cer)
 
 
@@ -75,20 +56,12 @@ def settings(arguments: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def positive(text: str) -> int:
-    """A count for argparse."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is too few; give at least 1")
-    return number
-
-
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="dataset", description="Transcribe a data set; print WER, CER, speed and latencies; write a report.")
     parser.add_argument("path", type=Path, metavar="PATH", help="JSONL manifest, folder with wav.scp and text, or folder with a .txt beside each recording")
     add_options(parser)
-    parser.add_argument("--num-tasks", type=positive, default=8, help="requests at once (default: %(default)s)")
+    add_tasks(parser)
     parser.add_argument("--compute-cer", action="store_true", help="the character error rate, too")
     parser.add_argument("--normalizer", choices=list(NORMALIZERS), default="multilingual", help="of texts before they are compared (default: %(default)s)")
     parser.add_argument("--report", type=Path, metavar="DIR", help="write report.html, report.json, report.png and errors.txt there")

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import av
 from av.error import FFmpegError
@@ -53,15 +54,30 @@ def read(path: Path) -> list[Utterance]:
     return utterances
 
 
-def _jsonl(path: Path) -> Iterator[Utterance]:
+def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The JSON objects of a file, one a line, with their lines' numbers; empty lines are passed over.
+
+    Raises:
+        BadManifest: the file cannot be read, or a line is no object.
+    """
     for number, line in enumerate(_lines(path), 1):
         if line.strip():
-            yield _row(path, number, line)
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise BadManifest(f"{path}, line {number} is not a JSON object ({error}); write one object a line") from error
+            if not isinstance(row, dict):
+                raise BadManifest(f"{path}, line {number} is not a JSON object; write one object a line")
+            yield number, row
 
 
-def _row(path: Path, number: int, line: str) -> Utterance:
+def _jsonl(path: Path) -> Iterator[Utterance]:
+    for number, row in objects(path):
+        yield _utterance(path, number, row)
+
+
+def _utterance(path: Path, number: int, row: dict[str, Any]) -> Utterance:
     try:
-        row = json.loads(line)
         audio = next(str(row[key]) for key in AUDIO_KEYS if key in row)
         return Utterance(audio, path.parent / audio, str(row["text"]), row.get("language") or "", float(row.get("duration") or 0))
     except StopIteration:
@@ -69,7 +85,7 @@ def _row(path: Path, number: int, line: str) -> Utterance:
     except KeyError:
         raise BadManifest(f"{path}, line {number}: the key text is missing; add what is said in the recording") from None
     except (ValueError, TypeError) as error:
-        raise BadManifest(f"{path}, line {number} is not a JSON object as expected ({error}); write one object a line") from error
+        raise BadManifest(f"{path}, line {number}: duration is no number ({error}); give seconds, or leave it out") from error
 
 
 def _kaldi(folder: Path) -> Iterator[Utterance]:
@@ -109,7 +125,7 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadManifest(f"{path} cannot be read as UTF-8 text ({error}); name a JSONL manifest or a folder") from error
+        raise BadManifest(f"{path} cannot be read as UTF-8 text ({error}); name a JSONL file or a folder") from error
 
 
 def seconds(utterance: Utterance) -> float:

@@ -108,9 +108,9 @@ def pairs(aligned: jiwer.WordOutput, i: int) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def percentiles(values: Sequence[float]) -> dict[int, float]:
+def percentiles(values: Sequence[float], percents: Sequence[int] = PERCENTILES) -> dict[int, float]:
     """By percent; empty if there are no values."""
-    return {percent: float(np.percentile(values, percent)) for percent in PERCENTILES} if values else {}
+    return {percent: float(np.percentile(values, percent)) for percent in percents} if values else {}
 
 
 def table(scores: Scores) -> list[tuple[str, str]]:
@@ -118,19 +118,21 @@ def table(scores: Scores) -> list[tuple[str, str]]:
     deletions, insertions, substitutions = (counter.total() for counter in (scores.deletions, scores.insertions, scores.substitutions))
     rows = [
         ("utterances", f"{len(scores.comparisons)} answered, {len(scores.failures)} failed"),
-        ("WER", f"{_share(scores.wer)}: {substitutions} substitutions, {deletions} deletions, {insertions} insertions in {scores.words} words"),
-        ("CER", _share(scores.cer)),
+        ("WER", f"{shown_share(scores.wer)}: {substitutions} substitutions, {deletions} deletions, {insertions} insertions in {scores.words} words"),
+        ("CER", shown_share(scores.cer)),
         ("RTFx", f"{scores.rtfx:.1f}: {scores.audio:.1f} s of audio in {scores.wall:.1f} s"),
-        ("latency", _times(scores.latency)),
-        ("first words", _times(scores.first)),
+        ("latency", shown_times(scores.latency)),
+        ("first words", shown_times(scores.first)),
     ]
     unwanted = {"CER": scores.cer is None, "latency": not scores.latency, "first words": not scores.first}
     return [(name, value) for name, value in rows if not unwanted.get(name)]
 
 
-def _share(rate: float | None) -> str:
+def shown_share(rate: float | None) -> str:
+    """In per cent."""
     return "none" if rate is None else f"{100 * rate:.2f} %"
 
 
-def _times(times: dict[int, float]) -> str:
+def shown_times(times: dict[int, float]) -> str:
+    """Percentiles in seconds."""
     return ", ".join(f"p{percent} {value:.3f} s" for percent, value in times.items())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ Said = Callable[[str], None]
 
 
 class RequestFailed(Exception):
-    """No transcript; the message says why, in the server's words where it had any."""
+    """No answer; the message says why, in the server's words where it had any."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Gateway:
     async def transcribe(self, path: Path, ask: Ask, said: Said) -> str:
         """See `Speech`."""
         try:
-            with path.open("rb") as file, self._bar(path) as bar:
+            with unreachable(self.url), path.open("rb") as file, self._bar(path) as bar:
                 files = {"file": (path.name, CallbackIOWrapper(bar.update, file, "read"))}
                 route = f"{self.url}/v1/audio/{'translations' if ask.task == 'translate' else 'transcriptions'}"
                 async with self.client.stream("POST", route, data=fields(ask), files=files) as response:
@@ -66,10 +67,6 @@ class Gateway:
                     return await answer(response, ask, said)
         except OSError as error:
             raise RequestFailed(f"the file cannot be read ({error.strerror}); name an audio file") from error
-        except (httpx.ConnectError, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-            raise RequestFailed(f"nothing answers at {self.url} ({error}); start Conch (make serve) or name its address with --url") from error
-        except (httpx.HTTPError, json.JSONDecodeError) as error:
-            raise RequestFailed(f"{self.url} broke off ({str(error) or type(error).__name__}); send it again") from error
 
     def _bar(self, path: Path) -> Any:
         shown = None if self.progress else True  # None: tqdm looks whether there is a terminal
@@ -100,12 +97,32 @@ async def answer(response: httpx.Response, ask: Ask, said: Said) -> str:
     return text
 
 
-def complaint(response: httpx.Response) -> str:
-    """The message of an error in OpenAI's shape; nginx's own pages have none."""
+@contextmanager
+def unreachable(url: str, option: str = "--url") -> Iterator[None]:
+    """Failures of the connection as RequestFailed; `option` is the one that names the server."""
     try:
-        return str(response.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"{response.url} answered {response.status_code} {response.reason_phrase}; the logs of nginx and the gateway say why"
+        yield
+    except (httpx.ConnectError, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+        raise RequestFailed(f"nothing answers at {url} ({error}); start Conch (make serve) or name its address with {option}") from error
+    except (httpx.HTTPError, json.JSONDecodeError) as error:
+        raise RequestFailed(f"{url} broke off ({str(error) or type(error).__name__}); send it again") from error
+
+
+def complaint(response: httpx.Response) -> str:
+    """What an error says, as a body or as the one event of a stream; nginx's own pages say nothing."""
+    try:
+        problem = trouble(json.loads(response.text.strip().removeprefix("data: ")))
+    except ValueError:
+        problem = ""
+    return problem or f"{response.url} answered {response.status_code} {response.reason_phrase}; the logs of nginx and the server say why"
+
+
+def trouble(data: object) -> str:
+    """The message of an error in OpenAI's shape or in Triton's; empty if it is none."""
+    match data:
+        case {"error": {"message": message}} | {"error": message}:
+            return str(message)
+    return ""
 
 
 async def events(response: httpx.Response, said: Said) -> str:
@@ -113,8 +130,8 @@ async def events(response: httpx.Response, said: Said) -> str:
     heard, text = "", None
     async for event in EventSource(response).aiter_sse():
         match event.json():
-            case {"error": {"message": message}}:
-                raise RequestFailed(str(message))
+            case {"error": _} as data:
+                raise RequestFailed(trouble(data))
             case {"type": "transcript.text.delta", "delta": str(delta)}:
                 heard += delta
                 said(delta)

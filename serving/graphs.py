@@ -121,15 +121,18 @@ class Graphs:
         bias = folder / "relative_bias.npy"
         self.relative_bias: Floats | None = np.load(bias) if bias.exists() else None  # [heads, distance]; the last distance stands for all beyond
         self._recent: OrderedDict[bytes, Memory] = OrderedDict()
+        if self.encoder and not self.facts.mels:
+            # If the first text that BART's bf16 encoder reads has a single id, it gives NaN for every longer one (seen with OpenVINO 2026.4.1).
+            self.encode(np.full(16, self.facts.pad_id, np.int64))
 
     def _typed(self, model: ov.Model) -> ov.Model:
-        """Encoder memory crosses between the graphs in the precision they compute in: f32 would be converted at every step."""
+        """Keys and values cross between the graphs in the precision they compute in: f32 would be converted at every step."""
         steps = PrePostProcessor(model)
         for port in model.inputs:
-            if port.get_any_name().startswith("memory."):
+            if port.get_any_name().startswith(("memory.", "past.")):
                 steps.input(port.get_any_name()).tensor().set_element_type(self.memory_type)
         for port in model.outputs:
-            if port.get_any_name().startswith("memory."):
+            if port.get_any_name().startswith(("memory.", "present.")):
                 steps.output(port.get_any_name()).tensor().set_element_type(self.memory_type)
         return steps.build()
 
@@ -163,15 +166,125 @@ class Graphs:
         """Whether the decoder has an input of this name."""
         return name in self._inputs
 
-    def batch(self) -> Batch:
+    def batch(self) -> Batch | Slots:
         """A new, empty running batch."""
-        return Batch(self)
+        return Slots(self) if self.takes("past.k0") else Batch(self)
 
 
 def bits(tensor: ov.Tensor) -> NDArray[Any]:
     """A tensor's memory as numpy; bf16, which numpy lacks, as uint16 bit patterns."""
     data: NDArray[Any] = tensor.data
     return data.view(np.uint16) if tensor.element_type == ov.Type.bf16 else data
+
+
+def biases(rows: Sequence[Floats | None], vocabulary: int) -> Floats:
+    """Float32 [rows, vocabulary], or [1, 1] when there is none."""
+    if all(bias is None for bias in rows):
+        return np.zeros((1, 1), np.float32)
+    out = np.zeros((len(rows), vocabulary), np.float32)
+    for row, bias in zip(out, rows, strict=True):
+        if bias is not None:
+            row[:] = bias
+    return out
+
+
+def chosen(logits: Floats, log_sum: Floats) -> Step:
+    """A step's answer from logits [rows, vocabulary] and log(sum(exp(logits))) [rows]."""
+    best = logits.argmax(-1)  # in the graph it is a TopK that takes 0.8 ms a row; here 0.03
+    return Step(logits, best, logits[np.arange(len(best)), best] - log_sum)
+
+
+class Slots:
+    """Rows that step together, each with a slot of the caches and a time axis of its own: for decoders alone, whose prompts are long.
+
+    On a common time axis, each prompt that joins would be as many columns for every other row. Here it is read alone, and copied into its slot.
+    """
+
+    GROWTH = 64
+
+    def __init__(self, graphs: Graphs) -> None:
+        self.graphs = graphs
+        self.request = graphs.decoder.create_infer_request()
+        self.names = [f"{c}{i}" for i in range(graphs.facts.layers) for c in "kv"]
+        self.lengths = np.zeros(0, np.int64)
+        self.caches = self._empty(1, self.GROWTH)
+
+    def _empty(self, rows: int, length: int) -> list[ov.Tensor]:
+        shape = ov.Shape([rows, self.graphs.facts.heads, length, self.graphs.facts.head_width])
+        caches = [ov.Tensor(self.graphs.memory_type, shape) for _ in self.names]
+        for tensor in caches:
+            bits(tensor).fill(0)  # masked, but NaN times zero would still be NaN
+        return caches
+
+    def step(self, rows: Sequence[Row]) -> Step:
+        """Advance to exactly these rows: first those that run, with one new id each, then those that join with their prompts."""
+        running = [row for row in rows if row.parent is not None]
+        assert all(row.parent is None for row in rows[len(running) :])
+        self._arrange([row.parent or 0 for row in running])
+        lengths = [*self.lengths.tolist(), *(len(row.ids) for row in rows[len(running) :])]
+        self._reserve(len(rows), max(lengths) + 1, len(running))
+        results = [self._continue(running)] if running else []
+        results += [self._read(slot, row) for slot, row in enumerate(rows[len(running) :], len(running))]
+        logits, log_sums = zip(*results, strict=True)
+        self.lengths = np.array(lengths, np.int64) + (np.arange(len(rows)) < len(running))
+        return chosen(np.concatenate(logits), np.concatenate(log_sums)) if len(results) > 1 else chosen(logits[0], log_sums[0])
+
+    def _arrange(self, parents: Sequence[int]) -> None:
+        """Put each running row's past into its slot."""
+        moved = [(slot, parent) for slot, parent in enumerate(parents) if slot != parent]
+        if moved:
+            self._reserve(len(parents), 0, len(self.lengths))
+            to, origin = (list(column) for column in zip(*moved, strict=True))
+            used = int(self.lengths[origin].max())
+            for tensor in self.caches:
+                bits(tensor)[to, :, :used] = bits(tensor)[origin, :, :used]
+        self.lengths = self.lengths[list(parents)]
+
+    def _reserve(self, rows: int, length: int, kept: int) -> None:
+        """Make the caches large enough; the first `kept` slots stay as they are. An empty batch may become small again."""
+        had, room = self.caches[0].shape[0], self.caches[0].shape[2]
+        wanted = max(length if not kept else max(length, room), 1)
+        wanted = -(-wanted // self.GROWTH) * self.GROWTH
+        if rows <= had and wanted == room:
+            return
+        old = self.caches
+        self.caches = self._empty(max(rows, had), wanted)
+        for tensor, before in zip(self.caches, old, strict=True):
+            bits(tensor)[:kept, :, : min(room, wanted)] = bits(before)[:kept, :, : min(room, wanted)]
+
+    def _continue(self, rows: Sequence[Row]) -> tuple[Floats, Floats]:
+        count, shape = len(rows), list(self.caches[0].shape)
+        places = self.lengths[:count, None]
+        seen = np.arange(shape[2] + 1) < places
+        seen[:, -1] = True  # an id sees itself
+        views = [ov.Tensor(tensor, ov.Coordinate([0, 0, 0, 0]), ov.Coordinate([count, *shape[1:]])) for tensor in self.caches]
+        ids = np.array([row.ids for row in rows], np.int64)
+        out = self._infer(ids, places, np.where(seen, np.float32(0), MASKED)[:, None, None], rows, views)
+        for name, tensor in zip(self.names, self.caches, strict=True):
+            bits(tensor)[np.arange(count), :, self.lengths[:count]] = bits(self.request.get_tensor(f"present.{name}"))[:, :, 0]
+        return out
+
+    def _read(self, slot: int, row: Row) -> tuple[Floats, Floats]:
+        """A prompt, alone."""
+        count = len(row.ids)
+        ids, places = np.array([row.ids], np.int64), np.arange(count)
+        # A past of one masked column, for graphs do not like empty ones.
+        seen = np.tril(np.ones((count, count), bool))
+        mask = np.where(np.pad(seen, [(0, 0), (1, 0)]), np.float32(0), MASKED)[None, None]
+        shape = list(self.caches[0].shape)
+        views = [ov.Tensor(self.graphs.memory_type, ov.Shape([1, shape[1], 1, shape[3]])) for _ in self.caches]
+        for view in views:
+            bits(view).fill(0)
+        out = self._infer(ids, places[None] + row.position, mask, [row], views)
+        for name, tensor in zip(self.names, self.caches, strict=True):
+            bits(tensor)[slot, :, :count] = bits(self.request.get_tensor(f"present.{name}"))[0]
+        return out
+
+    def _infer(self, ids: NDArray[np.int64], positions: NDArray[np.int64], mask: Floats, rows: Sequence[Row], past: Sequence[ov.Tensor]) -> tuple[Floats, Floats]:
+        bias = biases([row.bias for row in rows], self.graphs.facts.vocabulary)
+        caches = {f"past.{name}": tensor for name, tensor in zip(self.names, past, strict=True)}
+        self.request.infer({"ids": ids, "positions": positions, "mask": mask, "bias": bias, **caches})
+        return self.request.get_tensor("logits").data.copy(), self.request.get_tensor("log_sum").data.copy()
 
 
 class Batch:
@@ -205,31 +318,14 @@ class Batch:
         self.columns = np.concatenate([past, places], 1)
         inputs: dict[str, Any] = {
             "ids": ids,
-            "packed": np.flatnonzero(places >= 0),
-            "unpacked": np.maximum(np.cumsum(places.ravel() >= 0) - 1, 0).reshape(places.shape),
             "positions": np.maximum(places, 0).astype(np.int64),
             "mask": self._mask(places),
-            "bias": self._bias([row.bias for row in rows]),
+            "bias": biases([row.bias for row in rows], self.graphs.facts.vocabulary),
             "beam_idx": np.array([row.parent or 0 for row in rows], np.int32),
         }
         self._set_memory([row.memory for row in rows])
         self.request.infer({name: value for name, value in inputs.items() if self.graphs.takes(name)})
-        return self._outputs()
-
-    def _outputs(self) -> Step:
-        logits, log_sum = self.request.get_tensor("logits").data, self.request.get_tensor("log_sum").data
-        best = logits.argmax(-1)  # in the graph it is a TopK that takes 0.8 ms a row; here 0.03
-        return Step(logits, best, logits[np.arange(len(best)), best] - log_sum)
-
-    def _bias(self, rows: Sequence[Floats | None]) -> Floats:
-        """Float32 [rows, vocabulary], or [1, 1] when there is none."""
-        if all(bias is None for bias in rows):
-            return np.zeros((1, 1), np.float32)
-        out = np.zeros((len(rows), self.graphs.facts.vocabulary), np.float32)
-        for row, bias in zip(out, rows, strict=True):
-            if bias is not None:
-                row[:] = bias
-        return out
+        return chosen(self.request.get_tensor("logits").data, self.request.get_tensor("log_sum").data)
 
     def _mask(self, places: NDArray[np.int32]) -> Floats:
         """Float32 [rows, 1, new, past + new]: own columns up to the id itself. A padding id sees itself, so that no softmax is empty.

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import BadRequest, QueueFull
-from .graphs import Batch, Graphs, Memory, Row, Step
+from .graphs import Batch, Graphs, Memory, Row, Slots, Step
 from .sampling import Hypothesis, Sampling, Scores, Strategy, strategy
 
 Floats = NDArray[np.float32]
@@ -83,7 +83,7 @@ class Scheduler:
         self.max_rows, self.max_queue = max_rows, max_queue
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
-        self.batch: Batch = graphs.batch()
+        self.batch: Batch | Slots = graphs.batch()
         self.wake = threading.Condition()
         self.stopping = False
         self.stopped: dict[str, float] = {}

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import openvino as ov
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from .stateful import Shape, decoder_graph, extended, merge, scored, split
+from .stateful import Shape, attended, decoder_graph, merge, scored, split
 from .text import Arguments, export_text
 
 # n_embd, n_layer, n_head: the configs of openai-community/gpt2 and gpt2-medium on the Hugging Face hub.
@@ -23,26 +22,22 @@ def random_model(name: str) -> GPT2LMHeadModel:
 
 
 class Decoder(nn.Module):
-    """One step; see stateful.py. All but attention works on packed ids: a long prompt that joins costs the rows that run no padding."""
+    """One step; see stateful.py."""
 
     def __init__(self, model: GPT2LMHeadModel) -> None:
         super().__init__()
         self.transformer, self.head, self.heads = model.transformer, model.lm_head, model.config.n_head
         self.scales = [attention_scale(model.config, i) for i in range(model.config.n_layer)]
 
-    def forward(
-        self, ids: Tensor, packed: Tensor, unpacked: Tensor, positions: Tensor, mask: Tensor, bias: Tensor, beam_idx: Tensor, *past: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor, bias: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
         present = []
-        x = self.transformer.wte(ids.flatten()[packed]) + self.transformer.wpe(positions.flatten()[packed])
+        x = self.transformer.wte(ids) + self.transformer.wpe(positions)
         for i, layer in enumerate(self.transformer.h):
-            q, k, v = (split(part, self.heads) for part in layer.attn.c_attn(layer.ln_1(x))[unpacked].chunk(3, -1))
-            keys, values = extended(past[2 * i], k, beam_idx), extended(past[2 * i + 1], v, beam_idx)
-            present += [keys, values]
-            attended = merge(F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=self.scales[i]))
-            x = x + layer.attn.c_proj(attended.flatten(0, 1)[packed])
+            q, k, v = (split(part, self.heads) for part in layer.attn.c_attn(layer.ln_1(x)).chunk(3, -1))
+            present += [k, v]
+            x = x + layer.attn.c_proj(merge(attended(q * self.scales[i], (past[2 * i], past[2 * i + 1]), (k, v), mask)))
             x = x + layer.mlp.c_proj(layer.mlp.act(layer.mlp.c_fc(layer.ln_2(x))))
-        return scored(self.head(self.transformer.ln_f(x[unpacked[:, -1]])) + bias, present)
+        return scored(self.head(self.transformer.ln_f(x)[:, -1]) + bias, present)
 
 
 def attention_scale(config: GPT2Config, layer: int) -> float:
@@ -54,7 +49,7 @@ def attention_scale(config: GPT2Config, layer: int) -> float:
 def graphs(model: GPT2LMHeadModel, _: Path, __: Arguments) -> dict[str, ov.Model]:
     """The decoder."""
     config = model.config
-    return {"decoder": decoder_graph(Decoder(model), Shape(config.n_layer, config.n_head, config.n_embd // config.n_head, memory=False, packed=True))}
+    return {"decoder": decoder_graph(Decoder(model), Shape(config.n_layer, config.n_head, config.n_embd // config.n_head, memory=False))}
 
 
 def facts(model: GPT2LMHeadModel, arguments: Arguments) -> dict[str, object]:

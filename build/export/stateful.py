@@ -1,10 +1,12 @@
 """What all exported decoders share: names of graph inputs, key/value caches as state, 8-bit weights, tensors split into heads.
 
-A decoder module's forward takes ids [batch, new]; if it packs them, the places [ids] of those that are no padding among all batch × new, and for
-each place [batch, new] which of these it holds (any where it is padding); positions [batch, new] unless it has none; mask [batch, heads or 1, new, past + new] and,
+A decoder module's forward takes ids [batch, new]; positions [batch, new] unless it has none; mask [batch, heads or 1, new, past + new] and,
 with a memory, cross mask [batch, 1, 1, memory], both added to attention scores; bias [batch or 1, vocabulary or 1], added to the logits;
 beam_idx [batch]; past, then memory keys and values of each layer [batch, heads, length, head width]. It returns logits of the last id
 [batch, vocabulary], log(sum(exp(logits))) [batch], and the present keys and values.
+
+A decoder without a memory reads long prompts. Its caches stay inputs, kept by the server in slots of a length of their own: no beam_idx, and the keys
+and values that it returns are those of the new ids alone.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def compress_int8(model: ov.Model) -> None:
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a decoder: layers, attention heads and their width; whether it attends to a memory, takes positions, packs its ids, and whether its mask
+    """Of a decoder: layers, attention heads and their width; whether it attends to a memory, whether it takes positions, and whether its mask
     differs from head to head (relative position bias).
     """
 
@@ -70,31 +72,25 @@ class Shape:
     memory: bool = True
     positions: bool = True
     mask_per_head: bool = False
-    packed: bool = False
 
 
 def decoder_graph(module: nn.Module, shape: Shape) -> ov.Model:
-    """Trace one decoder step and turn its self-attention caches into state."""
+    """Trace one decoder step and, if it has a memory, turn its self-attention caches into state."""
     heads, width = shape.heads, shape.head_width
     cache = [f"{c}{i}" for i in range(shape.layers) for c in "kv"]
     batch, past, memory, masks = 2, 3, 10, heads if shape.mask_per_head else 1
     kinds = ("past", "memory") if shape.memory else ("past",)
-    one = torch.zeros(batch, 1, dtype=torch.long)
-    example = [one, *([torch.arange(batch), torch.arange(batch)[:, None]] if shape.packed else []), *([one] if shape.positions else [])]
+    example = [torch.zeros(batch, 1, dtype=torch.long)] * (2 if shape.positions else 1)
     example += [torch.zeros(batch, masks, 1, past + 1), *([torch.zeros(batch, 1, 1, memory)] if shape.memory else [])]
-    example += [torch.zeros(1, 1), torch.arange(batch, dtype=torch.int32)]
+    example += [torch.zeros(1, 1), *([torch.arange(batch, dtype=torch.int32)] if shape.memory else [])]
     example += [torch.randn(batch, heads, past if kind == "past" else memory, width) for kind in kinds for _ in cache]
     graph = ov.convert_model(module, example_input=tuple(example))
-    inputs = [
-        ("ids", [-1, -1]),
-        *([("packed", [-1]), ("unpacked", [-1, -1])] if shape.packed else []),
-        *([("positions", [-1, -1])] if shape.positions else []),
-        ("mask", [-1, masks, -1, -1]),
-    ]
-    inputs += [*([("cross_mask", [-1, 1, 1, -1])] if shape.memory else []), ("bias", [-1, -1]), ("beam_idx", [-1])]
+    inputs = [("ids", [-1, -1]), *([("positions", [-1, -1])] if shape.positions else []), ("mask", [-1, masks, -1, -1])]
+    inputs += [*([("cross_mask", [-1, 1, 1, -1])] if shape.memory else []), ("bias", [-1, -1]), *([("beam_idx", [-1])] if shape.memory else [])]
     inputs += [(f"{kind}.{name}", [-1, heads, -1, width]) for kind in kinds for name in cache]
     rename(graph, inputs, ["logits", "log_sum", *(f"present.{name}" for name in cache)])
-    make_stateful(graph, [f"past.{name}" for name in cache], [f"present.{name}" for name in cache], heads, width)
+    if shape.memory:
+        make_stateful(graph, [f"past.{name}" for name in cache], [f"present.{name}" for name in cache], heads, width)
     return graph
 
 
@@ -111,6 +107,13 @@ def merge(x: Tensor) -> Tensor:
 def extended(past: Tensor, new: Tensor, beam_idx: Tensor) -> Tensor:
     """A cache that continues the rows of `beam_idx`, with what is new behind it."""
     return torch.cat([past.index_select(0, beam_idx), new], 2)
+
+
+def attended(q: Tensor, past: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
+    """Attention to past and new (keys, values), apart: joining them would copy the whole past at every step. `q` is scaled already."""
+    scores = torch.cat([q @ past[0].transpose(-1, -2), q @ new[0].transpose(-1, -2)], -1) + mask
+    weights, count = torch.softmax(scores, -1), past[0].shape[2]
+    return weights[..., :count] @ past[1] + weights[..., count:] @ new[1]
 
 
 def looked_up(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 
 import openvino as ov
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedModel
 
 from .stateful import compress_int8
@@ -62,7 +63,16 @@ def export_text(
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if not name and (Path(kind) / file).exists():
             shutil.copy(Path(kind) / file, arguments.output / file)
+    if name:
+        numbered_tokenizer(model.config.vocab_size).save(str(arguments.output / "tokenizer.json"))
     (arguments.output / "engine.json").write_text(json.dumps(facts(model, arguments), indent=2) + "\n", "utf-8")
+
+
+def numbered_tokenizer(vocabulary: int) -> Tokenizer:
+    """For random weights, which have no words: `<0>`, `<1>` and so on, with blanks between them; anything else is the last one."""
+    tokenizer = Tokenizer(models.WordLevel({f"<{i}>": i for i in range(vocabulary)}, unk_token=f"<{vocabulary - 1}>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
 
 
 def _stored_in_half(weights: Path) -> bool:

@@ -231,10 +231,10 @@ def test_folder(sounds: Path) -> None:
     ("name", "content", "complaint"),
     [
         ("m.jsonl", "nonsense", "line 1 is not a JSON object"),
-        ("m.jsonl", "[1]", "line 1: no recording is named"),
+        ("m.jsonl", "[1]", "line 1 is not a JSON object"),
         ("m.jsonl", '{"audio": "a.wav", "text": ""}\n{"text": "x"}', "line 2: no recording is named; give audio_filepath, audio or path"),
         ("m.jsonl", '{"audio": "a.wav"}', "line 1: the key text is missing"),
-        ("m.jsonl", '{"audio": "a.wav", "text": "", "duration": "long"}', "line 1 is not a JSON object as expected"),
+        ("m.jsonl", '{"audio": "a.wav", "text": "", "duration": "long"}', "line 1: duration is no number"),
         ("m.jsonl", '{"audio": "a.wav", "text": ""}\n{"audio": "nowhere.wav", "text": ""}', "1 of 2 recordings do not exist"),
         ("m.jsonl", "", "holds no utterance"),
         ("m.jsonl", b"\xff\xfe\x00", "cannot be read as UTF-8 text"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from transformers import (
 from build.catalog import ROOT
 from serving.engine_io import parse
 from serving.errors import BadRequest
-from serving.graphs import Graphs
+from serving.graphs import Graphs, Row
 from serving.sampling import Sampling
 from serving.scheduler import Collected, Job, Scheduler
 
@@ -148,3 +149,33 @@ def test_a_long_request_keeps_no_short_one_waiting(pair: tuple[PreTrainedModel, 
         assert not (name == "short" and long.done.is_set())
     scheduler.stop()
     assert order == ["short", "long"]
+
+
+def test_a_decoder_alone_keeps_its_rows_apart(tmp_path: Path) -> None:
+    """A long prompt that joins and leaves, rows that move into other slots, caches that grow: each row goes on as if it were alone."""
+    torch.manual_seed(11)
+    gpt2().eval().save_pretrained(tmp_path / "weights")
+    (tmp_path / "engine").mkdir()
+    subprocess.run([sys.executable, "-m", "build.export.gpt2", "--weights", tmp_path / "weights", "--output", tmp_path / "engine"], cwd=ROOT, check=True)
+    graphs = Graphs(tmp_path / "engine", precision="f32")
+    asked = [*[tuple(ids) for ids in prompts(40) if len(ids) > 1][:4], (7,) * 90]
+    alone = []
+    for ids in asked:
+        batch = graphs.batch()
+        said = [int(batch.step([Row(None, ids, 0, None)]).best[0])]
+        while len(said) < 8:
+            said.append(int(batch.step([Row(0, (said[-1],), len(ids) + len(said) - 1, None)]).best[0]))
+        alone.append(said)
+    batch, texts, order = graphs.batch(), {i: list[int]() for i in range(5)}, [0, 1]
+    for step in range(24):
+        before, order = order, [i for i in order if len(texts[i]) < 8]
+        order = order[::-1] if step % 2 else order
+        running = [Row(before.index(i), (texts[i][-1],), len(asked[i]) + len(texts[i]) - 1, None) for i in order if texts[i]]
+        joining = [i for i in range(5) if not texts[i] and (i < 2 or step >= 3 * i)]
+        order = [i for i in order if texts[i]] + joining
+        if not order:
+            continue
+        best = batch.step([*running, *(Row(None, asked[i], 0, None) for i in joining)]).best
+        for i, token in zip(order, best, strict=True):
+            texts[i].append(int(token))
+    assert list(texts.values()) == alone

@@ -1,0 +1,154 @@
+"""Text to text at a server: what is asked for, and two ways to ask, the gateway in OpenAI's dialect and Triton's generate endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import httpx
+from httpx_sse import EventSource
+
+from .speech_client import SECONDS, RequestFailed, Said, complaint, trouble, unreachable
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is wanted of every prompt. `temperature` 0: the likeliest words; `stop`: words that end an answer."""
+
+    model: str
+    max_tokens: int
+    temperature: float = 0.0
+    stop: tuple[str, ...] = ()
+    stream: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back; `tokens` is 0 where the server does not count."""
+
+    text: str
+    tokens: int
+
+
+class Dialect(Protocol):
+    """How a question is put and an answer read. An answer is one JSON object; a stream is several."""
+
+    @property
+    def last(self) -> str:
+        """What ends a stream; empty: its end."""
+        ...
+
+    def route(self, ask: Ask) -> str:
+        """Below the server's address."""
+        ...
+
+    def body(self, ask: Ask, prompt: str) -> dict[str, Any]:
+        """JSON of a request."""
+        ...
+
+    def read(self, data: Any) -> Answer:
+        """The new text of one object, and the tokens counted so far."""
+        ...
+
+
+class OpenAi:
+    """/v1/completions (OpenAI's API reference, completions)."""
+
+    last = "[DONE]"
+
+    def route(self, _: Ask) -> str:
+        """See `Dialect`."""
+        return "/v1/completions"
+
+    def body(self, ask: Ask, prompt: str) -> dict[str, Any]:
+        """See `Dialect`."""
+        options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if ask.stream else {}
+        options |= {"stop": list(ask.stop)} if ask.stop else {}
+        return {"model": ask.model, "prompt": prompt, "max_tokens": ask.max_tokens, "temperature": ask.temperature, **options}
+
+    def read(self, data: Any) -> Answer:
+        """See `Dialect`."""
+        return Answer("".join(choice["text"] for choice in data["choices"]), (data.get("usage") or {}).get("completion_tokens", 0))
+
+
+@dataclass(frozen=True)
+class Generate:
+    """/v2/models/<facade>/generate and generate_stream (Triton's generate extension), with the tensors of TensorRT-LLM's models."""
+
+    facade: str = "ensemble"
+    last: str = ""
+
+    def route(self, ask: Ask) -> str:
+        """See `Dialect`."""
+        return f"/v2/models/{self.facade}/generate{'_stream' if ask.stream else ''}"
+
+    def body(self, ask: Ask, prompt: str) -> dict[str, Any]:
+        """See `Dialect`."""
+        options: dict[str, Any] = {"temperature": ask.temperature, "top_p": 1.0} if ask.temperature else {"top_k": 1}
+        options |= {"stop_words": list(ask.stop)} if ask.stop else {}
+        return {"text_input": prompt, "max_tokens": ask.max_tokens, "stream": ask.stream, "return_num_output_tokens": True, **options}
+
+    def read(self, data: Any) -> Answer:
+        """See `Dialect`."""
+        return Answer(data["text_output"], data.get("num_output_tokens", 0))
+
+
+class Text:
+    """A server, spoken to in one dialect. `option`: the one of the command line that names `url`."""
+
+    def __init__(self, url: str, dialect: Dialect, key: str = "", option: str = "--url") -> None:
+        self.url, self.dialect, self.option = url.rstrip("/").removesuffix("/v1"), dialect, option
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.client = httpx.AsyncClient(headers=headers, timeout=SECONDS, limits=httpx.Limits(max_connections=None))
+
+    async def complete(self, prompt: str, ask: Ask, said: Said) -> Answer:
+        """The whole answer; `said` gets it as it arrives: piece by piece if it is streamed, otherwise once.
+
+        Raises:
+            RequestFailed: there is none.
+        """
+        with unreachable(self.url, self.option):
+            url, body = self.url + self.dialect.route(ask), self.dialect.body(ask, prompt)
+            async with self.client.stream("POST", url, json=body, headers={"x-model-id": ask.model}) as response:
+                text, tokens = "", 0
+                async for data in objects(response, self.dialect.last) if ask.stream else whole(response):
+                    piece = self._read(response, data)
+                    text, tokens = text + piece.text, max(tokens, piece.tokens)
+                    if piece.text:
+                        said(piece.text)
+        return Answer(text, tokens)
+
+    def _read(self, response: httpx.Response, data: Any) -> Answer:
+        if problem := trouble(data):
+            raise RequestFailed(problem)
+        try:
+            return self.dialect.read(data)
+        except (KeyError, TypeError) as error:
+            raise RequestFailed(f"{response.url} answered something else ({error} is missing); name a server of text models with {self.option}") from error
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        await self.client.aclose()
+
+
+async def whole(response: httpx.Response) -> AsyncIterator[Any]:
+    """The one JSON object of an answer."""
+    await response.aread()
+    if response.status_code != 200:
+        raise RequestFailed(complaint(response))
+    yield response.json()
+
+
+async def objects(response: httpx.Response, last: str) -> AsyncIterator[Any]:
+    """The JSON objects of a stream."""
+    if response.status_code != 200:
+        await response.aread()
+        raise RequestFailed(complaint(response))
+    event = None
+    async for event in EventSource(response).aiter_sse():
+        if event.data == last:
+            return
+        yield event.json()
+    if last or event is None:
+        raise RequestFailed("the stream ended before its last event; send it again")
