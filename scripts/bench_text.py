@@ -234,10 +234,15 @@ def ct2_call(model: Model, precision: str, workers: int) -> Call:
 
     def call(group: Sequence[Request]) -> list[Timed]:
         begin, first = time.perf_counter(), dict[int, float]()
+        # A decoder alone reads what the shortest prompt leaves of the others step by step; those steps count, but make nothing.
+        shortest = min(len(request.ids) for request in group)
+        unread = [len(request.ids) - shortest if model.alone else 0 for request in group]
 
         def token(step: Any) -> bool:
-            first.setdefault(step.batch_id, time.perf_counter() - begin)
-            return bool(step.step + 1 >= group[step.batch_id].wanted)
+            made = step.step + 1 - unread[step.batch_id]
+            if made > 0:
+                first.setdefault(step.batch_id, time.perf_counter() - begin)
+            return bool(made >= group[step.batch_id].wanted)
 
         texts, longest = [[f"<{i}>" for i in request.ids] for request in group], max(request.wanted for request in group)
         if model.alone:
