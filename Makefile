@@ -85,8 +85,9 @@ bundle: ## write images, engines and compose files of the stack into BUNDLE, for
 unbundle: ## load BUNDLE and start the stack from it
 	$(PYTHON) -m scripts.airgap unbundle $(BUNDLE)
 
-bench: setup $(BUILD)/.tests ## measure against faster-whisper and transformers; writes docs/benchmarks
+bench: setup $(BUILD)/.tests ## measure against faster-whisper, CTranslate2 and transformers; writes docs/benchmarks
 	$(BUILD)/bin/python -m scripts.bench
+	$(BUILD)/bin/python -m scripts.bench_text
 
 evaluate: $(BUILD)/.tests ## the miniatures' held-out figures
 	@scripts/install_test_tools

@@ -11,18 +11,12 @@ import argparse
 import dataclasses
 import io
 import json
-import os
-import platform
-import resource
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 import wave as riff
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,11 +26,11 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from build.catalog import ROOT
 from gateway import media
 from gateway.triton import decode, encode
 
-from .local import HOST, Layout, start, wait_ready
+from .bench_stage import DOCS, WORK, cores, group_memory, machine, own_memory, peer, running
+from .local import HOST, Layout
 
 Floats = NDArray[np.float32]
 RATE = 16_000
@@ -46,8 +40,6 @@ CONCURRENCY = (1, 8)
 PREFIX = "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>"
 DEFAULTS = ", defaults"
 OVERHEAD_REQUESTS = 300
-DOCS = ROOT / "docs" / "benchmarks"
-WORK = ROOT / ".conch" / "bench"
 
 
 @dataclass(frozen=True)
@@ -145,42 +137,6 @@ def triton_call(layout: Layout, tokens: int = TOKENS) -> Callable[[Floats], None
     return call
 
 
-def group_memory(root: int) -> float:
-    """Resident memory of all descendants of a process, in MB."""
-    children: dict[int, list[int]] = {}
-    sizes: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = dict(line.split(":", 1) for line in (entry / "status").read_text().splitlines() if ":" in line)
-            except OSError:
-                continue
-            children.setdefault(int(fields["PPid"]), []).append(int(entry.name))
-            sizes[int(entry.name)] = int(fields.get("VmRSS", "0 kB").split()[0])
-    total, queue = 0, [root]
-    while queue:
-        process = queue.pop()
-        total += sizes.get(process, 0)
-        queue += children.get(process, [])
-    return total / 1024
-
-
-@contextmanager
-def running(model: str) -> Iterator[tuple[Layout, subprocess.Popen[bytes]]]:
-    """One instance on all cores, behind nginx and the gateway."""
-    environment = {"MODEL_ID": model, "TARGET": "openvino", "INSTANCES": "1", "PORT": "9680", "CONCH_HOME": str(WORK / "home"), "ENGINES_DIR": str(WORK / "engines")}
-    os.environ.update(environment)
-    subprocess.run([sys.executable, "-m", "build", "engines", "--weights", str(WORK / "weights")], cwd=ROOT, check=True)
-    layout = Layout.from_environment()
-    process = start(layout, ROOT / ".venv/serve/bin/python")
-    try:
-        wait_ready(layout, process, 300)
-        yield layout, process
-    finally:
-        process.terminate()
-        process.wait(120)
-
-
 def conch(model: str, requests: int) -> list[Cell]:
     """Both ways into one instance, and the gateway with nothing set."""
     cells = []
@@ -213,11 +169,6 @@ def overhead() -> float:
 
 
 # --- peers, each in a process of its own --------------------------------------------------------------------------------------
-
-
-def own_memory() -> float:
-    """Peak resident memory of this process, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def faster_whisper(checkpoint: Path, threads: int, requests: int) -> list[Cell]:
@@ -302,15 +253,6 @@ def checkpoint_folder() -> Path:
     return folder
 
 
-def peer(name: str, requests: int) -> list[Cell]:
-    """Run a peer in a fresh process and read its lines."""
-    command = [sys.executable, "-m", "scripts.bench", "--peer", name, "--requests", str(requests)]
-    lines = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
-    cells = [Cell(**json.loads(line)) for line in lines if line.startswith('{"who"')]
-    print("\n".join(line for line in lines if line.startswith("{")), flush=True)
-    return cells
-
-
 # --- report -------------------------------------------------------------------------------------------------------------------
 
 
@@ -364,10 +306,9 @@ def report(cells: Sequence[Cell], added: float) -> None:
     equal, defaults = [c for c in cells if DEFAULTS not in c.who], [c for c in cells if DEFAULTS in c.who]
     DOCS.mkdir(parents=True, exist_ok=True)
     (DOCS / "whisper-base-cpu.json").write_text(json.dumps([dataclasses.asdict(cell) for cell in cells], indent=1) + "\n")
-    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), platform.machine())
     lines = [
         "# Whisper-base on a CPU", "",
-        f"`make bench` on {cpu}, {len(os.sched_getaffinity(0))} cores, {time.strftime('%Y-%m-%d')}. Random weights of Whisper-base's shape, the same for all; greedy,",
+        f"`make bench` on {machine()}, {time.strftime('%Y-%m-%d')}. Random weights of Whisper-base's shape, the same for all; greedy,",
         f"{TOKENS} tokens for every clip, no fallback, all cores for each. Conch computes in the precision that the CPU multiplies natively (bf16 here),",
         "faster-whisper in int8, transformers in f32. All figures are of one run; latencies in seconds, memory (all processes) in MB.", "",
         "| goal | wanted | reached |", "|---|---|---|",
@@ -419,10 +360,11 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=32)
     arguments = parser.parse_args()
     if arguments.peer:
-        PEERS[arguments.peer](checkpoint_folder(), len(os.sched_getaffinity(0)), arguments.requests)
+        PEERS[arguments.peer](checkpoint_folder(), cores(), arguments.requests)
         return
     cells = conch("random-base", arguments.requests) + conch("random-base-unpadded", arguments.requests)
-    cells += [cell for name in PEERS for cell in peer(name, arguments.requests)]
+    rows = [row for name in PEERS for row in peer("scripts.bench", "--peer", name, "--requests", str(arguments.requests))]
+    cells += [Cell(**row) for row in rows]
     added = overhead()
     report(cells, added)
     for name, wanted, reached in goals(cells, added):

@@ -1,0 +1,89 @@
+"""What all benchmarks share: one instance of Conch on all cores, peers in processes of their own, their memory, and the machine's name."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from build.catalog import ROOT
+
+from .local import Layout, start, wait_ready
+
+DOCS = ROOT / "docs" / "benchmarks"
+WORK = ROOT / ".conch" / "bench"
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def machine() -> str:
+    """The processor's name and its cores."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return f"{next((line.split(':')[1].strip() for line in lines if line.startswith('model name')), platform.machine())}, {cores()} cores"
+
+
+def group_memory(root: int) -> float:
+    """Resident memory of all descendants of a process, in MB."""
+    children: dict[int, list[int]] = {}
+    sizes: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = dict(line.split(":", 1) for line in (entry / "status").read_text().splitlines() if ":" in line)
+            except OSError:
+                continue
+            children.setdefault(int(fields["PPid"]), []).append(int(entry.name))
+            sizes[int(entry.name)] = int(fields.get("VmRSS", "0 kB").split()[0])
+    total, queue = 0, [root]
+    while queue:
+        process = queue.pop()
+        total += sizes.get(process, 0)
+        queue += children.get(process, [])
+    return total / 1024
+
+
+@contextmanager
+def running(model: str) -> Iterator[tuple[Layout, subprocess.Popen[bytes]]]:
+    """One instance on all cores, behind nginx and the gateway."""
+    environment = {
+        "MODEL_ID": model,
+        "TARGET": "openvino",
+        "INSTANCES": "1",
+        "PORT": os.environ.get("PORT") or "9680",
+        "CONCH_HOME": str(WORK / "home"),
+        "ENGINES_DIR": str(WORK / "engines"),
+    }
+    os.environ.update(environment)
+    subprocess.run([sys.executable, "-m", "build", "engines", "--weights", str(WORK / "weights")], cwd=ROOT, check=True)
+    layout = Layout.from_environment()
+    process = start(layout, ROOT / ".venv/serve/bin/python")
+    try:
+        wait_ready(layout, process, 300)
+        yield layout, process
+    finally:
+        process.terminate()
+        process.wait(120)
+
+
+def own_memory() -> float:
+    """Peak resident memory of this process, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def peer(module: str, *arguments: str) -> list[dict[str, Any]]:
+    """Run `module` in a fresh process and read the measurements, JSON objects, that it prints."""
+    command = [sys.executable, "-m", module, *arguments]
+    lines = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    rows = [line for line in lines if line.startswith('{"who"')]
+    print("\n".join(rows), flush=True)
+    return [json.loads(row) for row in rows]
