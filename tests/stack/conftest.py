@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 RECORDINGS = ROOT / "miniatures" / "recordings"
 PORT = 9480
-TEXT_PORT = 9580
+TEXT_PORT = 9680
 TEXT_MODELS = "mini-t5,mini-bart,mini-gpt2,mini-whisper"
 PYTHON = ROOT / ".venv/serve/bin/python"
 

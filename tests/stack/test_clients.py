@@ -14,7 +14,6 @@ import pytest
 
 from .clients import RECORDINGS
 from .conftest import ROOT, Stack
-from .test_text import questions
 
 Rows = dict[str, dict[str, Any]]
 
@@ -91,37 +90,3 @@ def test_dataset_with_a_bad_recording(stack: Stack, recordings: Rows, tmp_path: 
     assert done.stderr.startswith("conch: bad.wav: file: the file cannot be decoded")
     assert "1 answered, 1 failed" in done.stdout
     assert "WER          0.00 %" in done.stdout
-
-
-@pytest.mark.parametrize("way", [["--url", "{url}"], ["--url", "{url}", "--stream"], ["--triton", "{kserve}"], ["--triton", "{kserve}", "--stream"]])
-@pytest.mark.parametrize("model", ["mini-t5", "mini-bart"])
-def test_prompts(text_stack: Stack, tmp_path: Path, model: str, way: list[str]) -> None:
-    """Held-out questions: nearly all answers are exactly right, whichever way they go, and they stand in a file."""
-    asked = questions(model, 4)
-    (tmp_path / "q.jsonl").write_text("\n".join(json.dumps({"prompt": pair.source, "reference": pair.target}) for pair in asked), "utf-8")
-    where = [option.format(url=text_stack.url, kserve=text_stack.kserve) for option in way]
-    done = command("prompts", tmp_path / "q.jsonl", *where, "--model", model, "--num-tasks", "4", "--output", tmp_path / "a.jsonl", "--json")
-    assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout)
-    assert (figures["answered"], figures["failed"], figures["compared"]) == (len(asked), 0, len(asked))
-    assert figures["exact"] >= 0.8
-    assert figures["rouge"]["rouge1"] >= figures["rouge"]["rougeL"] >= 0.9
-    assert figures["tokens"] >= 3 * len(asked)
-    assert bool(figures["first"]) == ("--stream" in way)
-    answers = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text("utf-8").splitlines()]
-    assert [row["prompt"] for row in answers] == [pair.source for pair in asked]
-    assert all(row["answer"] for row in answers)
-
-
-@pytest.mark.parametrize("way", [["--url", "{url}"], ["--triton", "{kserve}", "--stream"]])
-def test_prompts_with_one_too_long(text_stack: Stack, tmp_path: Path, way: list[str]) -> None:
-    """The model's own sentence about it is what a person reads; the others have their figures."""
-    pair = questions("mini-t5", 1)[0]
-    rows = [{"prompt": pair.source, "reference": pair.target}, {"prompt": "sort: " + "7 " * 2000, "id": "long"}]
-    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    where = [option.format(url=text_stack.url, kserve=text_stack.kserve) for option in way]
-    done = command("prompts", tmp_path / "q.jsonl", *where, "--model", "mini-t5")
-    assert done.returncode == 1
-    assert "1 answered, 1 failed" in done.stdout
-    assert done.stderr.startswith("conch: long: ")
-    assert "1024" in done.stderr
