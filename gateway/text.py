@@ -54,7 +54,7 @@ class Work:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(whole(self.tools.triton, self.pool, question, f"{self.request_id}.{i}")) for i, question in enumerate(self.asked)]
-        except* ApiError as failed:
+        except ExceptionGroup as failed:  # not except*: what that raises, Python 3.11.2 wraps in a group again
             raise failed.exceptions[0] from None
         return [piece for task in tasks for piece in task.result()]
 
