@@ -134,10 +134,14 @@ class TextModel:
     def _growing(self, results: Iterator[Arrays], inputs: Given) -> Iterator[Arrays]:
         text = GrowingText(self.tokenizer, skip_special=self.skip_special)
         accumulate = _flag(inputs, "accumulate_tokens") if "accumulate_tokens" in inputs else self.accumulate
+        written = 0
         for result in results:
             count = int(result["sequence_length"].item())
+            written += count
             piece = text.add(result["output_ids"].ravel()[:count].tolist())
             new = {"output_log_probs": newest(result["output_log_probs"], count)[None, None]} if count and "output_log_probs" in result else {}
+            if "num_output_tokens" in result:  # counted here: whether an engine counts from the beginning is not in its contract
+                new["num_output_tokens"] = np.array([[written]], np.int32)
             yield {**result, **new, "text_output": _objects([[text.so_far if accumulate else piece]], (1, 1))}
         if piece := text.rest():
             yield {"text_output": _objects([[text.so_far if accumulate else piece]], (1, 1))}

@@ -52,8 +52,8 @@ class Double:
         if not streaming:
             yield self._answer(arrays, self.tokens, rows, beams)
         elif beams == 1:
-            for n, token in enumerate(self.tokens):
-                yield self._answer(arrays, [token], rows, 1, n + 1)
+            for token in self.tokens:
+                yield self._answer(arrays, [token], rows, 1)
         else:
             for n in range(len(self.tokens)):
                 yield self._answer(arrays, self.tokens[: n + 1], rows, beams, n + 1)
@@ -144,6 +144,12 @@ def test_stream_gives_what_is_new_or_the_text_so_far(facade: Facade) -> None:
     assert all(ANSWER.startswith(text) for text in so_far)
     facade[0].accumulate = True
     assert texts(ask(facade, stream=True)) == so_far
+
+
+def test_a_stream_counts_its_tokens(facade: Facade) -> None:
+    """From the beginning of the text, also where the engine counts those of each response."""
+    results = ask(facade, stream=True, return_num_output_tokens=True)
+    assert [result["num_output_tokens"].item() for result in results] == list(range(1, len(facade[1].tokens) + 1))
 
 
 def test_a_stream_of_beams_gives_the_texts_so_far(facade: Facade) -> None:
