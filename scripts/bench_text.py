@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,8 @@ PROMPTS = (16, 96, 32, 160, 64, 24, 128, 48)
 REQUESTS = {1: 8, 8: 16, 32: 32}  # by concurrency; whole rounds of PROMPTS
 CT2, HF = "CTranslate2", "transformers"
 WHO = ("Conch", CT2, HF)
+SHORT_ONE, LONG_ONE, SHORT_ONES = (16, 5), (16, 500), 40  # (ids to read, tokens to make) of a request beside which another runs
+ALONE, BESIDE = "Conch, five tokens alone", "Conch, five tokens beside 500"
 
 
 @dataclass(frozen=True)
@@ -170,11 +173,46 @@ def streamed(layout: Layout) -> Call:
     return call
 
 
+def one(model: Model, lengths: tuple[int, int]) -> Request:
+    """A request of given lengths."""
+    return Request(tuple(np.random.default_rng(3).integers(10, model.vocabulary - 200, lengths[0]).tolist()), lengths[1])
+
+
+def short_ones(who: str, model: Model, call: Call) -> Cell:
+    """Short requests, one after the other."""
+    begin = time.perf_counter()
+    timed = [call([one(model, SHORT_ONE)])[0][1] for _ in range(SHORT_ONES)]
+    tokens = SHORT_ONES * SHORT_ONE[1]
+    p50, p99 = (round(float(np.percentile(timed, percent)), 4) for percent in (50, 99))
+    cell = Cell(who, model.name, 1, SHORT_ONES, tokens, round(tokens / (time.perf_counter() - begin), 1), 0.0, 0.0, p50, p99)
+    print(json.dumps(dataclasses.asdict(cell)), flush=True)
+    return cell
+
+
+def short_beside_long(model: Model, call: Call) -> list[Cell]:
+    """Short requests alone, and while long ones run one after the other."""
+    alone, over = short_ones(ALONE, model, call), threading.Event()
+
+    def run() -> None:
+        while not over.is_set():
+            call([one(model, LONG_ONE)])
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(0.5)
+    try:
+        return [alone, short_ones(BESIDE, model, call)]
+    finally:
+        over.set()
+        thread.join()
+
+
 def conch(model: Model) -> list[Cell]:
     """One instance, both faces of its engine."""
     with running(f"random-{model.name}") as (layout, _):
         ways = {"Conch": unary(layout), "Conch, streamed": streamed(layout)}
-        return [measure(who, model, concurrency, call) for concurrency in REQUESTS for who, call in ways.items()]
+        cells = [measure(who, model, concurrency, call) for concurrency in REQUESTS for who, call in ways.items()]
+        return cells + short_beside_long(model, ways["Conch"])
 
 
 # --- peers, each in a process of its own --------------------------------------------------------------------------------------
@@ -336,6 +374,8 @@ def goals(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
     """Goal, wanted, reached."""
     for model in dict.fromkeys(cell.model for cell in cells):
         yield f"{model}, concurrency 8: times CTranslate2's best (wanted at least)", 1.5, ratio(cells, CT2, model, 8)
+        alone, beside = (next(c.p99 for c in cells if (c.who, c.model) == (who, model)) for who in (ALONE, BESIDE))
+        yield f"{model}, p99 of five tokens beside a request for 500: times alone (at most)", 2.0, beside / alone
         yield f"{model}, worst of all concurrencies: times transformers' best (at least)", 1.0, min(ratio(cells, HF, model, n) for n in REQUESTS)
 
 
