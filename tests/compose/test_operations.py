@@ -180,6 +180,9 @@ def test_two_gateways(stack: Stack, engine: Engine) -> None:
             time.sleep(0.05)
     finally:
         compose("up", "--wait", "--no-build", "--no-recreate", "--scale", "gateway=1")
+        deadline = time.monotonic() + 30
+        while max(httpx.get(f"{stack.url}/v1/models", timeout=20).elapsed.total_seconds() for _ in range(10)) > 0.5:
+            assert time.monotonic() < deadline, "nginx does not forget the gateway that is gone"
 
 
 def test_down_drains(stack: Stack) -> None:
