@@ -458,8 +458,10 @@ def main() -> None:
             PEERS[arguments.peer](model)
         return
     load = os.getloadavg()[0]
-    cells = [cell for model in models for cell in everybody(model)]
-    report(cells, load)
+    cells: list[Cell] = []
+    for model in models:
+        cells += everybody(model)
+        report(cells, load)  # a run that is cut off leaves what it has
     for name, wanted, reached in goals(cells):
         print(f"{name}: {wanted:g}, reached {reached:.2f}")
 
