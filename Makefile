@@ -57,7 +57,8 @@ restart: ## restart the instances of a running `make serve` one by one
 test: setup $(BUILD)/.tests engines ## lint, then every test but the compose tests
 	@scripts/install_test_tools
 	$(MAKE) lint
-	$(BUILD)/bin/python -m pytest
+	$(BUILD)/bin/python -m pytest -n 2 --dist loadfile tests/unit tests/repository
+	$(BUILD)/bin/python -m pytest tests/stack
 
 lint: $(BUILD)/.tests ## ruff and mypy
 	$(BUILD)/bin/ruff check .

@@ -30,6 +30,7 @@ from .render import Gate, NginxValues, write_nginx, write_pools
 from .restart import restart_all
 
 HOST = "127.0.0.1"
+TRITONS = "tritons"  # supervisor's group
 
 
 class LocalError(Exception):
@@ -127,7 +128,7 @@ def nginx_values(layout: Layout) -> NginxValues:
 
 def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.ConfigParser:
     """One program for each process. They stop in the opposite order, each when it has finished: the gateway, nginx, which it needs for that,
-    the tritonservers.
+    the tritonservers, which are a group and stop together.
     """
     home = layout.home
     environment = {
@@ -150,7 +151,7 @@ def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.
             "command": command,
             "directory": str(ROOT),
             "environment": ",".join(f'{key}="{value}"' for key, value in {**environment, **devices.get(name, {})}.items()),
-            "priority": str(10 * (order + 1)),
+            "priority": str(order + 1),
             "autorestart": "true",
             "startsecs": "0" if name.startswith("triton") else "1",
             "startretries": "1000",
@@ -161,6 +162,7 @@ def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.
             "stdout_logfile_maxbytes": "50MB",
             "stdout_logfile_backups": "2",
         }
+    config[f"group:{TRITONS}"] = {"programs": ",".join(instance.name for instance in plan.instances), "priority": "0"}
     return config
 
 
@@ -256,11 +258,11 @@ class Supervised:
     def restart(self, instance: Instance) -> None:
         """Supervisor does it; an instance that has just died is started all the same."""
         try:
-            self.server.supervisor.stopProcess(instance.name, True)
+            self.server.supervisor.stopProcess(f"{TRITONS}:{instance.name}", True)
         except Fault as fault:
             if "NOT_RUNNING" not in fault.faultString:
                 raise
-        self.server.supervisor.startProcess(instance.name, False)
+        self.server.supervisor.startProcess(f"{TRITONS}:{instance.name}", False)
 
     def wait_answers(self, instance: Instance) -> None:
         """Until a real inference succeeds.

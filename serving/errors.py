@@ -7,6 +7,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 BROKEN = -1  # sequence_length of a stream that ends with an error after some of it was sent
+# Request parameter of the models that call another one: between models Triton 24.10 loses an error that comes behind other responses, and the
+# stream's end with it, so they are told BROKEN instead.
+MARKED = "conch_broken_is_marked"
 
 
 class QueueFull(Exception):
@@ -32,8 +35,6 @@ class EngineError(Exception):
 def unbroken(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """One response of an engine's stream, as it is.
 
-    Between models Triton 24.10 loses an error that comes behind other responses, so the engine says BROKEN before it.
-
     Raises:
         EngineError: the engine gave up in the middle.
     """
@@ -51,6 +52,11 @@ def code_name(error: Exception) -> str:
     return "INVALID_ARG" if isinstance(error, ValueError) else "INTERNAL"
 
 
+def sentence(error: Exception) -> str:
+    """What a client is told."""
+    return str(error) or repr(error)
+
+
 def told(error: Exception) -> str:
     """What an engine says to the models that call it: kind and sentence."""
-    return f"{code_name(error)}: {str(error) or repr(error)}"
+    return f"{code_name(error)}: {sentence(error)}"

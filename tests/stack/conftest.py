@@ -39,10 +39,16 @@ class Stack:
         return (self.home / "logs" / f"{name}.log").read_text("utf-8", "replace")
 
 
+def portable(home: Path, port: int, models: str, instances: int) -> dict[str, str]:
+    """The environment of a stack with engines for CPUs."""
+    return {**os.environ, "PORT": str(port), "INSTANCES": str(instances), "MODEL_ID": models, "TARGET": "openvino", "CONCH_HOME": str(home)}
+
+
 @contextmanager
-def started(home: Path, port: int, models: str, instances: int) -> Iterator[Stack]:
-    """A stack in process mode on its own block of ports."""
-    environment = {**os.environ, "PORT": str(port), "INSTANCES": str(instances), "MODEL_ID": models, "TARGET": "openvino", "CONCH_HOME": str(home)}
+def started(environment: dict[str, str]) -> Iterator[Stack]:
+    """A stack in process mode on the block of ports and in the folder that the environment names; at its end every tritonserver has drained."""
+    home, port = Path(environment["CONCH_HOME"]), int(environment["PORT"])
+    home.mkdir(parents=True, exist_ok=True)
     with (home / "serve.log").open("wb") as log:
         process = subprocess.Popen([PYTHON, "-m", "scripts.local", "serve"], cwd=ROOT, env=environment, stdout=log, stderr=log)
     try:
@@ -53,6 +59,8 @@ def started(home: Path, port: int, models: str, instances: int) -> Iterator[Stac
         process.wait(120)
         if artifacts := os.environ.get("CONCH_TEST_LOGS"):
             shutil.copytree(home / "logs", Path(artifacts) / str(port), dirs_exist_ok=True)
+    for log_file in (home / "logs").glob("triton-*.log"):
+        assert "Exit timeout expired" not in log_file.read_text("utf-8", "replace"), f"{log_file.name}: a model was never unloaded"
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +70,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         host = url.rsplit(":", 1)[0]
         yield Stack(url, os.environ.get("CONCH_KSERVE", f"{host}:8000"), os.environ.get("CONCH_GRPC", f"{host.split('//')[1]}:8001"), None)
         return
-    with started(tmp_path_factory.mktemp("stack"), PORT, "mini-whisper", 2) as found:
+    with started(portable(tmp_path_factory.mktemp("stack"), PORT, "mini-whisper", 2)) as found:
         yield found
 
 
@@ -72,7 +80,7 @@ def text_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     if port := int(os.environ.get("CONCH_TEXT_PORT", "0")):
         yield Stack(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port - 80}", f"127.0.0.1:{port - 79}", None)
         return
-    with started(tmp_path_factory.mktemp("text"), TEXT_PORT, TEXT_MODELS, 4) as found:
+    with started(portable(tmp_path_factory.mktemp("text"), TEXT_PORT, TEXT_MODELS, 4)) as found:
         yield found
 
 

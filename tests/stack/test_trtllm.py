@@ -25,7 +25,7 @@ from build.jobs import read_manifest
 from tests.contract.image import environment, make_image
 from tests.hub import serving
 
-from .conftest import PYTHON, ROOT, Stack, _wait
+from .conftest import PYTHON, ROOT, Stack, started
 
 PORT, TP_PORT = 9880, 10030
 MODEL = "distil-large-v3"  # on the hub of this test it is the miniature; its layout has a converter of its own
@@ -48,17 +48,11 @@ def gpu_machine(home: Path, model: str, graphs: str, port: int) -> dict[str, str
 @contextmanager
 def served(variables: dict[str, str]) -> Iterator[Stack]:
     """A stack whose tritonservers have the stand-in backend."""
-    home, port = Path(variables["CONCH_HOME"]), int(variables["PORT"])
-    (home / "backends" / "tensorrtllm").mkdir(parents=True)
-    shutil.copy(BACKEND, home / "backends" / "tensorrtllm" / "model.py")
-    with (home / "serve.log").open("wb") as log:
-        process = subprocess.Popen([PYTHON, "-m", "scripts.local", "serve"], cwd=ROOT, env=variables, stdout=log, stderr=log)
-    try:
-        _wait(f"http://127.0.0.1:{port}/health/ready", process, home)
-        yield Stack(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port - 80}", f"127.0.0.1:{port - 79}", home)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(120)
+    backend = Path(variables["CONCH_HOME"]) / "backends" / "tensorrtllm" / "model.py"
+    backend.parent.mkdir(parents=True)
+    shutil.copy(BACKEND, backend)
+    with started(variables) as stack:
+        yield stack
 
 
 @pytest.fixture(scope="module")

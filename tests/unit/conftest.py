@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from miniatures.speech.clips import Clipper
-from miniatures.speech.corpus import make_corpus
+from miniatures.speech.corpus import Corpus, make_corpus
 from serving.graphs import Graphs
 from serving.scheduler import Scheduler
 
@@ -48,6 +48,12 @@ def scheduler(graphs: Graphs) -> Iterator[Scheduler]:
 
 
 @pytest.fixture(scope="session")
-def clipper() -> Clipper:
-    """Clips of sentences that no training saw."""
-    return Clipper(make_corpus(60, seed=5, held_out=True), random.Random(1))
+def corpus() -> Corpus:
+    """Sentences that no training saw."""
+    return make_corpus(60, seed=5, held_out=True)
+
+
+@pytest.fixture
+def clipper(corpus: Corpus) -> Clipper:
+    """Clips of them, the same for a test whichever ran before."""
+    return Clipper(corpus, random.Random(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from transformers.generation.utils import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput
 
 from miniatures.speech.clips import Clip, Clipper
+from miniatures.speech.corpus import Corpus
 from serving.audio import log_mel
 from serving.errors import BadRequest, QueueFull
 from serving.graphs import Graphs
@@ -32,7 +34,8 @@ def prompt(clip: Clip) -> tuple[int, ...]:
 
 
 @pytest.fixture(scope="module")
-def speech(clipper: Clipper) -> list[tuple[Clip, np.ndarray]]:
+def speech(corpus: Corpus) -> list[tuple[Clip, np.ndarray]]:
+    clipper = Clipper(corpus, random.Random(1))
     clips = [clipper.speech(int(clipper.rng.uniform(1.5, 14) * 16000)) for _ in range(CLIPS)]
     return [(clip, log_mel(clipper.wave(clip), 80)) for clip in clips]
 

@@ -10,21 +10,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # serving/ lies be
 
 from serving.batches import merge, split
 from serving.desk import Desk
-from serving.errors import EngineError, code_name, told
-
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-
-
-def refuse(sender, error):
-    code = getattr(pb_utils.TritonError, code_name(error))
-    sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(told(error), code)), FINAL)
+from serving.errors import told
+from serving.shell import Shell
 
 
 class TritonPythonModel:
     """One response for each request, however many the engine sends."""
 
     def initialize(self, args):
-        self.desk = Desk(self._answer, refuse)
+        self.shell = Shell(pb_utils, told)
+        self.desk = Desk(self._answer, self.shell.refuse)
 
     def execute(self, requests):
         self.desk.take(requests)
@@ -36,25 +31,17 @@ class TritonPythonModel:
         rows = split(inputs)
         with ThreadPoolExecutor(len(rows)) as threads:
             answers = list(threads.map(lambda row: self._forward(row, request), rows))
-        sender.send(pb_utils.InferenceResponse(answers[0] if len(answers) == 1 else self._merged(answers)), FINAL)
+        sender.send(pb_utils.InferenceResponse(answers[0] if len(answers) == 1 else self._merged(answers)), self.shell.last)
 
     def _forward(self, row, request):
-        call = pb_utils.InferenceRequest(
-            model_name="tensorrt_llm_stream",
-            request_id=request.request_id(),
-            requested_output_names=list(request.requested_output_names()),
-            inputs=[pb_utils.Tensor(name, array) for name, array in row.items()],
-        )
-        answer = []
-        for response in call.exec(decoupled=True):
-            if response.has_error():
-                raise EngineError(response.error().message())
+        """Tensors as they come: copying them while decoupled calls run in several threads has crashed the stub (docs/decisions/0002)."""
+        answer, outputs = [], request.requested_output_names()
+        for response in self.shell.call("tensorrt_llm_stream", self.shell.tensors(row), outputs, request.request_id(), decoupled=True):
             answer = response.output_tensors() or answer
         return answer
 
     def _merged(self, answers):
-        arrays = merge([{tensor.name(): tensor.as_numpy() for tensor in answer} for answer in answers])
-        return [pb_utils.Tensor(name, array) for name, array in arrays.items()]
+        return self.shell.tensors(merge([{tensor.name(): tensor.as_numpy() for tensor in answer} for answer in answers]))
 
     def finalize(self):
         self.desk.close()

@@ -10,7 +10,7 @@ BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
 from serving.engine_io import Answers, parse, stops  # noqa: E402
-from serving.errors import code_name, told  # noqa: E402
+from serving.errors import MARKED, code_name, told  # noqa: E402
 from serving.graphs import Graphs  # noqa: E402
 from serving.scheduler import Scheduler  # noqa: E402
 
@@ -27,6 +27,7 @@ class Reply:
     def __init__(self, request):
         self.sender = request.get_response_sender()
         self.names = set(request.requested_output_names())
+        self.marked = MARKED in request.parameters()
         self.answers = None
         self.begun = False
 
@@ -46,10 +47,10 @@ class Reply:
         self.sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("cross_attention", attention[None])]), FINAL)
 
     def fail(self, error):
-        if self.begun:
-            self.sender.send(self._response(self.answers.broken()))
-        self.sender.send(pb_utils.InferenceResponse(error=triton_error(error)))
-        self.sender.send(flags=FINAL)  # apart: with an error behind other responses, a model that calls this one would not hear it and wait for ever
+        if self.begun and self.marked:
+            self.sender.send(self._response(self.answers.broken()), FINAL)
+        else:
+            self.sender.send(pb_utils.InferenceResponse(error=triton_error(error)), FINAL)
 
     def _response(self, arrays):
         return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in arrays.items() if not self.names or name in self.names])

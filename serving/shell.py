@@ -1,0 +1,108 @@
+"""What the Triton models of a façade share: refusing, calling the engine's two faces, and streaming to a client that may go.
+
+`utils` is triton_python_backend_utils, which exists inside Triton's Python stub only.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import MARKED, EngineError, code_name, sentence, unbroken
+
+Arrays = dict[str, NDArray[Any]]
+Response = TypeVar("Response")
+
+
+def heard_out(responses: Iterable[Response]) -> Iterator[Response]:
+    """Each response; when the listener goes or fails in between, the others unheard.
+
+    A decoupled call whose last response was never taken keeps the model that made it from being unloaded: its tritonserver then stops at
+    --exit-timeout-secs only (seen with Triton 24.10).
+    """
+    ended = False
+    try:
+        yield from responses
+        ended = True
+    finally:
+        if not ended:
+            for _ in responses:
+                pass
+
+
+class Shell:
+    """One model's way to its callers and to the models that it calls itself."""
+
+    def __init__(self, utils: Any, say: Callable[[Exception], str] = sentence) -> None:
+        self.utils, self.say, self.last = utils, say, utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+    def refuse(self, sender: Any, error: Exception) -> None:
+        """The error as the only response."""
+        code = getattr(self.utils.TritonError, code_name(error))
+        sender.send(self.utils.InferenceResponse(error=self.utils.TritonError(self.say(error), code)), self.last)
+
+    def answer(self, sender: Any, arrays: Arrays, wanted: set[str]) -> None:
+        """One response, the only one."""
+        sender.send(self._response(arrays, wanted), self.last)
+
+    def stream(self, sender: Any, results: Iterable[Arrays], wanted: set[str], own: str | None) -> None:
+        """A response for each of the results. When the client goes, the engine's request `own` is stopped and what still comes is not sent."""
+        gone = False
+        for arrays in results:
+            if not gone and sender.is_cancelled():
+                gone = True
+                if own:
+                    self.stop(own)
+            if not gone:
+                sender.send(self._response(arrays, wanted))
+        sender.send(flags=self.last)
+
+    def tensors(self, arrays: Mapping[str, NDArray[Any]]) -> list[Any]:
+        """Triton's."""
+        return [self.utils.Tensor(name, array) for name, array in arrays.items()]
+
+    def call(self, model: str, tensors: Sequence[Any], outputs: Sequence[str], request_id: str, *, decoupled: bool) -> Iterator[Any]:
+        """Responses of another model.
+
+        Raises:
+            EngineError: it answered with one.
+        """
+        request = self.utils.InferenceRequest(
+            model_name=model, request_id=request_id, requested_output_names=list(outputs), inputs=list(tensors), parameters={MARKED: True}
+        )
+        for response in heard_out(request.exec(decoupled=True)) if decoupled else [request.exec()]:
+            if response.has_error():
+                raise EngineError(response.error().message())
+            yield response
+
+    def engine(self, request_id: str, outputs: Sequence[str], arrays: Arrays, *, streaming: bool) -> Iterator[Arrays]:
+        """The engine's responses that carry something, by the face that fits.
+
+        Raises:
+            EngineError: it refused, or gave up in the middle.
+        """
+        model = "tensorrt_llm_stream" if streaming else "tensorrt_llm"
+        for response in self.call(model, self.tensors(arrays), outputs, request_id, decoupled=streaming):
+            if response.output_tensors():
+                yield unbroken({tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()})
+
+    def stop(self, request_id: str) -> None:
+        """End a request of the engine, as TensorRT-LLM does it: `stop` with the same id."""
+        one = np.array([[1]], np.int32)
+        arrays = {"input_ids": one, "input_lengths": one, "request_output_len": one, "stop": np.array([[True]])}
+        for _ in self.call("tensorrt_llm", self.tensors(arrays), [], request_id, decoupled=False):
+            pass
+
+    def _response(self, arrays: Arrays, wanted: set[str]) -> Any:
+        return self.utils.InferenceResponse(self.tensors({name: array for name, array in arrays.items() if name in wanted}))
+
+
+def engine_id(request: Any, *, decoupled: bool) -> tuple[str, str | None]:
+    """The id that a request has in the engine, and the same if it may be stopped by it: a client's own id may be that of several requests."""
+    given = str(request.request_id())
+    own = uuid.uuid4().hex if decoupled and not given else None
+    return own or given, own

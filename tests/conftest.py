@@ -1,0 +1,12 @@
+"""Workers of pytest-xdist keep to a processor each: torch and OpenVINO take one thread per processor they see, and two sets of them would spin."""
+
+from __future__ import annotations
+
+import os
+
+
+def pytest_configure() -> None:
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if worker:
+        processors = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {processors[int(worker.removeprefix("gw")) % len(processors)]})

@@ -1,0 +1,86 @@
+"""What Triton's models say to each other, without Triton: an inference request is what `exec` of the stand-in gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving.errors import BROKEN, EngineError
+from serving.shell import Shell, engine_id, heard_out
+
+
+class Tensor(SimpleNamespace):
+    def __init__(self, name: str, array: Any) -> None:
+        super().__init__(name=lambda: name, as_numpy=lambda: array)
+
+
+class Response(SimpleNamespace):
+    def __init__(self, count: int = 0, error: str = "") -> None:
+        tensors = [Tensor("sequence_length", np.array([[count]]))] if count else []
+        super().__init__(has_error=lambda: bool(error), error=lambda: SimpleNamespace(message=lambda: error), output_tensors=lambda: tensors)
+
+
+class Triton:
+    """Triton's side: what the engine answers, what it was asked, what was sent."""
+
+    TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+
+    def __init__(self, answers: list[Response], gone_after: int = 99) -> None:
+        self.left, self.asked, self.sent, self.gone_after = iter(answers), list[Any](), list[Any](), gone_after
+        self.Tensor = Tensor
+
+    def InferenceRequest(self, **given: Any) -> Any:  # noqa: N802
+        self.asked.append((given["model_name"], given["request_id"], [tensor.name() for tensor in given["inputs"]]))
+        return SimpleNamespace(exec=lambda decoupled=False: self.left if decoupled else Response())
+
+    def InferenceResponse(self, tensors: list[Tensor]) -> Any:  # noqa: N802
+        return tensors[0].as_numpy().item()
+
+    def send(self, response: Any = None, flags: int = 0) -> None:
+        self.sent.append(response)
+
+    def is_cancelled(self) -> bool:
+        return len(self.sent) >= self.gone_after
+
+
+def test_the_rest_is_taken_whoever_fails() -> None:
+    """A listener that leaves, and one that fails, leave nothing in the line."""
+    for fail in (False, True):
+        line = iter(range(5))
+        listened = heard_out(line)
+        assert next(listened) == 0
+        with pytest.raises(ZeroDivisionError) if fail else pytest.raises(GeneratorExit):
+            listened.throw(ZeroDivisionError if fail else GeneratorExit)
+        assert list(line) == []
+
+
+@pytest.mark.parametrize("last", [Response(error="UNAVAILABLE: full"), Response(BROKEN)])
+def test_an_error_is_raised_when_all_was_heard(last: Response) -> None:
+    triton = Triton([Response(1), last, Response()])
+    with pytest.raises(EngineError):
+        list(Shell(triton).engine("id", ["sequence_length"], {}, streaming=True))
+    assert list(triton.left) == []
+
+
+@pytest.mark.parametrize("own", ["mine", None])
+def test_a_client_that_goes_stops_its_own_request_once(own: str | None) -> None:
+    """What still comes is taken, but not sent; a request with a client's own id is not stopped."""
+    triton = Triton([], gone_after=2)
+    results: Iterator[dict[str, Any]] = ({"n": np.array(i)} for i in range(6))
+    Shell(triton).stream(triton, results, {"n"}, own)
+    assert triton.sent == [0, 1, None]
+    assert [(model, request) for model, request, _ in triton.asked] == ([("tensorrt_llm", "mine")] if own else [])
+    assert list(results) == []
+
+
+def test_ids() -> None:
+    """A stream without an id gets one of its own; nothing else is renamed."""
+    request = SimpleNamespace(request_id=lambda: "")
+    own, stoppable = engine_id(request, decoupled=True)
+    assert own == stoppable != engine_id(request, decoupled=True)[0]
+    assert engine_id(request, decoupled=False) == ("", None)
+    assert engine_id(SimpleNamespace(request_id=lambda: "theirs"), decoupled=True) == ("theirs", None)
