@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -9,6 +13,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 log = structlog.get_logger()
+SHOULD = "Input should be "  # how pydantic begins to say what it expects
+TYPES = {"str", "int", "float", "bool"}  # in a path they are branches of a union
 
 
 class ApiError(Exception):
@@ -30,9 +36,37 @@ def error_response(error: ApiError) -> JSONResponse:
     return JSONResponse(error_body(error), error.status, {"Retry-After": str(error.retry_after)} if error.retry_after else None)
 
 
+def explained(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What pydantic finds wrong with one field, to stand behind its name: what it must be, by each type that it could have, and what it is."""
+    telling = _telling(rows)
+    if telling[0]["type"] == "missing":
+        return " is missing; send it"
+    said = dict.fromkeys(row["msg"].removeprefix("Value error, ").partition(", unable to")[0] for row in telling)
+    if not all(text.startswith(SHOULD) for text in said):
+        return ": " + "; ".join(said)
+    given = telling[0]["input"]
+    shown = "a list" if isinstance(given, list) else "an object" if isinstance(given, dict) else json.dumps(given, default=str)[:80]
+    return f" must be {' or '.join(text.removeprefix(SHOULD) for text in said)}, not {shown}"
+
+
+def _telling(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Of a value that could have several types: what is wrong inside the one that it has, or else that it has none of them."""
+    outermost = min(len(row["loc"]) for row in rows)
+    values = [row for row in rows if not row["type"].endswith(("_type", "_parsing"))]
+    items = [row for row in rows if len(row["loc"]) > outermost]
+    return values[:1] or items[:1] or rows
+
+
+def _place(loc: Sequence[int | str]) -> str:
+    """`messages[0].content` out of pydantic's path, without the types that it tried on the way."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc if isinstance(part, int) or (part.isidentifier() and part not in TYPES)]
+    return "".join(parts).removeprefix(".")
+
+
 def _from_validation(error: RequestValidationError) -> ApiError:
     """The outermost field is named; inside a union pydantic also names the branches it tried."""
-    first = error.errors()[0]
+    rows = error.errors()
+    first = rows[0]
     field = next((str(part) for part in first["loc"][1:] if isinstance(part, str)), None)
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}", code="invalid_json")
@@ -40,8 +74,8 @@ def _from_validation(error: RequestValidationError) -> ApiError:
         return ApiError(400, f"unknown field {first['loc'][-1]!r}; remove it", param=str(first["loc"][-1]), code="unknown_parameter")
     if first["type"] in ("model_attributes_type", "dict_type") and len(first["loc"]) == 1:
         return ApiError(400, "the body must be a JSON object, sent as Content-Type: application/json", code="invalid_json")
-    said = " is missing; send it" if first["type"] == "missing" else f": {first['msg']}"
-    return ApiError(400, f"{field or 'the body'}{said}", param=field, code="invalid_value")
+    same = [row for row in rows if row["loc"][:2] == first["loc"][:2]]
+    return ApiError(400, f"{_place(_telling(same)[0]['loc'][1:]) or 'the body'}{explained(same)}", param=field, code="invalid_value")
 
 
 def install(app: FastAPI) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .errors import ApiError
+from .errors import ApiError, explained
 from .languages import language_code
 from .speech import Options
 from .voice import Turns
@@ -142,7 +142,7 @@ def _invalid(error: ValidationError) -> ApiError:
     name = str(first["loc"][0])
     param = f"{name}[]" if name in REPEATED else name
     place = next((f"[{part}]" for part in first["loc"][2:]), "") if name == "chunking_strategy" else ""
-    message = f"{param} is missing; send it" if first["type"] == "missing" else f"{param}{place}: {first['msg']}"
+    message = f"{param} is missing; send it" if first["type"] == "missing" else f"{param}{place}{explained([first])}"
     return ApiError(400, message, param=param, code="invalid_value")
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .errors import ApiError
+from .errors import ApiError, explained
 from .forms import ServerVad, plain_text
 from .languages import language_code
 
@@ -68,7 +68,7 @@ class Session(_Strict):
         except ValidationError as error:
             first = max(error.errors(), key=lambda row: len(row["loc"]))
             param = ".".join(["session", *map(str, first["loc"])])
-            raise ApiError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from error
+            raise ApiError(400, f"{param}{explained([first])}", param=param, code="invalid_value") from error
         wanted = changed.audio.input.transcription
         plain_text(wanted.prompt, "session.audio.input.transcription.prompt")
         if wanted.language:

@@ -21,8 +21,14 @@ def _encodable(text: str) -> str:
     return text
 
 
+def _token_id(text: str) -> str:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 7):
+        raise ValueError(f"{text[:40]!r} is no token id; send ids as the tokenizer gives them")
+    return text
+
+
 Text = Annotated[str, AfterValidator(_encodable)]
-TokenId = Annotated[str, Field(pattern=r"^\d{1,7}$")]
+TokenId = Annotated[str, AfterValidator(_token_id)]
 
 
 class StreamOptions(BaseModel):

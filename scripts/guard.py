@@ -28,7 +28,7 @@ from build.plan import Instance, Plan
 from build.toolchain import ToolchainError, differences, identity
 
 from .idle import COUNTERS
-from .ranks import ENGINE_MODEL, MPI_ENVIRONMENT, descendants, launch, leader, session
+from .ranks import ENGINE_MODEL, MPI_ENVIRONMENT, launch, leader, parts, session
 
 POLL = 0.5
 IDLE_PROBE = 5.0
@@ -246,7 +246,7 @@ class Guard:
     def _check_stubs(self) -> None:
         """Every Python stub that was there once is still there: not each model is behind the probe."""
         assert self.process is not None
-        alive = descendants(self.process.pid)
+        alive = parts(self.process.pid)
         if self.stubs - alive:
             raise Ill(f"a Python stub or a rank has died (process {min(self.stubs - alive)})")
         self.stubs |= alive

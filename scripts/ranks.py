@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ENGINE_MODEL = "tensorrt_llm_stream"
+PARTS = {b"tritonserver", b"triton_python_backend_stub"}
 # Open MPI binds the ranks of a small job to one core each, and its shared memory wants a capability that containers do not have.
 MPIRUN = ("mpirun", "--bind-to", "none")
 # gds: without it stubs that import TensorRT-LLM fail in MPI_Init (triton-inference-server/tensorrtllm_backend#712).
@@ -39,16 +40,22 @@ def descendants(pid: int) -> set[int]:
     return below.union(*(descendants(child) for child in below))
 
 
+def _arguments(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return [b""]  # it has just ended
+
+
+def parts(pid: int) -> set[int]:
+    """Python stubs and ranks below a process; a child that one of them starts for a moment is none."""
+    return {child for child in descendants(pid) if _arguments(child)[0].rsplit(b"/", 1)[-1] in PARTS}
+
+
 def leader(pid: int) -> int:
     """Rank 0: the process that listens; the launched one itself if there is no mpirun."""
-    for child in descendants(pid):
-        try:
-            arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if any(argument.startswith(b"--http-port=") for argument in arguments):
-            return child
-    return pid
+    listening = (child for child in descendants(pid) if any(argument.startswith(b"--http-port=") for argument in _arguments(child)))
+    return next(listening, pid)
 
 
 def session(leader_pid: int) -> set[int]:

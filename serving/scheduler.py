@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import BadRequest, QueueFull
-from .graphs import Batch, Graphs, Memory, Row, Slots, Step
+from .graphs import Graphs, Memory
+from .running import Batch, Row, Slots, Step, new_batch
 from .sampling import Hypothesis, Sampling, Scores, Strategy, strategy
 
 Floats = NDArray[np.float32]
@@ -83,7 +84,7 @@ class Scheduler:
         self.max_rows, self.max_queue = max_rows, max_queue
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
-        self.batch: Batch | Slots = graphs.batch()
+        self.batch: Batch | Slots = new_batch(graphs)
         self.wake = threading.Condition()
         self.stopping = False
         self.stopped: dict[str, float] = {}
@@ -234,7 +235,7 @@ class Scheduler:
         for job in self.running:
             job.listener.fail(error)
         self.running = []
-        self.batch = self.graphs.batch()
+        self.batch = new_batch(self.graphs)
 
 
 @dataclass

@@ -287,6 +287,23 @@ def test_forms_refuse_before_triton_is_asked(door: tuple[TestClient, FakeTriton]
 
 
 @pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"prompt": 5}, "prompt must be a valid string or a valid list, not 5"),
+        ({"prompt": ["a", 5]}, "prompt[1] must be a valid string, not 5"),
+        ({"prompt": {"text": "a"}}, "prompt must be a valid string or a valid list, not an object"),
+        ({"temperature": 2.5}, "temperature must be less than or equal to 2, not 2.5"),
+        ({"max_tokens": "many"}, 'max_tokens must be a valid integer, not "many"'),
+        ({"stream_options": {"include_usage": "perhaps"}}, 'stream_options.include_usage must be a valid boolean, not "perhaps"'),
+        ({"logit_bias": {"a": 1}}, "logit_bias.a: 'a' is no token id; send ids as the tokenizer gives them"),
+    ],
+)
+def test_a_refusal_says_what_it_must_be_and_what_it_is(door: tuple[TestClient, FakeTriton], fields: dict[str, Any], message: str) -> None:
+    answer = door[0].post("/v1/completions", json={"model": "mini", "prompt": "x", **fields})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
+
+
+@pytest.mark.parametrize(
     ("body", "kind"),
     [
         (b"{", "application/json"),
@@ -327,6 +344,19 @@ def test_a_chat_that_is_refused(door: tuple[TestClient, FakeTriton]) -> None:
         error = chat(door, message).json()["error"]
         assert error["param"] == "messages"
         assert said in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ({"role": "bot", "content": "x"}, "messages[0].role must be 'system', 'developer', 'user' or 'assistant', not \"bot\""),
+        ({"role": "user"}, "messages[0].content is missing; send it"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "messages[0].content[0].type must be 'text', not \"image_url\""),
+    ],
+)
+def test_a_bad_message_is_named(door: tuple[TestClient, FakeTriton], message: dict[str, Any], says: str) -> None:
+    answer = chat(door, message)
+    assert (answer.status_code, answer.json()["error"]["param"], answer.json()["error"]["message"]) == (400, "messages", says)
 
 
 def test_a_model_without_template_has_no_chat(tmp_path: Path) -> None:

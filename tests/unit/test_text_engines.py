@@ -25,7 +25,8 @@ from transformers import (
 from build.catalog import ROOT
 from serving.engine_io import parse
 from serving.errors import BadRequest
-from serving.graphs import Graphs, Row
+from serving.graphs import Graphs
+from serving.running import Row, new_batch
 from serving.sampling import Sampling
 from serving.scheduler import Collected, Job, Scheduler
 
@@ -161,12 +162,12 @@ def test_a_decoder_alone_keeps_its_rows_apart(tmp_path: Path) -> None:
     asked = [*[tuple(ids) for ids in prompts(40) if len(ids) > 1][:4], (7,) * 90]
     alone = []
     for ids in asked:
-        batch = graphs.batch()
+        batch = new_batch(graphs)
         said = [int(batch.step([Row(None, ids, 0, None)]).best[0])]
         while len(said) < 8:
             said.append(int(batch.step([Row(0, (said[-1],), len(ids) + len(said) - 1, None)]).best[0]))
         alone.append(said)
-    batch, texts, order = graphs.batch(), {i: list[int]() for i in range(5)}, [0, 1]
+    batch, texts, order = new_batch(graphs), {i: list[int]() for i in range(5)}, [0, 1]
     for step in range(24):
         before, order = order, [i for i in order if len(texts[i]) < 8]
         order = order[::-1] if step % 2 else order
