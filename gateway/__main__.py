@@ -28,7 +28,8 @@ def main() -> None:
         access_log=False,
         log_level="warning",
         timeout_graceful_shutdown=60,
-        ws_max_size=2 * 1024 * 1024,
+        ws_max_size=24 * 1024 * 1024,  # OpenAI takes 15 MiB of sound in one event, in base64
+        ws_max_queue=2,
         ws_ping_timeout=600,  # a pong waits behind sound that the engine holds back
         h11_max_incomplete_event_size=64 * 1024,
     )

@@ -23,22 +23,23 @@ class Admission:
         self.usual: dict[str, float] = {}
 
     @contextmanager
-    def place(self, pool: Pool) -> Iterator[None]:
-        """A place for one request.
+    def place(self, pool: Pool, wanted: int = 1) -> Iterator[None]:
+        """A place for one request, or `wanted` places for one that is as much work; half of all at most, so that it ever gets them.
 
         Raises:
-            ApiError: 503 with Retry-After if all are taken.
+            ApiError: 503 with Retry-After if they are taken.
         """
         places = self.per_instance * len(pool.instances)
-        if self.inside[pool.model_id] >= places:
+        wanted = min(wanted, max(1, places // 2))
+        if self.inside[pool.model_id] + wanted > places:
             retry = min(LONGEST_RETRY, max(1, ceil(self.usual.get(pool.model_id, 1.0))))
             message = f"{places} {self.what} are being worked on, as many as this deployment takes; try again in {retry} s"
             raise ApiError(503, message, code="overloaded", retry_after=retry)
-        self.inside[pool.model_id] += 1
+        self.inside[pool.model_id] += wanted
         started = time.monotonic()
         try:
             yield
         finally:
-            self.inside[pool.model_id] -= 1
+            self.inside[pool.model_id] -= wanted
             before = self.usual.get(pool.model_id, 1.0)
             self.usual[pool.model_id] = 0.9 * before + 0.1 * (time.monotonic() - started)

@@ -33,7 +33,7 @@ def create_app(settings: Settings) -> FastAPI:
         yield {"services": Services(settings, pools, triton, transcriber, recordings, generations, keys)}
         await triton.close()
 
-    app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan)
+    app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan, redirect_slashes=False)
     errors.install(app)
     key = [Depends(require_key)]
     app.include_router(audio.router, dependencies=key)

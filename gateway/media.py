@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 RATE = 16_000
 BLOCK = 4 * RATE
+RATES = (4_000, 768_000)  # a few bytes may claim a rate of 1 Hz; at 16 kHz they would be gigabytes
 # Playlists (concat, HLS, DASH) would make FFmpeg open other files: only containers that hold their own sound, and only local files.
 CONTAINERS = {
     "format_whitelist": "wav,w64,aiff,au,caf,mp3,flac,ogg,aac,ac3,eac3,amr,wv,mov,mp4,matroska,webm,avi,asf,flv,mpeg,mpegts",
@@ -84,6 +85,8 @@ def _chunks(path: Path) -> Iterator[NDArray[np.float32]]:
         resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
         for packet in container.demux(stream):
             for frame in _frames(packet):
+                if not RATES[0] <= frame.sample_rate <= RATES[1]:
+                    raise BadMedia(f"the file says it has {frame.sample_rate} samples a second; send {RATES[0]} to {RATES[1]}, best 16000")
                 # Timestamps of broken files would make the resampler invent or drop samples.
                 frame.pts = None
                 yield from _arrays(resampler.resample(frame))

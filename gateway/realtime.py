@@ -279,7 +279,7 @@ async def realtime(socket: WebSocket, tools: Annotated[Services, Depends(service
         name = socket.query_params.get("model") or (speech[0] if len(speech) == 1 else "")
         pool = tools.pool(name, "transcription")
         with tools.sessions():
-            await socket.accept()
+            await socket.accept("realtime" if "realtime" in socket.scope.get("subprotocols", ()) else None)
             await Listener(socket, tools, pool).run()
     except ApiError as error:
         await socket.send_denial_response(error_response(error))

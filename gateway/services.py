@@ -88,11 +88,9 @@ class Services:
     async def ready(self) -> dict[str, bool]:
         """For each model whether a tiny real inference succeeds; results are kept for a moment."""
         async with self.asking:  # many who ask at once make one inference
-            for model, pool in self.pools.items():
-                at, _ = self.readiness.get(model, (float("-inf"), False))
-                if time.monotonic() - at > self.settings.ready_seconds:
-                    result = await self.triton.ready(pool)
-                    self.readiness[model] = (time.monotonic(), result)
+            due = [model for model in self.pools if time.monotonic() - self.readiness.get(model, (float("-inf"), False))[0] > self.settings.ready_seconds]
+            results = await asyncio.gather(*(self.triton.ready(self.pools[model]) for model in due))
+            self.readiness |= {model: (time.monotonic(), result) for model, result in zip(due, results, strict=True)}
         return {model: result for model, (_, result) in self.readiness.items()}
 
 

@@ -114,7 +114,7 @@ async def completions(form: CompletionRequest, request: Request, tools: Services
     check_completion(form)
     check_lengths(prompts, pool, "prompt")
     written = Written(form.model, prompts, form.echo, form.logprobs is not None, form.n)
-    asked = questions(form, prompts, form.max_tokens, form.logprobs, form.best_of or 1)
+    asked = questions(form, prompts, form.max_tokens, form.logprobs, form.beams)
     return await _answer(form, request, Work(tools, pool, asked, _id(request), written), "prompt")
 
 
@@ -139,7 +139,7 @@ def _id(request: Request) -> str:
 
 async def _answer(form: Generation, request: Request, work: Work, param: str) -> Response:
     with ExitStack() as stack:
-        stack.enter_context(work.tools.generations.place(work.pool))
+        stack.enter_context(work.tools.generations.place(work.pool, len(work.asked) * form.beams))
         if form.stream:
             return await _streamed(form, request, work, stack.pop_all(), param)
         answers = await _named(while_present(request, work.answers()), param)

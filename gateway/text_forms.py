@@ -28,7 +28,11 @@ def _token_id(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_encodable)]
+# Lists stop at their first fault: a large one with many would be as many errors, and none of them is shown but the first.
+Texts = Annotated[list[Text], Field(fail_fast=True)]
+Ids = Annotated[list[int], Field(fail_fast=True)]
 TokenId = Annotated[str, AfterValidator(_token_id)]
+Nothing = Annotated[list[Any], Field(max_length=0)] | None
 
 
 class StreamOptions(BaseModel):
@@ -40,10 +44,19 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool = False
 
 
-class Generation(BaseModel):
-    """Fields that both routes share. From `bad_words` on they are extensions, under TensorRT-LLM's names."""
+class Lenient(BaseModel):
+    """As at OpenAI, null is a field that was left out."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, data: Any) -> Any:
+        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
+
+
+class Generation(Lenient):
+    """Fields that both routes share. From `bad_words` on they are extensions, under TensorRT-LLM's names."""
 
     model: str
     frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0)
@@ -51,23 +64,22 @@ class Generation(BaseModel):
     n: int = Field(1, ge=1, le=MOST_TEXTS)
     presence_penalty: float = Field(0.0, ge=-2.0, le=2.0)
     seed: int | None = Field(None, ge=-(2**63), lt=2**64)
-    stop: Text | list[Text] | None = None
+    stop: Text | Texts | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     top_p: float | None = Field(None, ge=0.0, le=1.0)
     user: str | None = None
-    bad_words: Text | list[Text] | None = None
+    bad_words: Text | Texts | None = None
     top_k: int | None = Field(None, ge=0, lt=2**31)
     min_tokens: int | None = Field(None, ge=0)
     repetition_penalty: float | None = Field(None, ge=0.01, le=100.0)
     length_penalty: float | None = Field(None, ge=-10.0, le=10.0)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, data: Any) -> Any:
-        """As at OpenAI, null is a field that was left out."""
-        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
+    @property
+    def beams(self) -> int:
+        """Sequences that each text is chosen from."""
+        return 1
 
     @property
     def stops(self) -> list[str]:
@@ -78,12 +90,17 @@ class Generation(BaseModel):
 class CompletionRequest(Generation):
     """Body of /v1/completions."""
 
-    prompt: Text | list[Text] | list[int] | list[list[int]]
+    prompt: Text | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)]
     best_of: int | None = Field(None, ge=1, le=16)
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=5)
     max_tokens: int = Field(16, ge=1)
     suffix: str | None = None
+
+    @property
+    def beams(self) -> int:
+        """By beam search."""
+        return self.best_of or 1
 
     @property
     def prompts(self) -> list[str]:
@@ -110,14 +127,14 @@ class TextPart(BaseModel):
     text: Text
 
 
-class Message(BaseModel):
-    """One message of a conversation."""
-
-    model_config = ConfigDict(extra="forbid")
+class Message(Lenient):
+    """One message of a conversation; an answer of ours may be sent back as it came."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | list[TextPart]
+    content: Text | Annotated[list[TextPart], Field(fail_fast=True)]
     name: Text | None = None
+    tool_calls: Nothing = None
+    annotations: Nothing = None
 
     @property
     def text(self) -> str:
@@ -126,14 +143,22 @@ class Message(BaseModel):
 
 
 class ChatRequest(Generation):
-    """Body of /v1/chat/completions."""
+    """Body of /v1/chat/completions. From `metadata` on, what clients send that changes no text."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     response_format: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
+    store: Literal[False] = False
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    tools: Nothing = None
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: bool | None = None
 
 
 def words(given: str | list[str] | None) -> list[str]:
@@ -174,14 +199,13 @@ def check_completion(form: CompletionRequest) -> None:
     Raises:
         ApiError: 400 with `param`.
     """
-    beams = form.best_of or 1
     if form.suffix:
         raise refused("suffix", "is not supported: these models write behind a text, not into it; leave it out")
     if form.best_of is not None and form.best_of < form.n:
         raise refused("best_of", f"is {form.best_of}, n {form.n}; it must be n at least")
-    if beams > 1 and form.stream:
+    if form.beams > 1 and form.stream:
         raise refused("best_of", "does not go with stream=true; leave one of them out")
-    if beams > 1 and form.temperature:
+    if form.beams > 1 and form.temperature:
         raise refused("best_of", "is a beam search, which does not go with a temperature; leave one of them out")
     if form.echo and form.logprobs is not None:
         raise refused("echo", "does not go with logprobs: there are none for the prompt; leave one of them out")

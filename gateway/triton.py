@@ -28,6 +28,7 @@ from .errors import ApiError
 
 log = structlog.get_logger()
 Arrays = dict[str, NDArray[Any]]
+READY_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Triton:
     def __init__(self, url: str, pools: Mapping[str, Pool], seconds: float) -> None:
         self.pools = pools
         self.stopping: set[asyncio.Task[None]] = set()  # asyncio itself keeps no hold of tasks
-        limits = httpx.Limits(max_connections=256, max_keepalive_connections=64)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)  # Admission says how many
         self.http = httpx.AsyncClient(base_url=url, timeout=httpx.Timeout(seconds, connect=5), limits=limits)
 
     async def close(self) -> None:
@@ -197,8 +198,9 @@ class Triton:
             fill = tensor["fill"].encode() if tensor["datatype"] == "BYTES" else tensor["fill"]
             arrays[name] = np.full(tensor["shape"], fill, fills[tensor["datatype"]])
         try:
-            await self.infer(pool, pool.probe["model"], arrays, [], f"readiness-{uuid.uuid4().hex[:8]}")
-        except ApiError:
+            async with asyncio.timeout(READY_SECONDS):
+                await self.infer(pool, pool.probe["model"], arrays, [], f"readiness-{uuid.uuid4().hex[:8]}")
+        except (ApiError, TimeoutError):
             return False
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import AsyncIterator
@@ -77,16 +78,21 @@ async def receive(request: Request, limit: int) -> AsyncIterator[Upload]:
     """The form of a request; its file is removed at the end.
 
     Raises:
-        ApiError: 400 for a broken or incomplete form, 413 above `limit` bytes.
+        ApiError: 400 for a broken or incomplete form, 413 above `limit` bytes, 503 when the disk is full.
     """
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
         raise ApiError(400, "send the recording as multipart/form-data with the fields file and model", param="file", code="invalid_content_type")
     descriptor, path = tempfile.mkstemp(prefix="conch-upload-")
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            upload = Upload(path)
-            await _read(request, _Form(upload, file), options[b"boundary"], limit)
+        upload = Upload(path)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                await _read(request, _Form(upload, file), options[b"boundary"], limit)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise ApiError(503, "there is no room for another recording now; try again later", code="overloaded", retry_after=5) from error
         if upload.files != 1:
             raise ApiError(400, f"the form has {upload.files} parts named file; send exactly one", param="file", code="missing_file")
         yield upload

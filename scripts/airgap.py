@@ -17,13 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from build.catalog import OVERRIDES
-
-from .environment import ROOT, settings
+from .environment import ROOT, documented, settings
 
 SUMS, IMAGES, VOLUMES, SETTINGS = "SHA256SUMS", "images.tar", "volumes.tar", "deployment.env"
-# What makes the same stack elsewhere; secrets and addresses stay where they are.
-TRAVELS = ("MODEL_ID", "TARGET", "INSTANCES", "COMPOSE_PROFILES", "COMPOSE_FILE", "CONCH_VERSION", *(f"TRITON_{i}_GPUS" for i in range(4)), *OVERRIDES)
+# Secrets, addresses and sources stay where they are; all other settings make the same stack elsewhere.
+STAYS = {"API_KEYS_FILE", "BIND", "HF_ENDPOINT", "HF_TOKEN", "KSERVE_GRPC_PORT", "KSERVE_HTTP_PORT", "PORT"}
 # Engines whole; of the weights only the lock, which says what the engines were made from.
 SAVE = "tar -C / -cf /out/volumes.tar --exclude='*.lock' --exclude=engines/deployment engines && if [ -e /weights/catalog.lock ]; then tar -C / -rf /out/volumes.tar weights/catalog.lock; fi"
 # A bundle is complete or absent: it is unpacked beside its place and moved there.
@@ -78,7 +76,7 @@ def bundle(archive: Path) -> None:
         docker("save", "--output", str(folder / IMAGES), *images)
         print("conch: saving engines", flush=True)
         _in_builder(SAVE, "--user", f"{os.getuid()}:10001", "--volume", f"{folder}:/out")
-        (folder / SETTINGS).write_text("".join(f"{name}={known[name]}\n" for name in TRAVELS if name in known), "utf-8")
+        (folder / SETTINGS).write_text("".join(f"{name}={known[name]}\n" for name in documented() if name in known and name not in STAYS), "utf-8")
         parts = (IMAGES, SETTINGS, VOLUMES)
         (folder / SUMS).write_text("".join(f"{digest(folder / part)}  {part}\n" for part in parts), "utf-8")
         with tarfile.open(archive, "w") as tar:

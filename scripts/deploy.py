@@ -15,6 +15,7 @@ from build.catalog import CatalogError, Model, load_catalog, load_recipe, select
 from build.derived import world_size
 from build.plan import IN_DOCKER, gpus_of, make_plan
 
+from .hardware import instances
 from .render import Gate, NginxValues, write_nginx
 
 
@@ -22,11 +23,11 @@ def deploy(engines: Path) -> None:
     """Write engines/deployment, from which every other container starts.
 
     Raises:
-        CatalogError: fewer instances than models, or a limit that nginx would not understand.
+        CatalogError, ValueError: fewer instances than models, more than there are services, or a limit that nginx would not understand.
     """
     get = os.environ.get
     models = select(load_catalog(), get("MODEL_ID", ""))
-    target, count = get("TARGET", "trtllm"), int(get("INSTANCES") or 1)
+    target, count = get("TARGET", "trtllm"), instances(os.environ)
     bundles = [engines / model.id / target for model in models]
     plan = make_plan(models, count, bundles, sorted(os.sched_getaffinity(0)), IN_DOCKER, gpus_of(target, count, os.environ))
     gate = Gate(keys=bool(get("API_KEYS")), rate=get("RATE_LIMIT", ""), burst=int(get("RATE_BURST") or 20))
@@ -53,7 +54,7 @@ def main() -> int:
     """Exit status 0, or 1 with one sentence."""
     get = os.environ.get
     try:
-        check_gpus(select(load_catalog(), get("MODEL_ID", "")), get("TARGET", "trtllm"), int(get("INSTANCES") or 1), os.environ)
+        check_gpus(select(load_catalog(), get("MODEL_ID", "")), get("TARGET", "trtllm"), instances(os.environ), os.environ)
         if status := build(["engines"]):
             return status
         deploy(Path(get("ENGINES_DIR", "/engines")))

@@ -9,6 +9,12 @@ ROOT = Path(__file__).parent.parent
 ENV = ROOT / ".env"
 
 
+def documented() -> list[str]:
+    """The variables of .env.example, which are those of the compose files."""
+    lines = (ROOT / ".env.example").read_text("utf-8").splitlines()
+    return [line.partition("=")[0].lstrip("#") for line in lines if "=" in line and not line.startswith("# ")]
+
+
 def settings() -> dict[str, str]:
     """Variables by name; one that is set to nothing counts as not set."""
     lines = ENV.read_text("utf-8").splitlines() if ENV.exists() else []

@@ -6,10 +6,22 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MOST = 4  # services in compose.yaml
+
+
+def instances(environment: Mapping[str, str]) -> int:
+    """INSTANCES.
+
+    Raises:
+        ValueError: not a number of services that compose.yaml has.
+    """
+    given = environment.get("INSTANCES") or "1"
+    if not (given.isdecimal() and 1 <= int(given) <= MOST):
+        raise ValueError(f"INSTANCES={given!r}; compose.yaml has tritonservers for 1 to {MOST}")
+    return int(given)
 
 
 @dataclass(frozen=True)

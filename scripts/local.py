@@ -23,6 +23,7 @@ from supervisor.xmlrpc import SupervisorTransport
 
 from build.catalog import ROOT, CatalogError, load_catalog, select
 from build.plan import Instance, Plan, Ports, gpus_of, make_plan
+from gateway.keys import NoKeys, load_keys
 
 from .guard import Refused, check_bundle, probe_body
 from .idle import wait_idle
@@ -31,6 +32,7 @@ from .restart import restart_all
 
 HOST = "127.0.0.1"
 TRITONS = "tritons"  # supervisor's group
+KEYS = "API_KEYS_FILE"
 
 
 class LocalError(Exception):
@@ -135,6 +137,7 @@ def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.
         "CONCH_DEPLOYMENT": home / "deployment.json",
         "CONCH_KSERVE_URL": f"http://{HOST}:{layout.internal}",
         "CONCH_GATEWAY_PORT": layout.gateway,
+        **({"CONCH_API_KEYS_FILE": Path(keys).resolve(), "CONCH_API_KEYS_REQUIRED": "yes"} if (keys := os.environ.get(KEYS)) else {}),
         "PYTHONUNBUFFERED": "1",
     }
     config = configparser.ConfigParser(interpolation=None)
@@ -166,6 +169,22 @@ def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.
     return config
 
 
+def gate() -> Gate:
+    """Keys and request rates, as in Docker.
+
+    Raises:
+        LocalError: a file of keys without one, or a rate that is none.
+    """
+    keys = os.environ.get(KEYS)
+    try:
+        load_keys(Path(keys) if keys else None, required=bool(keys))
+        found = Gate(keys=bool(keys), rate=os.environ.get("RATE_LIMIT", ""), burst=int(os.environ.get("RATE_BURST") or 20))
+        found.values()
+    except (NoKeys, ValueError, OSError) as error:
+        raise LocalError(str(error)) from error
+    return found
+
+
 def prepare(layout: Layout, python: Path) -> Plan:
     """Write everything a deployment needs below its home folder."""
     plan = layout.plan()
@@ -173,7 +192,7 @@ def prepare(layout: Layout, python: Path) -> Plan:
     for folder in ("logs", "run", "nginx"):
         (layout.home / folder).mkdir(parents=True, exist_ok=True)
     plan.save(layout.home / "deployment.json")
-    nginx = write_nginx(layout.home / "nginx", nginx_values(layout), Gate(keys=bool(os.environ.get("CONCH_API_KEYS_FILE"))), plan)
+    nginx = write_nginx(layout.home / "nginx", nginx_values(layout), gate(), plan)
     checked = subprocess.run([nginx_binary(), "-t", "-q", "-c", nginx, "-p", layout.home, "-e", "stderr"], capture_output=True, text=True, check=False)
     if checked.returncode != 0:
         raise LocalError(f"nginx refuses its configuration: {checked.stderr.strip()}")

@@ -17,7 +17,7 @@ from python_on_whales.exceptions import DockerException
 from build.plan import Instance, Plan
 
 from . import hardware
-from .environment import ENV, ROOT, settings
+from .environment import ENV, ROOT, documented, settings
 from .restart import restart_all
 
 READY_SECONDS = 300.0
@@ -36,15 +36,18 @@ def compose_files(values: dict[str, str]) -> list[Path]:
 def client(*, every: bool = False) -> DockerClient:
     """Compose on this folder's project, with the instances that INSTANCES asks for, or with `every` one that may still run."""
     values = settings()
-    count = int(values.get("INSTANCES", "1"))
+    count = hardware.instances(values)
     profiles = ["instances-4"] if every else [f"instances-{count}"] if count > 1 else []
     return DockerClient(compose_files=[str(path) for path in compose_files(values)], compose_profiles=profiles, compose_project_directory=str(ROOT))
 
 
 def write_env(lines: list[hardware.Line]) -> None:
-    """Print the proposal, with the MODEL_ID that was asked for; write it if there is no .env."""
-    model = os.environ.get("MODEL_ID")
-    text = "\n".join(map(str, [*lines, *([hardware.Line("MODEL_ID", model, "as asked for")] if model else [])]))
+    """Print the proposal, with what the environment asks for instead; write it if there is no .env, so that plain Compose does the same."""
+    asked = {name: os.environ[name] for name in documented() if os.environ.get(name) and name != "HF_TOKEN"}  # a secret is neither shown nor kept
+    if "INSTANCES" in asked:
+        asked.setdefault("COMPOSE_PROFILES", f"instances-{asked['INSTANCES']}" if asked["INSTANCES"] != "1" else "")
+    wanted = [*(line for line in lines if line.name not in asked), *(hardware.Line(name, value, "as asked for") for name, value in asked.items())]
+    text = "\n".join(map(str, wanted))
     print(text)
     if ENV.exists():
         print(f"conch: {ENV} exists and stays as it is")

@@ -19,10 +19,10 @@ SEED = 20261121
 CONTAINERS = ("demo.flac", "cocina.mp3", "museo.ogg", "letter.m4a", "order.wav")
 
 
-def wav(samples: np.ndarray, channels: int = 1, kind: int = 1, bits: int = 16, claim: int | None = None) -> bytes:
+def wav(samples: np.ndarray, channels: int = 1, kind: int = 1, bits: int = 16, claim: int | None = None, rate: int = 16000) -> bytes:
     """A RIFF file; `claim` overrides the length that the header states."""
     data = samples.tobytes()
-    rate, align = 16000, channels * bits // 8
+    align = channels * bits // 8
     header = struct.pack(
         "<4sI4s4sIHHIIHH4sI",
         b"RIFF",
@@ -52,6 +52,7 @@ def broken_files() -> Iterator[tuple[str, bytes]]:
     yield "nan.wav", wav(np.full(16000, np.nan, np.float32), kind=3, bits=32)
     yield "infinite.wav", wav(np.full(16000, np.inf, np.float32), kind=3, bits=32)
     yield "no-channels.wav", wav(np.zeros(100, np.int16), channels=0)
+    yield "five-hertz.wav", wav(np.zeros(60000, np.int16), rate=5)  # more than three hours in 120 kB
     yield "playlist.txt", f"ffconcat version 1.0\nfile {RECORDINGS / 'order.wav'}\n".encode()
     yield "playlist.m3u8", f"#EXTM3U\n#EXTINF:1,\n{RECORDINGS / 'order.wav'}\n".encode()
     yield "png.mp3", b"\x89PNG\r\n\x1a\n" + rng.randbytes(2000)

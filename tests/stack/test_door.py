@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import grpc as grpc_core
 import httpx
 import pytest
@@ -15,6 +17,7 @@ CLOSED = [
     ("POST", "/v2/repository/index"), ("POST", "/v2/repository/models/whisper_bls/unload"), ("GET", "/v2/systemsharedmemory/status"),
     ("POST", "/v2/systemsharedmemory/region/x/register"), ("GET", "/v2/cudasharedmemory/status"), ("GET", "/v2/logging"), ("POST", "/v2/logging"),
     ("GET", "/v2/trace/setting"), ("POST", "/v2/models/whisper_bls/trace/setting"), ("GET", "/v2/models/whisper_bls/stats"), ("GET", "/v2/models/stats/x/y"),
+    ("GET", "/v2/models/stats"), ("GET", "/models/mini-whisper/v2/models/stats/"),
     ("POST", "/models/mini-whisper/v2/repository/index"), ("POST", "/instances/0/v2/repository/index"), ("POST", "/v2//repository/index"),
     ("POST", "/v2/models/../repository/index"), ("POST", "/v2/models/x%2f..%2f..%2frepository/index"), ("POST", "/v2/%72epository/index"),
 ]  # fmt: skip
@@ -50,6 +53,23 @@ def test_open_over_http(stack: Stack) -> None:
     assert httpx.get(f"{stack.kserve}/v2", headers={"x-model-id": "mini-whisper"}).status_code == 200
     assert httpx.get(f"{stack.kserve}/v2", headers={"x-model-id": "nothing"}).status_code == 404
     assert httpx.get(f"{stack.kserve}/instances/9/v2").status_code == 404
+
+
+def test_compressed_bodies_are_refused(stack: Stack) -> None:
+    """A hundred megabytes of them may be a hundred gigabytes inside."""
+    answer = httpx.post(f"{stack.kserve}/v2/models/whisper_bls/infer", content=gzip.compress(b"{}"), headers={"content-encoding": "gzip"})
+    assert answer.status_code == 415
+
+
+def test_text_bodies_are_small(stack: Stack) -> None:
+    """Four megabytes at most, before anybody parses them."""
+    answer = httpx.post(f"{stack.url}/v1/completions", json={"model": "mini-whisper", "prompt": "x" * 4_200_000})
+    assert answer.status_code == 413
+    assert "4 MB" in answer.json()["error"]["message"]
+
+
+def test_a_slash_too_much_is_no_redirect(stack: Stack) -> None:
+    assert httpx.get(f"{stack.url}/v1/models/").status_code == 404
 
 
 def test_twenty_megabytes_posted_as_a_form(stack: Stack) -> None:

@@ -14,13 +14,14 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from gateway.app import create_app
 from gateway.completions import Ending, Piece, Token, questions
 from gateway.errors import ApiError
 from gateway.settings import Settings
 from gateway.text_formats import Written, WrittenChat, usage_of
-from gateway.text_forms import MOST_TEXTS, MOST_WORDS, CompletionRequest
+from gateway.text_forms import MOST_TEXTS, MOST_WORDS, ChatRequest, CompletionRequest
 
 QUICK = settings(max_examples=200, deadline=None, database=None, derandomize=True)
 TEMPLATE = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system here') }}{% endif %}{{ m.name or '' }}{{ m.content }}{% endfor %}"
@@ -319,6 +320,17 @@ def test_bodies_that_are_none(door: tuple[TestClient, FakeTriton], body: bytes, 
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
+def test_a_long_list_is_one_fault() -> None:
+    """Not one for each of its items: validation is done in the event loop."""
+    for fields in ({"prompt": [1] * 100_000 + [None]}, {"stop": [1] * 100_000}, {"bad_words": [None] * 100_000}):
+        with pytest.raises(ValidationError) as error:
+            CompletionRequest.model_validate({"model": "mini", "prompt": "x", **fields})
+        assert error.value.error_count() < 10
+    with pytest.raises(ValidationError) as error:
+        ChatRequest.model_validate({"model": "mini", "messages": [{}] * 100_000})
+    assert error.value.error_count() < 10
+
+
 def test_a_body_of_another_type_is_told_which(door: tuple[TestClient, FakeTriton]) -> None:
     """What curl -d sends without a header."""
     answer = door[0].post("/v1/completions", content=b'{"model": "mini"}', headers={"content-type": "application/x-www-form-urlencoded"})
@@ -344,6 +356,15 @@ def test_a_chat_that_is_refused(door: tuple[TestClient, FakeTriton]) -> None:
         error = chat(door, message).json()["error"]
         assert error["param"] == "messages"
         assert said in error["message"]
+
+
+def test_an_answer_may_be_sent_back(door: tuple[TestClient, FakeTriton]) -> None:
+    """As the official SDK does it: a message with all its fields, most of them null; and what changes no text is no error."""
+    answer = chat(door, {"role": "user", "content": "x"}).json()["choices"][0]["message"]
+    history = [{"role": "user", "content": "x"}, {**answer, "refusal": None, "tool_calls": None, "annotations": []}, {"role": "user", "content": "x"}]
+    assert chat(door, *history, store=False, metadata={"run": "1"}, service_tier="auto", tools=[], tool_choice="none").status_code == 200
+    assert chat(door, *history, tools=[{"type": "function"}]).json()["error"]["param"] == "tools"
+    assert chat(door, *history, store=True).json()["error"]["param"] == "store"
 
 
 @pytest.mark.parametrize(

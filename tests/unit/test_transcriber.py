@@ -141,3 +141,11 @@ def test_places_are_given_back() -> None:
         assert (error.value.status, error.value.retry_after) == (503, 1)
     with admission.place(POOL):
         pass
+
+
+def test_much_work_takes_many_places_but_never_all() -> None:
+    """Half at most, so that a request for more than there is gets its turn."""
+    admission = Admission(per_instance=8, what="texts")
+    with admission.place(POOL, 100), admission.place(POOL, 7):
+        assert admission.inside[POOL.model_id] == 8 * len(POOL.instances) // 2 + 7
+    assert admission.inside[POOL.model_id] == 0
