@@ -24,7 +24,9 @@ from supervisor.xmlrpc import SupervisorTransport
 from build.catalog import ROOT, CatalogError, load_catalog, select
 from build.plan import Instance, Plan, Ports, gpus_of, make_plan
 from gateway.keys import NoKeys, load_keys
+from gateway.settings import Settings
 
+from .environment import documented
 from .guard import Refused, check_bundle, probe_body
 from .idle import wait_idle
 from .render import Gate, NginxValues, write_nginx, write_pools
@@ -124,7 +126,7 @@ def nginx_values(layout: Layout) -> NginxValues:
     """Folders, addresses and ports of this deployment."""
     return NginxValues(
         run=str(layout.home / "run"), conf=str(layout.home / "nginx"), listen=HOST, port=layout.port, kserve=layout.kserve_http, grpc=layout.kserve_grpc,
-        internal=layout.internal, max_body=os.environ.get("CONCH_MAX_BODY", "110m"), user="user root;" if os.getuid() == 0 else "",
+        internal=layout.internal, max_body=os.environ.get("MAX_BODY") or "110m", user="user root;" if os.getuid() == 0 else "",
     )  # fmt: skip
 
 
@@ -137,8 +139,9 @@ def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.
         "CONCH_DEPLOYMENT": home / "deployment.json",
         "CONCH_KSERVE_URL": f"http://{HOST}:{layout.internal}",
         "CONCH_GATEWAY_PORT": layout.gateway,
-        **({"CONCH_API_KEYS_FILE": Path(keys).resolve(), "CONCH_API_KEYS_REQUIRED": "yes"} if (keys := os.environ.get(KEYS)) else {}),
+        "CONCH_API_KEYS_REQUIRED": os.environ.get(KEYS, ""),
         "PYTHONUNBUFFERED": "1",
+        **{f"CONCH_{name}": os.environ[name] for name in documented() if os.environ.get(name) and name.lower() in Settings.model_fields},
     }
     config = configparser.ConfigParser(interpolation=None)
     config["supervisord"] = {"nodaemon": "true", "logfile": str(home / "logs/supervisord.log"), "pidfile": str(home / "run/supervisord.pid"), "loglevel": "info"}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from scripts.hardware import Gpu, Line, pair_up, parse_topology, propose
+from scripts import stack
+from scripts.hardware import Gpu, Line, instances, pair_up, parse_topology, propose
 
 TOPOLOGY = """\
 \x1b[4m\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
@@ -66,3 +69,22 @@ def test_impossible_parallelism_is_refused() -> None:
         propose(FOUR[:1], set(), 8, tp_size=2)
     with pytest.raises(ValueError, match="choose 1 or 2"):
         propose(FOUR, set(), 8, tp_size=3)
+
+
+@pytest.mark.parametrize("given", ["0", "5", "two", "-1"])
+def test_there_are_four_services(given: str) -> None:
+    with pytest.raises(ValueError, match="1 to 4"):
+        instances({"INSTANCES": given})
+    assert instances({}) == 1
+
+
+def test_what_was_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`make up NAME=…` writes it into .env, so that `docker compose up` finds it there; a token is not shown."""
+    for name in stack.documented():
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(stack, "ENV", tmp_path / ".env")
+    for name, value in {"INSTANCES": "3", "API_KEYS_FILE": "./keys", "HF_TOKEN": "secret"}.items():
+        monkeypatch.setenv(name, value)
+    stack.write_env([Line("INSTANCES", "1", "one GPU"), Line("TARGET", "trtllm", "there are GPUs")])
+    rows = [line for line in (tmp_path / ".env").read_text().splitlines() if line and not line.startswith("#")]
+    assert rows == ["TARGET=trtllm", "INSTANCES=3", "API_KEYS_FILE=./keys", "COMPOSE_PROFILES=instances-3"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.keys import NoKeys, allowed, load_keys
+from scripts.local import LocalError, gate
 
 
 def test_keys_are_lines_of_a_file(tmp_path: Path) -> None:
@@ -38,3 +39,11 @@ def test_anything_else_does_not(header: str) -> None:
 
 def test_without_keys_everybody_may() -> None:
     assert allowed((), "")
+
+
+@pytest.mark.parametrize(("name", "value", "says"), [("API_KEYS_FILE", "/nowhere/keys", "holds no API key"), ("RATE_LIMIT", "often", "10r/s")])
+def test_process_mode_does_not_start_with_open_doors(monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str) -> None:
+    """A mistyped file or rate is told before anything listens."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(LocalError, match=says):
+        gate()
