@@ -98,4 +98,6 @@ def install(app: FastAPI) -> None:
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         request_id = getattr(request.state, "request_id", "none")
         log.error("unexpected error", path=request.url.path, request_id=request_id, exc_info=error)
-        return error_response(ApiError(500, f"internal error; the gateway's log has it under request id {request_id}", code="internal_error"))
+        answer = error_response(ApiError(500, f"internal error; the gateway's log has it under request id {request_id}", code="internal_error"))
+        answer.headers["x-request-id"] = request_id  # this handler stands outside of Observe
+        return answer
