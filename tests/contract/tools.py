@@ -113,7 +113,10 @@ def convert_text(given: argparse.Namespace) -> None:
 def build(given: argparse.Namespace) -> None:
     """trtllm-build: one engine for each rank, and what it was told."""
     pretrained = json.loads((Path(given.checkpoint_dir) / "config.json").read_text("utf-8"))
-    kept = ("max_batch_size", "max_input_len", "max_seq_len", "max_beam_width", "max_num_tokens", "max_encoder_input_len", "max_prompt_embedding_table_size")
+    kept = (
+        "max_batch_size", "max_input_len", "max_seq_len", "max_beam_width", "max_num_tokens", "max_encoder_input_len", "max_prompt_embedding_table_size",
+        "gather_generation_logits",
+    )  # fmt: skip
     told = {name: getattr(given, name) for name in kept}
     told["max_seq_len"] = told["max_seq_len"] or pretrained.get("max_position_embeddings", told["max_input_len"])
     told["kv_cache_type"] = (given.kv_cache_type or "paged").upper()

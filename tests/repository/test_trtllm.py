@@ -236,6 +236,14 @@ def test_both_targets_can_do_the_same(family: str) -> None:
     assert gpu == cpu - {"word_timestamps"}
 
 
+def test_engines_give_generation_logits(finished: Places) -> None:
+    """A family that promises them has decoders that were built for it: the backend cannot switch them on."""
+    for model_id in ("mini-whisper", "mini-gpt2", "llava-1.5-7b"):
+        config = json.loads((finished.bundle(model_id, "trtllm") / "engine/decoder/config.json").read_text())
+        assert config["build_config"]["gather_generation_logits"] is True
+        assert "generation_logits" in load_recipe(CATALOG[model_id], "trtllm").capabilities
+
+
 def test_every_placeholder_is_accounted_for(image: Image) -> None:
     """The contract's list: each is filled, kept empty, or left out with a reason, in one table only; others end the build."""
     tables = [*FILLED, *FILLED_WITH_ENCODER, *EMPTY, *LEFT]

@@ -130,6 +130,8 @@ class TritonPythonModel:
             raise ValueError("unexpected inference input 'return_cross_attention'")
         exclude = self.parameters.flag("exclude_input_in_output", False)
         job, wanted = self.parse(inputs, reply, self.graphs.facts, request.request_id(), exclude_prompt=exclude)
+        if wanted.logits and not self.limits["gather_generation_logits"]:
+            raise ValueError("gather_generation_logits must be enabled in the engine to return generation logits")
         reply.answers = self.answers(wanted, job)
         beams = job.sampling.beam_width
         if beams > int(self.parameters.values.get("max_beam_width") or 1):
