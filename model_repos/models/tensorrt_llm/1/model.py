@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # serving/ lies be
 from serving.batches import merge, split
 from serving.desk import Desk
 from serving.errors import told
-from serving.shell import Shell
+from serving.shell import ALWAYS, Shell
 
 
 class TritonPythonModel:
@@ -35,7 +35,7 @@ class TritonPythonModel:
 
     def _forward(self, row, request):
         """Tensors as they come: copying them while decoupled calls run in several threads has crashed the stub (docs/decisions/0002)."""
-        answer, outputs = [], request.requested_output_names()
+        answer, outputs = [], list(dict.fromkeys([*ALWAYS, *request.requested_output_names()]))
         for response in self.shell.call("tensorrt_llm_stream", self.shell.tensors(row), outputs, request.request_id(), decoupled=True):
             answer = response.output_tensors() or answer
         return answer
