@@ -136,6 +136,9 @@ def test_rendered_configurations(family: str, tp_size: int, image: Image, places
     assert findings(config, engines) == []
     assert manifest["serving"]["world_size"] == tp_size
     assert len(list((bundle / "engine/decoder").glob("rank*.engine"))) == tp_size
+    face = parse_config(bundle / "repository/tensorrt_llm/config.pbtxt")
+    assert {tensor.name for tensor in face.input} == {tensor.name for tensor in config.input}
+    assert {tensor.name for tensor in face.output} == {tensor.name for tensor in config.output}
     assert ("cross_kv_cache_fraction" in config.parameters) is (engines.kind == "encoder-decoder")
     assert all(key in config.parameters for key in EMPTY)
 
