@@ -269,6 +269,7 @@ REFUSED = [
     ("blip2-opt-2.7b", {"PP_SIZE": "2"}, "family blip2 takes: 1"),
     ("random-base", {}, "weights in the layout 'random' cannot be built for TARGET=trtllm"),
     ("mini-t5", {"PRECISION": "float32", "WEIGHT_ONLY": "int8"}, "WEIGHT_ONLY=int8 needs PRECISION=float16 or bfloat16"),
+    ("mini-t5", {"ENGINE_BATCH_SIZE": "4"}, "ENGINE_BATCH_SIZE=4 is less than MAX_BATCH_SIZE=8; raise the one or lower the other"),
     ("llava-1.5-7b", {"TP_SIZE": "4", "PP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 8, this machine shows 4 GPU"),
 ]
 
@@ -280,6 +281,14 @@ def test_the_impossible_is_refused_first(model_id: str, knobs: dict[str, str], s
         build(CATALOG[model_id], "trtllm", places, note=lambda _: None, environment=knobs)
     assert not places.weights.exists()
     assert not places.engines.exists()
+
+
+def test_more_beams_than_the_engine_has(image: Image, places: Places) -> None:
+    """What is served is bounded by what is built; the catalog alone can say it."""
+    model = replace(CATALOG["mini-t5"], knobs={"served_beam_width": 4})
+    with pytest.raises(CatalogError, match="served_beam_width=4 is more than MAX_BEAM_WIDTH=1"):
+        build(model, "trtllm", places, note=lambda _: None)
+    assert not places.weights.exists()
 
 
 @pytest.mark.parametrize(
@@ -421,12 +430,20 @@ def test_values_are_compared_as_argparse_reads_them() -> None:
     ids=["gpu", "toolchain", "version"],
 )
 def test_a_foreign_bundle_is_refused(change: tuple[str, str], sentence: str, image: Image, finished: Places) -> None:
-    """Another GPU, another toolchain, another release: the sentence ends with the command that rebuilds the bundle."""
+    """Another GPU, another toolchain, another release: the sentence ends with the command that rebuilds the bundle, where it is printed."""
     bundle = finished.bundle("mini-whisper", "trtllm")
     assert check_bundle(bundle, "mini-whisper", "0,1")["serving"]["world_size"] == 1
     (image.root / change[0]).write_text(change[1])
-    with pytest.raises(Refused, match=re.escape(sentence) + ".*rebuild it with: make engines MODEL_ID=mini-whisper TARGET=trtllm"):
+    with pytest.raises(Refused, match=re.escape(sentence) + ".*rebuild it with: docker compose up -d"):
         check_bundle(bundle, "mini-whisper", "0")
+
+
+def test_the_remedy_is_the_targets(tmp_path: Path) -> None:
+    """In process mode a CPU's engines are made by make; in a container there is neither make nor a place to write to."""
+    with pytest.raises(Refused, match=r"make engines MODEL_ID=mini-t5 TARGET=openvino \(in Docker: docker compose up -d\)"):
+        check_bundle(tmp_path / "openvino", "mini-t5")
+    with pytest.raises(Refused, match="holds no finished bundle; rebuild it with: docker compose up -d"):
+        check_bundle(tmp_path / "trtllm", "mini-t5")
 
 
 def test_too_few_gpus_for_a_bundle(image: Image, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,7 +451,9 @@ def test_too_few_gpus_for_a_bundle(image: Image, places: Places, monkeypatch: py
     make(CATALOG["llava-1.5-7b"], places, monkeypatch, TP_SIZE="2")
     bundle = places.bundle("llava-1.5-7b", "trtllm")
     check_bundle(bundle, "llava-1.5-7b", "2,3")
-    with pytest.raises(Refused, match="spans 2 GPUs, this instance has 2; give it more with TRITON_i_GPUS, or rebuild it .* TP_SIZE=1"):
+    with pytest.raises(
+        Refused, match="spans 2 GPUs, this instance has 2; give it more with TRITON_i_GPUS, or set TP_SIZE=1 and rebuild it with: docker compose up -d"
+    ):
         check_bundle(bundle, "llava-1.5-7b", "2")
 
 
