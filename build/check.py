@@ -26,23 +26,23 @@ class Unfit(Exception):
     """The image, or the machine, is not what the recipe was written for; one sentence for each finding."""
 
 
-def check(recipe: Recipe, work: Work, image: Image, numbers: int = 0) -> None:
-    """Compare before anything long runs. `numbers`: how many the weights are.
+def check(recipe: Recipe, work: Work, image: Image, numbers: int = 0, devices: str = "") -> None:
+    """Compare before anything long runs. `numbers`: how many the weights are; `devices`: the GPUs that will build, empty for all.
 
     Raises:
         Unfit: at least one finding.
     """
-    if found := findings(recipe, work, image, numbers):
+    if found := findings(recipe, work, image, numbers, devices):
         raise Unfit(f"this image cannot build family {recipe.family}:\n" + "\n".join(f"  - {finding}" for finding in found))
 
 
-def findings(recipe: Recipe, work: Work, image: Image, numbers: int = 0) -> list[str]:
+def findings(recipe: Recipe, work: Work, image: Image, numbers: int = 0, devices: str = "") -> list[str]:
     """All that does not fit."""
     return [
         *_versions(image.versions()),
         *_tools(work.all(), image),
         *_template(image.template),
-        *_machine(recipe, gpus(), numbers),
+        *_machine(recipe, gpus(devices), numbers),
     ]
 
 

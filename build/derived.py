@@ -53,7 +53,10 @@ def _impossible(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[b
     card = f"{found[0].name} has compute capability {found[0].compute_capability}" if found else ""
     half = get("precision") in ("float16", "bfloat16")
     return [
-        (ranks > max(len(found), 1), f"TP_SIZE × PP_SIZE is {ranks}, this machine shows {len(found)} GPU(s); set TP_SIZE={max(len(found), 1)} PP_SIZE=1"),
+        (
+            ranks > max(len(found), 1),
+            f"TP_SIZE × PP_SIZE is {ranks}, its instance has {len(found)} GPU(s); give it more with TRITON_i_GPUS, or set TP_SIZE=1 PP_SIZE=1",
+        ),
         (get("weight_only", "none") != "none" and not half, f"WEIGHT_ONLY={get('weight_only')} needs PRECISION=float16 or bfloat16"),
         (get("precision") == "bfloat16" and capability < (8, 0), f"PRECISION=bfloat16 needs compute capability 8.0, {card}; use float16 or float32"),
         (

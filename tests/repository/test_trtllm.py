@@ -270,7 +270,7 @@ REFUSED = [
     ("random-base", {}, "weights in the layout 'random' cannot be built for TARGET=trtllm"),
     ("mini-t5", {"PRECISION": "float32", "WEIGHT_ONLY": "int8"}, "WEIGHT_ONLY=int8 needs PRECISION=float16 or bfloat16"),
     ("mini-t5", {"ENGINE_BATCH_SIZE": "4"}, "ENGINE_BATCH_SIZE=4 is less than MAX_BATCH_SIZE=8; raise the one or lower the other"),
-    ("llava-1.5-7b", {"TP_SIZE": "4", "PP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 8, this machine shows 4 GPU"),
+    ("llava-1.5-7b", {"TP_SIZE": "4", "PP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 8, its instance has 4 GPU"),
 ]
 
 
@@ -301,7 +301,7 @@ def test_more_beams_than_the_engine_has(image: Image, places: Places) -> None:
             "PRECISION=bfloat16 needs compute capability 8.0, Tesla T4 has compute capability 7.5; use float16 or float32",
         ),
         (("Tesla T4", "7.5", 15360), "llava-1.5-7b", {"KV_CACHE": "fp8"}, "KV_CACHE=fp8 needs compute capability 8.9, Tesla T4 has compute capability 7.5"),
-        (H100, "llava-1.5-7b", {"TP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 2, this machine shows 1 GPU"),
+        (H100, "llava-1.5-7b", {"TP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 2, its instance has 1 GPU"),
     ],
 )
 def test_what_this_gpu_cannot_do(gpu: tuple[str, str, int], model_id: str, knobs: dict[str, str], sentence: str, image: Image, places: Places) -> None:
@@ -379,6 +379,53 @@ def test_a_card_is_measured_by_numbers_and_their_width(image: Image) -> None:
     for knobs, fits in (({}, False), ({"WEIGHT_ONLY": "int8"}, True), ({"WEIGHT_ONLY": "int4"}, True)):
         job = plan_job(CATALOG["llava-1.5-7b"], "trtllm", Places(Path("/w"), Path("/e")), knobs)
         assert ("Small has 12000 MiB" in " ".join(check_findings(job.recipe, job.work, image, 7 * 10**9))) is not fits
+
+
+def engines(places: Places, models: str, command: str = "engines") -> int:
+    """The builder's command line."""
+    return main([command, "--target", "trtllm", "--model-id", models, "--weights", str(places.weights), "--engines", str(places.engines)])
+
+
+def test_each_model_is_built_on_its_instances_gpus(image: Image, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instance i serves model i mod n: the second model's card is that of triton-1, whatever comes first in nvidia-smi."""
+    (image.root / "etc/gpus.json").write_text(json.dumps([("NVIDIA A10", "8.6", 23028), ("NVIDIA A10", "8.6", 23028), H100]))
+    for name, value in {"INSTANCES": "2", "TRITON_0_GPUS": "2", "TRITON_1_GPUS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert engines(places, "mini-t5,mini-gpt2") == 0
+    for model_id, card, devices in (("mini-t5", H100[0], "2"), ("mini-gpt2", "NVIDIA A10", "1")):
+        manifest = read_manifest(places.bundle(model_id, "trtllm"))
+        assert manifest
+        assert manifest["engine"]["gpu"]["name"] == card
+        log = places.bundle(model_id, "trtllm").with_name("trtllm.log").read_text()
+        assert f"CUDA_VISIBLE_DEVICES={devices}\n" in log
+
+
+def test_the_memory_that_counts_is_the_instances(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small card that comes first is none of its business."""
+    (image.root / "etc/gpus.json").write_text(json.dumps([("Small", "9.0", 12000), H100]))
+    job = plan_job(CATALOG["llava-1.5-7b"], "trtllm", Places(Path("/w"), Path("/e")), {}, "1")
+    assert check_findings(job.recipe, job.work, image, 7 * 10**9, "1") == []
+    assert "Small has 12000 MiB" in " ".join(check_findings(job.recipe, job.work, image, 7 * 10**9, "0"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"INSTANCES": "2"}, "mini-t5: one engine runs on one kind of card, but triton-0 has NVIDIA A10, triton-1 has NVIDIA H100 80GB HBM3"),
+        ({"TRITON_0_GPUS": "0,1"}, "triton-0 has NVIDIA A10, triton-0 has NVIDIA H100 80GB HBM3; give its instances equal GPUs with TRITON_i_GPUS"),
+        ({"TRITON_0_GPUS": "7"}, "triton-0 has GPU 7, which nvidia-smi does not show; set TRITON_0_GPUS to one that is there"),
+    ],
+)
+def test_unlike_cards_are_refused_first(
+    variables: dict[str, str], sentence: str, image: Image, places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One engine cannot serve both; said before anything is fetched."""
+    (image.root / "etc/gpus.json").write_text(json.dumps([("NVIDIA A10", "8.6", 23028), H100]))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert engines(places, "mini-t5") == 1
+    assert sentence in capsys.readouterr().err
+    assert not places.weights.exists()
 
 
 def test_check_is_a_command(image: Image, capsys: pytest.CaptureFixture[str]) -> None:
