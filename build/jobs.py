@@ -80,6 +80,7 @@ class Job:
         """
         engine = {
             "source": self.model.source,
+            "form": {"layout": self.model.layout, "folder": self.model.folder, "file": self.model.file},
             "weights": pinned(self.model, Lock(self.places.weights / "catalog.lock")),
             "conversions": [[command.argv for command in conversion.commands] for conversion in self.work.conversions],
             "commands": [command.argv for command in self.work.commands],

@@ -24,6 +24,8 @@ from build.engine_rules import Engines, cuda_pool_bytes, findings
 from build.jobs import BuildError, Places, plan_job, read_manifest
 from build.plan import IN_DOCKER, gpus_of, kv_shares, make_plan
 from build.repository import parse_config
+from build.sources import Weights
+from build.staging import source_of
 from build.steps import work
 from build.toolchain import SCRIPTS, Image, ToolchainError
 from scripts.deploy import check_gpus
@@ -116,6 +118,20 @@ def test_a_knob_rebuilds_only_what_depends_on_it(image: Image, places: Places, m
     make(model, places, monkeypatch, MAX_BEAM_WIDTH="2", WEIGHT_ONLY="int8")
     assert {name for name, time in made().items() if time != beams[name]} == {"encoder", "decoder", "weights"}
     assert json.loads((bundle / "engine/decoder/config.json").read_text())["pretrained_config"]["quantization"]["quant_algo"] == "W8A16"
+
+
+def test_another_file_of_the_same_source(image: Image, places: Places) -> None:
+    """What the catalog says about the form of the weights is part of what a bundle was made from, and the converter's name follows the file."""
+    model = CATALOG["large-v2-multi-hans"]
+    job = plan_job(model, "trtllm", places)
+    for change in ({"file": "b.pt"}, {"folder": "v1.1"}, {"layout": "checkpoint"}):
+        assert plan_job(replace(model, **change), "trtllm", places).wanted()["engine"] != job.wanted()["engine"]
+    folder = places.weights / model.id
+    folder.mkdir(parents=True)
+    for name in ("a.pt", "b.pt"):
+        (folder / name).write_bytes(b"")
+        source_of(replace(job, model=replace(model, file=name)), Weights(folder, "", ""))
+        assert (folder / "large-v2.pt").readlink() == Path(name)
 
 
 @pytest.mark.parametrize("family", sorted(SMALLEST))
