@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb_utils
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.batches import merge, split
+from serving.batches import merge, refuse_samples, split
 from serving.desk import Desk
 from serving.errors import told
 from serving.shell import ALWAYS, Shell
@@ -28,6 +28,7 @@ class TritonPythonModel:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         if "streaming" in inputs and inputs["streaming"].any():
             raise ValueError("streaming=true needs the decoupled model tensorrt_llm_stream")
+        refuse_samples(inputs)
         rows = split(inputs)
         with ThreadPoolExecutor(len(rows)) as threads:
             answers = list(threads.map(lambda row: self._forward(row, request), rows))
