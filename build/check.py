@@ -115,11 +115,13 @@ def _template(path: Path) -> Iterator[str]:
 
 
 def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int) -> Iterator[str]:
-    """One GPU builds every rank in turn and holds that rank's weights, as plan, with room to try kernels in."""
+    """One GPU builds every rank in turn and holds that rank's weights, as plan, with room to try kernels in. Memory that is
+    not known is no finding.
+    """
     if not found:
         yield "nvidia-smi shows no GPU; start the container with GPUs (docs/docker.md), or use TARGET=openvino"
         return
     width = WIDTH.get(str(recipe.parameters.get("weight_only")), 4 if recipe.parameters.get("precision") == "float32" else 2)
     need = 1.2 * width * numbers / world_size(recipe.parameters) / (1 << 20) + 1024
-    if found[0].memory < need:
+    if found[0].memory is not None and found[0].memory < need:
         yield f"{found[0].name} has {found[0].memory} MiB, building wants about {need:.0f}; use a larger GPU, WEIGHT_ONLY=int8, or TP_SIZE=2"

@@ -27,7 +27,7 @@ from build.repository import parse_config
 from build.sources import Weights
 from build.staging import source_of
 from build.steps import work
-from build.toolchain import SCRIPTS, Image, ToolchainError
+from build.toolchain import SCRIPTS, Gpu, Image, ToolchainError, gpus
 from scripts.deploy import check_gpus
 from scripts.guard import Refused, budgeted, check_bundle
 from tests.contract.image import H100, environment, make_image
@@ -422,6 +422,14 @@ def test_the_memory_that_counts_is_the_instances(image: Image, monkeypatch: pyte
     job = plan_job(CATALOG["llava-1.5-7b"], "trtllm", Places(Path("/w"), Path("/e")), {}, "1")
     assert check_findings(job.recipe, job.work, image, 7 * 10**9, "1") == []
     assert "Small has 12000 MiB" in " ".join(check_findings(job.recipe, job.work, image, 7 * 10**9, "0"))
+
+
+def test_unknown_memory_is_no_finding(image: Image) -> None:
+    """GPUs that share the machine's memory say [N/A]."""
+    (image.root / "etc/gpus.json").write_text(json.dumps([("NVIDIA GB10", "12.1", "[N/A]")]))
+    assert gpus() == [Gpu("NVIDIA GB10", "12.1", None)]
+    job = plan_job(CATALOG["llava-1.5-7b"], "trtllm", Places(Path("/w"), Path("/e")), {})
+    assert check_findings(job.recipe, job.work, image, 7 * 10**9) == []
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from scripts.hardware import Gpu, Line, pair_up, parse_topology, propose
+from scripts.hardware import Gpu, Line, gpus, links, pair_up, parse_topology, propose, this_machine
 
 TOPOLOGY = """\
 \x1b[4m\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
@@ -66,3 +69,13 @@ def test_impossible_parallelism_is_refused() -> None:
         propose(FOUR[:1], set(), 8, tp_size=2)
     with pytest.raises(ValueError, match="choose 1 or 2"):
         propose(FOUR, set(), 8, tp_size=3)
+
+
+def test_memory_and_links_may_be_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that shares the machine's memory has none of its own to tell, and no matrix of links: a proposal all the same."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text('#!/bin/sh\n[ "$1" = topo ] && exit 1\nprintf "0, NVIDIA GB10, [N/A]\\n1, NVIDIA GB10, [N/A]\\n"\n')
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert (gpus(), links(2)) == ([Gpu(0, "NVIDIA GB10", None), Gpu(1, "NVIDIA GB10", None)], set())
+    assert this_machine("trtllm")[0].reason == "2 × NVIDIA GB10, of unknown memory: TensorRT-LLM engines"
