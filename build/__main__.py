@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .bundle import Built, build
+from .cards import devices_of
 from .catalog import CatalogError, Model, load_catalog, select
 from .check import Unfit, check
 from .engine_config import TemplateError
@@ -30,10 +31,10 @@ def check_all(models: Sequence[Model], target: str, places: Places) -> str:
     Raises:
         Unfit: one that does not.
     """
-    jobs = [plan_job(model, target, places, os.environ) for model in models]
+    jobs = [plan_job(model, target, places, os.environ, devices) for model, devices in zip(models, devices_of(models, target, os.environ), strict=True)]
     for job in jobs:
         if target == "trtllm":
-            check(job.recipe, job.work, Image.from_environment())
+            check(job.recipe, job.work, Image.from_environment(), devices=job.devices)
     return "\n".join(f"{job.model.id}: its {len(job.work.all())} steps fit the toolchain {job.toolchain.toolchain}" for job in jobs)
 
 
@@ -52,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command == "check":
             print(check_all(models, arguments.target, places))
         else:
-            print(table([build(model, arguments.target, places, environment=os.environ) for model in models]))
+            own = devices_of(models, arguments.target, os.environ)
+            print(table([build(m, arguments.target, places, environment=os.environ, devices=devices) for m, devices in zip(models, own, strict=True)]))
     except (BuildError, CatalogError, FetchError, ToolchainError, TemplateError, Unfit) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1

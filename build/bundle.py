@@ -38,15 +38,22 @@ class Built:
     unchanged: bool
 
 
-def build(model: Model, target: str, places: Places, note: Callable[[str], None] = print, environment: Mapping[str, str] | None = None) -> Built:
-    """Make one bundle unless it is there already.
+def build(
+    model: Model,
+    target: str,
+    places: Places,
+    note: Callable[[str], None] = print,
+    environment: Mapping[str, str] | None = None,
+    devices: str = "",
+) -> Built:
+    """Make one bundle unless it is there already, on the GPUs of `devices` (build/cards.py).
 
     Raises:
         BuildError: a step failed or another builder is at work.
         FetchError, CatalogError, ToolchainError, TemplateError, Unfit: see `fetch`, `plan_job`, `render` and `check`.
     """
     started = time.monotonic()
-    job = plan_job(model, target, places, environment)
+    job = plan_job(model, target, places, environment, devices)
     job.bundle.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(f"{job.bundle}.lock", timeout=0):
@@ -97,7 +104,7 @@ def _make_engine(job: Job, weights: Weights, wanted: Manifest, partial: Path, no
 def _make_parts(job: Job, weights: Weights, manifests: tuple[Manifest, Manifest], names: dict[str, str], note: Callable[[str], None]) -> None:
     (have, wanted), engine = manifests, Path(names["engine"])
     if job.recipe.target == "trtllm":
-        check(job.recipe, job.work, Image.from_environment(), weights.numbers)
+        check(job.recipe, job.work, Image.from_environment(), weights.numbers, job.devices)
     ground = {key: value for key, value in wanted.items() if key != "commands"}
     same_ground = ground == {key: value for key, value in have.items() if key != "commands"}
     kept = [command for command in job.work.commands if same_ground and command.makes and list(command.argv) in have["commands"]]

@@ -26,23 +26,23 @@ class Unfit(Exception):
     """The image, or the machine, is not what the recipe was written for; one sentence for each finding."""
 
 
-def check(recipe: Recipe, work: Work, image: Image, numbers: int = 0) -> None:
-    """Compare before anything long runs. `numbers`: how many the weights are.
+def check(recipe: Recipe, work: Work, image: Image, numbers: int = 0, devices: str = "") -> None:
+    """Compare before anything long runs. `numbers`: how many the weights are; `devices`: the GPUs that will build, empty for all.
 
     Raises:
         Unfit: at least one finding.
     """
-    if found := findings(recipe, work, image, numbers):
+    if found := findings(recipe, work, image, numbers, devices):
         raise Unfit(f"this image cannot build family {recipe.family}:\n" + "\n".join(f"  - {finding}" for finding in found))
 
 
-def findings(recipe: Recipe, work: Work, image: Image, numbers: int = 0) -> list[str]:
+def findings(recipe: Recipe, work: Work, image: Image, numbers: int = 0, devices: str = "") -> list[str]:
     """All that does not fit."""
     return [
         *_versions(image.versions()),
         *_tools(work.all(), image),
         *_template(image.template),
-        *_machine(recipe, gpus(), numbers),
+        *_machine(recipe, gpus(devices), numbers),
     ]
 
 
@@ -115,11 +115,13 @@ def _template(path: Path) -> Iterator[str]:
 
 
 def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int) -> Iterator[str]:
-    """One GPU builds every rank in turn and holds that rank's weights, as plan, with room to try kernels in."""
+    """One GPU builds every rank in turn and holds that rank's weights, as plan, with room to try kernels in. Memory that is
+    not known is no finding.
+    """
     if not found:
         yield "nvidia-smi shows no GPU; start the container with GPUs (docs/docker.md), or use TARGET=openvino"
         return
     width = WIDTH.get(str(recipe.parameters.get("weight_only")), 4 if recipe.parameters.get("precision") == "float32" else 2)
     need = 1.2 * width * numbers / world_size(recipe.parameters) / (1 << 20) + 1024
-    if found[0].memory < need:
+    if found[0].memory is not None and found[0].memory < need:
         yield f"{found[0].name} has {found[0].memory} MiB, building wants about {need:.0f}; use a larger GPU, WEIGHT_ONLY=int8, or TP_SIZE=2"

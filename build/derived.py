@@ -40,7 +40,7 @@ def check_possible(model: Model, recipe: Recipe, found: list[Gpu]) -> None:
     """Refuse what no tool could build, before anything is downloaded.
 
     Raises:
-        CatalogError: a combination of parallelism, precision, quantisation and GPUs that cannot be.
+        CatalogError: a combination of parallelism, precision, quantisation, limits and GPUs that cannot be.
     """
     for refused, reason in _impossible(recipe.parameters, found):
         if refused:
@@ -53,9 +53,20 @@ def _impossible(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[b
     card = f"{found[0].name} has compute capability {found[0].compute_capability}" if found else ""
     half = get("precision") in ("float16", "bfloat16")
     return [
-        (ranks > max(len(found), 1), f"TP_SIZE × PP_SIZE is {ranks}, this machine shows {len(found)} GPU(s); set TP_SIZE={max(len(found), 1)} PP_SIZE=1"),
+        (
+            ranks > max(len(found), 1),
+            f"TP_SIZE × PP_SIZE is {ranks}, its instance has {len(found)} GPU(s); give it more with TRITON_i_GPUS, or set TP_SIZE=1 PP_SIZE=1",
+        ),
         (get("weight_only", "none") != "none" and not half, f"WEIGHT_ONLY={get('weight_only')} needs PRECISION=float16 or bfloat16"),
         (get("precision") == "bfloat16" and capability < (8, 0), f"PRECISION=bfloat16 needs compute capability 8.0, {card}; use float16 or float32"),
+        (
+            get("max_batch_size", 0) > get("engine_batch_size", 1 << 30),
+            f"ENGINE_BATCH_SIZE={get('engine_batch_size')} is less than MAX_BATCH_SIZE={get('max_batch_size')}; raise the one or lower the other",
+        ),
+        (
+            get("served_beam_width", 1) > get("max_beam_width", 1 << 30),
+            f"served_beam_width={get('served_beam_width')} is more than MAX_BEAM_WIDTH={get('max_beam_width')}; raise the one or lower the other",
+        ),
         (
             get("max_num_tokens", 1 << 30) < get("max_input_len", 0),
             f"max_num_tokens={get('max_num_tokens')} is less than one input of {get('max_input_len')}; raise it",

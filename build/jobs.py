@@ -43,7 +43,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Job:
-    """One build: what is wanted, by which commands, with which tools."""
+    """One build: what is wanted, by which commands, with which tools, on which GPUs (`devices`, as CUDA_VISIBLE_DEVICES says it; empty: all)."""
 
     model: Model
     recipe: Recipe
@@ -51,6 +51,7 @@ class Job:
     tools: Mapping[str, str]
     toolchain: Identity
     places: Places
+    devices: str = ""
 
     @property
     def bundle(self) -> Path:
@@ -66,12 +67,20 @@ class Job:
         own = any("-m" in command.argv for conversion in self.work.conversions for command in conversion.commands)
         return (*CODE[self.recipe.target], *(("layouts", "assets") if own else ()))
 
+    def _variables(self) -> dict[str, str]:
+        """What the image's tools are told besides: their own PATH, and the GPUs, numbered as nvidia-smi does."""
+        if self.recipe.target != "trtllm":
+            return {}
+        seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self.devices} if self.devices else {}
+        return {"PATH": Image.from_environment().search_path, **seen}
+
     def wanted(self) -> Manifest:
         """What the bundle must have been made from. Without `commands`, `engine` is the ground that every command stands on; `repository` is the
         rest.
         """
         engine = {
             "source": self.model.source,
+            "form": {"layout": self.model.layout, "folder": self.model.folder, "file": self.model.file},
             "weights": pinned(self.model, Lock(self.places.weights / "catalog.lock")),
             "conversions": [[command.argv for command in conversion.commands] for conversion in self.work.conversions],
             "commands": [command.argv for command in self.work.commands],
@@ -92,7 +101,7 @@ class Job:
         """
         if not commands:
             return
-        environment = {**os.environ, **({"PATH": Image.from_environment().search_path} if self.recipe.target == "trtllm" else {})}
+        environment = {**os.environ, **self._variables()}
         with self.log.open("a", encoding="utf-8") as file:
             for command in tqdm(commands, desc=what, unit="step"):
                 argv = command.filled(names)
@@ -121,7 +130,7 @@ def read_manifest(bundle: Path) -> Manifest | None:
     return json.loads(path.read_text("utf-8")) if path.exists() else None
 
 
-def plan_job(model: Model, target: str, places: Places, environment: Mapping[str, str] | None = None) -> Job:
+def plan_job(model: Model, target: str, places: Places, environment: Mapping[str, str] | None = None, devices: str = "") -> Job:
     """Everything that a build will do, before it does anything.
 
     Raises:
@@ -130,6 +139,6 @@ def plan_job(model: Model, target: str, places: Places, environment: Mapping[str
     """
     recipe = load_recipe(model, target, environment)
     if target == "trtllm":
-        check_possible(model, recipe, gpus())
+        check_possible(model, recipe, gpus(devices))
     tools = Image.from_environment().tools() if target == "trtllm" else {"python": sys.executable}
-    return Job(model, recipe, work(model, recipe, list(tools)), tools, identity(target), places)
+    return Job(model, recipe, work(model, recipe, list(tools)), tools, identity(target, devices), places, devices)

@@ -15,6 +15,7 @@ from .engine_config import fill
 from .toolchain import Image
 
 MODELS = ROOT / "model_repos" / "models"
+UNARY = "tensorrt_llm"  # the engine model's face with one response
 IGNORED = shutil.ignore_patterns("__pycache__")
 
 
@@ -36,6 +37,8 @@ def render(recipe: Recipe, bundle: Path, home: Path | None = None) -> None:
             _render_engine(recipe, folder, (home or bundle) / "engine")
         else:
             _render_model(model, recipe, folder)
+    if recipe.target == "trtllm":
+        _narrow(bundle / "repository")
     (bundle / "parameters.json").write_text(json.dumps(dict(recipe.parameters), indent=2) + "\n", "utf-8")
 
 
@@ -46,6 +49,17 @@ def _render_model(model: TritonModel, recipe: Recipe, folder: Path) -> None:
     config.max_batch_size = int(recipe.parameters["max_batch_size"])
     config.model_transaction_policy.decoupled = model.decoupled
     (folder / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")
+
+
+def _narrow(repository: Path) -> None:
+    """Leave the unary face the tensors that the engine itself has: a request that names no outputs asks the face for all, and so the engine."""
+    path = repository / UNARY / "config.pbtxt"
+    face, engine = parse_config(path), parse_config(repository / ENGINE_MODEL / "config.pbtxt")
+    for ours, theirs in ((face.input, engine.input), (face.output, engine.output)):
+        kept = [tensor for tensor in ours if tensor.name in {other.name for other in theirs}]
+        del ours[:]
+        ours.extend(kept)
+    path.write_text(text_format.MessageToString(face), "utf-8")
 
 
 def _render_engine(recipe: Recipe, folder: Path, engine: Path) -> None:

@@ -33,13 +33,17 @@ def _named(job: Job, folder: Path) -> Path:
     """The folder, in which a layout of one file has that file under the name that converters expect."""
     layout = job.recipe.layouts[job.model.layout]
     name = layout.name.format(model_name=job.recipe.parameters.get("model_name") or job.model.id)
-    if not name or (folder / name).exists():
+    link = folder / name
+    if not name or (link.exists() and not link.is_symlink()):
         return folder
-    found = sorted(path for pattern in ((job.model.file,) if job.model.file else layout.files) for path in folder.glob(pattern))
+    patterns = (job.model.file,) if job.model.file else layout.files
+    found = sorted(path for pattern in patterns for path in folder.glob(pattern) if not path.is_symlink())
     if len(found) != 1:
         raise BuildError(f"{job.model.id}: {folder} holds {len(found)} files where one is wanted as {name}; name it with `file` in catalog.toml")
-    (folder / name).unlink(missing_ok=True)
-    (folder / name).symlink_to(found[0].relative_to(folder))
+    wanted = found[0].relative_to(folder)
+    if not link.is_symlink() or link.readlink() != wanted:
+        link.unlink(missing_ok=True)
+        link.symlink_to(wanted)
     return folder
 
 

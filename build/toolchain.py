@@ -38,11 +38,11 @@ class ToolchainError(Exception):
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as nvidia-smi names it; memory in MiB."""
+    """A GPU as nvidia-smi names it; memory in MiB, None where the GPU shares the machine's and nvidia-smi says [N/A]."""
 
     name: str
     compute_capability: str
-    memory: int
+    memory: int | None
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def gpus(devices: str = "") -> list[Gpu]:
     if done.returncode != 0:
         return []
     rows = [[cell.strip() for cell in row.split(",")] for row in done.stdout.splitlines() if row.strip()]
-    return [Gpu(name, capability, int(memory)) for name, capability, memory in rows]
+    return [Gpu(name, capability, int(memory) if memory.isdigit() else None) for name, capability, memory in rows]
 
 
 @dataclass(frozen=True)

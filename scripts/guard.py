@@ -53,7 +53,7 @@ def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> dict[str, Any]:
         Refused: no finished bundle, one made by another toolchain or for another GPU, or one that wants more GPUs than it gets.
     """
     path = bundle / "manifest.json"
-    rebuild = f"rebuild it with: make engines MODEL_ID={model_id} TARGET={bundle.name}"
+    rebuild = f"rebuild it with: {_remedy(model_id, bundle.name)}"
     if not path.exists():
         raise Refused(f"{bundle} holds no finished bundle; {rebuild}")
     manifest: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -67,8 +67,15 @@ def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> dict[str, Any]:
         raise Refused(f"the bundle of {model_id} cannot be served here: {'; '.join(wrong)}; {rebuild}")
     ranks = manifest.get("serving", {}).get("world_size", 1)
     if gpus and ranks > len(gpus.split(",")):
-        raise Refused(f"the bundle of {model_id} spans {ranks} GPUs, this instance has {gpus}; give it more with TRITON_i_GPUS, or {rebuild} TP_SIZE=1")
+        raise Refused(f"the bundle of {model_id} spans {ranks} GPUs, this instance has {gpus}; give it more with TRITON_i_GPUS, or set TP_SIZE=1 and {rebuild}")
     return manifest
+
+
+def _remedy(model_id: str, target: str) -> str:
+    """What makes a bundle anew. Engines for GPUs come from Compose's builder, whose image holds the tools."""
+    if target == "trtllm":
+        return "docker compose up -d (its builder remakes what does not fit)"
+    return f"make engines MODEL_ID={model_id} TARGET={target} (in Docker: docker compose up -d)"
 
 
 def find_tritonserver(home: Path) -> tuple[list[str], dict[str, str]]:

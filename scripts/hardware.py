@@ -26,11 +26,14 @@ def instances(environment: Mapping[str, str]) -> int:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One row of nvidia-smi; memory in MiB."""
+    """One row of nvidia-smi; memory in MiB, None where the GPU shares the machine's and nvidia-smi says [N/A]."""
 
     index: int
     name: str
-    memory: int
+    memory: int | None
+
+    def __str__(self) -> str:
+        return f"{self.name}, {'of unknown memory' if self.memory is None else f'{self.memory} MiB each'}"
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,16 @@ def gpus() -> list[Gpu]:
         rows = _ask("--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits").splitlines()
     except (OSError, subprocess.CalledProcessError):
         return []
-    return [Gpu(int(index), name.strip(), int(memory)) for index, name, memory in (row.split(",") for row in rows)]
+    cells = [[cell.strip() for cell in row.split(",")] for row in rows]
+    return [Gpu(int(index), name, int(memory) if memory.isdigit() else None) for index, name, memory in cells]
 
 
 def links(count: int) -> set[tuple[int, int]]:
-    """Pairs of GPUs joined by NVLink."""
-    return parse_topology(_ask("topo", "-m")) if count > 1 else set()
+    """Pairs of GPUs joined by NVLink; none where nvidia-smi cannot say."""
+    try:
+        return parse_topology(_ask("topo", "-m")) if count > 1 else set()
+    except (OSError, subprocess.CalledProcessError):
+        return set()
 
 
 def parse_topology(text: str) -> set[tuple[int, int]]:
@@ -105,7 +112,7 @@ def propose(found: Sequence[Gpu], linked: set[tuple[int, int]], cpus: int, tp_si
     sets = [(gpu.index,) for gpu in found] if tp_size == 1 else pair_up(len(found), linked)
     if not sets:
         raise ValueError(f"TP_SIZE=2 needs two GPUs, this machine has {len(found)}")
-    lines = [Line("TARGET", "trtllm", f"{len(found)} × {found[0].name}, {found[0].memory} MiB each: TensorRT-LLM engines")]
+    lines = [Line("TARGET", "trtllm", f"{len(found)} × {found[0]}: TensorRT-LLM engines")]
     lines += [Line("TP_SIZE", "2", "as asked for: each engine spans a pair")] if tp_size > 1 else []
     lines += _instances(min(len(sets), MOST), f"one instance for each {'GPU' if tp_size == 1 else 'pair of GPUs'}, {MOST} at most")
     for i, own in enumerate(sets[:MOST]):

@@ -27,6 +27,17 @@ def split(inputs: Mapping[str, NDArray[Any]]) -> list[Arrays]:
     return [{name: array[i : i + 1].reshape(1, 1) if array.ndim == 1 else array[i : i + 1] for name, array in inputs.items()} for i in range(rows)]
 
 
+def refuse_samples(inputs: Mapping[str, NDArray[Any]]) -> None:
+    """More sequences than beams: TensorRT-LLM answers with a response for each, which the other engine has not and one response cannot hold.
+
+    Raises:
+        BadRequest: they are asked for.
+    """
+    sequences, beams = (max([1, *inputs[name].ravel().tolist()]) if name in inputs else 1 for name in ("num_return_sequences", "beam_width"))
+    if sequences > beams:
+        raise BadRequest(f"num_return_sequences is {sequences}, beam_width {beams}; send one request for each text, or ask for as many beams at least")
+
+
 def merge(results: Sequence[Mapping[str, NDArray[Any]]]) -> Arrays:
     """Rows put together along the first dimension; shorter ones are filled up with -1, empty text or 0.0."""
     return {name: _stack([result[name] for result in results]) for name in results[0]}

@@ -23,12 +23,17 @@ class BadRequest(ValueError):
 KINDS = ("INVALID_ARG", "UNAVAILABLE", "INTERNAL")
 
 
+# TensorRT-LLM's messages carry no kind. What these say, the caller can mend.
+MENDABLE = ("beam width", "exceeds maximum input length", "prompt length")
+
+
 class EngineError(Exception):
     """An error that another Triton model answered with. Between models Triton 24.10 makes every code INTERNAL, so ours travel in the text."""
 
     def __init__(self, message: str) -> None:
         kind, _, rest = message.partition(": ")
-        self.kind = kind if kind in KINDS else "INTERNAL"
+        mendable = any(phrase in message.lower() for phrase in MENDABLE)
+        self.kind = kind if kind in KINDS else "INVALID_ARG" if mendable else "INTERNAL"
         super().__init__(rest if kind in KINDS else message)
 
 

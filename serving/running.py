@@ -48,17 +48,6 @@ def new_batch(graphs: Graphs) -> Batch | Slots:
     return Slots(graphs) if graphs.takes("past.k0") else Batch(graphs)
 
 
-def warm_up(graphs: Graphs, rows: int) -> None:
-    """A step with each number of rows up to `rows`: OpenVINO makes its kernels when it first meets a shape, which is not to cost the first requests."""
-    facts, memory = graphs.facts, None
-    if facts.memory:
-        memory = graphs.encode(np.zeros((2 * facts.memory, facts.mels), np.float32) if facts.mels else np.full(16, facts.pad_id, np.int64))
-    batch = new_batch(graphs)
-    batch.step([Row(None, (facts.pad_id,), 0, memory)])
-    for count in range(2, min(rows, facts.positions) + 1):
-        batch.step([Row(min(i, count - 2), (facts.pad_id,), count - 1, memory) for i in range(count)])
-
-
 def biases(rows: Sequence[Floats | None], vocabulary: int) -> Floats:
     """Float32 [rows, vocabulary], or [1, 1] when there is none."""
     if all(bias is None for bias in rows):

@@ -16,6 +16,8 @@ from .errors import MARKED, EngineError, code_name, sentence, unbroken
 
 Arrays = dict[str, NDArray[Any]]
 Response = TypeVar("Response")
+# TensorRT-LLM's backend refuses a request that names outputs without these.
+ALWAYS = ("output_ids", "sequence_length")
 
 
 def heard_out(responses: Iterable[Response]) -> Iterator[Response]:
@@ -94,7 +96,7 @@ class Shell:
         """End a request of the engine, as TensorRT-LLM does it: `stop` with the same id."""
         one = np.array([[1]], np.int32)
         arrays = {"input_ids": one, "input_lengths": one, "request_output_len": one, "stop": np.array([[True]])}
-        for _ in self.call("tensorrt_llm", self.tensors(arrays), [], request_id, decoupled=False):
+        for _ in self.call("tensorrt_llm", self.tensors(arrays), ALWAYS, request_id, decoupled=False):
             pass
 
     def _response(self, arrays: Arrays, wanted: set[str]) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batches import newest
+from .batches import newest, refuse_samples
 from .errors import BadRequest
 from .sampling import log_softmax
 from .text_tokens import GrowingText, TextTokenizer
@@ -112,6 +112,7 @@ class TextModel:
             BadRequest: what was sent cannot be served.
         """
         _refuse(inputs, (*NO_ENGINE, *(name for name in NO_DRAFT if name in inputs and inputs[name].any())))
+        refuse_samples(inputs)
         given = self.preprocess({PREPROCESSED[name]: array for name, array in inputs.items() if name in PREPROCESSED})
         rows = len(given["INPUT_ID"])
         streaming, top = bool(_flag(inputs, "stream")), self._top(inputs)

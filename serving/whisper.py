@@ -182,8 +182,8 @@ class Whisper:
 
     def _answer(self, result: Arrays, prompt: Prompt, detection: Detection, duration: float, limit: int) -> Arrays:
         count = int(result["sequence_length"].ravel()[0])
-        tokens = [int(i) for i in result["output_ids"].reshape(-1, result["output_ids"].shape[-1])[0][:count]]
-        log_probs = result["output_log_probs"].reshape(-1, result["output_log_probs"].shape[-1])[0][:count]
+        tokens = [int(i) for i in result["output_ids"][0, 0, :count]]
+        log_probs = result["output_log_probs"][0, 0, :count]
         total = float(result["cum_log_probs"].ravel()[0])
         segments = self.vocabulary.segments(tokens, duration)
         return {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import pickle
 import sys
 import zipfile
@@ -111,9 +112,13 @@ def convert_text(given: argparse.Namespace) -> None:
 
 
 def build(given: argparse.Namespace) -> None:
-    """trtllm-build: one engine for each rank, and what it was told."""
+    """trtllm-build: one engine for each rank, and what it was told. It says which GPUs it sees."""
+    print(f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')}")
     pretrained = json.loads((Path(given.checkpoint_dir) / "config.json").read_text("utf-8"))
-    kept = ("max_batch_size", "max_input_len", "max_seq_len", "max_beam_width", "max_num_tokens", "max_encoder_input_len", "max_prompt_embedding_table_size")
+    kept = (
+        "max_batch_size", "max_input_len", "max_seq_len", "max_beam_width", "max_num_tokens", "max_encoder_input_len", "max_prompt_embedding_table_size",
+        "gather_generation_logits",
+    )  # fmt: skip
     told = {name: getattr(given, name) for name in kept}
     told["max_seq_len"] = told["max_seq_len"] or pretrained.get("max_position_embeddings", told["max_input_len"])
     told["kv_cache_type"] = (given.kv_cache_type or "paged").upper()

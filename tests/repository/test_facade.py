@@ -32,6 +32,7 @@ class Double:
     calls: list[dict[str, NDArray[Any]]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     language: int = 50262
+    nothing: bool = False
 
     def __call__(self, arrays: dict[str, NDArray[Any]], streaming: bool) -> Iterator[dict[str, NDArray[Any]]]:
         for name, array in arrays.items():
@@ -46,7 +47,7 @@ class Double:
             logits[..., self.language] = 5.0
             yield {**self._answer([self.language]), "generation_logits": logits}
             return
-        for tokens in [[token] for token in self.tokens] if streaming else [self.tokens]:  # a stream's responses carry what is new
+        for tokens in [[]] if self.nothing else [[token] for token in self.tokens] if streaming else [self.tokens]:  # a stream's responses carry what is new
             yield self._answer(tokens)
 
     @staticmethod
@@ -104,6 +105,16 @@ def test_times_are_asked_for_by_bias(facade: tuple[Whisper, Double]) -> None:
     assert answer["SEGMENT_SIZES"].sum() == answer["TOKENS"].size
     ask(facade, "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>")
     assert ("embedding_bias" in double.calls[1]) is bool(whisper.suppress)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_nothing_said(facade: tuple[Whisper, Double], *, streaming: bool) -> None:
+    """A window whose first token is the end: TensorRT-LLM's ids are [1, 1, 0] then."""
+    facade[1].nothing = True
+    answer = ask(facade, streaming=streaming, wanted={"TRANSCRIPTS", "TOKENS"})[-1]
+    assert answer["TRANSCRIPTS"][0] == b""
+    assert answer["TOKENS"].shape == answer["TOKEN_LOGPROBS"].shape == (1, 0)
+    assert answer["SEGMENT_SIZES"].sum() == 0
 
 
 def test_stream_gives_the_text_so_far(facade: tuple[Whisper, Double]) -> None:

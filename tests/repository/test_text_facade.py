@@ -107,6 +107,13 @@ def texts(results: list[dict[str, Any]]) -> list[str]:
     return [result["text_output"][0, 0].decode() for result in results]
 
 
+def test_samples_in_one_request_are_refused(facade: Facade) -> None:
+    """Before the engine hears of it."""
+    with pytest.raises(BadRequest, match="send one request for each text"):
+        ask(facade, num_return_sequences=2)
+    assert facade[1].calls == []
+
+
 def test_every_engine_output_is_in_the_contract() -> None:
     assert set(ENGINE_OUTPUTS) <= OUTPUTS
 

@@ -24,8 +24,10 @@ from build.engine_rules import Engines, cuda_pool_bytes, findings
 from build.jobs import BuildError, Places, plan_job, read_manifest
 from build.plan import IN_DOCKER, gpus_of, kv_shares, make_plan
 from build.repository import parse_config
+from build.sources import Weights
+from build.staging import source_of
 from build.steps import work
-from build.toolchain import SCRIPTS, Image, ToolchainError
+from build.toolchain import SCRIPTS, Gpu, Image, ToolchainError, gpus
 from scripts.deploy import check_gpus
 from scripts.guard import Refused, budgeted, check_bundle
 from tests.contract.image import H100, environment, make_image
@@ -118,6 +120,20 @@ def test_a_knob_rebuilds_only_what_depends_on_it(image: Image, places: Places, m
     assert json.loads((bundle / "engine/decoder/config.json").read_text())["pretrained_config"]["quantization"]["quant_algo"] == "W8A16"
 
 
+def test_another_file_of_the_same_source(image: Image, places: Places) -> None:
+    """What the catalog says about the form of the weights is part of what a bundle was made from, and the converter's name follows the file."""
+    model = CATALOG["large-v2-multi-hans"]
+    job = plan_job(model, "trtllm", places)
+    for change in ({"file": "b.pt"}, {"folder": "v1.1"}, {"layout": "checkpoint"}):
+        assert plan_job(replace(model, **change), "trtllm", places).wanted()["engine"] != job.wanted()["engine"]
+    folder = places.weights / model.id
+    folder.mkdir(parents=True)
+    for name in ("a.pt", "b.pt"):
+        (folder / name).write_bytes(b"")
+        source_of(replace(job, model=replace(model, file=name)), Weights(folder, "", ""))
+        assert (folder / "large-v2.pt").readlink() == Path(name)
+
+
 @pytest.mark.parametrize("family", sorted(SMALLEST))
 @pytest.mark.parametrize("tp_size", [1, 2])
 def test_rendered_configurations(family: str, tp_size: int, image: Image, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +152,9 @@ def test_rendered_configurations(family: str, tp_size: int, image: Image, places
     assert findings(config, engines) == []
     assert manifest["serving"]["world_size"] == tp_size
     assert len(list((bundle / "engine/decoder").glob("rank*.engine"))) == tp_size
+    face = parse_config(bundle / "repository/tensorrt_llm/config.pbtxt")
+    assert {tensor.name for tensor in face.input} == {tensor.name for tensor in config.input}
+    assert {tensor.name for tensor in face.output} == {tensor.name for tensor in config.output}
     assert ("cross_kv_cache_fraction" in config.parameters) is (engines.kind == "encoder-decoder")
     assert all(key in config.parameters for key in EMPTY)
 
@@ -236,6 +255,14 @@ def test_both_targets_can_do_the_same(family: str) -> None:
     assert gpu == cpu - {"word_timestamps"}
 
 
+def test_engines_give_generation_logits(finished: Places) -> None:
+    """A family that promises them has decoders that were built for it: the backend cannot switch them on."""
+    for model_id in ("mini-whisper", "mini-gpt2", "llava-1.5-7b"):
+        config = json.loads((finished.bundle(model_id, "trtllm") / "engine/decoder/config.json").read_text())
+        assert config["build_config"]["gather_generation_logits"] is True
+        assert "generation_logits" in load_recipe(CATALOG[model_id], "trtllm").capabilities
+
+
 def test_every_placeholder_is_accounted_for(image: Image) -> None:
     """The contract's list: each is filled, kept empty, or left out with a reason, in one table only; others end the build."""
     tables = [*FILLED, *FILLED_WITH_ENCODER, *EMPTY, *LEFT]
@@ -258,7 +285,8 @@ REFUSED = [
     ("blip2-opt-2.7b", {"PP_SIZE": "2"}, "family blip2 takes: 1"),
     ("random-base", {}, "weights in the layout 'random' cannot be built for TARGET=trtllm"),
     ("mini-t5", {"PRECISION": "float32", "WEIGHT_ONLY": "int8"}, "WEIGHT_ONLY=int8 needs PRECISION=float16 or bfloat16"),
-    ("llava-1.5-7b", {"TP_SIZE": "4", "PP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 8, this machine shows 4 GPU"),
+    ("mini-t5", {"ENGINE_BATCH_SIZE": "4"}, "ENGINE_BATCH_SIZE=4 is less than MAX_BATCH_SIZE=8; raise the one or lower the other"),
+    ("llava-1.5-7b", {"TP_SIZE": "4", "PP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 8, its instance has 4 GPU"),
 ]
 
 
@@ -271,6 +299,14 @@ def test_the_impossible_is_refused_first(model_id: str, knobs: dict[str, str], s
     assert not places.engines.exists()
 
 
+def test_more_beams_than_the_engine_has(image: Image, places: Places) -> None:
+    """What is served is bounded by what is built; the catalog alone can say it."""
+    model = replace(CATALOG["mini-t5"], knobs={"served_beam_width": 4})
+    with pytest.raises(CatalogError, match="served_beam_width=4 is more than MAX_BEAM_WIDTH=1"):
+        build(model, "trtllm", places, note=lambda _: None)
+    assert not places.weights.exists()
+
+
 @pytest.mark.parametrize(
     ("gpu", "model_id", "knobs", "sentence"),
     [
@@ -281,7 +317,7 @@ def test_the_impossible_is_refused_first(model_id: str, knobs: dict[str, str], s
             "PRECISION=bfloat16 needs compute capability 8.0, Tesla T4 has compute capability 7.5; use float16 or float32",
         ),
         (("Tesla T4", "7.5", 15360), "llava-1.5-7b", {"KV_CACHE": "fp8"}, "KV_CACHE=fp8 needs compute capability 8.9, Tesla T4 has compute capability 7.5"),
-        (H100, "llava-1.5-7b", {"TP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 2, this machine shows 1 GPU"),
+        (H100, "llava-1.5-7b", {"TP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 2, its instance has 1 GPU"),
     ],
 )
 def test_what_this_gpu_cannot_do(gpu: tuple[str, str, int], model_id: str, knobs: dict[str, str], sentence: str, image: Image, places: Places) -> None:
@@ -361,6 +397,61 @@ def test_a_card_is_measured_by_numbers_and_their_width(image: Image) -> None:
         assert ("Small has 12000 MiB" in " ".join(check_findings(job.recipe, job.work, image, 7 * 10**9))) is not fits
 
 
+def engines(places: Places, models: str, command: str = "engines") -> int:
+    """The builder's command line."""
+    return main([command, "--target", "trtllm", "--model-id", models, "--weights", str(places.weights), "--engines", str(places.engines)])
+
+
+def test_each_model_is_built_on_its_instances_gpus(image: Image, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instance i serves model i mod n: the second model's card is that of triton-1, whatever comes first in nvidia-smi."""
+    (image.root / "etc/gpus.json").write_text(json.dumps([("NVIDIA A10", "8.6", 23028), ("NVIDIA A10", "8.6", 23028), H100]))
+    for name, value in {"INSTANCES": "2", "TRITON_0_GPUS": "2", "TRITON_1_GPUS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert engines(places, "mini-t5,mini-gpt2") == 0
+    for model_id, card, devices in (("mini-t5", H100[0], "2"), ("mini-gpt2", "NVIDIA A10", "1")):
+        manifest = read_manifest(places.bundle(model_id, "trtllm"))
+        assert manifest
+        assert manifest["engine"]["gpu"]["name"] == card
+        log = places.bundle(model_id, "trtllm").with_name("trtllm.log").read_text()
+        assert f"CUDA_VISIBLE_DEVICES={devices}\n" in log
+
+
+def test_the_memory_that_counts_is_the_instances(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small card that comes first is none of its business."""
+    (image.root / "etc/gpus.json").write_text(json.dumps([("Small", "9.0", 12000), H100]))
+    job = plan_job(CATALOG["llava-1.5-7b"], "trtllm", Places(Path("/w"), Path("/e")), {}, "1")
+    assert check_findings(job.recipe, job.work, image, 7 * 10**9, "1") == []
+    assert "Small has 12000 MiB" in " ".join(check_findings(job.recipe, job.work, image, 7 * 10**9, "0"))
+
+
+def test_unknown_memory_is_no_finding(image: Image) -> None:
+    """GPUs that share the machine's memory say [N/A]."""
+    (image.root / "etc/gpus.json").write_text(json.dumps([("NVIDIA GB10", "12.1", "[N/A]")]))
+    assert gpus() == [Gpu("NVIDIA GB10", "12.1", None)]
+    job = plan_job(CATALOG["llava-1.5-7b"], "trtllm", Places(Path("/w"), Path("/e")), {})
+    assert check_findings(job.recipe, job.work, image, 7 * 10**9) == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"INSTANCES": "2"}, "mini-t5: one engine runs on one kind of card, but triton-0 has NVIDIA A10, triton-1 has NVIDIA H100 80GB HBM3"),
+        ({"TRITON_0_GPUS": "0,1"}, "triton-0 has NVIDIA A10, triton-0 has NVIDIA H100 80GB HBM3; give its instances equal GPUs with TRITON_i_GPUS"),
+        ({"TRITON_0_GPUS": "7"}, "triton-0 has GPU 7, which nvidia-smi does not show; set TRITON_0_GPUS to one that is there"),
+    ],
+)
+def test_unlike_cards_are_refused_first(
+    variables: dict[str, str], sentence: str, image: Image, places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One engine cannot serve both; said before anything is fetched."""
+    (image.root / "etc/gpus.json").write_text(json.dumps([("NVIDIA A10", "8.6", 23028), H100]))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert engines(places, "mini-t5") == 1
+    assert sentence in capsys.readouterr().err
+    assert not places.weights.exists()
+
+
 def test_check_is_a_command(image: Image, capsys: pytest.CaptureFixture[str]) -> None:
     """One line for each model that fits; a sentence and status 1 for what does not."""
     assert main(["check", "--target", "trtllm", "--model-id", "mini-whisper,mini-t5"]) == 0
@@ -410,12 +501,20 @@ def test_values_are_compared_as_argparse_reads_them() -> None:
     ids=["gpu", "toolchain", "version"],
 )
 def test_a_foreign_bundle_is_refused(change: tuple[str, str], sentence: str, image: Image, finished: Places) -> None:
-    """Another GPU, another toolchain, another release: the sentence ends with the command that rebuilds the bundle."""
+    """Another GPU, another toolchain, another release: the sentence ends with the command that rebuilds the bundle, where it is printed."""
     bundle = finished.bundle("mini-whisper", "trtllm")
     assert check_bundle(bundle, "mini-whisper", "0,1")["serving"]["world_size"] == 1
     (image.root / change[0]).write_text(change[1])
-    with pytest.raises(Refused, match=re.escape(sentence) + ".*rebuild it with: make engines MODEL_ID=mini-whisper TARGET=trtllm"):
+    with pytest.raises(Refused, match=re.escape(sentence) + ".*rebuild it with: docker compose up -d"):
         check_bundle(bundle, "mini-whisper", "0")
+
+
+def test_the_remedy_is_the_targets(tmp_path: Path) -> None:
+    """In process mode a CPU's engines are made by make; in a container there is neither make nor a place to write to."""
+    with pytest.raises(Refused, match=r"make engines MODEL_ID=mini-t5 TARGET=openvino \(in Docker: docker compose up -d\)"):
+        check_bundle(tmp_path / "openvino", "mini-t5")
+    with pytest.raises(Refused, match="holds no finished bundle; rebuild it with: docker compose up -d"):
+        check_bundle(tmp_path / "trtllm", "mini-t5")
 
 
 def test_too_few_gpus_for_a_bundle(image: Image, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +522,9 @@ def test_too_few_gpus_for_a_bundle(image: Image, places: Places, monkeypatch: py
     make(CATALOG["llava-1.5-7b"], places, monkeypatch, TP_SIZE="2")
     bundle = places.bundle("llava-1.5-7b", "trtllm")
     check_bundle(bundle, "llava-1.5-7b", "2,3")
-    with pytest.raises(Refused, match="spans 2 GPUs, this instance has 2; give it more with TRITON_i_GPUS, or rebuild it .* TP_SIZE=1"):
+    with pytest.raises(
+        Refused, match="spans 2 GPUs, this instance has 2; give it more with TRITON_i_GPUS, or set TP_SIZE=1 and rebuild it with: docker compose up -d"
+    ):
         check_bundle(bundle, "llava-1.5-7b", "2")
 
 

@@ -141,7 +141,7 @@ def test_real_serving_refuses_the_stand_ins_bundle(built: dict[str, str]) -> Non
         (image / "etc/hidden").rename(image / "etc/conch-toolchain")
     assert refused.returncode == 1
     assert "made by the toolchain contract, this server has tensorrt_llm" in refused.stderr
-    assert f"make engines MODEL_ID={MODEL} TARGET=trtllm" in refused.stderr
+    assert "rebuild it with: docker compose up -d" in refused.stderr
     manifest = read_manifest(Path(built["ENGINES_DIR"]) / MODEL / "trtllm")
     assert manifest
     assert manifest["engine"]["toolchain"] == "contract"
@@ -192,6 +192,34 @@ def test_completions_over_pairs(pairs: Stack) -> None:
     streamed = httpx.post(f"{pairs.url}/v1/completions", json={**body, "stream": True}, timeout=60)
     events = [json.loads(line.removeprefix("data: ")) for line in streamed.text.splitlines() if line.startswith("data: {")]
     assert "".join(event["choices"][0]["text"] for event in events) == whole.json()["choices"][0]["text"] == words(pairs, text)
+
+
+def _ask_engine(stack: Stack, **extra: Any) -> httpx.Response:
+    """The engine's unary face, by KServe: four ids for the encoder, three to come."""
+    rows = {"input_ids": [5, 6, 7, 1], "input_lengths": [4], "request_output_len": [3]}
+    inputs = [{"name": name, "datatype": "INT32", "shape": [1, len(row)], "data": row} for name, row in rows.items()]
+    inputs += [{"name": "stop", "datatype": "BOOL", "shape": [1, 1], "data": [True]}] if extra.pop("stop", False) else []
+    return httpx.post(f"{stack.kserve}/v2/models/tensorrt_llm/infer", json={"inputs": inputs, **extra}, timeout=60)
+
+
+def test_requests_without_named_outputs(pairs: Stack) -> None:
+    """Triton asks for all that the face declares, and the engine knows each of them."""
+    answer = _ask_engine(pairs)
+    assert answer.status_code == 200, answer.text
+    assert {"output_ids", "sequence_length"} <= {row["name"] for row in answer.json()["outputs"]}
+
+
+def test_requests_that_name_one_output(pairs: Stack) -> None:
+    """The backend insists on two more; the client gets what it named."""
+    answer = _ask_engine(pairs, outputs=[{"name": "sequence_length"}])
+    assert answer.status_code == 200, answer.text
+    assert [row["name"] for row in answer.json()["outputs"]] == ["sequence_length"]
+
+
+def test_stop_is_answered(pairs: Stack) -> None:
+    """Whether or not a request of that id runs."""
+    answer = _ask_engine(pairs, stop=True, id="nobody")
+    assert answer.status_code == 200, answer.text
 
 
 def test_log_probabilities_of_a_stream(pairs: Stack) -> None:

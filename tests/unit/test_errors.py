@@ -23,6 +23,19 @@ def test_other_engines_errors_stay_as_they_are() -> None:
     assert (code_name(error), str(error)) == ("INTERNAL", "Encountered error for requestId 7: out of memory")
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Encountered an error: Prompt length (300) exceeds maximum input length (228). Set log level to info and check TRTGptModel logs",
+        "[TensorRT-LLM][ERROR] Assertion failed: Requested beam width 9 is larger than configured max beam width 1",
+    ],
+)
+def test_what_a_caller_can_mend_is_told_by_its_words(message: str) -> None:
+    """A prompt that is too long or too many beams; the sentence stays as it is."""
+    assert (code_name(EngineError(message)), str(EngineError(message))) == ("INVALID_ARG", message)
+    assert code_name(EngineError(f"INTERNAL: {message}")) == "INTERNAL"
+
+
 def test_a_broken_stream_is_an_error() -> None:
     """Between models Triton loses an error behind other responses; a tensor says it."""
     with pytest.raises(EngineError, match="gave up"):

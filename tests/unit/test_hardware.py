@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from scripts import stack
-from scripts.hardware import Gpu, Line, instances, pair_up, parse_topology, propose
+from scripts.hardware import Gpu, Line, gpus, instances, links, pair_up, parse_topology, propose, this_machine
 
 TOPOLOGY = """\
 \x1b[4m\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
@@ -88,3 +89,13 @@ def test_what_was_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     stack.write_env([Line("INSTANCES", "1", "one GPU"), Line("TARGET", "trtllm", "there are GPUs")])
     rows = [line for line in (tmp_path / ".env").read_text().splitlines() if line and not line.startswith("#")]
     assert rows == ["TARGET=trtllm", "INSTANCES=3", "API_KEYS_FILE=./keys", "COMPOSE_PROFILES=instances-3"]
+
+
+def test_memory_and_links_may_be_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that shares the machine's memory has none of its own to tell, and no matrix of links: a proposal all the same."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text('#!/bin/sh\n[ "$1" = topo ] && exit 1\nprintf "0, NVIDIA GB10, [N/A]\\n1, NVIDIA GB10, [N/A]\\n"\n')
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert (gpus(), links(2)) == ([Gpu(0, "NVIDIA GB10", None), Gpu(1, "NVIDIA GB10", None)], set())
+    assert this_machine("trtllm")[0].reason == "2 × NVIDIA GB10, of unknown memory: TensorRT-LLM engines"

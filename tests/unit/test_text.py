@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.batches import split
+from serving.batches import refuse_samples, split
 from serving.engine_io import MOST_WORDS, Answers, Wanted, parse
 from serving.errors import BadRequest
 from serving.graphs import Facts
@@ -153,6 +153,15 @@ def test_too_many_words_are_refused() -> None:
     given = {"input_ids": np.array([[1]], np.int32), "request_output_len": np.array([[3]], np.int32), "bad_words_list": words}
     with pytest.raises(BadRequest, match="bad_words_list has 4097 words"):
         parse(given, Collected(), FACTS)
+
+
+def test_samples_in_one_request_are_refused() -> None:
+    """TensorRT-LLM would answer with several responses, whose last alone would be kept; beams come in one."""
+    for sequences, beams in ((0, 1), (1, 1), (2, 4)):
+        refuse_samples({"num_return_sequences": np.array([[sequences]]), "beam_width": np.array([[beams]])})
+    refuse_samples({"num_return_sequences": np.zeros((1, 0), np.int32)})
+    with pytest.raises(BadRequest, match="num_return_sequences is 3, beam_width 1; send one request for each text"):
+        refuse_samples({"num_return_sequences": np.array([3])})
 
 
 @pytest.mark.parametrize("name", ["beam_width", "num_return_sequences", "return_log_probs", "return_generation_logits"])

@@ -87,7 +87,9 @@ class Reply:
         self.sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))), FINAL)
 
     def _response(self, arrays, beams):
-        """New ids, but log probabilities of all ids so far: `createResult` slices the one and not the other."""
+        """New ids, but log probabilities of all ids so far: `createResult` slices the one and not the other. No ids are a width of 0."""
+        longest = max(int(arrays["sequence_length"].max()), 0)
+        arrays |= {name: arrays[name][:, :, :longest] for name in ("output_ids", "output_log_probs") if name in arrays}
         if "output_log_probs" in arrays and self.answers.growing:
             new = int(arrays["sequence_length"].item())
             so_far = self.answers.sent if new and self.answers.sent else len(beams[0].ids)
@@ -107,11 +109,11 @@ class TritonPythonModel:
         if RANK:
             return
         sys.path.insert(0, str(Path(self.parameters.values["gpt_model_path"]).parent.parent))  # the bundle, which carries serving/
-        from serving.engine_io import Answers, parse
+        from serving.engine_io import Answers, parse, stops
         from serving.graphs import Graphs
         from serving.scheduler import Scheduler
 
-        self.answers, self.parse = Answers, parse
+        self.answers, self.parse, self.stops = Answers, parse, stops
         self.graphs = Graphs(Path(os.environ["CONTRACT_GRAPHS"]))
         self.scheduler = Scheduler(self.graphs, max_rows=min(16, self.limits["max_batch_size"]))
         self.scheduler.start()
@@ -126,10 +128,17 @@ class TritonPythonModel:
 
     def _take(self, request, reply):
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        if "return_cross_attention" in inputs:
-            raise ValueError("unexpected inference input 'return_cross_attention'")
+        if self.stops(inputs, request.request_id()):
+            self.scheduler.drop(request.request_id())
+            reply.sender.send(pb_utils.InferenceResponse([]), FINAL)
+            return
+        for name in ("output_ids", "sequence_length"):
+            if reply.names and name not in reply.names:
+                raise ValueError(f"{name} tensor must be present in list of output tensors")
         exclude = self.parameters.flag("exclude_input_in_output", False)
         job, wanted = self.parse(inputs, reply, self.graphs.facts, request.request_id(), exclude_prompt=exclude)
+        if wanted.logits and not self.limits["gather_generation_logits"]:
+            raise ValueError("gather_generation_logits must be enabled in the engine to return generation logits")
         reply.answers = self.answers(wanted, job)
         beams = job.sampling.beam_width
         if beams > int(self.parameters.values.get("max_beam_width") or 1):

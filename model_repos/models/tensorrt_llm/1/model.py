@@ -8,10 +8,10 @@ import triton_python_backend_utils as pb_utils
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.batches import merge, split
+from serving.batches import merge, refuse_samples, split
 from serving.desk import Desk
 from serving.errors import told
-from serving.shell import Shell
+from serving.shell import ALWAYS, Shell
 
 
 class TritonPythonModel:
@@ -28,6 +28,7 @@ class TritonPythonModel:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         if "streaming" in inputs and inputs["streaming"].any():
             raise ValueError("streaming=true needs the decoupled model tensorrt_llm_stream")
+        refuse_samples(inputs)
         rows = split(inputs)
         with ThreadPoolExecutor(len(rows)) as threads:
             answers = list(threads.map(lambda row: self._forward(row, request), rows))
@@ -35,7 +36,7 @@ class TritonPythonModel:
 
     def _forward(self, row, request):
         """Tensors as they come: copying them while decoupled calls run in several threads has crashed the stub (docs/decisions/0002)."""
-        answer, outputs = [], request.requested_output_names()
+        answer, outputs = [], list(dict.fromkeys([*ALWAYS, *request.requested_output_names()]))
         for response in self.shell.call("tensorrt_llm_stream", self.shell.tensors(row), outputs, request.request_id(), decoupled=True):
             answer = response.output_tensors() or answer
         return answer

@@ -12,7 +12,6 @@ sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub
 from serving.engine_io import Answers, parse, stops  # noqa: E402
 from serving.errors import MARKED, code_name, told  # noqa: E402
 from serving.graphs import Graphs  # noqa: E402
-from serving.running import warm_up  # noqa: E402
 from serving.scheduler import Scheduler  # noqa: E402
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -65,7 +64,6 @@ class TritonPythonModel:
         self.exclude_prompt = bool(parameters.get("exclude_input_in_output"))
         self.graphs = Graphs(BUNDLE / "engine")
         self.scheduler = Scheduler(self.graphs)
-        warm_up(self.graphs, self.scheduler.max_rows)
         self.scheduler.start()
 
     def execute(self, requests):

@@ -11,12 +11,12 @@ sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub
 
 from serving.batches import merge, split  # noqa: E402
 from serving.desk import Desk  # noqa: E402
-from serving.shell import Shell, engine_id  # noqa: E402
+from serving.shell import ALWAYS, Shell, engine_id  # noqa: E402
 from serving.whisper import Whisper  # noqa: E402
 
-# Which of the engine's outputs a request for them brings.
+# Which of the engine's outputs a request for them brings, beside those that go with every request.
 ASKED = {
-    "return_log_probs": ("output_ids", "sequence_length", "cum_log_probs", "output_log_probs"),
+    "return_log_probs": ("cum_log_probs", "output_log_probs"),
     "return_generation_logits": ("generation_logits",),
     "return_cross_attention": ("cross_attention",),
 }
@@ -40,7 +40,7 @@ class TritonPythonModel:
         wanted, (own, stoppable) = set(request.requested_output_names()) or self.outputs, engine_id(request, decoupled=self.decoupled)
 
         def engine(arrays, streaming):
-            outputs = [name for flag, names in ASKED.items() if flag in arrays for name in names] or ["output_ids", "sequence_length"]
+            outputs = [*ALWAYS, *(name for flag, names in ASKED.items() if flag in arrays for name in names)]
             return self.shell.engine(own, outputs, arrays, streaming=streaming)
 
         if not self.decoupled:
