@@ -96,6 +96,7 @@ class Cell:
     p99: float
 
 
+Runs = dict[str, tuple[str, list[Cell]]]  # by model: when and where, and what was measured
 Timed = tuple[float, float]  # seconds until the first and until the last token of a request
 Call = Callable[[Sequence[Request]], list[Timed]]
 
@@ -398,13 +399,23 @@ def table(cells: Sequence[Cell]) -> list[str]:
     return lines
 
 
-def report(cells: Sequence[Cell], load: float) -> None:
+def kept(models: Sequence[Model]) -> Runs:
+    """What earlier runs measured of other models than these."""
+    path = DOCS / "text-cpu.json"
+    data = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return {name: (run["run"], [Cell(**row) for row in run["cells"]]) for name, run in data.items() if name in set(MODELS) - {model.name for model in models}}
+
+
+def report(runs: Runs) -> None:
     """Markdown, JSON and a plot."""
     DOCS.mkdir(parents=True, exist_ok=True)
-    (DOCS / "text-cpu.json").write_text(json.dumps([dataclasses.asdict(cell) for cell in cells], indent=1) + "\n", "utf-8")
+    runs = {name: runs[name] for name in MODELS if name in runs}
+    data = {name: {"run": run, "cells": [dataclasses.asdict(cell) for cell in cells]} for name, (run, cells) in runs.items()}
+    (DOCS / "text-cpu.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+    cells = [cell for _, own in runs.values() for cell in own]
     lines = [
         "# T5, BART and GPT-2 on a CPU", "",
-        f"`python -m scripts.bench_text` (part of `make bench`) on {machine()}, {time.strftime('%Y-%m-%d')}; load average when it began: {load:.1f}.",
+        "`python -m scripts.bench_text` (part of `make bench`), all that is compared in one run: " + "; ".join(f"{name} {run}" for name, (run, _) in runs.items()) + ".",
         "Random weights of the shapes of flan-t5-small, bart-base and gpt2-medium, the same for all; greedy; all cores for each. Conch computes in the",
         "precision that the CPU multiplies natively (bf16 here).", "",
         "Random weights have no words: everybody reads ids and makes ids. Conch is asked at its tritonserver, `tensorrt_llm` over HTTP and",
@@ -457,12 +468,12 @@ def main() -> None:
         for model in models:
             PEERS[arguments.peer](model)
         return
-    load = os.getloadavg()[0]
-    cells: list[Cell] = []
+    runs = kept(models)
     for model in models:
-        cells += everybody(model)
-        report(cells, load)  # a run that is cut off leaves what it has
-    for name, wanted, reached in goals(cells):
+        run = f"on {machine()}, {time.strftime('%Y-%m-%d')}, load average when it began {os.getloadavg()[0]:.1f}"
+        runs[model.name] = (run, everybody(model))
+        report(runs)  # a run that is cut off leaves what it has
+    for name, wanted, reached in goals([cell for _, own in runs.values() for cell in own]):
         print(f"{name}: {wanted:g}, reached {reached:.2f}")
 
 

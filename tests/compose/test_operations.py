@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tarfile
 import threading
@@ -295,9 +296,11 @@ def test_airgap_archive(stack: Stack, engine: Engine, tmp_path: Path) -> None:
     finally:
         compose("down", "-v", **other)
         compose("up", "--wait", "--no-build")
-    content = bytearray(archive.read_bytes())
-    content[len(content) // 2] ^= 1
-    archive.write_bytes(content)
+    with archive.open("r+b") as file:
+        file.seek(archive.stat().st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
     with pytest.raises(AssertionError, match="damaged"):
         conch("airgap", "unbundle", str(archive), **other)
 
