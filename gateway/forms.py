@@ -142,8 +142,7 @@ def _invalid(error: ValidationError) -> ApiError:
     name = str(first["loc"][0])
     param = f"{name}[]" if name in REPEATED else name
     place = next((f"[{part}]" for part in first["loc"][2:]), "") if name == "chunking_strategy" else ""
-    message = f"{param} is missing; send it" if first["type"] == "missing" else f"{param}{place}{explained([first])}"
-    return ApiError(400, message, param=param, code="invalid_value")
+    return ApiError(400, f"{param}{place}{explained([first])}", param=param, code="invalid_value")
 
 
 def options(request: TranslationRequest, task: str) -> Options:
