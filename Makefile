@@ -7,8 +7,10 @@ RUN := $(SERVE)/bin/python
 STACK := .venv/stack
 CLIENT := .venv/client
 BUNDLE ?= conch-bundle.tar
+# Environments are made beside each other; apt, which locks, runs once at a time.
+MAKEFLAGS += --jobs=2
 
-.PHONY: help setup demo serve restart engines test lint bench evaluate clean up down restart-stack bundle unbundle test-stack
+.PHONY: help setup nginx tools demo serve restart engines test lint bench evaluate clean up down restart-stack bundle unbundle test-stack
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -38,8 +40,13 @@ $(CLIENT)/.done: requirements/client.txt
 	$(CLIENT)/bin/pip install -q -r requirements/client.txt
 	touch $@
 
-setup: $(SERVE)/.done $(BUILD)/.done ## the two Python environments and nginx
+nginx:
 	@scripts/install_nginx
+
+tools: nginx
+	@scripts/install_test_tools
+
+setup: $(SERVE)/.done $(BUILD)/.done nginx ## the two Python environments and nginx
 
 engines: $(BUILD)/.done ## build the bundles of MODEL_ID (default: the miniatures) for TARGET
 	$(BUILD)/bin/python -m build engines --target $(or $(TARGET),openvino)
@@ -54,10 +61,8 @@ serve: setup engines ## run in the foreground until Ctrl-C
 restart: ## restart the instances of a running `make serve` one by one
 	$(RUN) -m scripts.local restart
 
-test: setup $(BUILD)/.tests engines ## lint, then every test but the compose tests
-	@scripts/install_test_tools
-	$(MAKE) lint
-	$(BUILD)/bin/python -m pytest -n 2 --dist loadfile tests/unit tests/repository
+test: setup $(BUILD)/.tests tools engines lint ## lint, then every test but the compose tests
+	$(BUILD)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/unit tests/repository
 	$(BUILD)/bin/python -m pytest tests/stack
 
 lint: $(BUILD)/.tests ## ruff and mypy
@@ -90,8 +95,7 @@ bench: setup $(BUILD)/.tests ## measure against faster-whisper, CTranslate2 and 
 	$(BUILD)/bin/python -m scripts.bench
 	$(BUILD)/bin/python -m scripts.bench_text
 
-evaluate: $(BUILD)/.tests ## the miniatures' held-out figures
-	@scripts/install_test_tools
+evaluate: $(BUILD)/.tests tools ## the miniatures' held-out figures
 	$(BUILD)/bin/python -m miniatures.speech.evaluate
 	for model in t5 bart gpt2; do $(BUILD)/bin/python -m miniatures.text.evaluate $$model || exit 1; done
 

@@ -1,8 +1,13 @@
-"""Workers of pytest-xdist keep to a processor each: torch and OpenVINO take one thread per processor they see, and two sets of them would spin."""
+"""Workers of pytest-xdist keep to a processor each: torch and OpenVINO take one thread per processor they see, and two sets of them would spin.
+
+Files marked `long` start first, so that no worker is left alone with one of them.
+"""
 
 from __future__ import annotations
 
 import os
+
+import pytest
 
 
 def pytest_configure() -> None:
@@ -10,3 +15,7 @@ def pytest_configure() -> None:
     if worker:
         processors = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {processors[int(worker.removeprefix("gw")) % len(processors)]})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)

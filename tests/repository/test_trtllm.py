@@ -35,6 +35,8 @@ from tests.contract.template import ENGINE, template
 from tests.contract.tools import OPTIONS, parser_of
 from tests.contract.weights import published
 
+pytestmark = pytest.mark.long
+
 CATALOG = load_catalog()
 WANTED = [model for model in CATALOG.values() if not model.source.startswith("random:")]
 SMALLEST = {"whisper": "mini-whisper", "t5": "mini-t5", "bart": "mini-bart", "gpt2": "mini-gpt2", "blip2": "blip2-opt-2.7b", "llava": "llava-1.5-7b"}

@@ -21,6 +21,8 @@ from build.jobs import BuildError, Places, read_manifest
 
 from .conftest import ROOT
 
+pytestmark = pytest.mark.long
+
 
 def builder(folder: Path, *extra: str) -> list[str]:
     places = ["--weights", f"{folder}/weights", "--engines", f"{folder}/engines"]

@@ -24,6 +24,8 @@ from serving.scheduler import Collected, Job, Scheduler
 
 from .conftest import MINIATURE, export
 
+pytestmark = pytest.mark.long
+
 CLIPS = 52
 END = 50257
 LANGUAGES = {"en": 50259, "es": 50262}

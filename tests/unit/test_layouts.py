@@ -28,6 +28,8 @@ from tests.hub import serving
 
 from .conftest import MINIATURE, ROOT
 
+pytestmark = pytest.mark.long
+
 
 def test_there_and_back_again(tmp_path: Path) -> None:
     """Hugging Face to OpenAI and back: the same tensors under the same names, the same vocabulary, a configuration of the same shape."""

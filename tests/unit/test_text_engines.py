@@ -30,6 +30,8 @@ from serving.running import Row, new_batch
 from serving.sampling import Sampling
 from serving.scheduler import Collected, Job, Scheduler
 
+pytestmark = pytest.mark.long
+
 PROMPTS = 104
 VOCABULARY = 300
 LONGEST = 24
