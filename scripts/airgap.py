@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO, BinaryIO
 
 from .environment import ROOT, documented, settings
 
@@ -23,25 +23,50 @@ SUMS, IMAGES, VOLUMES, SETTINGS = "SHA256SUMS", "images.tar", "volumes.tar", "de
 # Secrets, addresses and sources stay where they are; all other settings make the same stack elsewhere.
 STAYS = {"API_KEYS_FILE", "BIND", "HF_ENDPOINT", "HF_TOKEN", "KSERVE_GRPC_PORT", "KSERVE_HTTP_PORT", "PORT"}
 # Engines whole; of the weights only the lock, which says what the engines were made from.
-SAVE = "tar -C / -cf /out/volumes.tar --exclude='*.lock' --exclude=engines/deployment engines && if [ -e /weights/catalog.lock ]; then tar -C / -rf /out/volumes.tar weights/catalog.lock; fi"
-# A bundle is complete or absent: it is unpacked beside its place and moved there.
+SAVE = "cd / && tar -c --exclude='*.lock' --exclude=engines/deployment engines && if [ -e weights/catalog.lock ]; then tar -c weights/catalog.lock; fi"
+# A bundle is complete or absent: it is unpacked beside its place and moved there. What is saved is one archive after another.
 LOAD = """set -e
 rm -rf /engines/.incoming && mkdir /engines/.incoming
-tar -C /engines/.incoming -xf /in/volumes.tar --no-same-owner
+tar -C /engines/.incoming -x --ignore-zeros --no-same-owner
 cd /engines/.incoming/engines
 for bundle in */*/; do mkdir -p "/engines/${bundle%%/*}" && rm -rf "/engines/$bundle" && mv "$bundle" "/engines/${bundle%/}"; done
 if [ -e ../weights/catalog.lock ]; then cp ../weights/catalog.lock /weights/; fi
 rm -rf /engines/.incoming"""
+BLOCK = 1 << 20
 
 
 class Damaged(Exception):
     """The archive is not what was written; the message names the file."""
 
 
-def digest(path: Path) -> str:
-    """SHA-256 in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+class Archive:
+    """A tar file written from streams, since images are large and nobody knows how large before they end: a member's header is written
+    again when its size is known. Nothing is kept on the disk twice.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.sums: dict[str, str] = {}
+
+    def add(self, name: str, source: IO[bytes]) -> None:
+        """Everything that `source` gives, as a member; its SHA-256 goes to `sums`."""
+        file, info, sha = self._file, tarfile.TarInfo(name), hashlib.sha256()
+        start = file.tell()
+        file.write(info.tobuf(tarfile.GNU_FORMAT))
+        while block := source.read(BLOCK):
+            sha.update(block)
+            file.write(block)
+            info.size += len(block)
+        file.write(bytes(-info.size % tarfile.BLOCKSIZE))
+        end = file.tell()
+        file.seek(start)
+        file.write(info.tobuf(tarfile.GNU_FORMAT))
+        file.seek(end)
+        self.sums[name] = sha.hexdigest()
+
+    def close(self) -> None:
+        """The two empty blocks that end a tar file."""
+        self._file.write(bytes(2 * tarfile.BLOCKSIZE))
 
 
 def docker(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
@@ -50,77 +75,83 @@ def docker(*arguments: str, environment: Mapping[str, str] | None = None) -> str
     return done.stdout
 
 
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """A folder that containers, who run as another user, may read."""
-    parent = ROOT / ".conch"
-    parent.mkdir(exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="airgap-", dir=parent))
-    folder.chmod(0o755)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
+def _add_output(archive: Archive, name: str, *arguments: str) -> None:
+    """What a docker command writes, as a member."""
+    with subprocess.Popen(["docker", *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        archive.add(name, process.stdout)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
 
 
-def _in_builder(command: str, *options: str, environment: Mapping[str, str] | None = None) -> None:
-    docker("compose", "run", "--rm", "-T", "--no-deps", *options, "builder", "sh", "-c", command, environment=environment)
+def _feed(source: IO[bytes], *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+    """`source` as the standard input of a docker command."""
+    with subprocess.Popen(["docker", *arguments], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        assert process.stdin
+        try:
+            shutil.copyfileobj(source, process.stdin, BLOCK)
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # it has ended, and said why
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
 
 
-def bundle(archive: Path) -> None:
-    """Write `archive` from a stack that has been up: its engines volume, its images as they are, and the settings that make it."""
+def _in_builder(command: str) -> list[str]:
+    return ["compose", "run", "--rm", "-T", "--no-deps", "builder", "sh", "-c", command]
+
+
+def bundle(path: Path) -> None:
+    """Write an archive from a stack that has been up: its engines volume, its images as they are, and the settings that make it.
+
+    It has its name when it is complete.
+    """
     images = sorted({service["image"] for service in json.loads(docker("compose", "config", "--format", "json"))["services"].values()})
     known = settings()
-    with _scratch() as folder:
-        print(f"conch: saving {', '.join(images)}", flush=True)
-        docker("save", "--output", str(folder / IMAGES), *images)
-        print("conch: saving engines", flush=True)
-        _in_builder(SAVE, "--user", f"{os.getuid()}:10001", "--volume", f"{folder}:/out")
-        (folder / SETTINGS).write_text("".join(f"{name}={known[name]}\n" for name in documented() if name in known and name not in STAYS), "utf-8")
-        parts = (IMAGES, SETTINGS, VOLUMES)
-        (folder / SUMS).write_text("".join(f"{digest(folder / part)}  {part}\n" for part in parts), "utf-8")
-        with tarfile.open(archive, "w") as tar:
-            for part in (SUMS, *parts):
-                tar.add(folder / part, arcname=part)
-    print(f"conch: wrote {archive}, {archive.stat().st_size / 1e6:.0f} MB; in a checkout on the other machine: make unbundle BUNDLE={archive.name}")
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            archive = Archive(file)
+            archive.add(SETTINGS, io.BytesIO("".join(f"{name}={known[name]}\n" for name in documented() if name in known and name not in STAYS).encode()))
+            print("conch: saving engines", flush=True)
+            _add_output(archive, VOLUMES, *_in_builder(SAVE))
+            print(f"conch: saving {', '.join(images)}", flush=True)
+            _add_output(archive, IMAGES, "save", *images)
+            archive.add(SUMS, io.BytesIO("".join(f"{value}  {name}\n" for name, value in archive.sums.items()).encode()))
+            archive.close()
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    print(f"conch: wrote {path}, {path.stat().st_size / 1e6:.0f} MB; in a checkout on the other machine: make unbundle BUNDLE={path.name}")
 
 
-def check(folder: Path) -> None:
-    """Compare everything with SHA256SUMS.
+def members(tar: tarfile.TarFile) -> dict[str, IO[bytes]]:
+    """What the archive holds, compared with its SHA256SUMS.
 
     Raises:
         Damaged: a file is missing, unknown or different.
     """
-    rows = (folder / SUMS).read_text("utf-8").splitlines() if (folder / SUMS).is_file() else []
-    wanted = {name: value for value, name in (row.split("  ", 1) for row in rows)}
-    found = {path.name for path in folder.iterdir()} - {SUMS}
-    if not wanted.keys() == found == {IMAGES, SETTINGS, VOLUMES}:
+    found = {member.name: source for member in tar if member.isreg() and (source := tar.extractfile(member))}
+    if found.keys() != {SUMS, IMAGES, SETTINGS, VOLUMES}:
         raise Damaged(f"the archive holds {', '.join(sorted(found)) or 'nothing'}; that is not what make bundle writes")
-    for name, value in wanted.items():
-        if digest(folder / name) != value:
+    wanted = {name: value for value, _, name in (row.partition("  ") for row in found.pop(SUMS).read().decode(errors="replace").splitlines())}
+    for name, source in found.items():
+        if hashlib.file_digest(source, "sha256").hexdigest() != wanted.get(name):  # type: ignore[arg-type]  # an ExFileObject has readinto
             raise Damaged(f"{name} in the archive is damaged; copy the archive again")
+        source.seek(0)
+    return found
 
 
-def _unpack(tar: tarfile.TarFile, folder: Path) -> None:
-    """Plain files of the names we write, nothing else. (`filter="data"` of extractall came with Python 3.11.4; Debian 12 has 3.11.2.)"""
-    for member in tar:
-        if member.name in (SUMS, IMAGES, SETTINGS, VOLUMES) and (source := tar.extractfile(member)):
-            with source, (folder / member.name).open("wb") as target:
-                shutil.copyfileobj(source, target)
-
-
-def unbundle(archive: Path) -> None:
-    """Load images and engines from `archive` and start the stack with its settings, touching no network; the environment overrides them."""
-    with _scratch() as folder:
-        with tarfile.open(archive) as tar:
-            _unpack(tar, folder)
-        check(folder)
-        travelled = dict(line.split("=", 1) for line in (folder / SETTINGS).read_text("utf-8").splitlines())
+def unbundle(path: Path) -> None:
+    """Load images and engines from an archive and start the stack with its settings, touching no network; the environment overrides them."""
+    with tarfile.open(path) as tar:
+        found = members(tar)
+        travelled = dict(line.split("=", 1) for line in found[SETTINGS].read().decode().splitlines())
         environment = {**travelled, **os.environ}
         print("conch: loading images", flush=True)
-        docker("load", "--input", str(folder / IMAGES))
+        _feed(found[IMAGES], "load", "--quiet")
         print("conch: loading engines", flush=True)
-        _in_builder(LOAD, "--volume", f"{folder}:/in:ro", environment=environment)
+        _feed(found[VOLUMES], *_in_builder(LOAD), environment=environment)
     docker("compose", "up", "--detach", "--wait", "--no-build", "--pull", "never", environment=environment)
     print("conch: up; these settings belong into .env: " + " ".join(f"{name}={value}" for name, value in travelled.items()))
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,14 +99,22 @@ def docker_compose_project_name() -> str:
     return PROJECT
 
 
+def _make_images() -> None:
+    """Stand-ins, then Conch's images; beside each other, as newer Compose builds them (2.26, Debian's, builds in the order of dependencies)."""
+    with ThreadPoolExecutor() as pool:
+        stand_ins = pool.submit(subprocess.run, [str(HERE / "base_images"), str(ROOT / ".conch" / "rootfs")], check=True)
+        if not any(WHEELS.glob("torch-*")):
+            # Where the package index has a CPU build of torch, the image gets the same one.
+            subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(WHEELS), "torch==2.13.0"], check=True)
+        stand_ins.result()
+        list(pool.map(lambda services: compose("build", "-q", *services), (["builder"], ["triton-0", "triton-1"], ["gateway"])))
+
+
 @pytest.fixture(scope="session")
 def docker_setup(variables: None) -> list[str]:
     """pytest-docker's default with time for building; a leftover of a session that was killed is removed first."""
-    subprocess.run([str(HERE / "base_images"), str(ROOT / ".conch" / "rootfs")], check=True)
-    if not any(WHEELS.glob("torch-*")):
-        # Where the package index has a CPU build of torch, the image gets the same one.
-        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(WHEELS), "torch==2.13.0"], check=True)
-    return ["down -v --remove-orphans", "build -q", "up --wait --no-build"]
+    _make_images()
+    return ["down -v --remove-orphans", "up --wait --no-build"]
 
 
 @pytest.fixture(scope="session")
