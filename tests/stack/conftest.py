@@ -57,7 +57,7 @@ def started(environment: dict[str, str]) -> Iterator[Stack]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(120)
-        if artifacts := os.environ.get("CONCH_TEST_LOGS"):
+        if (artifacts := os.environ.get("CONCH_TEST_LOGS")) and (home / "logs").is_dir():
             shutil.copytree(home / "logs", Path(artifacts) / str(port), dirs_exist_ok=True)
     for log_file in (home / "logs").glob("triton-*.log"):
         assert "Exit timeout expired" not in log_file.read_text("utf-8", "replace"), f"{log_file.name}: a model was never unloaded"
