@@ -1,6 +1,7 @@
-"""One archive for a machine without network: images, engines, settings, checksums. Python's library and the docker command suffice.
+"""One archive for a machine without network: images, engines, settings, compose files, checksums. Python's library and the docker command suffice.
 
-`python3 -m scripts.airgap bundle | unbundle FILE`. What is archived is the stack that the environment and .env describe.
+`python3 -m scripts.airgap bundle | unbundle FILE`. What is archived is the stack that the environment and .env describe. In the folder `conch` of the
+archive lies what the other machine needs of this repository, this script included.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO
@@ -22,6 +24,8 @@ from .environment import ROOT, documented, settings
 SUMS, IMAGES, VOLUMES, SETTINGS = "SHA256SUMS", "images.tar", "volumes.tar", "deployment.env"
 # Secrets, addresses and sources stay where they are; all other settings make the same stack elsewhere.
 STAYS = {"API_KEYS_FILE", "BIND", "HF_ENDPOINT", "HF_TOKEN", "KSERVE_GRPC_PORT", "KSERVE_HTTP_PORT", "PORT"}
+FOLDER = "conch"
+FILES = (".env.example", "Makefile", "compose.yaml", "docker/*", "docs/docker.md", "scripts/*")
 # Engines whole; of the weights only the lock, which says what the engines were made from.
 SAVE = "cd / && tar -c --exclude='*.lock' --exclude=engines/deployment engines && if [ -e weights/catalog.lock ]; then tar -c weights/catalog.lock; fi"
 # A bundle is complete or absent: it is unpacked beside its place and moved there. What is saved is one archive after another.
@@ -48,9 +52,10 @@ class Archive:
         self._file = file
         self.sums: dict[str, str] = {}
 
-    def add(self, name: str, source: IO[bytes]) -> None:
+    def add(self, name: str, source: IO[bytes], mode: int = 0o644) -> None:
         """Everything that `source` gives, as a member; its SHA-256 goes to `sums`."""
         file, info, sha = self._file, tarfile.TarInfo(name), hashlib.sha256()
+        info.mode, info.mtime = mode, int(time.time())
         start = file.tell()
         file.write(info.tobuf(tarfile.GNU_FORMAT))
         while block := source.read(BLOCK):
@@ -112,6 +117,9 @@ def bundle(path: Path) -> None:
     try:
         with partial.open("wb") as file:
             archive = Archive(file)
+            for source in (found for pattern in FILES for found in sorted(ROOT.glob(pattern)) if found.is_file()):
+                with source.open("rb") as content:
+                    archive.add(f"{FOLDER}/{source.relative_to(ROOT)}", content, source.stat().st_mode & 0o755)
             archive.add(SETTINGS, io.BytesIO("".join(f"{name}={known[name]}\n" for name in documented() if name in known and name not in STAYS).encode()))
             print("conch: saving engines", flush=True)
             _add_output(archive, VOLUMES, *_in_builder(SAVE))
@@ -122,7 +130,8 @@ def bundle(path: Path) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    print(f"conch: wrote {path}, {path.stat().st_size / 1e6:.0f} MB; in a checkout on the other machine: make unbundle BUNDLE={path.name}")
+    print(f"conch: wrote {path}, {path.stat().st_size / 1e6:.0f} MB. On the other machine:")
+    print(f"    tar -xf {path.name} {FOLDER} && make -C {FOLDER} unbundle BUNDLE=../{path.name}")
 
 
 def members(tar: tarfile.TarFile) -> dict[str, IO[bytes]]:
@@ -132,11 +141,12 @@ def members(tar: tarfile.TarFile) -> dict[str, IO[bytes]]:
         Damaged: a file is missing, unknown or different.
     """
     found = {member.name: source for member in tar if member.isreg() and (source := tar.extractfile(member))}
-    if found.keys() != {SUMS, IMAGES, SETTINGS, VOLUMES}:
+    rows = found.pop(SUMS).read().decode(errors="replace").splitlines() if SUMS in found else []
+    wanted = {name: value for value, _, name in (row.partition("  ") for row in rows)}
+    if found.keys() != wanted.keys() or not found.keys() >= {IMAGES, SETTINGS, VOLUMES}:
         raise Damaged(f"the archive holds {', '.join(sorted(found)) or 'nothing'}; that is not what make bundle writes")
-    wanted = {name: value for value, _, name in (row.partition("  ") for row in found.pop(SUMS).read().decode(errors="replace").splitlines())}
     for name, source in found.items():
-        if hashlib.file_digest(source, "sha256").hexdigest() != wanted.get(name):  # type: ignore[arg-type]  # an ExFileObject has readinto
+        if hashlib.file_digest(source, "sha256").hexdigest() != wanted[name]:  # type: ignore[arg-type]  # an ExFileObject has readinto
             raise Damaged(f"{name} in the archive is damaged; copy the archive again")
         source.seek(0)
     return found

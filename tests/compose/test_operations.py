@@ -259,6 +259,7 @@ def test_keys_and_limits(stack: Stack, guarded: str) -> None:
         answer = httpx.get(url, headers=headers)
         assert answer.status_code == 401
         assert answer.json()["error"]["code"] == "invalid_api_key"
+        assert answer.headers["x-request-id"]
         assert httpx.get(f"{stack.kserve}/v2", headers=headers).status_code == 401
         assert httpx.get(f"{stack.url}/v2", headers=headers).status_code == 401
     good = {"authorization": f"Bearer {guarded}"}
@@ -282,14 +283,17 @@ def test_airgap_archive(stack: Stack, engine: Engine, tmp_path: Path) -> None:
     archive = tmp_path / "conch.tar"
     conch("airgap", "bundle", str(archive))
     with tarfile.open(archive) as tar, tarfile.open(fileobj=tar.extractfile("images.tar")) as images:
-        assert {"SHA256SUMS", "images.tar", "volumes.tar", "deployment.env"} == set(tar.getnames())
+        assert {"SHA256SUMS", "images.tar", "volumes.tar", "deployment.env"} == {name for name in tar.getnames() if not name.startswith("conch/")}
         tags = {tag for image in json.load(images.extractfile("manifest.json")) for tag in image["RepoTags"]}
     wanted = {service["image"] for service in json.loads(compose("config", "--format", "json").stdout)["services"].values()}
     assert tags == wanted, "the other machine has no other source of images"
     other = {"COMPOSE_PROJECT_NAME": f"{PROJECT}-gap", "PORT": "9880", "KSERVE_HTTP_PORT": "9800", "KSERVE_GRPC_PORT": "9801"}
     compose("stop")
     try:
-        conch("airgap", "unbundle", str(archive), **other)
+        subprocess.run(["tar", "-C", str(tmp_path), "-xf", str(archive), "conch"], check=True)
+        # Nothing of this checkout: what the archive brings suffices.
+        files = "compose.yaml:docker/compose.openvino.yaml"
+        subprocess.run(["make", "-C", str(tmp_path / "conch"), "unbundle", "BUNDLE=../conch.tar"], env={**os.environ, **other, "COMPOSE_FILE": files}, check=True)
         answer = httpx.post("http://127.0.0.1:9880/v1/audio/transcriptions", **form())
         assert answer.status_code == 200, answer.text
         assert answer.json()["text"] == json.loads((RECORDINGS / "recordings.json").read_text("utf-8"))[0]["text"]

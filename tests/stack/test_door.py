@@ -68,6 +68,18 @@ def test_text_bodies_are_small(stack: Stack) -> None:
     assert "4 MB" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("given", ["", "plain-1.2:3_4", "not plain"])
+def test_refusals_at_the_door_have_ids(stack: Stack, given: str) -> None:
+    """An error that nginx makes, and one of the gateway: the client's id if it is plain, else one that was made."""
+    headers = {"x-request-id": given} if given else {}
+    for body in ({"prompt": "x" * 4_200_000}, {"prompt": "x"}):
+        answer = httpx.post(f"{stack.url}/v1/completions", json={"model": "nobody", **body}, headers=headers)
+        assert answer.status_code in (404, 413)
+        found = answer.headers.get_list("x-request-id")
+        assert len(found) == 1
+        assert found == [given] if given.startswith("plain") else len(found[0]) == 32
+
+
 def test_a_slash_too_much_is_no_redirect(stack: Stack) -> None:
     assert httpx.get(f"{stack.url}/v1/models/").status_code == 404
 
