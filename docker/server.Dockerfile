@@ -70,7 +70,7 @@ USER 10001:10001
 CMD ["python3", "-m", "scripts.guard", "--help"]
 
 ################################################################################
-# With pip still in it: a copy of the libraries alone would be larger by them once more where both are kept, and slower to make.
+# pip stays in it: a stage with a copy of the libraries alone would keep a gigabyte twice and take longer to make.
 FROM building AS openvino-builder
 LABEL org.opencontainers.image.title="conch builder (openvino)" \
       org.opencontainers.image.description="Fetches weights and exports OpenVINO graphs" \

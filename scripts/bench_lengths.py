@@ -1,7 +1,7 @@
-"""`python -m scripts.bench_lengths`: what the few lengths of serving/lengths.py are worth, beside windows that keep their own, in one run.
+"""`python -m scripts.bench_lengths`: what the few lengths of serving/lengths.py are worth, beside texts that keep their own, in one run.
 
-The engine of the bundle mini-whisper (`make engines`) on all cores, without Triton: windows of 10 to 30 s, noise, four at once, 20 to 120 tokens
-each, no two alike. Writes docs/benchmarks/lengths.md.
+The engine of the bundle mini-t5 (`make engines`) on all cores, without Triton: texts of 16 to 512 ids, four at once, 20 to 60 tokens each, no two
+alike. Writes docs/benchmarks/lengths.md.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from unittest import mock
 import numpy as np
 
 from build.catalog import ROOT
-from serving import running
+from serving import graphs, running
 from serving.graphs import Graphs
-from serving.lengths import grained
 from serving.sampling import Sampling
 from serving.scheduler import Job, Scheduler
 
 from .bench_stage import DOCS, machine, peer
 
-ENGINE = ROOT / "engines" / "mini-whisper" / "openvino" / "engine"
-FRAMES, ROUND, ROUNDS = 3000, 100, 4
+ENGINE = ROOT / "engines" / "mini-t5" / "openvino" / "engine"
+LONGEST, ROUND, ROUNDS = 512, 200, 4
 OWN, FEW = "own lengths", "few lengths"
 
 
@@ -39,7 +38,7 @@ class Row:
     """One round: resident memory in MB after it, seconds it took."""
 
     who: str
-    windows: int
+    texts: int
     memory: int
     seconds: float
 
@@ -78,16 +77,16 @@ def resident() -> int:
 def measure(who: str) -> None:
     """Print a row for each round."""
     if who == OWN:
-        mock.patch.object(running, "grained", lambda length, _: length).start()
-    graphs = Graphs(ENGINE)
-    scheduler = Scheduler(graphs)
+        for module in (graphs, running):
+            mock.patch.object(module, "grained", lambda length, _: length).start()
+    engine = Graphs(ENGINE)
+    scheduler = Scheduler(engine)
     scheduler.start()
 
     def ask(number: int) -> None:
         rng, waiting = np.random.default_rng(number), Waiting()
-        own = int(rng.integers(FRAMES // 3, FRAMES + 1)) // 2 * 2
-        sound = rng.standard_normal((own if who == OWN else grained(own, FRAMES), graphs.facts.mels)).astype(np.float32)
-        scheduler.submit(Job((50258, 50259, 50359), Sampling(int(rng.integers(20, 121)), -1), waiting, sound))
+        ids = rng.integers(3, engine.facts.vocabulary, int(rng.integers(16, LONGEST + 1)))
+        scheduler.submit(Job(engine.facts.decoder_start, Sampling(int(rng.integers(20, 61)), -1), waiting, ids))
         waiting.over.wait()
 
     for done in range(0, ROUND * ROUNDS, ROUND):
@@ -106,8 +105,8 @@ def main() -> None:
         measure(only)
         return
     own, few = ([Row(**row) for row in peer("scripts.bench_lengths", "--only", who)] for who in (OWN, FEW))
-    lines = [f"| {a.windows} | {a.memory} | {b.memory} | {a.seconds} | {b.seconds} | {a.seconds / b.seconds:.2f} |" for a, b in zip(own, few, strict=True)]
-    head = ["| windows | MB, own lengths | MB, few lengths | s for 100, own | s for 100, few | times |", "|---|---|---|---|---|---|"]
+    lines = [f"| {a.texts} | {a.memory} | {b.memory} | {a.seconds} | {b.seconds} | {a.seconds / b.seconds:.2f} |" for a, b in zip(own, few, strict=True)]
+    head = ["| texts | MB, own lengths | MB, few lengths | s for 200, own | s for 200, few | times |", "|---|---|---|---|---|---|"]
     title = f"# Few lengths\n\nOn {machine()}, {datetime.now(UTC):%Y-%m-%d}. {__doc__}"
     (DOCS / "lengths.md").write_text("\n".join([title, *head, *lines, ""]), "utf-8")
 

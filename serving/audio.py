@@ -11,8 +11,6 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .lengths import grained
-
 RATE = 16_000
 WINDOW = 400
 HOP = 160
@@ -88,7 +86,7 @@ def log_mel(wave: Floats, mels: int, *, pad: bool = True) -> Floats:
     Args:
         wave: float32 [samples].
         mels: number of mel bins (80, or 128 for the large-v3 family).
-        pad: fill with silence to 30 s (3,000 frames); otherwise one frame per 10 ms, and silence to one of the few lengths of lengths.py.
+        pad: fill with silence to 30 s (3,000 frames); otherwise one frame per 10 ms, made even for the encoder's stride of two.
 
     Returns:
         float32 [frames, mels].
@@ -98,7 +96,7 @@ def log_mel(wave: Floats, mels: int, *, pad: bool = True) -> Floats:
     """
     if len(wave) > MAX_SAMPLES:
         raise AudioTooLong(f"audio of {len(wave) / RATE:.2f} s exceeds the 30 s of one window; cut it, or send it to /v1/audio/transcriptions")
-    frames = FULL_FRAMES if pad else grained(max(1, -(-len(wave) // HOP)), FULL_FRAMES)
+    frames = FULL_FRAMES if pad else max(2, -(-len(wave) // (2 * HOP)) * 2)
     samples = np.zeros(frames * HOP, np.float32)
     samples[: len(wave)] = wave
     padded = np.pad(samples, WINDOW // 2, mode="reflect")

@@ -163,7 +163,7 @@ class Slots:
 
 
 def aligned(count: int, kind: type[np.generic]) -> NDArray[Any]:
-    """Zeros [count] that begin at a cache line: from elsewhere OpenVINO copies an input at every step."""
+    """Zeros [count] that begin at a cache line, as memory that OpenVINO allocates does."""
     raw = np.zeros(count + 64, kind)
     begin = -raw.ctypes.data % 64 // raw.itemsize
     return raw[begin : begin + count]

@@ -21,12 +21,11 @@ def test_equal_to_transformers(mels: int, samples: int, kind: str) -> None:
     assert np.abs(log_mel(wave, mels) - theirs).max() <= 1e-4
 
 
-@pytest.mark.parametrize(
-    ("samples", "frames"), [(1, 16), (16_000, 112), (40_960, 256), (41_120, 272), (92_160, 576), (161_000, 1024), (476_160, 3000), (480_000, 3000)]
-)
-def test_unpadded_is_about_as_long_as_the_sound(samples: int, frames: int) -> None:
-    """zero_pad: one frame per 10 ms, up to one of few lengths, so that an engine keeps few kernels."""
-    assert log_mel(np.zeros(samples, np.float32), 80, pad=False).shape == (frames, 80)
+def test_unpadded_is_as_long_as_the_sound() -> None:
+    """zero_pad: one frame per 10 ms, even."""
+    assert log_mel(np.zeros(16_000, np.float32), 80, pad=False).shape == (100, 80)
+    assert log_mel(np.zeros(16_001, np.float32), 80, pad=False).shape == (102, 80)
+    assert log_mel(np.zeros(1, np.float32), 80, pad=False).shape == (2, 80)
 
 
 def test_over_thirty_seconds_is_refused() -> None:

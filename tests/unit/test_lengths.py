@@ -14,7 +14,7 @@ def test_near() -> None:
 
 
 def test_few() -> None:
-    """Half a minute of frames: some 70 lengths instead of 3,000; all but the limit are even, as Whisper's encoder wants them."""
+    """Some 70 lengths instead of 3,000."""
     found = {grained(length, 3000) for length in range(1, 3001)}
     assert len(found) <= 80
     assert not any(length % GRAIN for length in found - {3000})
