@@ -17,11 +17,8 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino.preprocess import PrePostProcessor
 
-from .lengths import grained
-
 Floats = NDArray[np.float32]
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
-MASKED = np.float32(-1e9)
 
 
 @dataclass(frozen=True)
@@ -95,6 +92,9 @@ class Graphs:
         bias = folder / "relative_bias.npy"
         self.relative_bias: Floats | None = np.load(bias) if bias.exists() else None  # [heads, distance]; the last distance stands for all beyond
         self._recent: OrderedDict[bytes, Memory] = OrderedDict()
+        if self.encoder and not self.facts.mels:
+            # If the first text that BART's bf16 encoder reads has a single id, it gives NaN for every longer one (seen with OpenVINO 2026.4.1).
+            self.encode(np.full(16, self.facts.pad_id, np.int64))
 
     def _typed(self, model: ov.Model) -> ov.Model:
         """Keys and values cross between the graphs in the precision they compute in: f32 would be converted at every step."""
@@ -115,20 +115,13 @@ class Graphs:
         key = hashlib.blake2b(source.tobytes(), digest_size=16).digest()
         if key not in self._recent:
             sound = source.ndim == 2
-            self.encoding.infer({"features": np.ascontiguousarray(source.T, dtype=np.float32)[None]} if sound else self._masked(source))
-            length = None if sound else len(source)
-            parts = tuple(bits(self.encoding.get_output_tensor(i))[0, :, :length].copy() for i in range(2 * self.facts.layers))
+            self.encoding.infer({"features": np.ascontiguousarray(source.T, dtype=np.float32)[None]} if sound else {"ids": source[None]})
+            parts = tuple(bits(self.encoding.get_output_tensor(i))[0].copy() for i in range(2 * self.facts.layers))
             self._recent[key] = Memory(parts, parts[0].shape[1])
             if len(self._recent) > 8:
                 self._recent.popitem(last=False)
         self._recent.move_to_end(key)
         return self._recent[key]
-
-    def _masked(self, ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """A text's ids, filled up, and the mask [1, 1, 1, n] of what is theirs."""
-        filled = np.full(grained(len(ids), self.facts.memory), self.facts.pad_id, np.int64)
-        filled[: len(ids)] = ids
-        return {"ids": filled[None], "mask": np.where(np.arange(len(filled)) < len(ids), np.float32(0), MASKED)[None, None, None]}
 
     def align(self, ids: Sequence[int], memory: Memory) -> NDArray[np.float16]:
         """Where each id of a text looked: float16 [heads, ids, memory], a softmax over the last axis."""

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from .graphs import MASKED, Floats, Graphs, Memory, bits
-from .lengths import grained
+from .graphs import Floats, Graphs, Memory, bits
 
+MASKED = np.float32(-1e9)
 NOWHERE = -1
-PLAIN = 4  # new ids of a row that are not filled up: one, or a prompt that says no more than task and language
 
 
 @dataclass(frozen=True)
@@ -138,21 +136,19 @@ class Slots:
         return out
 
     def _read(self, slot: int, row: Row) -> tuple[Floats, Floats]:
-        """A prompt, alone; filled up on the left, where nobody looks."""
+        """A prompt, alone."""
         count = len(row.ids)
-        width = grained(count, self.graphs.facts.positions)
-        ids, places, fill = np.zeros((1, width), np.int64), np.arange(width), width - count
-        ids[0, fill:] = row.ids
-        # A past of one masked column, for graphs do not like empty ones. What is filled up sees itself, so that no softmax is empty.
-        seen = np.tril(places >= fill) | np.eye(width, dtype=bool)
+        ids, places = np.array([row.ids], np.int64), np.arange(count)
+        # A past of one masked column, for graphs do not like empty ones.
+        seen = np.tril(np.ones((count, count), bool))
         mask = np.where(np.pad(seen, [(0, 0), (1, 0)]), np.float32(0), MASKED)[None, None]
         shape = list(self.caches[0].shape)
         views = [ov.Tensor(self.graphs.memory_type, ov.Shape([1, shape[1], 1, shape[3]])) for _ in self.caches]
         for view in views:
             bits(view).fill(0)
-        out = self._infer(ids, np.maximum(places - fill, 0)[None] + row.position, mask, [row], views)
+        out = self._infer(ids, places[None] + row.position, mask, [row], views)
         for name, tensor in zip(self.names, self.caches, strict=True):
-            bits(tensor)[slot, :, :count] = bits(self.request.get_tensor(f"present.{name}"))[0, :, fill:]
+            bits(tensor)[slot, :, :count] = bits(self.request.get_tensor(f"present.{name}"))[0]
         return out
 
     def _infer(self, ids: NDArray[np.int64], positions: NDArray[np.int64], mask: Floats, rows: Sequence[Row], past: Sequence[ov.Tensor]) -> tuple[Floats, Floats]:
@@ -160,13 +156,6 @@ class Slots:
         caches = {f"past.{name}": tensor for name, tensor in zip(self.names, past, strict=True)}
         self.request.infer({"ids": ids, "positions": positions, "mask": mask, "bias": bias, **caches})
         return self.request.get_tensor("logits").data.copy(), self.request.get_tensor("log_sum").data.copy()
-
-
-def aligned(count: int, kind: type[np.generic]) -> NDArray[Any]:
-    """Zeros [count] that begin at a cache line, as memory that OpenVINO allocates does."""
-    raw = np.zeros(count + 64, kind)
-    begin = -raw.ctypes.data % 64 // raw.itemsize
-    return raw[begin : begin + count]
 
 
 class Batch:
@@ -180,8 +169,7 @@ class Batch:
         self.columns = np.zeros((0, 0), np.int32)
         self.slots: list[Memory | None] = []
         self.shown: list[Memory | None] = []
-        self.length = 0
-        self.rooms: list[NDArray[Any]] = []
+        self.tensors: list[ov.Tensor] = []
 
     def step(self, rows: Sequence[Row]) -> Step:
         """Advance to exactly these rows. Rows may bring different numbers of ids; shorter ones are padded on the left and masked."""
@@ -190,7 +178,6 @@ class Batch:
             self.columns = np.zeros((0, 0), np.int32)
         self._compact(rows)
         width = max(len(row.ids) for row in rows)
-        width = width if width <= PLAIN else grained(width, self.graphs.facts.positions)
         ids = np.zeros((len(rows), width), np.int64)
         places = np.full((len(rows), width), NOWHERE, np.int32)
         for i, row in enumerate(rows):
@@ -241,35 +228,30 @@ class Batch:
         if wanted[0] is None or (len(wanted) == len(self.shown) and all(a is b for a, b in zip(wanted, self.shown, strict=True))):
             return
         memories = [memory for memory in wanted if memory is not None]
-        facts, lengths = self.graphs.facts, np.array([[memory.length] for memory in memories])
-        self._set_length(int(lengths.max()))
-        shape = [len(memories), facts.heads, self.length, facts.head_width]
-        if not self.rooms or self.rooms[0].size < prod(shape):
-            # Twice what is wanted, and kept: memory that the system gives anew costs more (50 ms for 8 rows of flan-t5-small) than filling it (4 ms).
-            kind = np.uint16 if self.graphs.memory_type == ov.Type.bf16 else np.float32
-            self.rooms = [aligned(2 * prod(shape), kind) for _ in range(2 * facts.layers)]
+        facts, count, length = self.graphs.facts, len(memories), max(memory.length for memory in memories)
+        if not self.tensors or self.tensors[0].shape[0] < count or self.tensors[0].shape[2] != length:
+            rows = max(count, 1 if not self.tensors else 2 * count)
+            shape = [rows, facts.heads, length, facts.head_width]
+            self.tensors = [ov.Tensor(self.graphs.memory_type, ov.Shape(shape)) for _ in range(2 * facts.layers)]
+            for tensor in self.tensors:
+                bits(tensor).fill(0)  # masked, but NaN times zero would still be NaN
             self.slots = []
-        views = [room[: prod(shape)].reshape(shape) for room in self.rooms]
-        self._fill(views, memories)
+        self._fill(memories)
+        cross_mask = np.where(np.arange(length) < np.array([[memory.length] for memory in memories]), np.float32(0), MASKED)
+        whole = list(self.tensors[0].shape)
+        views = [ov.Tensor(tensor, ov.Coordinate([0, 0, 0, 0]), ov.Coordinate([count, *whole[1:]])) for tensor in self.tensors]
         names = [f"memory.{c}{i}" for i in range(facts.layers) for c in "kv"]
         for name, view in zip(names, views, strict=True):
-            self.request.set_tensor(name, ov.Tensor(view, ov.Shape(shape), self.graphs.memory_type))
-        cross_mask = np.where(np.arange(self.length) < lengths, np.float32(0), MASKED)
+            self.request.set_tensor(name, view)
         self.request.set_tensor("cross_mask", ov.Tensor(np.ascontiguousarray(cross_mask[:, None, None])))
         self.shown = list(wanted)
 
-    def _set_length(self, needed: int) -> None:
-        """All rows have room for the longest. It becomes shorter only if that saves a quarter, since all rows must be filled in anew."""
-        if not 0.75 * self.length < needed <= self.length:
-            self.length = grained(needed, max(needed, self.graphs.facts.memory))
-            self.slots = []
-
-    def _fill(self, views: Sequence[NDArray[Any]], memories: Sequence[Memory]) -> None:
+    def _fill(self, memories: Sequence[Memory]) -> None:
         self.slots += [None] * (len(memories) - len(self.slots))
         for i, memory in enumerate(memories):
             if self.slots[i] is memory:
                 continue
-            for view, part in zip(views, memory.parts, strict=True):
-                view[i, :, : memory.length] = part
-                view[i, :, memory.length :] = 0  # masked, but NaN times zero would still be NaN
+            for tensor, part in zip(self.tensors, memory.parts, strict=True):
+                bits(tensor)[i, :, : memory.length] = part
+                bits(tensor)[i, :, memory.length :] = 0
             self.slots[i] = memory

@@ -9,11 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import openvino as ov
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import BartConfig, BartForConditionalGeneration
 
-from .stateful import Shape, decoder_graph, encoder_graph, extended, looked_up, merge, scored, split
+from .stateful import Shape, decoder_graph, extended, looked_up, merge, rename, scored, split
 from .text import Arguments, export_text
 
 OFFSET = 2
@@ -32,20 +33,20 @@ def random_model(name: str) -> BartForConditionalGeneration:
 
 
 class Encoder(nn.Module):
-    """Ids [1, n] and mask [1, 1, 1, n] to cross-attention keys and values [1, heads, n, head width], layer by layer."""
+    """Ids [1, n] to cross-attention keys and values [1, heads, n, head width], layer by layer."""
 
     def __init__(self, model: BartForConditionalGeneration) -> None:
         super().__init__()
         self.encoder, self.cross = model.model.encoder, nn.ModuleList([layer.encoder_attn for layer in model.model.decoder.layers])
         self.heads, self.cross_heads = model.config.encoder_attention_heads, model.config.decoder_attention_heads
 
-    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, ids: Tensor) -> tuple[Tensor, ...]:
         x = self.encoder.embed_tokens(ids) + self.encoder.embed_positions.weight[OFFSET : ids.shape[1] + OFFSET]
         x = self.encoder.layernorm_embedding(x)
         for layer in self.encoder.layers:
             attention = layer.self_attn
             q, k, v = (split(p(x), self.heads) for p in (attention.q_proj, attention.k_proj, attention.v_proj))
-            x = layer.self_attn_layer_norm(x + attention.out_proj(merge(F.scaled_dot_product_attention(q, k, v, attn_mask=mask))))
+            x = layer.self_attn_layer_norm(x + attention.out_proj(merge(F.scaled_dot_product_attention(q, k, v))))
             x = layer.final_layer_norm(x + layer.fc2(layer.activation_fn(layer.fc1(x))))
         return tuple(split(p(x), self.cross_heads) for cross in self.cross for p in (cross.k_proj, cross.v_proj))
 
@@ -80,7 +81,8 @@ class Decoder(nn.Module):
 def graphs(model: BartForConditionalGeneration, _: Path, __: Arguments) -> dict[str, ov.Model]:
     """All graphs."""
     config = model.config
-    encoder = encoder_graph(Encoder(model), config.decoder_layers)
+    encoder = ov.convert_model(Encoder(model), example_input=torch.zeros(1, 7, dtype=torch.long))
+    rename(encoder, [("ids", [1, -1])], [f"memory.{c}{i}" for i in range(config.decoder_layers) for c in "kv"])
     shape = Shape(config.decoder_layers, config.decoder_attention_heads, config.d_model // config.decoder_attention_heads)
     return {"encoder": encoder, "decoder": decoder_graph(Decoder(model), shape)}
 

@@ -74,13 +74,6 @@ class Shape:
     mask_per_head: bool = False
 
 
-def encoder_graph(module: nn.Module, layers: int) -> ov.Model:
-    """Trace an encoder of texts. `mask` is added to attention scores: lengths are filled up, so that few shapes are ever seen."""
-    graph = ov.convert_model(module, example_input=(torch.zeros(1, 7, dtype=torch.long), torch.zeros(1, 1, 1, 7)))
-    rename(graph, [("ids", [1, -1]), ("mask", [1, 1, 1, -1])], [f"memory.{c}{i}" for i in range(layers) for c in "kv"])
-    return graph
-
-
 def decoder_graph(module: nn.Module, shape: Shape) -> ov.Model:
     """Trace one decoder step and, if it has a memory, turn its self-attention caches into state."""
     heads, width = shape.heads, shape.head_width

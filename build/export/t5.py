@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from transformers import T5Config, T5ForConditionalGeneration
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from .stateful import Shape, decoder_graph, encoder_graph, extended, looked_up, merge, scored, split
+from .stateful import Shape, decoder_graph, extended, looked_up, merge, rename, scored, split
 from .text import Arguments, export_text
 
 # d_model, layers, heads, d_kv, d_ff, gated, tied: the configs of google-t5/t5-small and google/flan-t5-small on the Hugging Face hub.
@@ -34,21 +34,21 @@ def random_model(name: str) -> T5ForConditionalGeneration:
 
 
 class Encoder(nn.Module):
-    """Ids [1, n] and mask [1, 1, 1, n] to cross-attention keys and values [1, heads, n, head width], layer by layer."""
+    """Ids [1, n] to cross-attention keys and values [1, heads, n, head width], layer by layer."""
 
     def __init__(self, model: T5ForConditionalGeneration) -> None:
         super().__init__()
         self.encoder, self.heads = model.encoder, model.config.num_heads
         self.cross = nn.ModuleList([block.layer[1].EncDecAttention for block in model.decoder.block])
 
-    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, ids: Tensor) -> tuple[Tensor, ...]:
         x = self.encoder.embed_tokens(ids)
         first: T5Attention = self.encoder.block[0].layer[0].SelfAttention
         places = torch.arange(ids.shape[1])
         buckets = T5Attention._relative_position_bucket(
             places[None] - places[:, None], True, first.relative_attention_num_buckets, first.relative_attention_max_distance
         )
-        bias = first.relative_attention_bias(buckets).permute(2, 0, 1)[None] + mask
+        bias = first.relative_attention_bias(buckets).permute(2, 0, 1)[None]
         for block in self.encoder.block:
             y, attention = block.layer[0].layer_norm(x), block.layer[0].SelfAttention
             q, k, v = (split(p(y), self.heads) for p in (attention.q, attention.k, attention.v))
@@ -94,7 +94,8 @@ def graphs(model: T5ForConditionalGeneration, output: Path, _: Arguments) -> dic
     """All graphs; the bias goes beside them."""
     config = model.config
     np.save(output / "relative_bias.npy", relative_bias(model, config.relative_attention_max_distance + 1))
-    encoder = encoder_graph(Encoder(model), config.num_decoder_layers)
+    encoder = ov.convert_model(Encoder(model), example_input=torch.zeros(1, 7, dtype=torch.long))
+    rename(encoder, [("ids", [1, -1])], [f"memory.{c}{i}" for i in range(config.num_decoder_layers) for c in "kv"])
     shape = Shape(config.num_decoder_layers, config.num_heads, config.d_kv, positions=False, mask_per_head=True)
     return {"encoder": encoder, "decoder": decoder_graph(Decoder(model), shape)}
 
