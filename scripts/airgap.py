@@ -16,6 +16,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -91,13 +92,10 @@ def _add_output(archive: Archive, name: str, *arguments: str) -> None:
 
 def _feed(source: IO[bytes], *arguments: str, environment: Mapping[str, str] | None = None) -> None:
     """`source` as the standard input of a docker command."""
-    with subprocess.Popen(["docker", *arguments], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+    process = subprocess.Popen(["docker", *arguments], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    with suppress(BrokenPipeError), process:  # whose reader is gone has ended, and said why
         assert process.stdin
-        try:
-            shutil.copyfileobj(source, process.stdin, BLOCK)
-            process.stdin.close()
-        except BrokenPipeError:
-            pass  # it has ended, and said why
+        shutil.copyfileobj(source, process.stdin, BLOCK)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, process.args)
 
