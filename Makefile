@@ -10,15 +10,15 @@ BUNDLE ?= conch-bundle.tar
 # Environments are made beside each other; apt, which locks, runs once at a time.
 MAKEFLAGS += --jobs=2
 
-.PHONY: help setup nginx tools demo serve restart engines test lint bench evaluate clean up down restart-stack bundle unbundle test-stack
+.PHONY: help setup nginx tools demo serve stop restart engines test lint bench evaluate clean up down restart-stack bundle unbundle test-stack
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-$(SERVE)/.done: requirements/serve.txt requirements/gateway.txt requirements/local.txt
+$(SERVE)/.done: requirements/serve.txt requirements/gateway.txt requirements/guard.txt requirements/local.txt
 	$(PYTHON) -m venv $(SERVE)
 	$(SERVE)/bin/pip install -q --no-deps nvidia-pytriton==0.7.0
-	$(SERVE)/bin/pip install -q $(foreach file,$^,-r $(file)) 2>&1 | { grep -v 'nvidia-pytriton 0.7.0 requires\|dependency resolver' || true; }
+	$(SERVE)/bin/pip install -q $(foreach file,$(filter-out requirements/guard.txt,$^),-r $(file)) 2>&1 | { grep -v 'nvidia-pytriton 0.7.0 requires\|dependency resolver' || true; }
 	touch $@
 
 $(BUILD)/.done: requirements/build.txt requirements/builder.txt
@@ -26,7 +26,7 @@ $(BUILD)/.done: requirements/build.txt requirements/builder.txt
 	$(BUILD)/bin/pip install -q -r requirements/build.txt
 	touch $@
 
-$(BUILD)/.tests: $(BUILD)/.done requirements/test.txt requirements/gateway.txt requirements/local.txt requirements/stack.txt requirements/client.txt
+$(BUILD)/.tests: $(BUILD)/.done requirements/test.txt requirements/gateway.txt requirements/guard.txt requirements/local.txt requirements/stack.txt requirements/client.txt
 	$(BUILD)/bin/pip install -q -r requirements/build.txt -r requirements/gateway.txt -r requirements/local.txt -r requirements/stack.txt -r requirements/client.txt -r requirements/test.txt
 	touch $@
 
@@ -57,6 +57,9 @@ demo: setup engines ## start everything, transcribe a recording, print it, stop
 
 serve: setup engines ## run in the foreground until Ctrl-C
 	$(RUN) -m scripts.local serve
+
+stop: ## end a running `make serve`
+	$(RUN) -m scripts.local stop
 
 restart: ## restart the instances of a running `make serve` one by one
 	$(RUN) -m scripts.local restart

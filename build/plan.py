@@ -11,25 +11,22 @@ from .catalog import CatalogError, Model
 
 
 @dataclass(frozen=True)
-class Ports:
-    """Where instances and the gateway listen. Instance i gets `step` times i on top of the first port of each kind; `host` may hold {i}."""
+class Addresses:
+    """Where guards and gateways listen: "host:port" or "unix:/path"; {i} stands for the instance's number."""
 
-    http: int
-    grpc: int
-    metrics: int
-    gateway: str
-    host: str = "127.0.0.1"
-    step: int = 1
+    http: str
+    grpc: str
+    gateways: tuple[str, ...]
     resolver: str = ""
 
 
 # Each container has the same ports and the name of its service; Docker's own name server knows where it is.
-IN_DOCKER = Ports(8000, 8001, 8002, gateway="gateway:8090", host="triton-{i}", step=0, resolver="127.0.0.11")
+IN_DOCKER = Addresses("triton-{i}:8000", "triton-{i}:8001", gateways=("gateway:8090",), resolver="127.0.0.11")
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One tritonserver: which model, on which CPUs and GPUs, where it listens, where its bundle lies.
+    """One tritonserver: which model, on which CPUs and GPUs, where its guard listens, where its bundle lies.
 
     `gpus` as CUDA_VISIBLE_DEVICES says it; `kv_share`: the part of the engine's cache budget that it may take, less than 1 on a shared GPU.
     """
@@ -39,10 +36,8 @@ class Instance:
     family: str
     bundle: str
     cpus: tuple[int, ...]
-    host: str
-    http: int
-    grpc: int
-    metrics: int
+    http: str
+    grpc: str
     gpus: str = ""
     kv_share: float = 1.0
 
@@ -56,12 +51,12 @@ class Instance:
 class Plan:
     """All instances, and the pools in MODEL_ID order; the first pool owns the plain /v2 paths.
 
-    `gateway` is host:port; `resolver` is the name server that nginx asks for hosts that may move, empty where all are addresses.
+    `resolver` is the name server that nginx asks for hosts that may move, empty where all are addresses.
     """
 
     instances: tuple[Instance, ...]
     pools: dict[str, tuple[int, ...]]
-    gateway: str
+    gateways: tuple[str, ...]
     resolver: str = ""
 
     def save(self, path: Path) -> None:
@@ -80,7 +75,7 @@ class Plan:
         """The content of deployment.json."""
         data = json.loads(text)
         instances = tuple(Instance(**{**row, "cpus": tuple(row["cpus"])}) for row in data.pop("instances"))
-        return cls(instances, {model: tuple(indices) for model, indices in data.pop("pools").items()}, **data)
+        return cls(instances, {model: tuple(indices) for model, indices in data.pop("pools").items()}, tuple(data.pop("gateways")), **data)
 
 
 def share(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
@@ -104,7 +99,7 @@ def kv_shares(gpus: Sequence[str]) -> list[float]:
     return [1 / n for n in crowd]
 
 
-def make_plan(models: Sequence[Model], count: int, bundles: Sequence[Path], cpus: Sequence[int], ports: Ports, gpus: Sequence[str] = ()) -> Plan:
+def make_plan(models: Sequence[Model], count: int, bundles: Sequence[Path], cpus: Sequence[int], addresses: Addresses, gpus: Sequence[str] = ()) -> Plan:
     """Instance i serves model i mod n, on `gpus`[i].
 
     Raises:
@@ -118,8 +113,7 @@ def make_plan(models: Sequence[Model], count: int, bundles: Sequence[Path], cpus
     for i, own in enumerate(share(cpus, count)):
         model = models[i % len(models)]
         bundle = str(bundles[i % len(models)])
-        host, shift = ports.host.format(i=i), i * ports.step
-        doors = (ports.http + shift, ports.grpc + shift, ports.metrics + shift)
-        instances.append(Instance(i, model.id, model.family, bundle, own, host, *doors, devices[i], shares[i]))
+        doors = (addresses.http.format(i=i), addresses.grpc.format(i=i))
+        instances.append(Instance(i, model.id, model.family, bundle, own, *doors, devices[i], shares[i]))
     pools = {model.id: tuple(i for i in range(count) if i % len(models) == n) for n, model in enumerate(models)}
-    return Plan(tuple(instances), pools, ports.gateway, ports.resolver)
+    return Plan(tuple(instances), pools, addresses.gateways, addresses.resolver)

@@ -36,7 +36,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,t
 ################################################################################
 # What tritonserver needs. OpenVINO's GPU and NPU plug-ins, other Pythons' stubs and pip itself stay behind.
 FROM pip AS serving
-COPY requirements/server.txt requirements/serve.txt requirements/
+COPY requirements/server.txt requirements/guard.txt requirements/serve.txt requirements/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt --mount=from=wheels,target=/run/wheels \
     if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
     && pip install -q --no-deps --find-links /run/wheels nvidia-pytriton==0.7.0 -r requirements/serve.txt \
@@ -63,11 +63,11 @@ LABEL org.opencontainers.image.title="conch server (openvino)" \
 COPY --from=serving /opt/venv /opt/venv
 COPY catalog.toml ./
 COPY build build
-COPY scripts scripts
+COPY ops ops
 # Backends must be real files on a file system that may be executed; a tmpfs may not.
-RUN python3 -c "from pathlib import Path; from scripts.guard import find_tritonserver; find_tritonserver(Path('/opt/conch/home'))"
+RUN python3 -c "from pathlib import Path; from ops.guard.server import find_tritonserver; find_tritonserver(Path('/opt/conch/home'))"
 USER 10001:10001
-CMD ["python3", "-m", "scripts.guard", "--help"]
+CMD ["python3", "-m", "ops.guard", "--help"]
 
 ################################################################################
 # pip stays in it: a stage with a copy of the libraries alone would keep a gigabyte twice and take longer to make.
@@ -81,7 +81,7 @@ CMD ["python3", "-m", "scripts.deploy"]
 
 ################################################################################
 FROM ${NVIDIA_BASE} AS openvino-nvidia
-COPY requirements/server.txt requirements/serve.txt /opt/conch/requirements/
+COPY requirements/server.txt requirements/guard.txt requirements/serve.txt /opt/conch/requirements/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt \
     if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
     && PIP_BREAK_SYSTEM_PACKAGES=1 pip install -q -r /opt/conch/requirements/serve.txt -r /opt/conch/requirements/server.txt \
@@ -90,9 +90,9 @@ WORKDIR /opt/conch
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 COPY catalog.toml ./
 COPY build build
-COPY scripts scripts
+COPY ops ops
 USER 10001:10001
-CMD ["python3", "-m", "scripts.guard", "--help"]
+CMD ["python3", "-m", "ops.guard", "--help"]
 
 ################################################################################
 # NVIDIA's image holds TensorRT-LLM, torch, transformers and mpirun, at versions that belong together: Conch's own libraries live apart, in
@@ -102,7 +102,7 @@ ARG TRTLLM_BASE
 LABEL org.opencontainers.image.title="conch server and builder (trtllm)" \
       org.opencontainers.image.description="Triton Inference Server with TensorRT-LLM engines behind Conch's guard" \
       org.opencontainers.image.version="0.1.0"
-COPY requirements/server.txt requirements/builder.txt /opt/conch/requirements/
+COPY requirements/server.txt requirements/guard.txt requirements/builder.txt /opt/conch/requirements/
 # apt is asked only where the image lacks the venv module.
 # hadolint ignore=DL3008,DL3009
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt \
@@ -115,7 +115,7 @@ WORKDIR /opt/conch
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 CONCH_BASE_IMAGE=${TRTLLM_BASE}
 COPY . .
 USER 10001:10001
-CMD ["python3", "-m", "scripts.guard", "--help"]
+CMD ["python3", "-m", "ops.guard", "--help"]
 
 FROM trtllm AS trtllm-builder
 CMD ["python3", "-m", "scripts.deploy"]

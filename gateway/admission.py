@@ -15,9 +15,9 @@ LONGEST_RETRY = 30
 
 
 class Admission:
-    """Places in each pool: `per_instance` for each of its instances; `what` says in errors what takes them."""
+    """Places in each pool: `per_instance` for each of its instances, in this process; `what` says in errors what takes them."""
 
-    def __init__(self, per_instance: int, what: str) -> None:
+    def __init__(self, per_instance: float, what: str) -> None:
         self.per_instance, self.what = per_instance, what
         self.inside: Counter[str] = Counter()
         self.usual: dict[str, float] = {}
@@ -29,7 +29,7 @@ class Admission:
         Raises:
             ApiError: 503 with Retry-After if they are taken.
         """
-        places = self.per_instance * len(pool.instances)
+        places = max(1, ceil(self.per_instance * len(pool.instances)))
         wanted = min(wanted, max(1, places // 2))
         if self.inside[pool.model_id] + wanted > places:
             retry = min(LONGEST_RETRY, max(1, ceil(self.usual.get(pool.model_id, 1.0))))

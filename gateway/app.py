@@ -28,8 +28,8 @@ def create_app(settings: Settings) -> FastAPI:
         triton = Triton(settings.kserve_url, pools, settings.request_seconds)
         transcriber = Transcriber(triton, settings.windows_at_once)
         keys = load_keys(settings.api_keys_file, required=bool(settings.api_keys_required))
-        recordings = Admission(settings.recordings_per_instance, "recordings")
-        generations = Admission(settings.generations_per_instance, "requests for text")
+        recordings = Admission(settings.recordings_per_instance / settings.gateways, "recordings")
+        generations = Admission(settings.generations_per_instance / settings.gateways, "requests for text")
         yield {"services": Services(settings, pools, triton, transcriber, recordings, generations, keys)}
         await triton.close()
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Annotated
 
 from fastapi import Depends
@@ -76,7 +77,7 @@ class Services:
         Raises:
             ApiError: 503 if all are taken.
         """
-        if self.live >= self.settings.realtime_sessions:
+        if self.live >= ceil(self.settings.realtime_sessions / self.settings.gateways):
             message = f"{self.live} live sessions are open, as many as this deployment takes; try again later"
             raise ApiError(503, message, code="overloaded", retry_after=10)
         self.live += 1

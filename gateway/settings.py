@@ -14,7 +14,8 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="CONCH_", extra="ignore")
 
     deployment: Path = Field(description="deployment.json, written by the plan: pools and instances")
-    kserve_url: str = Field("http://127.0.0.1:8079", description="nginx's internal KServe listener")
+    kserve_url: str = Field("http://127.0.0.1:8079", description="nginx's internal KServe listener: a URL, or unix:PATH")
+    gateways: int = Field(1, gt=0, description="gateway processes that share the deployment; each admits its part of the requests")
     api_keys_file: Path | None = Field(None, description="file with API keys, one a line; without keys everybody may come in")
     api_keys_required: str = Field("", description="anything but empty: refuse to start without a key")
     max_upload_bytes: int = Field(100_000_000, gt=0, description="largest audio file")

@@ -1,17 +1,15 @@
 """KServe v2 over HTTP, through nginx's internal listener.
 
-nginx retries what fails before an answer begins (connection lost, 503). What it cannot judge is a 500 from an instance whose Python stub
-died: then this client asks one other instance of the pool, once. So a request is tried by two instances at most, never by a whole pool.
+A request that loses its instance is handed to another one by the guards (ops/guard/relay.py); this client asks once. A request whose answer
+nobody waits for any more is stopped by the guard too, which sees the connection go.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,14 +31,14 @@ READY_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Pool:
-    """The instances of one model: index and the address nginx knows each by, the probe that tells whether it answers, what its engine can do.
+    """The instances of one model, the probe that tells whether it answers, what its engine can do.
 
     `positions` and `memory`: how many tokens its decoder and (0: there is none) its encoder read.
     """
 
     model_id: str
     family: str
-    instances: Mapping[str, int]
+    instances: tuple[int, ...]
     probe: Mapping[str, Any]
     capabilities: frozenset[str] = frozenset()
     bundle: Path = Path()
@@ -56,9 +54,8 @@ def load_pools(deployment: Path) -> dict[str, Pool]:
         rows = [data["instances"][i] for i in members]
         bundle = Path(rows[0]["bundle"])
         manifest, facts = (json.loads((bundle / name).read_text("utf-8")) for name in ("manifest.json", "engine/engine.json"))
-        addresses = {f"{row['host']}:{row['http']}": row["index"] for row in rows}
         capabilities, limits = frozenset(manifest["capabilities"]), (facts["positions"], facts.get("memory", 0))
-        pools[model_id] = Pool(model_id, rows[0]["family"], addresses, manifest["probe"], capabilities, bundle, *limits)
+        pools[model_id] = Pool(model_id, rows[0]["family"], tuple(members), manifest["probe"], capabilities, bundle, *limits)
     return pools
 
 
@@ -87,9 +84,11 @@ class Triton:
 
     def __init__(self, url: str, pools: Mapping[str, Pool], seconds: float) -> None:
         self.pools = pools
-        self.stopping: set[asyncio.Task[None]] = set()  # asyncio itself keeps no hold of tasks
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)  # Admission says how many
-        self.http = httpx.AsyncClient(base_url=url, timeout=httpx.Timeout(seconds, connect=5), limits=limits)
+        socket_path = url.removeprefix("unix:") if url.startswith("unix:") else None
+        transport = httpx.AsyncHTTPTransport(uds=socket_path, limits=limits)
+        base = "http://nginx" if socket_path else url
+        self.http = httpx.AsyncClient(base_url=base, transport=transport, timeout=httpx.Timeout(seconds, connect=5))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -101,23 +100,9 @@ class Triton:
         Raises:
             ApiError: 400 for what the model refuses, 503 when nobody answers, 504 after the time limit.
         """
-        try:
-            return await self._infer(pool, model, arrays, outputs, request_id)
-        except asyncio.CancelledError:
-            self._stop(pool, request_id)
-            raise
-        except ApiError as error:
-            if error.status == 504:
-                self._stop(pool, request_id)
-            raise
-
-    async def _infer(self, pool: Pool, model: str, arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], request_id: str) -> Arrays:
         body, headers = encode(arrays, outputs, request_id)
         headers["x-request-id"] = request_id
         answer = await self._post(f"/models/{pool.model_id}/v2/models/{model}/infer", body, headers)
-        if answer.status_code >= 500 and answer.status_code != 503 and (other := await self._other(pool, answer)) is not None:
-            log.warning("an instance failed, asking another", model=pool.model_id, other=other, said=answer.text[:200], request_id=request_id)
-            answer = await self._post(f"/instances/{other}/v2/models/{model}/infer", body, headers)
         if answer.status_code != 200:
             raise _refusal(answer)
         return decode(answer, outputs)
@@ -128,7 +113,6 @@ class Triton:
         Raises:
             ApiError: as `infer`; also in the middle, when the instance is lost.
         """
-        finished = False
         try:
             async with self.http.stream(
                 "POST", f"/models/{pool.model_id}/v2/models/{model}/generate_stream", json={"id": request_id, **fields}, headers={"x-request-id": request_id}
@@ -138,32 +122,10 @@ class Triton:
                     raise _refusal(answer)
                 async for event in EventSource(answer).aiter_sse():
                     yield _response(event.data)
-            finished = True
         except httpx.TimeoutException as error:
             raise ApiError(504, "the model did not answer in time; try again, or send less at once", code="timeout") from error
         except httpx.HTTPError as error:
             raise ApiError(503, "the instance that made this text was lost; send the request again", code="unavailable", retry_after=2) from error
-        finally:
-            if not finished:
-                self._stop(pool, request_id)
-
-    def _stop(self, pool: Pool, request_id: str) -> None:
-        """Tell every instance to drop a request that nobody waits for; over HTTP, Triton does not notice that a client has gone.
-
-        `stop` with the id of a running request is TensorRT-LLM's own way (triton_backend, README: "stop").
-        """
-        one = np.array([[1]], np.int32)
-        arrays = {"input_ids": one, "input_lengths": one, "request_output_len": one, "stop": np.array([[True]])}
-        body, headers = encode(arrays, [], request_id)
-
-        async def tell(instance: int) -> None:
-            with suppress(httpx.HTTPError):
-                await self.http.post(f"/instances/{instance}/v2/models/tensorrt_llm/infer", content=body, headers=headers, timeout=5)
-
-        for instance in pool.instances.values():
-            task = asyncio.create_task(tell(instance))
-            self.stopping.add(task)
-            task.add_done_callback(self.stopping.discard)
 
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
         """Sent again once if nginx closes the connection without a word, as a reload does to idle ones (RFC 9112 §9.3.1)."""
@@ -178,18 +140,6 @@ class Triton:
                 lost = error
         raise ApiError(503, "no instance can be reached; try again in a few seconds", code="unavailable", retry_after=2) from lost
 
-    @staticmethod
-    async def _other(pool: Pool, answer: httpx.Response) -> int | None:
-        """An instance that has not had this request yet; None if nginx tried two already. nginx says who had it by address, not by name."""
-        # An upstream's name in that list means that none was left to try: nginx 1.30 gives up so when addresses change during a request.
-        tried = {address.strip() for address in answer.headers.get("x-conch-upstream", "").split(",") if ":" in address}
-        if len(tried) > 1:
-            return None
-        for name, index in pool.instances.items():
-            if not tried & await _addresses(name):
-                return index
-        return None
-
     async def ready(self, pool: Pool) -> bool:
         """A tiny real inference succeeds."""
         fills = {"BYTES": np.object_, "FP32": np.float32, "INT32": np.int32}
@@ -203,16 +153,6 @@ class Triton:
         except (ApiError, TimeoutError):
             return False
         return True
-
-
-async def _addresses(name: str) -> set[str]:
-    """host:port as nginx may write it; a name that nobody knows has no address."""
-    host, port = name.rsplit(":", 1)
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError:
-        return set()
-    return {f"{address[4][0]}:{port}" for address in found}
 
 
 def _refusal(answer: httpx.Response) -> ApiError:

@@ -123,8 +123,8 @@ def gateway_call(layout: Layout, model: str, tokens: int | None = TOKENS) -> Cal
 
 
 def triton_call(layout: Layout, tokens: int = TOKENS) -> Callable[[Floats], None]:
-    """Straight at tritonserver."""
-    client = httpx.Client(base_url=f"http://{HOST}:{layout.triton.http}", timeout=300)
+    """KServe, through nginx and the guard."""
+    client = httpx.Client(base_url=f"http://{HOST}:{layout.kserve_http}", timeout=300)
 
     def call(clip: Floats) -> None:
         arrays = {"WAV": clip[None], "TEXT_PREFIX": np.array([[PREFIX.encode()]], object), "MAX_TOKENS": np.array([[tokens]], np.int32)}

@@ -134,7 +134,7 @@ def tensors(request: Request) -> dict[str, Any]:
 
 def unary(layout: Layout) -> Call:
     """`tensorrt_llm` over HTTP."""
-    client = httpx.Client(base_url=f"http://{HOST}:{layout.triton.http}", timeout=600)
+    client = httpx.Client(base_url=f"http://{HOST}:{layout.kserve_http}", timeout=600)
 
     def call(group: Sequence[Request]) -> list[Timed]:
         (request,) = group
@@ -154,7 +154,7 @@ def streamed(layout: Layout) -> Call:
 
     def call(group: Sequence[Request]) -> list[Timed]:
         (request,) = group
-        client, answers = grpc.InferenceServerClient(f"{HOST}:{layout.triton.grpc}"), SimpleQueue[Any]()
+        client, answers = grpc.InferenceServerClient(f"{HOST}:{layout.kserve_grpc}"), SimpleQueue[Any]()
         client.start_stream(lambda result, error: answers.put((result, error, time.perf_counter())))
         inputs = []
         for name, array in {**tensors(request), "streaming": np.array([[True]])}.items():

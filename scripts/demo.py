@@ -9,8 +9,8 @@ import time
 import httpx
 
 from build.catalog import ROOT, CatalogError, load_catalog, select
+from ops.guard.bundle import Refused
 
-from .guard import Refused
 from .local import HOST, Layout, LocalError, start, wait_ready
 
 RECORDINGS = ROOT / "miniatures" / "recordings"

@@ -11,8 +11,10 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,19 +24,39 @@ import httpx
 from supervisor.xmlrpc import SupervisorTransport
 
 from build.catalog import ROOT, CatalogError, load_catalog, select
-from build.plan import Instance, Plan, Ports, gpus_of, make_plan
+from build.plan import Addresses, Instance, Plan, gpus_of, make_plan
 from gateway.keys import NoKeys, load_keys
 from gateway.settings import Settings
+from ops.child import die_with_parent
+from ops.guard.bundle import Refused, check_bundle, probe_body
 
 from .environment import documented
-from .guard import Refused, check_bundle, probe_body
-from .idle import wait_idle
-from .render import Gate, NginxValues, write_nginx, write_pools
+from .render import Gate, NginxValues, write_nginx
 from .restart import restart_all
 
 HOST = "127.0.0.1"
 TRITONS = "tritons"  # supervisor's group
 KEYS = "API_KEYS_FILE"
+
+
+def runtime_folder(port: int) -> Path:
+    """A folder for sockets, whose paths may have about 100 characters only. It is this user's alone.
+
+    Raises:
+        LocalError: somebody else has made it.
+    """
+    path = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"conch-{os.getuid()}-{port}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise LocalError(f"{path} is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR to another place")
+    return path
+
+
+def authorization() -> dict[str, str]:
+    """The header that a key file asks for."""
+    keys = load_keys(Path(os.environ[KEYS]), required=True) if os.environ.get(KEYS) else ()
+    return {"Authorization": f"Bearer {keys[0].decode()}"} if keys else {}
 
 
 class LocalError(Exception):
@@ -51,15 +73,14 @@ class Layout:
     port: int
     kserve_http: int
     kserve_grpc: int
-    internal: int
-    gateway: int
-    triton: Ports
+    run: Path
+    gateways: int
     engines: Path
     home: Path
 
     @classmethod
     def from_environment(cls) -> Layout:
-        """PORT moves the whole block of ports: with PORT=9080 KServe is on 9000 and 9001, as with 8080 it is on 8000 and 8001."""
+        """PORT moves all three ports: with PORT=9080 KServe is on 9000 and 9001, as with 8080 it is on 8000 and 8001."""
         get = os.environ.get
         port = int(get("PORT") or 8080)
         base = port - 80
@@ -70,37 +91,40 @@ class Layout:
             port=port,
             kserve_http=int(get("KSERVE_HTTP_PORT") or base),
             kserve_grpc=int(get("KSERVE_GRPC_PORT") or base + 1),
-            internal=port + 1,
-            gateway=port + 2,
-            triton=Ports(http=port + 20, grpc=port + 40, metrics=port + 60, gateway=f"{HOST}:{port + 2}"),
+            run=runtime_folder(port),
+            gateways=int(get("GATEWAYS") or 2),
             engines=Path(get("ENGINES_DIR") or "engines").resolve(),
             home=Path(get("CONCH_HOME") or f".conch/{port}").resolve(),
         )
 
     @property
     def socket(self) -> Path:
-        """Supervisor's control socket; a path of its own, because Unix sockets allow about 100 characters."""
-        return Path("/tmp") / f"conch-{os.getuid()}-{self.port}.sock"
+        """Supervisor's control socket."""
+        return self.run / "supervisor"
+
+    @property
+    def addresses(self) -> Addresses:
+        """Every inner door is a socket in a folder that other users may not enter; only nginx listens on ports."""
+        gateways = tuple(f"unix:{self.run}/gateway-{i}" for i in range(self.gateways))
+        return Addresses(f"unix:{self.run}/triton-{{i}}.http", f"unix:{self.run}/triton-{{i}}.grpc", gateways)
 
     def plan(self) -> Plan:
         """The instances, on the CPUs this process may use."""
         models = select(load_catalog(), self.model_id)
         bundles = [self.engines / model.id / self.target for model in models]
         count = self.instances or max(2, len(models))
-        plan = make_plan(models, count, bundles, sorted(os.sched_getaffinity(0)), self.triton, gpus_of(self.target, count, os.environ))
+        plan = make_plan(models, count, bundles, sorted(os.sched_getaffinity(0)), self.addresses, gpus_of(self.target, count, os.environ))
         for instance in plan.instances:
             check_bundle(Path(instance.bundle), instance.model_id, instance.gpus)
         return plan
 
-    def check_ports(self, plan: Plan) -> None:
+    def check_ports(self) -> None:
         """Every port is free.
 
         Raises:
             LocalError: names the port, its use and the variable that moves it.
         """
-        uses = {self.port: "HTTP", self.kserve_http: "KServe HTTP", self.kserve_grpc: "KServe gRPC", self.internal: "internal KServe", self.gateway: "gateway"}
-        for instance in plan.instances:
-            uses |= {instance.http: instance.name, instance.grpc: instance.name, instance.metrics: instance.name}
+        uses = {self.port: "HTTP", self.kserve_http: "KServe HTTP", self.kserve_grpc: "KServe gRPC"}
         for port, use in uses.items():
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -126,7 +150,7 @@ def nginx_values(layout: Layout) -> NginxValues:
     """Folders, addresses and ports of this deployment."""
     return NginxValues(
         run=str(layout.home / "run"), conf=str(layout.home / "nginx"), listen=HOST, port=layout.port, kserve=layout.kserve_http, grpc=layout.kserve_grpc,
-        internal=layout.internal, max_body=os.environ.get("MAX_BODY") or "110m", user="user root;" if os.getuid() == 0 else "",
+        internal=f"unix:{layout.run}/kserve", max_body=os.environ.get("MAX_BODY") or "110m", user="user root;" if os.getuid() == 0 else "",
     )  # fmt: skip
 
 
@@ -137,8 +161,8 @@ def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.
     home = layout.home
     environment = {
         "CONCH_DEPLOYMENT": home / "deployment.json",
-        "CONCH_KSERVE_URL": f"http://{HOST}:{layout.internal}",
-        "CONCH_GATEWAY_PORT": layout.gateway,
+        "CONCH_KSERVE_URL": f"unix:{layout.run}/kserve",
+        "CONCH_GATEWAYS": layout.gateways,
         "CONCH_API_KEYS_REQUIRED": os.environ.get(KEYS, ""),
         "PYTHONUNBUFFERED": "1",
         **{f"CONCH_{name}": os.environ[name] for name in documented() if os.environ.get(name) and name.lower() in Settings.model_fields},
@@ -147,10 +171,11 @@ def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.
     config["supervisord"] = {"nodaemon": "true", "logfile": str(home / "logs/supervisord.log"), "pidfile": str(home / "run/supervisord.pid"), "loglevel": "info"}
     config["unix_http_server"] = {"file": str(layout.socket), "chmod": "0600"}
     config["rpcinterface:supervisor"] = {"supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"}
-    commands = {
-        instance.name: f"{python} -m scripts.guard --deployment {home}/deployment.json --instance {instance.index} --home {home}" for instance in plan.instances
-    }
-    commands |= {"nginx": f"{nginx_binary()} -c {home}/nginx/nginx.conf -p {home} -e stderr", "gateway": f"{python} -m gateway"}
+    child = f"{python} -m ops.child"  # whoever supervises may be killed: then they end, too
+    guard = f"{child} --exec {python} -m ops.guard --deployment {home}/deployment.json --home {home}"
+    commands = {instance.name: f"{guard} --instance {instance.index}" for instance in plan.instances}
+    commands["nginx"] = f"{child} {nginx_binary()} -c {home}/nginx/nginx.conf -p {home} -e stderr"
+    commands |= {f"gateway-{i}": f"{child} --exec {python} -m gateway {address[5:]}" for i, address in enumerate(plan.gateways)}
     devices = {instance.name: {"CUDA_VISIBLE_DEVICES": instance.gpus} for instance in plan.instances if instance.gpus}
     for order, (name, command) in enumerate(commands.items()):
         config[f"program:{name}"] = {
@@ -159,7 +184,7 @@ def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.
             "environment": ",".join(f'{key}="{value}"' for key, value in {**environment, **devices.get(name, {})}.items()),
             "priority": str(order + 1),
             "autorestart": "true",
-            "startsecs": "0" if name.startswith("triton") else "1",
+            "startsecs": "0",
             "startretries": "1000",
             "stopsignal": "QUIT" if name == "nginx" else "TERM",
             "stopwaitsecs": "45" if name.startswith("triton") else "75",
@@ -191,7 +216,7 @@ def gate() -> Gate:
 def prepare(layout: Layout, python: Path) -> Plan:
     """Write everything a deployment needs below its home folder."""
     plan = layout.plan()
-    layout.check_ports(plan)
+    layout.check_ports()
     for folder in ("logs", "run", "nginx"):
         (layout.home / folder).mkdir(parents=True, exist_ok=True)
     plan.save(layout.home / "deployment.json")
@@ -209,7 +234,7 @@ def start(layout: Layout, python: Path = Path(sys.executable)) -> subprocess.Pop
     prepare(layout, python)
     return subprocess.Popen(
         [str(python), "-m", "supervisor.supervisord", "-c", str(layout.home / "supervisord.conf")],
-        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509
     )  # fmt: skip
 
 
@@ -246,7 +271,9 @@ def serve(layout: Layout) -> int:
             process.wait()
             raise
         print(f"conch: stopped while starting ({error})", file=sys.stderr)
-    process.wait()
+    if process.wait() < 0:
+        print(f"conch: supervisord was killed (signal {-process.returncode}); what it ran is ending", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -268,23 +295,20 @@ class Supervised:
         """What `serve` wrote."""
         return Plan.load(self.layout.home / "deployment.json")
 
-    def route(self, pools_conf: str) -> None:
-        """Replace pools.conf and reload nginx."""
-        write_pools(self.layout.home / "nginx", pools_conf)
-        self.server.supervisor.signalProcess("nginx", "HUP")
+    def stop(self, instance: Instance) -> None:
+        """Supervisor does it; the guard finishes what is in flight. An instance that has just died is no error."""
+        self._call("stopProcess", instance, True, but="NOT_RUNNING")
 
-    def wait_idle(self, instance: Instance) -> None:
-        """By the instance's metrics."""
-        wait_idle(f"http://{instance.host}:{instance.metrics}")
+    def start(self, instance: Instance) -> None:
+        """One that runs already is no error."""
+        self._call("startProcess", instance, False, but="ALREADY_STARTED")
 
-    def restart(self, instance: Instance) -> None:
-        """Supervisor does it; an instance that has just died is started all the same."""
+    def _call(self, method: str, instance: Instance, wait: bool, *, but: str) -> None:
         try:
-            self.server.supervisor.stopProcess(f"{TRITONS}:{instance.name}", True)
+            getattr(self.server.supervisor, method)(f"{TRITONS}:{instance.name}", wait)
         except Fault as fault:
-            if "NOT_RUNNING" not in fault.faultString:
+            if but not in fault.faultString:
                 raise
-        self.server.supervisor.startProcess(f"{TRITONS}:{instance.name}", False)
 
     def wait_answers(self, instance: Instance) -> None:
         """Until a real inference succeeds.
@@ -296,7 +320,8 @@ class Supervised:
         deadline = time.monotonic() + 600
         while time.monotonic() < deadline:
             try:
-                answer = httpx.post(f"http://{instance.host}:{instance.http}/v2/models/{probe['model']}/infer", json=probe_body(probe), timeout=60)
+                url = f"http://{HOST}:{self.layout.kserve_http}/instances/{instance.index}/v2/models/{probe['model']}/infer"
+                answer = httpx.post(url, json=probe_body(probe), headers=authorization(), timeout=60)
                 if answer.status_code == 200:
                     return
             except httpx.HTTPError:
@@ -306,19 +331,28 @@ class Supervised:
 
 
 def restart(layout: Layout) -> int:
-    """Restart the instances one by one; nginx sends nothing to the one that is down, so no request is lost."""
+    """Restart the instances one by one; each hands its requests to another one meanwhile, so no request is lost."""
     restart_all(Supervised(layout, control(layout)))
+    return 0
+
+
+def stop(layout: Layout) -> int:
+    """End everything; `serve`, which waits for it, ends too."""
+    control(layout).supervisor.shutdown()
+    deadline = time.monotonic() + 120
+    while layout.socket.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
     return 0
 
 
 def main() -> int:
     """Exit status 0, or 1 with one sentence."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=["serve", "restart"])
+    parser.add_argument("command", choices=["serve", "restart", "stop"])
     command = parser.parse_args().command
     try:
         layout = Layout.from_environment()
-        return {"serve": serve, "restart": restart}[command](layout)
+        return {"serve": serve, "restart": restart, "stop": stop}[command](layout)
     except (LocalError, CatalogError, Refused, Fault, ConnectionError, httpx.HTTPError) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1

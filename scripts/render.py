@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
@@ -17,7 +17,9 @@ RATE = re.compile(r"([1-9]\d*)r/([sm])")
 
 @dataclass(frozen=True)
 class NginxValues:
-    """What the template's ${CONCH_…} stand for: folders, the address of the public doors, ports, the largest body as nginx writes it."""
+    """What the template's ${CONCH_…} stand for: folders, the address of the public doors, their ports, where the gateway's own listener is
+    (as nginx writes it: an address with a port, or unix:PATH), the largest body as nginx writes it.
+    """
 
     run: str
     conf: str
@@ -25,7 +27,7 @@ class NginxValues:
     port: int
     kserve: int
     grpc: int
-    internal: int
+    internal: str
     max_body: str
     user: str = ""
 
@@ -65,24 +67,20 @@ def _upstream(name: str, servers: Iterable[str], *, dynamic: bool) -> str:
     return f"upstream {name} {{\n{zone}    least_conn;\n{lines}    keepalive 64;\n    keepalive_timeout 4s;\n}}\n"
 
 
-def _server(host: str, port: int, *, down: bool) -> str:
-    return f"{host}:{port} " + ("down" if down else "max_fails=1 fail_timeout=3s")
-
-
-def pools(plan: Plan, down: Collection[int] = ()) -> str:
-    """pools.conf: one upstream for each pool and instance, and the maps that choose among them; instances in `down` get nothing."""
+def pools(plan: Plan) -> str:
+    """pools.conf: one upstream for each pool and instance, and the maps that choose among them."""
     dynamic = bool(plan.resolver)
     parts = [f"resolver {plan.resolver} valid=2s ipv6=off;\nresolver_timeout 2s;\n"] if dynamic else []
-    parts.append(_upstream("gateway", [plan.gateway], dynamic=dynamic))
+    parts.append(_upstream("gateway", [f"{gateway} max_fails=1 fail_timeout=1s" for gateway in plan.gateways], dynamic=dynamic))
     for kind in ("http", "grpc"):
         routes = []
         for n, (model, members) in enumerate(plan.pools.items()):
-            servers = [_server(plan.instances[i].host, getattr(plan.instances[i], kind), down=i in down) for i in members]
+            servers = [f"{getattr(plan.instances[i], kind)} max_fails=1 fail_timeout=1s" for i in members]
             parts.append(_upstream(f"pool_{n}_{kind}", servers, dynamic=dynamic))
             keys = [f"header:{model}", f"model:{model}", *(["header:"] if n == 0 else [])]
             routes += [f'    "{key}" pool_{n}_{kind};\n' for key in keys]
         for instance in plan.instances:
-            parts.append(_upstream(f"instance_{instance.index}_{kind}", [f"{instance.host}:{getattr(instance, kind)}"], dynamic=dynamic))
+            parts.append(_upstream(f"instance_{instance.index}_{kind}", [getattr(instance, kind)], dynamic=dynamic))
             routes.append(f'    "instance:{instance.index}" instance_{instance.index}_{kind};\n')
         parts.append(f'map $triton_route $triton_{kind} {{\n    default "";\n{"".join(routes)}}}\n')
     return "\n".join(parts)
@@ -99,12 +97,5 @@ def write_nginx(folder: Path, values: NginxValues, gate: Gate, plan: Plan) -> Pa
     for name in ("nginx.conf", "kserve.conf", "gate.conf"):
         # safe_substitute leaves nginx's own $variables alone; ours are all upper-case and in braces.
         (folder / name).write_text(string.Template((TEMPLATES / f"{name}.template").read_text("utf-8")).safe_substitute(names), "utf-8")
-    write_pools(folder, pools(plan))
+    (folder / "pools.conf").write_text(pools(plan), "utf-8")
     return folder / "nginx.conf"
-
-
-def write_pools(folder: Path, text: str) -> None:
-    """Replace pools.conf in one move, so that a reload never sees half of it."""
-    partial = folder / "pools.partial"
-    partial.write_text(text, "utf-8")
-    partial.replace(folder / "pools.conf")

@@ -21,7 +21,6 @@ from .environment import ENV, ROOT, documented, settings
 from .restart import restart_all
 
 READY_SECONDS = 300.0
-RELOAD = 'printf %s "$1" > /tmp/conch/pools.partial && mv /tmp/conch/pools.partial /tmp/conch/pools.conf && nginx -c /tmp/conch/nginx.conf -e stderr -s reload'
 
 
 def compose_files(values: dict[str, str]) -> list[Path]:
@@ -76,17 +75,13 @@ class Compose:
         """The plan that nginx was started with."""
         return Plan.parse(self._run("nginx", "cat", "/engines/deployment/deployment.json"))
 
-    def route(self, pools_conf: str) -> None:
-        """Replace pools.conf in nginx's own memory file system; a restarted nginx takes the volume's again."""
-        self._run("nginx", "sh", "-c", RELOAD, "sh", pools_conf)
-
-    def wait_idle(self, instance: Instance) -> None:
-        """Asked inside the container: metrics are not reachable from outside."""
-        self._run(instance.name, "python3", "-m", "scripts.idle", f"http://127.0.0.1:{instance.metrics}")
-
-    def restart(self, instance: Instance) -> None:
+    def stop(self, instance: Instance) -> None:
         """Within the service's grace period."""
-        self.docker.compose.restart([instance.name])
+        self.docker.compose.stop([instance.name])
+
+    def start(self, instance: Instance) -> None:
+        """The same container."""
+        self.docker.compose.start([instance.name])
 
     def wait_answers(self, instance: Instance) -> None:
         """The guard's own sign: it has seen a real inference succeed."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import tritonclient.grpc as grpc
 from numpy.typing import NDArray
@@ -35,6 +36,18 @@ def grpc_inputs(sound: NDArray[np.float32], prefix: str = "", lengths: list[int]
         inputs.append(grpc.InferInput(name, list(array.shape), types[array.dtype]))
         inputs[-1].set_data_from_numpy(array)
     return inputs
+
+
+def wait_idle(kserve: str, instance: int) -> None:
+    """Return when the engine of an instance has ended nothing for a second."""
+    last, still = -1, 0
+    deadline = time.monotonic() + 60
+    while still < 4 and time.monotonic() < deadline:
+        found = httpx.get(f"{kserve}/instances/{instance}/v2/models/tensorrt_llm_stream/stats", timeout=10).json()["model_stats"][0]["inference_stats"]
+        now = found["success"]["count"] + found["fail"]["count"]
+        still = still + 1 if now == last else 0
+        last = now
+        time.sleep(0.25)
 
 
 @dataclass

@@ -34,6 +34,11 @@ class Stack:
     grpc: str
     home: Path | None
 
+    def instance(self, index: int) -> dict[str, Any]:
+        """What deployment.json says of an instance; its addresses are sockets that this user may open."""
+        assert self.home
+        return dict(json.loads((self.home / "deployment.json").read_text("utf-8"))["instances"][index])
+
     def log(self, name: str) -> str:
         assert self.home
         return (self.home / "logs" / f"{name}.log").read_text("utf-8", "replace")

@@ -16,8 +16,7 @@ from .conftest import Stack
 CLOSED = [
     ("POST", "/v2/repository/index"), ("POST", "/v2/repository/models/whisper_bls/unload"), ("GET", "/v2/systemsharedmemory/status"),
     ("POST", "/v2/systemsharedmemory/region/x/register"), ("GET", "/v2/cudasharedmemory/status"), ("GET", "/v2/logging"), ("POST", "/v2/logging"),
-    ("GET", "/v2/trace/setting"), ("POST", "/v2/models/whisper_bls/trace/setting"), ("GET", "/v2/models/whisper_bls/stats"), ("GET", "/v2/models/stats/x/y"),
-    ("GET", "/v2/models/stats"), ("GET", "/models/mini-whisper/v2/models/stats/"),
+    ("GET", "/v2/trace/setting"), ("POST", "/v2/models/whisper_bls/trace/setting"), ("GET", "/v2/models/stats/x/y"), ("POST", "/guard/suspect"), ("GET", "/instances/0/guard/suspect"),
     ("POST", "/models/mini-whisper/v2/repository/index"), ("POST", "/instances/0/v2/repository/index"), ("POST", "/v2//repository/index"),
     ("POST", "/v2/models/../repository/index"), ("POST", "/v2/models/x%2f..%2f..%2frepository/index"), ("POST", "/v2/%72epository/index"),
 ]  # fmt: skip
@@ -25,18 +24,17 @@ CLOSED = [
 
 @pytest.mark.parametrize(("method", "path"), CLOSED)
 def test_closed_over_http(stack: Stack, method: str, path: str) -> None:
-    """Repository, shared memory, logging, tracing and statistics are closed on both HTTP ports, however the path is written."""
+    """Repository, shared memory, logging, tracing and what guards tell each other are closed on both HTTP ports, however the path is written."""
     for base in (stack.url, stack.kserve):
         answer = httpx.request(method, httpx.URL(base).copy_with(raw_path=path.encode()), content=b"{}")
         assert answer.status_code in (400, 403, 404), answer.text
 
 
-@pytest.mark.parametrize("name", ["RepositoryIndex", "SystemSharedMemoryStatus", "CudaSharedMemoryStatus", "LogSettings", "TraceSetting", "ModelStatistics"])
+@pytest.mark.parametrize("name", ["RepositoryIndex", "SystemSharedMemoryStatus", "CudaSharedMemoryStatus", "LogSettings", "TraceSetting"])
 def test_closed_over_grpc(stack: Stack, name: str) -> None:
     """The same over gRPC."""
     stub = service_pb2_grpc.GRPCInferenceServiceStub(grpc_core.insecure_channel(stack.grpc))
     requests = {
-        "ModelStatistics": service_pb2.ModelStatisticsRequest,
         "LogSettings": service_pb2.LogSettingsRequest,
         "TraceSetting": service_pb2.TraceSettingRequest,
     }
@@ -47,8 +45,17 @@ def test_closed_over_grpc(stack: Stack, name: str) -> None:
 
 
 def test_open_over_http(stack: Stack) -> None:
-    """Metadata and health, by plain path, header, model path and instance path."""
-    for path in ("/v2", "/v2/health/ready", "/v2/models/whisper_bls", "/models/mini-whisper/v2/models/whisper_bls/ready", "/instances/1/v2/health/live"):
+    """Metadata, statistics and health, by plain path, header, model path and instance path."""
+    for path in (
+        "/v2",
+        "/v2/models/stats",
+        "/v2/models/whisper_bls/stats",
+        "/instances/1/metrics",
+        "/v2/health/ready",
+        "/v2/models/whisper_bls",
+        "/models/mini-whisper/v2/models/whisper_bls/ready",
+        "/instances/1/v2/health/live",
+    ):
         assert httpx.get(f"{stack.kserve}{path}").status_code == 200, path
     assert httpx.get(f"{stack.kserve}/v2", headers={"x-model-id": "mini-whisper"}).status_code == 200
     assert httpx.get(f"{stack.kserve}/v2", headers={"x-model-id": "nothing"}).status_code == 404

@@ -49,32 +49,35 @@ def process(*words: str) -> int:
     return found[0]
 
 
-def tritonserver(index: int) -> int:
+def tritonserver(stack: Stack, index: int) -> int:
     """The process id of an instance's tritonserver."""
-    return process("bin/tritonserver", f"--http-port={PORT + 20 + index}\0")
+    door = stack.instance(index)["http"].removesuffix(".http")
+    return process("bin/tritonserver", f"--http-address={door}.inner.http\0")
 
 
-def stub(index: int, model: str) -> int:
+def stub(stack: Stack, index: int, model: str) -> int:
     """The process id of a model's Python stub; stubs carry their server's process id."""
-    return process("triton_python_backend_stub", f"/{model}/1/model.py", f"\0{tritonserver(index)}\0")
+    return process("triton_python_backend_stub", f"/{model}/1/model.py", f"\0{tritonserver(stack, index)}\0")
 
 
-def answers(index: int) -> bool:
-    """The instance answers a real inference."""
+def answers(stack: Stack, index: int) -> bool:
+    """The instance answers a real inference, itself: its guard says that its server is there."""
     tensor = [
         {"name": "WAV", "datatype": "FP32", "shape": [1, 400], "data": [0.0] * 400},
         {"name": "TEXT_PREFIX", "datatype": "BYTES", "shape": [1, 1], "data": [""]},
     ]
     try:
-        return httpx.post(f"http://127.0.0.1:{PORT + 20 + index}/v2/models/whisper_bls/infer", json={"inputs": tensor}, timeout=30).status_code == 200
+        serving = "conch_triton_serving 1.0" in httpx.get(f"{stack.kserve}/instances/{index}/metrics", timeout=30).text
+        answer = httpx.post(f"{stack.kserve}/instances/{index}/v2/models/whisper_bls/infer", json={"inputs": tensor}, timeout=30)
+        return serving and answer.status_code == 200
     except httpx.HTTPError:
         return False
 
 
-def wait_back(index: int, seconds: float) -> float:
+def wait_back(stack: Stack, index: int, seconds: float) -> float:
     """Seconds until the instance answers."""
     started = time.monotonic()
-    while not answers(index):
+    while not answers(stack, index):
         assert time.monotonic() - started < seconds, f"triton-{index} did not come back within {seconds} s"
         time.sleep(0.2)
     return time.monotonic() - started
@@ -84,12 +87,12 @@ def test_a_killed_tritonserver_loses_no_request(stack: Stack, record_property: p
     """SIGKILL under 8 clients and at least 500 requests: none fails, and the instance comes back."""
     with Load(lambda: transcribe(stack), clients=8) as load:
         load.wait_for(150, 120)
-        old = tritonserver(0)
+        old = tritonserver(stack, 0)
         os.kill(old, signal.SIGKILL)
         load.wait_for(500, 180)
-        record_property("seconds_until_back", wait_back(0, 60))
+        record_property("seconds_until_back", wait_back(stack, 0, 60))
     assert load.failed == []
-    assert tritonserver(0) != old
+    assert tritonserver(stack, 0) != old
 
 
 @pytest.mark.parametrize("model", ["tensorrt_llm_stream", "whisper_bls"])
@@ -101,9 +104,9 @@ def test_a_killed_stub_loses_no_request_at_the_gateway(stack: Stack, model: str)
         load.wait_for(60, 60)
         assert raw.failed == []
         killed = time.monotonic()
-        os.kill(stub(1, model), signal.SIGKILL)
+        os.kill(stub(stack, 1, model), signal.SIGKILL)
         load.wait_for(load.done + 150, 120)
-        wait_back(1, 60)
+        wait_back(stack, 1, 60)
         load.wait_for(load.done + 50, 60)
     assert load.failed == []
     last_failure = max((float(line.split()[0]) for line in raw.failed), default=killed)
@@ -114,7 +117,7 @@ def test_a_planned_restart_loses_nothing(stack: Stack) -> None:
     """`make restart` under load: no failed request, HTTP and gRPC."""
     client = grpc.InferenceServerClient(stack.grpc)
     inputs = grpc_inputs(wave("order.wav"))
-    before = [tritonserver(0), tritonserver(1)]
+    before = [tritonserver(stack, 0), tritonserver(stack, 1)]
     with Load(lambda: transcribe(stack), clients=4) as load, Load(lambda: client.infer("whisper_bls", inputs, client_timeout=60) and None, clients=4) as raw:
         load.wait_for(20, 60)
         environment = {**os.environ, "PORT": str(PORT), "CONCH_HOME": str(stack.home)}
@@ -123,9 +126,11 @@ def test_a_planned_restart_loses_nothing(stack: Stack) -> None:
         load.wait_for(load.done + 20, 60)
     assert load.failed == []
     assert raw.failed == []
-    assert not set(before) & {tritonserver(0), tritonserver(1)}
+    assert not set(before) & {tritonserver(stack, 0), tritonserver(stack, 1)}
 
 
 def test_no_unexpected_error_was_logged(stack: Stack) -> None:
-    """Whatever was thrown at the gateway, it never met an error it did not expect."""
-    assert not re.search(r'"event": "unexpected error"', stack.log("gateway"))
+    """Whatever was thrown at gateways and guards, they never met an error they did not expect."""
+    for i in range(2):
+        assert not re.search(r'"event": "unexpected error"', stack.log(f"gateway-{i}"))
+        assert "a fault of the guard" not in stack.log(f"triton-{i}")

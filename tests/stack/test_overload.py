@@ -10,9 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
-from scripts.idle import wait_idle
-
-from .clients import RECORDINGS, wave
+from .clients import RECORDINGS, wait_idle, wave
 from .conftest import Stack
 from .test_bad_uploads import wav
 from .test_speech import long_or_short
@@ -98,8 +96,8 @@ def test_clients_that_go_free_the_engine(stack: Stack, fields: dict[str, str]) -
     for thread in threads:
         thread.join()
     started = time.monotonic()
-    for port in (9540, 9541):
-        wait_idle(f"http://127.0.0.1:{port}")
+    for instance in (0, 1):
+        wait_idle(stack.kserve, instance)
     print(f"\nidle after {time.monotonic() - started:.1f} s")
     assert time.monotonic() - started < 6
     gateway = httpx.get(f"{stack.url}/metrics").text

@@ -19,7 +19,7 @@ from serving.audio import log_mel
 from serving.whisper_tokens import WhisperVocabulary
 
 from .clients import RECORDINGS, grpc_inputs, wave
-from .conftest import PORT, ROOT, Stack
+from .conftest import ROOT, Stack
 
 MINIATURE = ROOT / "miniatures" / "whisper"
 
@@ -167,7 +167,7 @@ def test_short_stream_overtakes_a_long_one(stack: Stack) -> None:
                 ended.append(name)
                 done.set()
 
-        clients.append(grpc.InferenceServerClient(f"127.0.0.1:{PORT + 40}"))
+        clients.append(grpc.InferenceServerClient(stack.instance(0)["grpc"]))
         clients[-1].start_stream(on_response)
         inputs = grpc_inputs(wave("letter.m4a")[: int(16000 * seconds)], MAX_TOKENS=np.array([[tokens]], np.int32))
         clients[-1].async_stream_infer("whisper_bls_stream", inputs, enable_empty_final_response=True)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
 from gateway.errors import ApiError
 from gateway.triton import Pool, Triton
 
-POOL = Pool("mini", "whisper", {"127.0.0.1:1": 0}, {})
+POOL = Pool("mini", "whisper", (0,), {})
 ANSWER = b'{"model_name":"m","model_version":"1","outputs":[{"name":"Y","datatype":"INT32","shape":[1],"data":[7]}]}'
 
 
@@ -70,32 +67,3 @@ def test_who_never_answers_is_asked_twice() -> None:
             await triton.close()
 
     asyncio.run(check())
-
-
-def test_a_cancelled_request_is_stopped_in_every_instance() -> None:
-    """Nobody knows which instance works on it: all are told, by TensorRT-LLM's `stop` under the request's own id."""
-    asked: list[tuple[str, dict[str, Any]]] = []
-
-    async def serve(request: httpx.Request) -> httpx.Response:
-        size = int(request.headers.get("inference-header-content-length", len(request.content)))
-        asked.append((request.url.path, json.loads(request.content[:size])))
-        if request.url.path.startswith("/models/"):
-            await asyncio.sleep(60)
-        return httpx.Response(200, content=ANSWER)
-
-    async def check() -> None:
-        pool = Pool("mini", "whisper", {"a:1": 0, "b:1": 1}, {})
-        triton = Triton("http://nginx", {}, seconds=90)
-        triton.http = httpx.AsyncClient(transport=httpx.MockTransport(serve), base_url="http://nginx")
-        request = asyncio.create_task(triton.infer(pool, "m", {"X": np.zeros(1, np.int32)}, ["Y"], "mine"))
-        await asyncio.sleep(0.05)
-        request.cancel()
-        await asyncio.gather(request, return_exceptions=True)
-        await asyncio.gather(*triton.stopping)
-        await triton.close()
-
-    asyncio.run(check())
-    engine = "v2/models/tensorrt_llm/infer"
-    assert [path for path, _ in asked] == ["/models/mini/v2/models/m/infer", f"/instances/0/{engine}", f"/instances/1/{engine}"]
-    assert {body["id"] for _, body in asked} == {"mine"}
-    assert all("stop" in {tensor["name"] for tensor in body["inputs"]} for _, body in asked[1:])

@@ -23,7 +23,7 @@ from build.layouts.whisper import openai_file, to_huggingface, to_openai, write_
 from build.sources import FetchError, require_space
 from build.steps import route, work
 from build.whisper_vocabulary import ASSETS, non_speech_ids, whisper_tokenizer
-from scripts.ranks import launch
+from ops.ranks import launch
 from tests.hub import serving
 
 from .conftest import MINIATURE, ROOT

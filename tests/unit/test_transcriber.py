@@ -18,7 +18,7 @@ from gateway.speech import Options, Transcriber, Transcript, joined
 from gateway.triton import Pool
 from gateway.windows import Window
 
-POOL = Pool("mini", "whisper", {"a:1": 0, "b:1": 1}, {})
+POOL = Pool("mini", "whisper", (0, 1), {})
 PLAIN = Options("transcribe", "en", "", 0.0, timestamps=False)
 LOOP = "one two " * 60
 

@@ -1,0 +1,1 @@
+"""What runs and operates a deployment."""

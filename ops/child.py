@@ -1,0 +1,56 @@
+"""A process that does not outlive its parent: `python -m ops.child [--exec] COMMAND…`.
+
+Whoever supervises may be killed; then nobody would end what it ran, and its ports and sockets would stay taken. With --exec the command takes
+this process's place. Without, it is a child whose own children end with it: nginx's workers would go on without their master.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from types import FrameType
+
+from .ranks import descendants
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1)
+
+
+def die_with_parent() -> None:
+    """If the parent is killed, this process gets SIGTERM; it holds across exec."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def run(command: list[str]) -> int:
+    """Run a command, forward signals to it, and end what it leaves behind; its exit status."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    process = subprocess.Popen(command, preexec_fn=die_with_parent)  # noqa: PLW1509
+
+    def forward(number: int, _: FrameType | None) -> None:
+        with suppress(ProcessLookupError):
+            process.send_signal(number)
+
+    for number in FORWARDED:
+        signal.signal(number, forward)
+    status = process.wait()
+    for pid in descendants(os.getpid()):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    return status if status >= 0 else 128 - status
+
+
+def main() -> int:
+    """The command's exit status."""
+    die_with_parent()
+    command = sys.argv[1:]
+    if command[0] == "--exec":
+        os.execvp(command[1], command[1:])
+    return run(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""`python -m ops.guard --deployment deployment.json --instance 0 --home FOLDER`.
+
+Exit status 0 after a stop, 1 when the server fails to start again and again, 2 for a bundle that must not be served.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import structlog
+import uvloop
+
+from build.plan import Instance, Plan
+
+from .bundle import Refused, check_bundle, planned
+from .contracts import Contracts
+from .grpc_door import GrpcDoor, connect, options
+from .http_client import HttpClient
+from .http_door import HttpDoor
+from .http_server import Connection
+from .keeper import Keeper
+from .metrics import Metrics
+from .relay import Relay
+from .server import Doors, Server
+
+MAX_BODY = 112 << 20  # nginx refuses larger ones first (MAX_BODY)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The guard of another instance."""
+
+    http: HttpClient
+    grpc: Any
+
+
+def listener(address: str) -> socket.socket:
+    """A listening socket for "host:port" or "unix:/path"; the path is for this user alone."""
+    if address.startswith("unix:"):
+        path = Path(address[5:])
+        path.unlink(missing_ok=True)
+        made = socket.socket(socket.AF_UNIX)
+        made.bind(str(path))
+        path.chmod(0o600)
+    else:
+        host, port = address.rsplit(":", 1)
+        made = socket.create_server((host, int(port)))
+    made.listen(1024)
+    return made
+
+
+def listens(address: str, host: str | None) -> str:
+    """Where the guard listens for an address of the plan: in a container on all of its addresses."""
+    return f"{host}:{address.rsplit(':', 1)[1]}" if host and not address.startswith("unix:") else address
+
+
+async def serve(plan: Plan, instance: Instance, home: Path, listen: str | None, sign: Path | None) -> int:
+    """Run one instance until SIGTERM."""
+    manifest = check_bundle(Path(instance.bundle), instance.model_id, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    os.sched_setaffinity(0, instance.cpus)
+    others = [plan.instances[i] for i in plan.pools[instance.model_id] if i != instance.index]
+    peers = [Peer(HttpClient(other.http), connect(other.grpc)) for other in others]
+    relay = Relay(peers, Metrics())
+    own = instance.http.startswith("unix:")
+    doors = Doors.sockets(Path(instance.http[5:]).parent, instance.name) if own else Doors.loopback()
+
+    def make(lost: Callable[[str, int | None], None]) -> Server:
+        return Server(instance, home, doors, manifest.get("serving", {}), lost)
+
+    keeper = Keeper(relay, make, connect, manifest["probe"], sign)
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, keeper.stop_asked.set)
+    grpc_server = grpc.aio.server(options=options(MAX_BODY))
+    door = HttpDoor(relay, Contracts(), keeper.answered)
+    grpc_server.add_generic_rpc_handlers((GrpcDoor(door),))
+    grpc_server.add_insecure_port(listens(instance.grpc, listen))
+    await grpc_server.start()
+    open_now = set[Connection]()
+    http_server = await loop.create_server(lambda: Connection(door, MAX_BODY, open_now), sock=listener(listens(instance.http, listen)))
+    status = await keeper.run()
+    http_server.close()
+    for connection in list(open_now):
+        connection.let_go()
+    await grpc_server.stop(1)
+    return status
+
+
+def main() -> int:
+    """See above."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--deployment", type=Path, required=True)
+    parser.add_argument("--instance", type=int, default=int(os.environ.get("CONCH_INSTANCE", "0")))
+    parser.add_argument("--home", type=Path, required=True, help="folder for the backend's files")
+    parser.add_argument("--listen", help="address to listen on, if it is not the instance's host")
+    parser.add_argument("--sign", type=Path, help="file that exists while the server answers real inferences")
+    arguments = parser.parse_args()
+    try:
+        plan = Plan.load(arguments.deployment)
+        instance = planned(plan, arguments.instance)
+        return uvloop.run(serve(plan, instance, arguments.home, arguments.listen, arguments.sign))
+    except Refused as error:
+        print(f"guard: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

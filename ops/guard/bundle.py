@@ -1,0 +1,84 @@
+"""What is served: the instance of the plan, its bundle, and the tiny inference that tells whether it answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from build.plan import Instance, Plan
+from build.toolchain import ToolchainError, differences, identity
+from ops.ranks import ENGINE_MODEL
+
+
+class Refused(Exception):
+    """The bundle must not be served; the message says why and how to rebuild it."""
+
+
+def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> dict[str, Any]:
+    """The manifest of a bundle that fits this machine. `gpus`: those it will run on, as CUDA_VISIBLE_DEVICES says it; empty: not known yet.
+
+    Raises:
+        Refused: no finished bundle, one made by another toolchain or for another GPU, or one that wants more GPUs than it gets.
+    """
+    path = bundle / "manifest.json"
+    rebuild = f"rebuild it with: {_remedy(model_id, bundle.name)}"
+    if not path.exists():
+        raise Refused(f"{bundle} holds no finished bundle; {rebuild}")
+    manifest: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    if "toolchain" not in manifest["engine"]:
+        raise Refused(f"the bundle of {model_id} was made by an earlier Conch; {rebuild}")
+    try:
+        wrong = differences(manifest["engine"], identity(bundle.name, gpus))
+    except ToolchainError as error:
+        raise Refused(f"the bundle of {model_id} cannot be served here: {error}") from error
+    if wrong:
+        raise Refused(f"the bundle of {model_id} cannot be served here: {'; '.join(wrong)}; {rebuild}")
+    ranks = manifest.get("serving", {}).get("world_size", 1)
+    if gpus and ranks > len(gpus.split(",")):
+        raise Refused(f"the bundle of {model_id} spans {ranks} GPUs, this instance has {gpus}; give it more with TRITON_i_GPUS, or set TP_SIZE=1 and {rebuild}")
+    return manifest
+
+
+def _remedy(model_id: str, target: str) -> str:
+    """What makes a bundle anew. Engines for GPUs come from Compose's builder, whose image holds the tools."""
+    if target == "trtllm":
+        return "docker compose up -d (its builder remakes what does not fit)"
+    return f"make engines MODEL_ID={model_id} TARGET={target} (in Docker: docker compose up -d)"
+
+
+def planned(plan: Plan, index: int) -> Instance:
+    """An instance of the plan.
+
+    Raises:
+        Refused: the plan has fewer.
+    """
+    if index >= len(plan.instances):
+        raise Refused(f"triton-{index} is not planned: INSTANCES={len(plan.instances)}; raise it, or use COMPOSE_PROFILES=instances-{len(plan.instances)}")
+    return plan.instances[index]
+
+
+def probe_body(probe: dict[str, Any]) -> dict[str, Any]:
+    """A KServe JSON request out of a family's probe table."""
+    rows = probe["inputs"].items()
+    return {"inputs": [{"name": name, "datatype": t["datatype"], "shape": t["shape"], "data": [t["fill"]] * prod(t["shape"])} for name, t in rows]}
+
+
+def budgeted(repository: Path, view: Path, share: float) -> Path:
+    """A view of a repository in which the engine model takes `share` of its cache's budget; everything else is the bundle's own."""
+    from google.protobuf import text_format
+
+    from build.engine_config import with_share
+    from build.repository import parse_config
+
+    shutil.rmtree(view, ignore_errors=True)
+    (view / ENGINE_MODEL).mkdir(parents=True)
+    for model in repository.iterdir():
+        if model.name != ENGINE_MODEL:
+            (view / model.name).symlink_to(model)
+    (view / ENGINE_MODEL / "1").symlink_to(repository / ENGINE_MODEL / "1")
+    config = with_share(parse_config(repository / ENGINE_MODEL / "config.pbtxt"), share)
+    (view / ENGINE_MODEL / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")
+    return view

@@ -1,0 +1,168 @@
+"""What a Triton model takes and gives, read from its own configuration (`GET /v2/models/NAME/config`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+MAX_TENSOR_BYTES = 128 << 20
+MAX_TEXT_BYTES = 4 << 20
+# Bytes of one element as it travels (KServe v2, "Tensor Data Types"); BYTES elements carry their own lengths.
+ITEM_BYTES = {
+    "BOOL": 1, "UINT8": 1, "INT8": 1, "UINT16": 2, "INT16": 2, "FP16": 2, "BF16": 2,
+    "UINT32": 4, "INT32": 4, "FP32": 4, "UINT64": 8, "INT64": 8, "FP64": 8,
+}  # fmt: skip
+FLOATS = {"FP16", "FP32", "FP64"}
+SIGNED = {"INT8": 8, "INT16": 16, "INT32": 32, "INT64": 64}
+UNSIGNED = {"UINT8": 8, "UINT16": 16, "UINT32": 32, "UINT64": 64}
+
+
+class Refused(Exception):
+    """A request that its model cannot take; the message names the field and what it must be."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One tensor on the wire: its datatype and dims, the batch first where there is one; -1 stands for any size."""
+
+    datatype: str
+    dims: tuple[int, ...]
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Contract:
+    """One model. `max_batch` is 0 where requests carry no batch dimension."""
+
+    name: str
+    max_batch: int
+    inputs: Mapping[str, Spec]
+    outputs: Mapping[str, Spec]
+    decoupled: bool = False
+
+    @classmethod
+    def parse(cls, config: Mapping[str, Any]) -> Contract:
+        """Triton's ModelConfig as JSON; its 64-bit numbers may be strings."""
+        batch = int(config.get("max_batch_size", 0))
+        rows = {kind: {row["name"]: _spec(row, batch) for row in config.get(kind, [])} for kind in ("input", "output")}
+        decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
+        return cls(config["name"], batch, rows["input"], rows["output"], decoupled)
+
+
+def _spec(row: Mapping[str, Any], batch: int) -> Spec:
+    datatype = str(row["data_type"]).removeprefix("TYPE_")
+    dims = tuple(int(n) for n in row["dims"])
+    return Spec("BYTES" if datatype == "STRING" else datatype, (-1, *dims) if batch else dims, bool(row.get("optional")))
+
+
+def check_shape(contract: Contract, name: str, datatype: object, shape: Sequence[object]) -> tuple[Spec, int]:
+    """The input's specification and its number of elements.
+
+    Raises:
+        Refused: unknown name, another datatype, or a shape that does not fit.
+    """
+    spec = contract.inputs.get(name)
+    if spec is None:
+        raise Refused(f"input {name[:80]!r} is not one of {contract.name}'s: {', '.join(contract.inputs)}")
+    if datatype != spec.datatype:
+        raise Refused(f"input {name!r} has datatype {str(datatype)[:20]!r}; it must be {spec.datatype}")
+    sizes = [n for n in shape if isinstance(n, int) and not isinstance(n, bool)]
+    if len(sizes) != len(shape) or len(sizes) != len(spec.dims):
+        raise Refused(f"input {name!r} has a shape of {len(shape)} dimensions; it must be {list(spec.dims)}")
+    if any(n < 1 or n != want != -1 for n, want in zip(sizes, spec.dims, strict=True)):
+        raise Refused(f"input {name!r} has shape {str(sizes)[:80]}; it must be {list(spec.dims)}, where -1 is any size from 1")
+    if contract.max_batch and sizes[0] > contract.max_batch:
+        raise Refused(f"input {name!r} has a batch of {sizes[0]}; {contract.name} takes {contract.max_batch} at most")
+    count = prod(sizes)
+    if count * ITEM_BYTES.get(spec.datatype, 4) > MAX_TENSOR_BYTES:
+        raise Refused(f"input {name!r} of shape {str(sizes)[:80]} exceeds {MAX_TENSOR_BYTES >> 20} MiB")
+    return spec, count
+
+
+def check_binary(name: str, spec: Spec, count: int, data: memoryview) -> None:
+    """The bytes of a tensor are as many as its shape asks for.
+
+    Raises:
+        Refused: more, fewer, or elements of BYTES that run out of it.
+    """
+    if spec.datatype != "BYTES":
+        if len(data) != count * ITEM_BYTES[spec.datatype]:
+            raise Refused(f"input {name!r} has {len(data)} bytes of data; its shape asks for {count * ITEM_BYTES[spec.datatype]}")
+        return
+    if len(data) > MAX_TEXT_BYTES:
+        raise Refused(f"input {name!r} has {len(data)} bytes of text; {MAX_TEXT_BYTES} are the most")
+    at = found = 0
+    while at + 4 <= len(data) and found <= count:
+        at += 4 + int.from_bytes(data[at : at + 4], "little")
+        found += 1
+    if at != len(data) or found != count:
+        raise Refused(f"input {name!r}: its bytes are not {count} elements, each behind its length as a 32-bit number")
+
+
+def check_complete(contract: Contract, names: Sequence[str], batches: Sequence[int]) -> None:
+    """Every input once, none that is needed missing, all with the same batch.
+
+    Raises:
+        Refused: otherwise.
+    """
+    if len(set(names)) != len(names):
+        raise Refused("an input is given twice")
+    missing = [name for name, spec in contract.inputs.items() if not spec.optional and name not in names]
+    if missing:
+        raise Refused(f"input {missing[0]!r} is missing; {contract.name} needs it")
+    if contract.max_batch and len(set(batches)) > 1:
+        raise Refused(f"inputs have different batch sizes: {sorted(set(batches))}")
+
+
+def check_output(contract: Contract, name: str, classes: object = None) -> None:
+    """An output that the model has; the classification extension only where it can be computed.
+
+    Raises:
+        Refused: otherwise.
+    """
+    spec = contract.outputs.get(name)
+    if spec is None:
+        raise Refused(f"output {name[:80]!r} is not one of {contract.name}'s: {', '.join(contract.outputs)}")
+    if classes is None:
+        return
+    if spec.datatype not in FLOATS or -1 in spec.dims[bool(contract.max_batch) :]:  # an output that may be empty ends tritonserver 24.10
+        raise Refused(f"output {name!r} is {spec.datatype} of {list(spec.dims)}; classification is for floating-point outputs of a fixed size")
+    if not isinstance(classes, int) or isinstance(classes, bool) or not 1 <= classes <= 1000:
+        raise Refused(f"output {name!r}: classification must be a number from 1 to 1000")
+
+
+# Request parameters of KServe v2's extensions (sequence, schedule policy, binary tensor data) and of Triton's gRPC streams.
+PARAMETERS: Mapping[str, tuple[type, ...]] = {
+    "sequence_id": (int, str), "sequence_start": (bool,), "sequence_end": (bool,), "priority": (int,), "timeout": (int,),
+    "binary_data_output": (bool,), "triton_enable_empty_final_response": (bool,),
+}  # fmt: skip
+
+
+def check_parameter(name: str, value: object) -> None:
+    """A request parameter that is known, of its type.
+
+    Raises:
+        Refused: otherwise.
+    """
+    kinds = PARAMETERS.get(name)
+    if kinds is None:
+        raise Refused(f"parameter {name[:80]!r} is not known; requests may have: {', '.join(PARAMETERS)}")
+    if type(value) not in kinds:
+        raise Refused(f"parameter {name!r} must be of type {' or '.join(kind.__name__ for kind in kinds)}")
+    if isinstance(value, int) and not 0 <= value < 1 << 63:
+        raise Refused(f"parameter {name!r} must be from 0 to 2^63 - 1")
+    if isinstance(value, str) and len(value) > 1024:
+        raise Refused(f"parameter {name!r} is longer than 1024 characters")
+
+
+def check_id(value: object) -> str:
+    """A request id.
+
+    Raises:
+        Refused: not a string, or longer than 1024 characters.
+    """
+    if not isinstance(value, str) or len(value) > 1024:
+        raise Refused("id must be a string of at most 1024 characters")
+    return value

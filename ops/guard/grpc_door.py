@@ -1,0 +1,224 @@
+"""KServe v2 over gRPC in front of one tritonserver.
+
+A unary inference is carried to the server over HTTP, whose client costs a fifth of gRPC's (docs/benchmarks/guard.md); streams and everything
+else pass as they come. INVALID_ARGUMENT for what a model cannot take, UNAVAILABLE where nobody can, as Triton says them; inside a stream a
+refusal is a response with error_message, which leaves the stream open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from .contract import Contract, Refused
+from .grpc_requests import check, response, said
+from .http_client import Lost
+from .http_door import HANDED, HEAD_BYTES, OWN_ID, PASSED_ON, UNKNOWN, HttpDoor, mark, new_id, sender
+from .relay import Call, Target, Unavailable
+
+SERVICE = "/inference.GRPCInferenceService/"
+READING = {SERVICE + name for name in ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics")}
+READING.add("/grpc.health.v1.Health/Check")
+CLOSED = "closed here: only inference, metadata, statistics and health of Triton are open"
+LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+MODEL_NAME = re.compile(r"[\w.:-]{1,256}")
+STATUS = {400: grpc.StatusCode.INVALID_ARGUMENT, 404: grpc.StatusCode.NOT_FOUND, 501: grpc.StatusCode.UNIMPLEMENTED, 503: grpc.StatusCode.UNAVAILABLE}
+
+
+def options(most_bytes: int) -> list[tuple[str, int]]:
+    """Of channels and servers: no limit for answers, `most_bytes` for requests."""
+    return [("grpc.max_receive_message_length", most_bytes), ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+
+
+def connect(address: str) -> grpc.aio.Channel:
+    """A channel to a tritonserver or to another guard, which answers as much as it likes."""
+    return grpc.aio.insecure_channel(address, options=[*options(-1), ("grpc.max_reconnect_backoff_ms", 500), ("grpc.initial_reconnect_backoff_ms", 100)])
+
+
+class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Every method that is open."""
+
+    def __init__(self, door: HttpDoor) -> None:
+        self.relay, self.answered, self.contract, self.stop = door.relay, door.answered, door.contract, door.stop
+
+    def service(self, details: Any) -> Any:
+        """grpc's: the handler of a method."""
+        method = details.method
+        if method == SERVICE + "ModelInfer":
+            return grpc.unary_unary_rpc_method_handler(self._infer)
+        if method == SERVICE + "ModelStreamInfer":
+            return grpc.stream_stream_rpc_method_handler(self._stream)
+        if method in READING:
+            return grpc.unary_unary_rpc_method_handler(partial(self._read, method))
+        return grpc.unary_unary_rpc_method_handler(_closed)
+
+    async def _read(self, method: str, request: bytes, context: Any) -> bytes:
+        """Metadata, configuration, statistics, health."""
+        return await self._run(context, Call("", lambda: "", self._ask(method, request, context), _handed(context)))
+
+    async def _infer(self, data: bytes, context: Any) -> bytes:
+        started, model, code = time.perf_counter(), "unknown", "failed"
+        try:
+            request = _parsed(data)
+            contract = await self._contract(request.model_name)
+            model = contract.name
+            answer = await self._answer(request, contract, context)
+            self.answered()
+            code = "ok"
+            return answer
+        except Refused as refused:
+            self.relay.metrics.refused.labels(model, "request").inc()
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refused))
+        except Unavailable as unavailable:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(unavailable))
+        finally:
+            self.relay.metrics.note(model, "grpc", code, time.perf_counter() - started)
+        raise AssertionError  # abort raises
+
+    async def _answer(self, request: service_pb2.ModelInferRequest, contract: Contract, context: Any) -> bytes:
+        if contract.decoupled:
+            raise Refused(f"model {contract.name!r} is decoupled; use ModelStreamInfer")
+        checked = check(contract, request, new_id())
+        metadata = dict(context.invocation_metadata() or ())
+        version = f"/versions/{request.model_version}" if request.model_version else ""
+        ask = sender(self.relay, f"/v2/models/{contract.name}{version}/infer", checked, {name: metadata[name] for name in PASSED_ON if name in metadata})
+        call = Call(contract.name, lambda: mark(contract.name, checked), ask, HANDED in metadata)
+        try:
+            reply = await self.relay.run(call)
+        except asyncio.CancelledError:
+            self.stop(checked.id if checked.id.startswith(OWN_ID) or checked.id == metadata.get("x-request-id") else "")
+            raise
+        if reply.answer.status != 200:
+            await context.abort(STATUS.get(reply.answer.status, grpc.StatusCode.INTERNAL), said(reply.body or b""))
+        return response(reply.body or b"", dict(reply.answer.headers).get(HEAD_BYTES), own_id=not request.id)
+
+    async def _contract(self, model: str) -> Contract:
+        found = await self.contract(model) if MODEL_NAME.fullmatch(model) else None
+        if found is None:
+            raise Refused(UNKNOWN.format(model[:80]))
+        return found
+
+    def _ask(self, method: str, data: bytes, context: Any) -> Callable[[Target], Any]:
+        async def ask(target: Target) -> bytes:
+            own = target is self.relay.life
+            passed = _metadata(context.invocation_metadata(), handed=not own)
+            try:
+                answer: bytes = await target.grpc.unary_unary(method)(data, metadata=passed, timeout=context.time_remaining())
+            except grpc.aio.AioRpcError as error:
+                if error.code() in LOST and _broken(error):
+                    raise Lost(error.details() or "the connection broke", sent="connect" not in (error.details() or "")) from error
+                raise
+            return answer
+
+        return ask
+
+    async def _run(self, context: Any, call: Call[bytes]) -> bytes:
+        try:
+            return await self.relay.run(call)
+        except Unavailable as unavailable:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(unavailable))
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), error.details() or "", error.trailing_metadata() or ())
+        raise AssertionError  # abort raises
+
+    async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """A stream of requests belongs to the server that it began with; it ends with that server."""
+        life = self.relay.life
+        target: Target | None = life if life and not self.relay.stopping else next(iter(self.relay.peers), None)
+        if target is None or (target is not life and _handed(context)):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "no instance of this model can take the request now; try again in a few seconds")
+        assert target is not None
+        call = target.grpc.stream_stream(SERVICE + "ModelStreamInfer")(metadata=_metadata(context.invocation_metadata(), handed=target is not life))
+        flight: Call[Any] = Call("stream", lambda: "", lambda _: None)  # type: ignore[arg-type,return-value]
+        if life:
+            life.flights.add(flight)
+        try:
+            async for message in _both(requests, call, self._refusal):
+                yield message
+            self.answered()
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), error.details() or "", error.trailing_metadata() or ())
+        finally:
+            call.cancel()
+            if life:
+                life.flights.discard(flight)
+
+    async def _refusal(self, data: bytes) -> bytes | None:
+        """What a stream answers to a request that its model cannot take; None for one that it can."""
+        try:
+            request = _parsed(data)
+            check(await self._contract(request.model_name), request, "")
+        except (Refused, Unavailable) as refused:
+            self.relay.metrics.refused.labels("unknown", "request").inc()
+            return bytes(service_pb2.ModelStreamInferResponse(error_message=str(refused)).SerializeToString())
+        return None
+
+
+async def _both(requests: AsyncIterator[bytes], call: Any, refusal: Callable[[bytes], Any]) -> AsyncIterator[bytes]:
+    """Requests on, answers back, refusals in between."""
+    answers: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(16)
+
+    async def send() -> None:
+        async for data in requests:
+            said = await refusal(data)
+            if said is None:
+                await call.write(data)
+            else:
+                await answers.put(said)
+        await call.done_writing()
+
+    async def receive() -> None:
+        try:
+            async for data in call:
+                await answers.put(data)
+            await answers.put(None)
+        except grpc.aio.AioRpcError as error:
+            await answers.put(error)
+
+    tasks = [asyncio.ensure_future(send()), asyncio.ensure_future(receive())]
+    tasks[0].add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        while (answer := await answers.get()) is not None:
+            if isinstance(answer, Exception):
+                raise answer
+            yield answer
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _parsed(data: bytes) -> service_pb2.ModelInferRequest:
+    try:
+        return service_pb2.ModelInferRequest.FromString(data)
+    except DecodeError:
+        raise Refused("the message is not a ModelInferRequest") from None
+
+
+def _handed(context: Any) -> bool:
+    return any(name == HANDED for name, _ in context.invocation_metadata() or ())
+
+
+def _metadata(given: Iterable[tuple[str, str]] | None, *, handed: bool) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in given or () if name in (*PASSED_ON, "triton_grpc_error")] + ([(HANDED, "1")] if handed else [])
+
+
+def _broken(error: grpc.aio.AioRpcError) -> bool:
+    """The connection failed; Triton itself says UNAVAILABLE of a full queue too."""
+    details = (error.details() or "").lower()
+    return error.code() == grpc.StatusCode.CANCELLED or any(
+        word in details for word in ("socket", "connect", "reset", "goaway", "closed", "stopping", "broken pipe", "transport")
+    )
+
+
+async def _closed(_: bytes, context: Any) -> bytes:
+    await context.abort(grpc.StatusCode.PERMISSION_DENIED, CLOSED)
+    raise AssertionError

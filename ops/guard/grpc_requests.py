@@ -1,0 +1,155 @@
+"""Inference requests over gRPC: KServe's ModelInferRequest, checked, as the HTTP request that means the same; and the answer's way back.
+
+Both protocols carry a tensor's data in the same bytes: row-major, little-endian, BYTES elements behind their lengths as 32-bit numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+from tritonclient.grpc import service_pb2
+
+from .contract import (
+    ITEM_BYTES,
+    MAX_TEXT_BYTES,
+    SIGNED,
+    UNSIGNED,
+    Contract,
+    Refused,
+    Spec,
+    check_binary,
+    check_complete,
+    check_id,
+    check_output,
+    check_parameter,
+    check_shape,
+)
+from .json_requests import TYPES, Checked
+
+# The typed field that carries each datatype when there are no raw_input_contents; FP16 and BF16 are raw only.
+CONTENTS = {
+    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents", "INT64": "int64_contents",
+    "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents", "UINT64": "uint64_contents",
+    "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
+}  # fmt: skip
+MAX_TENSORS = 256
+
+
+def check(contract: Contract, request: service_pb2.ModelInferRequest, own_id: str) -> Checked:
+    """A ModelInferRequest that the model can take. `own_id`: for one without an id.
+
+    Raises:
+        Refused: it does not fit the model.
+    """
+    identity = check_id(request.id) or own_id
+    raw = request.raw_input_contents
+    if len(request.inputs) > MAX_TENSORS or len(request.outputs) > MAX_TENSORS:
+        raise Refused(f"a request has at most {MAX_TENSORS} inputs and outputs")
+    if raw and len(raw) != len(request.inputs):
+        raise Refused(f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs")
+    parameters = _scalars(request.parameters)
+    for name, value in parameters.items():
+        check_parameter(name, value)
+    data = [_input(contract, tensor, raw[i] if raw else None) for i, tensor in enumerate(request.inputs)]
+    check_complete(contract, [tensor.name for tensor in request.inputs], [tensor.shape[0] for tensor in request.inputs])
+    head: dict[str, Any] = {"id": identity, "parameters": {**parameters, "binary_data_output": True}}
+    head["inputs"] = [
+        {"name": tensor.name, "shape": list(tensor.shape), "datatype": tensor.datatype, "parameters": {"binary_data_size": len(part)}}
+        for tensor, part in zip(request.inputs, data, strict=True)
+    ]
+    if request.outputs:
+        head["outputs"] = [_output(contract, output) for output in request.outputs]
+        del head["parameters"]["binary_data_output"]
+    text = orjson.dumps(head)
+    return Checked([text, *data], len(text), identity)
+
+
+def _input(contract: Contract, tensor: Any, raw: bytes | None) -> bytes:
+    """A tensor's data in its binary form."""
+    if tensor.parameters:
+        raise Refused(f"input {tensor.name[:80]!r} may have no parameters (shared memory is closed here)")
+    spec, count = check_shape(contract, tensor.name, tensor.datatype, list(tensor.shape))
+    given = [field.name for field, _ in tensor.contents.ListFields()]
+    if raw is None:
+        return _packed(tensor, spec, count, given)
+    if given:
+        raise Refused(f"input {tensor.name!r} has both contents and raw_input_contents")
+    check_binary(tensor.name, spec, count, memoryview(raw))
+    return raw
+
+
+def _output(contract: Contract, output: Any) -> dict[str, Any]:
+    found = _scalars(output.parameters)
+    if found.keys() - {"classification", "binary_data"}:
+        raise Refused(f"output {output.name[:80]!r} may have the parameters binary_data and classification only (shared memory is closed here)")
+    check_output(contract, output.name, found.get("classification"))
+    classes = {"classification": found["classification"]} if "classification" in found else {}
+    return {"name": output.name, "parameters": {"binary_data": True, **classes}}
+
+
+def response(body: bytes, head_bytes: str | None, *, own_id: bool) -> bytes:
+    """Triton's answer to the HTTP request as a ModelInferResponse. `own_id`: the id is ours, and the client gave none."""
+    length = int(head_bytes) if head_bytes else len(body)
+    head, at = orjson.loads(body[:length]), length
+    made = service_pb2.ModelInferResponse(model_name=head["model_name"], model_version=head["model_version"], id="" if own_id else head.get("id", ""))
+    for name, value in head.get("parameters", {}).items():
+        kind = "bool_param" if isinstance(value, bool) else "int64_param" if isinstance(value, int) else "string_param"
+        setattr(made.parameters[name], kind, value)
+    for row in head.get("outputs", []):
+        made.outputs.add(name=row["name"], datatype=row["datatype"], shape=row["shape"])
+        size = row.get("parameters", {}).get("binary_data_size", 0)
+        made.raw_output_contents.append(body[at : at + size])
+        at += size
+    return bytes(made.SerializeToString())
+
+
+def said(body: bytes) -> str:
+    """The sentence in an error's body."""
+    try:
+        return str(orjson.loads(body)["error"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return body[:200].decode("utf-8", "replace")
+
+
+def _scalars(parameters: Mapping[str, Any]) -> dict[str, object]:
+    return dict(_scalar(name, value) for name, value in parameters.items())
+
+
+def _scalar(name: str, value: Any) -> tuple[str, object]:
+    kind = value.WhichOneof("parameter_choice")
+    if kind is None:
+        raise Refused(f"parameter {name[:80]!r} has no value")
+    return name, getattr(value, kind)
+
+
+def _packed(tensor: Any, spec: Spec, count: int, given: list[str]) -> bytes:
+    """Typed contents as binary data."""
+    wanted = CONTENTS.get(spec.datatype)
+    if wanted is None or given != [wanted]:
+        raise Refused(f"input {tensor.name!r} is {spec.datatype}; send it as raw_input_contents" + (f" or {wanted} alone" if wanted else ""))
+    values = getattr(tensor.contents, wanted)
+    if len(values) != count:
+        raise Refused(f"input {tensor.name!r} has {len(values)} values; its shape asks for {count}")
+    if spec.datatype == "BYTES":
+        if sum(map(len, values)) > MAX_TEXT_BYTES:
+            raise Refused(f"input {tensor.name!r} has more than {MAX_TEXT_BYTES} bytes of text")
+        return b"".join(part for text in values for part in (len(text).to_bytes(4, "little"), text))
+    if ITEM_BYTES[spec.datatype] < 4 and spec.datatype != "BOOL":
+        _check_range(tensor.name, spec.datatype, values)
+    return bytes(np.array(values, TYPES[spec.datatype]).tobytes())
+
+
+def _check_range(name: str, datatype: str, values: Any) -> None:
+    low, high = next(_ranges(datatype))
+    if min(values) < low or max(values) > high:
+        raise Refused(f"input {name!r}: values must be from {low} to {high}")
+
+
+def _ranges(datatype: str) -> Iterator[tuple[int, int]]:
+    if datatype in SIGNED:
+        yield -(1 << SIGNED[datatype] - 1), (1 << SIGNED[datatype] - 1) - 1
+    else:
+        yield 0, (1 << UNSIGNED[datatype]) - 1

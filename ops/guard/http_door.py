@@ -1,0 +1,252 @@
+"""KServe v2 over HTTP in front of one tritonserver.
+
+Open: metadata, configuration, health, statistics, inference. What a model cannot take is a 400 with a sentence, nobody there a 503 with
+Retry-After. Everything else of Triton (repository, shared memory, logging, tracing) stays closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import orjson
+import structlog
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from . import json_requests
+from .contract import Contract, Refused
+from .contracts import Contracts
+from .http_client import Answer, Lost
+from .http_server import Request
+from .json_requests import Checked
+from .relay import Call, Relay, Target, Unavailable
+from .suspicion import fingerprint
+
+log = structlog.get_logger()
+MODEL = r"/v2/models/(?P<model>[\w.:-]+)(?:/versions/[\w.:-]+)?"
+INFERENCE = re.compile(MODEL + "/(?P<how>infer|generate|generate_stream)")
+READING = re.compile(rf"/v2/?|/v2/health/(?:live|ready)|/v2/models/stats|{MODEL}(?:/(?:ready|config|stats))?/?")
+UNHEALTHY = re.compile(rb"[Ss]tub process [^\n]{0,200}is not healthy")
+HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "server", "date"}
+HANDED = "x-conch-handed"
+HEAD_BYTES = "inference-header-content-length"
+# The engine's own models, which know a request by its id: whoever leaves is stopped there.
+STOPPABLE = "tensorrt_llm"
+UNKNOWN = "model {!r} is not served here; x-model-id chooses among the pools, GET /v1/models lists them"
+PASSED_ON = ("x-request-id", "traceparent", "tracestate")
+OWN_ID = f"conch-{uuid.uuid4().hex}-"  # unique among guards; the numbers behind it are this one's
+NUMBERS = count(1)
+
+
+class ClientGone(Exception):
+    """The client has closed its connection."""
+
+
+@dataclass
+class Reply:
+    """An answer of a server; `body` is None where it is still coming."""
+
+    answer: Answer
+    body: bytes | None = None
+
+
+class HttpDoor:
+    """What is done with each request."""
+
+    def __init__(self, relay: Relay, contracts: Contracts, answered: Callable[[], None]) -> None:
+        self.relay, self.contracts, self.answered = relay, contracts, answered
+        self.tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps no hold of tasks
+
+    async def __call__(self, request: Request) -> None:
+        """Answer one request."""
+        found = INFERENCE.fullmatch(request.path)
+        if found is None:
+            await self._guarded(request, self._read(request))
+            return
+        started = time.perf_counter()
+        model = found["model"]
+        status = await self._guarded(request, self._infer(request, model, found["how"]))
+        if status == 400:
+            self.relay.metrics.refused.labels(self._known(model), "request").inc()
+        self.relay.metrics.note(self._known(model), "http", str(status), time.perf_counter() - started)
+
+    def _known(self, model: str) -> str:
+        """A model's name for metrics: those that do not exist share one."""
+        return model if self.contracts.known(model) else "unknown"
+
+    async def _guarded(self, request: Request, work: Awaitable[int]) -> int:
+        """Run it; refusals and faults become answers."""
+        try:
+            return await work
+        except Refused as refused:
+            return _say(request, 400, str(refused))
+        except Unavailable as unavailable:
+            return _say(request, 503, str(unavailable), unavailable.retry_after)
+        except ClientGone:
+            return 499
+        except Exception:
+            log.exception("a fault of the guard", path=request.path)
+            return 500 if request.answered else _say(request, 500, "internal error of the guard; its log has it")
+
+    async def _read(self, request: Request) -> int:
+        """Metadata, health and statistics; the guard's own metrics; what another guard has to say."""
+        path = request.path
+        if path == "/metrics" and request.method == "GET":
+            return request.reply(200, [("content-type", CONTENT_TYPE_LATEST)], generate_latest(self.relay.metrics.registry))
+        if path == "/guard/suspect" and request.method == "POST":
+            self.relay.hear(request.headers["x-conch-fingerprint"], float(request.headers["x-conch-seconds"]))
+            return request.reply(204)
+        if not READING.fullmatch(path):
+            return _say(request, 403, "closed here: only inference, metadata, statistics and health of Triton are open")
+        if request.method != "GET":
+            return _say(request, 405, f"{path} is for GET")
+
+        async def ask(target: Target) -> Reply:
+            answer = await target.http.request("GET", path, {} if target is self.relay.life else {HANDED: "1"})
+            return Reply(answer, await answer.body())
+
+        reply = await self.relay.run(Call("", lambda: "", ask, handed=HANDED in request.headers))
+        return request.reply(reply.answer.status, _kept(reply.answer.headers), reply.body or b"")
+
+    async def _infer(self, request: Request, model: str, how: str) -> int:
+        if request.method != "POST":
+            return _say(request, 405, f"{request.path} is for POST")
+        headers = request.headers
+        checked = await self._checked(model, how, headers, request.body)
+        if checked is None:
+            return _say(request, 404, UNKNOWN.format(model[:80]))
+        streaming = how == "generate_stream"
+        passed = {name: headers[name] for name in PASSED_ON if name in headers}
+        ask = sender(self.relay, request.path, checked, passed, streaming=streaming)
+        call = Call(model, lambda: mark(model, checked), ask, handed=HANDED in headers)
+        # A client's own id may be that of several requests; one that is also in the header was made for this one.
+        stoppable = checked.id if checked.id.startswith(OWN_ID) or checked.id == headers.get("x-request-id") else ""
+        reply = await self._unless_gone(request, self.relay.run(call), stoppable)
+        if reply.body is None:
+            return await self._stream(request, reply.answer, stoppable)
+        # Triton says some errors of generate with a 200.
+        status = 400 if reply.answer.status == 200 and reply.body.startswith(b'{"error":') else reply.answer.status
+        if status < 400:
+            self.answered()
+        return request.reply(status, _kept(reply.answer.headers), reply.body)
+
+    async def _checked(self, model: str, how: str, headers: Mapping[str, str], body: bytes) -> Checked | None:
+        contract = await self.contract(model)
+        if contract is None:
+            return None
+        if how != "infer":
+            return json_requests.generate(contract, body, new_id())
+        if contract.decoupled:
+            raise Refused(f"model {model!r} is decoupled; use generate_stream, or ModelStreamInfer over gRPC")
+        length = headers.get(HEAD_BYTES)
+        if length is not None and not re.fullmatch(r"\d{1,12}", length):
+            raise Refused("Inference-Header-Content-Length must be a number")
+        return json_requests.infer(contract, body, None if length is None else int(length), new_id())
+
+    async def contract(self, model: str) -> Contract | None:
+        """What a model takes; None if there is no such model.
+
+        Raises:
+            Unavailable: nobody can be asked.
+        """
+        for target in (self.relay.life, *self.relay.peers):
+            if target is not None:
+                with suppress(Lost):
+                    return await self.contracts.get(target.http, model)
+        raise Unavailable("no instance of this model can be reached; try again in a few seconds")
+
+    async def _unless_gone(self, request: Request, work: Coroutine[Any, Any, Reply], stoppable: str) -> Reply:
+        """The result of `work`; if the client leaves before, the work is given up and its request stopped."""
+        task = asyncio.ensure_future(work)
+        request.gone.add_done_callback(lambda _: task.cancel())
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not request.gone.done():
+                raise
+            self.stop(stoppable)
+            raise ClientGone from None
+
+    async def _stream(self, request: Request, answer: Answer, stoppable: str) -> int:
+        """Server-sent events as they come; a stream that breaks ends with an event that says so."""
+        request.gone.add_done_callback(lambda _: answer.abort())
+        request.begin(200, _kept(answer.headers))
+        try:
+            async for chunk in answer.chunks():
+                await request.chunk(chunk)
+            self.answered()
+        except Lost:
+            if request.gone.done():
+                self.stop(stoppable)
+                raise ClientGone from None
+            text = orjson.dumps({"error": "the instance that made this answer was lost; send the request again"})
+            await request.chunk(b"data: " + text + b"\n\n")
+        request.end()
+        return 200
+
+    def stop(self, request_id: str) -> None:
+        """Stop a request that nobody waits for; over HTTP Triton does not notice that a client has gone.
+
+        `stop` with the id of a running request is TensorRT-LLM's own way (triton_backend, README: "stop").
+        """
+        if request_id:
+            task = asyncio.ensure_future(self._tell_stop(request_id))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def _tell_stop(self, request_id: str) -> None:
+        one = {"datatype": "INT32", "shape": [1, 1], "data": [1]}
+        rows = [{"name": name, **one} for name in ("input_ids", "input_lengths", "request_output_len")]
+        rows.append({"name": "stop", "datatype": "BOOL", "shape": [1, 1], "data": [True]})
+        body = orjson.dumps({"id": request_id, "inputs": rows})
+        for target in (self.relay.life, *self.relay.peers):
+            with suppress(Lost):
+                if target and await self.contracts.get(target.http, STOPPABLE):
+                    await (await target.http.request("POST", f"/v2/models/{STOPPABLE}/infer", {HANDED: "1"}, [body])).body()
+
+
+def sender(relay: Relay, path: str, checked: Checked, passed: Mapping[str, str], *, streaming: bool = False) -> Callable[[Target], Awaitable[Reply]]:
+    """How to send a checked request to a server or a guard. What it makes raises Lost, also for an answer that says that a stub is not healthy."""
+    sent = {"Content-Type": "application/octet-stream" if checked.head_bytes else "application/json", **passed}
+    if checked.head_bytes:
+        sent[HEAD_BYTES] = str(checked.head_bytes)
+
+    async def ask(target: Target) -> Reply:
+        own = target is relay.life
+        answer = await target.http.request("POST", path, sent if own else {**sent, HANDED: "1"}, checked.body)
+        if streaming and answer.status == 200:
+            return Reply(answer)
+        body = await answer.body()
+        if answer.status >= 400 and own and UNHEALTHY.search(body):
+            relay.report_ill("an answer says that a Python stub is not healthy")
+            raise Lost("a Python stub is not healthy")
+        return Reply(answer, body)
+
+    return ask
+
+
+def new_id() -> str:
+    """For a request that has none."""
+    return f"{OWN_ID}{next(NUMBERS)}"
+
+
+def mark(model: str, checked: Checked) -> str:
+    """The request's fingerprint without its id, which stands first in what was written anew."""
+    head, own = bytes(checked.body[0]), orjson.dumps(checked.id)
+    return fingerprint(model, [head.replace(own, b"", 1), *checked.body[1:]])
+
+
+def _kept(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in headers if name not in HOP_BY_HOP]
+
+
+def _say(request: Request, status: int, message: str, retry_after: int = 0) -> int:
+    headers = [("content-type", "application/json"), *([("retry-after", str(retry_after))] if retry_after else [])]
+    return request.reply(status, headers, orjson.dumps({"error": message}))

@@ -1,0 +1,241 @@
+"""Inference requests over HTTP: KServe v2's `infer` (JSON with binary tensors behind it) and Triton's `generate`.
+
+What is accepted is written anew: Triton's parser only ever meets JSON that was made here, so two parsers cannot understand one body
+differently (a key given twice, for example), and no foreign nesting reaches it.
+https://kserve.github.io/website/latest/modelserving/data_plane/v2_protocol/, Triton's docs/protocol/extension_{binary_data,generate}.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from .contract import (
+    FLOATS,
+    MAX_TEXT_BYTES,
+    SIGNED,
+    UNSIGNED,
+    Contract,
+    Refused,
+    Spec,
+    check_binary,
+    check_complete,
+    check_id,
+    check_output,
+    check_parameter,
+    check_shape,
+)
+
+MAX_HEAD_BYTES = 1 << 20
+MAX_JSON_BYTES = 8 << 20
+TYPES: dict[str, Any] = {"BOOL": np.bool_, "FP32": np.float32, "FP64": np.float64, **{f"INT{n}": np.dtype(f"i{n // 8}") for n in SIGNED.values()},
+         **{f"UINT{n}": np.dtype(f"u{n // 8}") for n in UNSIGNED.values()}}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A request that its model can take. `head_bytes`: length of the JSON part; 0 where the body is JSON alone. `id`: the request's."""
+
+    body: Sequence[bytes | memoryview]
+    head_bytes: int = 0
+    id: str = ""
+
+
+def infer(contract: Contract, body: bytes, head_bytes: int | None, own_id: str) -> Checked:
+    """An `infer` request, its tensors in binary form. `head_bytes`: the header Inference-Header-Content-Length; `own_id`: for one without.
+
+    Raises:
+        Refused: it does not fit the model.
+    """
+    if head_bytes is not None and not 0 <= head_bytes <= len(body):
+        raise Refused(f"Inference-Header-Content-Length must be from 0 to the body's {len(body)} bytes")
+    view = memoryview(body)
+    request = _object(view[:head_bytes], MAX_JSON_BYTES if head_bytes is None else MAX_HEAD_BYTES, ("id", "parameters", "inputs", "outputs"))
+    section = view[len(body) if head_bytes is None else head_bytes :]
+    inputs = list(_inputs(contract, _list(request, "inputs"), section))
+    used = sum(len(data) for _, data, binary in inputs if binary)
+    if used != len(section):
+        raise Refused(f"{len(section)} bytes of binary data were sent; the inputs' binary_data_size add up to {used}")
+    check_complete(contract, [row["name"] for row, _, _ in inputs], [row["shape"][0] for row, _, _ in inputs])
+    identity = check_id(request.get("id", "")) or own_id
+    head: dict[str, Any] = {"id": identity, "inputs": [row for row, _, _ in inputs]}
+    if parameters := _parameters(request.get("parameters", {})):
+        head["parameters"] = parameters
+    if outputs := [_output(contract, row) for row in _list(request, "outputs", empty=True)]:
+        head["outputs"] = outputs
+    text = orjson.dumps(head)
+    return Checked([text, *(data for _, data, _ in inputs)], len(text), identity)
+
+
+def generate(contract: Contract, body: bytes, own_id: str) -> Checked:
+    """A `generate` request: one value or a flat list for each input, by the inputs' names.
+
+    Raises:
+        Refused: it does not fit the model.
+    """
+    request = _object(memoryview(body), MAX_JSON_BYTES, None)
+    nested = request.pop("parameters", {})
+    if not isinstance(nested, dict) or nested.keys() & request.keys():
+        raise Refused("parameters must be an object whose fields are not given beside it")
+    request.update(nested)
+    request.pop("stream", None)  # other servers' clients send it; here the path says so
+    identity = check_id(request.pop("id", "")) or own_id
+    fields: dict[str, Any] = {"id": identity}
+    for name, value in request.items():
+        if name in contract.inputs:
+            if value != [] or not contract.inputs[name].optional:  # an empty list is what was not given
+                fields[name] = _field(contract, name, value)
+        else:
+            _known(contract, name, value)
+            fields[name] = value
+    names = [name for name in fields if name in contract.inputs]
+    check_complete(contract, names, [1] * len(names))
+    return Checked([orjson.dumps(fields)], id=identity)
+
+
+def _known(contract: Contract, name: str, value: object) -> None:
+    try:
+        check_parameter(name, value)
+    except Refused:
+        if isinstance(value, (dict, list)) or name not in ("sequence_id", "priority", "timeout"):
+            raise Refused(f"field {name[:80]!r} is not known; {contract.name} takes: {', '.join(contract.inputs)}") from None
+        raise
+
+
+def _object(text: memoryview, most: int, known: Sequence[str] | None) -> dict[str, Any]:
+    if len(text) > most:
+        raise Refused(f"the JSON part has {len(text)} bytes; {most} are the most (send large tensors as binary data)")
+    try:
+        request = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise Refused(f"the body is not valid JSON: {error}") from None
+    if not isinstance(request, dict):
+        raise Refused("the body must be a JSON object")
+    if known is not None and (unknown := request.keys() - set(known)):
+        raise Refused(f"field {min(unknown)[:80]!r} is not known; a request has: {', '.join(known)}")
+    return request
+
+
+def _list(request: dict[str, Any], name: str, *, empty: bool = False) -> list[dict[str, Any]]:
+    rows = request.get(name, [])
+    if not isinstance(rows, list) or len(rows) > 256 or not all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows):
+        raise Refused(f"{name} must be a list of at most 256 objects with a name")
+    if not rows and not empty:
+        raise Refused(f"{name} is missing; a request needs at least one")
+    return rows
+
+
+def _parameters(found: object) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise Refused("parameters must be an object")
+    for name, value in found.items():
+        check_parameter(name, value)
+    return found
+
+
+Row = tuple[dict[str, Any], bytes | memoryview, bool]
+
+
+def _inputs(contract: Contract, rows: Iterable[dict[str, Any]], section: memoryview) -> Iterator[Row]:
+    """Each input as Triton shall read it, its data, and whether they were binary already."""
+    at = 0
+    for row in rows:
+        name = row["name"]
+        if unknown := row.keys() - {"name", "shape", "datatype", "parameters", "data"}:
+            raise Refused(f"input {name[:80]!r}: field {min(unknown)[:80]!r} is not known")
+        shape = row.get("shape")
+        spec, count = check_shape(contract, name, row.get("datatype"), shape if isinstance(shape, list) else [])
+        size = _binary_size(name, row.get("parameters", {}))
+        if size is None:
+            data: bytes | memoryview = _packed(name, spec, count, row.get("data"))
+        elif "data" in row:
+            raise Refused(f"input {name!r} has both data and binary_data_size")
+        else:
+            data, at = section[at : at + size], at + size
+        check_binary(name, spec, count, memoryview(data))
+        yield {"name": name, "shape": shape, "datatype": spec.datatype, "parameters": {"binary_data_size": len(data)}}, data, size is not None
+
+
+def _binary_size(name: str, parameters: object) -> int | None:
+    if not isinstance(parameters, dict) or parameters.keys() - {"binary_data_size"}:
+        raise Refused(f"input {name!r}: parameters may have binary_data_size only (shared memory is closed here)")
+    size = parameters.get("binary_data_size")
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
+        raise Refused(f"input {name!r}: binary_data_size must be a number from 0")
+    return size
+
+
+def _flat(name: str, data: Any, count: int) -> list[Any]:
+    """Row-major values of a list, which may be nested as the tensor is."""
+    rows: list[Any] = data if isinstance(data, list) else [data]
+    while rows and isinstance(rows[0], list):
+        if not all(isinstance(row, list) for row in rows):
+            raise Refused(f"input {name!r}: data mixes lists and values")
+        rows = [value for row in rows for value in row]
+    if len(rows) != count:
+        raise Refused(f"input {name!r} has {len(rows)} values; its shape asks for {count}")
+    return rows
+
+
+def _packed(name: str, spec: Spec, count: int, data: object) -> bytes:
+    """JSON values as binary data."""
+    if data is None:
+        raise Refused(f"input {name!r} has neither data nor binary_data_size")
+    values = _flat(name, data, count)
+    if spec.datatype == "BYTES":
+        if not all(isinstance(value, str) for value in values):
+            raise Refused(f"input {name!r}: data must be strings")
+        texts = [value.encode() for value in values]
+        return b"".join(part for text in texts for part in (len(text).to_bytes(4, "little"), text))
+    if spec.datatype not in TYPES:
+        raise Refused(f"input {name!r} is {spec.datatype}, which JSON cannot carry; send it as binary data")
+    _check_values(name, spec.datatype, values)
+    return bytes(np.array(values, TYPES[spec.datatype]).tobytes())
+
+
+def _check_values(name: str, datatype: str, values: list[Any]) -> None:
+    kinds = {type(value) for value in values}
+    wanted = {bool} if datatype == "BOOL" else {int, float} if datatype in FLOATS else {int}
+    if kinds - wanted:
+        raise Refused(f"input {name!r}: data must be {datatype}, not {', '.join(sorted(kind.__name__ for kind in kinds - wanted))}")
+    if datatype in SIGNED or datatype in UNSIGNED:
+        bits = SIGNED.get(datatype) or UNSIGNED[datatype]
+        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if datatype in SIGNED else (0, (1 << bits) - 1)
+        if not low <= min(values) <= max(values) <= high:
+            raise Refused(f"input {name!r}: data must be from {low} to {high}")
+    if datatype == "FP32" and any(abs(value) > 3.4028235e38 for value in values):
+        raise Refused(f"input {name!r}: a value is too large for FP32")
+
+
+def _output(contract: Contract, row: dict[str, Any]) -> dict[str, Any]:
+    name, parameters = row["name"], row.get("parameters", {})
+    if row.keys() - {"name", "parameters"} or not isinstance(parameters, dict) or parameters.keys() - {"binary_data", "classification"}:
+        raise Refused(f"output {name[:80]!r} may have the parameters binary_data and classification only (shared memory is closed here)")
+    if not isinstance(parameters.get("binary_data", False), bool):
+        raise Refused(f"output {name!r}: binary_data must be true or false")
+    check_output(contract, name, parameters.get("classification"))
+    return {"name": name, "parameters": parameters} if parameters else {"name": name}
+
+
+def _field(contract: Contract, name: str, value: object) -> object:
+    """A value of `generate`, which Triton makes a tensor of shape [1] or [n] of (behind a batch of 1)."""
+    spec = contract.inputs[name]
+    values = value if isinstance(value, list) else [value]
+    shape = [1] * bool(contract.max_batch) + [len(values)]
+    if len(spec.dims) > len(shape):
+        raise Refused(f"input {name!r} has {len(spec.dims)} dimensions; send it with infer instead of generate")
+    check_shape(contract, name, spec.datatype, shape)
+    if spec.datatype == "BYTES":
+        if not all(isinstance(text, str) for text in values):
+            raise Refused(f"input {name!r} must be a string or a list of strings")
+        if sum(map(len, values)) > MAX_TEXT_BYTES:
+            raise Refused(f"input {name!r} has more than {MAX_TEXT_BYTES} characters of text")
+    elif spec.datatype in TYPES:
+        _check_values(name, spec.datatype, values)
+    else:
+        raise Refused(f"input {name!r} is {spec.datatype}, which JSON cannot carry; send it with infer as binary data")
+    return value

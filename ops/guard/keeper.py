@@ -1,0 +1,158 @@
+"""Keeps one tritonserver running: starts it, probes it with a tiny real inference, and replaces it when it is ill.
+
+Triton never notices a dead or hung Python stub (ready stays 200), so its own readiness is worth nothing. What ends a server: its death or that
+of a stub or rank, a process that somebody stopped, an answer that says a stub is not healthy, or a probe that fails while nothing else succeeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from .bundle import probe_body
+from .http_client import HttpClient, Lost
+from .relay import Death, Life, Relay
+from .server import DRAIN, Server
+
+log = structlog.get_logger()
+START_PROBE = 0.2
+CHECK = 1.0
+IDLE_PROBE = 5.0
+PROBE_TIMEOUT = 30.0
+START_TIMEOUT = 600.0
+FAILED_STARTS = 3
+OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
+
+
+class Keeper:
+    """The server of one instance. `make` prepares a run of it; `connect` makes a gRPC channel to it."""
+
+    def __init__(
+        self, relay: Relay, make: Callable[[Callable[[str, int | None], None]], Server], connect: Callable[[str], Any], probe: Mapping[str, Any], sign: Path | None
+    ) -> None:
+        self.relay, self.make, self.connect, self.probe, self.sign = relay, make, connect, probe, sign
+        self.stop_asked = asyncio.Event()
+        self.illness: asyncio.Future[Death] | None = None
+        self.last_good = 0.0
+        relay.report_ill = self.ill
+
+    def answered(self) -> None:
+        """A request has succeeded."""
+        self.last_good = time.monotonic()
+
+    def ill(self, reason: str, status: int | None = None) -> None:
+        """The server must be replaced; `status`: of a process that ended by itself."""
+        if self.illness and not self.illness.done():
+            self.illness.set_result(Death(reason, outside=status in OUTSIDE))
+
+    async def run(self) -> int:
+        """Serve until told to stop (0), or until the server fails to start again and again (1)."""
+        failures = 0
+        while failures < FAILED_STARTS and not self.stop_asked.is_set():
+            self.illness = asyncio.get_running_loop().create_future()
+            server = self.make(self.ill)
+            server.start()
+            self.relay.metrics.starts.inc()
+            life = Life(HttpClient(server.doors.http), self.connect(server.doors.grpc))
+            watching = asyncio.ensure_future(self._live(server, life))
+            stopping = asyncio.ensure_future(self.stop_asked.wait())
+            try:
+                await self._first(watching, stopping)
+            except BaseException:  # a fault of our own: no server is left behind
+                await server.end(0)
+                raise
+            if self.stop_asked.is_set():
+                await self._drain(server, life)
+                return 0
+            failures = 0 if life is self.relay.life else failures + 1
+            await self._bury(server, life, self.illness.result())
+        return 0 if self.stop_asked.is_set() else 1
+
+    async def _first(self, watching: asyncio.Future[None], stopping: asyncio.Future[Any]) -> None:
+        """Until it is ill or asked to stop."""
+        assert self.illness
+        await asyncio.wait({asyncio.ensure_future(self.illness), watching, stopping}, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
+        watching.cancel()
+        stopping.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+
+    async def _live(self, server: Server, life: Life) -> None:
+        """Wait until it answers, then look at it from time to time. Ends only by being cancelled."""
+        started = time.monotonic()
+        while trouble := await self._probe(life.http, 5):
+            if time.monotonic() - started > START_TIMEOUT:
+                self.ill(f"not ready within {START_TIMEOUT:.0f} s: {trouble}")
+            await asyncio.sleep(START_PROBE)
+        server.watch_parts()
+        self.relay.begin(life)
+        self.relay.metrics.serving.set(1)
+        self.answered()
+        if self.sign:
+            self.sign.touch()
+        log.info("serving", instance=server.instance.name, model=server.instance.model_id, seconds=round(time.monotonic() - started, 1))
+        while True:
+            await asyncio.sleep(CHECK)
+            await self._check(server, life)
+
+    async def _check(self, server: Server, life: Life) -> None:
+        """A probe where nothing has succeeded for a while. While requests succeed, a slow probe is just load, and so is a full queue."""
+        if (pid := server.stopped()) is not None:
+            await asyncio.sleep(2 * CHECK)
+            if server.stopped() == pid:
+                self.ill(f"process {pid} has been stopped by a signal")
+            return
+        if time.monotonic() - self.last_good < IDLE_PROBE:
+            return
+        before = self.last_good
+        trouble = await self._probe(life.http, PROBE_TIMEOUT)
+        if trouble is None or trouble.startswith("503") or (trouble == "timeout" and self.last_good > before):
+            self.answered()
+        else:
+            self.ill(f"the probe failed: {trouble}")
+
+    async def _probe(self, http: HttpClient, seconds: float) -> str | None:
+        """None if a real inference succeeds, else what happened."""
+        body = json.dumps(probe_body(dict(self.probe))).encode()
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await http.request("POST", f"/v2/models/{self.probe['model']}/infer", {"Content-Type": "application/json"}, [body])
+                text = await answer.body()
+        except TimeoutError:
+            return "timeout"
+        except Lost as lost:
+            return str(lost)
+        return None if answer.status == 200 else f"{answer.status} {text[:200].decode('utf-8', 'replace')}"
+
+    async def _bury(self, server: Server, life: Life, death: Death) -> None:
+        log.error("the server is replaced", instance=server.instance.name, reason=death.reason, in_flight=len(life.flights))
+        self.relay.metrics.deaths.labels("from outside" if death.outside else "by itself").inc()
+        self._out_of_service(life, death)
+        await server.end(0)
+        await life.grpc.close()
+
+    async def _drain(self, server: Server, life: Life) -> None:
+        """What is in flight is finished, what comes goes to another instance; then the server is asked to end."""
+        self.relay.stopping = True
+        deadline = time.monotonic() + DRAIN
+        while life.flights and time.monotonic() < deadline and not (self.illness and self.illness.done()):
+            await asyncio.sleep(0.02)
+        life.http.let_go()
+        await life.grpc.close()
+        server.terminate()
+        await server.end(max(5.0, deadline - time.monotonic()))
+        self._out_of_service(life, Death("stopped", outside=True))
+
+    def _out_of_service(self, life: Life, death: Death) -> None:
+        self.relay.metrics.serving.set(0)
+        if self.sign:
+            self.sign.unlink(missing_ok=True)
+        self.relay.end(death) if life is self.relay.life else None

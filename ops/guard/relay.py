@@ -1,0 +1,215 @@
+"""Where a request goes: to the own server, to the guard of another instance of the pool, or nowhere.
+
+A server that dies takes what is in flight with it. Killed from outside (SIGKILL, SIGTERM), everything in flight goes to another instance at
+once. Died of itself, one of the requests in flight may have done it: what has been answered before goes to another instance, the others are
+suspects. They wait for their own server, which is lost anyway, and run there again one by one, alone; meanwhile no instance of the pool takes
+the same content. Whoever is in flight when a server dies for the second time is refused for a minute. So one request, however often it is
+sent, costs a pool one instance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import structlog
+
+from .http_client import HttpClient, Lost
+from .metrics import Metrics
+from .suspicion import REFUSED_SECONDS, SUSPECT_SECONDS, Suspicion
+
+log = structlog.get_logger()
+Result = TypeVar("Result")
+CAUSE_SECONDS = 35.0  # a broken connection is noticed before the death, a dead stub before the server is ended
+TRIAL_SECONDS = 60.0
+
+
+class Unavailable(Exception):
+    """Nobody can take this request now; 503 over HTTP, UNAVAILABLE over gRPC."""
+
+    def __init__(self, message: str, retry_after: int = 2) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Target(Protocol):
+    """A server to send a request to: HTTP/1.1 and gRPC."""
+
+    @property
+    def http(self) -> HttpClient:
+        """KServe over HTTP."""
+
+    @property
+    def grpc(self) -> Any:
+        """A grpc.aio channel."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """Why a server ended, and whether that came from outside."""
+
+    reason: str
+    outside: bool
+
+
+@dataclass(eq=False)
+class Life:
+    """One run of the server, from its first good probe to its death."""
+
+    http: HttpClient
+    grpc: Any
+    death: asyncio.Future[Death] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    flights: set[Call[Any]] = field(default_factory=set)
+
+    async def cause(self, lost: Lost) -> Death | None:
+        """Its death, if that is why something was lost."""
+        with suppress(TimeoutError):
+            return await asyncio.wait_for(asyncio.shield(self.death), 2.0 if not lost.sent else CAUSE_SECONDS)
+        return None
+
+
+@dataclass(eq=False)
+class Call(Generic[Result]):
+    """A request that may be sent again: its model, a fingerprint (computed when asked for), how to send it to a target.
+
+    `handed`: another instance was lost with it, or could not take it; it is handed on no further. Sending raises Lost.
+    """
+
+    model: str
+    mark: Callable[[], str]
+    send: Callable[[Target], Awaitable[Result]]
+    handed: bool = False
+
+
+class Relay:
+    """The own server's life, the other instances, and what is known about requests."""
+
+    def __init__(self, peers: Sequence[Target], metrics: Metrics) -> None:
+        self.peers, self.metrics = peers, metrics
+        self.suspicion = Suspicion()
+        self.life: Life | None = None
+        self.started = asyncio.Event()
+        self.stopping = False
+        self.trying: Call[Any] | None = None
+        self.trials = asyncio.Lock()
+        self.turn = 0
+        self.report_ill: Callable[[str], None] = lambda reason: None
+
+    # The server's life, as its keeper tells it.
+    def begin(self, life: Life) -> None:
+        """The server answers."""
+        self.life = life
+        self.started.set()
+
+    def end(self, death: Death) -> None:
+        """The server has died, or must."""
+        life, self.life = self.life, None
+        self.started.clear()
+        if life and not life.death.done():
+            life.death.set_result(death)
+            life.http.abort()
+
+    # Requests.
+    async def run(self, call: Call[Result]) -> Result:
+        """The answer to a request.
+
+        Raises:
+            Unavailable: nobody can take it now.
+        """
+        self._check(call)
+        life = self.life
+        if life is None or self.stopping or self.trying:
+            return await self._hand_on(call)
+        try:
+            return await self._fly(life, call)
+        except Lost as lost:
+            death = await life.cause(lost)
+            log.warning("lost a request", model=call.model, error=str(lost), death=death.reason if death else None, handed=call.handed)
+        if call.handed:
+            raise self._condemn(call)
+        if death is None or death.outside or self.suspicion.innocent(call.mark()):
+            return await self._hand_on(call)
+        return await self._try_again(call)
+
+    def _check(self, call: Call[Any]) -> None:
+        if self.suspicion.any and (seconds := self.suspicion.refused(call.mark())):
+            self.metrics.refused.labels(call.model, "suspect").inc()
+            raise Unavailable("a server ended while it worked on this very request; it is not tried again for now", int(seconds) + 1)
+
+    async def _fly(self, life: Life, call: Call[Result]) -> Result:
+        with self.flight(life, call):
+            result = await call.send(life)
+        self.suspicion.clear(call.mark())
+        return result
+
+    @contextmanager
+    def flight(self, life: Life, call: Call[Any]) -> Iterator[None]:
+        """Count a request as in flight."""
+        life.flights.add(call)
+        try:
+            yield
+        finally:
+            life.flights.discard(call)
+
+    async def _hand_on(self, call: Call[Result]) -> Result:
+        """To another instance of the pool, once."""
+        if call.handed or not self.peers:
+            raise Unavailable("no instance of this model can take the request now; try again in a few seconds")
+        self.turn += 1
+        for i in range(len(self.peers)):
+            peer = self.peers[(self.turn + i) % len(self.peers)]
+            self.metrics.handed_on.labels(call.model).inc()
+            try:
+                return await call.send(peer)
+            except Lost as lost:
+                if lost.sent:
+                    raise Unavailable("the instances that worked on this request were lost; try again in a few seconds") from lost
+        raise Unavailable("no instance of this model can be reached; try again in a few seconds")
+
+    async def _try_again(self, call: Call[Result]) -> Result:
+        """Alone, on the own server, when it is back."""
+        mark = call.mark()
+        await self._tell(mark, SUSPECT_SECONDS)
+        log.warning("a request may have ended the server; it runs again alone", model=call.model, fingerprint=mark)
+        try:
+            async with asyncio.timeout(TRIAL_SECONDS), self.trials:
+                self.trying = call
+                while not (life := self.life) or life.flights:
+                    await (self.started.wait() if self.life is None else asyncio.sleep(0.01))
+                result = await self._fly(life, call)
+        except TimeoutError:
+            raise Unavailable("the server that worked on this request was lost and is not back yet; try again") from None
+        except Lost:
+            raise self._condemn(call) from None
+        finally:
+            if self.trying is call:
+                self.trying = None
+        await self._tell(mark, 0)
+        return result
+
+    def _condemn(self, call: Call[Any]) -> Unavailable:
+        mark = call.mark()
+        self.metrics.refused.labels(call.model, "ended a server").inc()
+        log.error("a request was in flight when a server died, twice; it is refused for a minute", model=call.model, fingerprint=mark)
+        task = asyncio.ensure_future(self._tell(mark, REFUSED_SECONDS))
+        task.add_done_callback(lambda done: done.exception())
+        return Unavailable("two servers ended while they worked on this very request; it is refused for a minute", int(REFUSED_SECONDS))
+
+    async def _tell(self, mark: str, seconds: float) -> None:
+        """Refuse a fingerprint in the whole pool; 0 seconds: no longer."""
+        self.hear(mark, seconds)
+        headers = {"X-Conch-Fingerprint": mark, "X-Conch-Seconds": f"{seconds:g}"}
+        for peer in self.peers:
+            with suppress(Lost, TimeoutError):
+                async with asyncio.timeout(1):
+                    await (await peer.http.request("POST", "/guard/suspect", headers)).body()
+
+    def hear(self, mark: str, seconds: float) -> None:
+        """What another guard of the pool, or this one, says of a request."""
+        if seconds > 0:
+            self.suspicion.refuse(mark, seconds)
+        else:
+            self.suspicion.clear(mark)

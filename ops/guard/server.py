@@ -1,0 +1,161 @@
+"""One run of a tritonserver: its command, its processes, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from build.plan import Instance
+from ops.child import die_with_parent
+from ops.ranks import MPI_ENVIRONMENT, launch, leader, parts, session
+
+from .bundle import budgeted
+
+NVIDIA = Path("/opt/tritonserver/bin/tritonserver")  # in NVIDIA's images
+DRAIN = 30.0
+
+
+@dataclass(frozen=True)
+class Doors:
+    """Where tritonserver itself listens: sockets in a folder that nobody else may enter, or ports of a container's own loopback."""
+
+    http: str
+    grpc: str
+    flags: tuple[str, ...]
+
+    @classmethod
+    def sockets(cls, folder: Path, name: str) -> Doors:
+        """Triton binds "unix:PATH" for HTTP, and for gRPC PATH with its port behind it (seen with 24.10)."""
+        http, grpc = f"unix:{folder}/{name}.inner.http", f"unix:{folder}/{name}.inner.grpc"
+        flags = (f"--http-address={http}", f"--grpc-address={grpc}", "--grpc-port=1", "--allow-metrics=false")
+        return cls(http, f"{grpc}:1", flags)
+
+    @classmethod
+    def loopback(cls) -> Doors:
+        """For a container, which shares its loopback with nobody."""
+        flags = ("--http-address=127.0.0.1", "--http-port=18000", "--grpc-address=127.0.0.1", "--grpc-port=18001", "--allow-metrics=false")
+        return cls("127.0.0.1:18000", "127.0.0.1:18001", flags)
+
+
+def find_tritonserver(home: Path) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of NVIDIA's tritonserver, or of the one in nvidia-pytriton's wheel with a backend folder of real files under `home`."""
+    if NVIDIA.exists():
+        # The Python backend takes the first python3 on PATH: the image's own, which has the libraries that models import.
+        path = [part for part in os.environ.get("PATH", "").split(":") if part != str(Path(sys.executable).parent)]
+        return [str(NVIDIA)], {**os.environ, "PATH": ":".join(path)}
+    package = Path(sysconfig.get_paths()["purelib"])
+    triton, backend = package / "pytriton" / "tritonserver", home / "backends" / "python"
+    backend.mkdir(parents=True, exist_ok=True)
+    stub = triton / "python_backend_stubs" / f"3.{sys.version_info.minor}" / "triton_python_backend_stub"
+    for file in (triton / "backends/python/libtriton_python.so", triton / "backends/python/triton_python_backend_utils.py", stub):
+        if not (backend / file.name).exists():
+            partial = backend / f"{file.name}.{os.getpid()}"
+            shutil.copy2(file, partial)
+            partial.replace(backend / file.name)
+    libraries = f"{package / 'nvidia_pytriton.libs'}:{sysconfig.get_config_var('LIBDIR')}"
+    environment = {**os.environ, "LD_LIBRARY_PATH": libraries, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"}
+    command = [str(triton / "bin" / "tritonserver"), f"--backend-directory={backend.parent}", f"--cache-directory={triton / 'caches'}"]
+    return command, environment
+
+
+def stopped(pid: int) -> bool:
+    """A process that somebody has stopped with a signal (state T)."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+    return False
+
+
+@dataclass(eq=False)
+class Server:
+    """A running tritonserver with its Python stubs and, where an engine spans GPUs, its ranks.
+
+    `lost` is told when one of them ends, without polling: the kernel says so through process file descriptors.
+    """
+
+    instance: Instance
+    home: Path
+    doors: Doors
+    serving: Mapping[str, Any]
+    lost: Callable[[str, int | None], None]
+    process: subprocess.Popen[bytes] = field(init=False)
+    watched: dict[int, int] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Start the process in a session of its own."""
+        for door in (self.doors.http, self.doors.grpc):
+            if door.startswith("unix:"):
+                Path(door[5:]).unlink(missing_ok=True)
+        self.prefix = f"conch_{os.getpid()}_{self.instance.index}"
+        command, environment = self._command()
+        self.process = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=die_with_parent)  # noqa: PLW1509
+        self._watch(self.process.pid)
+
+    def _command(self) -> tuple[list[str], dict[str, str]]:
+        """Argv and environment of tritonserver, or of the mpirun that starts one for each rank."""
+        binary, environment = find_tritonserver(self.home)
+        repository = Path(self.instance.bundle) / "repository"
+        if self.instance.kv_share != 1:
+            repository = budgeted(repository, self.home / f"repository-{self.instance.index}", self.instance.kv_share)
+        server = [*binary, f"--model-repository={repository}", f"--exit-timeout-secs={int(DRAIN)}", "--disable-auto-complete-config"]
+        ranks, pool = self.serving.get("world_size", 1), self.serving.get("cuda_pool_bytes", 0)
+        return launch(server, list(self.doors.flags), self.prefix, ranks, pool), {**(MPI_ENVIRONMENT if self.serving else {}), **environment}
+
+    def watch_parts(self) -> None:
+        """Watch every stub and rank that has appeared."""
+        for pid in parts(self.process.pid) - self.watched.keys():
+            self._watch(pid)
+
+    def _watch(self, pid: int) -> None:
+        with suppress(ProcessLookupError):
+            self.watched[pid] = descriptor = os.pidfd_open(pid)
+            asyncio.get_running_loop().add_reader(descriptor, self._ended, pid)
+
+    def _ended(self, pid: int) -> None:
+        self._forget(pid)
+        if pid == self.process.pid:
+            status = self.process.wait()
+            self.lost(f"tritonserver ended with status {status}", status)
+        else:
+            self.lost(f"a Python stub or a rank has died (process {pid})", None)
+
+    def _forget(self, pid: int) -> None:
+        descriptor = self.watched.pop(pid)
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)
+
+    def stopped(self) -> int | None:
+        """One of the processes that somebody has stopped with a signal."""
+        return next((pid for pid in self.watched if stopped(pid)), None)
+
+    def terminate(self) -> None:
+        """Rank 0 drains; mpirun would give it a second before it kills."""
+        if self.process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(leader(self.process.pid), signal.SIGTERM)
+
+    async def end(self, seconds: float) -> None:
+        """Wait for the process, then kill what is left of its session, and remove the shared memory that it made."""
+        for pid in [pid for pid in self.watched if pid != self.process.pid]:
+            self._forget(pid)
+        deadline = asyncio.get_running_loop().time() + seconds
+        while self.process.poll() is None and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+        for pid in session(self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        if self.process.pid in self.watched:
+            self._forget(self.process.pid)
+        for region in glob.glob(f"/dev/shm/{self.prefix}*"):
+            Path(region).unlink(missing_ok=True)

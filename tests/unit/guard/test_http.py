@@ -1,0 +1,120 @@
+"""The guard's HTTP server and client, one against the other and against httpx."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from ops.guard.http_client import HttpClient, Lost
+from ops.guard.http_server import Connection, Request
+
+
+@asynccontextmanager
+async def serving(handle: Callable[[Request], Awaitable[None]], most: int = 1000) -> AsyncIterator[str]:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(handle, most, set()), "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def echo(request: Request) -> None:
+    request.reply(200, [("x-path", request.path), ("x-method", request.method), ("x-a", request.headers.get("x-a", ""))], request.body)
+
+
+def run(check: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        await asyncio.wait_for(check(), 20)
+
+    asyncio.run(limited())
+
+
+def test_requests_and_answers() -> None:
+    """One connection for requests that follow each other; whatever httpx says is understood."""
+
+    async def check() -> None:
+        async with serving(echo) as address:
+            client = HttpClient(address)
+            for n in range(3):
+                answer = await client.request("POST", "/a/b", {"X-A": "1"}, [b"x" * n, b"y"])
+                assert await answer.body() == b"x" * n + b"y"
+                assert dict(answer.headers)["x-a"] == "1"
+            assert len(client.open) == 1
+            async with httpx.AsyncClient(base_url=f"http://{address}") as other:
+                assert (await other.get("/q?x=1")).headers["x-path"] == "/q"
+                assert (await other.post("/", content=b"z" * 1000)).content == b"z" * 1000
+                assert (await other.post("/", content=b"z" * 1001)).status_code == 413
+
+    run(check)
+
+
+def test_streams_come_as_they_are_made() -> None:
+    async def tell(request: Request) -> None:
+        request.begin(200, [])
+        for n in range(300):
+            await request.chunk(str(n).encode() + b",")
+        request.end()
+
+    async def check() -> None:
+        async with serving(tell) as address:
+            answer = await HttpClient(address).request("GET", "/", {})
+            assert (await answer.body()).count(b",") == 300
+
+    run(check)
+
+
+def test_a_client_that_goes_is_noticed() -> None:
+    gone = asyncio.Event()
+
+    async def wait(request: Request) -> None:
+        await request.gone
+        gone.set()
+
+    async def check() -> None:
+        async with serving(wait) as address:
+            asked = asyncio.ensure_future(HttpClient(address).request("GET", "/", {}))
+            await asyncio.sleep(0.05)
+            asked.cancel()
+            await gone.wait()
+
+    run(check)
+
+
+def test_broken_answers_are_lost() -> None:
+    """Closed before the head, in the middle of the body, or nobody there at all."""
+
+    async def check() -> None:
+        for said in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"):
+
+            async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, said: bytes = said) -> None:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(said)
+                writer.close()
+
+            server = await asyncio.start_server(half, "127.0.0.1", 0)
+            async with server:
+                client = HttpClient(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+                with pytest.raises(Lost) as caught:
+                    await (await client.request("GET", "/", {})).body()
+                assert caught.value.begun is bool(said)
+        with pytest.raises(Lost) as caught:
+            await HttpClient("unix:/nobody/is/here").request("GET", "/", {})
+        assert not caught.value.sent
+
+    run(check)
+
+
+def test_two_requests_at_once_on_a_connection_are_answered_in_order() -> None:
+    async def check() -> None:
+        async with serving(echo) as address:
+            host, port = address.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            text = await reader.read()
+            assert text.index(b"x-path: /1") < text.index(b"x-path: /2")
+            writer.close()
+
+    run(check)

@@ -1,0 +1,237 @@
+"""Where requests go when servers die, with servers that are functions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from ops.guard.http_client import Lost
+from ops.guard.metrics import Metrics
+from ops.guard.relay import Call, Death, Life, Relay, Unavailable
+from ops.guard.suspicion import Suspicion, fingerprint
+
+OUTSIDE, CRASH = Death("killed", outside=True), Death("status -11", outside=False)
+
+
+class Http:
+    """What the relay does with a server's client beside sending: telling another guard, and breaking connections."""
+
+    def __init__(self, told: Callable[[str, float], None] | None = None) -> None:
+        self.told, self.broken = told, False
+
+    async def request(self, _method: str, _path: str, headers: dict[str, str]) -> Http:
+        assert self.told
+        self.told(headers["X-Conch-Fingerprint"], float(headers["X-Conch-Seconds"]))
+        return self
+
+    async def body(self) -> bytes:
+        return b""
+
+    def abort(self) -> None:
+        self.broken = True
+
+
+class Guard:
+    """One instance: its relay and its server's life."""
+
+    def __init__(self) -> None:
+        self.relay = Relay([], Metrics())
+        self.http, self.grpc = Http(self.relay.hear), None
+
+    def live(self) -> Life:
+        life = Life(Http(), None)  # type: ignore[arg-type]
+        self.relay.begin(life)
+        return life
+
+    def die(self, death: Death) -> None:
+        self.relay.end(death)
+
+
+def pair() -> tuple[Guard, Guard]:
+    one, two = Guard(), Guard()
+    one.relay.peers, two.relay.peers = [two], [one]  # type: ignore[list-item]
+    one.live()
+    two.live()
+    return one, two
+
+
+def call(
+    guard: Guard,
+    other: Guard,
+    mark: str,
+    own: Callable[[], Coroutine[Any, Any, str]],
+    theirs: Callable[[], Coroutine[Any, Any, str]] | None = None,
+    *,
+    handed: bool = False,
+) -> Call[str]:
+    async def send(target: Any) -> str:
+        if target is other:
+            assert theirs
+            return await theirs()
+        return await own()
+
+    return Call("m", lambda: mark, send, handed)
+
+
+async def fine() -> str:
+    return "fine"
+
+
+def killing(guard: Guard, death: Death) -> Callable[[], Coroutine[Any, Any, str]]:
+    async def lost() -> str:
+        guard.die(death)
+        raise Lost("broken")
+
+    return lost
+
+
+def run(check: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(check(), 20))
+
+
+def test_killed_from_outside_is_handed_on_at_once() -> None:
+    async def check() -> None:
+        one, two = pair()
+        assert await one.relay.run(call(one, two, "a", killing(one, OUTSIDE), fine)) == "fine"
+        assert await one.relay.run(call(one, two, "b", fine, fine)) == "fine", "handed on while the server is away"
+
+    run(check)
+
+
+def test_a_request_that_ends_its_server_never_reaches_another() -> None:
+    """It runs once more, on the same server, which is lost anyway; then it is refused in the whole pool."""
+
+    async def check() -> None:
+        one, two = pair()
+        tried: list[str] = []
+
+        async def poison() -> str:
+            tried.append("own")
+            one.die(CRASH)
+            raise Lost("broken")
+
+        task = asyncio.ensure_future(one.relay.run(call(one, two, "p", poison)))
+        await asyncio.sleep(0.05)
+        with pytest.raises(Unavailable, match="not tried again for now"):
+            await two.relay.run(call(two, one, "p", fine))
+        assert await two.relay.run(call(two, one, "q", fine)) == "fine", "others are served meanwhile"
+        one.live()
+        with pytest.raises(Unavailable, match="refused for a minute"):
+            await task
+        assert tried == ["own", "own"]
+        one.live()
+        await asyncio.sleep(0.05)
+        for guard, other in ((one, two), (two, one)):
+            with pytest.raises(Unavailable):
+                await guard.relay.run(call(guard, other, "p", fine))
+        assert two.relay.life, "the other instance was never touched"
+
+    run(check)
+
+
+def test_an_innocent_suspect_is_answered_and_cleared() -> None:
+    async def check() -> None:
+        one, two = pair()
+        dies = killing(one, CRASH)
+        answers = iter([dies, fine])
+        task = asyncio.ensure_future(one.relay.run(call(one, two, "a", lambda: next(answers)())))  # noqa: PLW0108  # one step each time
+        await asyncio.sleep(0.05)
+        one.live()
+        assert await task == "fine"
+        assert await two.relay.run(call(two, one, "a", fine)) == "fine"
+        assert one.relay.trying is None
+
+    run(check)
+
+
+def test_what_was_answered_before_is_handed_on_even_after_a_crash() -> None:
+    async def check() -> None:
+        one, two = pair()
+        assert await one.relay.run(call(one, two, "a", fine)) == "fine"
+        assert await one.relay.run(call(one, two, "a", killing(one, CRASH), fine)) == "fine"
+
+    run(check)
+
+
+def test_whoever_is_lost_twice_is_refused() -> None:
+    """Handed on after a kill, and the next server dies with it, too: refused everywhere, handed on no further."""
+
+    async def check() -> None:
+        one, two = pair()
+        with pytest.raises(Unavailable, match="refused for a minute"):
+            await two.relay.run(call(two, one, "a", killing(two, OUTSIDE), handed=True))
+        await asyncio.sleep(0.05)
+        with pytest.raises(Unavailable, match="not tried again"):
+            await one.relay.run(call(one, two, "a", fine))
+
+    run(check)
+
+
+def test_suspects_run_alone_one_after_the_other() -> None:
+    async def check() -> None:
+        one, two = pair()
+        inside: list[str] = []
+        most = 0
+
+        async def first(name: str) -> str:
+            inside.append(name)
+            await asyncio.sleep(0.05)
+            one.die(CRASH)
+            raise Lost(name)
+
+        async def again(name: str) -> str:
+            nonlocal most
+            inside.append(name)
+            most = max(most, len(inside))
+            await asyncio.sleep(0.05)
+            inside.remove(name)
+            return name
+
+        def suspect(name: str) -> Call[str]:
+            steps = iter([first, again])
+            return call(one, two, name, lambda: next(steps)(name))
+
+        tasks = [asyncio.ensure_future(one.relay.run(suspect(name))) for name in "abc"]
+        await asyncio.sleep(0.2)
+        inside.clear()
+        one.live()
+        assert await asyncio.gather(*tasks) == ["a", "b", "c"]
+        assert most == 1
+
+    run(check)
+
+
+def test_nobody_there() -> None:
+    """Without another instance, and for what another guard has handed on: 503 at once."""
+
+    async def check() -> None:
+        lonely = Guard()
+        with pytest.raises(Unavailable, match="no instance"):
+            await lonely.relay.run(call(lonely, lonely, "a", fine))
+        one, two = pair()
+        one.die(OUTSIDE)
+        with pytest.raises(Unavailable, match="no instance"):
+            await one.relay.run(call(one, two, "a", fine, fine, handed=True))
+
+    run(check)
+
+
+def test_fingerprints() -> None:
+    """Of all parts and the model; of long parts the ends and the length."""
+    assert fingerprint("m", [b"ab", b"c"]) != fingerprint("m", [b"a", b"bc"]) != fingerprint("n", [b"a", b"bc"])
+    long = bytes(300_000)
+    assert fingerprint("m", [long]) != fingerprint("m", [long + b"\0"])
+    assert fingerprint("m", [long]) != fingerprint("m", [b"\1" + long[1:]])
+
+
+def test_suspicion_forgets() -> None:
+    found = Suspicion()
+    found.refuse("a", 0.01)
+    assert found.refused("a")
+    assert not found.innocent("a")
+    found.clear("a")
+    assert not found.refused("a")
+    assert found.innocent("a")
