@@ -20,6 +20,7 @@ from fastapi import APIRouter, Depends, WebSocket, WebSocketDisconnect
 from numpy.typing import NDArray
 from openai.types.realtime import ConversationItemInputAudioTranscriptionCompletedEvent as Completed
 from openai.types.realtime.conversation_item_input_audio_transcription_completed_event import UsageTranscriptTextUsageDuration as Usage
+from starlette.types import Message
 
 from .errors import ApiError, error_body, error_response
 from .keys import check_key
@@ -41,6 +42,8 @@ PIECE = RATE // 10
 LONGEST_BUFFER = 120  # seconds that wait for a commit where the client decides
 SHORTEST_COMMIT = 0.1
 WAITING = 8  # events between the socket and the listener
+LARGEST_EVENT = 64 * 1024  # characters of an event that brings no sound
+LONGEST_ID = 512  # characters of an event's id, which errors repeat
 FINALS = 4  # finished turns that wait for their words
 
 
@@ -93,7 +96,7 @@ class Listener:
         await self.send("session.created", session=self._described())
         workers = [asyncio.create_task(self._work()), asyncio.create_task(self._end())]
         try:
-            while (message := await self.socket.receive())["type"] != "websocket.disconnect":
+            while (message := await self._received())["type"] != "websocket.disconnect":
                 await self.events.put(self._parsed(message.get("text") or ""))
         finally:
             waiting = [self.finals.get_nowait() for _ in range(self.finals.qsize())]
@@ -102,6 +105,18 @@ class Listener:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
+    async def _received(self) -> Message:
+        """The next message; a connection that has been silent for too long is closed, since others wait for its place."""
+        seconds = self.tools.settings.realtime_idle_seconds
+        try:
+            return await asyncio.wait_for(self.socket.receive(), seconds)
+        except TimeoutError:
+            message = f"nothing was sent for {seconds:g} s; the session is closed, connect again"
+            await self.send("error", error=error_body(ApiError(408, message, code="session_idle"))["error"])
+            with suppress(WebSocketDisconnect, RuntimeError):
+                await self.socket.close(1001, "idle")
+            return {"type": "websocket.disconnect"}
+
     def _described(self) -> dict[str, Any]:
         described = self.session.model_dump()
         described["audio"]["input"]["transcription"]["model"] = self.pool.model_id
@@ -109,10 +124,13 @@ class Listener:
 
     @staticmethod
     def _parsed(text: str) -> dict[str, Any]:
+        """An event. What is large may only be sound, a string in a flat object: 20 MB of lists would be gigabytes of Python's objects."""
+        if len(text) > LARGEST_EVENT and ("[" in text or text.count("{") != 1 or text.count(",") > 16):
+            return {"type": "too large"}
         with suppress(ValueError, RecursionError):
             if isinstance(event := json.loads(text), dict):
                 return event
-        return {"type": "no JSON object"}
+        return {"type": "not a JSON object"}
 
     async def _work(self) -> None:
         handlers = {
@@ -126,10 +144,11 @@ class Listener:
             try:
                 if not (handler := handlers.get(str(event.get("type")))):
                     known = ", ".join(handlers)
-                    raise ApiError(400, f"event type {event.get('type')!r} is not known here; send {known}", param="type", code="invalid_value")
+                    raise ApiError(400, f"event type {str(event.get('type'))[:80]!r} is not known here; send {known}", param="type", code="invalid_value")
                 await handler(event)
             except Exception as error:  # one event's failure is its own: the session goes on
-                await self.send("error", error={**self._told(error), "event_id": event.get("event_id")})
+                own = event.get("event_id")
+                await self.send("error", error={**self._told(error), "event_id": own[:LONGEST_ID] if isinstance(own, str) else None})
 
     def _told(self, error: Exception) -> dict[str, str | None]:
         """What the client reads; the log has what only we may."""

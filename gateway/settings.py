@@ -25,5 +25,6 @@ class Settings(BaseSettings):
     windows_at_once: int = Field(4, gt=0, description="windows of one long recording that are in flight together")
     recordings_per_instance: int = Field(16, gt=0, description="recordings worked on at once for each instance; one more is a 503")
     generations_per_instance: int = Field(64, gt=0, description="texts (times beams) worked on at once for each instance; one more is a 503")
+    realtime_idle_seconds: float = Field(120, gt=0, description="a live connection that sends nothing for so long is closed")
     realtime_sessions: int = Field(32, gt=0, description="live connections at once")
     ready_seconds: float = Field(2, ge=0, description="how long a readiness result is kept")

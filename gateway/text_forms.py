@@ -11,6 +11,10 @@ from .triton import Pool
 
 MOST_TEXTS = 64  # completions of one request: prompts times n
 MOST_WORDS = 1000  # bad words of one request; each is looked at after every token
+MOST_FIELDS = 64
+MOST_PARTS = 4096  # of a list or an object in a body: messages, words, biases
+LONGEST_STOP = 1000  # characters of a stop sequence; the text is searched for it after every token
+LONGEST_WORDS = 32_768  # characters of all bad words together
 LONGEST_TOKEN = 128  # bytes of the longest token of GPT-2's vocabulary; a text of more than so many times the limit is certainly too long
 
 
@@ -44,6 +48,15 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool = False
 
 
+def _bounded(data: dict[str, Any]) -> None:
+    """Nothing in a body has so many parts that looking at them holds up everybody else."""
+    if len(data) > MOST_FIELDS:
+        raise ValueError(f"the body has {len(data)} fields; send {MOST_FIELDS} at most")
+    for name, value in data.items():
+        if isinstance(value, dict | list) and len(value) > MOST_PARTS and name != "prompt":
+            raise ValueError(f"{name[:80]} has {len(value)} parts; send {MOST_PARTS} at most")
+
+
 class Lenient(BaseModel):
     """As at OpenAI, null is a field that was left out."""
 
@@ -52,7 +65,10 @@ class Lenient(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _given(cls, data: Any) -> Any:
-        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
+        if not isinstance(data, dict):
+            return data
+        _bounded(data)
+        return {name: value for name, value in data.items() if value is not None}
 
 
 class Generation(Lenient):
@@ -185,6 +201,10 @@ def check(form: Generation, texts: int, tokens: int, pool: Pool) -> None:
         raise refused("min_tokens", f"is {form.min_tokens}, max_tokens {tokens}; ask for no more than that")
     if len(form.stops) > 4 or not all(form.stops):
         raise refused("stop", "takes up to 4 sequences, none of them empty")
+    if any(len(stop) > LONGEST_STOP for stop in form.stops):
+        raise refused("stop", f"has a sequence of more than {LONGEST_STOP} characters; shorten it")
+    if sum(map(len, words(form.bad_words))) > LONGEST_WORDS:
+        raise refused("bad_words", f"has more than {LONGEST_WORDS} characters in all; send fewer or shorter words")
     if not all(words(form.bad_words)):
         raise refused("bad_words", "has an empty word; remove it")
     if (count := len(words(form.bad_words))) > MOST_WORDS:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from xmlrpc.client import Fault, ServerProxy
@@ -28,7 +29,7 @@ from build.plan import Addresses, Instance, Plan, gpus_of, make_plan
 from gateway.keys import NoKeys, load_keys
 from gateway.settings import Settings
 from ops.child import die_with_parent
-from ops.guard.bundle import Refused, check_bundle, probe_body
+from ops.guard.bundle import Refused, check_bundle
 
 from .environment import documented
 from .render import Gate, NginxValues, write_nginx
@@ -311,22 +312,18 @@ class Supervised:
                 raise
 
     def wait_answers(self, instance: Instance) -> None:
-        """Until a real inference succeeds.
+        """Until its guard says that its own server answers.
 
         Raises:
             LocalError: not within ten minutes.
         """
-        probe = check_bundle(Path(instance.bundle), instance.model_id)["probe"]
+        url = f"http://{HOST}:{self.layout.kserve_http}/instances/{instance.index}/metrics"
         deadline = time.monotonic() + 600
         while time.monotonic() < deadline:
-            try:
-                url = f"http://{HOST}:{self.layout.kserve_http}/instances/{instance.index}/v2/models/{probe['model']}/infer"
-                answer = httpx.post(url, json=probe_body(probe), headers=authorization(), timeout=60)
-                if answer.status_code == 200:
+            with suppress(httpx.HTTPError):
+                if "conch_triton_serving 1.0" in httpx.get(url, headers=authorization(), timeout=5).text:
                     return
-            except httpx.HTTPError:
-                pass
-            time.sleep(0.2)
+            time.sleep(0.1)
         raise LocalError(f"{instance.name} does not answer after its restart; see its log")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -59,14 +60,13 @@ def _words(inputs: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
     """A [2, n] word list: ids back to back, and the end of each word, filled up with -1 (TensorRT-LLM, to_word_list_format)."""
     if name not in inputs or not inputs[name].size:
         return ()
-    ids, ends = inputs[name].reshape(-1, inputs[name].shape[-1])[-2:]
-    words, start = [], 0
-    for end in ends[ends > 0]:
-        words.append(tuple(int(i) for i in ids[start:end]))
-        start = int(end)
-    if len(words) > MOST_WORDS:
-        raise BadRequest(f"{name} has {len(words)} words; send {MOST_WORDS} at most")
-    return tuple(word for word in words if word)
+    ids, offsets = inputs[name].reshape(-1, inputs[name].shape[-1])[-2:]
+    ends = offsets[offsets > 0].tolist()
+    if len(ends) > MOST_WORDS:
+        raise BadRequest(f"{name} has {len(ends)} words; send {MOST_WORDS} at most")
+    if any(a >= b for a, b in pairwise(ends)) or (ends and ends[-1] > len(ids)):
+        raise BadRequest(f"{name}: the second row must hold the words' ends, rising, {len(ids)} at most, and -1 behind them")
+    return tuple(tuple(ids[start:end].tolist()) for start, end in pairwise([0, *ends]))
 
 
 def _refuse(inputs: Arrays) -> None:
@@ -196,6 +196,8 @@ def parse(inputs: Arrays, listener: Listener, facts: Facts, request_id: str = ""
     encoder, source = _source(inputs, facts)
     prompt = _prompt(inputs, facts)
     sampling = _sampling(inputs, facts.end_id, vocabulary)
+    # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit behind the prompt is not asked for.
+    sampling = replace(sampling, max_tokens=min(sampling.max_tokens, max(facts.positions - len(prompt), 0)))
     sequences = _scalar(inputs, "num_return_sequences", 0)
     if sequences > sampling.beam_width:
         raise BadRequest(f"num_return_sequences is {sequences}, beam_width {sampling.beam_width}; ask for as many beams at least")

@@ -134,10 +134,8 @@ class Scheduler:
             raise BadRequest(f"the prompt has {len(job.prompt)} ids, this model has {positions} positions; shorten it")
         if not 1 <= job.sampling.beam_width <= self.max_rows:
             raise BadRequest(f"beam_width is {job.sampling.beam_width}, this engine takes 1 to {self.max_rows}")
-        if job.sampling.max_tokens < 1 or len(job.prompt) + job.sampling.max_tokens > positions:
-            raise BadRequest(
-                f"request_output_len is {job.sampling.max_tokens}; with a prompt of {len(job.prompt)} ids it must be 1 to {positions - len(job.prompt)}"
-            )
+        if not 1 <= job.sampling.max_tokens <= positions - len(job.prompt):
+            raise BadRequest(f"request_output_len is {job.sampling.max_tokens}; it must be 1 at least")
 
     def _run(self) -> None:
         while True:
@@ -226,10 +224,15 @@ class Scheduler:
             self.waiting = deque(job for job in self.waiting if not self._dropped(job))
 
     def _dropped(self, job: Job) -> bool:
-        if self.stopped.get(job.request_id, 0.0) > time.monotonic() or job.listener.cancelled():
+        if job.listener.cancelled():
             job.listener.fail(RuntimeError("cancelled"))
-            return True
-        return False
+        elif self.stopped.get(job.request_id, 0.0) <= time.monotonic():
+            return False
+        elif job.align:
+            job.listener.fail(RuntimeError("stopped"))
+        else:  # as TensorRT-LLM's executor does: the answer is what there is so far
+            job.listener.finish(job.strategy.results())
+        return True
 
     def _lose_all(self, error: Exception) -> None:
         for job in self.running:

@@ -23,6 +23,8 @@ Arrays = dict[str, NDArray[Any]]
 Given = Mapping[str, NDArray[Any]]
 Engine = Callable[[Arrays, bool], Iterator[Arrays]]
 MOST_TOP_LOG_PROBS = 20
+LONGEST_TOKEN = 128  # characters of the longest token in the vocabularies of GPT-2, T5 and BART
+LONGEST_WORDS = 1 << 18  # bytes of a request's bad or stop words
 # `preprocessing`'s inputs by the façade's names (upstream's ensemble).
 PREPROCESSED = {
     "text_input": "QUERY", "decoder_text_input": "DECODER_QUERY", "max_tokens": "REQUEST_OUTPUT_LEN", "bad_words": "BAD_WORDS_DICT",
@@ -80,6 +82,9 @@ class TextModel:
         longest = inputs["REQUEST_OUTPUT_LEN"].reshape(-1, 1)
         for row, start, tokens in zip(rows, starts, longest.ravel().tolist(), strict=True):
             self._fits(row, start, tokens)
+        # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit behind the prompt is not asked for.
+        room = [[self.positions - len(start if self.memory else row)] for row, start in zip(rows, starts, strict=True)]
+        longest = np.minimum(longest, np.array(room, np.int32))
         return {
             "INPUT_ID": _padded(rows, self.pad),
             "REQUEST_INPUT_LEN": _lengths(rows),
@@ -95,13 +100,15 @@ class TextModel:
         }
 
     def postprocess(self, tokens: NDArray[np.int32], lengths: NDArray[np.int32]) -> NDArray[Any]:
-        """`postprocessing`: from ids [rows, beams, longest] and lengths [rows, beams] to texts, bytes in an object array [rows, beams]."""
+        """`postprocessing`: from ids [rows, beams, longest] and lengths [rows, beams] to texts, bytes in a flat object array [rows x beams],
+        as upstream's postprocessing gives them: its clients read them so.
+        """
         if lengths.shape != tokens.shape[:2] or (lengths < 0).any() or (tokens[np.arange(tokens.shape[2]) < lengths[..., None]] < 0).any():
             raise BadRequest(
                 f"TOKENS_BATCH {list(tokens.shape)} and SEQUENCE_LENGTH {list(lengths.shape)} do not fit, or have negative values; send what tensorrt_llm gave"
             )
         texts = [[self._text(ids[:count]) for ids, count in zip(row, own, strict=True)] for row, own in zip(tokens, lengths, strict=True)]
-        return _objects(texts, lengths.shape)
+        return _objects([text for row in texts for text in row])
 
     def complete(self, inputs: Given, engine: Engine) -> Iterator[Arrays]:
         """`tensorrt_llm_bls`: all rows in one request to the engine, one dictionary of output arrays; while streaming, one for each of its responses.
@@ -143,15 +150,24 @@ class TextModel:
             new = {"output_log_probs": newest(result["output_log_probs"], count)[None, None]} if count and "output_log_probs" in result else {}
             if "num_output_tokens" in result:  # counted here: whether an engine counts from the beginning is not in its contract
                 new["num_output_tokens"] = np.array([[written]], np.int32)
-            yield {**result, **new, "text_output": _objects([[text.so_far if accumulate else piece]], (1, 1))}
+            yield {**result, **new, "text_output": _objects([text.so_far if accumulate else piece])}
         if piece := text.rest():
-            yield {"text_output": _objects([[text.so_far if accumulate else piece]], (1, 1))}
+            yield {"text_output": _objects([text.so_far if accumulate else piece])}
 
     def _read(self, text: str) -> list[int]:
-        """GPT-2 begins a text with its end-of-text token where there is nothing else to begin with."""
+        """GPT-2 begins a text with its end-of-text token where there is nothing else to begin with.
+
+        Raises:
+            BadRequest: certainly too long; tokenizing it would hold up everybody else.
+        """
+        most = LONGEST_TOKEN * (self.memory or self.positions)
+        if len(text) > most:
+            raise BadRequest(f"the text has {len(text)} characters, this model reads {self.memory or self.positions} tokens; shorten it")
         return self.tokenizer.ids(text) or [self.end]
 
     def _started(self, text: str) -> list[int]:
+        if len(text) > LONGEST_TOKEN * self.positions:
+            raise BadRequest(f"the decoder's prompt has {len(text)} characters, this model has {self.positions} positions; shorten it")
         return self.start + (self.tokenizer.ids(text, special=False) if text and self.memory else [])
 
     def _fits(self, row: Sequence[int], start: Sequence[int], tokens: int) -> None:
@@ -160,15 +176,14 @@ class TextModel:
         before, name = (start, "the decoder's prompt") if self.memory else (row, "the text")
         if len(before) >= self.positions:
             raise BadRequest(f"{name} has {len(before)} tokens, this model has {self.positions} positions; shorten it")
-        if not 1 <= tokens <= self.positions - len(before):
-            raise BadRequest(
-                f"max_tokens is {tokens}; {name} has {len(before)} tokens and this model {self.positions} positions, so it must be 1 to "
-                f"{self.positions - len(before)}"
-            )
+        if tokens < 1:
+            raise BadRequest(f"max_tokens is {tokens}; it must be 1 at least")
 
     def _word_lists(self, inputs: Given, name: str, rows: int) -> NDArray[np.int32]:
         """Int32 [rows, 2, n]."""
         words = inputs[name].reshape(rows, -1).tolist() if name in inputs else [[]] * rows
+        if (size := sum(len(word) for row in words for word in row)) > LONGEST_WORDS:
+            raise BadRequest(f"{name} has {size} bytes; send {LONGEST_WORDS} at most")
         lists = [self.tokenizer.word_list([_text(word, name) for word in row]) for row in words]
         longest = max(one.shape[1] for one in lists)
         return np.stack([np.pad(one, [(0, 0), (0, longest - one.shape[1])], constant_values=-1) for one in lists])
@@ -277,9 +292,8 @@ def _filled(inputs: Given, name: str, value: int, rows: int) -> NDArray[np.int32
     return inputs[name].reshape(rows, 1).astype(np.int32) if name in inputs and inputs[name].size else np.full((rows, 1), value, np.int32)
 
 
-def _objects(texts: Sequence[Sequence[Any]], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Triton's strings: an object array of UTF-8 bytes."""
-    out = np.empty(shape, object)
-    for i, row in enumerate(texts):
-        out[i, :] = [text.encode() if isinstance(text, str) else text for text in row]
+def _objects(texts: Sequence[str | bytes]) -> NDArray[Any]:
+    """Triton's strings: an object array [n] of UTF-8 bytes."""
+    out = np.empty(len(texts), object)
+    out[:] = [text.encode() if isinstance(text, str) else text for text in texts]
     return out

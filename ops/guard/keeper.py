@@ -56,6 +56,7 @@ class Keeper:
     async def run(self) -> int:
         """Serve until told to stop (0), or until the server fails to start again and again (1)."""
         failures = 0
+        self._unsign()
         while failures < FAILED_STARTS and not self.stop_asked.is_set():
             self.illness = asyncio.get_running_loop().create_future()
             server = self.make(self.ill)
@@ -151,8 +152,11 @@ class Keeper:
         await server.end(max(5.0, deadline - time.monotonic()))
         self._out_of_service(life, Death("stopped", outside=True))
 
-    def _out_of_service(self, life: Life, death: Death) -> None:
-        self.relay.metrics.serving.set(0)
+    def _unsign(self) -> None:
         if self.sign:
             self.sign.unlink(missing_ok=True)
+
+    def _out_of_service(self, life: Life, death: Death) -> None:
+        self.relay.metrics.serving.set(0)
+        self._unsign()
         self.relay.end(death) if life is self.relay.life else None

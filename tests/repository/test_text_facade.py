@@ -104,7 +104,7 @@ def ask(facade: Facade, rows: int = 1, **inputs: Any) -> list[dict[str, Any]]:
 
 
 def texts(results: list[dict[str, Any]]) -> list[str]:
-    return [result["text_output"][0, 0].decode() for result in results]
+    return [result["text_output"][0].decode() for result in results]
 
 
 def test_samples_in_one_request_are_refused(facade: Facade) -> None:
@@ -134,7 +134,7 @@ def test_rows_of_different_lengths_and_words(facade: Facade) -> None:
     text = facade[0]
     (result,) = ask(facade, 2, text_input=strings(["On Monday the old mayor"], ["a"]), stop_words=strings(["town", "."], ["", ""]), bad_words=strings([""], ["the"]))
     (call,) = facade[1].calls
-    assert [row[0].decode() for row in result["text_output"]] == [ANSWER, ANSWER]
+    assert [text.decode() for text in result["text_output"]] == [ANSWER, ANSWER]
     short = call["input_lengths"][1, 0]
     assert call["input_ids"].shape[1] == call["input_lengths"][0, 0] > short
     assert (call["input_ids"][1, short:] == text.pad).all()
@@ -161,8 +161,8 @@ def test_a_stream_counts_its_tokens(facade: Facade) -> None:
 
 def test_a_stream_of_beams_gives_the_texts_so_far(facade: Facade) -> None:
     results = ask(facade, stream=True, beam_width=3, num_return_sequences=3)
-    assert [result["text_output"].shape for result in results] == [(1, 3)] * len(facade[1].tokens)
-    assert results[-1]["text_output"][0, 2].decode() == ANSWER
+    assert [result["text_output"].shape for result in results] == [(3,)] * len(facade[1].tokens)
+    assert results[-1]["text_output"][2].decode() == ANSWER
 
 
 def test_special_tokens_show_in_streams_as_in_texts(tmp_path: Path) -> None:
@@ -225,7 +225,6 @@ def test_nothing_drafted_is_nothing_asked(facade: Facade) -> None:
         ({"text_input": np.array([[b"\xff\xfe"]], object)}, "QUERY is not UTF-8"),
         ({"stop_words": np.array([[b"\xff"]], object)}, "STOP_WORDS_DICT is not UTF-8"),
         ({"text_input": strings(["word " * 100])}, "tokens"),
-        ({"max_tokens": 64}, "max_tokens is 64"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"top_log_probs": 21}, "top_log_probs is 21"),
         ({"logit_bias_ids": np.array([[2000]], np.int32), "logit_bias_weights": np.ones((1, 1), np.float32)}, "logit_bias"),
