@@ -7,16 +7,18 @@ from contextlib import asynccontextmanager
 
 from fastapi import Depends, FastAPI, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from . import audio, errors, realtime, text
 from .admission import Admission
 from .keys import load_keys, require_key
+from .metrics import gathered
 from .observe import Observe
 from .services import Services, ServicesDep
 from .settings import Settings
 from .speech import Transcriber
-from .triton import Triton, load_pools
+from .triton import Triton, load_gateways, load_pools
+from .upload import sweep
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -24,13 +26,15 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Services]]:
+        sweep()
         pools = load_pools(settings.deployment)
         triton = Triton(settings.kserve_url, pools, settings.request_seconds)
         transcriber = Transcriber(triton, settings.windows_at_once)
         keys = load_keys(settings.api_keys_file, required=bool(settings.api_keys_required))
         recordings = Admission(settings.recordings_per_instance / settings.gateways, "recordings")
         generations = Admission(settings.generations_per_instance / settings.gateways, "requests for text")
-        yield {"services": Services(settings, pools, triton, transcriber, recordings, generations, keys)}
+        siblings = load_gateways(settings.deployment)
+        yield {"services": Services(settings, pools, triton, transcriber, recordings, generations, keys, siblings)}
         await triton.close()
 
     app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan, redirect_slashes=False)
@@ -45,6 +49,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_api_route("/health/live", live)
     app.add_api_route("/health/ready", ready)
     app.add_api_route("/metrics", metrics, dependencies=key)
+    app.add_api_route("/metrics/own", own_metrics, include_in_schema=False)
     app.add_middleware(Observe)
     return app
 
@@ -61,7 +66,7 @@ async def models(tools: ServicesDep) -> dict[str, object]:
 async def one_model(model: str, tools: ServicesDep) -> dict[str, object]:
     """One model, or 404."""
     if model not in tools.pools:
-        raise errors.ApiError(404, f"model {model!r} is not served here; it has: {', '.join(tools.pools)}", param="model", code="model_not_found")
+        raise errors.ApiError(404, f"model {model[:80]!r} is not served here; it has: {', '.join(tools.pools)}", param="model", code="model_not_found")
     return _model(model)
 
 
@@ -82,5 +87,11 @@ async def ready(tools: ServicesDep) -> JSONResponse:
 
 
 async def metrics(tools: ServicesDep) -> Response:
-    """Prometheus text."""
-    return Response(generate_latest(tools.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    """Prometheus text of every gateway of this deployment."""
+    text = await gathered(tools.siblings) if tools.siblings else tools.metrics.text()
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+async def own_metrics(tools: ServicesDep) -> Response:
+    """Prometheus text of this gateway, for its siblings; nginx does not let it out."""
+    return Response(tools.metrics.text(), media_type=CONTENT_TYPE_LATEST)

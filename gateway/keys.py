@@ -35,7 +35,7 @@ def allowed(keys: tuple[bytes, ...], authorization: str) -> bool:
 
     No other spelling is accepted: nginx counts requests by this header, and a second spelling would be a second budget.
     """
-    matches = [hmac.compare_digest(b"Bearer " + key, authorization.encode()) for key in keys]
+    matches = [hmac.compare_digest(b"Bearer " + key, authorization.encode("utf-8", "surrogateescape")) for key in keys]
     return any(matches) or not keys
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil
@@ -12,36 +12,20 @@ from typing import Annotated
 
 from fastapi import Depends
 from fastapi.requests import HTTPConnection
-from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from .admission import Admission
 from .errors import ApiError
+from .metrics import Metrics
 from .settings import Settings
 from .speech import Transcriber
 from .triton import Pool, Triton
 
-
-class Metrics:
-    """Prometheus metrics of one application."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.requests = Counter("conch_requests_total", "HTTP requests", ["path", "status"], registry=self.registry)
-        self.latency = Histogram("conch_request_seconds", "Time to answer", ["path"], registry=self.registry)
-        self.audio = Counter("conch_audio_seconds_total", "Seconds of sound transcribed", ["model"], registry=self.registry)
-        self.speech = Histogram("conch_transcription_seconds", "Time in Triton for one recording", ["model"], registry=self.registry)
-
-    @contextmanager
-    def transcription(self, model: str, seconds: Callable[[], float]) -> Iterator[None]:
-        """Times one recording and counts its length, known at the end."""
-        with self.speech.labels(model).time():
-            yield
-        self.audio.labels(model).inc(seconds())
+OPENAI_SPEECH = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 
 
 @dataclass
 class Services:
-    """Settings, pools, Triton, places, API keys, metrics."""
+    """Settings, pools, Triton, places, API keys, the addresses of all gateways, metrics."""
 
     settings: Settings
     pools: dict[str, Pool]
@@ -50,10 +34,16 @@ class Services:
     recordings: Admission
     generations: Admission
     keys: tuple[bytes, ...] = ()
+    siblings: tuple[str, ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
     live: int = 0
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     readiness: dict[str, tuple[float, bool]] = field(default_factory=dict)
+
+    def _meant(self, model: str) -> str:
+        """OpenAI's own name for transcription, which many clients send by default, is the only speech model of a deployment."""
+        speech = [name for name, pool in self.pools.items() if "transcription" in pool.capabilities]
+        return speech[0] if model in OPENAI_SPEECH and model not in self.pools and len(speech) == 1 else model
 
     def pool(self, model: str, capability: str) -> Pool:
         """The pool that serves a model.
@@ -61,8 +51,9 @@ class Services:
         Raises:
             ApiError: 404 for an unknown model, 400 for one that cannot do this.
         """
+        model = self._meant(model)
         if model not in self.pools:
-            message = f"model {model!r} is not served here; this deployment has: {', '.join(self.pools)}"
+            message = f"model {model[:80]!r} is not served here; this deployment has: {', '.join(self.pools)}"
             raise ApiError(404, message, param="model", code="model_not_found")
         if capability not in self.pools[model].capabilities:
             able = ", ".join(name for name, pool in self.pools.items() if capability in pool.capabilities) or "none"

@@ -59,6 +59,11 @@ def load_pools(deployment: Path) -> dict[str, Pool]:
     return pools
 
 
+def load_gateways(deployment: Path) -> tuple[str, ...]:
+    """The addresses of the deployment's gateways; none in a file that names none."""
+    return tuple(json.loads(deployment.read_text("utf-8")).get("gateways", ()))
+
+
 def encode(arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], request_id: str) -> tuple[bytes, dict[str, str]]:
     """Body and headers of an inference request with binary tensors; under its id it can be stopped."""
     inputs = []

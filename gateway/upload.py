@@ -6,7 +6,7 @@ import errno
 import os
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -20,6 +20,7 @@ from .errors import ApiError
 
 MAX_FIELD = 64 * 1024
 MAX_FIELDS = 64
+PREFIX = "conch-upload-"  # then the process
 
 
 @dataclass
@@ -83,21 +84,32 @@ async def receive(request: Request, limit: int) -> AsyncIterator[Upload]:
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
         raise ApiError(400, "send the recording as multipart/form-data with the fields file and model", param="file", code="invalid_content_type")
-    descriptor, path = tempfile.mkstemp(prefix="conch-upload-")
+    path = ""
     try:
-        upload = Upload(path)
         try:
+            descriptor, path = tempfile.mkstemp(prefix=f"{PREFIX}{os.getpid()}-")
+            upload = Upload(path)
             with os.fdopen(descriptor, "wb") as file:
                 await _read(request, _Form(upload, file), options[b"boundary"], limit)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise ApiError(503, "there is no room for another recording now; try again later", code="overloaded", retry_after=5) from error
         if upload.files != 1:
             raise ApiError(400, f"the form has {upload.files} parts named file; send exactly one", param="file", code="missing_file")
         yield upload
     finally:
-        Path(path).unlink()
+        if path:
+            Path(path).unlink()
+
+
+def sweep() -> None:
+    """Remove the uploads of gateways that were killed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        owner = left.name.removeprefix(PREFIX).partition("-")[0]
+        with suppress(OSError):
+            if left.stat().st_uid == os.getuid() and not Path(f"/proc/{owner}").exists():
+                left.unlink()
 
 
 async def _read(request: Request, form: _Form, boundary: bytes, limit: int) -> None:

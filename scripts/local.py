@@ -38,6 +38,7 @@ from .restart import restart_all
 HOST = "127.0.0.1"
 TRITONS = "tritons"  # supervisor's group
 KEYS = "API_KEYS_FILE"
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def runtime_folder(port: int) -> Path:
@@ -125,6 +126,9 @@ class Layout:
         Raises:
             LocalError: names the port, its use and the variable that moves it.
         """
+        first, last = map(int, EPHEMERAL.read_text().split()) if EPHEMERAL.exists() else (0, -1)
+        if any(first <= port <= last for port in (self.port, self.kserve_http, self.kserve_grpc)):
+            print(f"conch: PORT={self.port} lies among the ports that outgoing connections use ({first} to {last}); one may be taken at times")
         uses = {self.port: "HTTP", self.kserve_http: "KServe HTTP", self.kserve_grpc: "KServe gRPC"}
         for port, use in uses.items():
             with socket.socket() as probe:
@@ -207,7 +211,9 @@ def gate() -> Gate:
     keys = os.environ.get(KEYS)
     try:
         load_keys(Path(keys) if keys else None, required=bool(keys))
-        found = Gate(keys=bool(keys), rate=os.environ.get("RATE_LIMIT", ""), burst=int(os.environ.get("RATE_BURST") or 20))
+        found = Gate(
+            keys=bool(keys), rate=os.environ.get("RATE_LIMIT", ""), burst=int(os.environ.get("RATE_BURST") or 20), hosts=os.environ.get("ALLOWED_HOSTS", "")
+        )
         found.values()
     except (NoKeys, ValueError, OSError) as error:
         raise LocalError(str(error)) from error

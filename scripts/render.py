@@ -12,6 +12,7 @@ from pathlib import Path
 from build.plan import Plan
 
 TEMPLATES = Path(__file__).parent.parent / "docker" / "nginx"
+HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 RATE = re.compile(r"([1-9]\d*)r/([sm])")
 
 
@@ -34,11 +35,14 @@ class NginxValues:
 
 @dataclass(frozen=True)
 class Gate:
-    """Who may come in, and how often: whether keys are asked for, requests as nginx writes them ("10r/s", "600r/m", empty for no limit)."""
+    """Who may come in, and how often: whether keys are asked for, requests as nginx writes them ("10r/s", "600r/m", empty for no limit), and,
+    where no key is asked for, host names beside localhost and addresses that requests may be for ("*": any), separated by commas.
+    """
 
     keys: bool = False
     rate: str = ""
     burst: int = 20
+    hosts: str = ""
 
     def values(self) -> dict[str, str]:
         """The template's lines.
@@ -47,35 +51,57 @@ class Gate:
             ValueError: `rate` is not written as nginx wants it.
         """
         auth = "auth_request /conch-auth;" if self.keys else ""
-        client = "$http_authorization" if self.keys else "$binary_remote_addr"
+        client = "$conch_key" if self.keys else "$binary_remote_addr"
+        hosts = "1" if self.keys else _hosts(self.hosts)
         if not self.rate:
-            return {"AUTH": auth, "CLIENT": client, "ZONE": "", "LIMIT": "", "RETRY_AFTER": "1"}
+            return {"AUTH": auth, "CLIENT": client, "HOSTS": hosts, "ZONE": "", "LIMIT": "", "RETRY_AFTER": "1"}
         if not (found := RATE.fullmatch(self.rate)):
             raise ValueError(f"RATE_LIMIT={self.rate!r} is not understood; write it as 10r/s or 600r/m")
         seconds = ceil((1 if found[2] == "s" else 60) / int(found[1]))
         zone = f"limit_req_zone $conch_client zone=clients:10m rate={self.rate};"
-        return {"AUTH": auth, "CLIENT": client, "ZONE": zone, "LIMIT": f"limit_req zone=clients burst={self.burst} nodelay;", "RETRY_AFTER": str(seconds)}
+        return {
+            "AUTH": auth,
+            "CLIENT": client,
+            "HOSTS": hosts,
+            "ZONE": zone,
+            "LIMIT": f"limit_req zone=clients burst={self.burst} nodelay;",
+            "RETRY_AFTER": str(seconds),
+        }
 
 
 OPEN = Gate()
 
 
+def _hosts(allowed: str) -> str:
+    """Nginx's map of $host to 1: without keys, a web page of another site could reach a stack under a name of its own (DNS rebinding).
+
+    Raises:
+        ValueError: a name that is none.
+    """
+    names = [name.strip().lower() for name in allowed.split(",") if name.strip()]
+    if "*" in names:
+        return "1"
+    if wrong := [name for name in names if not HOST.fullmatch(name)]:
+        raise ValueError(f"ALLOWED_HOSTS has {wrong[0]!r}, which is not a host name; write names separated by commas, or *")
+    return ("0;" + "".join(f"\n        {name} 1;" for name in names)).removesuffix(";")
+
+
 def _upstream(name: str, servers: Iterable[str], *, dynamic: bool) -> str:
     lines = "".join(f"    server {server}{' resolve' if dynamic else ''};\n" for server in servers)
-    zone = f"    zone {name} 64k;\n" if dynamic else ""
-    # An idle connection holds up a stopping tritonserver for its whole exit timeout (seen on 24.10): none is kept for long.
-    return f"upstream {name} {{\n{zone}    least_conn;\n{lines}    keepalive 64;\n    keepalive_timeout 4s;\n}}\n"
+    # A request over gRPC cannot be sent again, so it never begins on a connection that its guard may be about to close.
+    kept = "" if name.endswith("_grpc") else "    keepalive 64;\n    keepalive_timeout 4s;\n"
+    return f"upstream {name} {{\n    zone {name} 64k;\n    least_conn;\n{lines}{kept}}}\n"
 
 
 def pools(plan: Plan) -> str:
     """pools.conf: one upstream for each pool and instance, and the maps that choose among them."""
     dynamic = bool(plan.resolver)
     parts = [f"resolver {plan.resolver} valid=2s ipv6=off;\nresolver_timeout 2s;\n"] if dynamic else []
-    parts.append(_upstream("gateway", [f"{gateway} max_fails=1 fail_timeout=1s" for gateway in plan.gateways], dynamic=dynamic))
+    parts.append(_upstream("gateway", [f"{gateway} max_fails=0" for gateway in plan.gateways], dynamic=dynamic))
     for kind in ("http", "grpc"):
         routes = []
         for n, (model, members) in enumerate(plan.pools.items()):
-            servers = [f"{getattr(plan.instances[i], kind)} max_fails=1 fail_timeout=1s" for i in members]
+            servers = [f"{getattr(plan.instances[i], kind)} max_fails=0" for i in members]
             parts.append(_upstream(f"pool_{n}_{kind}", servers, dynamic=dynamic))
             keys = [f"header:{model}", f"model:{model}", *(["header:"] if n == 0 else [])]
             routes += [f'    "{key}" pool_{n}_{kind};\n' for key in keys]

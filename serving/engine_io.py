@@ -198,7 +198,7 @@ def parse(inputs: Arrays, listener: Listener, facts: Facts, request_id: str = ""
     sampling = _sampling(inputs, facts.end_id, vocabulary)
     # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit behind the prompt is not asked for.
     sampling = replace(sampling, max_tokens=min(sampling.max_tokens, max(facts.positions - len(prompt), 0)))
-    sequences = _scalar(inputs, "num_return_sequences", 0)
+    sequences = _within(inputs, "num_return_sequences", 0, 0, 1 << 20)
     if sequences > sampling.beam_width:
         raise BadRequest(f"num_return_sequences is {sequences}, beam_width {sampling.beam_width}; ask for as many beams at least")
     wanted = Wanted(

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,13 @@ def listener(address: str) -> socket.socket:
     return made
 
 
+def close(addresses: Sequence[str]) -> None:
+    """Take sockets out of their folder: nobody new finds them, and whoever has connected is served."""
+    for address in addresses:
+        if address.startswith("unix:"):
+            Path(address[5:]).unlink(missing_ok=True)
+
+
 def listens(address: str, host: str | None) -> str:
     """Where the guard listens for an address of the plan: in a container on all of its addresses."""
     return f"{host}:{address.rsplit(':', 1)[1]}" if host and not address.startswith("unix:") else address
@@ -86,6 +93,7 @@ async def serve(plan: Plan, instance: Instance, home: Path, listen: str | None, 
     grpc_server.add_generic_rpc_handlers((GrpcDoor(door),))
     grpc_server.add_insecure_port(listens(instance.grpc, listen))
     await grpc_server.start()
+    keeper.close_doors = lambda: close([instance.http, instance.grpc])
     open_now = set[Connection]()
     http_server = await loop.create_server(lambda: Connection(door, MAX_BODY, open_now), sock=listener(listens(instance.http, listen)))
     status = await keeper.run()

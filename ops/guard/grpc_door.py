@@ -49,6 +49,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def __init__(self, door: HttpDoor) -> None:
         self.relay, self.answered, self.contract, self.stop = door.relay, door.answered, door.contract, door.stop
+        self.faces: dict[str, str | None] = {}
 
     def service(self, details: Any) -> Any:
         """grpc's: the handler of a method."""
@@ -142,7 +143,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         if life:
             life.flights.add(flight)
         try:
-            async for message in _both(requests, call, self._refusal):
+            async for message in _both(requests, call, self._judged):
                 yield message
             self.answered()
         except grpc.aio.AioRpcError as error:
@@ -152,28 +153,39 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
             if life:
                 life.flights.discard(flight)
 
-    async def _refusal(self, data: bytes) -> bytes | None:
-        """What a stream answers to a request that its model cannot take; None for one that it can."""
+    async def _judged(self, data: bytes) -> tuple[bytes, bool]:
+        """A stream's request as it goes on, and True; or what the stream answers where its model cannot take it, and False.
+
+        A model that has a decoupled face is streamed from that one: upstream's clients ask a model of one name for both.
+        """
         try:
             request = _parsed(data)
-            check(await self._contract(request.model_name), request, "")
+            contract = await self._contract(request.model_name)
+            check(contract, request, "")
+            if not contract.decoupled and (face := await self._face(contract.name)):
+                request.model_name = face
+                return bytes(request.SerializeToString()), True
         except (Refused, Unavailable) as refused:
             self.relay.metrics.refused.labels("unknown", "request").inc()
-            return bytes(service_pb2.ModelStreamInferResponse(error_message=str(refused)).SerializeToString())
-        return None
+            return bytes(service_pb2.ModelStreamInferResponse(error_message=str(refused)).SerializeToString()), False
+        return data, True
+
+    async def _face(self, model: str) -> str | None:
+        """The name of a model's decoupled face, if it has one."""
+        if model not in self.faces:
+            found = await self.contract(f"{model}_stream")
+            self.faces[model] = f"{model}_stream" if found and found.decoupled else None
+        return self.faces[model]
 
 
-async def _both(requests: AsyncIterator[bytes], call: Any, refusal: Callable[[bytes], Any]) -> AsyncIterator[bytes]:
+async def _both(requests: AsyncIterator[bytes], call: Any, judged: Callable[[bytes], Any]) -> AsyncIterator[bytes]:
     """Requests on, answers back, refusals in between."""
     answers: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(16)
 
     async def send() -> None:
         async for data in requests:
-            said = await refusal(data)
-            if said is None:
-                await call.write(data)
-            else:
-                await answers.put(said)
+            message, passes = await judged(data)
+            await (call.write(message) if passes else answers.put(message))
         await call.done_writing()
 
     async def receive() -> None:

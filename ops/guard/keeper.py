@@ -43,6 +43,7 @@ class Keeper:
         self.illness: asyncio.Future[Death] | None = None
         self.last_good = 0.0
         relay.report_ill = self.ill
+        self.close_doors: Callable[[], None] = lambda: None
 
     def answered(self) -> None:
         """A request has succeeded."""
@@ -143,6 +144,7 @@ class Keeper:
     async def _drain(self, server: Server, life: Life) -> None:
         """What is in flight is finished, what comes goes to another instance; then the server is asked to end."""
         self.relay.stopping = True
+        self.close_doors()
         deadline = time.monotonic() + DRAIN
         while life.flights and time.monotonic() < deadline and not (self.illness and self.illness.done()):
             await asyncio.sleep(0.02)

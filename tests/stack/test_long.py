@@ -140,7 +140,11 @@ def test_three_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
     clip, wave = record(Clipper(corpus, random.Random(9)), 1200, "en")
     content = mulaw(np.tile(wave[::2], 9), rate=8000)
     transcribe(stack, pcm(wave[: 60 * RATE]))
-    parts = {"gateway": family("-m gateway", children=False), "triton-0": family("--http-port=9500", children=True)}
+    door = stack.instance(0)["http"].removesuffix(".http")
+    parts = {
+        "gateway": family(f"-m gateway {door[5:].removesuffix('triton-0')}", children=False),
+        "triton-0": family(f"--http-address={door}.inner.http", children=True),
+    }
     assert all(parts.values()), parts
     pids = [pid for found in parts.values() for pid in found]
     idle, peak, stopping = memory(pids), [0.0], threading.Event()

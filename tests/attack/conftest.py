@@ -1,0 +1,17 @@
+"""A stack of its own: two instances of the speech miniature, one of a text miniature beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.stack.conftest import Stack, portable, started
+
+PORT = 9880
+
+
+@pytest.fixture(scope="session")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with started(portable(tmp_path_factory.mktemp("attack"), PORT, "mini-whisper,mini-t5", 4)) as found:
+        yield found

@@ -1,0 +1,226 @@
+"""Requests made to break a server: valid ones, built from the models' own configurations, each with one to three things changed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tritonclient.grpc import service_pb2
+
+EXTREMES: list[Any] = [
+    0,
+    -1,
+    1,
+    2,
+    3,
+    8,
+    9,
+    255,
+    65_536,
+    2**31 - 1,
+    2**31,
+    2**32,
+    2**62,
+    2**63 - 1,
+    2**63,
+    2**64,
+    -(2**63),
+    1.5,
+    1e308,
+    "1",
+    "",
+    None,
+    True,
+    [],
+    {},
+    [1],
+    {"a": 1},
+]
+TEXTS = ["", "a", "\x00", "\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"), "🐚" * 50, "a" * 5000, "../../x", "%s%n", "<|startoftranscript|>"]
+TYPES = ["BOOL", "UINT8", "UINT64", "INT8", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16", "BYTES", "TYPE_FP32", "", "bytes"]
+Tensor = dict[str, Any]
+Body = dict[str, Any]
+
+
+@dataclass
+class Attack:
+    """One HTTP request: where, what, and the length of its JSON part if binary data follow."""
+
+    path: str
+    body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def value(datatype: str, rng: random.Random) -> Any:
+    """A plain value of a datatype."""
+    if datatype == "BYTES":
+        return rng.choice(["sort: lamp boat", "", "a"])
+    return rng.random() < 0.5 if datatype == "BOOL" else rng.random() if datatype.startswith("FP") else rng.randint(1, 8)
+
+
+def valid(config: dict[str, Any], rng: random.Random) -> Body:
+    """An `infer` request that a model takes: what it needs, and some of what it may have."""
+    inputs = []
+    for row in config["input"]:
+        if row.get("optional") and rng.random() < 0.8:
+            continue
+        datatype = row["data_type"].removeprefix("TYPE_").replace("STRING", "BYTES")
+        dims = [int(n) if int(n) > 0 else rng.randint(1, 40) for n in row["dims"]]
+        shape = [1, *dims] if config.get("max_batch_size") else dims
+        count = 1
+        for n in shape:
+            count *= n
+        inputs.append({"name": row["name"], "datatype": datatype, "shape": shape, "data": [value(datatype, rng) for _ in range(count)]})
+    outputs = [{"name": row["name"]} for row in config["output"] if rng.random() < 0.3]
+    return {"inputs": inputs, **({"outputs": outputs} if outputs else {})}
+
+
+def nested(depth: int) -> str:
+    """A list in a list in a list."""
+    return "[" * depth + "]" * depth
+
+
+def _some(body: Body, rng: random.Random) -> Tensor:
+    return dict(rng.choice(body["inputs"])) if body.get("inputs") else {}
+
+
+def _replace(body: Body, rng: random.Random, change: Callable[[Tensor], Any]) -> None:
+    if isinstance(body.get("inputs"), list) and body["inputs"]:
+        i = rng.randrange(len(body["inputs"]))
+        if isinstance(body["inputs"][i], dict):
+            tensor = copy.deepcopy(body["inputs"][i])
+            change(tensor)
+            body["inputs"][i] = tensor
+
+
+def _shape(tensor: Tensor, rng: random.Random) -> None:
+    shape = tensor.get("shape")
+    if not isinstance(shape, list) or not shape:
+        tensor["shape"] = rng.choice(EXTREMES)
+    elif rng.random() < 0.7:
+        shape[rng.randrange(len(shape))] = rng.choice(EXTREMES)
+    elif rng.random() < 0.5:
+        shape.insert(rng.randrange(len(shape) + 1), rng.choice(EXTREMES))
+    else:
+        shape.pop()
+
+
+def _data(tensor: Tensor, rng: random.Random) -> None:
+    data = tensor.get("data")
+    if rng.random() < 0.3 or not isinstance(data, list) or not data:
+        tensor["data"] = rng.choice([*EXTREMES, *TEXTS, [[[]]], [1, "a", None], [[1], 2], [1e39], [float(2**70)]])
+    else:
+        data[rng.randrange(len(data))] = rng.choice([*EXTREMES, *TEXTS])
+
+
+PARAMETERS = [
+    {"shared_memory_region": "x", "shared_memory_byte_size": 4}, {"binary_data_size": 4}, {"binary_data_size": 2**62}, {"binary_data_size": -1}, {"classification": 1}, {"classification": 2**40},
+    {"binary_data": True}, {"sequence_id": 1, "sequence_start": True}, {"sequence_id": -1}, {"priority": 2**63}, {"timeout": -5}, {"x": "y"}, {"x": {"y": [1]}}, [], 7, {"conch_broken_is_marked": True},
+]  # fmt: skip
+
+
+def _outputs(body: Body, rng: random.Random, config: dict[str, Any]) -> None:
+    name = rng.choice([row["name"] for row in config["output"]] + ["nothing"])
+    body["outputs"] = rng.choice([[{"name": name, "parameters": rng.choice(PARAMETERS)}], [{"name": name}, {"name": name}], [7], {}, "x", [{}]])
+
+
+def mutate(body: Body, rng: random.Random, config: dict[str, Any]) -> None:
+    """One change."""
+    _pick = rng.randrange(9)
+    if _pick == 0:
+        _replace(body, rng, lambda tensor: _shape(tensor, rng))
+    elif _pick == 1:
+        _replace(body, rng, lambda tensor: _data(tensor, rng))
+    elif _pick == 2:
+        _replace(body, rng, lambda tensor: tensor.update(datatype=rng.choice([*TYPES, 7, None])))
+    elif _pick == 3:
+        _replace(body, rng, lambda tensor: tensor.update(name=rng.choice(["nothing", "", 7, None, "a" * 5000])))
+    elif _pick == 4:
+        _replace(body, rng, lambda tensor: tensor.pop(rng.choice(list(tensor))))
+    elif _pick == 5:
+        _replace(body, rng, lambda tensor: tensor.update(parameters=rng.choice(PARAMETERS)))
+    elif _pick == 6:
+        _outputs(body, rng, config)
+    elif _pick == 7:
+        body.update({rng.choice(["id", "parameters", "inputs", "outputs", "extra"]): rng.choice([*EXTREMES, *TEXTS, *PARAMETERS])})
+    elif isinstance(body.get("inputs"), list):
+        rng.choice(
+            [lambda rows: rows.append(_some({"inputs": rows}, rng)), lambda rows: rows.clear(), lambda rows: rows.reverse(), lambda rows: rows.extend(rows * 50)]
+        )(body["inputs"])
+
+
+def bytes_of(body: Body, rng: random.Random) -> bytes:
+    """The body as sent; sometimes cut, with a byte changed, a key twice, or nested without end."""
+    text = json.dumps(body)
+    pick = rng.random()
+    if pick < 0.05:
+        return text[: rng.randrange(len(text) + 1)].encode()
+    if pick < 0.1:
+        raw = bytearray(text.encode())
+        raw[rng.randrange(len(raw))] = rng.randrange(256)
+        return bytes(raw)
+    if pick < 0.13:
+        return text.replace('"shape": [', '"shape": [1, 4611686018427387904], "shape": [', 1).encode()
+    if pick < 0.16:
+        return text.replace('"data": [', f'"data": [{nested(rng.choice([10, 1000, 100_000]))},', 1).encode()
+    return text.encode()
+
+
+def http(config: dict[str, Any], prefix: str, rng: random.Random) -> Attack:
+    """A request for one of a model's doors."""
+    body = valid(config, rng)
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        mutate(body, rng, config)
+    path = f"{prefix}/v2/models/{config['name']}"
+    how = rng.random()
+    if how < 0.25:
+        rows = [row for row in body.get("inputs") or [] if isinstance(row, dict)] if isinstance(body.get("inputs"), list) else []
+        fields = {str(row.get("name")): row.get("data") for row in rows}
+        fields |= {key: entry for key, entry in body.items() if key not in ("inputs", "outputs")}
+        return Attack(f"{path}/{rng.choice(['generate', 'generate_stream'])}", bytes_of(fields, rng), {"Content-Type": "application/json"})
+    raw = bytes_of(body, rng)
+    headers = {"Content-Type": rng.choice(["application/json", "application/octet-stream", "application/x-www-form-urlencoded", "text/plain"])}
+    if how < 0.5:
+        tail = rng.randbytes(rng.choice([0, 1, 4, 8, 100, 5000]))
+        length = rng.choice([len(raw), len(raw), len(raw) - 1, len(raw) + 1, 0, 2**40, -1, "x"])
+        return Attack(f"{path}/infer", raw + tail, {**headers, "Inference-Header-Content-Length": str(length)})
+    return Attack(f"{path}/infer", raw, headers)
+
+
+def grpc(config: dict[str, Any], rng: random.Random) -> bytes:
+    """A ModelInferRequest, with changes to its fields or to its bytes."""
+    made = service_pb2.ModelInferRequest(model_name=rng.choice([config["name"]] * 9 + ["", "x" * 3000, "a/b"]), id=rng.choice(["", "1", "x" * 2000]))
+    body = valid(config, rng)
+    raw = rng.random() < 0.5
+    for row in body["inputs"]:
+        shape = list(row["shape"])
+        if rng.random() < 0.4:
+            shape[rng.randrange(len(shape))] = rng.choice([0, -1, 2, 2**31, 2**62, 2**63 - 1, -(2**63)])
+        tensor = made.inputs.add(
+            name=row["name"] if rng.random() < 0.95 else "nothing", datatype=row["datatype"] if rng.random() < 0.9 else rng.choice(TYPES), shape=shape
+        )
+        if raw:
+            made.raw_input_contents.append(rng.randbytes(rng.choice([0, 1, 4, 5, 8, 100])) if rng.random() < 0.6 else b"\x01\x00\x00\x00a")
+        elif row["datatype"] == "BYTES":
+            tensor.contents.bytes_contents.extend(str(text).encode() for text in row["data"])
+        elif row["datatype"].startswith("FP"):
+            tensor.contents.fp32_contents.extend(row["data"])
+        elif row["datatype"] == "BOOL":
+            tensor.contents.bool_contents.extend(row["data"])
+        else:
+            tensor.contents.int_contents.extend(row["data"])
+        if rng.random() < 0.1:
+            tensor.parameters["shared_memory_region"].string_param = "x"
+    if rng.random() < 0.3:
+        output = made.outputs.add(name=rng.choice([row["name"] for row in config["output"]] + ["nothing"]))
+        output.parameters[rng.choice(["classification", "shared_memory_region", "binary_data"])].int64_param = rng.choice([0, 1, 3, 2**40])
+    if rng.random() < 0.2:
+        made.parameters[rng.choice(["priority", "timeout", "sequence_id", "x", "triton_enable_empty_final_response"])].int64_param = rng.choice([0, -1, 1, 2**62])
+    data = bytearray(made.SerializeToString())
+    if rng.random() < 0.15 and data:
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    return bytes(data)

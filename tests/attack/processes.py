@@ -1,0 +1,68 @@
+"""The processes of a stack, by what they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.stack.conftest import Stack
+
+
+def _command(pid: str) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return []
+
+
+def _commands() -> dict[int, list[str]]:
+    return {int(entry.name): _command(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+
+
+def server(stack: Stack, index: int) -> int:
+    """The tritonserver of an instance."""
+    door = stack.instance(index)["http"].removesuffix(".http")
+    (found,) = [pid for pid, words in _commands().items() if words[0].endswith("/tritonserver") and f"--http-address={door}.inner.http" in words]
+    return found
+
+
+def stub(stack: Stack, index: int, model: str) -> int:
+    """A model's Python stub; it carries its server's process id."""
+    own = str(server(stack, index))
+    (found,) = [pid for pid, words in _commands().items() if words[0].endswith("python_backend_stub") and f"/{model}/1/model.py" in words[1] and own in words]
+    return found
+
+
+def guard(stack: Stack, index: int) -> int:
+    """The parent of an instance's tritonserver."""
+    return int(Path(f"/proc/{server(stack, index)}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def gateway(stack: Stack, index: int) -> int:
+    """One of the gateways."""
+    socket = stack.instance(0)["http"].replace("triton-0.http", f"gateway-{index}")
+    (found,) = [pid for pid, words in _commands().items() if "gateway" in words and socket in words]
+    return found
+
+
+def nginx(stack: Stack) -> tuple[int, list[int]]:
+    """The master, and its workers."""
+    (master,) = [pid for pid, words in _commands().items() if words[0].startswith("nginx: master") and str(stack.home) in " ".join(words)]
+    workers = [pid for pid, words in _commands().items() if words[0].startswith("nginx: worker") and _parent(pid) == master]
+    return master, workers
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return 0
+
+
+def all_of(stack: Stack) -> set[int]:
+    """Servers, stubs, guards, gateways and nginx."""
+    commands, found = _commands(), set[int]()
+    for i in range(4):
+        found |= {server(stack, i), guard(stack, i)}
+    found |= {pid for pid, words in commands.items() if words and words[0].endswith("python_backend_stub") and any(str(one) in words for one in found)}
+    master, workers = nginx(stack)
+    return found | {gateway(stack, 0), gateway(stack, 1), master, *workers}

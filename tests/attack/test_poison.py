@@ -1,0 +1,158 @@
+"""Thousands of broken requests at both doors, over both protocols: none ends a process, none is a 500."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections import Counter
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+from tests.attack.poison import Attack
+from tests.stack.clients import RECORDINGS
+from tests.stack.conftest import Stack
+
+from . import poison
+from .processes import all_of
+
+REQUESTS = int(os.environ.get("ATTACK_REQUESTS", "6000"))
+SEED = int(os.environ.get("ATTACK_SEED", "1"))
+AT_ONCE = 12
+MODELS = {
+    "mini-whisper": ["whisper_bls", "infer_bls", "whisper_bls_stream", "tensorrt_llm", "tensorrt_llm_stream"],
+    "mini-t5": ["ensemble", "ensemble_stream", "preprocessing", "postprocessing", "tensorrt_llm", "tensorrt_llm_bls", "tensorrt_llm_bls_stream"],
+}
+METHODS = ("/inference.GRPCInferenceService/ModelInfer", "/inference.GRPCInferenceService/ModelStreamInfer")
+FINE = {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.DEADLINE_EXCEEDED}
+Configs = list[tuple[str, dict[str, Any]]]
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def configs(target: Stack) -> Configs:
+    """Every model that can be called, with its pool."""
+    return [(pool, httpx.get(f"{target.kserve}/models/{pool}/v2/models/{model}/config").json()) for pool, models in MODELS.items() for model in models]
+
+
+async def calm(target: Stack, until: asyncio.Event, times: list[float]) -> None:
+    """An ordinary client at the gateway; every answer must be right."""
+    sound = (RECORDINGS / "order.wav").read_bytes()
+    async with httpx.AsyncClient(base_url=target.url, timeout=60) as client:
+        while not until.is_set():
+            started = time.perf_counter()
+            answer = await client.post("/v1/audio/transcriptions", files={"file": ("a.wav", sound)}, data={"model": "mini-whisper", "language": "en"})
+            assert answer.status_code == 200, answer.text
+            times.append(time.perf_counter() - started)
+            await asyncio.sleep(0.05)
+
+
+async def many(count: int, one: Any) -> Counter[str]:
+    """`count` calls of `one(i)`, some at a time; how often each result came."""
+    results, numbers = Counter[str](), iter(range(count))
+
+    async def work() -> None:
+        for i in numbers:
+            results[await one(i)] += 1
+
+    await asyncio.gather(*[work() for _ in range(AT_ONCE)])
+    return results
+
+
+def report(name: str, results: Counter[str], seconds: float, times: list[float]) -> None:
+    ordered = sorted(times)
+    p99 = ordered[int(0.99 * (len(ordered) - 1))] if ordered else float("nan")
+    print(f"\n{name}: {sum(results.values())} in {seconds:.0f} s: {dict(results)}; an ordinary client meanwhile: {len(times)} answers, p99 {p99:.2f} s")
+
+
+def attack(target: Stack, name: str, count: int, one: Any) -> Counter[str]:
+    """Run it beside an ordinary client; every process of the stack is still the same afterwards."""
+    before = all_of(target)
+
+    async def run() -> Counter[str]:
+        stop, times = asyncio.Event(), list[float]()
+        ordinary = asyncio.ensure_future(calm(target, stop, times))
+        started = time.monotonic()
+        results = await many(count, one)
+        stop.set()
+        await ordinary
+        report(name, results, time.monotonic() - started, times)
+        return results
+
+    results = asyncio.run(run())
+    assert all_of(target) == before, "a process has ended"
+    return results
+
+
+def test_http(target: Stack, configs: Configs) -> None:
+    wrong: list[tuple[int, str, Attack]] = []
+    client = httpx.AsyncClient(base_url=target.kserve, timeout=60)
+
+    async def one(i: int) -> str:
+        rng = random.Random(f"{SEED} http {i}")
+        pool, config = rng.choice(configs)
+        made = poison.http(config, f"/models/{pool}", rng)
+        answer = await client.post(made.path, content=made.body, headers=made.headers)
+        if answer.status_code >= 500 and not (answer.status_code == 503 and "retry" in answer.text):
+            wrong.append((answer.status_code, answer.text[:200], made))
+        return str(answer.status_code)
+
+    attack(target, "HTTP", REQUESTS, one)
+    assert not wrong, wrong[:3]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=["unary", "stream"])
+def test_grpc(target: Stack, configs: Configs, method: str) -> None:
+    wrong: list[tuple[Any, str, bytes]] = []
+
+    async def one(i: int) -> str:
+        rng = random.Random(f"{SEED} {method} {i}")
+        pool, config = rng.choice(configs)
+        data = poison.grpc(config, rng)
+        metadata = (("x-model-id", pool),)
+        try:
+            if method.endswith("ModelInfer"):
+                await channel().unary_unary(method)(data, metadata=metadata, timeout=60)
+            else:
+                async for _ in channel().stream_stream(method)(iter([data]), metadata=metadata, timeout=60):
+                    pass
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in FINE:
+                wrong.append((error.code(), error.details() or "", data))
+            return str(error.code().name)
+        return "OK"
+
+    channels: list[grpc.aio.Channel] = []
+
+    def channel() -> grpc.aio.Channel:
+        if not channels:
+            channels.append(grpc.aio.insecure_channel(target.grpc))
+        return channels[0]
+
+    attack(target, method, REQUESTS // 2, one)
+    assert not wrong, wrong[:3]
+
+
+# Each of these ended a tritonserver, or made it allocate gigabytes, before anything stood in front of it.
+KNOWN = [
+    ("infer", b"[" * 200_000), ("generate", b"[" * 200_000), ("generate_stream", b"[" * 200_000),
+    *[("infer", b'{"inputs":[{"name":"TEXT_PREFIX","datatype":"BYTES","shape":[1,1],"data":[""]},{"name":"WAV","datatype":"FP32","shape":[1,%d],"data":[0]}]}' % n)
+      for n in (2**31, 2**32, 2**62, 2**63 - 1)],
+    *[("infer", b'{"inputs":[{"name":"TEXT_PREFIX","datatype":"BYTES","shape":[1,1],"data":[""]},{"name":"WAV","datatype":"FP32","shape":[1,4],"data":[0,0,0,0]}],'
+                b'"outputs":[{"name":"%s","parameters":{"classification":1}}]}' % name) for name in (b"TRANSCRIPTS", b"TOKENS", b"SEGMENT_TIMES", b"TOKEN_LOGPROBS")],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(KNOWN)))
+def test_requests_that_ended_servers(target: Stack, number: int) -> None:
+    how, body = KNOWN[number]
+    before = all_of(target)
+    answer = httpx.post(f"{target.kserve}/v2/models/whisper_bls/{how}", content=body, headers={"content-type": "application/json"}, timeout=30)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]
+    assert all_of(target) == before
