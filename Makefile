@@ -6,11 +6,12 @@ BUILD := .venv/build
 RUN := $(SERVE)/bin/python
 STACK := .venv/stack
 CLIENT := .venv/client
+AUDIT := .venv/audit
 BUNDLE ?= conch-bundle.tar
 # Environments are made beside each other; apt, which locks, runs once at a time.
 MAKEFLAGS += --jobs=2
 
-.PHONY: help setup nginx tools demo serve stop restart engines test lint bench evaluate clean up down restart-stack bundle unbundle test-stack
+.PHONY: help setup nginx tools demo serve stop restart engines test lint bench evaluate clean up down restart-stack bundle unbundle test-stack attack audit sbom
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -40,6 +41,11 @@ $(CLIENT)/.done: requirements/client.txt
 	$(CLIENT)/bin/pip install -q -r requirements/client.txt
 	touch $@
 
+$(AUDIT)/.done: requirements/audit.txt
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/pip install -q -r requirements/audit.txt
+	touch $@
+
 nginx:
 	@scripts/install_nginx
 
@@ -66,13 +72,24 @@ restart: ## restart the instances of a running `make serve` one by one
 
 test: setup $(BUILD)/.tests tools engines lint ## lint, then every test but the compose tests
 	$(BUILD)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/unit tests/repository
-	$(BUILD)/bin/python -m pytest tests/stack
+	$(BUILD)/bin/python -m pytest tests/stack tests/attack
 
 lint: $(BUILD)/.tests ## ruff and mypy
 	$(BUILD)/bin/ruff check .
 	$(BUILD)/bin/ruff format --check .
 	$(BUILD)/bin/mypy
 	$(BUILD)/bin/hadolint docker/*.Dockerfile
+
+attack: setup $(BUILD)/.tests engines ## thousands of broken requests, and every fault under load; docs/reliability.md
+	ATTACK_REQUESTS=$(or $(ATTACK_REQUESTS),14000) ATTACK_PER_FAULT=$(or $(ATTACK_PER_FAULT),1000) $(BUILD)/bin/python -m pytest -s tests/attack
+
+audit: $(AUDIT)/.done ## known vulnerabilities of what is pinned
+	for name in serve server gateway builder; do $(AUDIT)/bin/pip-audit --no-deps --disable-pip -r requirements/$$name.txt || exit 1; done
+
+sbom: setup $(AUDIT)/.done ## CycloneDX lists of the Python packages in each image, in sbom/
+	mkdir -p sbom
+	$(AUDIT)/bin/cyclonedx-py environment $(SERVE)/bin/python -o sbom/server-and-gateway.json
+	$(AUDIT)/bin/cyclonedx-py environment $(BUILD)/bin/python -o sbom/builder.json
 
 test-stack: $(BUILD)/.tests ## the stack of compose.yaml in Docker; installs and starts an engine if none answers
 	@scripts/install_docker

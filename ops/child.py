@@ -22,7 +22,10 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signa
 
 def die_with_parent() -> None:
     """If the parent is killed, this process gets SIGTERM; it holds across exec."""
+    parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        sys.exit(1)
 
 
 def run(command: list[str]) -> int:

@@ -116,6 +116,16 @@ def check_complete(contract: Contract, names: Sequence[str], batches: Sequence[i
         raise Refused(f"inputs have different batch sizes: {sorted(set(batches))}")
 
 
+def check_outputs(names: Sequence[str]) -> None:
+    """Each output is asked for once.
+
+    Raises:
+        Refused: otherwise.
+    """
+    if len(set(names)) != len(names):
+        raise Refused("an output is asked for twice")
+
+
 def check_output(contract: Contract, name: str, classes: object = None) -> None:
     """An output that the model has; the classification extension only where it can be computed.
 

@@ -30,7 +30,7 @@ READING = {SERVICE + name for name in ("ServerLive", "ServerReady", "ModelReady"
 READING.add("/grpc.health.v1.Health/Check")
 CLOSED = "closed here: only inference, metadata, statistics and health of Triton are open"
 LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-MODEL_NAME = re.compile(r"[\w.:-]{1,256}")
+MODEL_NAME = re.compile(r"\w[\w.:-]{0,255}", re.ASCII)
 STATUS = {400: grpc.StatusCode.INVALID_ARGUMENT, 404: grpc.StatusCode.NOT_FOUND, 501: grpc.StatusCode.UNIMPLEMENTED, 503: grpc.StatusCode.UNAVAILABLE}
 
 
@@ -89,6 +89,8 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         if contract.decoupled:
             raise Refused(f"model {contract.name!r} is decoupled; use ModelStreamInfer")
         checked = check(contract, request, new_id())
+        if request.model_version and not request.model_version.isdecimal():  # it becomes part of a path
+            raise Refused("model_version must be a number")
         metadata = dict(context.invocation_metadata() or ())
         version = f"/versions/{request.model_version}" if request.model_version else ""
         ask = sender(self.relay, f"/v2/models/{contract.name}{version}/infer", checked, {name: metadata[name] for name in PASSED_ON if name in metadata})
@@ -143,11 +145,13 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         if life:
             life.flights.add(flight)
         try:
-            async for message in _both(requests, call, self._judged):
+            async for message in Exchange(requests, call, self._judged).messages():
                 yield message
             self.answered()
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), error.details() or "", error.trailing_metadata() or ())
+        except Lost as lost:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(lost))
         finally:
             call.cancel()
             if life:
@@ -178,34 +182,50 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         return self.faces[model]
 
 
-async def _both(requests: AsyncIterator[bytes], call: Any, judged: Callable[[bytes], Any]) -> AsyncIterator[bytes]:
-    """Requests on, answers back, refusals in between."""
-    answers: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(16)
+class Exchange:
+    """A stream's requests on their way to a server, its answers on their way back, refusals in between."""
 
-    async def send() -> None:
-        async for data in requests:
-            message, passes = await judged(data)
-            await (call.write(message) if passes else answers.put(message))
-        await call.done_writing()
+    def __init__(self, requests: AsyncIterator[bytes], call: Any, judged: Callable[[bytes], Any]) -> None:
+        self.requests, self.call, self.judged = requests, call, judged
+        self.answers: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(16)
+        self.leaving = False
 
-    async def receive() -> None:
+    async def messages(self) -> AsyncIterator[bytes]:
+        """What the client gets.
+
+        Raises:
+            grpc.aio.AioRpcError, Lost: the server ended the stream, or died.
+        """
+        tasks = [asyncio.ensure_future(self._send()), asyncio.ensure_future(self._receive())]
+        tasks[0].add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            async for data in call:
-                await answers.put(data)
-            await answers.put(None)
-        except grpc.aio.AioRpcError as error:
-            await answers.put(error)
+            while (answer := await self.answers.get()) is not None:
+                if isinstance(answer, Exception):
+                    raise answer
+                yield answer
+        finally:
+            self.leaving = True
+            for task in tasks:
+                task.cancel()
 
-    tasks = [asyncio.ensure_future(send()), asyncio.ensure_future(receive())]
-    tasks[0].add_done_callback(lambda done: done.cancelled() or done.exception())
-    try:
-        while (answer := await answers.get()) is not None:
-            if isinstance(answer, Exception):
-                raise answer
-            yield answer
-    finally:
-        for task in tasks:
-            task.cancel()
+    async def _send(self) -> None:
+        async for data in self.requests:
+            message, passes = await self.judged(data)
+            await (self.call.write(message) if passes else self.answers.put(message))
+        await self.call.done_writing()
+
+    async def _receive(self) -> None:
+        end: Exception | None = None
+        try:
+            async for data in self.call:
+                await self.answers.put(data)
+        except grpc.aio.AioRpcError as error:
+            end = error
+        except asyncio.CancelledError:  # of the call: its channel is closed when its server is lost
+            if self.leaving:
+                raise
+            end = Lost("the instance that worked on this stream was lost; send its requests again", begun=True)
+        await self.answers.put(end)
 
 
 def _parsed(data: bytes) -> service_pb2.ModelInferRequest:

@@ -24,6 +24,7 @@ from .contract import (
     check_complete,
     check_id,
     check_output,
+    check_outputs,
     check_parameter,
     check_shape,
 )
@@ -60,6 +61,7 @@ def check(contract: Contract, request: service_pb2.ModelInferRequest, own_id: st
         {"name": tensor.name, "shape": list(tensor.shape), "datatype": tensor.datatype, "parameters": {"binary_data_size": len(part)}}
         for tensor, part in zip(request.inputs, data, strict=True)
     ]
+    check_outputs([output.name for output in request.outputs])
     if request.outputs:
         head["outputs"] = [_output(contract, output) for output in request.outputs]
         del head["parameters"]["binary_data_output"]

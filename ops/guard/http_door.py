@@ -30,8 +30,8 @@ from .relay import Call, Relay, Target, Unavailable
 from .suspicion import fingerprint
 
 log = structlog.get_logger()
-MODEL = r"/v2/models/(?P<model>[\w.:-]+)(?:/versions/[\w.:-]+)?"
-INFERENCE = re.compile(MODEL + "/(?P<how>infer|generate|generate_stream)")
+MODEL = r"/v2/models/(?P<model>\w[\w.:-]*)(?:/versions/\w[\w.:-]*)?"
+INFERENCE = re.compile(MODEL + "/(?P<how>infer|generate|generate_stream)", re.ASCII)
 READING = re.compile(rf"/v2/?|/v2/health/(?:live|ready)|/v2/models/stats|{MODEL}(?:/(?:ready|config|stats))?/?")
 UNHEALTHY = re.compile(rb"[Ss]tub process [^\n]{0,200}is not healthy")
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "server", "date"}

@@ -26,11 +26,13 @@ from .contract import (
     check_complete,
     check_id,
     check_output,
+    check_outputs,
     check_parameter,
     check_shape,
 )
 
 MAX_HEAD_BYTES = 1 << 20
+LARGEST_FP32 = 3.4028235e38
 MAX_JSON_BYTES = 24 << 20  # 30 s of sound in decimals are 11 MB
 TYPES: dict[str, Any] = {"BOOL": np.bool_, "FP32": np.float32, "FP64": np.float64, **{f"INT{n}": np.dtype(f"i{n // 8}") for n in SIGNED.values()},
          **{f"UINT{n}": np.dtype(f"u{n // 8}") for n in UNSIGNED.values()}}  # fmt: skip
@@ -65,6 +67,7 @@ def infer(contract: Contract, body: bytes, head_bytes: int | None, own_id: str) 
     head: dict[str, Any] = {"id": identity, "inputs": [row for row, _, _ in inputs]}
     if parameters := _parameters(request.get("parameters", {})):
         head["parameters"] = parameters
+    check_outputs([row["name"] for row in _list(request, "outputs", empty=True)])
     if outputs := [_output(contract, row) for row in _list(request, "outputs", empty=True)]:
         head["outputs"] = outputs
     text = orjson.dumps(head)
@@ -207,7 +210,7 @@ def _check_values(name: str, datatype: str, values: list[Any]) -> None:
         low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if datatype in SIGNED else (0, (1 << bits) - 1)
         if not low <= min(values) <= max(values) <= high:
             raise Refused(f"input {name!r}: data must be from {low} to {high}")
-    if datatype == "FP32" and max(max(values), -min(values)) > 3.4028235e38:
+    if datatype == "FP32" and not -LARGEST_FP32 <= min(values) <= max(values) <= LARGEST_FP32:
         raise Refused(f"input {name!r}: a value is too large for FP32")
 
 

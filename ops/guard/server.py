@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from build.plan import Instance
-from ops.child import die_with_parent
 from ops.ranks import MPI_ENVIRONMENT, launch, leader, parts, session
 
 from .bundle import budgeted
@@ -98,7 +97,9 @@ class Server:
                 Path(door[5:]).unlink(missing_ok=True)
         self.prefix = f"conch_{os.getpid()}_{self.instance.index}"
         command, environment = self._command()
-        self.process = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=die_with_parent)  # noqa: PLW1509
+        # No preexec_fn: a child forked from a process with gRPC's threads that runs Python before exec may crash (seen).
+        child = [sys.executable, "-m", "ops.child", "--exec", *command]
+        self.process = subprocess.Popen(child, env=environment, start_new_session=True)
         self._watch(self.process.pid)
 
     def _command(self) -> tuple[list[str], dict[str, str]]:

@@ -39,7 +39,7 @@ def guard(stack: Stack, index: int) -> int:
 
 def gateway(stack: Stack, index: int) -> int:
     """One of the gateways."""
-    socket = stack.instance(0)["http"].replace("triton-0.http", f"gateway-{index}")
+    socket = stack.instance(0)["http"].removeprefix("unix:").replace("triton-0.http", f"gateway-{index}")
     (found,) = [pid for pid, words in _commands().items() if "gateway" in words and socket in words]
     return found
 
