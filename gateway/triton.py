@@ -109,6 +109,8 @@ class Triton:
         headers["x-request-id"] = request_id
         answer = await self._post(f"/models/{pool.model_id}/v2/models/{model}/infer", body, headers)
         if answer.status_code != 200:
+            if answer.status_code >= 500:
+                log.warning("no answer from the model", status=answer.status_code, said=answer.text[:200], request_id=request_id)
             raise _refusal(answer)
         return decode(answer, outputs)
 

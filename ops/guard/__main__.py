@@ -33,6 +33,7 @@ from .metrics import Metrics
 from .relay import Relay
 from .server import Doors, Server
 
+HANDED_ON = 12.0  # seconds for requests that were handed on while the own server ended
 MAX_BODY = 112 << 20  # nginx refuses larger ones first (MAX_BODY)
 
 
@@ -98,10 +99,17 @@ async def serve(plan: Plan, instance: Instance, home: Path, listen: str | None, 
     http_server = await loop.create_server(lambda: Connection(door, MAX_BODY, open_now), sock=listener(listens(instance.http, listen)))
     status = await keeper.run()
     http_server.close()
-    for connection in list(open_now):
-        connection.let_go()
-    await grpc_server.stop(1)
+    await asyncio.gather(grpc_server.stop(HANDED_ON), finish(open_now, HANDED_ON))
     return status
+
+
+async def finish(connections: set[Connection], seconds: float) -> None:
+    """Wait for what other instances are working on for this one's clients."""
+    for connection in list(connections):
+        connection.let_go()
+    deadline = asyncio.get_running_loop().time() + seconds
+    while connections and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(0.02)
 
 
 def main() -> int:

@@ -142,7 +142,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         assert target is not None
         call = target.grpc.stream_stream(SERVICE + "ModelStreamInfer")(metadata=_metadata(context.invocation_metadata(), handed=target is not life))
         flight: Call[Any] = Call("stream", lambda: "", lambda _: None)  # type: ignore[arg-type,return-value]
-        if life:
+        if life and target is life:
             life.flights.add(flight)
         try:
             async for message in Exchange(requests, call, self._judged).messages():

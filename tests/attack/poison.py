@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from tritonclient.grpc import service_pb2
 
 EXTREMES: list[Any] = [
@@ -191,6 +192,14 @@ def http(config: dict[str, Any], prefix: str, rng: random.Random) -> Attack:
     return Attack(f"{path}/infer", raw, headers)
 
 
+def packed(row: Tensor) -> bytes:
+    """A tensor's values in their binary form."""
+    if row["datatype"] == "BYTES":
+        return b"".join(len(text.encode()).to_bytes(4, "little") + text.encode() for text in row["data"])
+    kinds = {"FP16": "f2", "FP32": "f4", "FP64": "f8", "BOOL": "?", "INT32": "i4", "INT64": "i8", "UINT64": "u8", "INT8": "i1", "UINT8": "u1"}
+    return np.array(row["data"], kinds[row["datatype"]]).tobytes()
+
+
 def grpc(config: dict[str, Any], rng: random.Random) -> bytes:
     """A ModelInferRequest, with changes to its fields or to its bytes."""
     made = service_pb2.ModelInferRequest(model_name=rng.choice([config["name"]] * 9 + ["", "x" * 3000, "a/b"]), id=rng.choice(["", "1", "x" * 2000]))
@@ -198,13 +207,13 @@ def grpc(config: dict[str, Any], rng: random.Random) -> bytes:
     raw = rng.random() < 0.5
     for row in body["inputs"]:
         shape = list(row["shape"])
-        if rng.random() < 0.4:
+        if rng.random() < 0.15:
             shape[rng.randrange(len(shape))] = rng.choice([0, -1, 2, 2**31, 2**62, 2**63 - 1, -(2**63)])
         tensor = made.inputs.add(
-            name=row["name"] if rng.random() < 0.95 else "nothing", datatype=row["datatype"] if rng.random() < 0.9 else rng.choice(TYPES), shape=shape
+            name=row["name"] if rng.random() < 0.95 else "nothing", datatype=row["datatype"] if rng.random() < 0.95 else rng.choice(TYPES), shape=shape
         )
         if raw:
-            made.raw_input_contents.append(rng.randbytes(rng.choice([0, 1, 4, 5, 8, 100])) if rng.random() < 0.6 else b"\x01\x00\x00\x00a")
+            made.raw_input_contents.append(rng.randbytes(rng.choice([0, 1, 4, 5, 8, 100])) if rng.random() < 0.3 else packed(row))
         elif row["datatype"] == "BYTES":
             tensor.contents.bytes_contents.extend(str(text).encode() for text in row["data"])
         elif row["datatype"].startswith("FP"):

@@ -11,7 +11,7 @@ def _command(pid: str) -> list[str]:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:
-        return []
+        return [""]
 
 
 def _commands() -> dict[int, list[str]]:
