@@ -22,7 +22,7 @@ from tritonclient.grpc import service_pb2
 from .contract import Contract, Refused
 from .grpc_requests import check, response, said
 from .http_client import Lost
-from .http_door import HANDED, HEAD_BYTES, OWN_ID, PASSED_ON, UNKNOWN, HttpDoor, mark, new_id, sender
+from .http_door import HANDED, HEAD_BYTES, OWN_ID, PASSED_ON, UNKNOWN, HttpDoor, mark, naming, sender
 from .relay import Call, Target, Unavailable
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -88,21 +88,21 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _answer(self, request: service_pb2.ModelInferRequest, contract: Contract, context: Any) -> bytes:
         if contract.decoupled:
             raise Refused(f"model {contract.name!r} is decoupled; use ModelStreamInfer")
-        checked = check(contract, request, new_id())
         if request.model_version and not request.model_version.isdecimal():  # it becomes part of a path
             raise Refused("model_version must be a number")
         metadata = dict(context.invocation_metadata() or ())
+        checked = check(contract, request, naming(metadata.get("x-request-id")))
         version = f"/versions/{request.model_version}" if request.model_version else ""
         ask = sender(self.relay, f"/v2/models/{contract.name}{version}/infer", checked, {name: metadata[name] for name in PASSED_ON if name in metadata})
         call = Call(contract.name, lambda: mark(contract.name, checked), ask, HANDED in metadata)
         try:
             reply = await self.relay.run(call)
         except asyncio.CancelledError:
-            self.stop(checked.id if checked.id.startswith(OWN_ID) or checked.id == metadata.get("x-request-id") else "")
+            self.stop(checked.id if OWN_ID in checked.id else "")
             raise
         if reply.answer.status != 200:
             await context.abort(STATUS.get(reply.answer.status, grpc.StatusCode.INTERNAL), said(reply.body or b""))
-        return response(reply.body or b"", dict(reply.answer.headers).get(HEAD_BYTES), own_id=not request.id)
+        return response(reply.body or b"", dict(reply.answer.headers).get(HEAD_BYTES), request.id)
 
     async def _contract(self, model: str) -> Contract:
         found = await self.contract(model) if MODEL_NAME.fullmatch(model) else None
@@ -165,7 +165,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         try:
             request = _parsed(data)
             contract = await self._contract(request.model_name)
-            check(contract, request, "")
+            check(contract, request, str)
             if not contract.decoupled and (face := await self._face(contract.name)):
                 request.model_name = face
                 return bytes(request.SerializeToString()), True

@@ -28,7 +28,7 @@ from .contract import (
     check_parameter,
     check_shape,
 )
-from .json_requests import TYPES, Checked
+from .json_requests import TYPES, Checked, Name
 
 # The typed field that carries each datatype when there are no raw_input_contents; FP16 and BF16 are raw only.
 CONTENTS = {
@@ -39,21 +39,21 @@ CONTENTS = {
 MAX_TENSORS = 256
 
 
-def check(contract: Contract, request: service_pb2.ModelInferRequest, own_id: str) -> Checked:
-    """A ModelInferRequest that the model can take. `own_id`: for one without an id.
+def check(contract: Contract, request: service_pb2.ModelInferRequest, name: Name) -> Checked:
+    """A ModelInferRequest that the model can take. `name`: what its id becomes.
 
     Raises:
         Refused: it does not fit the model.
     """
-    identity = check_id(request.id) or own_id
+    identity = name(check_id(request.id))
     raw = request.raw_input_contents
     if len(request.inputs) > MAX_TENSORS or len(request.outputs) > MAX_TENSORS:
         raise Refused(f"a request has at most {MAX_TENSORS} inputs and outputs")
     if raw and len(raw) != len(request.inputs):
         raise Refused(f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs")
     parameters = _scalars(request.parameters)
-    for name, value in parameters.items():
-        check_parameter(name, value)
+    for key, value in parameters.items():
+        check_parameter(key, value)
     data = [_input(contract, tensor, raw[i] if raw else None) for i, tensor in enumerate(request.inputs)]
     check_complete(contract, [tensor.name for tensor in request.inputs], [tensor.shape[0] for tensor in request.inputs])
     head: dict[str, Any] = {"id": identity, "parameters": {**parameters, "binary_data_output": True}}
@@ -92,11 +92,11 @@ def _output(contract: Contract, output: Any) -> dict[str, Any]:
     return {"name": output.name, "parameters": {"binary_data": True, **classes}}
 
 
-def response(body: bytes, head_bytes: str | None, *, own_id: bool) -> bytes:
-    """Triton's answer to the HTTP request as a ModelInferResponse. `own_id`: the id is ours, and the client gave none."""
+def response(body: bytes, head_bytes: str | None, given_id: str) -> bytes:
+    """Triton's answer to the HTTP request as a ModelInferResponse, under the id that the client gave."""
     length = int(head_bytes) if head_bytes else len(body)
     head, at = orjson.loads(body[:length]), length
-    made = service_pb2.ModelInferResponse(model_name=head["model_name"], model_version=head["model_version"], id="" if own_id else head.get("id", ""))
+    made = service_pb2.ModelInferResponse(model_name=head["model_name"], model_version=head["model_version"], id=given_id)
     for name, value in head.get("parameters", {}).items():
         kind = "bool_param" if isinstance(value, bool) else "int64_param" if isinstance(value, int) else "string_param"
         setattr(made.parameters[name], kind, value)

@@ -41,7 +41,7 @@ HEAD_BYTES = "inference-header-content-length"
 STOPPABLE = "tensorrt_llm"
 UNKNOWN = "model {!r} is not served here; x-model-id chooses among the pools, GET /v1/models lists them"
 PASSED_ON = ("x-request-id", "traceparent", "tracestate")
-OWN_ID = f"conch-{uuid.uuid4().hex}-"  # unique among guards; the numbers behind it are this one's
+OWN_ID = f".{uuid.uuid4().hex[:16]}-"  # unique among guards; the numbers behind it are this one's
 NUMBERS = count(1)
 
 
@@ -126,8 +126,7 @@ class HttpDoor:
         passed = {name: headers[name] for name in PASSED_ON if name in headers}
         ask = sender(self.relay, request.path, checked, passed, streaming=streaming)
         call = Call(model, lambda: mark(model, checked), ask, handed=HANDED in headers)
-        # A client's own id may be that of several requests; one that is also in the header was made for this one.
-        stoppable = checked.id if checked.id.startswith(OWN_ID) or checked.id == headers.get("x-request-id") else ""
+        stoppable = checked.id if OWN_ID in checked.id else ""
         reply = await self._unless_gone(request, self.relay.run(call), stoppable)
         if reply.body is None:
             return await self._stream(request, reply.answer, stoppable)
@@ -141,14 +140,15 @@ class HttpDoor:
         contract = await self.contract(model)
         if contract is None:
             return None
+        name = naming(headers.get("x-request-id"))
         if how != "infer":
-            return json_requests.generate(contract, body, new_id())
+            return json_requests.generate(contract, body, name)
         if contract.decoupled:
             raise Refused(f"model {model!r} is decoupled; use generate_stream, or ModelStreamInfer over gRPC")
         length = headers.get(HEAD_BYTES)
         if length is not None and not re.fullmatch(r"\d{1,12}", length):
             raise Refused("Inference-Header-Content-Length must be a number")
-        return json_requests.infer(contract, body, None if length is None else int(length), new_id())
+        return json_requests.infer(contract, body, None if length is None else int(length), name)
 
     async def contract(self, model: str) -> Contract | None:
         """What a model takes; None if there is no such model.
@@ -232,9 +232,19 @@ def sender(relay: Relay, path: str, checked: Checked, passed: Mapping[str, str],
     return ask
 
 
-def new_id() -> str:
-    """For a request that has none."""
-    return f"{OWN_ID}{next(NUMBERS)}"
+def naming(header: str | None) -> Callable[[str], str]:
+    """How a request's id becomes the one that the engine knows it by. `header`: x-request-id.
+
+    Under an id of its own a request can be stopped. A client's id may be that of several requests and stays; one that is in the header too was
+    made for this request, but whoever tries it again uses it again: the next try must not be stopped with the one before.
+    """
+
+    def name(given: str) -> str:
+        if given and given != header:
+            return given
+        return f"{given}{OWN_ID}{next(NUMBERS)}"
+
+    return name
 
 
 def mark(model: str, checked: Checked) -> str:

@@ -7,7 +7,7 @@ https://kserve.github.io/website/latest/modelserving/data_plane/v2_protocol/, Tr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,9 @@ TYPES: dict[str, Any] = {"BOOL": np.bool_, "FP32": np.float32, "FP64": np.float6
          **{f"UINT{n}": np.dtype(f"u{n // 8}") for n in UNSIGNED.values()}}  # fmt: skip
 
 
+Name = Callable[[str], str]
+
+
 @dataclass(frozen=True)
 class Checked:
     """A request that its model can take. `head_bytes`: length of the JSON part; 0 where the body is JSON alone. `id`: the request's."""
@@ -47,8 +50,8 @@ class Checked:
     id: str = ""
 
 
-def infer(contract: Contract, body: bytes, head_bytes: int | None, own_id: str) -> Checked:
-    """An `infer` request, its tensors in binary form. `head_bytes`: the header Inference-Header-Content-Length; `own_id`: for one without.
+def infer(contract: Contract, body: bytes, head_bytes: int | None, name: Name) -> Checked:
+    """An `infer` request, its tensors in binary form. `head_bytes`: the header Inference-Header-Content-Length; `name`: what its id becomes.
 
     Raises:
         Refused: it does not fit the model.
@@ -63,7 +66,7 @@ def infer(contract: Contract, body: bytes, head_bytes: int | None, own_id: str) 
     if used != len(section):
         raise Refused(f"{len(section)} bytes of binary data were sent; the inputs' binary_data_size add up to {used}")
     check_complete(contract, [row["name"] for row, _, _ in inputs], [row["shape"][0] for row, _, _ in inputs])
-    identity = check_id(request.get("id", "")) or own_id
+    identity = name(check_id(request.get("id", "")))
     head: dict[str, Any] = {"id": identity, "inputs": [row for row, _, _ in inputs]}
     if parameters := _parameters(request.get("parameters", {})):
         head["parameters"] = parameters
@@ -74,7 +77,7 @@ def infer(contract: Contract, body: bytes, head_bytes: int | None, own_id: str) 
     return Checked([text, *(data for _, data, _ in inputs)], len(text), identity)
 
 
-def generate(contract: Contract, body: bytes, own_id: str) -> Checked:
+def generate(contract: Contract, body: bytes, name: Name) -> Checked:
     """A `generate` request: one value or a flat list for each input, by the inputs' names.
 
     Raises:
@@ -86,16 +89,16 @@ def generate(contract: Contract, body: bytes, own_id: str) -> Checked:
         raise Refused("parameters must be an object whose fields are not given beside it")
     request.update(nested)
     request.pop("stream", None)  # other servers' clients send it; here the path says so
-    identity = check_id(request.pop("id", "")) or own_id
+    identity = name(check_id(request.pop("id", "")))
     fields: dict[str, Any] = {"id": identity}
-    for name, value in request.items():
-        if name in contract.inputs:
-            if value != [] or not contract.inputs[name].optional:  # an empty list is what was not given
-                fields[name] = _field(contract, name, value)
+    for key, value in request.items():
+        if key in contract.inputs:
+            if value != [] or not contract.inputs[key].optional:  # an empty list is what was not given
+                fields[key] = _field(contract, key, value)
         else:
-            _known(contract, name, value)
-            fields[name] = value
-    names = [name for name in fields if name in contract.inputs]
+            _known(contract, key, value)
+            fields[key] = value
+    names = [key for key in fields if key in contract.inputs]
     check_complete(contract, names, [1] * len(names))
     return Checked([orjson.dumps(fields)], id=identity)
 

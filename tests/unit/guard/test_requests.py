@@ -39,12 +39,16 @@ M = Contract.parse(CONFIG)
 TEXT = {"name": "TEXT", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]}
 
 
+def named(given: str) -> str:
+    return given or "own"
+
+
 def wav(*shape: object, data: object = None) -> dict[str, Any]:
     return {"name": "WAV", "datatype": "FP32", "shape": list(shape), "data": [0.5] if data is None else data}
 
 
 def infer(body: object, **other: Any) -> json_requests.Checked:
-    return json_requests.infer(M, body if isinstance(body, bytes) else json.dumps(body).encode(), other.get("head_bytes"), "own")
+    return json_requests.infer(M, body if isinstance(body, bytes) else json.dumps(body).encode(), other.get("head_bytes"), named)
 
 
 def read(checked: json_requests.Checked) -> tuple[dict[str, Any], bytes]:
@@ -70,12 +74,12 @@ def test_tritonclients_requests_pass(binary: bool) -> None:
         inputs.append(InferInput(name, list(array.shape), "BYTES" if array.dtype == object else "FP32"))
         inputs[-1].set_data_from_numpy(array, binary_data=binary)
     body, size = InferenceServerClient.generate_request_body(inputs, outputs=[InferRequestedOutput("OUT", binary_data=True)])
-    over_http = read(json_requests.infer(M, body, size, "own"))
+    over_http = read(json_requests.infer(M, body, size, named))
     grpc_inputs = [grpc.InferInput(name, list(array.shape), "BYTES" if array.dtype == object else "FP32") for name, array in arrays.items()]
     for one, array in zip(grpc_inputs, arrays.values(), strict=True):
         one.set_data_from_numpy(array)
     request = grpc._utils._get_inference_request("m", grpc_inputs, "", "", [grpc.InferRequestedOutput("OUT")], 0, False, False, 0, None, None)
-    over_grpc = read(grpc_requests.check(M, request, "own"))
+    over_grpc = read(grpc_requests.check(M, request, named))
     assert over_http[1] == over_grpc[1]
     assert over_http[0]["inputs"] == over_grpc[0]["inputs"]
     assert over_grpc[0]["outputs"] == [{"name": "OUT", "parameters": {"binary_data": True}}]
@@ -140,7 +144,7 @@ def test_a_key_given_twice_reaches_triton_once() -> None:
 
 def test_generate() -> None:
     """Values by the inputs' names; what other servers' clients send beside them is understood or refused."""
-    made = json_requests.generate(M, json.dumps({"TEXT": "a", "WAV": [1, 2], "parameters": {"N": 3}, "stream": True, "SMALL": []}).encode(), "own")
+    made = json_requests.generate(M, json.dumps({"TEXT": "a", "WAV": [1, 2], "parameters": {"N": 3}, "stream": True, "SMALL": []}).encode(), named)
     assert orjson.loads(made.body[0]) == {"id": "own", "TEXT": "a", "WAV": [1, 2], "N": 3}
     for body, said in [
         ({}, "'TEXT' is missing"), ({"TEXT": ["a", "b"]}, "it must be"), ({"TEXT": 1}, "must be a string"), ({"TEXT": "a", "N": 1.5}, "must be INT32"), ({"TEXT": "a", "max": 1}, "'max' is not known"),
@@ -148,7 +152,7 @@ def test_generate() -> None:
         ({"TEXT": "a", "parameters": {"TEXT": "b"}}, "not given beside"), ({"TEXT": "a", "priority": "x"}, "type int"), ({"TEXT": "x" * 5_000_000}, "more than"),
     ]:  # fmt: skip
         with pytest.raises(Refused, match=said):
-            json_requests.generate(M, json.dumps(body).encode(), "own")
+            json_requests.generate(M, json.dumps(body).encode(), named)
 
 
 def message(**tensors: Any) -> service_pb2.ModelInferRequest:
@@ -165,7 +169,7 @@ def test_grpc_contents_become_binary() -> None:
     made = message(
         SMALL=("INT8", [1, 3], "int_contents", [1, -2, 127]), FLAG=("BOOL", [1, 1], "bool_contents", [True]), WAV=("FP32", [1, 1], "fp32_contents", [0.5])
     )
-    _, data = read(grpc_requests.check(M, made, "own"))
+    _, data = read(grpc_requests.check(M, made, named))
     assert data == b"\1\0\0\0a" + b"\x01\xfe\x7f" + b"\1" + struct.pack("<f", 0.5)
 
 
@@ -179,7 +183,7 @@ def test_grpc_contents_become_binary() -> None:
 )  # fmt: skip
 def test_grpc_refusals(tensors: dict[str, Any], said: str) -> None:
     with pytest.raises(Refused, match=said):
-        grpc_requests.check(M, message(**tensors), "own")
+        grpc_requests.check(M, message(**tensors), named)
 
 
 def test_more_grpc_refusals() -> None:
@@ -192,7 +196,7 @@ def test_more_grpc_refusals() -> None:
             act(getattr(request, name))
         return request
 
-    read(grpc_requests.check(M, made(), "own"))
+    read(grpc_requests.check(M, made(), named))
     for request, said in [
         (made(raw_input_contents=lambda raw: raw.append(b"")), "2 entries for 1"), (made(inputs=lambda rows: rows[0].contents.bytes_contents.append(b"a")), "both contents"),
         (made(inputs=lambda rows: rows[0].parameters["shared_memory_region"].MergeFromString(b"\x1a\x01x")), "shared memory"), (made(parameters=lambda p: setattr(p["x"], "bool_param", True)), "is not known"),
@@ -200,7 +204,7 @@ def test_more_grpc_refusals() -> None:
         (made(outputs=lambda rows: setattr(rows.add(name="OUT").parameters["shared_memory_offset"], "int64_param", 3)), "shared memory"),
     ]:  # fmt: skip
         with pytest.raises(Refused, match=said):
-            grpc_requests.check(M, request, "own")
+            grpc_requests.check(M, request, named)
 
 
 def test_an_answer_comes_back_as_grpc() -> None:
@@ -208,7 +212,7 @@ def test_an_answer_comes_back_as_grpc() -> None:
     head = {"id": "own", "model_name": "m", "model_version": "1", "parameters": {"sequence_id": 3, "flag": True},
             "outputs": [{"name": "OUT", "datatype": "BYTES", "shape": [1, 1], "parameters": {"binary_data_size": 5}}, {"name": "IDS", "datatype": "INT32", "shape": [1, 0], "parameters": {"binary_data_size": 0}}]}  # fmt: skip
     text = orjson.dumps(head)
-    made = service_pb2.ModelInferResponse.FromString(grpc_requests.response(text + b"\1\0\0\0a", str(len(text)), own_id=True))
+    made = service_pb2.ModelInferResponse.FromString(grpc_requests.response(text + b"\1\0\0\0a", str(len(text)), ""))
     result = grpc.InferResult(made)
     assert result.as_numpy("OUT").tolist() == [[b"a"]]
     assert result.as_numpy("IDS").shape == (1, 0)
