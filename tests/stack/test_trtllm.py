@@ -29,7 +29,7 @@ from .conftest import PYTHON, ROOT, Stack, started
 
 PORT, TP_PORT = 9880, 10030
 MODEL = "distil-large-v3"  # on the hub of this test it is the miniature; its layout has a converter of its own
-BACKEND = ROOT / "tests/contract/backend/model.py"
+BACKEND = ROOT / "tests/contract/backend"
 
 
 def run(*command: object, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -48,9 +48,7 @@ def gpu_machine(home: Path, model: str, graphs: str, port: int) -> dict[str, str
 @contextmanager
 def served(variables: dict[str, str]) -> Iterator[Stack]:
     """A stack whose tritonservers have the stand-in backend."""
-    backend = Path(variables["CONCH_HOME"]) / "backends" / "tensorrtllm" / "model.py"
-    backend.parent.mkdir(parents=True)
-    shutil.copy(BACKEND, backend)
+    shutil.copytree(BACKEND, Path(variables["CONCH_HOME"]) / "backends" / "tensorrtllm")
     with started(variables) as stack:
         yield stack
 
