@@ -23,11 +23,11 @@ FILLED = {
     "batching_strategy": "inflight_fused_batching",
     "batch_scheduler_policy": "guaranteed_no_evict",
     "kv_cache_free_gpu_mem_fraction": "{kv_cache_fraction}",
-    "exclude_input_in_output": "true",
+    "exclude_input_in_output": "{excludes}",
     "max_beam_width": "{served_beam_width}",
     "enable_kv_cache_reuse": "{kv_cache_reuse}",
     "enable_chunked_context": "false",
-    "normalize_log_probs": "true",  # the façade's confidence is made of them
+    "normalize_log_probs": "false",  # normalised among the top k, which is one, each would be log 1 (samplingTopKKernels.cu): no confidence at all
     "encoder_input_features_data_type": "TYPE_FP16",  # of the façade's features; read by encoders of sound only
     "logits_datatype": "TYPE_FP32",  # decoders are built with --logits_dtype float32
     "prompt_embedding_table_data_type": "TYPE_FP16",  # from 1.1.0 on
@@ -120,6 +120,8 @@ def _values(recipe: Recipe, engine: Path) -> dict[str, str]:
     encoder = recipe.kind == "encoder-decoder"
     # Reuse needs prompts that say everything: an encoder's memory or a picture is not among the ids.
     names = {"engine": str(engine), "kv_cache_reuse": str(recipe.kind == "decoder").lower(), **{k: str(v) for k, v in recipe.parameters.items()}}
+    # An encoder-decoder's answer never holds its input; a decoder alone does as the family says.
+    names["excludes"] = str(encoder or bool(recipe.parameters.get("exclude_input_in_output", True))).lower()
     return {name: value.format(**names) for name, value in {**FILLED, **(FILLED_WITH_ENCODER if encoder else {})}.items()}
 
 

@@ -15,6 +15,9 @@ from typing import Any
 
 Facts = dict[str, Any]
 PLACES = {"bart": "max_position_embeddings", "gpt2": "n_positions"}  # families whose positions are learnt, so that the weights have a limit of their own
+# What TensorRT-LLM's figures mean. No cross-attention; log probabilities are those after temperature and penalties (penaltyKernels.cu runs before the
+# softmax); without streaming, logits come for every token that was allowed (llmRequest.h, `allocGenerationLogitsHost`).
+FIGURES: Facts = {"aligns": False, "tempered_log_probs": True, "full_logits": True}
 VOCABULARY = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -87,7 +90,7 @@ def write(family: str, source: Path, engine: Path) -> None:
     for name in VOCABULARY:
         if (source / name).is_file():
             shutil.copy(source / name, engine / name)
-    facts = {"family": family, **FAMILIES[family](source, engine), "aligns": False}
+    facts = {"family": family, **FAMILIES[family](source, engine), **FIGURES}
     (engine / "engine.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
 
 

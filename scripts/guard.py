@@ -128,7 +128,7 @@ def budgeted(repository: Path, view: Path, share: float) -> Path:
     from google.protobuf import text_format  # only where GPUs are shared: the CPU's image has no protobuf
 
     from build.engine_config import with_share
-    from build.repository import parse_config
+    from build.tensors import parse_config
 
     shutil.rmtree(view, ignore_errors=True)
     (view / ENGINE_MODEL).mkdir(parents=True)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from .batches import greedy_at_zero
 from .errors import MARKED, EngineError, code_name, sentence, unbroken
 
 Arrays = dict[str, NDArray[Any]]
@@ -88,7 +89,7 @@ class Shell:
             EngineError: it refused, or gave up in the middle.
         """
         model = "tensorrt_llm_stream" if streaming else "tensorrt_llm"
-        for response in self.call(model, self.tensors(arrays), outputs, request_id, decoupled=streaming):
+        for response in self.call(model, self.tensors(greedy_at_zero(arrays)), outputs, request_id, decoupled=streaming):
             if response.output_tensors():
                 yield unbroken({tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()})
 

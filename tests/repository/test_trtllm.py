@@ -23,10 +23,10 @@ from build.engine_config import EMPTY, FILLED, FILLED_WITH_ENCODER, LEFT, Templa
 from build.engine_rules import Engines, cuda_pool_bytes, findings
 from build.jobs import BuildError, Places, plan_job, read_manifest
 from build.plan import IN_DOCKER, gpus_of, kv_shares, make_plan
-from build.repository import parse_config
 from build.sources import Weights
 from build.staging import source_of
 from build.steps import work
+from build.tensors import parse_config
 from build.toolchain import SCRIPTS, Gpu, Image, ToolchainError, gpus
 from scripts.deploy import check_gpus
 from scripts.guard import Refused, budgeted, check_bundle

@@ -114,7 +114,7 @@ class Executor:
         try:
             one.decoding = self._validated(one.request)
             one.session = self.network.session(self.network.encode(one.request))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # as the C++ does
             said = f"Executor failed process requestId {one.id} due to the following error: Encountered an error when fetching new request: {error}"
             one.respond(None, None, None, True, said)
             return
@@ -160,7 +160,7 @@ class Executor:
             one.parents = decoding.advance(logits)
             if first and one.parents:
                 one.parents = [0] * len(one.parents)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # as the C++ does
             self.active.remove(one)
             one.respond(None, None, None, True, f"Executor failed process requestId {one.id} due to the following error: {error}")
             return

@@ -154,7 +154,7 @@ class TritonPythonModel:
         for request in requests:
             try:
                 self._enqueue(request)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # as the C++ does
                 request.get_response_sender().send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))), FINAL)
 
     def _enqueue(self, request):

@@ -1,23 +1,27 @@
 """The unary face of `tensorrt_llm_stream`: forwards each row, waits in a thread, answers once."""
 
+import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
+BUNDLE = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.batches import merge, refuse_samples, split
-from serving.desk import Desk
-from serving.errors import told
-from serving.shell import ALWAYS, Shell
+from serving.batches import greedy_at_zero, merge, refuse_logits, refuse_samples, split, started  # noqa: E402
+from serving.desk import Desk  # noqa: E402
+from serving.errors import told  # noqa: E402
+from serving.shell import ALWAYS, Shell  # noqa: E402
 
 
 class TritonPythonModel:
     """One response for each request, however many the engine sends."""
 
     def initialize(self, args):
+        facts = json.loads((BUNDLE / "engine" / "engine.json").read_text("utf-8"))
+        self.vocabulary, self.start = facts["vocabulary"], facts.get("decoder_start", [])
         self.shell = Shell(pb_utils, told)
         self.desk = Desk(self._answer, self.shell.refuse)
 
@@ -29,7 +33,8 @@ class TritonPythonModel:
         if "streaming" in inputs and inputs["streaming"].any():
             raise ValueError("streaming=true needs the decoupled model tensorrt_llm_stream")
         refuse_samples(inputs)
-        rows = split(inputs)
+        refuse_logits(inputs, self.vocabulary)
+        rows = [started(greedy_at_zero(row), self.start) for row in split(inputs)]
         with ThreadPoolExecutor(len(rows)) as threads:
             answers = list(threads.map(lambda row: self._forward(row, request), rows))
         sender.send(pb_utils.InferenceResponse(answers[0] if len(answers) == 1 else self._merged(answers)), self.shell.last)

@@ -11,7 +11,7 @@ sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub
 
 from serving.desk import Desk  # noqa: E402
 from serving.errors import BadRequest  # noqa: E402
-from serving.shell import Shell, engine_id  # noqa: E402
+from serving.shell import ALWAYS, Shell, engine_id  # noqa: E402
 from serving.text import ENGINE_OUTPUTS, TextModel  # noqa: E402
 
 
@@ -19,7 +19,10 @@ class TritonPythonModel:
     """Answers from threads, so that one request's wait for the engine never holds up another."""
 
     def initialize(self, args):
-        self.decoupled = json.loads(args["model_config"]).get("model_transaction_policy", {}).get("decoupled", False)
+        config = json.loads(args["model_config"])
+        self.decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
+        declared = {*ALWAYS, *(output["name"] for output in config["output"])}  # narrowed to what the engine has (build/tensors.py)
+        self.outputs = [name for name in ENGINE_OUTPUTS if name in declared]
         self.text, self.shell = TextModel(BUNDLE), Shell(pb_utils)
         self.desk = Desk(self._answer, self.shell.refuse)
 
@@ -31,7 +34,7 @@ class TritonPythonModel:
         if not self.decoupled and "stream" in inputs and inputs["stream"].any():
             raise BadRequest("stream=true needs the decoupled face of this model; its name ends in _stream")
         wanted, (own, stoppable) = set(request.requested_output_names()), engine_id(request, decoupled=self.decoupled)
-        results = self.text.complete(inputs, lambda arrays, streaming: self.shell.engine(own, ENGINE_OUTPUTS, arrays, streaming=streaming))
+        results = self.text.complete(inputs, lambda arrays, streaming: self.shell.engine(own, self.outputs, arrays, streaming=streaming))
         if self.decoupled:
             self.shell.stream(sender, results, wanted, stoppable)
         else:

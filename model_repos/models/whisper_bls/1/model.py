@@ -11,6 +11,7 @@ sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub
 
 from serving.batches import merge, split  # noqa: E402
 from serving.desk import Desk  # noqa: E402
+from serving.likelihood import untempered  # noqa: E402
 from serving.shell import ALWAYS, Shell, engine_id  # noqa: E402
 from serving.whisper import Whisper  # noqa: E402
 
@@ -30,6 +31,7 @@ class TritonPythonModel:
         self.decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
         self.outputs = {output["name"] for output in config["output"]}
         self.whisper, self.shell = Whisper(BUNDLE), Shell(pb_utils)
+        self.tempered = json.loads((BUNDLE / "engine" / "engine.json").read_text("utf-8")).get("tempered_log_probs", False)
         self.desk = Desk(self._answer, self.shell.refuse)
 
     def execute(self, requests):
@@ -39,9 +41,11 @@ class TritonPythonModel:
         rows = split({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
         wanted, (own, stoppable) = set(request.requested_output_names()) or self.outputs, engine_id(request, decoupled=self.decoupled)
 
-        def engine(arrays, streaming):
+        def call(arrays, streaming):
             outputs = [*ALWAYS, *(name for flag, names in ASKED.items() if flag in arrays for name in names)]
             return self.shell.engine(own, outputs, arrays, streaming=streaming)
+
+        engine = untempered(call) if self.tempered else call
 
         if not self.decoupled:
             answers = [list(self.whisper.transcribe(row, wanted, engine, streaming=False))[-1] for row in rows]
