@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .catalog import Recipe
 from .derived import world_size
+from .driver import driver, driver_findings
 from .engine_config import TemplateError, fill, missing_placeholders, unknown_placeholders
 from .steps import FOLDERS, Command, Work
 from .tensors import misfits as tensor_misfits
@@ -128,6 +129,7 @@ def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int) -> Iterator[str
     if not found:
         yield "nvidia-smi shows no GPU; start the container with GPUs (docs/docker.md), or use TARGET=openvino"
         return
+    yield from driver_findings(driver(), [gpu.name for gpu in found])
     width = WIDTH.get(str(recipe.parameters.get("weight_only")), 4 if recipe.parameters.get("precision") == "float32" else 2)
     need = 1.2 * width * numbers / world_size(recipe.parameters) / (1 << 20) + 1024
     if found[0].memory is not None and found[0].memory < need:

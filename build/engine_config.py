@@ -34,13 +34,13 @@ FILLED = {
 }
 # Filled for encoder-decoders, left out for the rest: the backend refuses the fraction without an encoder, and any encoder path that exists.
 FILLED_WITH_ENCODER = {"encoder_engine_dir": "{engine}/encoder", "cross_kv_cache_fraction": "{cross_kv_cache_fraction}"}
+# Filled where the family or the model gives a number; left out otherwise, so that the backend takes its own default.
+FILLED_IF_GIVEN = ("max_tokens_in_paged_kv_cache", "max_attention_window_size")
 # Read without a fallback: the keys must be there, and being empty they do nothing.
 EMPTY = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
 # Left out, so that the backend takes its own default; each with the reason.
 LEFT = {
-    "max_tokens_in_paged_kv_cache": "the fraction bounds the cache; of two bounds the smaller would count",
-    "max_attention_window_size": "no family here has a sliding window",
-    "sink_token_length": "the same",
+    "sink_token_length": "no family here has attention sinks",
     "gpu_device_ids": "CUDA_VISIBLE_DEVICES says it for the whole server",
     "participant_ids": "orchestrator mode only; servers run in leader mode",
     "num_nodes": "one machine",
@@ -86,7 +86,7 @@ class TemplateError(Exception):
 
 def unknown_placeholders(template: str) -> list[str]:
     """Placeholders that no table here accounts for."""
-    known = {*FILLED, *FILLED_WITH_ENCODER, *EMPTY, *LEFT}
+    known = {*FILLED, *FILLED_WITH_ENCODER, *FILLED_IF_GIVEN, *EMPTY, *LEFT}
     return sorted(set(PLACEHOLDER.findall(template)) - known)
 
 
@@ -122,7 +122,8 @@ def _values(recipe: Recipe, engine: Path) -> dict[str, str]:
     names = {"engine": str(engine), "kv_cache_reuse": str(recipe.kind == "decoder").lower(), **{k: str(v) for k, v in recipe.parameters.items()}}
     # An encoder-decoder's answer never holds its input; a decoder alone does as the family says.
     names["excludes"] = str(encoder or bool(recipe.parameters.get("exclude_input_in_output", True))).lower()
-    return {name: value.format(**names) for name, value in {**FILLED, **(FILLED_WITH_ENCODER if encoder else {})}.items()}
+    given = {name: f"{{{name}}}" for name in FILLED_IF_GIVEN if int(recipe.parameters.get(name, 0))}
+    return {name: value.format(**names) for name, value in {**FILLED, **(FILLED_WITH_ENCODER if encoder else {}), **given}.items()}
 
 
 def _parameter_placeholders(template: str) -> list[tuple[str, str]]:
@@ -136,6 +137,8 @@ def with_share(config: model_config_pb2.ModelConfig, share: float) -> model_conf
     changed.CopyFrom(config)
     fraction = float(parameter(config, "kv_cache_free_gpu_mem_fraction")) * share
     changed.parameters["kv_cache_free_gpu_mem_fraction"].string_value = f"{fraction:.4g}"
+    if tokens := parameter(config, "max_tokens_in_paged_kv_cache"):
+        changed.parameters["max_tokens_in_paged_kv_cache"].string_value = str(int(int(tokens) * share))
     return changed
 
 

@@ -19,7 +19,7 @@ from build.bundle import build
 from build.catalog import CatalogError, Model, load_catalog, load_recipe
 from build.check import Unfit, check, misfits
 from build.check import findings as check_findings
-from build.engine_config import EMPTY, FILLED, FILLED_WITH_ENCODER, LEFT, TemplateError, fill, with_share
+from build.engine_config import EMPTY, FILLED, FILLED_IF_GIVEN, FILLED_WITH_ENCODER, LEFT, TemplateError, fill, with_share
 from build.engine_rules import Engines, cuda_pool_bytes, findings
 from build.jobs import BuildError, Places, plan_job, read_manifest
 from build.plan import IN_DOCKER, gpus_of, kv_shares, make_plan
@@ -267,7 +267,7 @@ def test_engines_give_generation_logits(finished: Places) -> None:
 
 def test_every_placeholder_is_accounted_for(image: Image) -> None:
     """The contract's list: each is filled, kept empty, or left out with a reason, in one table only; others end the build."""
-    tables = [*FILLED, *FILLED_WITH_ENCODER, *EMPTY, *LEFT]
+    tables = [*FILLED, *FILLED_WITH_ENCODER, *FILLED_IF_GIVEN, *EMPTY, *LEFT]
     assert len(tables) == len(set(tables))
     assert set(ENGINE["template_parameters"]) <= set(tables)
     assert all(LEFT.values())
@@ -278,10 +278,13 @@ def test_every_placeholder_is_accounted_for(image: Image) -> None:
         fill(template().replace("${cross_kv_cache_fraction}", "x"), recipe, Path("/e"))
 
 
+B200 = ("NVIDIA B200", "10.0", 183359)
 REFUSED = [
     ("mini-whisper", {"TP_SIZE": "2"}, "TP_SIZE=2 cannot be built for TARGET=trtllm; family whisper takes: 1"),
     ("mini-whisper", {"PRECISION": "bfloat16"}, "family whisper takes: float16"),
     ("mini-whisper", {"KV_CACHE": "fp8"}, "family whisper takes: none"),
+    ("llava-1.5-7b", {"KV_CACHE": "int8"}, "KV_CACHE=int8 cannot be built for TARGET=trtllm; family llava takes: none"),
+    ("gpt2-medium", {"QUANTIZATION": "int4_awq"}, "family gpt2 takes: none, smoothquant, fp8"),
     ("mini-whisper", {"WEIGHT_ONLY": "int2"}, "family whisper takes: none, int8, int4"),
     ("mini-whisper", {"MAX_BEAM_WIDTH": "many"}, "MAX_BEAM_WIDTH=many is no int; write for example MAX_BEAM_WIDTH=1"),
     ("blip2-opt-2.7b", {"PP_SIZE": "2"}, "family blip2 takes: 1"),
@@ -318,7 +321,11 @@ def test_more_beams_than_the_engine_has(image: Image, places: Places) -> None:
             {},
             "PRECISION=bfloat16 needs compute capability 8.0, Tesla T4 has compute capability 7.5; use float16 or float32",
         ),
-        (("Tesla T4", "7.5", 15360), "llava-1.5-7b", {"KV_CACHE": "fp8"}, "KV_CACHE=fp8 needs compute capability 8.9, Tesla T4 has compute capability 7.5"),
+        (("Tesla T4", "7.5", 15360), "gpt2-medium", {"QUANTIZATION": "fp8"}, "QUANTIZATION=fp8 needs compute capability 8.9, Tesla T4 has compute capability 7.5"),
+        (B200, "t5-small", {"WEIGHT_ONLY": "int8"}, "compute capability 10.0, for which TensorRT-LLM builds no engines with INT8 or INT4; unset WEIGHT_ONLY"),
+        (B200, "gpt2-medium", {"KV_CACHE": "int8"}, "builds no engines with INT8 or INT4; unset WEIGHT_ONLY, KV_CACHE, QUANTIZATION"),
+        (B200, "gpt2-medium", {"QUANTIZATION": "smoothquant"}, "builds no engines with INT8 or INT4"),
+        (H100, "gpt2-medium", {"QUANTIZATION": "fp8", "WEIGHT_ONLY": "int8"}, "QUANTIZATION=fp8 brings its own weights and cache; unset WEIGHT_ONLY and KV_CACHE"),
         (H100, "llava-1.5-7b", {"TP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 2, its instance has 1 GPU"),
     ],
 )

@@ -80,9 +80,8 @@ def engine_of(config):
     found = [json.loads((folder / "config.json").read_text()) if folder else None for folder in (decoder, encoder)]
     if found[0]["pretrained_config"]["mapping"]["world_size"] != WORLD:
         raise pb_utils.TritonModelException(f"MPI size {WORLD} differs from the engine's world size")
-    for side in (one for one in found if one):
-        if config["max_batch_size"] > side["build_config"]["max_batch_size"]:
-            raise pb_utils.TritonModelException("max_batch_size exceeds an engine's")
+    if config["max_batch_size"] > found[0]["build_config"]["max_batch_size"]:
+        raise pb_utils.TritonModelException("max_batch_size exceeds the engine's")
     return given, *(one and one["build_config"] for one in found)
 
 
