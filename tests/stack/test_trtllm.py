@@ -8,13 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,35 +19,14 @@ import httpx
 import pytest
 
 from build.jobs import read_manifest
-from tests.contract.image import environment, make_image
+from tests.contract.image import environment
 from tests.hub import serving
 
-from .conftest import PYTHON, ROOT, Stack, started
+from .conftest import PYTHON, ROOT, Stack
+from .gpus import gpu_machine, run, served
 
 PORT, TP_PORT = 9880, 10030
 MODEL = "distil-large-v3"  # on the hub of this test it is the miniature; its layout has a converter of its own
-BACKEND = ROOT / "tests/contract/backend"
-
-
-def run(*command: object, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=200)
-
-
-def gpu_machine(home: Path, model: str, graphs: str, port: int) -> dict[str, str]:
-    """The environment of a machine with four GPUs and two instances, each on a pair."""
-    return {
-        **os.environ, **environment(make_image(home / "image")), "MODEL_ID": model, "TARGET": "trtllm", "WEIGHTS_DIR": f"{home}/weights",
-        "ENGINES_DIR": f"{home}/engines", "CONCH_HOME": f"{home}/home", "CONTRACT_GRAPHS": str(ROOT / f"engines/{graphs}/openvino/engine"),
-        "PORT": str(port), "INSTANCES": "2", "TRITON_0_GPUS": "0,1", "TRITON_1_GPUS": "2,3",
-    }  # fmt: skip
-
-
-@contextmanager
-def served(variables: dict[str, str]) -> Iterator[Stack]:
-    """A stack whose tritonservers have the stand-in backend."""
-    shutil.copytree(BACKEND, Path(variables["CONCH_HOME"]) / "backends" / "tensorrtllm")
-    with started(variables) as stack:
-        yield stack
 
 
 @pytest.fixture(scope="module")

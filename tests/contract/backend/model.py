@@ -2,7 +2,8 @@
 
 Written from inflight_batcher_llm/src/model_instance_state.cc and model_state.cc of tensorrtllm_backend r25.05 (the last branch that held them; those
 of 0.20.0 were moved into TensorRT-LLM unchanged as far as could be read). It shares no code with Conch's own engine, so that one misreading cannot
-pass on both sides. CONTRACT_GRAPHS names the OpenVINO graphs of the miniature that does the arithmetic.
+pass on both sides. CONTRACT_GRAPHS names the OpenVINO graphs of the
+miniature that does the arithmetic; {model} in it is the model's id.
 """
 
 import json
@@ -144,7 +145,8 @@ class TritonPythonModel:
         self.executor, self.open, self.lock = None, {}, threading.Lock()
         if RANK:
             return
-        network = Network(os.environ["CONTRACT_GRAPHS"])
+        bundle = Path(self.parameters.values["gpt_model_path"]).parents[1]
+        network = Network(os.environ["CONTRACT_GRAPHS"].format(model=bundle.parent.name))
         self.encoder = encoder is not None
         self.executor = Executor(network, limits_of(config, self.parameters, decoder, encoder, network.vocabulary))
         threading.Thread(target=self._watch_cancelled, daemon=True).start()

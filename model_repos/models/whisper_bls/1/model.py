@@ -13,6 +13,7 @@ from serving.batches import merge, split  # noqa: E402
 from serving.desk import Desk  # noqa: E402
 from serving.likelihood import untempered  # noqa: E402
 from serving.shell import ALWAYS, Shell, engine_id  # noqa: E402
+from serving.watch import Watch  # noqa: E402
 from serving.whisper import Whisper  # noqa: E402
 
 # Which of the engine's outputs a request for them brings, beside those that go with every request.
@@ -32,14 +33,14 @@ class TritonPythonModel:
         self.outputs = {output["name"] for output in config["output"]}
         self.whisper, self.shell = Whisper(BUNDLE), Shell(pb_utils)
         self.tempered = json.loads((BUNDLE / "engine" / "engine.json").read_text("utf-8")).get("tempered_log_probs", False)
-        self.desk = Desk(self._answer, self.shell.refuse)
+        self.watch, self.desk = Watch(), Desk(self._answer, self.shell.refuse)
 
     def execute(self, requests):
         self.desk.take(requests)
 
     def _answer(self, request, sender):
         rows = split({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
-        wanted, (own, stoppable) = set(request.requested_output_names()) or self.outputs, engine_id(request, decoupled=self.decoupled)
+        wanted, (own, stoppable) = set(request.requested_output_names()) or self.outputs, engine_id(request)
 
         def call(arrays, streaming):
             outputs = [*ALWAYS, *(name for flag, names in ASKED.items() if flag in arrays for name in names)]
@@ -48,7 +49,8 @@ class TritonPythonModel:
         engine = untempered(call) if self.tempered else call
 
         if not self.decoupled:
-            answers = [list(self.whisper.transcribe(row, wanted, engine, streaming=False))[-1] for row in rows]
+            with self.watch.over(sender, lambda: own == stoppable and self.shell.stop(own)):
+                answers = [list(self.whisper.transcribe(row, wanted, engine, streaming=False))[-1] for row in rows]
             self.shell.answer(sender, merge(answers), wanted)
         elif len(rows) > 1:
             raise ValueError(f"a stream takes one recording, WAV has {len(rows)} rows; send one request for each")
