@@ -108,6 +108,7 @@ class Executor:
             one.session.close()
         elif one in self.queue:
             self.queue.remove(one)
+        print(f"contract backend: request {one.id} was cancelled after {0 if one.decoding is None else len(one.decoding.beams[0].tokens)} tokens", flush=True)
         one.respond([((), ())] * one.request.sampling.beam_width, [0.0] * one.request.sampling.beam_width, None, True, None)
 
     def _admit(self, one):
