@@ -86,6 +86,17 @@ def refuse_logits(inputs: Mapping[str, NDArray[Any]], vocabulary: int) -> None:
         )
 
 
+def refuse_beams(inputs: Mapping[str, NDArray[Any]], most: int | None) -> None:
+    """More beams than are served. TensorRT-LLM would find out when the request is at the front of its queue, and fail whatever came with it.
+
+    Raises:
+        BadRequest: `most` is known and less than what is asked for.
+    """
+    beams = max([1, *inputs["beam_width"].ravel().tolist()]) if "beam_width" in inputs else 1
+    if most is not None and beams > most:
+        raise BadRequest(f"beam_width is {beams}, this deployment serves {most}; ask for less, or raise served_beam_width in catalog.toml")
+
+
 def refuse_samples(inputs: Mapping[str, NDArray[Any]]) -> None:
     """More sequences than beams: TensorRT-LLM answers with a response for each, which the other engine has not and one response cannot hold.
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batches import merge, newest, refuse_logits, refuse_samples, split
+from .batches import merge, newest, refuse_beams, refuse_logits, refuse_samples, split
 from .errors import BadRequest
 from .sampling import log_softmax
 from .stop_words import Said, StopFilter, trimmed, words_in
@@ -68,6 +68,7 @@ class TextModel:
         self.start = list(facts.get("decoder_start", [])) if self.memory else [self.pad]
         # What the engine's figures mean (build/facts.py): log probabilities after temperature and penalties, logits for every token that was allowed.
         self.tempered, self.full_logits = bool(facts.get("tempered_log_probs")), bool(facts.get("full_logits"))
+        self.beams: int | None = parameters.get("served_beam_width")
         self.excludes = bool(parameters.get("exclude_input_in_output", True))
         self.accumulate = bool(parameters.get("accumulate_tokens", False))
         self.skip_special = bool(parameters.get("skip_special_tokens", True))
@@ -141,6 +142,7 @@ class TextModel:
         """The engine's request."""
         _refuse(inputs, (*NO_ENGINE, *(name for name in NO_DRAFT if name in inputs and inputs[name].any())))
         refuse_samples(inputs)
+        refuse_beams(inputs, self.beams)
         given = self.preprocess({PREPROCESSED[name]: array for name, array in inputs.items() if name in PREPROCESSED})
         rows = len(given["INPUT_ID"])
         request = {ENGINE[name]: array for name, array in given.items() if name in ENGINE and array.size}

@@ -39,6 +39,7 @@ pytestmark = pytest.mark.long
 
 CATALOG = load_catalog()
 WANTED = [model for model in CATALOG.values() if not model.source.startswith("random:")]
+UNWANTED = ("README.md", "flax_model.msgpack", "other.pt", "model.fp32-00001-of-00002.safetensors")
 SMALLEST = {"whisper": "mini-whisper", "t5": "mini-t5", "bart": "mini-bart", "gpt2": "mini-gpt2", "blip2": "blip2-opt-2.7b", "llava": "llava-1.5-7b"}
 
 
@@ -98,7 +99,7 @@ def test_every_model_builds(model: Model, image: Image, places: Places, monkeypa
     assert facts["positions"] > 0
     assert facts["end_id"] > 0
     assert (bundle / "engine/tokenizer.json").is_file()
-    assert not [path for path in places.weights.rglob("*") if path.name in ("README.md", "flax_model.msgpack", "other.pt")]
+    assert not [path for path in places.weights.rglob("*") if path.name in UNWANTED]
 
 
 def test_a_knob_rebuilds_only_what_depends_on_it(image: Image, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +135,31 @@ def test_another_file_of_the_same_source(image: Image, places: Places) -> None:
         (folder / name).write_bytes(b"")
         source_of(replace(job, model=replace(model, file=name)), Weights(folder, "", ""))
         assert (folder / "large-v2.pt").readlink() == Path(name)
+
+
+def test_a_checkpoint_inside_a_folder_is_found(image: Image, places: Places) -> None:
+    """As sherpa's repository has it; where there are several, the catalog must say which."""
+    job = plan_job(CATALOG["large-v2-multi-hans-checkpoint"], "trtllm", places)
+    folder = places.weights / "checkpoints"
+    for name in ("v2", "v2-turbo"):
+        for half in ("encoder", "decoder"):
+            (folder / name / half).mkdir(parents=True)
+            (folder / name / half / "config.json").write_text("{}")
+        if name == "v2":
+            assert source_of(job, Weights(folder, "", "")) == str(folder / "v2")
+    with pytest.raises(BuildError, match=r"holds 2 checkpoints with encoder/ and decoder/ \(v2, v2-turbo\); name one with `folder`"):
+        source_of(job, Weights(folder, "", ""))
+    named = replace(job, model=replace(job.model, folder="v2-turbo"))
+    assert source_of(named, Weights(folder, "", "")) == str(folder / "v2-turbo")
+
+
+def test_bounds_of_the_cache_are_filled_where_they_are_given(image: Image) -> None:
+    """Left to the backend's defaults otherwise; a shared GPU divides the tokens as well."""
+    for given, wanted in (({}, (None, None)), ({"MAX_TOKENS_IN_PAGED_KV_CACHE": "24000", "MAX_ATTENTION_WINDOW_SIZE": "4096"}, ("24000", "4096"))):
+        config = fill(template(), load_recipe(CATALOG["mini-whisper"], "trtllm", given), Path("/e"))
+        found = [config.parameters[key].string_value if key in config.parameters else None for key in FILLED_IF_GIVEN]
+        assert tuple(found) == wanted
+    assert with_share(config, 0.5).parameters["max_tokens_in_paged_kv_cache"].string_value == "12000"
 
 
 @pytest.mark.parametrize("family", sorted(SMALLEST))

@@ -291,7 +291,7 @@ def test_logits_beyond_shared_memory_are_refused(pairs: Stack) -> None:
     [
         ({"end_id": ("INT32", [[99999]])}, "EndId (99999) is not within acceptable range"),
         ({"runtime_top_p": ("FP32", [[2.0]])}, "topP.value() <= 1.f"),
-        ({"beam_width": ("INT32", [[4]])}, "larger than configured max beam width 1"),
+        ({"beam_width": ("INT32", [[4]])}, "beam_width is 4, this deployment serves 1"),
         ({"return_context_logits": ("BOOL", [[True]])}, "gather_context_logits"),
         ({"embedding_bias": ("FP32", [[0.0] * 7])}, "embedding bias shape"),
         ({"decoder_input_ids": ("INT32", [[0] * 70])}, "Prompt length (70) exceeds maximum input length (64)"),

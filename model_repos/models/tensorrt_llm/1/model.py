@@ -10,7 +10,7 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.batches import greedy_at_zero, merge, refuse_logits, refuse_samples, split, started  # noqa: E402
+from serving.batches import greedy_at_zero, merge, refuse_beams, refuse_logits, refuse_samples, split, started  # noqa: E402
 from serving.desk import Desk  # noqa: E402
 from serving.errors import told  # noqa: E402
 from serving.shell import ALWAYS, Shell, engine_id  # noqa: E402
@@ -23,6 +23,7 @@ class TritonPythonModel:
     def initialize(self, args):
         facts = json.loads((BUNDLE / "engine" / "engine.json").read_text("utf-8"))
         self.vocabulary, self.start = facts["vocabulary"], facts.get("decoder_start", [])
+        self.beams = json.loads((BUNDLE / "parameters.json").read_text("utf-8")).get("served_beam_width")
         self.shell = Shell(pb_utils, told)
         self.rows = {}  # of the requests that run here: the engine's ids by their own
         self.watch, self.desk = Watch(), Desk(self._answer, self.shell.refuse)
@@ -38,6 +39,7 @@ class TritonPythonModel:
             self._stop(request.request_id(), sender)
             return
         refuse_samples(inputs)
+        refuse_beams(inputs, self.beams)
         refuse_logits(inputs, self.vocabulary)
         rows = [started(greedy_at_zero(row), self.start) for row in split(inputs)]
         name, own = engine_id(request)
