@@ -113,7 +113,7 @@ def test_one_place_for_the_image_of_nvidia() -> None:
 
 def test_every_variable_is_documented() -> None:
     """.env.example names exactly the variables of the compose files, with their defaults."""
-    text = "".join((ROOT / file).read_text("utf-8") for file in CPU)
+    text = "".join((ROOT / file).read_text("utf-8") for file in (*CPU, "docker/compose.instances.yaml"))
     used = dict(re.findall(r"\$\{([A-Z0-9_]+):-([^}]*)\}", text))
     used |= {name: used.get(name, "") for name in re.findall(r"\$\{([A-Z0-9_]+):\+", text)}
     used["API_KEYS_FILE"] = ""  # its default is /dev/null, an empty file
