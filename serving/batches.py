@@ -86,6 +86,17 @@ def refuse_logits(inputs: Mapping[str, NDArray[Any]], vocabulary: int) -> None:
         )
 
 
+def refuse_misread(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> None:
+    """Inputs that the engine takes and reads wrongly (build/facts.py, MISREAD).
+
+    Raises:
+        BadRequest: one is there.
+    """
+    for name in names:
+        if name in inputs and inputs[name].size:
+            raise BadRequest(f"{name} is read wrongly by this release of TensorRT-LLM; leave it out, or use TARGET=openvino")
+
+
 def refuse_beams(inputs: Mapping[str, NDArray[Any]], most: int | None) -> None:
     """More beams than are served. TensorRT-LLM would find out when the request is at the front of its queue, and fail whatever came with it.
 

@@ -292,13 +292,15 @@ def test_logits_beyond_shared_memory_are_refused(pairs: Stack) -> None:
         ({"end_id": ("INT32", [[99999]])}, "EndId (99999) is not within acceptable range"),
         ({"runtime_top_p": ("FP32", [[2.0]])}, "topP.value() <= 1.f"),
         ({"beam_width": ("INT32", [[4]])}, "beam_width is 4, this deployment serves 1"),
+        ({"early_stopping": ("BOOL", [[True]])}, "early_stopping is read wrongly by this release"),
+        ({"runtime_top_p_min": ("FP32", [[0.1]])}, "runtime_top_p_min is read wrongly by this release"),
         ({"return_context_logits": ("BOOL", [[True]])}, "gather_context_logits"),
         ({"embedding_bias": ("FP32", [[0.0] * 7])}, "embedding bias shape"),
         ({"decoder_input_ids": ("INT32", [[0] * 70])}, "Prompt length (70) exceeds maximum input length (64)"),
     ],
 )
 def test_tensorrt_llms_refusals_are_400s(pairs: Stack, inputs: dict[str, tuple[str, list[list[Any]]]], says: str) -> None:
-    """In its own words, without its backtrace."""
+    """In its own words, without its backtrace; in ours where it would answer nonsense or say nothing."""
     given = {"input_ids": ("INT32", [[5, 6, 7, 1]]), "input_lengths": ("INT32", [[4]]), "request_output_len": ("INT32", [[3]]), **inputs}
     answer = _infer(pairs, "tensorrt_llm", given)
     assert answer.status_code == 400, answer.text

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.batches import MOST_LOGITS, greedy_at_zero, newest, refuse_beams, refuse_logits, split, started
+from serving.batches import MOST_LOGITS, greedy_at_zero, newest, refuse_beams, refuse_logits, refuse_misread, split, started
 from serving.errors import BadRequest
 
 IDS = np.array([[5, 6, 7], [8, 9, 0]], np.int32)
@@ -84,6 +84,15 @@ def test_more_beams_than_are_served_are_refused() -> None:
     refuse_beams({}, 1)
     with pytest.raises(BadRequest, match="beam_width is 4, this deployment serves 1"):
         refuse_beams({"beam_width": np.array([[1], [4]])}, 1)
+
+
+def test_what_an_engine_misreads_is_refused() -> None:
+    """Which inputs those are, its facts say; absent and empty ones pass."""
+    misread = ["early_stopping", "runtime_top_p_min"]
+    with pytest.raises(BadRequest, match="runtime_top_p_min is read wrongly"):
+        refuse_misread({"runtime_top_p_min": np.array([[0.1]], np.float32)}, misread)
+    refuse_misread({"seed": np.array([[1]]), "early_stopping": np.zeros((1, 0), bool)}, misread)
+    refuse_misread({"runtime_top_p_min": np.array([[0.1]], np.float32)}, [])
 
 
 def test_log_probabilities_of_a_stream_are_the_last_ones() -> None:

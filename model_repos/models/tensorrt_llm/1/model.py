@@ -10,7 +10,7 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.batches import greedy_at_zero, merge, refuse_beams, refuse_logits, refuse_samples, split, started  # noqa: E402
+from serving.batches import greedy_at_zero, merge, refuse_beams, refuse_logits, refuse_misread, refuse_samples, split, started  # noqa: E402
 from serving.desk import Desk  # noqa: E402
 from serving.errors import told  # noqa: E402
 from serving.shell import ALWAYS, Shell, engine_id  # noqa: E402
@@ -22,6 +22,7 @@ class TritonPythonModel:
 
     def initialize(self, args):
         facts = json.loads((BUNDLE / "engine" / "engine.json").read_text("utf-8"))
+        self.misread = facts.get("misread", [])
         self.vocabulary, self.start = facts["vocabulary"], facts.get("decoder_start", [])
         self.beams = json.loads((BUNDLE / "parameters.json").read_text("utf-8")).get("served_beam_width")
         self.shell = Shell(pb_utils, told)
@@ -38,6 +39,7 @@ class TritonPythonModel:
         if "stop" in inputs and inputs["stop"].any():
             self._stop(request.request_id(), sender)
             return
+        refuse_misread(inputs, self.misread)
         refuse_samples(inputs)
         refuse_beams(inputs, self.beams)
         refuse_logits(inputs, self.vocabulary)
