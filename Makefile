@@ -11,7 +11,7 @@ BUNDLE ?= conch-bundle.tar
 # Environments are made beside each other; apt, which locks, runs once at a time.
 MAKEFLAGS += --jobs=2
 
-.PHONY: help setup nginx tools demo serve stop restart engines test lint bench evaluate clean up down restart-stack bundle unbundle test-stack attack audit sbom
+.PHONY: help setup nginx tools demo serve stop restart engines test lint bench evaluate clean up down restart-stack bundle unbundle test-stack attack audit sbom gpu-report
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -110,6 +110,9 @@ bundle: ## write images, engines and compose files of the stack into BUNDLE, for
 
 unbundle: ## load BUNDLE and start the stack from it
 	$(PYTHON) -m scripts.airgap unbundle $(BUNDLE)
+
+gpu-report: $(CLIENT)/.done ## on a machine with NVIDIA GPUs: build, compare, measure, kill one server; writes gpu-report.md to attach to an issue
+	$(CLIENT)/bin/python -m scripts.gpu_report
 
 bench: setup $(BUILD)/.tests ## measure against faster-whisper, CTranslate2 and transformers; writes docs/benchmarks
 	$(BUILD)/bin/python -m scripts.bench

@@ -21,9 +21,10 @@ from .check import check
 from .engine_config import NAME as ENGINE_MODEL
 from .engine_rules import Engines, findings, settings
 from .jobs import BuildError, Job, Manifest, Places, plan_job, read_manifest
-from .repository import parse_config, render
+from .repository import render
 from .sources import Weights, fetch, require_space
 from .staging import converted, source_of
+from .tensors import parse_config
 from .toolchain import Image
 
 

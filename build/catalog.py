@@ -13,7 +13,10 @@ ROOT = Path(__file__).parent.parent
 FAMILIES = ROOT / "model_repos" / "families"
 TARGETS = ("trtllm", "openvino")
 # What the environment may say about a build, for every model that has a parameter of that name in small letters.
-OVERRIDES = ("TP_SIZE", "PP_SIZE", "PRECISION", "WEIGHT_ONLY", "KV_CACHE", "KV_CACHE_FRACTION", "ENGINE_BATCH_SIZE", "MAX_BATCH_SIZE", "MAX_BEAM_WIDTH")
+OVERRIDES = (
+    "TP_SIZE", "PP_SIZE", "PRECISION", "WEIGHT_ONLY", "KV_CACHE", "QUANTIZATION", "KV_CACHE_FRACTION", "MAX_TOKENS_IN_PAGED_KV_CACHE",
+    "MAX_ATTENTION_WINDOW_SIZE", "ENGINE_BATCH_SIZE", "MAX_BATCH_SIZE", "MAX_BEAM_WIDTH",
+)  # fmt: skip
 LAYOUT_OF = {"https": "openai", "random": "random"}  # of sources that do not say; others are as on the Hugging Face hub
 
 Steps = tuple[tuple[str, ...], ...]

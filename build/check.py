@@ -1,7 +1,7 @@
 """Run-time checks in NVIDIA's image: what Conch is about to run against what is really there.
 
 TensorRT-LLM's option lists differ from release to release. So before an engine is built, every step's options are looked up in the tool's own
---help, and the engine model's placeholders in the image's own template.
+--help, and the engine model's placeholders and tensors in the image's own template.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from pathlib import Path
 
 from .catalog import Recipe
 from .derived import world_size
-from .engine_config import missing_placeholders, unknown_placeholders
+from .driver import driver, driver_findings
+from .engine_config import TemplateError, fill, missing_placeholders, unknown_placeholders
 from .steps import FOLDERS, Command, Work
+from .tensors import misfits as tensor_misfits
 from .toolchain import PIN, SCRIPTS, Gpu, Image, gpus
 
 MINUTES = 10
@@ -41,7 +43,7 @@ def findings(recipe: Recipe, work: Work, image: Image, numbers: int = 0, devices
     return [
         *_versions(image.versions()),
         *_tools(work.all(), image),
-        *_template(image.template),
+        *_template(image.template, recipe),
         *_machine(recipe, gpus(devices), numbers),
     ]
 
@@ -103,15 +105,21 @@ def misfits(arguments: Sequence[str], text: str) -> list[str]:
     return found
 
 
-def _template(path: Path) -> Iterator[str]:
+def _template(path: Path, recipe: Recipe) -> Iterator[str]:
     if not path.is_file():
         yield f"the engine model's template is not at {path}; use the image of docker/server.Dockerfile"
         return
     text = path.read_text("utf-8")
-    for name in unknown_placeholders(text):
+    unknown, missing = unknown_placeholders(text), missing_placeholders(text)
+    for name in unknown:
         yield f"{path} has a placeholder {name} that Conch does not know; use the image of docker/server.Dockerfile"
-    for name in missing_placeholders(text):
+    for name in missing:
         yield f"{path} lacks the placeholder {name}; use the image of docker/server.Dockerfile"
+    if not (unknown or missing):
+        try:
+            yield from tensor_misfits(fill(text, recipe, Path("/engine")), recipe)
+        except TemplateError as error:
+            yield str(error)
 
 
 def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int) -> Iterator[str]:
@@ -121,6 +129,7 @@ def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int) -> Iterator[str
     if not found:
         yield "nvidia-smi shows no GPU; start the container with GPUs (docs/docker.md), or use TARGET=openvino"
         return
+    yield from driver_findings(driver(), [gpu.name for gpu in found])
     width = WIDTH.get(str(recipe.parameters.get("weight_only")), 4 if recipe.parameters.get("precision") == "float32" else 2)
     need = 1.2 * width * numbers / world_size(recipe.parameters) / (1 << 20) + 1024
     if found[0].memory is not None and found[0].memory < need:

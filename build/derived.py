@@ -9,6 +9,13 @@ from .catalog import CatalogError, Model, Recipe
 from .toolchain import Gpu
 
 Value = str | tuple[str, ...]
+# How GPT-2 becomes a checkpoint: by its converter, or by the quantisation tool, whose FP8 brings a cache in FP8 (examples/models/core/gpt/README.md).
+CONVERTER = ("{gpt_converter}", "--gpt_variant", "gpt2")
+GPT_CONVERSIONS = {
+    "none": CONVERTER,
+    "smoothquant": (*CONVERTER, "--smoothquant", "0.5", "--per_token", "--per_channel"),
+    "fp8": ("{quantizer}", "--qformat", "fp8", "--kv_cache_dtype", "fp8"),
+}
 
 
 def derived(model: Model, parameters: Mapping[str, Any]) -> dict[str, Value]:
@@ -24,11 +31,15 @@ def derived(model: Model, parameters: Mapping[str, Any]) -> dict[str, Value]:
         "model_name": get("model_name") or model.id,
         "world_size": str(world_size(parameters)),
         "weight_only_flags": () if precision == "none" else ("--use_weight_only", "--weight_only_precision", precision),
+        "gpt_conversion": GPT_CONVERSIONS[get("quantization", "none")],
         "kv_cache_flags": () if cache == "none" else (f"--{cache}_kv_cache",),
         "encoder_tokens": str(int(get("encoder_batch_size", 0)) * int(get("max_input_len", 0))),
         "decoder_tokens": str(max(1024, batch * max(int(get("max_prompt_len", 0)), int(get("max_beam_width", 1))))),
         "max_multimodal_len": str(batch * int(get("visual_features", 0))),
     }
+
+
+INTEGER = ("weight_only", "kv_cache", "quantization")  # knobs that may ask for kernels of INT8 and INT4
 
 
 def world_size(parameters: Mapping[str, Any]) -> int:
@@ -71,5 +82,14 @@ def _impossible(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[b
             get("max_num_tokens", 1 << 30) < get("max_input_len", 0),
             f"max_num_tokens={get('max_num_tokens')} is less than one input of {get('max_input_len')}; raise it",
         ),
-        (get("kv_cache") == "fp8" and capability < (8, 9), f"KV_CACHE=fp8 needs compute capability 8.9, {card}; use KV_CACHE=int8 or none"),
+        (get("quantization") == "fp8" and capability < (8, 9), f"QUANTIZATION=fp8 needs compute capability 8.9, {card}; use smoothquant or none"),
+        (
+            bool(found) and capability >= (10, 0) and any(get(name, "none") in ("int8", "int4", "smoothquant") for name in INTEGER),
+            f"{card}, for which TensorRT-LLM builds no engines with INT8 or INT4; unset {', '.join(name.upper() for name in INTEGER)}",
+        ),
+        (
+            get("quantization", "none") != "none" and (get("weight_only") != "none" or get("kv_cache") != "none"),
+            f"QUANTIZATION={get('quantization')} brings its own weights and cache; unset WEIGHT_ONLY and KV_CACHE",
+        ),
+        (get("quantization", "none") != "none" and not half, f"QUANTIZATION={get('quantization')} needs PRECISION=float16 or bfloat16"),
     ]

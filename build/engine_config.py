@@ -23,24 +23,24 @@ FILLED = {
     "batching_strategy": "inflight_fused_batching",
     "batch_scheduler_policy": "guaranteed_no_evict",
     "kv_cache_free_gpu_mem_fraction": "{kv_cache_fraction}",
-    "exclude_input_in_output": "true",
+    "exclude_input_in_output": "{excludes}",
     "max_beam_width": "{served_beam_width}",
     "enable_kv_cache_reuse": "{kv_cache_reuse}",
     "enable_chunked_context": "false",
-    "normalize_log_probs": "true",  # the façade's confidence is made of them
+    "normalize_log_probs": "false",  # normalised among the top k, which is one, each would be log 1 (samplingTopKKernels.cu): no confidence at all
     "encoder_input_features_data_type": "TYPE_FP16",  # of the façade's features; read by encoders of sound only
     "logits_datatype": "TYPE_FP32",  # decoders are built with --logits_dtype float32
     "prompt_embedding_table_data_type": "TYPE_FP16",  # from 1.1.0 on
 }
 # Filled for encoder-decoders, left out for the rest: the backend refuses the fraction without an encoder, and any encoder path that exists.
 FILLED_WITH_ENCODER = {"encoder_engine_dir": "{engine}/encoder", "cross_kv_cache_fraction": "{cross_kv_cache_fraction}"}
+# Filled where the family or the model gives a number; left out otherwise, so that the backend takes its own default.
+FILLED_IF_GIVEN = ("max_tokens_in_paged_kv_cache", "max_attention_window_size")
 # Read without a fallback: the keys must be there, and being empty they do nothing.
 EMPTY = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
 # Left out, so that the backend takes its own default; each with the reason.
 LEFT = {
-    "max_tokens_in_paged_kv_cache": "the fraction bounds the cache; of two bounds the smaller would count",
-    "max_attention_window_size": "no family here has a sliding window",
-    "sink_token_length": "the same",
+    "sink_token_length": "no family here has attention sinks",
     "gpu_device_ids": "CUDA_VISIBLE_DEVICES says it for the whole server",
     "participant_ids": "orchestrator mode only; servers run in leader mode",
     "num_nodes": "one machine",
@@ -86,7 +86,7 @@ class TemplateError(Exception):
 
 def unknown_placeholders(template: str) -> list[str]:
     """Placeholders that no table here accounts for."""
-    known = {*FILLED, *FILLED_WITH_ENCODER, *EMPTY, *LEFT}
+    known = {*FILLED, *FILLED_WITH_ENCODER, *FILLED_IF_GIVEN, *EMPTY, *LEFT}
     return sorted(set(PLACEHOLDER.findall(template)) - known)
 
 
@@ -120,7 +120,10 @@ def _values(recipe: Recipe, engine: Path) -> dict[str, str]:
     encoder = recipe.kind == "encoder-decoder"
     # Reuse needs prompts that say everything: an encoder's memory or a picture is not among the ids.
     names = {"engine": str(engine), "kv_cache_reuse": str(recipe.kind == "decoder").lower(), **{k: str(v) for k, v in recipe.parameters.items()}}
-    return {name: value.format(**names) for name, value in {**FILLED, **(FILLED_WITH_ENCODER if encoder else {})}.items()}
+    # An encoder-decoder's answer never holds its input; a decoder alone does as the family says.
+    names["excludes"] = str(encoder or bool(recipe.parameters.get("exclude_input_in_output", True))).lower()
+    given = {name: f"{{{name}}}" for name in FILLED_IF_GIVEN if int(recipe.parameters.get(name, 0))}
+    return {name: value.format(**names) for name, value in {**FILLED, **(FILLED_WITH_ENCODER if encoder else {}), **given}.items()}
 
 
 def _parameter_placeholders(template: str) -> list[tuple[str, str]]:
@@ -134,6 +137,8 @@ def with_share(config: model_config_pb2.ModelConfig, share: float) -> model_conf
     changed.CopyFrom(config)
     fraction = float(parameter(config, "kv_cache_free_gpu_mem_fraction")) * share
     changed.parameters["kv_cache_free_gpu_mem_fraction"].string_value = f"{fraction:.4g}"
+    if tokens := parameter(config, "max_tokens_in_paged_kv_cache"):
+        changed.parameters["max_tokens_in_paged_kv_cache"].string_value = str(int(int(tokens) * share))
     return changed
 
 

@@ -20,6 +20,7 @@ from .engine_config import EMPTY, NAME, parameter
 
 BOOLEANS = ("enable_kv_cache_reuse", "enable_chunked_context", "exclude_input_in_output", "normalize_log_probs")
 SPELT = {"True", "true", "TRUE", "1", "False", "false", "FALSE", "0"}
+NO = {"False", "false", "FALSE", "0"}
 STRATEGIES = ("inflight_fused_batching", "inflight_batching", "V1")
 
 
@@ -60,6 +61,8 @@ def _form(config: model_config_pb2.ModelConfig) -> Iterator[str]:
     for key in EMPTY:
         if key not in config.parameters:
             yield f"parameter {key} is missing, which the backend reads without a default; add it, empty"
+    if parameter(config, "normalize_log_probs") not in NO:
+        yield "normalize_log_probs is not false: log probabilities would be those among the top k, which for a greedy answer is one, so all 0; set it to false"
     for key in BOOLEANS:
         if parameter(config, key) not in SPELT:
             yield f"{key} is {parameter(config, key)!r}, which the backend does not read; write true or false"
@@ -84,7 +87,7 @@ def _cache(config: model_config_pb2.ModelConfig, engines: Engines) -> Iterator[s
         yield f"cross_kv_cache_fraction is {cross!r}; an encoder-decoder needs one between 0 and 1, such as 0.5"
     if not encoder and cross:
         yield f"cross_kv_cache_fraction is set for a {engines.kind} model, which the backend refuses; remove it"
-    if engines.kind != "decoder" and parameter(config, "enable_kv_cache_reuse") not in ("false", "False", "FALSE", "0"):
+    if engines.kind != "decoder" and parameter(config, "enable_kv_cache_reuse") not in NO:
         yield f"enable_kv_cache_reuse must be false for a {engines.kind} model: equal ids there do not mean equal inputs; set it to false"
     if not _fraction(share := parameter(config, "kv_cache_free_gpu_mem_fraction")):
         yield f"kv_cache_free_gpu_mem_fraction is {share!r}; give a share between 0 and 1, such as 0.5 (KV_CACHE_FRACTION)"
@@ -99,9 +102,9 @@ def _fraction(text: str) -> bool:
 
 def _sizes(config: model_config_pb2.ModelConfig, engines: Engines) -> Iterator[str]:
     decoder, encoder = engines.limits("decoder"), engines.limits("encoder")
-    for name, limits in (("decoder", decoder), ("encoder", encoder)):
-        if limits and config.max_batch_size > limits["max_batch_size"]:
-            yield f"max_batch_size is {config.max_batch_size}, the {name} engine takes {limits['max_batch_size']}; lower MAX_BATCH_SIZE or raise ENGINE_BATCH_SIZE"
+    # The encoder's may be smaller: the executor schedules requests for it by its own (batch_manager/trtEncoderModel.cpp).
+    if decoder and config.max_batch_size > decoder["max_batch_size"]:
+        yield f"max_batch_size is {config.max_batch_size}, the decoder engine takes {decoder['max_batch_size']}; lower MAX_BATCH_SIZE or raise ENGINE_BATCH_SIZE"
     beams = int(parameter(config, "max_beam_width") or 1)
     if decoder and beams > decoder["max_beam_width"]:
         yield f"max_beam_width is {beams}, the engine was built for {decoder['max_beam_width']}; lower served_beam_width or raise MAX_BEAM_WIDTH"

@@ -15,6 +15,12 @@ from typing import Any
 
 Facts = dict[str, Any]
 PLACES = {"bart": "max_position_embeddings", "gpt2": "n_positions"}  # families whose positions are learnt, so that the weights have a limit of their own
+# What TensorRT-LLM's figures mean. No cross-attention; log probabilities are those after temperature and penalties (penaltyKernels.cu runs before the
+# softmax); without streaming, logits come for every token that was allowed (llmRequest.h, `allocGenerationLogitsHost`).
+FIGURES: Facts = {"aligns": False, "tempered_log_probs": True, "full_logits": True}
+# Inputs that the backend reads wrongly (tensorrtllm_backend r25.05, utils.cc and utils.h): four bytes of a BOOL of one byte, and
+# one that it looks for by the name runtime_top_k_min, which no template has.
+MISREAD: Facts = {"misread": ["early_stopping", "runtime_top_p_min"]}
 VOCABULARY = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -87,7 +93,7 @@ def write(family: str, source: Path, engine: Path) -> None:
     for name in VOCABULARY:
         if (source / name).is_file():
             shutil.copy(source / name, engine / name)
-    facts = {"family": family, **FAMILIES[family](source, engine), "aligns": False}
+    facts = {"family": family, **FAMILIES[family](source, engine), **FIGURES, **MISREAD}
     (engine / "engine.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
 
 

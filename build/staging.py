@@ -18,7 +18,10 @@ from .steps import Conversion
 
 def source_of(job: Job, weights: Weights) -> str:
     """The weights as fetched: a folder, or what random ones are called."""
-    return job.model.source if job.model.source.startswith("random:") else str(_named(job, weights.folder / job.model.folder))
+    if job.model.source.startswith("random:"):
+        return job.model.source
+    folder = weights.folder / job.model.folder
+    return str(_checkpoint(job, folder) if job.model.layout == "checkpoint" else _named(job, folder))
 
 
 def converted(job: Job, weights: Weights, source: str, ground: Manifest, note: Callable[[str], None]) -> str:
@@ -27,6 +30,15 @@ def converted(job: Job, weights: Weights, source: str, ground: Manifest, note: C
     for n, conversion in enumerate(job.work.conversions):
         current = str(_conversion(job, conversion, current, {**ground, "conversions": ground["conversions"][: n + 1]}, weights.bytes, note))
     return current
+
+
+def _checkpoint(job: Job, folder: Path) -> Path:
+    """The folder that holds the checkpoint's parts, itself or one inside; a repository may hold several, and then the catalog must say which."""
+    found = sorted({path.parent.parent for path in folder.rglob("*/config.json") if path.parent.name == "decoder"})
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(str(path.relative_to(folder)) for path in found) or "none"
+    raise BuildError(f"{job.model.id}: {folder} holds {len(found)} checkpoints with encoder/ and decoder/ ({names}); name one with `folder` in catalog.toml")
 
 
 def _named(job: Job, folder: Path) -> Path:

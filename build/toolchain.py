@@ -27,6 +27,7 @@ SCRIPTS = {
     "opt_converter": ("models/contrib/opt/convert_checkpoint.py", "opt/convert_checkpoint.py"),
     "llama_converter": ("models/core/llama/convert_checkpoint.py", "llama/convert_checkpoint.py"),
     "gpt_converter": ("models/core/gpt/convert_checkpoint.py", "gpt/convert_checkpoint.py"),
+    "quantizer": ("quantization/quantize.py",),
     "vision_builder": ("models/core/multimodal/build_multimodal_engine.py", "multimodal/build_multimodal_engine.py"),
 }
 SMI = ["nvidia-smi", "--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits"]

@@ -19,8 +19,7 @@ DTYPES: dict[str, Any] = {
     "text_input": np.object_, "max_tokens": np.int32, "stop_words": np.object_, "bad_words": np.object_, "temperature": np.float32,
     "top_p": np.float32, "top_k": np.int32, "presence_penalty": np.float32, "frequency_penalty": np.float32, "repetition_penalty": np.float32,
     "length_penalty": np.float32, "min_tokens": np.int32, "seed": np.uint64, "beam_width": np.int32, "num_return_sequences": np.int32,
-    "logit_bias_ids": np.int32, "logit_bias_weights": np.float32, "exclude_input_in_output": np.bool_, "return_num_input_tokens": np.bool_,
-    "return_num_output_tokens": np.bool_, "return_log_probs": np.bool_, "top_log_probs": np.int32,
+    "logit_bias_ids": np.int32, "logit_bias_weights": np.float32, "exclude_input_in_output": np.bool_, "return_log_probs": np.bool_, "top_log_probs": np.int32,
 }  # fmt: skip
 
 
@@ -71,7 +70,7 @@ def _common(form: Generation, tokens: int, log_probs: int | None, beams: int) ->
     given = form.model_dump(
         include={"presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty", "min_tokens"}, exclude_none=True, exclude_unset=True
     )
-    fields = {"max_tokens": tokens, "exclude_input_in_output": True, "return_num_input_tokens": True, "return_num_output_tokens": True, **given}
+    fields = {"max_tokens": tokens, "exclude_input_in_output": True, **given}
     fields |= {name: found for name, found in (("stop_words", form.stops), ("bad_words", words(form.bad_words))) if found}
     if form.logit_bias:
         fields |= {"logit_bias_ids": [int(token) for token in form.logit_bias], "logit_bias_weights": list(form.logit_bias.values())}

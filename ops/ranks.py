@@ -12,16 +12,19 @@ PARTS = {b"tritonserver", b"triton_python_backend_stub"}
 MPIRUN = ("mpirun", "--bind-to", "none")
 # gds: without it stubs that import TensorRT-LLM fail in MPI_Init (triton-inference-server/tensorrtllm_backend#712).
 MPI_ENVIRONMENT = {"PMIX_MCA_gds": "hash", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+# Of a process of the Python backend: it holds a thread for each call to another model until its first response, and sends responses by the same
+# threads (python_backend, src/python_be.cc, `ExecuteBLSRequest`). Its default of 32 is less than an engine runs at once; as many as a façade takes in.
+POOL = "--backend-config=python,thread-pool-size=256"
 CLOSED = ("--allow-http=false", "--allow-grpc=false", "--allow-metrics=false", "--model-control-mode=explicit", f"--load-model={ENGINE_MODEL}")
 
 
 def launch(server: Sequence[str], doors: Sequence[str], prefix: str, world_size: int, cuda_pool_bytes: int = 0) -> list[str]:
     """The command of an instance. `server`: what every rank is told, `doors`: what only rank 0 is told, which alone listens and has façades."""
     pool = [f"--cuda-memory-pool-byte-size=0:{cuda_pool_bytes}"] if cuda_pool_bytes else []
-    first = [*server, *doors, *pool, f"--backend-config=python,shm-region-prefix-name={prefix}"]
+    first = [*server, POOL, *doors, *pool, f"--backend-config=python,shm-region-prefix-name={prefix}"]
     if world_size == 1:
         return first
-    others = [[*server, *CLOSED, f"--backend-config=python,shm-region-prefix-name={prefix}_{rank}"] for rank in range(1, world_size)]
+    others = [[*server, POOL, *CLOSED, f"--backend-config=python,shm-region-prefix-name={prefix}_{rank}"] for rank in range(1, world_size)]
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     return [*MPIRUN, *root, "-n", "1", *first, *(part for other in others for part in (":", "-n", "1", *other))]
 

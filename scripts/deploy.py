@@ -32,8 +32,9 @@ def deploy(engines: Path) -> None:
     plan = make_plan(models, count, bundles, sorted(os.sched_getaffinity(0)), IN_DOCKER, gpus_of(target, count, os.environ))
     gate = Gate(keys=bool(get("API_KEYS")), rate=get("RATE_LIMIT", ""), burst=int(get("RATE_BURST") or 20), hosts=get("ALLOWED_HOSTS", ""))
     values = NginxValues(
-        run="/tmp/conch", conf="/tmp/conch", listen="0.0.0.0", port=8080, kserve=8000, grpc=8001, internal="nginx-inner:8081", max_body=get("MAX_BODY") or "110m"
-    )
+        run="/tmp/conch", conf="/tmp/conch", listen="0.0.0.0", port=8080, kserve=8000, grpc=8001, internal="nginx-inner:8081", max_body=get("MAX_BODY") or "110m",
+        instance_http=8010, instance_grpc=8020,
+    )  # fmt: skip
     folder = engines / "deployment"
     write_nginx(folder, values, gate, plan)
     plan.save(folder / "deployment.json")

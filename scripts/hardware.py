@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from build.driver import driver, driver_findings, toolkit, toolkit_findings
+
 MOST = 4  # services in compose.yaml
 
 
@@ -62,6 +64,12 @@ def gpus() -> list[Gpu]:
         return []
     cells = [[cell.strip() for cell in row.split(",")] for row in rows]
     return [Gpu(int(index), name, int(memory) if memory.isdigit() else None) for index, name, memory in cells]
+
+
+def obstacles() -> list[str]:
+    """Why containers of NVIDIA's image would not run here, one sentence each: the driver, the container toolkit."""
+    version = driver()
+    return [*driver_findings(version, [gpu.name for gpu in gpus()]), *toolkit_findings(version, toolkit())] if version else []
 
 
 def links(count: int) -> set[tuple[int, int]]:

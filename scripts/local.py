@@ -82,7 +82,7 @@ class Layout:
 
     @classmethod
     def from_environment(cls) -> Layout:
-        """PORT moves all three ports: with PORT=9080 KServe is on 9000 and 9001, as with 8080 it is on 8000 and 8001."""
+        """PORT moves the whole block of ports: with PORT=9080 KServe is on 9000 and 9001, as with 8080 it is on 8000 and 8001."""
         get = os.environ.get
         port = int(get("PORT") or 8080)
         base = port - 80
@@ -120,7 +120,7 @@ class Layout:
             check_bundle(Path(instance.bundle), instance.model_id, instance.gpus)
         return plan
 
-    def check_ports(self) -> None:
+    def check_ports(self, plan: Plan) -> None:
         """Every port is free.
 
         Raises:
@@ -130,6 +130,8 @@ class Layout:
         if any(first <= port <= last for port in (self.port, self.kserve_http, self.kserve_grpc)):
             print(f"conch: PORT={self.port} lies among the ports that outgoing connections use ({first} to {last}); one may be taken at times")
         uses = {self.port: "HTTP", self.kserve_http: "KServe HTTP", self.kserve_grpc: "KServe gRPC"}
+        for i in range(len(plan.instances)):
+            uses |= {self.port + 20 + i: f"triton-{i} HTTP", self.port + 40 + i: f"triton-{i} gRPC"}
         for port, use in uses.items():
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -155,7 +157,8 @@ def nginx_values(layout: Layout) -> NginxValues:
     """Folders, addresses and ports of this deployment."""
     return NginxValues(
         run=str(layout.home / "run"), conf=str(layout.home / "nginx"), listen=HOST, port=layout.port, kserve=layout.kserve_http, grpc=layout.kserve_grpc,
-        internal=f"unix:{layout.run}/kserve", max_body=os.environ.get("MAX_BODY") or "110m", user="user root;" if os.getuid() == 0 else "",
+        internal=f"unix:{layout.run}/kserve", instance_http=layout.port + 20,
+        instance_grpc=layout.port + 40, max_body=os.environ.get("MAX_BODY") or "110m", user="user root;" if os.getuid() == 0 else "",
     )  # fmt: skip
 
 
@@ -223,7 +226,7 @@ def gate() -> Gate:
 def prepare(layout: Layout, python: Path) -> Plan:
     """Write everything a deployment needs below its home folder."""
     plan = layout.plan()
-    layout.check_ports()
+    layout.check_ports(plan)
     for folder in ("logs", "run", "nginx"):
         (layout.home / folder).mkdir(parents=True, exist_ok=True)
     plan.save(layout.home / "deployment.json")

@@ -91,12 +91,13 @@ def _utterance(path: Path, number: int, row: dict[str, Any]) -> Utterance:
 def _kaldi(folder: Path) -> Iterator[Utterance]:
     if (folder / "segments").exists():
         raise BadManifest(f"{folder}/segments cuts recordings into utterances, which is not supported; write a wav file for each of them")
-    texts, languages = _table(folder / "text"), _table(folder / "utt2lang")
+    spoken = folder / "text" if (folder / "text").exists() else folder / "trans.txt"  # the second: yuekaizhang/Triton-ASR-Client's data sets
+    texts, languages = _table(spoken), _table(folder / "utt2lang")
     for name, audio in _table(folder / "wav.scp").items():
         if audio.endswith("|"):
             raise BadManifest(f"{folder}/wav.scp: {name} is a command ({audio}), and none are run here; write its sound into a file")
         if name not in texts:
-            raise BadManifest(f"{folder}/text has no line for {name}; add one")
+            raise BadManifest(f"{spoken} has no line for {name}; add one")
         # Kaldi counts paths from where its recipe runs; here that may be the folder itself.
         path = folder / audio if (folder / audio).exists() else Path(audio)
         yield Utterance(name, path, texts[name], languages.get(name, ""))

@@ -20,6 +20,8 @@ RATE = re.compile(r"([1-9]\d*)r/([sm])")
 class NginxValues:
     """What the template's ${CONCH_…} stand for: folders, the address of the public doors, their ports, where the gateway's own listener is
     (as nginx writes it: an address with a port, or unix:PATH), the largest body as nginx writes it.
+
+    `instance_http`, `instance_grpc`: the first of the ports at which each instance is found by host and port alone; 0: none are opened.
     """
 
     run: str
@@ -31,6 +33,18 @@ class NginxValues:
     internal: str
     max_body: str
     user: str = ""
+    instance_http: int = 0
+    instance_grpc: int = 0
+
+    def instances(self, count: int) -> dict[str, str]:
+        """The template's lines for the instances' own ports."""
+        firsts = {"KSERVE_PORTS": self.instance_http, "GRPC_PORTS": self.instance_grpc}
+        if not all(firsts.values()):
+            return {**dict.fromkeys(firsts, ""), "PORT_ROUTES": ""}
+        kinds = {"KSERVE_PORTS": "", "GRPC_PORTS": " http2"}
+        listens = {name: " ".join(f"listen {self.listen}:{first + i}{kinds[name]};" for i in range(count)) for name, first in firsts.items()}
+        routes = " ".join(f'{first + i} "instance:{i}";' for first in firsts.values() for i in range(count))
+        return {**listens, "PORT_ROUTES": routes}
 
 
 @dataclass(frozen=True)
@@ -118,7 +132,7 @@ def write_nginx(folder: Path, values: NginxValues, gate: Gate, plan: Plan) -> Pa
     Raises:
         ValueError: see `Gate.values`.
     """
-    names = {f"CONCH_{name.upper()}": str(value) for name, value in {**asdict(values), **gate.values()}.items()}
+    names = {f"CONCH_{name.upper()}": str(value) for name, value in {**asdict(values), **gate.values(), **values.instances(len(plan.instances))}.items()}
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("nginx.conf", "kserve.conf", "gate.conf"):
         # safe_substitute leaves nginx's own $variables alone; ours are all upper-case and in braces.

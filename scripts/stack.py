@@ -57,6 +57,8 @@ def write_env(lines: list[hardware.Line]) -> None:
 
 def up(docker: DockerClient) -> None:
     """Build images, build engines, start, and wait until the public door answers."""
+    if settings().get("TARGET", "trtllm") == "trtllm" and (found := hardware.obstacles()):
+        raise ValueError("; ".join(found))  # before 18 GB are pulled
     docker.compose.build()
     docker.compose.up(detach=True, wait=True)
     print(f"conch: ready on http://{settings().get('BIND', '127.0.0.1')}:{settings().get('PORT', '8080')}")

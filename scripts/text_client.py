@@ -87,11 +87,12 @@ class Generate:
         """See `Dialect`."""
         options: dict[str, Any] = {"temperature": ask.temperature, "top_p": 1.0} if ask.temperature else {"top_k": 1}
         options |= {"stop_words": list(ask.stop)} if ask.stop else {}
-        return {"text_input": prompt, "max_tokens": ask.max_tokens, "stream": ask.stream, "return_num_output_tokens": True, **options}
+        return {"text_input": prompt, "max_tokens": ask.max_tokens, "stream": ask.stream, **options}
 
     def read(self, data: Any) -> Answer:
         """See `Dialect`."""
-        return Answer(data["text_output"], data.get("num_output_tokens", 0))
+        lengths = data.get("output_lengths", 0)
+        return Answer(data["text_output"], data.get("num_output_tokens", sum(lengths) if isinstance(lengths, list) else lengths))
 
 
 class Text:

@@ -11,20 +11,101 @@ from numpy.typing import NDArray
 from .errors import BadRequest
 
 # What decides which results there are, and their shapes.
-SHAPING = ("beam_width", "num_return_sequences", "return_log_probs", "return_generation_logits", "return_num_input_tokens", "return_num_output_tokens")
+SHAPING = ("beam_width", "num_return_sequences", "return_log_probs", "return_generation_logits")
+# Padded inputs by the input that says how long each row is. TensorRT-LLM looks at these lengths only where a request has several rows, and at the
+# decoder's never (tensorrtllm_backend r25.05, utils.cc, `splitBatchInputsTensors`), so whoever sends a row alone cuts it.
+LENGTHS = {"input_ids": "input_lengths", "encoder_input_features": "input_lengths", "decoder_input_ids": "decoder_input_lengths"}
+MOST_LOGITS = 64 << 20  # bytes of logits in one response; it goes through the shared memory of two Python stubs (TRITON_SHM)
 Arrays = dict[str, NDArray[Any]]
 
 
 def split(inputs: Mapping[str, NDArray[Any]]) -> list[Arrays]:
-    """One dictionary per row; every array keeps a leading dimension of 1.
+    """One dictionary per row; every array keeps a leading dimension of 1, and ids and features lose their padding (`LENGTHS`).
 
     Scalars, which `reshape` in a configuration delivers as [rows], come out as [1, 1]: the shape in which they can be sent on.
+
+    Raises:
+        BadRequest: rows whose results cannot be put together, or a length that its row does not have.
     """
     rows = max(len(array) for array in inputs.values())
     for name in SHAPING:
         if name in inputs and (inputs[name] != inputs[name][0]).any():
             raise BadRequest(f"{name} differs between the rows of one request, so their results cannot be put together; send them apart")
-    return [{name: array[i : i + 1].reshape(1, 1) if array.ndim == 1 else array[i : i + 1] for name, array in inputs.items()} for i in range(rows)]
+    return [_cut({name: array[i : i + 1].reshape(1, 1) if array.ndim == 1 else array[i : i + 1] for name, array in inputs.items()}) for i in range(rows)]
+
+
+def _cut(row: Arrays) -> Arrays:
+    for name, lengths in LENGTHS.items():
+        if name in row and lengths in row and row[name].ndim > 1:
+            length, size = int(row[lengths].ravel()[0]), row[name].shape[1]
+            if not 0 <= length <= size:
+                raise BadRequest(f"{lengths} is {length}, {name} has {size} places; send 0 to {size}")
+            row[name] = row[name][:, :length]
+    return row
+
+
+def greedy_at_zero(inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+    """The same request with temperature 0 said as top_k 1. TensorRT-LLM turns temperature 0 into 1, and makes the choice greedy only where top_k is
+    given besides; with top_p alone it is random (runtime/samplingConfig.h, `validate`).
+    """
+    zero = inputs["temperature"] == 0.0 if "temperature" in inputs else np.zeros(0, bool)
+    if not zero.any():
+        return dict(inputs)
+    if zero.all():
+        kept = {name: array for name, array in inputs.items() if name not in ("temperature", "runtime_top_p")}
+        return {**kept, "runtime_top_k": np.ones(zero.shape, np.int32)}
+    top_k = inputs.get("runtime_top_k", np.zeros(zero.shape, np.int32))
+    settled = {"temperature": np.where(zero, 1, inputs["temperature"]).astype(np.float32), "runtime_top_k": np.where(zero, 1, top_k).astype(np.int32)}
+    return {**inputs, **settled}
+
+
+def started(row: Arrays, start: Sequence[int]) -> Arrays:
+    """The row with the decoder's first ids `start` where it brings none; TensorRT-LLM begins with the padding id instead, which is wrong for BART,
+    and refuses the request where that is not given either.
+    """
+    if not start or "decoder_input_ids" in row:
+        return row
+    return {**row, "decoder_input_ids": np.array([start], np.int32), "decoder_input_lengths": np.array([[len(start)]], np.int32)}
+
+
+def refuse_logits(inputs: Mapping[str, NDArray[Any]], vocabulary: int) -> None:
+    """Logits that would exhaust the shared memory of the stubs: without streaming TensorRT-LLM returns them for every token that was allowed,
+    [beams, max tokens, vocabulary] in float32 (llmRequest.h, `allocGenerationLogitsHost`).
+
+    Raises:
+        BadRequest: they are more than MOST_LOGITS bytes.
+    """
+    if not ("return_generation_logits" in inputs and inputs["return_generation_logits"].any()):
+        return
+    beams = max([1, *inputs["beam_width"].ravel().tolist()]) if "beam_width" in inputs else 1
+    tokens = int(inputs["request_output_len"].sum())
+    if (size := 4 * beams * tokens * vocabulary) > MOST_LOGITS:
+        most = MOST_LOGITS // (4 * beams * vocabulary)
+        raise BadRequest(
+            f"return_generation_logits for {tokens} tokens, {beams} beams and {vocabulary} words is {size >> 20} MiB; ask for {most} tokens at most, or stream"
+        )
+
+
+def refuse_misread(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> None:
+    """Inputs that the engine takes and reads wrongly (build/facts.py, MISREAD).
+
+    Raises:
+        BadRequest: one is there.
+    """
+    for name in names:
+        if name in inputs and inputs[name].size:
+            raise BadRequest(f"{name} is read wrongly by this release of TensorRT-LLM; leave it out, or use TARGET=openvino")
+
+
+def refuse_beams(inputs: Mapping[str, NDArray[Any]], most: int | None) -> None:
+    """More beams than are served. TensorRT-LLM would find out when the request is at the front of its queue, and fail whatever came with it.
+
+    Raises:
+        BadRequest: `most` is known and less than what is asked for.
+    """
+    beams = max([1, *inputs["beam_width"].ravel().tolist()]) if "beam_width" in inputs else 1
+    if most is not None and beams > most:
+        raise BadRequest(f"beam_width is {beams}, this deployment serves {most}; ask for less, or raise served_beam_width in catalog.toml")
 
 
 def refuse_samples(inputs: Mapping[str, NDArray[Any]]) -> None:

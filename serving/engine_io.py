@@ -39,15 +39,12 @@ COLDEST = 1e-3  # below it, dividing logits overflows float32; the likeliest tok
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which optional outputs a request asks for. `read`: the ids that were read, of the encoder where there is one."""
+    """Which optional outputs a request asks for."""
 
     log_probs: bool = False
     logits: bool = False
     sequences: int = 1
-    input_tokens: bool = False
-    output_tokens: bool = False
     prompt: tuple[int, ...] = ()
-    read: int = 0
     exclude_prompt: bool = True
 
 
@@ -205,10 +202,7 @@ def parse(inputs: Arrays, listener: Listener, facts: Facts, request_id: str = ""
         _scalar(inputs, "return_log_probs", False),
         sampling.keep_logits,
         sequences or sampling.beam_width,
-        _scalar(inputs, "return_num_input_tokens", False),
-        _scalar(inputs, "return_num_output_tokens", False),
         prompt,
-        len(prompt) if source is None or facts.mels else len(source),
         encoder or _scalar(inputs, "exclude_input_in_output", exclude_prompt),
     )
     streaming, align = _scalar(inputs, "streaming", False), _scalar(inputs, "return_cross_attention", False)
@@ -218,7 +212,7 @@ def parse(inputs: Arrays, listener: Listener, facts: Facts, request_id: str = ""
 def outputs(beams: Sequence[Hypothesis], wanted: Wanted, first: int = 0) -> dict[str, NDArray[Any]]:
     """Arrays of one response: output_ids int32 [1, beams, longest], sequence_length int32 [1, beams], and what was asked for.
 
-    With `first`, only tokens from there on; num_output_tokens counts all.
+    With `first`, only tokens from there on.
     """
     beams = beams[: wanted.sequences]
     prompt = () if wanted.exclude_prompt else wanted.prompt
@@ -234,10 +228,6 @@ def outputs(beams: Sequence[Hypothesis], wanted: Wanted, first: int = 0) -> dict
         arrays["output_log_probs"] = np.array([[*row, *[0.0] * (longest - len(row))] for row in chosen], np.float32)[None]
     if wanted.logits:
         arrays["generation_logits"] = _logits([beam.logits[first:] for beam in beams])
-    if wanted.input_tokens:
-        arrays["num_input_tokens"] = np.array([[wanted.read]], np.int32)
-    if wanted.output_tokens:
-        arrays["num_output_tokens"] = np.array([[sum(len(beam.ids) for beam in beams)]], np.int32)
     return arrays
 
 
@@ -262,7 +252,7 @@ class Answers:
 
     def __post_init__(self) -> None:
         self.growing = self.job.streaming and self.job.sampling.beam_width == 1
-        if self.growing:
+        if self.job.streaming:
             self.wanted = replace(self.wanted, exclude_prompt=True)
 
     def update(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]] | None:

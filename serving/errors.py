@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from numpy.typing import NDArray
@@ -23,8 +24,17 @@ class BadRequest(ValueError):
 KINDS = ("INVALID_ARG", "UNAVAILABLE", "INTERNAL")
 
 
-# TensorRT-LLM's messages carry no kind. What these say, the caller can mend.
-MENDABLE = ("beam width", "exceeds maximum input length", "prompt length")
+# TensorRT-LLM's messages carry no kind. What these say, the caller can mend (llmRequest.cpp `validate`, executor/samplingConfig.cpp, utils.cc) …
+MENDABLE = (
+    "beam width", "exceeds maximum input length", "exceeds maximum encoder input length", "is not within acceptable range", "incorrect sampling config",
+    "samplingconfig.cpp", "sparse list must not", "invalid size for tensor", "embedding bias shape", "gather_context_logits", "gather_generation_logits",
+    "minputtokenids.empty()", "mmaxnewtokens > 0", "is not present in the request", "request id is not provided", "guideddecodingparams",
+)  # fmt: skip
+# … and these, by waiting (executorImpl.cpp, `enqueueRequests`).
+LATER = ("maximum queue size",)
+WRAPPED = re.compile(r"^Executor failed process requestId \d+ due to the following error: (?:Encountered an error when fetching new request: )?")
+TAG = re.compile(r"\[TensorRT-LLM\]\[ERROR\] (?:Assertion failed: )?")
+PLACE = re.compile(r" \((?:/[\w./-]+|[\w/.-]+\.(?:cpp|cc|h)):\d+\).*", re.DOTALL)  # where in the source, and the backtrace behind it
 
 
 class EngineError(Exception):
@@ -32,9 +42,19 @@ class EngineError(Exception):
 
     def __init__(self, message: str) -> None:
         kind, _, rest = message.partition(": ")
-        mendable = any(phrase in message.lower() for phrase in MENDABLE)
-        self.kind = kind if kind in KINDS else "INVALID_ARG" if mendable else "INTERNAL"
-        super().__init__(rest if kind in KINDS else message)
+        self.kind = kind if kind in KINDS else kind_of(message)
+        super().__init__(rest if kind in KINDS else plain(message))
+
+
+def kind_of(message: str) -> str:
+    """What an error of TensorRT-LLM's means, by its words."""
+    lower = message.lower()
+    return "UNAVAILABLE" if any(phrase in lower for phrase in LATER) else "INVALID_ARG" if any(phrase in lower for phrase in MENDABLE) else "INTERNAL"
+
+
+def plain(message: str) -> str:
+    """The sentence of an error of TensorRT-LLM's, without what wraps it, its tag, its place in the source and the backtrace."""
+    return PLACE.sub("", TAG.sub("", WRAPPED.sub("", message))).strip() or message
 
 
 def unbroken(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -5,19 +5,24 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .batches import greedy_at_zero
 from .errors import MARKED, EngineError, code_name, sentence, unbroken
 
 Arrays = dict[str, NDArray[Any]]
 Response = TypeVar("Response")
 # TensorRT-LLM's backend refuses a request that names outputs without these.
 ALWAYS = ("output_ids", "sequence_length")
+HELD_SECONDS = 5.0
 
 
 def heard_out(responses: Iterable[Response]) -> Iterator[Response]:
@@ -36,11 +41,33 @@ def heard_out(responses: Iterable[Response]) -> Iterator[Response]:
                 pass
 
 
+class Held:
+    """Keeps decoupled calls for some seconds after they were made.
+
+    The stub forgets a call in a C++ thread that does not hold Python's lock (python_backend, src/pb_stub.cc, `SendCleanupId`, in r24.10 and r25.07). If
+    that was the last reference, Python objects are freed there: with Python 3.12, which NVIDIA's image has, the stub dies within seconds of load.
+    """
+
+    def __init__(self, seconds: float = HELD_SECONDS) -> None:
+        self.seconds = seconds
+        self.calls: deque[tuple[float, Any]] = deque()
+
+    def keep(self, call: Response) -> Response:
+        """The call itself."""
+        now = time.monotonic()
+        self.calls.append((now, call))
+        while len(self.calls) > 1 and now - self.calls[0][0] > self.seconds:
+            with suppress(IndexError):  # another thread was faster
+                self.calls.popleft()
+        return call
+
+
 class Shell:
     """One model's way to its callers and to the models that it calls itself."""
 
     def __init__(self, utils: Any, say: Callable[[Exception], str] = sentence) -> None:
         self.utils, self.say, self.last = utils, say, utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        self.held = Held()
 
     def refuse(self, sender: Any, error: Exception) -> None:
         """The error as the only response."""
@@ -76,7 +103,7 @@ class Shell:
         request = self.utils.InferenceRequest(
             model_name=model, request_id=request_id, requested_output_names=list(outputs), inputs=list(tensors), parameters={MARKED: True}
         )
-        for response in heard_out(request.exec(decoupled=True)) if decoupled else [request.exec()]:
+        for response in heard_out(self.held.keep(request.exec(decoupled=True))) if decoupled else [request.exec()]:
             if response.has_error():
                 raise EngineError(response.error().message())
             yield response
@@ -88,23 +115,23 @@ class Shell:
             EngineError: it refused, or gave up in the middle.
         """
         model = "tensorrt_llm_stream" if streaming else "tensorrt_llm"
-        for response in self.call(model, self.tensors(arrays), outputs, request_id, decoupled=streaming):
+        for response in self.call(model, self.tensors(greedy_at_zero(arrays)), outputs, request_id, decoupled=streaming):
             if response.output_tensors():
                 yield unbroken({tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()})
 
-    def stop(self, request_id: str) -> None:
+    def stop(self, request_id: str, model: str = "tensorrt_llm") -> None:
         """End a request of the engine, as TensorRT-LLM does it: `stop` with the same id."""
         one = np.array([[1]], np.int32)
         arrays = {"input_ids": one, "input_lengths": one, "request_output_len": one, "stop": np.array([[True]])}
-        for _ in self.call("tensorrt_llm", self.tensors(arrays), ALWAYS, request_id, decoupled=False):
+        for _ in self.call(model, self.tensors(arrays), ALWAYS, request_id, decoupled=model != "tensorrt_llm"):
             pass
 
     def _response(self, arrays: Arrays, wanted: set[str]) -> Any:
         return self.utils.InferenceResponse(self.tensors({name: array for name, array in arrays.items() if name in wanted}))
 
 
-def engine_id(request: Any, *, decoupled: bool) -> tuple[str, str | None]:
+def engine_id(request: Any) -> tuple[str, str | None]:
     """The id that a request has in the engine, and the same if it may be stopped by it: a client's own id may be that of several requests."""
     given = str(request.request_id())
-    own = uuid.uuid4().hex if decoupled and not given else None
+    own = None if given else uuid.uuid4().hex
     return own or given, own

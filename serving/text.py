@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batches import newest, refuse_samples
+from .batches import merge, newest, refuse_beams, refuse_logits, refuse_samples, split
 from .errors import BadRequest
 from .sampling import log_softmax
+from .stop_words import Said, StopFilter, trimmed, words_in
 from .text_tokens import GrowingText, TextTokenizer
 
 Arrays = dict[str, NDArray[Any]]
@@ -43,14 +44,15 @@ FORWARDED = {
     **{name: name for name in (
         "exclude_input_in_output", "temperature", "repetition_penalty", "min_tokens", "presence_penalty", "frequency_penalty", "seed",
         "return_log_probs", "return_context_logits", "return_generation_logits", "num_return_sequences", "beam_width", "prompt_embedding_table",
-        "prompt_vocab_size", "lora_task_id", "lora_weights", "lora_config", "return_perf_metrics", "return_num_input_tokens",
-        "return_num_output_tokens", "guided_decoding_guide_type", "guided_decoding_guide",
+        "prompt_vocab_size", "lora_task_id", "lora_weights", "lora_config", "return_perf_metrics", "guided_decoding_guide_type",
+        "guided_decoding_guide",
     )},
 }  # fmt: skip
-ENGINE_OUTPUTS = [
-    "output_ids", "sequence_length", "cum_log_probs", "output_log_probs", "context_logits", "generation_logits", "num_input_tokens",
-    "num_output_tokens",
-]  # fmt: skip
+ENGINE_OUTPUTS = ["output_ids", "sequence_length", "cum_log_probs", "output_log_probs", "context_logits", "generation_logits"]
+# What makes TensorRT-LLM's log probabilities others than those that the model gave.
+TEMPERING = ("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens")
+# Outputs with a place for each token: [rows, beams, tokens, …].
+BY_TOKEN = ("output_ids", "output_log_probs", "generation_logits", "output_token_ids", "output_tokens", "top_tokens", "top_token_log_probs")
 # What no text model has: pictures, and a draft model beside it.
 NO_TEXT = ("IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES", "PROMPT_TABLE_EXTRA_ID")
 NO_ENGINE = ("image_input",)
@@ -66,6 +68,10 @@ class TextModel:
         self.memory, self.positions, self.vocabulary = int(facts.get("memory", 0)), int(facts["positions"]), int(facts["vocabulary"])
         self.end, self.pad = int(facts["end_id"]), int(facts["pad_id"])
         self.start = list(facts.get("decoder_start", [])) if self.memory else [self.pad]
+        # What the engine's figures mean (build/facts.py): log probabilities after temperature and penalties, logits for every token that was allowed.
+        self.tempered, self.full_logits = bool(facts.get("tempered_log_probs")), bool(facts.get("full_logits"))
+        self.beams: int | None = parameters.get("served_beam_width")
+        self.excludes = bool(parameters.get("exclude_input_in_output", True))
         self.accumulate = bool(parameters.get("accumulate_tokens", False))
         self.skip_special = bool(parameters.get("skip_special_tokens", True))
         self.tokenizer = TextTokenizer.load(bundle / "engine")
@@ -99,14 +105,18 @@ class TextModel:
             "OUT_PROMPT_TABLE_EXTRA_IDS": np.zeros((len(rows), 0), np.uint64),
         }
 
-    def postprocess(self, tokens: NDArray[np.int32], lengths: NDArray[np.int32]) -> NDArray[Any]:
+    def postprocess(self, tokens: NDArray[np.int32], lengths: NDArray[np.int32], stop_words: NDArray[np.int32] | None = None) -> NDArray[Any]:
         """`postprocessing`: from ids [rows, beams, longest] and lengths [rows, beams] to texts, bytes in a flat object array [rows x beams],
         as upstream's postprocessing gives them: its clients read them so.
+
+        `stop_words` int32 [rows, 2, n]: a text ends before one of its row.
         """
         if lengths.shape != tokens.shape[:2] or (lengths < 0).any() or (tokens[np.arange(tokens.shape[2]) < lengths[..., None]] < 0).any():
             raise BadRequest(
                 f"TOKENS_BATCH {list(tokens.shape)} and SEQUENCE_LENGTH {list(lengths.shape)} do not fit, or have negative values; send what tensorrt_llm gave"
             )
+        if stop_words is not None:
+            lengths = trimmed(tokens, lengths, [words_in(own) for own in stop_words])
         texts = [[self._text(ids[:count]) for ids, count in zip(row, own, strict=True)] for row, own in zip(tokens, lengths, strict=True)]
         return _objects([text for row in texts for text in row])
 
@@ -118,41 +128,78 @@ class TextModel:
         Raises:
             BadRequest: what was sent cannot be served.
         """
+        streaming, top, beams = _flag(inputs, "stream"), self._top(inputs), _number(inputs, "beam_width", 1)
+        request = self._request(inputs, top)
+        if streaming and len(request["input_ids"]) > 1:
+            raise BadRequest(f"a stream takes one text, text_input has {len(request['input_ids'])}; send one request for each")
+        logits = "return_generation_logits" in request
+        if beams == 1 and streaming:
+            accumulate = _flag(inputs, "accumulate_tokens") if "accumulate_tokens" in inputs else self.accumulate
+            results = self._growing(engine(request, True), request, accumulate=accumulate)
+        elif beams == 1 and top is not None and logits and self.full_logits:
+            results = iter([merge([self._gathered(row, engine) for row in split(request)])])
+        else:
+            refuse_logits(request, self.vocabulary)
+            results = self._whole(engine(request, streaming), request)
+        for result in results:
+            yield result if top is None or "output_ids" not in result else self._chosen(result, request, top, with_logits=_flag(inputs, "return_generation_logits"))
+
+    def _request(self, inputs: Given, top: int | None) -> Arrays:
+        """The engine's request."""
         _refuse(inputs, (*NO_ENGINE, *(name for name in NO_DRAFT if name in inputs and inputs[name].any())))
         refuse_samples(inputs)
+        refuse_beams(inputs, self.beams)
         given = self.preprocess({PREPROCESSED[name]: array for name, array in inputs.items() if name in PREPROCESSED})
         rows = len(given["INPUT_ID"])
-        streaming, top = bool(_flag(inputs, "stream")), self._top(inputs)
-        if streaming and rows > 1:
-            raise BadRequest(f"a stream takes one text, text_input has {rows}; send one request for each")
         request = {ENGINE[name]: array for name, array in given.items() if name in ENGINE and array.size}
         request |= {FORWARDED[name]: array.reshape(rows, -1) if array.ndim < 2 else array for name, array in inputs.items() if name in FORWARDED}
         request |= self._bias_ids(inputs, request.get("embedding_bias"), rows)
-        if top is not None:
-            request |= self._asked_for(inputs, top, rows)
-        growing = streaming and _number(inputs, "beam_width", 1) == 1
-        texts = self._growing(engine(request, True), inputs) if growing else self._whole(engine(request, streaming))
-        for result in texts:
-            yield result if top is None or "output_ids" not in result else self._chosen(result, top, with_logits=_flag(inputs, "return_generation_logits"))
+        if self.memory:
+            request.pop("exclude_input_in_output", None)  # an answer never holds what the encoder read, nor the decoder's start
+        return request | ({} if top is None else self._asked_for(request, top, rows))
 
-    def _whole(self, results: Iterator[Arrays]) -> Iterator[Arrays]:
+    def _whole(self, results: Iterator[Arrays], request: Arrays) -> Iterator[Arrays]:
+        words = [words_in(own) for own in request["stop_words_list"]]
         for result in results:
-            yield {**result, "text_output": self.postprocess(result["output_ids"], result["sequence_length"])}
+            lengths = trimmed(result["output_ids"], result["sequence_length"], words)
+            found = {**result, "sequence_length": lengths, "text_output": self.postprocess(result["output_ids"], lengths)}
+            yield found | self._counts(request, (lengths - self._repeated(request)).sum(1, keepdims=True))
 
-    def _growing(self, results: Iterator[Arrays], inputs: Given) -> Iterator[Arrays]:
-        text = GrowingText(self.tokenizer, skip_special=self.skip_special)
-        accumulate = _flag(inputs, "accumulate_tokens") if "accumulate_tokens" in inputs else self.accumulate
-        written = 0
+    def _repeated(self, request: Arrays) -> NDArray[np.int32]:
+        """How many ids of each answer are the text that was read, int32 [rows, 1]: a decoder alone may repeat it."""
+        lengths = request["input_lengths"].reshape(-1, 1)
+        excluded = request.get("exclude_input_in_output", np.full(lengths.shape, self.excludes)).reshape(-1, 1)
+        return np.where(excluded | bool(self.memory) | _flag(request, "streaming"), 0, lengths).astype(np.int32)
+
+    @staticmethod
+    def _counts(request: Arrays, written: NDArray[Any]) -> Arrays:
+        """Tokens that were read and written, int32 [rows, 1] each: counted here, since not every release of TensorRT-LLM does."""
+        return {"num_input_tokens": request["input_lengths"].reshape(-1, 1), "num_output_tokens": written.astype(np.int32)}
+
+    def _growing(self, results: Iterator[Arrays], request: Arrays, *, accumulate: bool) -> Iterator[Arrays]:
+        text, written = GrowingText(self.tokenizer, skip_special=self.skip_special), 0
+        stop = StopFilter(words_in(request["stop_words_list"][0]))
         for result in results:
-            count = int(result["sequence_length"].item())
-            written += count
-            piece = text.add(result["output_ids"].ravel()[:count].tolist())
-            new = {"output_log_probs": newest(result["output_log_probs"], count)[None, None]} if count and "output_log_probs" in result else {}
-            if "num_output_tokens" in result:  # counted here: whether an engine counts from the beginning is not in its contract
-                new["num_output_tokens"] = np.array([[written]], np.int32)
-            yield {**result, **new, "text_output": _objects([text.so_far if accumulate else piece])}
-        if piece := text.rest():
-            yield {"text_output": _objects([text.so_far if accumulate else piece])}
+            shown = stop.add(_said(result))
+            written += len(shown)
+            piece = text.add([said.token for said in shown])
+            kept = {name: array for name, array in result.items() if name not in BY_TOKEN}
+            texts = {"text_output": _objects([text.so_far if accumulate else piece])}
+            yield kept | _arrays(shown, result) | texts | self._counts(request, np.array([[written]]))
+        shown = stop.rest()
+        piece = text.add([said.token for said in shown]) + text.rest()
+        if shown or piece:
+            texts = {"text_output": _objects([text.so_far if accumulate else piece])}
+            yield (_arrays(shown, {}) if shown else {}) | texts | self._counts(request, np.array([[written + len(shown)]]))
+
+    def _gathered(self, row: Arrays, engine: Engine) -> Arrays:
+        """One text with the logits of each token, by way of a stream: in one response they would be those of every token that was allowed."""
+        row = {**row, "streaming": np.array([[True]])}
+        parts = list(self._growing(engine(row, True), row, accumulate=False))
+        by_token = {name: np.concatenate([part[name] for part in parts if name in part], 2) for name in BY_TOKEN if name in parts[0]}
+        length = np.array([[by_token["output_ids"].shape[2]]], np.int32)
+        whole = _objects([b"".join(part["text_output"].item() for part in parts)])
+        return {**parts[-1], **by_token, "sequence_length": length, "text_output": whole}
 
     def _read(self, text: str) -> list[int]:
         """GPT-2 begins a text with its end-of-text token where there is nothing else to begin with.
@@ -226,24 +273,35 @@ class TextModel:
             raise BadRequest(f"top_log_probs is {wanted}; it must be 0 to {MOST_TOP_LOG_PROBS}")
         return wanted
 
-    def _asked_for(self, inputs: Given, top: int, rows: int) -> Arrays:
+    def _asked_for(self, request: Arrays, top: int, rows: int) -> Arrays:
         """What the likeliest tokens are made from. There are logits for what is new only, so the prompt cannot be among the tokens."""
-        if not self.memory and "exclude_input_in_output" in inputs and not inputs["exclude_input_in_output"].all():
+        if "exclude_input_in_output" in request and not request["exclude_input_in_output"].all():
             raise BadRequest("top_log_probs needs exclude_input_in_output=true: there are none for the prompt")
-        names = ["return_log_probs", *(["return_generation_logits"] if top else []), *([] if self.memory else ["exclude_input_in_output"])]
+        logits = top or (self.tempered and any(name in request for name in TEMPERING) and _number(request, "beam_width", 1) == 1)
+        names = ["return_log_probs", *(["return_generation_logits"] if logits else []), *([] if self.memory else ["exclude_input_in_output"])]
         return {name: np.ones((rows, 1), bool) for name in names}
 
-    def _chosen(self, result: Arrays, top: int, *, with_logits: bool) -> Arrays:
-        """The tokens of a response besides, and with `top` the likeliest at each place: [rows, beams, longest] and [rows, beams, longest, top]."""
+    def _chosen(self, result: Arrays, request: Arrays, top: int, *, with_logits: bool) -> Arrays:
+        """The tokens of a response besides, and with `top` the likeliest at each place: [rows, beams, longest] and [rows, beams, longest, top].
+
+        Log probabilities are those that the model gave, with the request's own bias, whatever made a token chosen.
+        """
         ids = np.maximum(result["output_ids"], 0)
-        tokens = {"output_token_ids": ids, "output_tokens": self._pieces(ids), "output_lengths": result["sequence_length"]}
-        if not top:
+        tokens: Arrays = {"output_token_ids": ids, "output_tokens": self._pieces(ids), "output_lengths": result["sequence_length"]}
+        if "generation_logits" not in result:
             return result | tokens
         logits = result["generation_logits"][:, :, : ids.shape[2], : self.vocabulary]  # an engine may fill its vocabulary up
+        if self.tempered and "embedding_bias" in request:
+            logits = logits + request["embedding_bias"][:, None, None]  # TensorRT-LLM's logits are those before the bias
         probs = log_softmax(logits.astype(np.float32)) if logits.size else np.zeros((*ids.shape, self.vocabulary), np.float32)
+        if self.tempered and _number(request, "beam_width", 1) == 1:
+            tokens["output_log_probs"] = np.take_along_axis(probs, ids[..., None], -1)[..., 0].astype(np.float32)
+        kept = {name: array for name, array in result.items() if with_logits or name != "generation_logits"} | tokens
+        if not top:
+            return kept
         best = np.argsort(-probs, axis=-1, kind="stable")[..., :top].astype(np.int32)
         likely = {"top_tokens": self._pieces(best), "top_token_log_probs": np.take_along_axis(probs, best, -1).astype(np.float32)}
-        return {name: array for name, array in result.items() if with_logits or name != "generation_logits"} | tokens | likely
+        return kept | likely
 
     def _pieces(self, ids: NDArray[np.int32]) -> NDArray[Any]:
         out = np.empty(ids.size, object)
@@ -252,6 +310,29 @@ class TextModel:
 
     def _text(self, ids: NDArray[np.int32]) -> bytes:
         return self.tokenizer.text(ids.tolist(), skip_special_tokens=self.skip_special).encode()
+
+
+def _said(result: Arrays) -> list[Said]:
+    """The new tokens of one response of a stream of one sequence. TensorRT-LLM's logits are [1, tokens, beams, vocabulary] there."""
+    count = int(result["sequence_length"].item())
+    ids = result["output_ids"].ravel()[:count].tolist()
+    probs = newest(result["output_log_probs"], count).tolist() if "output_log_probs" in result else [None] * count
+    logits = result.get("generation_logits")
+    rows = [None] * count if logits is None else list(logits.reshape(-1, logits.shape[-1])[:count])
+    return [Said(*one) for one in zip(ids, probs, rows, strict=True)]
+
+
+def _arrays(shown: Sequence[Said], like: Mapping[str, Any]) -> Arrays:
+    """Arrays of the tokens of one sequence; which ones, their own say, or where there are none those of the response `like`."""
+    count = len(shown)
+    found: Arrays = {"output_ids": np.array([said.token for said in shown], np.int32)[None, None], "sequence_length": np.array([[count]], np.int32)}
+    if "output_log_probs" in like or (shown and shown[0].log_prob is not None):
+        found["output_log_probs"] = np.array([said.log_prob for said in shown], np.float32)[None, None]
+    if shown and shown[0].logits is not None:
+        found["generation_logits"] = np.stack([said.logits for said in shown if said.logits is not None])[None, None]
+    elif "generation_logits" in like:
+        found["generation_logits"] = np.zeros((1, 1, 0, like["generation_logits"].shape[-1]), np.float32)
+    return found
 
 
 def _refuse(inputs: Given, names: Sequence[str]) -> None:

@@ -71,7 +71,7 @@ def budgeted(repository: Path, view: Path, share: float) -> Path:
     from google.protobuf import text_format
 
     from build.engine_config import with_share
-    from build.repository import parse_config
+    from build.tensors import parse_config
 
     shutil.rmtree(view, ignore_errors=True)
     (view / ENGINE_MODEL).mkdir(parents=True)

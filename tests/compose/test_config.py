@@ -95,13 +95,33 @@ def test_gpus_are_disjoint(profile: str) -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_cpu_needs_no_device(profile: str) -> None:
-    """The override leaves no reservation that a machine without GPUs would refuse, and changes nothing else."""
+    """The override leaves no reservation or limit that a machine without GPUs would refuse, and changes nothing else."""
     gpu, cpu = (config(files, profile, TARGET="openvino")["services"] for files in (BASE, CPU))
     for service in cpu.values():
         assert not service["deploy"]["resources"].get("reservations", {}).get("devices")
+        assert not service.get("ulimits")
     for service in (*gpu.values(), *cpu.values()):
         service["deploy"]["resources"].pop("reservations", None)
+        service.pop("ulimits", None)
     assert {name: s for name, s in cpu.items() if name in gpu} == gpu
+
+
+def test_gpus_have_the_limits_that_nvidia_asks_for() -> None:
+    """Whatever loads an engine may pin memory, and has stacks of 64 MiB; HTTP and the gateway keep the Docker engine's own."""
+    found = config(BASE, "instances-4")["services"]
+    limited = {name for name, service in found.items() if service.get("ulimits")}
+    assert limited == {"builder", "triton-0", "triton-1", "triton-2", "triton-3"}
+    for name in limited:
+        limits = {key: limit if isinstance(limit, int) else limit.get("single", limit.get("soft")) for key, limit in found[name]["ulimits"].items()}
+        assert limits == {"memlock": -1, "stack": 64 << 20}, name
+
+
+def test_instances_have_ports_of_their_own_where_asked() -> None:
+    """On the loopback address, by way of nginx; the plain file has none of them."""
+    plain, own = (config([*BASE, *more], "")["services"]["nginx"]["ports"] for more in ([], ["docker/compose.instances.yaml"]))
+    added = [port for port in own if port not in plain]
+    assert sorted((port["target"], port["published"]) for port in added) == [(n, str(n)) for n in (*range(8010, 8014), *range(8020, 8024))]
+    assert {port["host_ip"] for port in added} == {"127.0.0.1"}
 
 
 def test_one_place_for_the_image_of_nvidia() -> None:
@@ -113,7 +133,7 @@ def test_one_place_for_the_image_of_nvidia() -> None:
 
 def test_every_variable_is_documented() -> None:
     """.env.example names exactly the variables of the compose files, with their defaults."""
-    text = "".join((ROOT / file).read_text("utf-8") for file in CPU)
+    text = "".join((ROOT / file).read_text("utf-8") for file in (*CPU, "docker/compose.instances.yaml"))
     used = dict(re.findall(r"\$\{([A-Z0-9_]+):-([^}]*)\}", text))
     used |= {name: used.get(name, "") for name in re.findall(r"\$\{([A-Z0-9_]+):\+", text)}
     used["API_KEYS_FILE"] = ""  # its default is /dev/null, an empty file

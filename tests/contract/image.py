@@ -26,7 +26,7 @@ if any(not name.isdigit() or int(name) >= len(rows) for name in wanted):
     sys.exit("No devices were found")
 query = next(part for part in sys.argv if part.startswith("--query-gpu=")).split("=")[1].split(",")
 for name in wanted:
-    cells = dict(zip(("name", "compute_cap", "memory.total"), rows[int(name)]), index=name)
+    cells = dict(zip(("name", "compute_cap", "memory.total"), rows[int(name)]), index=name, driver_version=Path({driver!r}).read_text().strip())
     print(", ".join(str(cells[key]) for key in query))
 """
 
@@ -76,11 +76,12 @@ def make_image(root: Path, gpus: list[tuple[str, str, int]] | None = None, versi
     for tool in TOOLS:
         text = f"import sys\nsys.path.insert(0, {str(HERE)!r})\nfrom tools import main\nmain({tool!r})\n"
         _script(root / "usr/local/bin/trtllm-build" if tool == "trtllm-build" else root / "app" / tool, text)
-    _script(root / "usr/bin/nvidia-smi", SMI.format(rows=str(root / "etc/gpus.json")))
+    _script(root / "usr/bin/nvidia-smi", SMI.format(rows=str(root / "etc/gpus.json"), driver=str(root / "etc/driver")))
     _script(root / "usr/bin/mpirun", MPIRUN)
     (root / "etc").mkdir()
     (root / "etc/gpus.json").write_text(json.dumps(gpus if gpus is not None else [H100] * 4))
     (root / "etc/conch-toolchain").write_text("contract\n")
+    (root / "etc/driver").write_text("575.57.08\n")
     (root / "app/all_models/inflight_batcher_llm/tensorrt_llm").mkdir(parents=True)
     (root / "app/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt").write_text(template())
     return root

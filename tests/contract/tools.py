@@ -111,6 +111,16 @@ def convert_text(given: argparse.Namespace) -> None:
         checkpoint(Path(given.output_dir) / half, config, world, given.tp_size)
 
 
+def quantize(given: argparse.Namespace) -> None:
+    """examples/quantization/quantize.py: a checkpoint whose weights, and cache where it is said, are quantised."""
+    given.use_weight_only, given.fp8_kv_cache = False, given.kv_cache_dtype == "fp8"
+    convert_text(given)
+    path = Path(given.output_dir) / "config.json"
+    config = json.loads(path.read_text("utf-8"))
+    config["quantization"]["quant_algo"] = given.qformat.upper()
+    write_json(path, config)
+
+
 def build(given: argparse.Namespace) -> None:
     """trtllm-build: one engine for each rank, and what it was told. It says which GPUs it sees."""
     print(f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')}")
@@ -144,6 +154,7 @@ TOOLS: dict[str, Callable[[argparse.Namespace], None]] = {
     "examples/models/contrib/opt/convert_checkpoint.py": convert_text,
     "examples/models/core/llama/convert_checkpoint.py": convert_text,
     "examples/models/core/gpt/convert_checkpoint.py": convert_text,
+    "examples/quantization/quantize.py": quantize,
     "examples/models/core/multimodal/build_multimodal_engine.py": build_vision,
 }
 

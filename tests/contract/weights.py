@@ -54,6 +54,7 @@ def huggingface(model: Model) -> dict[str, bytes]:
         **{name: text.encode() for name, text in files.items()},
         "model.safetensors": (2).to_bytes(8, "little") + b"{}",
         "README.md": b"not wanted",
+        "model.fp32-00001-of-00002.safetensors": b"not wanted",
         "flax_model.msgpack": b"neither",
     }
 

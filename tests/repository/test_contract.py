@@ -10,7 +10,8 @@ import pytest
 from tritonclient.grpc import model_config_pb2
 
 from build.catalog import FAMILIES, ROOT, CatalogError, Model, load_catalog, load_recipe, select
-from build.repository import MODELS, parse_config, render
+from build.repository import render
+from build.tensors import MODELS, parse_config
 
 CONTRACT: dict[str, Any] = json.loads((Path(__file__).parent.parent / "contract" / "model_io.json").read_text("utf-8"))
 UPSTREAM = {

@@ -69,8 +69,6 @@ class Double:
             for n, token in enumerate(tokens):
                 logits[:, :, n, token] = 9.0
             found["generation_logits"] = logits
-        if "return_num_output_tokens" in arrays:
-            found["num_output_tokens"] = np.full((rows, 1), count or len(tokens), np.int32)
         assert set(found) <= OUTPUTS
         return found
 
@@ -130,11 +128,13 @@ def test_one_text(facade: Facade) -> None:
 
 
 def test_rows_of_different_lengths_and_words(facade: Facade) -> None:
-    """One request; shorter rows are padded, word lists filled up with -1."""
+    """One request; shorter rows are padded, word lists filled up with -1. A stop word that ends a row is cut off, as TensorRT-LLM does not."""
     text = facade[0]
     (result,) = ask(facade, 2, text_input=strings(["On Monday the old mayor"], ["a"]), stop_words=strings(["town", "."], ["", ""]), bad_words=strings([""], ["the"]))
     (call,) = facade[1].calls
-    assert [text.decode() for text in result["text_output"]] == [ANSWER, ANSWER]
+    assert [text.decode() for text in result["text_output"]] == [ANSWER.removesuffix("."), ANSWER]
+    assert result["num_output_tokens"].ravel().tolist() == [len(facade[1].tokens) - 1, len(facade[1].tokens)]
+    assert (result["num_input_tokens"] == call["input_lengths"]).all()
     short = call["input_lengths"][1, 0]
     assert call["input_ids"].shape[1] == call["input_lengths"][0, 0] > short
     assert (call["input_ids"][1, short:] == text.pad).all()
@@ -154,8 +154,8 @@ def test_stream_gives_what_is_new_or_the_text_so_far(facade: Facade) -> None:
 
 
 def test_a_stream_counts_its_tokens(facade: Facade) -> None:
-    """From the beginning of the text, also where the engine counts those of each response."""
-    results = ask(facade, stream=True, return_num_output_tokens=True)
+    """From the beginning of the text."""
+    results = ask(facade, stream=True)
     assert [result["num_output_tokens"].item() for result in results] == list(range(1, len(facade[1].tokens) + 1))
 
 
@@ -184,6 +184,74 @@ def test_likeliest_tokens(facade: Facade, streaming: bool) -> None:
     assert [top[0] for top in tops] == chosen == [facade[0].tokenizer.piece(i).encode() for i in facade[1].tokens]
     assert (probs[:, 0] > np.log(0.5)).all()
     assert all("generation_logits" not in result for result in results)
+
+
+class TensorRT(Double):
+    """Figures as TensorRT-LLM gives them (`build/facts.py`, FIGURES): log probabilities that a temperature has pushed to 0, logits
+    [1, tokens, beams, vocabulary] in a stream, and without one those of every token that was allowed.
+    """
+
+    def _answer(self, arrays: dict[str, NDArray[Any]], tokens: list[int], rows: int, beams: int, count: int = 0) -> dict[str, NDArray[Any]]:
+        found = super()._answer(arrays, tokens, rows, beams, count)
+        if "output_log_probs" in found:
+            found["output_log_probs"][:] = 0.0
+        if "generation_logits" in found and "streaming" in arrays:
+            found["generation_logits"] = found["generation_logits"][:, :, : len(tokens)].swapaxes(1, 2)
+        elif "generation_logits" in found:
+            allowed = int(arrays["request_output_len"].max())
+            full = np.zeros((rows, beams, allowed, self.size + 3), np.float32)
+            found["generation_logits"] = full
+        return found
+
+
+def tensorrt(facade: Facade) -> Facade:
+    """The façade of a bundle of TensorRT-LLM's, and such an engine."""
+    facade[0].tempered = facade[0].full_logits = True
+    return facade[0], TensorRT(facade[1].tokens, facade[1].size)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("top", [0, 2])
+def test_log_probs_are_the_models_own_on_tensorrt_llm(facade: Facade, streaming: bool, top: int) -> None:
+    """At any temperature, made from logits that a stream brings token by token; they are not those of the end nor of the filled-up ids."""
+    own = tensorrt(facade)
+    results = ask(own, top_log_probs=top, temperature=np.float32(0.2), stream=streaming)
+    probs = np.concatenate([result["output_log_probs"].ravel() for result in results])
+    assert np.allclose(probs, 9 - np.log(np.exp(9) + own[0].vocabulary - 1), atol=1e-5)
+    assert len(probs) == len(own[1].tokens)
+    assert "".join(texts(results)) == ANSWER
+    assert results[-1]["num_output_tokens"].item() == len(own[1].tokens)
+    assert all("generation_logits" not in result for result in results)
+    assert all(call["streaming"].all() for call in own[1].calls)
+    if top:
+        tops = np.concatenate([result["top_token_log_probs"].reshape(-1, top) for result in results])
+        assert np.allclose(tops[:, 0], probs)
+
+
+def test_rows_are_gathered_apart_on_tensorrt_llm(facade: Facade) -> None:
+    """One stream for each row, since a stream has one; put together they are as one request's, each up to its own stop word."""
+    own = tensorrt(facade)
+    (result,) = ask(own, 2, top_log_probs=1, stop_words=strings(["."], [""]), text_input=strings(["On Monday the old mayor"], ["a"]))
+    assert [text.decode() for text in result["text_output"]] == [ANSWER.removesuffix("."), ANSWER]
+    assert result["output_lengths"].ravel().tolist() == [len(own[1].tokens) - 1, len(own[1].tokens)]
+    assert result["top_token_log_probs"].shape == (2, 1, len(own[1].tokens), 1)
+    assert [call["input_ids"].shape for call in own[1].calls] == [(1, int(n)) for n in result["num_input_tokens"].ravel()]
+
+
+def test_the_requests_bias_counts_on_tensorrt_llm(facade: Facade) -> None:
+    """TensorRT-LLM's logits are those before the bias, its choice is the one after."""
+    own = tensorrt(facade)
+    first = own[1].tokens[0]
+    bias = {"logit_bias_ids": np.array([[first]], np.int32), "logit_bias_weights": np.array([[-4.0]], np.float32)}
+    (result,) = ask(own, top_log_probs=1, **bias)
+    assert np.allclose(result["output_log_probs"][0, 0, 0], 5 - np.log(np.exp(5) + own[0].vocabulary - 1), atol=1e-5)
+
+
+def test_greedy_text_without_likeliest_tokens_takes_the_engines_figures_on_tensorrt_llm(facade: Facade) -> None:
+    """No logits are asked for where nothing changes the log probabilities."""
+    own = tensorrt(facade)
+    ask(own, top_log_probs=0)
+    assert "return_generation_logits" not in own[1].calls[0]
 
 
 def test_log_probs_without_likeliest_tokens_need_no_logits(facade: Facade) -> None:

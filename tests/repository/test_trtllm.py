@@ -19,14 +19,14 @@ from build.bundle import build
 from build.catalog import CatalogError, Model, load_catalog, load_recipe
 from build.check import Unfit, check, misfits
 from build.check import findings as check_findings
-from build.engine_config import EMPTY, FILLED, FILLED_WITH_ENCODER, LEFT, TemplateError, fill, with_share
+from build.engine_config import EMPTY, FILLED, FILLED_IF_GIVEN, FILLED_WITH_ENCODER, LEFT, TemplateError, fill, with_share
 from build.engine_rules import Engines, cuda_pool_bytes, findings
 from build.jobs import BuildError, Places, plan_job, read_manifest
 from build.plan import IN_DOCKER, gpus_of, kv_shares, make_plan
-from build.repository import parse_config
 from build.sources import Weights
 from build.staging import source_of
 from build.steps import work
+from build.tensors import parse_config
 from build.toolchain import SCRIPTS, Gpu, Image, ToolchainError, gpus
 from ops.guard.bundle import Refused, budgeted, check_bundle
 from scripts.deploy import check_gpus
@@ -39,6 +39,7 @@ pytestmark = pytest.mark.long
 
 CATALOG = load_catalog()
 WANTED = [model for model in CATALOG.values() if not model.source.startswith("random:")]
+UNWANTED = ("README.md", "flax_model.msgpack", "other.pt", "model.fp32-00001-of-00002.safetensors")
 SMALLEST = {"whisper": "mini-whisper", "t5": "mini-t5", "bart": "mini-bart", "gpt2": "mini-gpt2", "blip2": "blip2-opt-2.7b", "llava": "llava-1.5-7b"}
 
 
@@ -98,7 +99,7 @@ def test_every_model_builds(model: Model, image: Image, places: Places, monkeypa
     assert facts["positions"] > 0
     assert facts["end_id"] > 0
     assert (bundle / "engine/tokenizer.json").is_file()
-    assert not [path for path in places.weights.rglob("*") if path.name in ("README.md", "flax_model.msgpack", "other.pt")]
+    assert not [path for path in places.weights.rglob("*") if path.name in UNWANTED]
 
 
 def test_a_knob_rebuilds_only_what_depends_on_it(image: Image, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +135,31 @@ def test_another_file_of_the_same_source(image: Image, places: Places) -> None:
         (folder / name).write_bytes(b"")
         source_of(replace(job, model=replace(model, file=name)), Weights(folder, "", ""))
         assert (folder / "large-v2.pt").readlink() == Path(name)
+
+
+def test_a_checkpoint_inside_a_folder_is_found(image: Image, places: Places) -> None:
+    """As sherpa's repository has it; where there are several, the catalog must say which."""
+    job = plan_job(CATALOG["large-v2-multi-hans-checkpoint"], "trtllm", places)
+    folder = places.weights / "checkpoints"
+    for name in ("v2", "v2-turbo"):
+        for half in ("encoder", "decoder"):
+            (folder / name / half).mkdir(parents=True)
+            (folder / name / half / "config.json").write_text("{}")
+        if name == "v2":
+            assert source_of(job, Weights(folder, "", "")) == str(folder / "v2")
+    with pytest.raises(BuildError, match=r"holds 2 checkpoints with encoder/ and decoder/ \(v2, v2-turbo\); name one with `folder`"):
+        source_of(job, Weights(folder, "", ""))
+    named = replace(job, model=replace(job.model, folder="v2-turbo"))
+    assert source_of(named, Weights(folder, "", "")) == str(folder / "v2-turbo")
+
+
+def test_bounds_of_the_cache_are_filled_where_they_are_given(image: Image) -> None:
+    """Left to the backend's defaults otherwise; a shared GPU divides the tokens as well."""
+    for given, wanted in (({}, (None, None)), ({"MAX_TOKENS_IN_PAGED_KV_CACHE": "24000", "MAX_ATTENTION_WINDOW_SIZE": "4096"}, ("24000", "4096"))):
+        config = fill(template(), load_recipe(CATALOG["mini-whisper"], "trtllm", given), Path("/e"))
+        found = [config.parameters[key].string_value if key in config.parameters else None for key in FILLED_IF_GIVEN]
+        assert tuple(found) == wanted
+    assert with_share(config, 0.5).parameters["max_tokens_in_paged_kv_cache"].string_value == "12000"
 
 
 @pytest.mark.parametrize("family", sorted(SMALLEST))
@@ -267,7 +293,7 @@ def test_engines_give_generation_logits(finished: Places) -> None:
 
 def test_every_placeholder_is_accounted_for(image: Image) -> None:
     """The contract's list: each is filled, kept empty, or left out with a reason, in one table only; others end the build."""
-    tables = [*FILLED, *FILLED_WITH_ENCODER, *EMPTY, *LEFT]
+    tables = [*FILLED, *FILLED_WITH_ENCODER, *FILLED_IF_GIVEN, *EMPTY, *LEFT]
     assert len(tables) == len(set(tables))
     assert set(ENGINE["template_parameters"]) <= set(tables)
     assert all(LEFT.values())
@@ -278,10 +304,13 @@ def test_every_placeholder_is_accounted_for(image: Image) -> None:
         fill(template().replace("${cross_kv_cache_fraction}", "x"), recipe, Path("/e"))
 
 
+B200 = ("NVIDIA B200", "10.0", 183359)
 REFUSED = [
     ("mini-whisper", {"TP_SIZE": "2"}, "TP_SIZE=2 cannot be built for TARGET=trtllm; family whisper takes: 1"),
     ("mini-whisper", {"PRECISION": "bfloat16"}, "family whisper takes: float16"),
     ("mini-whisper", {"KV_CACHE": "fp8"}, "family whisper takes: none"),
+    ("llava-1.5-7b", {"KV_CACHE": "int8"}, "KV_CACHE=int8 cannot be built for TARGET=trtllm; family llava takes: none"),
+    ("gpt2-medium", {"QUANTIZATION": "int4_awq"}, "family gpt2 takes: none, smoothquant, fp8"),
     ("mini-whisper", {"WEIGHT_ONLY": "int2"}, "family whisper takes: none, int8, int4"),
     ("mini-whisper", {"MAX_BEAM_WIDTH": "many"}, "MAX_BEAM_WIDTH=many is no int; write for example MAX_BEAM_WIDTH=1"),
     ("blip2-opt-2.7b", {"PP_SIZE": "2"}, "family blip2 takes: 1"),
@@ -318,7 +347,11 @@ def test_more_beams_than_the_engine_has(image: Image, places: Places) -> None:
             {},
             "PRECISION=bfloat16 needs compute capability 8.0, Tesla T4 has compute capability 7.5; use float16 or float32",
         ),
-        (("Tesla T4", "7.5", 15360), "llava-1.5-7b", {"KV_CACHE": "fp8"}, "KV_CACHE=fp8 needs compute capability 8.9, Tesla T4 has compute capability 7.5"),
+        (("Tesla T4", "7.5", 15360), "gpt2-medium", {"QUANTIZATION": "fp8"}, "QUANTIZATION=fp8 needs compute capability 8.9, Tesla T4 has compute capability 7.5"),
+        (B200, "t5-small", {"WEIGHT_ONLY": "int8"}, "compute capability 10.0, for which TensorRT-LLM builds no engines with INT8 or INT4; unset WEIGHT_ONLY"),
+        (B200, "gpt2-medium", {"KV_CACHE": "int8"}, "builds no engines with INT8 or INT4; unset WEIGHT_ONLY, KV_CACHE, QUANTIZATION"),
+        (B200, "gpt2-medium", {"QUANTIZATION": "smoothquant"}, "builds no engines with INT8 or INT4"),
+        (H100, "gpt2-medium", {"QUANTIZATION": "fp8", "WEIGHT_ONLY": "int8"}, "QUANTIZATION=fp8 brings its own weights and cache; unset WEIGHT_ONLY and KV_CACHE"),
         (H100, "llava-1.5-7b", {"TP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 2, its instance has 1 GPU"),
     ],
 )

@@ -8,51 +8,31 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+import tritonclient.grpc as grpc
+from numpy.typing import NDArray
+from tritonclient.utils import np_to_triton_dtype
 
 from build.jobs import read_manifest
-from tests.contract.image import environment, make_image
+from tests.contract.image import environment
 from tests.hub import serving
 
-from .conftest import PYTHON, ROOT, Stack, started
+from .clients import grpc_inputs, wave
+from .conftest import PYTHON, ROOT, Stack
+from .gpus import gpu_machine, run, served
 
 PORT, TP_PORT = 9880, 10030
 MODEL = "distil-large-v3"  # on the hub of this test it is the miniature; its layout has a converter of its own
-BACKEND = ROOT / "tests/contract/backend/model.py"
-
-
-def run(*command: object, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=200)
-
-
-def gpu_machine(home: Path, model: str, graphs: str, port: int) -> dict[str, str]:
-    """The environment of a machine with four GPUs and two instances, each on a pair."""
-    return {
-        **os.environ, **environment(make_image(home / "image")), "MODEL_ID": model, "TARGET": "trtllm", "WEIGHTS_DIR": f"{home}/weights",
-        "ENGINES_DIR": f"{home}/engines", "CONCH_HOME": f"{home}/home", "CONTRACT_GRAPHS": str(ROOT / f"engines/{graphs}/openvino/engine"),
-        "PORT": str(port), "INSTANCES": "2", "TRITON_0_GPUS": "0,1", "TRITON_1_GPUS": "2,3",
-    }  # fmt: skip
-
-
-@contextmanager
-def served(variables: dict[str, str]) -> Iterator[Stack]:
-    """A stack whose tritonservers have the stand-in backend."""
-    backend = Path(variables["CONCH_HOME"]) / "backends" / "tensorrtllm" / "model.py"
-    backend.parent.mkdir(parents=True)
-    shutil.copy(BACKEND, backend)
-    with started(variables) as stack:
-        yield stack
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +87,35 @@ def test_a_stream_through_nginx(gpu_stack: Stack, recordings: dict[str, dict[str
     events = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if line.startswith("data: {")]
     assert "".join(event["delta"] for event in events if event["type"] == "transcript.text.delta") == recordings["demo.flac"]["text"]
     assert events[-1]["type"] == "transcript.text.done"
-    assert all(-20 < row["logprob"] <= 0 for row in events[-1]["logprobs"])
+    probs = [row["logprob"] for row in events[-1]["logprobs"]]
+    assert all(-20 < prob <= 0 for prob in probs)
+    assert min(probs) < -1e-6, "normalised among the likeliest token alone, each would be 0"
+
+
+def _heard(stack: Stack, **scalars: Any) -> dict[str, Any]:
+    """whisper_bls by gRPC, with what the façade says about how sure it is."""
+    arrays = {name: np.array([[value]], dtype) for name, (value, dtype) in scalars.items()}
+    types = {np.dtype(np.float32): "FP32", np.dtype(np.uint64): "UINT64"}
+    inputs = grpc_inputs(wave("order.wav"), "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>")
+    for name, array in arrays.items():
+        inputs.append(grpc.InferInput(name, [1, 1], types[array.dtype]))
+        inputs[-1].set_data_from_numpy(array)
+    with grpc.InferenceServerClient(stack.grpc) as client:
+        answer = client.infer("whisper_bls", inputs, outputs=[grpc.InferRequestedOutput(name) for name in ("TRANSCRIPTS", "AVG_LOGPROB", "TOKEN_LOGPROBS")])
+    return {name: answer.as_numpy(name) for name in ("TRANSCRIPTS", "AVG_LOGPROB", "TOKEN_LOGPROBS")}
+
+
+def test_confidence_is_the_models_at_any_temperature(gpu_stack: Stack) -> None:
+    """TensorRT-LLM's log probabilities at a low temperature are nearly 0; the façade's are those of the model, so that temperatures can be compared.
+    Temperature 0 is greedy.
+    """
+    greedy = _heard(gpu_stack)
+    cold = _heard(gpu_stack, TEMPERATURE=(0.1, np.float32), SEED=(3, np.uint64))
+    zero = _heard(gpu_stack, TEMPERATURE=(0.0, np.float32))
+    assert zero["TRANSCRIPTS"] == greedy["TRANSCRIPTS"] == cold["TRANSCRIPTS"]
+    assert cold["TOKEN_LOGPROBS"] == pytest.approx(greedy["TOKEN_LOGPROBS"], abs=1e-3)
+    assert cold["AVG_LOGPROB"].item() == pytest.approx(greedy["AVG_LOGPROB"].item(), abs=5e-3)
+    assert (zero["TOKEN_LOGPROBS"] == greedy["TOKEN_LOGPROBS"]).all()
 
 
 def test_words_have_no_times_here(gpu_stack: Stack) -> None:
@@ -231,6 +239,108 @@ def test_log_probabilities_of_a_stream(pairs: Stack) -> None:
     parts = [event["choices"][0]["logprobs"] for event in events if event["choices"] and event["choices"][0].get("logprobs")]
     assert [token for part in parts for token in part["tokens"]] == whole["tokens"]
     assert [p for part in parts for p in part["token_logprobs"]] == pytest.approx(whole["token_logprobs"], abs=0.05)
+
+
+def _infer(stack: Stack, model: str, inputs: dict[str, tuple[str, list[list[Any]]]], **extra: Any) -> httpx.Response:
+    rows = [{"name": name, "datatype": kind, "shape": [len(data), len(data[0])], "data": data} for name, (kind, data) in inputs.items()]
+    return httpx.post(f"{stack.kserve}/v2/models/{model}/infer", json={"inputs": rows, **extra}, timeout=60)
+
+
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_texts_of_different_length_in_one_request(pairs: Stack, model: str) -> None:
+    """Each says what it says alone: no row reads another's padding."""
+    texts = ["summarize: The mayor opened a new bridge in the harbour on Monday.", "sort: lamp kitchen boat"]
+    answer = _infer(pairs, model, {"text_input": ("BYTES", [[text] for text in texts]), "max_tokens": ("INT32", [[24], [24]])})
+    assert answer.status_code == 200, answer.text
+    found = next(row["data"] for row in answer.json()["outputs"] if row["name"] == "text_output")
+    assert found == [words(pairs, text) for text in texts]
+
+
+def test_a_text_ends_before_its_stop_word(pairs: Stack) -> None:
+    """TensorRT-LLM leaves the word at the end of the text; whole and streamed, by every façade, it is cut off."""
+    ask = {"text_input": "sort: lamp kitchen boat", "max_tokens": 24, "stop_words": ["lamp"]}
+    for model in ("ensemble", "tensorrt_llm_bls"):
+        assert httpx.post(f"{pairs.kserve}/v2/models/{model}/generate", json=ask, timeout=60).json()["text_output"].strip() == "boat kitchen"
+    streamed = httpx.post(f"{pairs.kserve}/v2/models/tensorrt_llm_bls_stream/generate_stream", json={**ask, "stream": True}, timeout=60)
+    pieces = [json.loads(line.removeprefix("data: "))["text_output"] for line in streamed.text.splitlines() if line.startswith("data: {")]
+    assert "".join(pieces).strip() == "boat kitchen"
+
+
+def test_likeliest_tokens_come_one_at_a_time(pairs: Stack) -> None:
+    """Whole, too: in one response logits would be those of 900 tokens. The figures are the model's, whatever the temperature."""
+    body = {"model": "mini-t5", "prompt": "sort: lamp kitchen boat", "max_tokens": 900, "logprobs": 3}
+    answers = [httpx.post(f"{pairs.url}/v1/completions", json={**body, "temperature": heat, "seed": 1}, timeout=120) for heat in (0, 0.05)]
+    assert [answer.status_code for answer in answers] == [200, 200], answers[0].text
+    greedy, cold = (answer.json()["choices"][0]["logprobs"] for answer in answers)
+    assert [len(row) for row in greedy["top_logprobs"]] == [3] * len(greedy["tokens"])
+    assert cold["tokens"] == greedy["tokens"]
+    assert cold["token_logprobs"] == pytest.approx(greedy["token_logprobs"], abs=1e-3)
+    assert [max(row.values()) for row in greedy["top_logprobs"]] == pytest.approx(greedy["token_logprobs"], abs=1e-3)
+
+
+def test_logits_beyond_shared_memory_are_refused(pairs: Stack) -> None:
+    """200 MB in one response; the sentence says how many tokens fit."""
+    asked = {"text_input": ("BYTES", [["sort: a b"]] * 8), "max_tokens": ("INT32", [[1020]] * 8), "return_generation_logits": ("BOOL", [[True]] * 8)}
+    answer = _infer(pairs, "tensorrt_llm_bls", asked)
+    assert answer.status_code == 400, answer.text
+    assert "MiB; ask for" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ({"end_id": ("INT32", [[99999]])}, "EndId (99999) is not within acceptable range"),
+        ({"runtime_top_p": ("FP32", [[2.0]])}, "topP.value() <= 1.f"),
+        ({"beam_width": ("INT32", [[4]])}, "beam_width is 4, this deployment serves 1"),
+        ({"early_stopping": ("BOOL", [[True]])}, "early_stopping is read wrongly by this release"),
+        ({"runtime_top_p_min": ("FP32", [[0.1]])}, "runtime_top_p_min is read wrongly by this release"),
+        ({"return_context_logits": ("BOOL", [[True]])}, "gather_context_logits"),
+        ({"embedding_bias": ("FP32", [[0.0] * 7])}, "embedding bias shape"),
+        ({"decoder_input_ids": ("INT32", [[0] * 70])}, "Prompt length (70) exceeds maximum input length (64)"),
+    ],
+)
+def test_tensorrt_llms_refusals_are_400s(pairs: Stack, inputs: dict[str, tuple[str, list[list[Any]]]], says: str) -> None:
+    """In its own words, without its backtrace; in ours where it would answer nonsense or say nothing."""
+    given = {"input_ids": ("INT32", [[5, 6, 7, 1]]), "input_lengths": ("INT32", [[4]]), "request_output_len": ("INT32", [[3]]), **inputs}
+    answer = _infer(pairs, "tensorrt_llm", given)
+    assert answer.status_code == 400, answer.text
+    assert says in answer.json()["error"]
+    assert "jenkins" not in answer.text
+
+
+def test_more_than_32_requests_run_at_once(pairs: Stack) -> None:
+    """The Python backend's default pool of 32 threads would hold the others up."""
+    ask = {"text_input": "summarize: The mayor opened a new bridge.", "max_tokens": 24, "min_tokens": 24}
+    with ThreadPoolExecutor(60) as threads:
+        answers = list(threads.map(lambda _: httpx.post(f"{pairs.kserve}/instances/0/v2/models/tensorrt_llm_bls/generate", json=ask, timeout=120), range(60)))
+    assert {answer.status_code for answer in answers} == {200}
+    inside = [int(count) for count in re.findall(r"contract backend: (\d+) requests inside", pairs.log("triton-0"))]
+    assert max(inside) > 40
+
+
+def _unary(stack: Stack, model: str, **inputs: NDArray[Any]) -> Any:
+    """A gRPC call that can be cancelled."""
+    tensors = [grpc.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)) for name, array in inputs.items()]
+    for tensor, array in zip(tensors, inputs.values(), strict=True):
+        tensor.set_data_from_numpy(array)
+    client = grpc.InferenceServerClient(stack.grpc)
+    return client, client.async_infer(model, tensors, callback=lambda *_: None)
+
+
+@pytest.mark.parametrize("model", ["tensorrt_llm", "tensorrt_llm_bls"])
+def test_an_abandoned_request_stops_in_the_engine(pairs: Stack, model: str) -> None:
+    """A unary one, without an id of the client's: the engine does not make 900 tokens for nobody. (`ensemble` cannot be stopped within a step: Triton's
+    own scheduler tells its steps nothing.)
+    """
+    before = sum(pairs.log(f"triton-{i}").count("was cancelled after") for i in (0, 1))
+    many = np.array([[900]], np.int32)
+    text = {"text_input": np.array([[b"sort: lamp kitchen boat"]], object), "max_tokens": many}
+    ids = {"input_ids": np.array([[5, 6, 7, 1]], np.int32), "input_lengths": np.array([[4]], np.int32), "request_output_len": many}
+    client, call = _unary(pairs, model, min_tokens=many, **(ids if model == "tensorrt_llm" else text))
+    time.sleep(0.5)
+    call.cancel()
+    _until(lambda: sum(pairs.log(f"triton-{i}").count("was cancelled after") for i in (0, 1)) > before, 5)
+    client.close()
 
 
 def test_a_lost_rank_restarts_its_instance(pairs: Stack) -> None:

@@ -23,7 +23,7 @@ from build.layouts.whisper import openai_file, to_huggingface, to_openai, write_
 from build.sources import FetchError, require_space
 from build.steps import route, work
 from build.whisper_vocabulary import ASSETS, non_speech_ids, whisper_tokenizer
-from ops.ranks import launch
+from ops.ranks import POOL, launch
 from tests.hub import serving
 
 from .conftest import MINIATURE, ROOT
@@ -146,7 +146,7 @@ def test_facts_replace_files(tmp_path: Path) -> None:
 def test_one_gpu_needs_no_mpirun() -> None:
     """World size 1: tritonserver itself; pictures get their pool."""
     assert launch(["tritonserver", "--model-repository=/r"], ["--http-port=1"], "p", 1) == [
-        "tritonserver", "--model-repository=/r", "--http-port=1", "--backend-config=python,shm-region-prefix-name=p",
+        "tritonserver", "--model-repository=/r", POOL, "--http-port=1", "--backend-config=python,shm-region-prefix-name=p",
     ]  # fmt: skip
     assert "--cuda-memory-pool-byte-size=0:5" in launch(["tritonserver"], [], "p", 1, 5)
 
@@ -159,6 +159,6 @@ def test_ranks_behind_the_first_have_no_doors() -> None:
     assert "--bind-to none" in first
     assert "--http-port=1" in first
     assert "--cuda-memory-pool-byte-size=0:5" in first
-    assert second.startswith("-n 1 tritonserver --allow-http=false --allow-grpc=false --allow-metrics=false")
+    assert second.startswith(f"-n 1 tritonserver {POOL} --allow-http=false --allow-grpc=false --allow-metrics=false")
     assert "--load-model=tensorrt_llm_stream" in second
     assert second.endswith("shm-region-prefix-name=p_1")

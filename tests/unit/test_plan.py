@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import http.server
+import os
+import socket
 import subprocess
+import threading
+from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
 from build.catalog import CatalogError, load_catalog
@@ -45,7 +51,8 @@ def nginx_accepts(folder: Path, gate: Gate) -> str:
     """Render everything for two pools and run nginx -t on it; pools.conf."""
     (folder / "run").mkdir()
     values = NginxValues(
-        run=f"{folder}/run", conf=str(folder), listen="127.0.0.1", port=9001, kserve=9002, grpc=9003, internal=f"unix:{folder}/inner", max_body="1m"
+        run=f"{folder}/run", conf=str(folder), listen="127.0.0.1", port=9001, kserve=9002, grpc=9003, internal=f"unix:{folder}/inner", max_body="1m",
+        instance_http=9010, instance_grpc=9020,
     )  # fmt: skip
     made = plan(3, "mini-whisper", "random-base")
     main = write_nginx(folder, values, gate, made)
@@ -65,6 +72,65 @@ def test_nginx_accepts_the_rendered_files(tmp_path: Path) -> None:
 def test_nginx_accepts_keys_and_limits(tmp_path: Path, gate: Gate) -> None:
     """nginx -t with each of them and with both."""
     nginx_accepts(tmp_path, gate)
+
+
+def test_instances_have_ports_of_their_own() -> None:
+    """Where they are asked for: a line to listen at, and a route by port, for each."""
+    values = NginxValues(run="/r", conf="/c", listen="0.0.0.0", port=1, kserve=2, grpc=3, internal=4, max_body="1m")
+    assert set(values.instances(2).values()) == {""}
+    found = replace(values, instance_http=8010, instance_grpc=8020).instances(2)
+    assert found["KSERVE_PORTS"] == "listen 0.0.0.0:8010; listen 0.0.0.0:8011;"
+    assert found["GRPC_PORTS"] == "listen 0.0.0.0:8020 http2; listen 0.0.0.0:8021 http2;"
+    assert found["PORT_ROUTES"] == '8010 "instance:0"; 8011 "instance:1"; 8020 "instance:0"; 8021 "instance:1";'
+
+
+class Name(http.server.BaseHTTPRequestHandler):
+    """Answers with the port that it listens at."""
+
+    def do_GET(self) -> None:
+        body = str(self.server.server_address[1]).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def test_a_port_leads_to_its_instance(tmp_path: Path) -> None:
+    """With nginx itself: the shared door takes turns, each own port has its instance always."""
+    servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Name) for _ in range(2)]
+    for server in servers:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    one, two, three, four, first = free_ports(5)
+    values = NginxValues(
+        run=f"{tmp_path}/run", conf=str(tmp_path), listen="127.0.0.1", port=one, kserve=two, grpc=three, internal=four, max_body="1m",
+        user="user root;" if os.getuid() == 0 else "", instance_http=first, instance_grpc=first + 20,
+    )  # fmt: skip
+    (tmp_path / "run").mkdir()
+    made = plan(2, "mini-whisper")
+    own = tuple(replace(instance, http=server.server_port) for instance, server in zip(made.instances, servers, strict=True))
+    main = write_nginx(tmp_path, values, OPEN, replace(made, instances=own))
+    nginx = subprocess.Popen([nginx_binary(), "-c", main, "-p", tmp_path, "-e", "stderr"])
+    try:
+        client = httpx.Client(transport=httpx.HTTPTransport(retries=20), trust_env=False)
+        for i in (0, 1, 0, 1):
+            assert client.get(f"http://127.0.0.1:{first + i}/v2/health/ready").text == str(own[i].http)
+        assert {client.get(f"http://127.0.0.1:{two}/v2/health/ready").text for _ in range(8)} == {str(instance.http) for instance in own}
+    finally:
+        nginx.terminate()
+        nginx.wait(20)
+        for server in servers:
+            server.shutdown()
+            server.server_close()
 
 
 def test_a_rate_that_nginx_would_not_understand() -> None:

@@ -149,7 +149,7 @@ def test_sends_what_was_asked(double: ThreadingHTTPServer, tmp_path: Path) -> No
     assert body == {"model": "m", "prompt": "hola", "max_tokens": 7, "temperature": 0.5, "stop": ["a", "b"]}
     assert streamed["stream_options"] == {"include_usage": True}
     assert (generate, with_model["x-model-id"]) == ("/v2/models/ensemble/generate", "m")
-    assert tensors == {"text_input": "hola", "max_tokens": 7, "stream": False, "return_num_output_tokens": True, "top_k": 1, "stop_words": ["a", "b"]}
+    assert tensors == {"text_input": "hola", "max_tokens": 7, "stream": False, "top_k": 1, "stop_words": ["a", "b"]}
     assert other == "/v2/models/tensorrt_llm_bls/generate_stream"
     assert (warm["stream"], warm["temperature"], warm["top_p"]) == (True, 0.5, 1.0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +12,8 @@ import numpy as np
 import pytest
 
 from serving.errors import BROKEN, EngineError
-from serving.shell import Shell, engine_id, heard_out
+from serving.shell import Held, Shell, engine_id, heard_out
+from serving.watch import Watch
 
 
 class Tensor(SimpleNamespace):
@@ -78,9 +81,34 @@ def test_a_client_that_goes_stops_its_own_request_once(own: str | None) -> None:
 
 
 def test_ids() -> None:
-    """A stream without an id gets one of its own; nothing else is renamed."""
+    """A request without an id gets one of its own, by which it can be stopped; nothing else is renamed."""
     request = SimpleNamespace(request_id=lambda: "")
-    own, stoppable = engine_id(request, decoupled=True)
-    assert own == stoppable != engine_id(request, decoupled=True)[0]
-    assert engine_id(request, decoupled=False) == ("", None)
-    assert engine_id(SimpleNamespace(request_id=lambda: "theirs"), decoupled=True) == ("theirs", None)
+    own, stoppable = engine_id(request)
+    assert own == stoppable != engine_id(request)[0]
+    assert engine_id(SimpleNamespace(request_id=lambda: "theirs")) == ("theirs", None)
+
+
+def test_calls_are_kept_for_a_while() -> None:
+    """Somebody else holds them while the stub forgets them."""
+    held = Held(seconds=0.05)
+    assert [held.keep(n) for n in range(3)] == [0, 1, 2]
+    assert len(held.calls) == 3
+    time.sleep(0.06)
+    held.keep(3)
+    assert [call for _, call in held.calls] == [3]
+
+
+def test_a_client_that_goes_is_noticed_while_others_wait() -> None:
+    """Its engine request is stopped once; nobody else's is."""
+    gone, stopped = threading.Event(), list[str]()
+    watch = Watch(period=0.01)
+    with (
+        watch.over(SimpleNamespace(is_cancelled=gone.is_set), lambda: stopped.append("a")),
+        watch.over(SimpleNamespace(is_cancelled=lambda: False), lambda: stopped.append("b")),
+    ):
+        time.sleep(0.05)
+        assert stopped == []
+        gone.set()
+        time.sleep(0.1)
+    assert stopped == ["a"]
+    assert watch.open == {}

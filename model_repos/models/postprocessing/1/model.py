@@ -22,8 +22,9 @@ class TritonPythonModel:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request):
-        tokens, lengths = (pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in ("TOKENS_BATCH", "SEQUENCE_LENGTH"))
+        given = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         try:
-            return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", self.text.postprocess(tokens, lengths))])
+            texts = self.text.postprocess(given["TOKENS_BATCH"], given["SEQUENCE_LENGTH"], given.get("STOP_WORDS_IDS"))
+            return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", texts)])
         except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), getattr(pb_utils.TritonError, code_name(error))))

@@ -1,25 +1,33 @@
 """The unary face of `tensorrt_llm_stream`: forwards each row, waits in a thread, answers once."""
 
+import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
+BUNDLE = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.batches import merge, refuse_samples, split
-from serving.desk import Desk
-from serving.errors import told
-from serving.shell import ALWAYS, Shell
+from serving.batches import greedy_at_zero, merge, refuse_beams, refuse_logits, refuse_misread, refuse_samples, split, started  # noqa: E402
+from serving.desk import Desk  # noqa: E402
+from serving.errors import told  # noqa: E402
+from serving.shell import ALWAYS, Shell, engine_id  # noqa: E402
+from serving.watch import Watch  # noqa: E402
 
 
 class TritonPythonModel:
     """One response for each request, however many the engine sends."""
 
     def initialize(self, args):
+        facts = json.loads((BUNDLE / "engine" / "engine.json").read_text("utf-8"))
+        self.misread = facts.get("misread", [])
+        self.vocabulary, self.start = facts["vocabulary"], facts.get("decoder_start", [])
+        self.beams = json.loads((BUNDLE / "parameters.json").read_text("utf-8")).get("served_beam_width")
         self.shell = Shell(pb_utils, told)
-        self.desk = Desk(self._answer, self.shell.refuse)
+        self.rows = {}  # of the requests that run here: the engine's ids by their own
+        self.watch, self.desk = Watch(), Desk(self._answer, self.shell.refuse)
 
     def execute(self, requests):
         self.desk.take(requests)
@@ -28,16 +36,36 @@ class TritonPythonModel:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         if "streaming" in inputs and inputs["streaming"].any():
             raise ValueError("streaming=true needs the decoupled model tensorrt_llm_stream")
+        if "stop" in inputs and inputs["stop"].any():
+            self._stop(request.request_id(), sender)
+            return
+        refuse_misread(inputs, self.misread)
         refuse_samples(inputs)
-        rows = split(inputs)
-        with ThreadPoolExecutor(len(rows)) as threads:
-            answers = list(threads.map(lambda row: self._forward(row, request), rows))
+        refuse_beams(inputs, self.beams)
+        refuse_logits(inputs, self.vocabulary)
+        rows = [started(greedy_at_zero(row), self.start) for row in split(inputs)]
+        name, own = engine_id(request)
+        # The engine knows the last request of an id only, so rows are told apart.
+        names = self.rows[name] = [name, *(f"{name}-{n}" for n in range(1, len(rows)))]
+        try:
+            with self.watch.over(sender, lambda: own and self._end(names)), ThreadPoolExecutor(len(rows)) as threads:
+                answers = list(threads.map(lambda row, own_name: self._forward(row, request, own_name), rows, names))
+        finally:
+            self.rows.pop(name, None)
         sender.send(pb_utils.InferenceResponse(answers[0] if len(answers) == 1 else self._merged(answers)), self.shell.last)
 
-    def _forward(self, row, request):
+    def _stop(self, name, sender):
+        self._end(self.rows.get(name, [name]))
+        sender.send(pb_utils.InferenceResponse([]), self.shell.last)
+
+    def _end(self, names):
+        for name in names:
+            self.shell.stop(name, "tensorrt_llm_stream")
+
+    def _forward(self, row, request, name):
         """Tensors as they come: copying them while decoupled calls run in several threads has crashed the stub (docs/decisions/0002)."""
         answer, outputs = [], list(dict.fromkeys([*ALWAYS, *request.requested_output_names()]))
-        for response in self.shell.call("tensorrt_llm_stream", self.shell.tensors(row), outputs, request.request_id(), decoupled=True):
+        for response in self.shell.call("tensorrt_llm_stream", self.shell.tensors(row), outputs, name, decoupled=True):
             answer = response.output_tensors() or answer
         return answer
 

@@ -11,17 +11,21 @@ sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub
 
 from serving.desk import Desk  # noqa: E402
 from serving.errors import BadRequest  # noqa: E402
-from serving.shell import Shell, engine_id  # noqa: E402
+from serving.shell import ALWAYS, Shell, engine_id  # noqa: E402
 from serving.text import ENGINE_OUTPUTS, TextModel  # noqa: E402
+from serving.watch import Watch  # noqa: E402
 
 
 class TritonPythonModel:
     """Answers from threads, so that one request's wait for the engine never holds up another."""
 
     def initialize(self, args):
-        self.decoupled = json.loads(args["model_config"]).get("model_transaction_policy", {}).get("decoupled", False)
+        config = json.loads(args["model_config"])
+        self.decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
+        declared = {*ALWAYS, *(output["name"] for output in config["output"])}  # narrowed to what the engine has (build/tensors.py)
+        self.outputs = [name for name in ENGINE_OUTPUTS if name in declared]
         self.text, self.shell = TextModel(BUNDLE), Shell(pb_utils)
-        self.desk = Desk(self._answer, self.shell.refuse)
+        self.watch, self.desk = Watch(), Desk(self._answer, self.shell.refuse)
 
     def execute(self, requests):
         self.desk.take(requests)
@@ -30,12 +34,13 @@ class TritonPythonModel:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         if not self.decoupled and "stream" in inputs and inputs["stream"].any():
             raise BadRequest("stream=true needs the decoupled face of this model; its name ends in _stream")
-        wanted, (own, stoppable) = set(request.requested_output_names()), engine_id(request, decoupled=self.decoupled)
-        results = self.text.complete(inputs, lambda arrays, streaming: self.shell.engine(own, ENGINE_OUTPUTS, arrays, streaming=streaming))
+        wanted, (own, stoppable) = set(request.requested_output_names()), engine_id(request)
+        results = self.text.complete(inputs, lambda arrays, streaming: self.shell.engine(own, self.outputs, arrays, streaming=streaming))
         if self.decoupled:
             self.shell.stream(sender, results, wanted, stoppable)
         else:
-            self.shell.answer(sender, next(results), wanted)
+            with self.watch.over(sender, lambda: own == stoppable and self.shell.stop(own)):
+                self.shell.answer(sender, next(results), wanted)
 
     def finalize(self):
         self.desk.close()

@@ -11,7 +11,9 @@ sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub
 
 from serving.batches import merge, split  # noqa: E402
 from serving.desk import Desk  # noqa: E402
+from serving.likelihood import untempered  # noqa: E402
 from serving.shell import ALWAYS, Shell, engine_id  # noqa: E402
+from serving.watch import Watch  # noqa: E402
 from serving.whisper import Whisper  # noqa: E402
 
 # Which of the engine's outputs a request for them brings, beside those that go with every request.
@@ -30,21 +32,25 @@ class TritonPythonModel:
         self.decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
         self.outputs = {output["name"] for output in config["output"]}
         self.whisper, self.shell = Whisper(BUNDLE), Shell(pb_utils)
-        self.desk = Desk(self._answer, self.shell.refuse)
+        self.tempered = json.loads((BUNDLE / "engine" / "engine.json").read_text("utf-8")).get("tempered_log_probs", False)
+        self.watch, self.desk = Watch(), Desk(self._answer, self.shell.refuse)
 
     def execute(self, requests):
         self.desk.take(requests)
 
     def _answer(self, request, sender):
         rows = split({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
-        wanted, (own, stoppable) = set(request.requested_output_names()) or self.outputs, engine_id(request, decoupled=self.decoupled)
+        wanted, (own, stoppable) = set(request.requested_output_names()) or self.outputs, engine_id(request)
 
-        def engine(arrays, streaming):
+        def call(arrays, streaming):
             outputs = [*ALWAYS, *(name for flag, names in ASKED.items() if flag in arrays for name in names)]
             return self.shell.engine(own, outputs, arrays, streaming=streaming)
 
+        engine = untempered(call) if self.tempered else call
+
         if not self.decoupled:
-            answers = [list(self.whisper.transcribe(row, wanted, engine, streaming=False))[-1] for row in rows]
+            with self.watch.over(sender, lambda: own == stoppable and self.shell.stop(own)):
+                answers = [list(self.whisper.transcribe(row, wanted, engine, streaming=False))[-1] for row in rows]
             self.shell.answer(sender, merge(answers), wanted)
         elif len(rows) > 1:
             raise ValueError(f"a stream takes one recording, WAV has {len(rows)} rows; send one request for each")

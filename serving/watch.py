@@ -1,0 +1,53 @@
+"""Requests whose client has gone: what they run in the engine is stopped, instead of being generated for nobody."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+PERIOD = 0.2  # seconds between two looks
+
+
+class Sender(Protocol):
+    """Where the answer to a request goes."""
+
+    def is_cancelled(self) -> bool:
+        """True when nobody waits any more."""
+        ...
+
+
+class Watch:
+    """One thread that looks after all requests of a model. Triton tells nobody that a client went; it must be asked."""
+
+    def __init__(self, period: float = PERIOD) -> None:
+        self.period = period
+        self.open: dict[int, tuple[Sender, Callable[[], None]]] = {}
+        self.lock = threading.Lock()
+        threading.Thread(target=self._run, name="watch", daemon=True).start()
+
+    @contextmanager
+    def over(self, sender: Sender, stop: Callable[[], None]) -> Iterator[None]:
+        """Call `stop`, once, if the client goes while the block runs."""
+        key = id(sender)
+        with self.lock:
+            self.open[key] = sender, stop
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.open.pop(key, None)
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(self.period)
+            with self.lock:
+                gone = [key for key, (sender, _) in self.open.items() if sender.is_cancelled()]
+                stops = [self.open.pop(key)[1] for key in gone]
+            for stop in stops:
+                try:
+                    stop()
+                except Exception as error:  # noqa: BLE001  # the request ends by itself then, later
+                    print(f"watch: a request that nobody waits for could not be stopped: {error!r}", flush=True)

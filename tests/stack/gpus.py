@@ -1,0 +1,37 @@
+"""A machine with NVIDIA's GPUs, image and backend, all of them stand-ins: what tests of that way share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.contract.image import environment, make_image
+
+from .conftest import ROOT, Stack, started
+
+BACKEND = ROOT / "tests/contract/backend"
+
+
+def run(*command: object, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(part) for part in command], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=200)
+
+
+def gpu_machine(home: Path, model: str, graphs: str, port: int, **more: str) -> dict[str, str]:
+    """The environment of a machine with four GPUs and two instances, each on a pair. `graphs`: whose OpenVINO graphs do the arithmetic."""
+    return {
+        **os.environ, **environment(make_image(home / "image")), "MODEL_ID": model, "TARGET": "trtllm", "WEIGHTS_DIR": f"{home}/weights",
+        "ENGINES_DIR": f"{home}/engines", "CONCH_HOME": f"{home}/home", "CONTRACT_GRAPHS": str(ROOT / f"engines/{graphs}/openvino/engine"),
+        "PORT": str(port), "INSTANCES": "2", "TRITON_0_GPUS": "0,1", "TRITON_1_GPUS": "2,3", **more,
+    }  # fmt: skip
+
+
+@contextmanager
+def served(variables: dict[str, str]) -> Iterator[Stack]:
+    """A stack whose tritonservers have the stand-in backend."""
+    shutil.copytree(BACKEND, Path(variables["CONCH_HOME"]) / "backends" / "tensorrtllm")
+    with started(variables) as stack:
+        yield stack

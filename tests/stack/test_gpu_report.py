@@ -1,0 +1,57 @@
+"""`make gpu-report` as far as it can run without a GPU: in processes, with stand-ins of the image and its backend."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import ROOT, Stack
+from .gpus import BACKEND, gpu_machine
+
+PORT = 11380
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What one command leaves."""
+    home = tmp_path_factory.mktemp("report")
+    variables = gpu_machine(home, "", "{model}", PORT, GPU_REPORT_SECONDS="1")
+    shutil.copytree(BACKEND, Path(variables["CONCH_HOME"]) / "backends" / "tensorrtllm")
+    argv = [sys.executable, "-m", "scripts.gpu_report", "--processes", "--output", str(home / "gpu-report.md")]
+    done = subprocess.run(argv, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr + (home / "gpu-report.md").read_text()
+    if artifacts := os.environ.get("CONCH_TEST_LOGS"):
+        shutil.copy(home / "gpu-report.md", artifacts)
+    return (home / "gpu-report.md").read_text("utf-8")
+
+
+def test_every_step_has_a_row(report: str) -> None:
+    """Built, compared, measured, killed and stopped; what this image has not is named as not done."""
+    states = dict(re.findall(r"^\| (.+?) \| (ok|FAILED|not done) \|", report, re.M))
+    assert [name for name, state in states.items() if state == "FAILED"] == []
+    assert {name for name, state in states.items() if state == "not done"} == {name for name in states if name.startswith("NVIDIA's")}
+    for model in ("mini-whisper", "mini-t5", "mini-gpt2"):
+        assert {f"{model}: tools and template of the image", f"{model}: answers", f"{model}: speed"} <= set(states)
+    assert "is not in this image" in report
+    assert "NVIDIA H100" in report
+
+
+def test_it_says_what_was_compared_measured_and_lost(report: str) -> None:
+    assert "4 of 4 as the portable engine says" in report
+    assert "3 of 3 as the portable engine says" in report
+    assert re.search(r"16 at once: \d+\.\d requests/s, \d+ × real time, p50 \d+ ms", report)
+    assert re.search(r"back after \d+\.\d s; \d+ requests answered meanwhile, 0 failed", report)
+
+
+def test_what_is_expected_is_what_the_portable_engine_says(text_stack: Stack) -> None:
+    """miniatures/expected.json is not made by hand."""
+    from scripts.gpu_report import MODELS, Server, compare
+
+    for model in MODELS:
+        compare(Server(text_stack.url, text_stack.kserve), model, lambda _: None)
