@@ -1,4 +1,6 @@
-"""Models that watch their callers: nobody asks about a caller whose last response is on its way, which would end the tritonserver."""
+"""Models that watch their callers: nobody asks about a caller whose last response is on its way, which would end the tritonserver; and an unloaded
+model holds no call, which would end its stub.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,7 @@ def test_a_caller_is_watched_until_its_answer_is_sent(name: str, monkeypatch: py
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     face = module.TritonPythonModel()
-    face.__dict__.update(FACES[name], shell=Shell(utils), watch=Watch(period=0.001))
+    face.__dict__.update(FACES[name], shell=Shell(utils), watch=Watch(period=0.001), desk=SimpleNamespace(close=lambda: None))
     inputs = [Tensor("input_ids", np.ones((1, 3), np.int32)), Tensor("request_output_len", np.array([[2]], np.int32))]
     request = SimpleNamespace(inputs=lambda: inputs, request_id=lambda: "a", requested_output_names=lambda: list(RESULT), parameters=lambda: "{}")
     sender = Sender()
@@ -93,3 +95,6 @@ def test_a_caller_is_watched_until_its_answer_is_sent(name: str, monkeypatch: py
     assert sender.final
     assert sender.asked[False] > 0
     assert sender.asked[True] == 0
+    assert len(face.shell.held.calls) == (name == "tensorrt_llm")  # the others' calls are made by what is replaced here
+    face.finalize()
+    assert not face.shell.held.calls

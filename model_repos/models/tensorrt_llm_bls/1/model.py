@@ -45,3 +45,4 @@ class TritonPythonModel:
 
     def finalize(self):
         self.desk.close()
+        self.shell.close()
