@@ -61,6 +61,10 @@ class Held:
                 self.calls.popleft()
         return call
 
+    def release(self) -> None:
+        """Let go of all, while the stub's shared memory is still there: once it is not, freeing a call ends the stub."""
+        self.calls.clear()
+
 
 class Shell:
     """One model's way to its callers and to the models that it calls itself."""
@@ -68,6 +72,10 @@ class Shell:
     def __init__(self, utils: Any, say: Callable[[Exception], str] = sentence) -> None:
         self.utils, self.say, self.last = utils, say, utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         self.held = Held()
+
+    def close(self) -> None:
+        """The model is unloaded."""
+        self.held.release()
 
     def refuse(self, sender: Any, error: Exception) -> None:
         """The error as the only response."""

@@ -30,7 +30,9 @@ class Watch:
 
     @contextmanager
     def over(self, sender: Sender, stop: Callable[[], None]) -> Iterator[None]:
-        """Call `stop`, once, if the client goes while the block runs."""
+        """Call `stop`, once, if the client goes while the block runs. The block must not send the last response: asking after it whether
+        the client is there ends tritonserver 24.10 (TRITONBACKEND_ResponseFactoryIsCancelled on a factory that is gone).
+        """
         key = id(sender)
         with self.lock:
             self.open[key] = sender, stop

@@ -74,3 +74,4 @@ class TritonPythonModel:
 
     def finalize(self):
         self.desk.close()
+        self.shell.close()

@@ -40,7 +40,9 @@ class TritonPythonModel:
             self.shell.stream(sender, results, wanted, stoppable)
         else:
             with self.watch.over(sender, lambda: own == stoppable and self.shell.stop(own)):
-                self.shell.answer(sender, next(results), wanted)
+                result = next(results)
+            self.shell.answer(sender, result, wanted)  # not while it is watched: Triton must not be asked about what it has let go
 
     def finalize(self):
         self.desk.close()
+        self.shell.close()

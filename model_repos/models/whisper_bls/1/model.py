@@ -59,3 +59,4 @@ class TritonPythonModel:
 
     def finalize(self):
         self.desk.close()
+        self.shell.close()

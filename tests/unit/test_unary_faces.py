@@ -1,0 +1,100 @@
+"""Models that watch their callers: nobody asks about a caller whose last response is on its way, which would end the tritonserver; and an unloaded
+model holds no call, which would end its stub.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving.shell import Shell
+from serving.watch import Watch
+
+from .conftest import ROOT
+
+FINAL = 1
+RESULT = {"output_ids": np.ones((1, 1, 2), np.int32), "sequence_length": np.array([[2]], np.int32)}
+
+
+class Tensor(SimpleNamespace):
+    def __init__(self, name: str, array: Any) -> None:
+        super().__init__(name=lambda: name, as_numpy=lambda: array)
+
+
+class Utils(ModuleType):
+    """`triton_python_backend_utils`, whose calls to other models take a while and answer RESULT."""
+
+    TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL
+    Tensor = Tensor
+
+    def InferenceResponse(self, tensors: list[Tensor]) -> list[Tensor]:  # noqa: N802
+        return tensors
+
+    def InferenceRequest(self, **_: Any) -> Any:  # noqa: N802
+        return SimpleNamespace(exec=self.answered)
+
+    def answered(self, *, decoupled: bool = False) -> Any:
+        time.sleep(0.02)
+        tensors = [Tensor(name, array) for name, array in RESULT.items()]
+        response = SimpleNamespace(has_error=lambda: False, output_tensors=lambda: tensors)
+        return iter([response]) if decoupled else response
+
+
+class Sender:
+    """Notes what it is asked before and after the final response was handed to it, which takes a while to go."""
+
+    def __init__(self) -> None:
+        self.final = False
+        self.asked: dict[bool, int] = {False: 0, True: 0}
+
+    def is_cancelled(self) -> bool:
+        self.asked[self.final] += 1
+        return False
+
+    def send(self, _: Any = None, flags: int = 0) -> None:
+        self.final = self.final or flags == FINAL
+        time.sleep(0.05)
+
+
+def slowly(*_: Any, **__: Any) -> Iterator[dict[str, Any]]:
+    time.sleep(0.02)
+    yield dict(RESULT)
+
+
+# What each model has once it is initialized, beside its shell and its watch.
+FACES: dict[str, dict[str, Any]] = {
+    "tensorrt_llm": {"vocabulary": 9, "start": [], "beams": 1, "misread": [], "rows": {}},
+    "tensorrt_llm_bls": {"decoupled": False, "outputs": [], "text": SimpleNamespace(complete=slowly)},
+    "whisper_bls": {"decoupled": False, "tempered": False, "outputs": set(RESULT), "whisper": SimpleNamespace(transcribe=slowly)},
+}
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_a_caller_is_watched_until_its_answer_is_sent(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look each 1 ms: some before the answer, none from its final response on."""
+    utils = Utils("triton_python_backend_utils")
+    monkeypatch.setitem(sys.modules, utils.__name__, utils)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    spec = importlib.util.spec_from_file_location(f"face_{name}", ROOT / "model_repos" / "models" / name / "1" / "model.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    face = module.TritonPythonModel()
+    face.__dict__.update(FACES[name], shell=Shell(utils), watch=Watch(period=0.001), desk=SimpleNamespace(close=lambda: None))
+    inputs = [Tensor("input_ids", np.ones((1, 3), np.int32)), Tensor("request_output_len", np.array([[2]], np.int32))]
+    request = SimpleNamespace(inputs=lambda: inputs, request_id=lambda: "a", requested_output_names=lambda: list(RESULT), parameters=lambda: "{}")
+    sender = Sender()
+    face._answer(request, sender)
+    assert sender.final
+    assert sender.asked[False] > 0
+    assert sender.asked[True] == 0
+    assert len(face.shell.held.calls) == (name == "tensorrt_llm")  # the others' calls are made by what is replaced here
+    face.finalize()
+    assert not face.shell.held.calls
