@@ -32,6 +32,7 @@ PARAMS = {
     "bad_words": "bad_words",
     "stop_words": "stop",
 }
+PIECES = 64  # that wait for a slow reader; the streams behind them wait, too
 CHAT_TOKENS = 256  # of an answer whose length nobody asked for, or half of what the model has
 
 
@@ -60,7 +61,7 @@ class Work:
 
     async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
         """All texts as they are made, each piece with its text's number."""
-        queue: asyncio.Queue[tuple[int, Piece] | Exception | None] = asyncio.Queue()
+        queue: asyncio.Queue[tuple[int, Piece] | Exception | None] = asyncio.Queue(PIECES)
 
         async def run(i: int, question: Question) -> None:
             try:
