@@ -47,3 +47,9 @@ def test_process_mode_does_not_start_with_open_doors(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(name, value)
     with pytest.raises(LocalError, match=says):
         gate()
+
+
+def test_keys_with_odd_characters_are_refused_not_broken() -> None:
+    """Whatever bytes a header brings."""
+    for authorization in ("Bearer key\x0b", "Bearer\tkey", "Bearer key\t", " Bearer key", "Bearer \udcff", "Bearer kéy"):
+        assert not allowed((b"key",), authorization)

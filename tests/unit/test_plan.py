@@ -112,19 +112,19 @@ def test_a_port_leads_to_its_instance(tmp_path: Path) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     one, two, three, four, first = free_ports(5)
     values = NginxValues(
-        run=f"{tmp_path}/run", conf=str(tmp_path), listen="127.0.0.1", port=one, kserve=two, grpc=three, internal=four, max_body="1m",
+        run=f"{tmp_path}/run", conf=str(tmp_path), listen="127.0.0.1", port=one, kserve=two, grpc=three, internal=f"127.0.0.1:{four}", max_body="1m",
         user="user root;" if os.getuid() == 0 else "", instance_http=first, instance_grpc=first + 20,
     )  # fmt: skip
     (tmp_path / "run").mkdir()
     made = plan(2, "mini-whisper")
-    own = tuple(replace(instance, http=server.server_port) for instance, server in zip(made.instances, servers, strict=True))
+    own = tuple(replace(instance, http=f"127.0.0.1:{server.server_port}") for instance, server in zip(made.instances, servers, strict=True))
     main = write_nginx(tmp_path, values, OPEN, replace(made, instances=own))
     nginx = subprocess.Popen([nginx_binary(), "-c", main, "-p", tmp_path, "-e", "stderr"])
     try:
         client = httpx.Client(transport=httpx.HTTPTransport(retries=20), trust_env=False)
         for i in (0, 1, 0, 1):
-            assert client.get(f"http://127.0.0.1:{first + i}/v2/health/ready").text == str(own[i].http)
-        assert {client.get(f"http://127.0.0.1:{two}/v2/health/ready").text for _ in range(8)} == {str(instance.http) for instance in own}
+            assert client.get(f"http://127.0.0.1:{first + i}/v2/health/ready").text == own[i].http.split(":")[1]
+        assert {client.get(f"http://127.0.0.1:{two}/v2/health/ready").text for _ in range(8)} == {instance.http.split(":")[1] for instance in own}
     finally:
         nginx.terminate()
         nginx.wait(20)
@@ -148,3 +148,15 @@ def test_names_that_move_are_resolved_again() -> None:
     assert "server triton-0:8000 max_fails=0 resolve;" in text
     assert text.startswith("resolver 127.0.0.11 ")
     assert text.count("    zone ") == text.count("upstream ")
+
+
+@pytest.mark.parametrize(("hosts", "says"), [("", "0"), ("a.example, B.example", "0;\n        a.example 1;\n        b.example 1"), ("*", "1")])
+def test_hosts_of_a_stack_without_keys(hosts: str, says: str) -> None:
+    """nginx's map; with keys every name will do."""
+    assert Gate(hosts=hosts).values()["HOSTS"] == says
+    assert Gate(keys=True, hosts=hosts).values()["HOSTS"] == "1"
+
+
+def test_a_host_that_is_none() -> None:
+    with pytest.raises(ValueError, match="ALLOWED_HOSTS has 'a b'"):
+        Gate(hosts="a b").values()
