@@ -90,4 +90,3 @@ def _write(pieces: list[Piece], target: Path) -> None:
             with piece.archive.open(piece.member) as source:
                 shutil.copyfileobj(source, file)
     partial.replace(target)
-
