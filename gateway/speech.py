@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .errors import ApiError
 from .triton import Arrays, Pool, Triton
 from .voice import Span
-from .windows import Window, halves, missed
+from .windows import Window, halves, missed, snapped
 
 # openai/whisper transcribe.py: what makes a result doubtful, and the temperatures to try one after the other.
 REPETITIVE = 2.4
@@ -324,8 +324,9 @@ def _attempt(result: Arrays, window: Window, options: Options, temperature: floa
 def _segments(result: Arrays, window: Window, times: Sequence[Span], temperature: float, no_speech: float) -> Iterable[Segment]:
     texts, sizes = result["SEGMENT_TEXTS"].ravel(), result["SEGMENT_SIZES"].ravel()
     tokens, log_probs, at = result["TOKENS"].ravel(), result["TOKEN_LOGPROBS"].ravel(), 0
-    spelled = result["TOKEN_BYTES"].ravel() if "TOKEN_BYTES" in result else []
-    for text, (begin, end), size in zip(texts, times, sizes, strict=True):
+    spelled = result["TOKEN_BYTES"].ravel() if "TOKEN_BYTES" in result else result["TOKENS"].ravel()[:0]
+    for text, span, size in zip(texts, times, sizes, strict=True):
+        begin, end = snapped(span, window.speech)
         own, probs = tokens[at : at + size], log_probs[at : at + size]
         pairs = zip(spelled[at : at + size], map(float, probs), strict=False)
         at += int(size)

@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .voice import CHUNK, GOES_ON, RATE, Span, Turns, TurnTaking, Voice, spans, spoken
+from .silero import CHUNK
+from .voice import GOES_ON, RATE, Span, Turns, TurnTaking, Voice, spans, spoken
 
 Floats = NDArray[np.float32]
 
@@ -272,6 +273,18 @@ def missed(window: Window, covered: Sequence[Span]) -> Span | None:
         if whole >= FEW or within >= RUNS_ON:
             return max(begin, inside[0][0] - BEFORE), min(end, inside[-1][1] + BEFORE)
     return None
+
+
+EDGE = 0.1  # seconds that a segment is longer than its speech at either side
+TOUCHES = 0.3  # seconds of a neighbour's speech that a segment may overlap
+
+
+def snapped(span: Span, speech: Sequence[Span]) -> Span:
+    """A segment's times, without the silence at its ends: Whisper gives pauses to the segment beside them."""
+    begin, end = span
+    inside = [(a, b) for a, b in speech if a < end and b > begin]
+    own = [(a, b) for a, b in inside if min(b, end) - max(a, begin) >= min(TOUCHES, b - a)] or inside
+    return (max(begin, own[0][0] - EDGE), min(end, own[-1][1] + EDGE)) if own else span
 
 
 def _merged(found: Sequence[Span]) -> list[Span]:

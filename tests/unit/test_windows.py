@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from evaluation.recordings import clicks
 from gateway.voice import RATE, Turns
-from gateway.windows import LONGEST, Cutter, Pauses, Spoken, Window, halves, missed
+from gateway.windows import LONGEST, Cutter, Pauses, Spoken, Window, halves, missed, snapped
 from miniatures.speech.clips import Clipper
 from miniatures.speech.recordings import record
 
@@ -36,6 +36,15 @@ def test_a_recording_without_speech_has_no_windows() -> None:
     noise = np.random.default_rng(1).standard_normal(20 * RATE).astype(np.float32)
     for wave in (np.zeros(20 * RATE, np.float32), 0.01 * noise, clicks(20), noise[:1000]):
         assert cut(Pauses(), wave) == []
+
+
+def test_segments_keep_to_their_speech() -> None:
+    """Silence at the ends of a segment, and the last sound of the one before, are not its own; without speech its times stay."""
+    speech = ((2.0, 4.0), (6.0, 9.0))
+    assert snapped((0.0, 4.5), speech) == (1.9, 4.1)
+    assert snapped((3.9, 9.0), speech) == (5.9, 9.0)
+    assert snapped((10.0, 11.0), speech) == (10.0, 11.0)
+    assert snapped((6.5, 8.0), speech) == (6.5, 8.0)
 
 
 def test_long_silence_is_shortened_and_times_stay_true(clipper: Clipper) -> None:
