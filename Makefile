@@ -10,7 +10,7 @@ BUNDLE ?= conch-bundle.tar
 # Environments are made beside each other; apt, which locks, runs once at a time.
 MAKEFLAGS += --jobs=2
 
-.PHONY: help setup nginx tools demo serve restart engines test lint bench evaluate clean up down restart-stack bundle unbundle test-stack
+.PHONY: help setup nginx tools demo serve restart engines test lint bench evaluate evaluate-real clean up down restart-stack bundle unbundle test-stack
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -102,6 +102,10 @@ bench: setup $(BUILD)/.tests ## measure against faster-whisper, CTranslate2 and 
 evaluate: $(BUILD)/.tests tools ## the miniatures' held-out figures
 	$(BUILD)/bin/python -m miniatures.speech.evaluate
 	for model in t5 bart gpt2; do $(BUILD)/bin/python -m miniatures.text.evaluate $$model || exit 1; done
+
+evaluate-real: $(BUILD)/.tests tools ## real weights (MODEL_ID=base) on made and real speech, beside faster-whisper; an hour
+	$(BUILD)/bin/python -m build engines --target openvino --model-id $(or $(MODEL_ID),base)
+	$(BUILD)/bin/python -m evaluation --model-id $(or $(MODEL_ID),base)
 
 clean: ## remove environments, engines, logs
 	rm -rf .venv .conch engines weights

@@ -60,14 +60,14 @@ def build(
         with FileLock(f"{bundle}.lock", timeout=0):
             unchanged = any(_current(bundle, job.wanted()) for job in jobs)
             if not unchanged:
-                _build(*_fetched(jobs, note), note)
+                _build(*fetched(jobs, note), note)
     except Timeout:
         raise BuildError(f"{model.id}: another builder is making {bundle}; wait for it, or stop it") from None
     size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
     return Built(model.id, target, size, time.monotonic() - started, unchanged)
 
 
-def _fetched(jobs: Sequence[Job], note: Callable[[str], None]) -> tuple[Job, Weights]:
+def fetched(jobs: Sequence[Job], note: Callable[[str], None]) -> tuple[Job, Weights]:
     """The first whose source answers with the right bytes, and its weights.
 
     Raises:

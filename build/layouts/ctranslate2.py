@@ -138,7 +138,7 @@ def convert(source: Path, target: Path, model_name: str) -> None:
     config: dict[str, Any] = json.loads((source / "config.json").read_text("utf-8")) if (source / "config.json").exists() else {}
     tokenizer = Tokenizer.from_file(str(source / "tokenizer.json")) if (source / "tokenizer.json").exists() else None
     heads = int(variables["encoder/num_heads"]) if "encoder/num_heads" in variables else state["decoder.token_embedding.weight"].shape[1] // 64
-    suppressed = [token for token in config.get("suppress_ids", []) if token >= 0]
+    suppressed = [token for token in (config.get("suppress_ids") or []) if token >= 0]
     checkpoint = {"dims": dims_of(state, heads), "model_state_dict": state}
     write_huggingface(checkpoint, target, model_name, Extras(tokenizer, suppressed or None, config.get("alignment_heads")))
 
