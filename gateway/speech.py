@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .errors import ApiError
 from .triton import Arrays, Pool, Triton
 from .voice import Span
-from .windows import Window, halves, missed, snapped
+from .windows import Window, halves, missed, snapped, sounding
 
 # openai/whisper transcribe.py: what makes a result doubtful, and the temperatures to try one after the other.
 REPETITIVE = 2.4
@@ -325,8 +325,9 @@ def _segments(result: Arrays, window: Window, times: Sequence[Span], temperature
     texts, sizes = result["SEGMENT_TEXTS"].ravel(), result["SEGMENT_SIZES"].ravel()
     tokens, log_probs, at = result["TOKENS"].ravel(), result["TOKEN_LOGPROBS"].ravel(), 0
     spelled = result["TOKEN_BYTES"].ravel() if "TOKEN_BYTES" in result else result["TOKENS"].ravel()[:0]
+    sounds = sounding(window)
     for text, span, size in zip(texts, times, sizes, strict=True):
-        begin, end = snapped(span, window.speech)
+        begin, end = snapped(span, sounds)
         own, probs = tokens[at : at + size], log_probs[at : at + size]
         pairs = zip(spelled[at : at + size], map(float, probs), strict=False)
         at += int(size)

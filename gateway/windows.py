@@ -241,12 +241,16 @@ def _quiet(wave: Floats) -> NDArray[np.bool_]:
 
 def _longest(flags: NDArray[np.bool_]) -> tuple[int, int]:
     """The longest run of true flags, as first and end; (0, 0) if there is none."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
-    runs = edges.reshape(-1, 2)
+    runs = _runs(flags)
     if not len(runs):
         return 0, 0
     begin, end = runs[(runs[:, 1] - runs[:, 0]).argmax()]
     return int(begin), int(end)
+
+
+def _runs(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """First and end of each run of true flags, [runs, 2]."""
+    return np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8))).reshape(-1, 2)
 
 
 def halves(window: Window) -> tuple[Window, Window]:
@@ -275,16 +279,31 @@ def missed(window: Window, covered: Sequence[Span]) -> Span | None:
     return None
 
 
-EDGE = 0.1  # seconds that a segment is longer than its speech at either side
-TOUCHES = 0.3  # seconds of a neighbour's speech that a segment may overlap
+EDGE = 0.1  # seconds that a segment is longer than its sound at either side
+TOUCHES = 15  # frames of a neighbour's sound that a segment's times may overlap
+APART = 25  # frames of silence between the two
 
 
-def snapped(span: Span, speech: Sequence[Span]) -> Span:
+def sounding(window: Window) -> NDArray[np.bool_]:
+    """Which 20 ms are not silence: a voice, or anything that is not quiet beside it."""
+    sounds = ~_quiet(window.wave) if len(window.wave) >= FRAME else np.zeros(0, np.bool_)
+    for begin, end in window.speech:
+        sounds[int(begin * RATE) // FRAME : -(-int(end * RATE) // FRAME)] = True
+    return sounds
+
+
+def snapped(span: Span, sounds: NDArray[np.bool_]) -> Span:
     """A segment's times, without the silence at its ends: Whisper gives pauses to the segment beside them."""
-    begin, end = span
-    inside = [(a, b) for a, b in speech if a < end and b > begin]
-    own = [(a, b) for a, b in inside if min(b, end) - max(a, begin) >= min(TOUCHES, b - a)] or inside
-    return (max(begin, own[0][0] - EDGE), min(end, own[-1][1] + EDGE)) if own else span
+    first, last = int(span[0] * RATE) // FRAME, -(-int(span[1] * RATE) // FRAME)
+    runs = _runs(sounds[first:last])
+    if len(runs) > 1 and runs[0][0] == 0 and runs[0][1] < TOUCHES and runs[1][0] - runs[0][1] >= APART:
+        runs = runs[1:]
+    if len(runs) > 1 and runs[-1][1] == last - first and runs[-1][1] - runs[-1][0] < TOUCHES and runs[-1][0] - runs[-2][1] >= APART:
+        runs = runs[:-1]
+    if not len(runs):
+        return span
+    begin, end = ((first + int(at)) * FRAME / RATE for at in (runs[0][0], runs[-1][1]))
+    return max(span[0], begin - EDGE), min(span[1], end + EDGE)
 
 
 def _merged(found: Sequence[Span]) -> list[Span]:
