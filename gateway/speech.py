@@ -27,6 +27,8 @@ UNLIKELY = -1.0
 NO_SPEECH = 0.6
 LADDER = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 SPLITTABLE = 4.0  # seconds; a shorter window that loops is tried at other temperatures instead
+WORDS = "word_timestamps"  # the capability of engines that say when each word was said
+LONGEST_WORD = 1.2  # seconds; what lies behind is speech without a word, which alignment gives to the word before it
 TRIES = 8  # requests for one window, whatever comes back
 PROGRESS = 0.2  # seconds
 FORGETS = 0.5  # a text made at a higher temperature is no context for the next (openai/whisper transcribe.py)
@@ -129,6 +131,12 @@ def completed(first: Transcript, more: Transcript) -> Transcript:
     return replace(both, text=between(both.language).join(segment.text for segment in segments), segments=segments, words=words)
 
 
+def _known(more: Transcript, best: Transcript) -> bool:
+    """Whether words that were asked for again are there already: their times were wrong, not their text."""
+    plain = [re.sub(r"\W+", " ", one.text).casefold().strip() for one in (more, best)]
+    return bool(plain[0]) and f" {plain[0]} " in f" {plain[1]} "
+
+
 @dataclass
 class Tries:
     """How often a window may still be asked for."""
@@ -227,7 +235,7 @@ class Transcriber:
             part = window.part(*again)
             known = replace(options, language=options.language or best.language or None, prompt=self._context(options, best))
             more, found = await self._heard(pool, part, known, tries, request_id)
-            best = completed(best, more)
+            best = best if _known(more, best) else completed(best, more)
             begin, until = again
             ends = [begin + end for _, end in found]
             # What was asked for counts as done up to the last word; all of it, if there was none.
@@ -273,7 +281,7 @@ class Transcriber:
             outputs.append("LANGUAGE")  # asking for it costs a second look at the sound
         if options.timestamps:
             outputs.append("NO_SPEECH_PROB")  # the same
-        if options.words:
+        if options.words or WORDS in pool.capabilities:
             outputs += ["WORD_TEXTS", "WORD_TIMES"]
         if options.log_probs:
             outputs.append("TOKEN_BYTES")
@@ -288,7 +296,7 @@ class Transcriber:
             arrays["MAX_TOKENS"] = np.array([[options.max_tokens]], np.int32)
         if options.beam_width and not temperature:
             arrays["BEAM_WIDTH"] = np.array([[options.beam_width]], np.int32)
-        if options.words:
+        if "WORD_TIMES" in outputs:
             arrays["WORD_TIMESTAMPS"] = np.array([[True]])
         try:
             return await self.triton.infer(pool, "whisper_bls", arrays, outputs, request_id)
@@ -318,7 +326,14 @@ def _attempt(result: Arrays, window: Window, options: Options, temperature: floa
         int(result["PROMPT_TOKENS"].ravel()[0]),
         result["TOKENS"].size,
     )
-    return Attempt(transcript, float(result["AVG_LOGPROB"].ravel()[0]), bool(result["TRUNCATED"].ravel()[0]), no_speech, tuple(times))
+    return Attempt(transcript, float(result["AVG_LOGPROB"].ravel()[0]), bool(result["TRUNCATED"].ravel()[0]), no_speech, tuple(_covered(result, times)))
+
+
+def _covered(result: Arrays, segments: Sequence[Span]) -> Iterable[Span]:
+    """What a text accounts for, in seconds of the window: its words where their times are known, else its segments."""
+    if "WORD_TIMES" not in result:
+        return segments
+    return [(float(begin), float(min(end, begin + LONGEST_WORD))) for begin, end in result["WORD_TIMES"].reshape(-1, 2)]
 
 
 def _segments(result: Arrays, window: Window, times: Sequence[Span], temperature: float, no_speech: float) -> Iterable[Segment]:

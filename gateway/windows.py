@@ -262,8 +262,9 @@ def halves(window: Window) -> tuple[Window, Window]:
     return window.part(0.0, at), window.part(at, window.seconds)
 
 
-FEW = 0.4  # seconds of speech that nobody wrote down, from which it is asked for again
-RUNS_ON = 1.0  # the same where it goes on from what was written down: times of segments are not exact
+FEW = 0.6  # seconds of speech that nobody wrote down, from which it is asked for again
+RUNS_ON = 1.2  # the same where it goes on from what was written down: its times are not exact
+CLOSE = 0.6  # seconds between two words that no other fits between
 BEFORE = 0.3  # seconds of sound before and after it that go along
 
 
@@ -279,7 +280,7 @@ def missed(window: Window, covered: Sequence[Span]) -> Span | None:
     return None
 
 
-EDGE = 0.1  # seconds that a segment is longer than its sound at either side
+EDGE = 0.02  # seconds that a segment is longer than its sound at either side
 TOUCHES = 15  # frames of a neighbour's sound that a segment's times may overlap
 APART = 25  # frames of silence between the two
 
@@ -309,7 +310,7 @@ def snapped(span: Span, sounds: NDArray[np.bool_]) -> Span:
 def _merged(found: Sequence[Span]) -> list[Span]:
     merged: list[Span] = []
     for begin, end in sorted(found):
-        if merged and begin <= merged[-1][1]:
+        if merged and begin <= merged[-1][1] + CLOSE:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
             merged.append((begin, end))

@@ -42,11 +42,11 @@ def test_segments_keep_to_their_sound() -> None:
     """Silence at the ends of a segment, and the last sound of the one before, are not its own; where nothing sounds its times stay."""
     sounds = np.zeros(1000, np.bool_)
     sounds[100:200] = sounds[300:450] = True
-    assert snapped((0.0, 4.5), sounds) == (1.9, 4.1)
-    assert snapped((3.9, 9.0), sounds) == (5.9, 9.0)
+    assert snapped((0.0, 4.5), sounds) == (1.98, 4.02)
+    assert snapped((3.9, 9.0), sounds) == (5.98, 9.0)
     assert snapped((10.0, 11.0), sounds) == (10.0, 11.0)
     assert snapped((6.5, 8.0), sounds) == (6.5, 8.0)
-    assert snapped((1.9, 6.1), sounds) == (1.9, 4.1)
+    assert snapped((1.9, 6.1), sounds) == (1.98, 4.02)
 
 
 def test_long_silence_is_shortened_and_times_stay_true(clipper: Clipper) -> None:
