@@ -11,7 +11,7 @@ BUNDLE ?= conch-bundle.tar
 # Environments are made beside each other; apt, which locks, runs once at a time.
 MAKEFLAGS += --jobs=2
 
-.PHONY: help setup nginx tools demo serve stop restart engines test lint bench evaluate clean up down restart-stack bundle unbundle test-stack attack audit sbom gpu-report
+.PHONY: help setup nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack bundle unbundle test-stack attack audit sbom gpu-report
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -57,9 +57,13 @@ setup: $(SERVE)/.done $(BUILD)/.done nginx ## the two Python environments and ng
 engines: $(BUILD)/.done ## build the bundles of MODEL_ID (default: the miniatures) for TARGET
 	$(BUILD)/bin/python -m build engines --target $(or $(TARGET),openvino)
 
-demo: export MODEL_ID ?= mini-whisper
-demo: setup engines ## start everything, transcribe a recording, print it, stop
-	$(RUN) -m scripts.demo
+demo: setup ## start everything, transcribe a recording (AUDIO=path) with MODEL_ID (tiny.en), print it, stop
+	@id=$(or $(MODEL_ID),tiny.en); build="$(BUILD)/bin/python -m build engines --target $(or $(TARGET),openvino) --model-id"; \
+	$$build $$id || { \
+		[ -z "$(MODEL_ID)" ] || exit 1; \
+		echo "conch: the weights of $$id cannot be had here, neither from its hub nor from the package index; going on with the miniature"; \
+		id=mini-whisper; $$build $$id || exit 1; \
+	}; MODEL_ID=$$id $(RUN) -m scripts.demo
 
 serve: setup engines ## run in the foreground until Ctrl-C
 	$(RUN) -m scripts.local serve
@@ -121,6 +125,10 @@ bench: setup $(BUILD)/.tests ## measure against faster-whisper, CTranslate2 and 
 evaluate: $(BUILD)/.tests tools ## the miniatures' held-out figures
 	$(BUILD)/bin/python -m miniatures.speech.evaluate
 	for model in t5 bart gpt2; do $(BUILD)/bin/python -m miniatures.text.evaluate $$model || exit 1; done
+
+evaluate-real: $(BUILD)/.tests tools ## real weights (MODEL_ID=base) on made and real speech, beside faster-whisper; an hour
+	$(BUILD)/bin/python -m build engines --target openvino --model-id $(or $(MODEL_ID),base)
+	$(BUILD)/bin/python -m evaluation --model-id $(or $(MODEL_ID),base)
 
 clean: ## remove environments, engines, logs
 	rm -rf .venv .conch engines weights

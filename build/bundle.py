@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from .engine_config import NAME as ENGINE_MODEL
 from .engine_rules import Engines, findings, settings
 from .jobs import BuildError, Job, Manifest, Places, plan_job, read_manifest
 from .repository import render
-from .sources import Weights, fetch, require_space
+from .sources import FetchError, Weights, fetch, require_space
 from .staging import converted, source_of
 from .tensors import parse_config
 from .toolchain import Image
@@ -54,18 +54,38 @@ def build(
         FetchError, CatalogError, ToolchainError, TemplateError, Unfit: see `fetch`, `plan_job`, `render` and `check`.
     """
     started = time.monotonic()
-    job = plan_job(model, target, places, environment, devices)
-    job.bundle.parent.mkdir(parents=True, exist_ok=True)
+    jobs = [plan_job(source, target, places, environment, devices) for source in (model, *model.mirrors)]
+    bundle = jobs[0].bundle
+    bundle.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(f"{job.bundle}.lock", timeout=0):
-            unchanged = _current(job.bundle, job.wanted())
+        with FileLock(f"{bundle}.lock", timeout=0):
+            unchanged = any(_current(bundle, job.wanted()) for job in jobs)
             if not unchanged:
-                note(f"{model.id}: fetching {model.source}")
-                _build(job, fetch(model, job.recipe.files(model), places.weights), note)
+                _build(*fetched(jobs, note), note)
     except Timeout:
-        raise BuildError(f"{model.id}: another builder is making {job.bundle}; wait for it, or stop it") from None
-    size = sum(path.stat().st_size for path in job.bundle.rglob("*") if path.is_file())
+        raise BuildError(f"{model.id}: another builder is making {bundle}; wait for it, or stop it") from None
+    size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
     return Built(model.id, target, size, time.monotonic() - started, unchanged)
+
+
+def fetched(jobs: Sequence[Job], note: Callable[[str], None]) -> tuple[Job, Weights]:
+    """The first whose source answers with the right bytes, and its weights.
+
+    Raises:
+        FetchError: none does; each reason is in it.
+    """
+    failed = []
+    for job in jobs:
+        note(f"{job.model.id}: fetching {job.model.source}")
+        try:
+            weights = fetch(job.model, job.recipe.files(job.model), job.places.weights)
+        except FetchError as error:
+            failed.append(str(error))
+            if job is not jobs[-1]:
+                note(f"{job.model.id}: {error}; trying its next source")
+        else:
+            return job, weights
+    raise FetchError("; ".join(failed))
 
 
 def _current(bundle: Path, wanted: Manifest) -> bool:

@@ -17,7 +17,8 @@ OVERRIDES = (
     "TP_SIZE", "PP_SIZE", "PRECISION", "WEIGHT_ONLY", "KV_CACHE", "QUANTIZATION", "KV_CACHE_FRACTION", "MAX_TOKENS_IN_PAGED_KV_CACHE",
     "MAX_ATTENTION_WINDOW_SIZE", "ENGINE_BATCH_SIZE", "MAX_BATCH_SIZE", "MAX_BEAM_WIDTH",
 )  # fmt: skip
-LAYOUT_OF = {"https": "openai", "random": "random"}  # of sources that do not say; others are as on the Hugging Face hub
+LAYOUT_OF = {"https": "openai", "pypi": "ctranslate2", "random": "random"}  # of sources that do not say; others are as on the Hugging Face hub
+KNOWN = {"family", "source", "licence", "revision", "sha256", "seed", "note", "layout", "file", "folder"}
 
 Steps = tuple[tuple[str, ...], ...]
 
@@ -29,7 +30,8 @@ class CatalogError(Exception):
 @dataclass(frozen=True)
 class Model:
     """One MODEL_ID. `layout` is the form of its weights, `file` the one file of a repository that is wanted, `folder` the part of it that holds
-    them; `knobs` are overrides of the family's parameters by name.
+    them; `knobs` are overrides of the family's parameters by name. `hashes`: what each of several files must be. `mirrors`: the same model from
+    elsewhere, to be asked in this order where `source` does not answer.
     """
 
     id: str
@@ -44,6 +46,8 @@ class Model:
     file: str = ""
     folder: str = ""
     knobs: Mapping[str, Any] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    mirrors: tuple[Model, ...] = ()
 
     @property
     def miniature(self) -> bool:
@@ -101,12 +105,16 @@ def load_catalog(path: Path = ROOT / "catalog.toml") -> dict[str, Model]:
 
 
 def _model(name: str, row: Mapping[str, Any]) -> Model:
-    known = {"family", "source", "licence", "revision", "sha256", "seed", "note", "layout", "file", "folder"}
-    fixed = {key: value for key, value in row.items() if key in known}
+    fixed = {key: value for key, value in row.items() if key in KNOWN}
     fixed.setdefault("layout", LAYOUT_OF.get(row["source"].partition(":")[0], "huggingface"))
     if hashed := re.search(r"/([0-9a-f]{64})/", row["source"]):  # OpenAI's addresses carry the hash of the file
         fixed.setdefault("sha256", hashed[1])
-    return Model(id=name, knobs={key: value for key, value in row.items() if key not in known}, **fixed)
+    if isinstance(fixed.get("sha256"), dict):
+        fixed["hashes"] = fixed.pop("sha256")
+    knobs = {key: value for key, value in row.items() if key not in {*KNOWN, "mirrors"}}
+    shared = {"family": row["family"], "licence": row["licence"], "note": row.get("note", ""), **knobs}
+    mirrors = tuple(_model(name, {**shared, **mirror}) for mirror in row.get("mirrors", ()))
+    return Model(id=name, knobs=knobs, mirrors=mirrors, **fixed)
 
 
 def select(catalog: Mapping[str, Model], ids: str) -> list[Model]:

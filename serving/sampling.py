@@ -18,6 +18,38 @@ NEVER = np.float32(-1e9)
 
 
 @dataclass(frozen=True)
+class TimestampRules:
+    """Where Whisper's vocabulary has times: ids from `first` (0.00 s) on are timestamps, ids below `end_id` are text."""
+
+    first: int
+    end_id: int
+    latest_start: int = 50  # the first timestamp is at most 1 s (openai/whisper decoding.py, `max_initial_timestamp`)
+
+    def apply(self, scores: Floats, generated: Sequence[int]) -> Floats:
+        """Logits or log probabilities [vocabulary] with what the rules forbid set to NEVER (openai/whisper decoding.py, `ApplyTimestampRules`).
+
+        Timestamps come in pairs, but for one directly before the end; they never run backwards; the text begins with one; and where all
+        timestamps together are likelier than any text, one of them comes.
+        """
+        out, first = scores.copy(), self.first
+        times = [token for token in generated if token >= first]
+        after_time = bool(generated) and generated[-1] >= first
+        after_pair = after_time and (len(generated) < 2 or generated[-2] >= first)
+        if not generated:
+            out[:first] = NEVER
+            out[first + self.latest_start + 1 :] = NEVER
+        elif after_pair:
+            out[first:] = NEVER
+        elif after_time:
+            out[: self.end_id] = NEVER
+        if times:
+            out[first : times[-1] + (0 if after_time and not after_pair else 1)] = NEVER
+        if _log_sum(out[first:]) > out[:first].max():
+            out[:first] = NEVER
+        return out
+
+
+@dataclass(frozen=True)
 class Sampling:
     """How to choose tokens. Names and meanings are those of TensorRT-LLM's input tensors (facts of the pinned release)."""
 
@@ -38,6 +70,7 @@ class Sampling:
     bad_words: tuple[tuple[int, ...], ...] = ()
     stop_words: tuple[tuple[int, ...], ...] = ()
     keep_logits: bool = False
+    timestamps: TimestampRules | None = None
 
     @property
     def greedy(self) -> bool:
@@ -48,7 +81,7 @@ class Sampling:
     def plain(self) -> bool:
         """Nothing changes the logits, so the graph's own best token is the answer."""
         neutral = self.temperature in (0.0, 1.0) and self.repetition_penalty == 1.0 and not self.presence_penalty and not self.frequency_penalty
-        return neutral and self.greedy and not self.min_tokens and not self.bad_words and not self.keep_logits
+        return neutral and self.greedy and not self.min_tokens and not self.bad_words and not self.keep_logits and not self.timestamps
 
 
 @dataclass(frozen=True)
@@ -101,6 +134,11 @@ def begun(ids: Sequence[int], words: Sequence[tuple[int, ...]]) -> int:
     """How many of the last ids may be the beginning of a word: the longest part that some word starts with."""
     longest = max((len(word) for word in words), default=1) - 1
     return next((n for n in range(min(longest, len(ids)), 0, -1) if any(word[:n] == tuple(ids[-n:]) and len(word) > n for word in words)), 0)
+
+
+def _log_sum(logits: Floats) -> float:
+    highest = float(logits.max())
+    return highest + float(np.log(np.exp(logits - np.float32(highest)).sum()))
 
 
 def log_softmax(logits: Floats) -> Floats:
@@ -164,10 +202,12 @@ class Single:
     def _choose(self, row: Scores) -> tuple[int, float]:
         if self.sampling.plain:
             return row.best, row.best_log_prob
-        log_probs = log_softmax(processed(row.logits, [*self.prompt, *self.best.ids], self.best.ids, self.sampling))
-        token = int(log_probs.argmax()) if self.sampling.greedy else _draw(log_probs, self.sampling, self.random)
+        rules = self.sampling.timestamps
+        logits = rules.apply(row.logits, self.best.ids) if rules else row.logits
+        choice = processed(logits, [*self.prompt, *self.best.ids], self.best.ids, self.sampling)
+        token = int(choice.argmax()) if self.sampling.greedy else _draw(log_softmax(choice), self.sampling, self.random)
         # What the model gave it, whatever made it chosen: a low temperature must not look like certainty (openai/whisper decoding.py).
-        return token, float(log_softmax(row.logits)[token])
+        return token, float(logits[token]) - _log_sum(logits)
 
     def results(self) -> list[Hypothesis]:
         """See Strategy."""
@@ -197,7 +237,8 @@ class Beams:
 
     def _row(self, beam: Hypothesis, row: Scores) -> Floats:
         """Log probabilities of one beam's next token; penalties work on them, not on logits, as transformers does in beam search."""
-        return processed(log_softmax(row.logits), [*self.prompt, *beam.ids], beam.ids, self.sampling)
+        log_probs = processed(log_softmax(row.logits), [*self.prompt, *beam.ids], beam.ids, self.sampling)
+        return self.sampling.timestamps.apply(log_probs, beam.ids) if self.sampling.timestamps else log_probs
 
     def _expand(self, log_probs: Floats, scores: Sequence[Scores], count: int) -> list[tuple[int, int, Hypothesis]]:
         totals = (log_probs + np.array([[beam.cum_log_prob] for beam in self.running], np.float32)).ravel()

@@ -1,7 +1,7 @@
 """The speech façade: sound and a prompt in, an engine request; engine results in, words with times and confidence out.
 
-It uses only tensors of TensorRT-LLM's `tensorrt_llm` model, so it is the same on every target. Word times alone need one more,
-`return_cross_attention`, of engines that say so in their facts.
+It uses only tensors of TensorRT-LLM's `tensorrt_llm` model, so it is the same on every target. Two more are asked of engines that say so in their
+facts: `return_cross_attention` for word times, `first_timestamp` for Whisper's rules on timestamps.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from .whisper_tokens import BadPrompt, Prompt, WhisperVocabulary
 
 Arrays = dict[str, NDArray[Any]]
 Engine = Callable[[Arrays, bool], Iterator[Arrays]]
+# Text longer than this is a loop, which need not run to the last position: nobody says 20 tokens a second.
+FEWEST, FASTEST = 50, 20
 SUPPRESSED = np.float32(-1e9)
 NEEDS_DETECTION = {"LANGUAGE", "NO_SPEECH_PROB"}
 # Optional inputs that are passed on, under the engine's names.
@@ -51,7 +54,7 @@ class Whisper:
         self.mels, self.positions = int(facts["mels"]), int(facts["positions"])
         self.vocabulary = WhisperVocabulary.load(bundle / "engine")
         self.suppress, self.size = list(facts["suppress"]), int(facts["vocabulary"])
-        self.aligns = bool(facts.get("aligns"))
+        self.aligns, self.rules = bool(facts.get("aligns")), bool(facts.get("timestamp_rules"))
 
     def transcribe(self, inputs: Mapping[str, NDArray[Any]], wanted: set[str], engine: Engine, *, streaming: bool) -> Iterator[Arrays]:
         """Answer one row: one dictionary of output arrays (the last is final); while streaming, one after each token, text so far.
@@ -69,13 +72,15 @@ class Whisper:
             detection = self._detect(sound, prompt, engine)
         if prompt.language is None and detection.language is not None:
             prompt = prompt.in_language(detection.language, self.vocabulary.languages[detection.language])
-        request = sound | self._choices(inputs, prompt) | {"return_log_probs": np.array([[True]])}
+        request = sound | self._choices(inputs, prompt, len(wave) / RATE) | {"return_log_probs": np.array([[True]])}
         if streaming:
             request["streaming"] = np.array([[True]])
         growing = streaming and _beams(request) == 1
         for result in _grown(engine(request, True)) if growing else engine(request, streaming):
             answer = self._answer(result, prompt, detection, len(wave) / RATE, int(request["request_output_len"].item()))
-            yield answer | (self._words(answer, sound, prompt, len(wave) / RATE, engine) if aligning else {})
+            if aligning or (self._open(answer, prompt) and not streaming):
+                answer = self._aligned(answer, sound, prompt, len(wave) / RATE, engine)
+            yield answer
 
     def _aligning(self, inputs: Mapping[str, NDArray[Any]], *, streaming: bool) -> bool:
         if not ("WORD_TIMESTAMPS" in inputs and inputs["WORD_TIMESTAMPS"].any()):
@@ -86,15 +91,27 @@ class Whisper:
             raise BadRequest("WORD_TIMESTAMPS are known at the end only; ask whisper_bls, not whisper_bls_stream")
         return True
 
-    def _words(self, answer: Arrays, sound: Arrays, prompt: Prompt, duration: float, engine: Engine) -> Arrays:
-        """A second look at the sound with the whole text at hand; words keep inside their segments, and their times never run backwards."""
+    def _open(self, answer: Arrays, prompt: Prompt) -> bool:
+        """Whether the text ends without the time of its end, which its words can tell."""
+        tokens = answer["TOKENS"].ravel()
+        return self.aligns and tokens.size > 0 and tokens[-1] < self.vocabulary.end and self.vocabulary.no_timestamps not in prompt.ids
+
+    def _aligned(self, answer: Arrays, sound: Arrays, prompt: Prompt, duration: float, engine: Engine) -> Arrays:
+        """A second look at the sound with the whole text at hand: its words, and its end where no timestamp says it."""
         begins = np.cumsum([0, *answer["SEGMENT_SIZES"].ravel()])
         tokens = [int(token) for token in answer["TOKENS"].ravel()]
         spoken = [[token for token in tokens[a:b] if token < self.vocabulary.end] for a, b in pairwise(begins)]
         starts = self._starts([token for own in spoken for token in own], sound, prompt, duration, engine)
+        times = answer["SEGMENT_TIMES"].copy()
+        if self._open(answer, prompt):
+            times[0, -1, 1] = np.clip(starts[-1], times[0, -1, 0], duration)
+        return answer | {"SEGMENT_TIMES": times} | self._words(spoken, starts, times[0], prompt.language)
+
+    def _words(self, spoken: list[list[int]], starts: NDArray[np.float32], segments: NDArray[np.float32], language: str | None) -> Arrays:
+        """Words keep inside their segments, and their times never run backwards."""
         texts, times, at = [], [], 0
-        for own, (begin, end) in zip(spoken, answer["SEGMENT_TIMES"].reshape(-1, 2), strict=True):
-            for word in self.vocabulary.words(own, prompt.language):
+        for own, (begin, end) in zip(spoken, segments, strict=True):
+            for word in self.vocabulary.words(own, language):
                 texts.append(word.text)
                 times.append(np.clip([starts[at + word.first], starts[at + word.end]], begin, end))
             at += len(own)
@@ -140,22 +157,27 @@ class Whisper:
             "pad_id": end,
         }
 
-    def _choices(self, inputs: Mapping[str, NDArray[Any]], prompt: Prompt) -> Arrays:
+    def _choices(self, inputs: Mapping[str, NDArray[Any]], prompt: Prompt, duration: float) -> Arrays:
         room = self.positions - len(prompt.ids)
         if room < 1:
             raise BadPrompt(f"TEXT_PREFIX has {len(prompt.ids)} tokens, this model has {self.positions} positions; shorten it")
-        longest = int(inputs["MAX_TOKENS"].ravel()[0]) if "MAX_TOKENS" in inputs else room
+        longest = int(inputs["MAX_TOKENS"].ravel()[0]) if "MAX_TOKENS" in inputs else min(room, ceil(FEWEST + FASTEST * duration))
         if not 1 <= longest <= room:
             raise BadPrompt(f"MAX_TOKENS is {longest}; with this prompt it must be 1 to {room}")
         choices: Arrays = {
             "decoder_input_ids": np.array([prompt.ids], np.int32),
             "request_output_len": np.array([[longest]], np.int32),
             **self._bias(prompt),
+            **self._rules(prompt),
             **{name: inputs[ours].reshape(1, 1) for ours, name in FORWARDED.items() if ours in inputs},
         }
         if "temperature" in choices and choices["temperature"].any():
             choices["runtime_top_p"] = np.array([[1.0]], np.float32)  # random choice from the whole distribution
         return choices
+
+    def _rules(self, prompt: Prompt) -> Arrays:
+        timed = self.vocabulary.no_timestamps not in prompt.ids
+        return {"first_timestamp": np.array([[self.vocabulary.first_timestamp]], np.int32)} if timed and self.rules else {}
 
     def _bias(self, prompt: Prompt) -> Arrays:
         """What must not be said: the checkpoint's own list, and <|notimestamps|> when the prompt leaves times on."""

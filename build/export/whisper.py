@@ -157,6 +157,7 @@ def facts(config: WhisperConfig, generation: GenerationConfig) -> dict[str, obje
         "head_width": config.d_model // config.decoder_attention_heads, "positions": config.max_target_positions,
         "vocabulary": config.vocab_size, "mels": config.num_mel_bins, "memory": config.max_source_positions,
         "suppress": sorted(set(generation.suppress_tokens or [])), "end_id": config.eos_token_id, "aligns": True,
+        "timestamp_rules": True,
     }  # fmt: skip
 
 

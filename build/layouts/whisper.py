@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from build.whisper_vocabulary import ASSETS, languages_of, non_speech_ids, whisper_tokenizer
@@ -86,18 +88,27 @@ def alignment_heads(model_name: str, dims: dict[str, int]) -> list[list[int]]:
     return heads if all(layer < dims["n_text_layer"] and head < dims["n_text_head"] for layer, head in heads) else []
 
 
-def write_huggingface(checkpoint: dict[str, Any], folder: Path, model_name: str) -> None:
+@dataclass(frozen=True)
+class Extras:
+    """What a checkpoint may bring beside its tensors; what it lacks is made of the vocabulary's size and the model's name."""
+
+    tokenizer: Tokenizer | None = None
+    suppress: list[int] | None = None
+    heads: list[list[int]] | None = None
+
+
+def write_huggingface(checkpoint: dict[str, Any], folder: Path, model_name: str, extras: Extras | None = None) -> None:
     """A Hugging Face folder out of OpenAI's .pt: weights, configuration, what is not to be said, alignment heads if they are known, vocabulary."""
-    dims = checkpoint["dims"]
+    dims, extras = checkpoint["dims"], extras or Extras()
     state = {to_huggingface(name): tensor.half().contiguous() for name, tensor in checkpoint["model_state_dict"].items() if name != "alignment_heads"}
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     languages, multilingual = languages_of(dims["n_vocab"])
-    tokenizer = whisper_tokenizer(languages, multilingual=multilingual)
+    tokenizer = extras.tokenizer or whisper_tokenizer(languages, multilingual=multilingual)
     config = config_of(dims)
-    heads = alignment_heads(model_name, dims)
+    heads = extras.heads or alignment_heads(model_name, dims)
     ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")}
-    generation = {**ids, "suppress_tokens": non_speech_ids(tokenizer), "max_length": dims["n_text_ctx"]} | ({"alignment_heads": heads} if heads else {})
-    for name, data in (("config.json", config), ("generation_config.json", generation)):
+    generation = {**ids, "suppress_tokens": extras.suppress or non_speech_ids(tokenizer), "max_length": dims["n_text_ctx"]}
+    for name, data in (("config.json", config), ("generation_config.json", generation | ({"alignment_heads": heads} if heads else {}))):
         (folder / name).write_text(json.dumps(data, indent=2) + "\n", "utf-8")
     tokenizer.save(str(folder / "tokenizer.json"))
 

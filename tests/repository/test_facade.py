@@ -77,13 +77,19 @@ def ask(facade: tuple[Whisper, Double], prefix: str = "", *, streaming: bool = F
 
 
 def test_plain_request(facade: tuple[Whisper, Double]) -> None:
-    """One call, the default prompt, up to 448 positions, features padded to 30 s in half precision; the text without times."""
+    """One call, the default prompt, more tokens than anybody says in two seconds, features padded to 30 s in half precision; the text without times."""
     assert ask(facade)[-1]["TRANSCRIPTS"][0] == b"The red lamp."
     (call,) = facade[1].calls
     assert call["encoder_input_features"].shape == (1, 3000, facade[0].mels)
     assert call["decoder_input_ids"].shape == (1, 4)
-    assert call["request_output_len"].item() == 444
+    assert call["request_output_len"].item() == 90
     assert (call["encoder_output_lengths"].item(), call["input_lengths"].item()) == (1500, 3000)
+
+
+def test_a_full_window_has_all_positions(facade: tuple[Whisper, Double]) -> None:
+    """Half a minute may take every position that the prompt leaves."""
+    ask(facade, WAV=np.zeros((1, 480_000), np.float32))
+    assert facade[1].calls[0]["request_output_len"].item() == 444
 
 
 def test_language_is_detected_when_the_prompt_names_none(facade: tuple[Whisper, Double]) -> None:

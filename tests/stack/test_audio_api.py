@@ -139,12 +139,15 @@ def test_words_of_a_long_recording(sdk: openai.OpenAI) -> None:
 
 
 def test_a_long_stream_comes_in_pieces(sdk: openai.OpenAI, recordings: Rows) -> None:
-    """A delta for each window; with chunking_strategy one for each turn, which a language fits that is named or detected."""
+    """A delta for each window, with `auto` as without; with server_vad one for each turn, which a language fits that is named or detected."""
     text = recordings["minute.wav"]["text"]
     plain = list(sdk.audio.transcriptions.create(file=sound("minute.wav"), model="mini-whisper", stream=True))
     assert len(plain) >= 4
     assert jiwer.wer(text, plain[-1].text) <= 0.05  # type: ignore[union-attr]
-    turns = list(sdk.audio.transcriptions.create(file=sound("minute.wav"), model="mini-whisper", stream=True, chunking_strategy="auto", language="en"))
+    same = list(sdk.audio.transcriptions.create(file=sound("minute.wav"), model="mini-whisper", stream=True, chunking_strategy="auto"))
+    assert len(same) == len(plain)
+    vad = {"type": "server_vad"}
+    turns = list(sdk.audio.transcriptions.create(file=sound("minute.wav"), model="mini-whisper", stream=True, chunking_strategy=vad, language="en"))  # type: ignore[arg-type]
     assert len(turns) > len(plain)
     assert jiwer.wer(text, turns[-1].text) <= 0.05  # type: ignore[union-attr]
 

