@@ -28,6 +28,9 @@ router = APIRouter()
 DECODERS = ThreadPoolExecutor(8, "decode")  # their own, so that live sessions and name look-ups never wait behind long files
 
 
+END = object()
+
+
 @dataclass
 class Recording:
     """An uploaded file on its way to windows. `seconds` is its length so far, whole when the last window is out."""
@@ -46,18 +49,21 @@ class Recording:
         """
         source, loop = self._windows(), asyncio.get_running_loop()
         try:
-            while (window := await loop.run_in_executor(DECODERS, next, source, None)) is not None:
-                yield window
+            while (found := await loop.run_in_executor(DECODERS, next, source, END)) is not END:
+                if isinstance(found, Window):
+                    yield found
         finally:
             self.stopped = True  # a thread cannot be cancelled; it looks here after each block
 
-    def _windows(self) -> Iterator[Window]:
+    def _windows(self) -> Iterator[Window | None]:
+        """Windows, and None after each block: hours without a window must not keep a thread from other recordings."""
         try:
             for block in media.blocks(self.path, max_seconds=self.settings.max_audio_seconds, time_limit=self.settings.decode_seconds):
                 if self.stopped:
                     return
                 self.seconds += len(block) / media.RATE
                 yield from self.cutter.feed(block)
+                yield None
         except media.BadMedia as error:
             raise ApiError(400, f"file: {error}", param="file", code="invalid_file") from error
         yield from self.cutter.finish()
