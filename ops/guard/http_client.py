@@ -23,89 +23,46 @@ class Lost(Exception):
         self.begun, self.sent = begun, sent
 
 
-class Answer(asyncio.Protocol):
-    """One connection, and the answer that it is reading. A connection carries one request at a time."""
+class Answer:
+    """The answer to one request, as it arrives. It outlives its connection, which may carry the next request already."""
 
-    transport: asyncio.Transport
-
-    def __init__(self, client: HttpClient) -> None:
-        self.client = client
-        self.loop = asyncio.get_running_loop()
-        self.busy = False
-        self.closed = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asyncio's."""
-        self.transport = cast(asyncio.Transport, transport)
-
-    def send(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Write a request; its answer is read by `head` and `chunks`."""
-        self.busy, self.complete, self.error = True, False, False
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self.status, self.headers = 0, list[tuple[str, str]]()
-        self.parser = httptools.HttpResponseParser(self)
-        self.queue: deque[bytes] = deque()
-        self.head: asyncio.Future[None] = self.loop.create_future()
-        self.news: asyncio.Future[None] | None = None
-        self.paused = False
-        self.transport.writelines(parts)
+        self.head: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue: deque[bytes] = deque()
+        self._complete = self._broken = False
+        self._news: asyncio.Future[None] | None = None
 
-    def data_received(self, data: bytes) -> None:
-        """Asyncio's."""
-        if not self.busy:  # nothing was asked: the server says goodbye
-            self.abort()
-            return
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserError:
-            self.abort()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Httptools'."""
-        self.headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
-
-    def on_headers_complete(self) -> None:
-        """Httptools'."""
-        self.status = self.parser.get_status_code()
+    def begin(self, status: int) -> None:
+        """The head is there."""
+        self.status = status
         if not self.head.done():
             self.head.set_result(None)
 
-    def on_body(self, body: bytes) -> None:
-        """Httptools'."""
-        self.queue.append(body)
-        if len(self.queue) > READ_AHEAD and not self.paused:
-            self.paused = True
-            self.transport.pause_reading()
+    def add(self, body: bytes) -> None:
+        """A part of the body."""
+        self._queue.append(body)
+        if len(self._queue) > READ_AHEAD:
+            self._connection.pause()
         self._tell()
 
-    def on_message_complete(self) -> None:
-        """Httptools'."""
-        keep = self.parser.should_keep_alive()
-        self.complete = True
-        self.busy = False
+    def end(self, *, broken: bool = False) -> None:
+        """The body is complete, or will never be."""
+        self._complete, self._broken = not broken, broken
+        if broken and not self.head.done():
+            self.head.set_exception(Lost("the connection broke"))
+            self.head.exception()  # it may be that nobody waits for it any more
         self._tell()
-        if keep and not self.client.closing:
-            self.client.idle.append(self)
-        else:
-            self.transport.close()
-
-    def connection_lost(self, _: Exception | None) -> None:
-        """Asyncio's."""
-        self.closed = True
-        self.client.forget(self)
-        if self.busy:
-            self.error = True
-            if not self.head.done():
-                self.head.set_exception(Lost("the connection broke"))
-                self.head.exception()  # it may be that nobody waits for it any more
-            self._tell()
 
     def abort(self) -> None:
         """Nobody wants the rest."""
-        self.transport.abort()
+        if not self._complete:
+            self._connection.transport.abort()
 
     def _tell(self) -> None:
-        if self.news and not self.news.done():
-            self.news.set_result(None)
+        if self._news and not self._news.done():
+            self._news.set_result(None)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes.
@@ -114,17 +71,15 @@ class Answer(asyncio.Protocol):
             Lost: it breaks off.
         """
         while True:
-            while self.queue:
-                yield self.queue.popleft()
-            if self.paused:
-                self.paused = False
-                self.transport.resume_reading()
-            if self.complete and not self.queue:
+            while self._queue:
+                yield self._queue.popleft()
+            if self._complete:
                 return
-            if self.error:
+            if self._broken:
                 raise Lost("the connection broke in the middle of the answer", begun=True)
-            self.news = self.loop.create_future()
-            await self.news
+            self._connection.resume()
+            self._news = asyncio.get_running_loop().create_future()
+            await self._news
 
     async def body(self) -> bytes:
         """The whole body.
@@ -135,13 +90,91 @@ class Answer(asyncio.Protocol):
         return b"".join([chunk async for chunk in self.chunks()])
 
 
+class Connection(asyncio.Protocol):
+    """One connection, which carries a request at a time."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, client: HttpClient) -> None:
+        self.client = client
+        self.answer: Answer | None = None
+        self.paused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio's."""
+        self.transport = cast(asyncio.Transport, transport)
+
+    def send(self, parts: Sequence[bytes | memoryview]) -> Answer:
+        """Write a request; what its answer comes into."""
+        self.answer = Answer(self)
+        self.parser = httptools.HttpResponseParser(self)
+        self.transport.writelines(parts)
+        return self.answer
+
+    def pause(self) -> None:
+        """Read no more until somebody has taken what there is."""
+        if not self.paused:
+            self.paused = True
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self.paused:
+            self.paused = False
+            self.transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio's."""
+        if not self.answer:  # nothing was asked
+            self.transport.abort()
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.transport.abort()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """httptools'."""
+        if self.answer:
+            self.answer.headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+
+    def on_headers_complete(self) -> None:
+        """httptools'."""
+        if self.answer:
+            self.answer.begin(self.parser.get_status_code())
+
+    def on_body(self, body: bytes) -> None:
+        """httptools'."""
+        if self.answer:
+            self.answer.add(body)
+
+    def on_message_complete(self) -> None:
+        """httptools'."""
+        if not self.answer:
+            return
+        keep = self.parser.should_keep_alive() and not self.client.closing
+        self.answer.end()
+        self.answer = None
+        self.resume()
+        if keep:
+            self.client.idle.append(self)
+        else:
+            self.transport.close()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """asyncio's."""
+        self.client.forget(self)
+        if self.answer:
+            self.answer.end(broken=True)
+
+
 class HttpClient:
     """Connections to `address`, "host:port" or "unix:/path"."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.idle: list[Answer] = []
-        self.open: set[Answer] = set()
+        self.idle: list[Connection] = []
+        self.open: set[Connection] = set()
         self.closing = False
 
     async def request(self, method: str, path: str, headers: Mapping[str, str], body: Sequence[bytes | memoryview] = ()) -> Answer:
@@ -154,8 +187,8 @@ class HttpClient:
         lines = [f"{method} {path} HTTP/1.1", "Host: triton", *(f"{name}: {value}" for name, value in headers.items())]
         if body or method == "POST":
             lines.append(f"Content-Length: {size}")
-        answer = self.idle.pop() if self.idle else await self._connect()
-        answer.send([("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"), *body])
+        connection = self.idle.pop() if self.idle else await self._connect()
+        answer = connection.send([("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"), *body])
         try:
             await answer.head
         except asyncio.CancelledError:
@@ -163,34 +196,34 @@ class HttpClient:
             raise
         return answer
 
-    async def _connect(self) -> Answer:
+    async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
         try:
-            made: tuple[Any, Answer]
+            made: tuple[Any, Connection]
             if self.address.startswith("unix:"):
-                made = await loop.create_unix_connection(lambda: Answer(self), self.address[5:])
+                made = await loop.create_unix_connection(lambda: Connection(self), self.address[5:])
             else:
                 host, port = self.address.rsplit(":", 1)
-                made = await asyncio.wait_for(loop.create_connection(lambda: Answer(self), host, int(port)), 5)
+                made = await asyncio.wait_for(loop.create_connection(lambda: Connection(self), host, int(port)), 5)
         except (OSError, TimeoutError) as error:
             raise Lost(f"{self.address} cannot be reached: {error}", sent=False) from error
         self.open.add(made[1])
         return made[1]
 
-    def forget(self, answer: Answer) -> None:
+    def forget(self, connection: Connection) -> None:
         """A connection has ended."""
-        self.open.discard(answer)
-        if answer in self.idle:
-            self.idle.remove(answer)
+        self.open.discard(connection)
+        if connection in self.idle:
+            self.idle.remove(connection)
 
     def let_go(self) -> None:
         """Close what is idle, and every other connection when its answer is complete: a stopping tritonserver waits for them."""
         self.closing = True
-        for answer in list(self.idle):
-            answer.transport.close()
+        for connection in list(self.idle):
+            connection.transport.close()
 
     def abort(self) -> None:
         """Break every connection: the server is gone or hangs."""
         self.closing = True
-        for answer in list(self.open):
-            answer.abort()
+        for connection in list(self.open):
+            connection.transport.abort()

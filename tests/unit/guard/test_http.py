@@ -118,3 +118,22 @@ def test_two_requests_at_once_on_a_connection_are_answered_in_order() -> None:
             writer.close()
 
     run(check)
+
+
+def test_an_answer_outlives_its_connection() -> None:
+    """A connection carries the next request as soon as an answer is complete, read or not; nobody gets another's."""
+
+    async def check() -> None:
+        async with serving(echo) as address:
+            client = HttpClient(address)
+
+            async def ask(n: int) -> None:
+                answer = await client.request("POST", f"/{n}", {}, [str(n).encode() * 50])
+                await asyncio.sleep(0.001 * (n % 7))
+                assert dict(answer.headers)["x-path"] == f"/{n}"
+                assert await answer.body() == str(n).encode() * 50
+
+            for begin in range(0, 900, 30):
+                await asyncio.gather(*[ask(n) for n in range(begin, begin + 30)])
+
+    run(check)
