@@ -147,6 +147,7 @@ def check_output(contract: Contract, name: str, classes: object = None) -> None:
 PARAMETERS: Mapping[str, tuple[type, ...]] = {
     "sequence_id": (int, str), "sequence_start": (bool,), "sequence_end": (bool,), "priority": (int,), "timeout": (int,),
     "binary_data_output": (bool,), "triton_enable_empty_final_response": (bool,),
+    "Streaming": (bool,),  # what inflight_batcher_llm_client.py sends; its backend does not look at it
 }  # fmt: skip
 
 

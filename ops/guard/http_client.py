@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
         self.paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's."""
+        """Asyncio's."""
         self.transport = cast(asyncio.Transport, transport)
 
     def send(self, parts: Sequence[bytes | memoryview]) -> Answer:
@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's."""
+        """Asyncio's."""
         if not self.answer:  # nothing was asked
             self.transport.abort()
             return
@@ -134,22 +134,22 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """httptools'."""
+        """Httptools'."""
         if self.answer:
             self.answer.headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
-        """httptools'."""
+        """Httptools'."""
         if self.answer:
             self.answer.begin(self.parser.get_status_code())
 
     def on_body(self, body: bytes) -> None:
-        """httptools'."""
+        """Httptools'."""
         if self.answer:
             self.answer.add(body)
 
     def on_message_complete(self) -> None:
-        """httptools'."""
+        """Httptools'."""
         if not self.answer:
             return
         keep = self.parser.should_keep_alive() and not self.client.closing
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     def connection_lost(self, _: Exception | None) -> None:
-        """asyncio's."""
+        """Asyncio's."""
         self.client.forget(self)
         if self.answer:
             self.answer.end(broken=True)

@@ -1,5 +1,6 @@
 """Triton's shell around the portable engine: requests go into the scheduler, its thread answers."""
 
+import gc
 import json
 import sys
 from pathlib import Path
@@ -84,3 +85,4 @@ class TritonPythonModel:
 
     def finalize(self):
         self.scheduler.stop()
+        gc.collect()  # jobs and replies hold each other; a sender that is freed once the stub's shared memory is gone ends the stub
