@@ -125,7 +125,10 @@ def completed(first: Transcript, more: Transcript) -> Transcript:
     """A window's transcript with words that were found later, in the order of their times."""
     if not more.text:
         return replace(joined([first, replace(more, duration=0.0)]), text=first.text)
-    segments = tuple(sorted((*first.segments, *more.segments), key=lambda segment: segment.start))
+    begin = more.segments[0].start
+    # The segment before may have been thought to reach over the speech that it left out.
+    known = (replace(segment, end=max(segment.start, begin)) if segment.start <= begin < segment.end else segment for segment in first.segments)
+    segments = tuple(sorted((*known, *more.segments), key=lambda segment: segment.start))
     words = tuple(sorted((*first.words, *more.words), key=lambda word: word.start))
     both = joined([first, replace(more, duration=0.0)])
     return replace(both, text=between(both.language).join(segment.text for segment in segments), segments=segments, words=words)

@@ -153,11 +153,11 @@ def test_speech_without_words_is_asked_for_so_often_and_no_more() -> None:
 
 
 def test_words_found_later_stand_where_they_were_said() -> None:
-    """A hole between two segments is filled."""
-    both = [Transcript("a c", "en", 9, (segment(0, 2, "a"), segment(6, 8, "c"))), Transcript("b", "en", 3, (segment(3, 5, "b"),))]
+    """A hole between two segments is filled; a segment that reached over it ends where it begins."""
+    both = [Transcript("a c", "en", 9, (segment(0, 6, "a"), segment(6, 8, "c"))), Transcript("b", "en", 3, (segment(3, 5, "b"),))]
     found = completed(*both)
     assert (found.text, found.duration) == ("a b c", 9)
-    assert [one.text for one in found.segments] == ["a", "b", "c"]
+    assert [(one.text, one.end) for one in found.segments] == [("a", 3), ("b", 5), ("c", 8)]
 
 
 def test_doubtful_words_are_no_context() -> None:
