@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -107,7 +108,9 @@ class Server:
         binary, environment = find_tritonserver(self.home)
         repository = Path(self.instance.bundle) / "repository"
         if self.instance.kv_share != 1:
-            repository = budgeted(repository, self.home / f"repository-{self.instance.index}", self.instance.kv_share)
+            # A container's home cannot be written to, and its /tmp is its own; elsewhere /tmp is everybody's.
+            home = self.home if os.access(self.home, os.W_OK) else Path(tempfile.gettempdir())
+            repository = budgeted(repository, home / f"repository-{self.instance.index}", self.instance.kv_share)
         server = [*binary, f"--model-repository={repository}", f"--exit-timeout-secs={int(DRAIN)}", "--disable-auto-complete-config"]
         ranks, pool = self.serving.get("world_size", 1), self.serving.get("cuda_pool_bytes", 0)
         return launch(server, list(self.doors.flags), self.prefix, ranks, pool), {**(MPI_ENVIRONMENT if self.serving else {}), **environment}
