@@ -52,12 +52,14 @@ class Plan:
     """All instances, and the pools in MODEL_ID order; the first pool owns the plain /v2 paths.
 
     `resolver` is the name server that nginx asks for hosts that may move, empty where all are addresses.
+    `inner_key`: what the gateway says at nginx's inner listener, where that is a port that others could reach; empty where it is a socket.
     """
 
     instances: tuple[Instance, ...]
     pools: dict[str, tuple[int, ...]]
     gateways: tuple[str, ...]
     resolver: str = ""
+    inner_key: str = ""
 
     def save(self, path: Path) -> None:
         """Write deployment.json, whole or not at all."""

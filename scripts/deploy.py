@@ -5,9 +5,12 @@ Reads the environment that compose.yaml gives it (.env.example explains the vari
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from build.__main__ import main as build
@@ -29,15 +32,22 @@ def deploy(engines: Path) -> None:
     models = select(load_catalog(), get("MODEL_ID", ""))
     target, count = get("TARGET", "trtllm"), instances(os.environ)
     bundles = [engines / model.id / target for model in models]
+    folder = engines / "deployment"
     plan = make_plan(models, count, bundles, sorted(os.sched_getaffinity(0)), IN_DOCKER, gpus_of(target, count, os.environ))
     gate = Gate(keys=bool(get("API_KEYS")), rate=get("RATE_LIMIT", ""), burst=int(get("RATE_BURST") or 20), hosts=get("ALLOWED_HOSTS", ""))
     values = NginxValues(
-        run="/tmp/conch", conf="/tmp/conch", listen="0.0.0.0", port=8080, kserve=8000, grpc=8001, internal="nginx-inner:8081", max_body=get("MAX_BODY") or "110m",
+        run="/tmp/conch", conf="/tmp/conch", listen="0.0.0.0", port=8080, kserve=8000, grpc=8001, internal="0.0.0.0:8081", max_body=get("MAX_BODY") or "110m",
         instance_http=8010, instance_grpc=8020,
     )  # fmt: skip
-    folder = engines / "deployment"
+    plan = replace(plan, inner_key=inner_key(folder / "deployment.json"))
     write_nginx(folder, values, gate, plan)
     plan.save(folder / "deployment.json")
+
+
+def inner_key(deployment: Path) -> str:
+    """The one of the deployment that is replaced, which running containers know, or a new one."""
+    old = json.loads(deployment.read_text("utf-8")).get("inner_key") if deployment.exists() else None
+    return str(old or secrets.token_hex(16))
 
 
 def check_gpus(models: Sequence[Model], target: str, count: int, environment: Mapping[str, str]) -> None:

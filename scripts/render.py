@@ -132,7 +132,10 @@ def write_nginx(folder: Path, values: NginxValues, gate: Gate, plan: Plan) -> Pa
     Raises:
         ValueError: see `Gate.values`.
     """
-    names = {f"CONCH_{name.upper()}": str(value) for name, value in {**asdict(values), **gate.values(), **values.instances(len(plan.instances))}.items()}
+    inner = f'if ($http_x_conch_inner != "{plan.inner_key}") {{ return 403; }}' if plan.inner_key else ""
+    names = {"CONCH_INNER": inner} | {
+        f"CONCH_{name.upper()}": str(value) for name, value in {**asdict(values), **gate.values(), **values.instances(len(plan.instances))}.items()
+    }
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("nginx.conf", "kserve.conf", "gate.conf"):
         # safe_substitute leaves nginx's own $variables alone; ours are all upper-case and in braces.

@@ -20,7 +20,7 @@ from tests.stack.conftest import Stack
 from . import poison
 from .processes import all_of
 
-REQUESTS = int(os.environ.get("ATTACK_REQUESTS", "6000"))
+REQUESTS = int(os.environ.get("ATTACK_REQUESTS", "3000"))
 SEED = int(os.environ.get("ATTACK_SEED", "1"))
 AT_ONCE = 12
 MODELS = {
