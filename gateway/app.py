@@ -17,7 +17,7 @@ from .observe import Observe
 from .services import Services, ServicesDep
 from .settings import Settings
 from .speech import Transcriber
-from .triton import Triton, load_gateways, load_pools
+from .triton import Triton, load_gateways, load_inner_key, load_pools
 from .upload import sweep
 
 
@@ -28,7 +28,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Services]]:
         sweep()
         pools = load_pools(settings.deployment)
-        triton = Triton(settings.kserve_url, pools, settings.request_seconds)
+        triton = Triton(settings.kserve_url, pools, settings.request_seconds, load_inner_key(settings.deployment))
         transcriber = Transcriber(triton, settings.windows_at_once)
         keys = load_keys(settings.api_keys_file, required=bool(settings.api_keys_required))
         recordings = Admission(settings.recordings_per_instance / settings.gateways, "recordings")

@@ -59,6 +59,11 @@ def load_pools(deployment: Path) -> dict[str, Pool]:
     return pools
 
 
+def load_inner_key(deployment: Path) -> str:
+    """What nginx's inner listener wants to hear; empty where it listens to nobody else."""
+    return str(json.loads(deployment.read_text("utf-8")).get("inner_key", ""))
+
+
 def load_gateways(deployment: Path) -> tuple[str, ...]:
     """The addresses of the deployment's gateways; none in a file that names none."""
     return tuple(json.loads(deployment.read_text("utf-8")).get("gateways", ()))
@@ -87,13 +92,13 @@ def decode(answer: httpx.Response, outputs: Sequence[str]) -> Arrays:
 class Triton:
     """A connection pool to nginx."""
 
-    def __init__(self, url: str, pools: Mapping[str, Pool], seconds: float) -> None:
+    def __init__(self, url: str, pools: Mapping[str, Pool], seconds: float, inner_key: str = "") -> None:
         self.pools = pools
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)  # Admission says how many
         socket_path = url.removeprefix("unix:") if url.startswith("unix:") else None
         transport = httpx.AsyncHTTPTransport(uds=socket_path, limits=limits)
         base = "http://nginx" if socket_path else url
-        self.http = httpx.AsyncClient(base_url=base, transport=transport, timeout=httpx.Timeout(seconds, connect=5))
+        self.http = httpx.AsyncClient(base_url=base, transport=transport, timeout=httpx.Timeout(seconds, connect=5), headers={"X-Conch-Inner": inner_key})
 
     async def close(self) -> None:
         """Close all connections."""

@@ -160,3 +160,11 @@ def test_hosts_of_a_stack_without_keys(hosts: str, says: str) -> None:
 def test_a_host_that_is_none() -> None:
     with pytest.raises(ValueError, match="ALLOWED_HOSTS has 'a b'"):
         Gate(hosts="a b").values()
+
+
+def test_the_inner_listener_asks_for_its_key(tmp_path: Path) -> None:
+    """Where it is a port, which others could reach."""
+    values = NginxValues(run=str(tmp_path), conf=str(tmp_path), listen="127.0.0.1", port=1, kserve=2, grpc=3, internal="127.0.0.1:4", max_body="1m")
+    for key in ("", "abc"):
+        write_nginx(tmp_path, values, OPEN, replace(plan(1, "mini-whisper"), inner_key=key))
+        assert ('if ($http_x_conch_inner != "abc") { return 403; }' in (tmp_path / "nginx.conf").read_text()) is bool(key)
