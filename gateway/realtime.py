@@ -205,7 +205,7 @@ class Listener:
     async def _partial(self, item: str, wave: Floats) -> None:
         """Tell what this look and the one before agree on."""
         with suppress(ApiError):  # the final words will come, or say why not
-            now = (await self._transcribe([Window(wave, 0.0)])).text
+            now = (await self._transcribe([Window(wave, 0.0)], draft=True)).text
             words = agreed(self.last, now)
             if item == self.item and len(words) > len(self.said) and words[: len(self.said)] == self.said:
                 fresh = (" " if self.said else "") + " ".join(words[len(self.said) :])
@@ -267,10 +267,10 @@ class Listener:
         )
         return "completed", event.model_dump(exclude_none=True, exclude={"type", "event_id"})
 
-    async def _transcribe(self, windows: Sequence[Window]) -> Transcript:
+    async def _transcribe(self, windows: Sequence[Window], *, draft: bool = False) -> Transcript:
         wanted = self.session.audio.input.transcription
         language = language_code(wanted.language) if wanted.language else None
-        options = Options(task="transcribe", language=language, prompt=wanted.prompt, temperature=0.0, timestamps=False)
+        options = Options(task="transcribe", language=language, prompt=wanted.prompt, temperature=0.0, timestamps=False, draft=draft)
         self.looks += 1
 
         async def source() -> AsyncIterator[Window]:

@@ -38,7 +38,9 @@ CONTEXT = 800  # characters of earlier text for condition_on_previous_text; the 
 
 @dataclass(frozen=True)
 class Options:
-    """What a client asked for. `language`: ISO code or None for detection. `timestamps`: whether segments are wanted."""
+    """What a client asked for. `language`: ISO code or None for detection. `timestamps`: whether segments are wanted. `draft`:
+    words for now, by one request for a window; they are heard again before they count.
+    """
 
     task: str
     language: str | None
@@ -51,6 +53,7 @@ class Options:
     log_probs: bool = False
     previous_text: bool = False
     multilingual: bool = False
+    draft: bool = False
 
 
 @dataclass(frozen=True)
@@ -232,6 +235,8 @@ class Transcriber:
 
     async def _window(self, pool: Pool, window: Window, options: Options, request_id: str) -> Transcript:
         """A window's words. A real Whisper often ends its text at a pause, or leaves one out: speech without words is asked for again."""
+        if options.draft:
+            return (await self._attempt(pool, window, options, options.temperature, request_id)).transcript
         tries = Tries()
         best, covered = await self._heard(pool, window, options, tries, request_id)
         while not options.max_tokens and tries.left > 0 and (again := missed(window, covered)):
@@ -284,7 +289,7 @@ class Transcriber:
             outputs.append("LANGUAGE")  # asking for it costs a second look at the sound
         if options.timestamps:
             outputs.append("NO_SPEECH_PROB")  # the same
-        if options.words or WORDS in pool.capabilities:
+        if options.words or (WORDS in pool.capabilities and not options.draft):
             outputs += ["WORD_TEXTS", "WORD_TIMES"]
         if options.log_probs:
             outputs.append("TOKEN_BYTES")
