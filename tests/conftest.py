@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+import hypothesis  # noqa: F401  # its plug-in would import it when all tests have run; Python 3.11.7's parser may fail then (python/cpython#106905)
 import pytest
 
 
