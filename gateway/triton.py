@@ -27,6 +27,8 @@ from .errors import ApiError
 log = structlog.get_logger()
 Arrays = dict[str, NDArray[Any]]
 READY_SECONDS = 30.0
+UNREACHED = "no instance of this model can be reached"  # docker/nginx/kserve.conf.template
+AGAIN = 0.3  # seconds until nginx has asked for names again
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,10 @@ class Triton:
         body, headers = encode(arrays, outputs, request_id)
         headers["x-request-id"] = request_id
         answer = await self._post(f"/models/{pool.model_id}/v2/models/{model}/infer", body, headers)
+        if answer.status_code == 503 and UNREACHED in answer.text:
+            # nginx 1.30 gives up where addresses change during a request (seen); no guard has had it whole.
+            await asyncio.sleep(AGAIN)
+            answer = await self._post(f"/models/{pool.model_id}/v2/models/{model}/infer", body, headers)
         if answer.status_code != 200:
             if answer.status_code >= 500:
                 log.warning("no answer from the model", status=answer.status_code, said=answer.text[:200], request_id=request_id)
