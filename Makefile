@@ -76,7 +76,7 @@ restart: ## restart the instances of a running `make serve` one by one
 
 test: setup $(BUILD)/.tests tools engines lint ## lint, then every test but the compose tests
 	$(BUILD)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/unit tests/repository
-	$(BUILD)/bin/python -m pytest tests/stack tests/attack
+	$(BUILD)/bin/python -m pytest tests/stack
 
 lint: $(BUILD)/.tests ## ruff and mypy
 	$(BUILD)/bin/ruff check .
