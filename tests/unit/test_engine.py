@@ -201,7 +201,7 @@ def test_equal_requests_are_two(graphs: Graphs, speech: list[tuple[Clip, np.ndar
 
 
 def test_requests_stop_by_id(graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]) -> None:
-    """A running, a waiting and a coming request of that id end at once; others go on."""
+    """A running, a waiting and a coming request of that id end at once, with their tokens so far; others go on."""
     scheduler = Scheduler(graphs, max_rows=1)
     clip, features = speech[0]
 
@@ -215,8 +215,7 @@ def test_requests_stop_by_id(graphs: Graphs, speech: list[tuple[Clip, np.ndarray
     time.sleep(0.1)
     scheduler.drop("gone")
     for listener in (running, waiting, submit("gone")):
-        with pytest.raises(RuntimeError, match="cancelled"):
-            listener.wait(0.5)
+        assert len(listener.wait(5)[0].ids) < 400
     assert len(other.wait(60)[0].ids) == 400
     scheduler.stop()
 
