@@ -30,6 +30,7 @@ from gateway.keys import NoKeys, load_keys
 from gateway.settings import Settings
 from ops.child import die_with_parent
 from ops.guard.bundle import Refused, check_bundle
+from ops.guard.server import ONE_THREAD
 
 from .environment import documented
 from .render import Gate, NginxValues, write_nginx
@@ -173,6 +174,7 @@ def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.
         "CONCH_GATEWAYS": layout.gateways,
         "CONCH_API_KEYS_REQUIRED": os.environ.get(KEYS, ""),
         "PYTHONUNBUFFERED": "1",
+        **{name: os.environ.get(name, threads) for name, threads in ONE_THREAD.items()},
         **{f"CONCH_{name}": os.environ[name] for name in documented() if os.environ.get(name) and name.lower() in Settings.model_fields},
     }
     config = configparser.ConfigParser(interpolation=None)

@@ -197,6 +197,8 @@ class Whisper:
             "return_generation_logits": np.array([[True]]),
         }
         logits = list(engine(probe, False))[-1]["generation_logits"].reshape(-1).astype(np.float64)
+        if not logits.size:  # the request was stopped before its first token
+            return Detection(None, float("nan"))
         no_speech = float(1.0 / np.exp(logits - logits[self.vocabulary.no_speech]).sum())
         languages = self.vocabulary.languages
         best = max(languages, key=lambda code: logits[languages[code]]) if languages else None

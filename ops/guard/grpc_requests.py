@@ -28,7 +28,7 @@ from .contract import (
     check_parameter,
     check_shape,
 )
-from .json_requests import TYPES, Checked, Name
+from .json_requests import TYPES, Checked, Name, named
 
 # The typed field that carries each datatype when there are no raw_input_contents; FP16 and BF16 are raw only.
 CONTENTS = {
@@ -45,7 +45,7 @@ def check(contract: Contract, request: service_pb2.ModelInferRequest, name: Name
     Raises:
         Refused: it does not fit the model.
     """
-    identity = name(check_id(request.id))
+    identity = named(check_id(request.id), [tensor.name for tensor in request.inputs], name)
     raw = request.raw_input_contents
     if len(request.inputs) > MAX_TENSORS or len(request.outputs) > MAX_TENSORS:
         raise Refused(f"a request has at most {MAX_TENSORS} inputs and outputs")

@@ -7,7 +7,7 @@ https://kserve.github.io/website/latest/modelserving/data_plane/v2_protocol/, Tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,12 @@ TYPES: dict[str, Any] = {"BOOL": np.bool_, "FP32": np.float32, "FP64": np.float6
 
 
 Name = Callable[[str], str]
+STOP = "stop"  # TensorRT-LLM's input that ends the request with the id of the one it comes with
+
+
+def named(given: str, inputs: Container[str], name: Name) -> str:
+    """A request's id as the server shall see it: one that stops another keeps what it has, or has not."""
+    return given if STOP in inputs else name(given)
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ def infer(contract: Contract, body: bytes, head_bytes: int | None, name: Name) -
     if used != len(section):
         raise Refused(f"{len(section)} bytes of binary data were sent; the inputs' binary_data_size add up to {used}")
     check_complete(contract, [row["name"] for row, _, _ in inputs], [row["shape"][0] for row, _, _ in inputs])
-    identity = name(check_id(request.get("id", "")))
+    identity = named(check_id(request.get("id", "")), [row["name"] for row, _, _ in inputs], name)
     head: dict[str, Any] = {"id": identity, "inputs": [row for row, _, _ in inputs]}
     if parameters := _parameters(request.get("parameters", {})):
         head["parameters"] = parameters
@@ -88,8 +94,9 @@ def generate(contract: Contract, body: bytes, name: Name) -> Checked:
     if not isinstance(nested, dict) or nested.keys() & request.keys():
         raise Refused("parameters must be an object whose fields are not given beside it")
     request.update(nested)
-    request.pop("stream", None)  # other servers' clients send it; here the path says so
-    identity = name(check_id(request.pop("id", "")))
+    if "stream" not in contract.inputs:
+        request.pop("stream", None)  # other servers' clients send it; here the path says so
+    identity = named(check_id(request.pop("id", "")), request, name)
     fields: dict[str, Any] = {"id": identity}
     for key, value in request.items():
         if key in contract.inputs:

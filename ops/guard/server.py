@@ -24,6 +24,8 @@ from .bundle import budgeted
 
 NVIDIA = Path("/opt/tritonserver/bin/tritonserver")  # in NVIDIA's images
 DRAIN = 30.0
+# Façades work on several requests beside each other: threads of numpy's BLAS would only fight for the same cores.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def find_tritonserver(home: Path) -> tuple[list[str], dict[str, str]]:
     if NVIDIA.exists():
         # The Python backend takes the first python3 on PATH: the image's own, which has the libraries that models import.
         path = [part for part in os.environ.get("PATH", "").split(":") if part != str(Path(sys.executable).parent)]
-        return [str(NVIDIA)], {**os.environ, "PATH": ":".join(path)}
+        return [str(NVIDIA)], {**ONE_THREAD, **os.environ, "PATH": ":".join(path)}
     package = Path(sysconfig.get_paths()["purelib"])
     triton, backend = package / "pytriton" / "tritonserver", home / "backends" / "python"
     backend.mkdir(parents=True, exist_ok=True)
@@ -64,7 +66,7 @@ def find_tritonserver(home: Path) -> tuple[list[str], dict[str, str]]:
             shutil.copy2(file, partial)
             partial.replace(backend / file.name)
     libraries = f"{package / 'nvidia_pytriton.libs'}:{sysconfig.get_config_var('LIBDIR')}"
-    environment = {**os.environ, "LD_LIBRARY_PATH": libraries, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"}
+    environment = {**ONE_THREAD, **os.environ, "LD_LIBRARY_PATH": libraries, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"}
     command = [str(triton / "bin" / "tritonserver"), f"--backend-directory={backend.parent}", f"--cache-directory={triton / 'caches'}"]
     return command, environment
 

@@ -53,9 +53,10 @@ def test_four_times_the_capacity(stack: Stack) -> None:
     when to come back, and right afterwards the stack is ready.
     """
     places = 32
+    started = time.monotonic()
     calm = together(stack, places, 8)
     assert {status for status, *_ in calm} == {200}
-    pace = len(calm) / 8
+    pace = len(calm) / (time.monotonic() - started)
     rows = together(stack, 4 * places, SECONDS, pause=0.25)
     accepted = sorted(seconds for status, seconds, _ in rows if status == 200)
     refused = [(status, after) for status, _, after in rows if status != 200]
@@ -105,13 +106,14 @@ def test_clients_that_go_free_the_engine(stack: Stack, fields: dict[str, str]) -
 
 
 def test_a_request_is_stopped_by_its_id(stack: Stack) -> None:
-    """TensorRT-LLM's way over plain KServe: `stop` with the id of a request that runs; it ends with an error instead of 440 tokens later."""
+    """TensorRT-LLM's way over plain KServe: `stop` with the id of a request that runs; it ends with the tokens so far
+    instead of 440 tokens later.
+    """
     kserve = f"{stack.kserve}/instances/0/v2/models"
-    ended: list[tuple[int, str]] = []
+    ended: list[httpx.Response] = []
 
     def run() -> None:
-        answer = httpx.post(f"{kserve}/whisper_bls/infer", json={"id": "to-stop", **long_or_short(440)}, timeout=60)
-        ended.append((answer.status_code, answer.text))
+        ended.append(httpx.post(f"{kserve}/whisper_bls/infer", json={"id": "to-stop", **long_or_short(440)}, timeout=60))
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -122,5 +124,7 @@ def test_a_request_is_stopped_by_its_id(stack: Stack) -> None:
     httpx.post(f"{kserve}/tensorrt_llm/infer", json=stop, timeout=10)
     thread.join(10)
     assert time.monotonic() - started < 1
-    assert "cancelled" in ended[0][1]
+    assert ended[0].status_code == 200, ended[0].text
+    tokens = next(output for output in ended[0].json()["outputs"] if output["name"] == "TOKENS")
+    assert tokens["shape"][-1] < 440
     assert httpx.post(f"{kserve}/tensorrt_llm/infer", json={**stop, "id": ""}, timeout=10).status_code == 400

@@ -130,7 +130,7 @@ def by_hand(stack: Stack, door: str, model: str, texts: list[str]) -> list[str]:
     found = infer(stack, door, model, "preprocessing", given, list(names))
     answer = infer(stack, door, model, "tensorrt_llm", {names[name]: array for name, array in found.items()}, ["output_ids", "sequence_length"])
     tokens = {"TOKENS_BATCH": answer["output_ids"], "SEQUENCE_LENGTH": answer["sequence_length"]}
-    return [row[0].decode() for row in infer(stack, door, model, "postprocessing", tokens, ["OUTPUT"])["OUTPUT"]]
+    return [row.decode() for row in infer(stack, door, model, "postprocessing", tokens, ["OUTPUT"])["OUTPUT"]]
 
 
 @pytest.mark.parametrize("door", ["http", "grpc"])
@@ -149,7 +149,7 @@ def test_three_ways_say_the_same(text_stack: Stack, model: str, door: str) -> No
         arrays = {"text_input": np.array([[one.encode()] for one in batch], object), "max_tokens": np.full((len(batch), 1), TOKENS, np.int32)}
         for name in ("ensemble", "tensorrt_llm_bls"):
             found = infer(text_stack, door, model, name, arrays, ["text_output"])["text_output"]
-            assert [row[0].decode() for row in found] == wanted, name
+            assert [row.decode() for row in found] == wanted, name
 
 
 @pytest.mark.parametrize("model", ["mini-t5", "mini-bart", "mini-gpt2"])
