@@ -34,7 +34,7 @@ from ops.guard.server import ONE_THREAD
 
 from .environment import documented
 from .render import Gate, NginxValues, write_nginx
-from .restart import restart_all
+from .restart import NotBack, restart_all
 
 HOST = "127.0.0.1"
 TRITONS = "tritons"  # supervisor's group
@@ -307,35 +307,20 @@ class Supervised:
         """What `serve` wrote."""
         return Plan.load(self.layout.home / "deployment.json")
 
-    def stop(self, instance: Instance) -> None:
-        """Supervisor does it; the guard finishes what is in flight. An instance that has just died is no error."""
-        self._call("stopProcess", instance, True, but="NOT_RUNNING")
-
-    def start(self, instance: Instance) -> None:
-        """One that runs already is no error."""
-        self._call("startProcess", instance, False, but="ALREADY_STARTED")
-
-    def _call(self, method: str, instance: Instance, wait: bool, *, but: str) -> None:
+    def restart(self, instance: Instance) -> None:
+        """A signal through supervisor, which starts a guard that has just died by itself."""
         try:
-            getattr(self.server.supervisor, method)(f"{TRITONS}:{instance.name}", wait)
+            self.server.supervisor.signalProcess(f"{TRITONS}:{instance.name}", "HUP")
         except Fault as fault:
-            if but not in fault.faultString:
+            if "NOT_RUNNING" not in fault.faultString:
                 raise
 
-    def wait_answers(self, instance: Instance) -> None:
-        """Until its guard says that its own server answers.
-
-        Raises:
-            LocalError: not within ten minutes.
-        """
-        url = f"http://{HOST}:{self.layout.kserve_http}/instances/{instance.index}/metrics"
-        deadline = time.monotonic() + 600
-        while time.monotonic() < deadline:
-            with suppress(httpx.HTTPError):
-                if "conch_triton_serving 1.0" in httpx.get(url, headers=authorization(), timeout=5).text:
-                    return
-            time.sleep(0.1)
-        raise LocalError(f"{instance.name} does not answer after its restart; see its log")
+    def metrics(self, instance: Instance) -> str:
+        """Through nginx, as everybody sees it."""
+        with suppress(httpx.HTTPError):
+            url = f"http://{HOST}:{self.layout.kserve_http}/instances/{instance.index}/metrics"
+            return httpx.get(url, headers=authorization(), timeout=5).text
+        return ""
 
 
 def restart(layout: Layout) -> int:
@@ -361,7 +346,7 @@ def main() -> int:
     try:
         layout = Layout.from_environment()
         return {"serve": serve, "restart": restart, "stop": stop}[command](layout)
-    except (LocalError, CatalogError, Refused, Fault, ConnectionError, httpx.HTTPError) as error:
+    except (LocalError, NotBack, CatalogError, Refused, Fault, ConnectionError, httpx.HTTPError) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1
 

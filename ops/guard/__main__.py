@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,8 +73,7 @@ def listens(address: str, host: str | None) -> str:
 
 
 async def serve(plan: Plan, instance: Instance, home: Path, listen: str | None, sign: Path | None) -> int:
-    """Run one instance until SIGTERM."""
-    manifest = check_bundle(Path(instance.bundle), instance.model_id, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    """Run one instance until SIGTERM; SIGHUP restarts its server with the bundle as it is then."""
     os.sched_setaffinity(0, instance.cpus)
     others = [plan.instances[i] for i in plan.pools[instance.model_id] if i != instance.index]
     peers = [Peer(HttpClient(other.http), connect(other.grpc)) for other in others]
@@ -82,13 +81,15 @@ async def serve(plan: Plan, instance: Instance, home: Path, listen: str | None, 
     own = instance.http.startswith("unix:")
     doors = Doors.sockets(Path(instance.http[5:]).parent, instance.name) if own else Doors.loopback()
 
-    def make(lost: Callable[[str, int | None], None]) -> Server:
-        return Server(instance, home, doors, manifest.get("serving", {}), lost)
+    def make(lost: Callable[[str, int | None], None]) -> tuple[Server, Mapping[str, Any]]:
+        manifest = check_bundle(Path(instance.bundle), instance.model_id, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        return Server(instance, home, doors, manifest.get("serving", {}), lost), manifest["probe"]
 
-    keeper = Keeper(relay, make, connect, manifest["probe"], sign)
+    keeper = Keeper(relay, make, connect, sign)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, keeper.stop_asked.set)
+    loop.add_signal_handler(signal.SIGHUP, keeper.restart_asked.set)
     grpc_server = grpc.aio.server(options=options(MAX_BODY))
     door = HttpDoor(relay, Contracts(), keeper.answered)
     grpc_server.add_generic_rpc_handlers((GrpcDoor(door),))

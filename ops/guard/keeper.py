@@ -10,7 +10,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,14 @@ OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 class Keeper:
-    """The server of one instance. `make` prepares a run of it; `connect` makes a gRPC channel to it."""
+    """The server of one instance. `make` prepares a run of it and says how it is probed; `connect` makes a gRPC channel to it."""
 
     def __init__(
-        self, relay: Relay, make: Callable[[Callable[[str, int | None], None]], Server], connect: Callable[[str], Any], probe: Mapping[str, Any], sign: Path | None
+        self, relay: Relay, make: Callable[[Callable[[str, int | None], None]], tuple[Server, Mapping[str, Any]]], connect: Callable[[str], Any], sign: Path | None
     ) -> None:
-        self.relay, self.make, self.connect, self.probe, self.sign = relay, make, connect, probe, sign
-        self.stop_asked = asyncio.Event()
+        self.relay, self.make, self.connect, self.sign = relay, make, connect, sign
+        self.probe: Mapping[str, Any] = {}
+        self.stop_asked, self.restart_asked = asyncio.Event(), asyncio.Event()
         self.illness: asyncio.Future[Death] | None = None
         self.last_good = 0.0
         relay.report_ill = self.ill
@@ -55,37 +56,43 @@ class Keeper:
             self.illness.set_result(Death(reason, outside=status in OUTSIDE))
 
     async def run(self) -> int:
-        """Serve until told to stop (0), or until the server fails to start again and again (1)."""
+        """Serve until told to stop (0), or until the server fails to start again and again (1). Asked to restart, it drains one server and starts
+        the next; what comes meanwhile goes to another instance.
+        """
         failures = 0
         self._unsign()
         while failures < FAILED_STARTS and not self.stop_asked.is_set():
             self.illness = asyncio.get_running_loop().create_future()
-            server = self.make(self.ill)
+            server, self.probe = self.make(self.ill)
             server.start()
             self.relay.metrics.starts.inc()
             life = Life(HttpClient(server.doors.http), self.connect(server.doors.grpc))
-            watching = asyncio.ensure_future(self._live(server, life))
-            stopping = asyncio.ensure_future(self.stop_asked.wait())
             try:
-                await self._first(watching, stopping)
+                await self._first(self._live(server, life), self.stop_asked.wait(), self.restart_asked.wait())
             except BaseException:  # a fault of our own: no server is left behind
                 await server.end(0)
                 raise
             if self.stop_asked.is_set():
+                self.close_doors()
                 await self._drain(server, life)
                 return 0
+            if self.restart_asked.is_set():
+                self.restart_asked.clear()
+                await self._drain(server, life)
+                continue
             failures = 0 if life is self.relay.life else failures + 1
             await self._bury(server, life, self.illness.result())
         return 0 if self.stop_asked.is_set() else 1
 
-    async def _first(self, watching: asyncio.Future[None], stopping: asyncio.Future[Any]) -> None:
-        """Until it is ill or asked to stop."""
+    async def _first(self, watching: Coroutine[Any, Any, None], *asked: Coroutine[Any, Any, Any]) -> None:
+        """Until it is ill, or one of `asked` returns; watching goes on meanwhile."""
         assert self.illness
-        await asyncio.wait({asyncio.ensure_future(self.illness), watching, stopping}, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
-        watching.cancel()
-        stopping.cancel()
+        tasks = [asyncio.ensure_future(one) for one in (watching, *asked)]
+        await asyncio.wait({self.illness, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
         with suppress(asyncio.CancelledError):
-            await watching
+            await tasks[0]
 
     async def _live(self, server: Server, life: Life) -> None:
         """Wait until it answers, then look at it from time to time. Ends only by being cancelled."""
@@ -144,7 +151,7 @@ class Keeper:
     async def _drain(self, server: Server, life: Life) -> None:
         """What is in flight is finished, what comes goes to another instance; then the server is asked to end."""
         self.relay.stopping = True
-        self.close_doors()
+        self._unsign()
         deadline = time.monotonic() + DRAIN
         while life.flights and time.monotonic() < deadline and not (self.illness and self.illness.done()):
             await asyncio.sleep(0.02)
@@ -153,6 +160,7 @@ class Keeper:
         server.terminate()
         await server.end(max(5.0, deadline - time.monotonic()))
         self._out_of_service(life, Death("stopped", outside=True))
+        self.relay.stopping = self.stop_asked.is_set()
 
     def _unsign(self) -> None:
         if self.sign:

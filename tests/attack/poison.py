@@ -200,36 +200,100 @@ def packed(row: Tensor) -> bytes:
     return np.array(row["data"], kinds[row["datatype"]]).tobytes()
 
 
-def grpc(config: dict[str, Any], rng: random.Random) -> bytes:
-    """A ModelInferRequest, with changes to its fields or to its bytes."""
-    made = service_pb2.ModelInferRequest(model_name=rng.choice([config["name"]] * 9 + ["", "x" * 3000, "a/b"]), id=rng.choice(["", "1", "x" * 2000]))
-    body = valid(config, rng)
-    raw = rng.random() < 0.5
+Message = service_pb2.ModelInferRequest
+BAD_SIZES = [0, -1, 2, 2**31, 2**62, 2**63 - 1, -(2**63)]
+
+
+def message(config: dict[str, Any], rng: random.Random) -> Message:
+    """A ModelInferRequest that a model takes, its tensors raw or typed."""
+    made = Message(model_name=config["name"], id=rng.choice(["", "1"]))
+    body, raw = valid(config, rng), rng.random() < 0.5
     for row in body["inputs"]:
-        shape = list(row["shape"])
-        if rng.random() < 0.15:
-            shape[rng.randrange(len(shape))] = rng.choice([0, -1, 2, 2**31, 2**62, 2**63 - 1, -(2**63)])
-        tensor = made.inputs.add(
-            name=row["name"] if rng.random() < 0.95 else "nothing", datatype=row["datatype"] if rng.random() < 0.95 else rng.choice(TYPES), shape=shape
-        )
+        tensor = made.inputs.add(name=row["name"], datatype=row["datatype"], shape=row["shape"])
         if raw:
-            made.raw_input_contents.append(rng.randbytes(rng.choice([0, 1, 4, 5, 8, 100])) if rng.random() < 0.3 else packed(row))
+            made.raw_input_contents.append(packed(row))
         elif row["datatype"] == "BYTES":
-            tensor.contents.bytes_contents.extend(str(text).encode() for text in row["data"])
-        elif row["datatype"].startswith("FP"):
-            tensor.contents.fp32_contents.extend(row["data"])
+            tensor.contents.bytes_contents.extend(text.encode() for text in row["data"])
         elif row["datatype"] == "BOOL":
             tensor.contents.bool_contents.extend(row["data"])
         else:
-            tensor.contents.int_contents.extend(row["data"])
-        if rng.random() < 0.1:
-            tensor.parameters["shared_memory_region"].string_param = "x"
-    if rng.random() < 0.3:
-        output = made.outputs.add(name=rng.choice([row["name"] for row in config["output"]] + ["nothing"]))
-        output.parameters[rng.choice(["classification", "shared_memory_region", "binary_data"])].int64_param = rng.choice([0, 1, 3, 2**40])
-    if rng.random() < 0.2:
-        made.parameters[rng.choice(["priority", "timeout", "sequence_id", "x", "triton_enable_empty_final_response"])].int64_param = rng.choice([0, -1, 1, 2**62])
+            field = {"FP32": "fp32_contents", "FP64": "fp64_contents", "INT64": "int64_contents", "UINT64": "uint64_contents", "FP16": "fp32_contents"}
+            getattr(tensor.contents, field.get(row["datatype"], "int_contents")).extend(row["data"])
+    for row in body.get("outputs", []):
+        made.outputs.add(name=row["name"])
+    return made
+
+
+def _shape_of(made: Message, rng: random.Random) -> None:
+    tensor = rng.choice(made.inputs)
+    tensor.shape[rng.randrange(len(tensor.shape))] = rng.choice(BAD_SIZES)
+
+
+def _dims_of(made: Message, rng: random.Random) -> None:
+    shape = rng.choice(made.inputs).shape
+    if rng.random() < 0.5 and shape:
+        shape.pop()
+    else:
+        shape.append(rng.choice(BAD_SIZES))
+
+
+def _tensor_of(made: Message, rng: random.Random) -> None:
+    tensor = rng.choice(made.inputs)
+    if rng.random() < 0.5:
+        tensor.datatype = rng.choice(TYPES)
+    else:
+        tensor.name = rng.choice(["nothing", "", "a" * 5000])
+
+
+def _bytes_of(made: Message, rng: random.Random) -> None:
+    found = rng.randbytes(rng.choice([0, 1, 4, 5, 8, 100, 5000]))
+    if made.raw_input_contents and rng.random() < 0.8:
+        made.raw_input_contents[rng.randrange(len(made.raw_input_contents))] = found
+    else:
+        made.raw_input_contents.append(found)
+
+
+def _contents_of(made: Message, rng: random.Random) -> None:
+    contents = rng.choice(made.inputs).contents
+    contents.int_contents.extend([rng.choice([0, -1, 2**31 - 1])] * rng.choice([1, 2, 1000]))
+
+
+def _parameters_of(made: Message, rng: random.Random) -> None:
+    where = rng.choice([made, *made.inputs])
+    name = rng.choice(
+        ["priority", "timeout", "sequence_id", "x", "triton_enable_empty_final_response", "shared_memory_region", "binary_data_size", "classification"]
+    )
+    kind = rng.choice(["int64", "string", "bool", "double", "uint64"])
+    values: dict[str, Any] = {"int64": rng.choice([0, -1, 1, 2**62]), "string": "x", "bool": True, "double": 1e308, "uint64": 2**64 - 1}
+    setattr(where.parameters[name], f"{kind}_param", values[kind])
+
+
+def _outputs_of(made: Message, rng: random.Random) -> None:
+    output = made.outputs.add(name=rng.choice([*[output.name for output in made.outputs], "nothing", ""]))
+    output.parameters[rng.choice(["classification", "shared_memory_region", "binary_data"])].int64_param = rng.choice([0, 1, 3, 2**40])
+
+
+def _inputs_of(made: Message, rng: random.Random) -> None:
+    rng.choice([lambda: made.inputs.add().CopyFrom(rng.choice(made.inputs)), made.inputs.pop, made.inputs.add])()
+
+
+def _head_of(made: Message, rng: random.Random) -> None:
+    setattr(
+        made,
+        *rng.choice([("model_name", ""), ("model_name", "x" * 3000), ("model_name", "a/b"), ("model_version", "2"), ("model_version", "x"), ("id", "x" * 2000)]),
+    )
+
+
+CHANGES = (_shape_of, _dims_of, _tensor_of, _bytes_of, _contents_of, _parameters_of, _outputs_of, _inputs_of, _head_of)
+
+
+def grpc(config: dict[str, Any], rng: random.Random) -> bytes:
+    """A valid ModelInferRequest with none to three changes, sometimes with a byte of it changed."""
+    made = message(config, rng)
+    for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
+        if made.inputs and all(tensor.shape for tensor in made.inputs):
+            rng.choice(CHANGES)(made, rng)
     data = bytearray(made.SerializeToString())
-    if rng.random() < 0.15 and data:
+    if rng.random() < 0.1 and data:
         data[rng.randrange(len(data))] = rng.randrange(256)
     return bytes(data)

@@ -23,6 +23,7 @@ from .processes import all_of
 REQUESTS = int(os.environ.get("ATTACK_REQUESTS", "3000"))
 SEED = int(os.environ.get("ATTACK_SEED", "1"))
 AT_ONCE = 12
+RATE, BESIDE_SECONDS = 50, float(os.environ.get("ATTACK_BESIDE_SECONDS", "5"))
 MODELS = {
     "mini-whisper": ["whisper_bls", "infer_bls", "whisper_bls_stream", "tensorrt_llm", "tensorrt_llm_stream"],
     "mini-t5": ["ensemble", "ensemble_stream", "preprocessing", "postprocessing", "tensorrt_llm", "tensorrt_llm_bls", "tensorrt_llm_bls_stream"],
@@ -31,7 +32,7 @@ METHODS = ("/inference.GRPCInferenceService/ModelInfer", "/inference.GRPCInferen
 FINE = {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.DEADLINE_EXCEEDED}
 Configs = list[tuple[str, dict[str, Any]]]
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +77,15 @@ async def many(count: int, one: Any) -> Counter[str]:
     return results
 
 
+def percentiles(times: list[float]) -> str:
+    """Median and 99th percentile of some answers."""
+    ordered = sorted(times) or [float("nan")]
+    p50, p99 = (ordered[int(part * (len(ordered) - 1))] for part in (0.5, 0.99))
+    return f"{len(times)} answers, p50 {p50:.2f} s, p99 {p99:.2f} s"
+
+
 def report(name: str, results: Counter[str], seconds: float, times: list[float]) -> None:
-    ordered = sorted(times)
-    p99 = ordered[int(0.99 * (len(ordered) - 1))] if ordered else float("nan")
-    print(f"\n{name}: {sum(results.values())} in {seconds:.0f} s: {dict(results)}; an ordinary client meanwhile: {len(times)} answers, p99 {p99:.2f} s")
+    print(f"\n{name}: {sum(results.values())} in {seconds:.0f} s: {dict(results)}; an ordinary client meanwhile: {percentiles(times)}")
 
 
 def attack(target: Stack, name: str, count: int, one: Any) -> Counter[str]:
@@ -152,6 +158,32 @@ def test_grpc(target: Stack, configs: Configs, method: str) -> None:
 
     attack(target, method, REQUESTS // 2, one)
     assert not wrong, wrong[:3]
+
+
+def test_an_ordinary_client_beside_poison(target: Stack, configs: Configs) -> None:
+    """How long an ordinary client waits, alone and beside RATE refused requests a second: figures, for docs/reliability.md."""
+    rng = random.Random(f"{SEED} beside")
+    rows = [(pool, poison.http(config, f"/models/{pool}", rng)) for pool, config in rng.choices(configs, k=500)]
+    with httpx.Client(base_url=target.kserve, timeout=60) as client:
+        refused = [made for _, made in rows if client.post(made.path, content=made.body, headers=made.headers).status_code == 400]
+
+    async def run(poisoned: bool) -> list[float]:
+        stop, times = asyncio.Event(), list[float]()
+        ordinary = asyncio.ensure_future(calm(target, stop, times))
+        async with httpx.AsyncClient(base_url=target.kserve, timeout=60) as client:
+            end = time.monotonic() + BESIDE_SECONDS
+            while time.monotonic() < end:
+                made = rng.choice(refused)
+                if poisoned:
+                    assert (await client.post(made.path, content=made.body, headers=made.headers)).status_code == 400
+                await asyncio.sleep(1 / RATE)
+        stop.set()
+        await ordinary
+        return times
+
+    before = lives(target)
+    print(f"\nalone: {percentiles(asyncio.run(run(False)))}; beside {RATE} refused requests a second: {percentiles(asyncio.run(run(True)))}")
+    assert lives(target) == before
 
 
 # Each of these ended a tritonserver, or made it allocate gigabytes, before anything stood in front of it.
