@@ -1,4 +1,6 @@
-"""`python -m build engines`: make the bundles of MODEL_ID for TARGET. `check`: only compare TARGET=trtllm's steps with the image they run in."""
+"""`python -m build engines`: make the bundles of MODEL_ID for TARGET. `check`: only compare TARGET=trtllm's
+steps with the image they run in.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ from .toolchain import Image, ToolchainError
 def table(rows: list[Built]) -> str:
     """What was built, one line each."""
     lines = [f"{'id':24} {'target':9} {'MB':>8} {'seconds':>8}  state"]
-    lines += [f"{row.model_id:24} {row.target:9} {row.bytes / 1e6:8.1f} {row.seconds:8.1f}  {'unchanged' if row.unchanged else 'built'}" for row in rows]
+    lines += [
+        f"{row.model_id:24} {row.target:9} {row.bytes / 1e6:8.1f} {row.seconds:8.1f}  "
+        f"{'unchanged' if row.unchanged else 'built'}"
+        for row in rows
+    ]
     return "\n".join(lines)
 
 
@@ -31,18 +37,28 @@ def check_all(models: Sequence[Model], target: str, places: Places) -> str:
     Raises:
         Unfit: one that does not.
     """
-    jobs = [plan_job(model, target, places, os.environ, devices) for model, devices in zip(models, devices_of(models, target, os.environ), strict=True)]
+    jobs = [
+        plan_job(model, target, places, os.environ, devices)
+        for model, devices in zip(models, devices_of(models, target, os.environ), strict=True)
+    ]
     for job in jobs:
         if target == "trtllm":
             check(job.recipe, job.work, Image.from_environment(), devices=job.devices)
-    return "\n".join(f"{job.model.id}: its {len(job.work.all())} steps fit the toolchain {job.toolchain.toolchain}" for job in jobs)
+    return "\n".join(
+        f"{job.model.id}: its {len(job.work.all())} steps fit the toolchain {job.toolchain.toolchain}"
+        for job in jobs
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0, or 1 with one sentence on standard error."""
     parser = argparse.ArgumentParser(prog="python -m build", description=__doc__)
     parser.add_argument("command", choices=["engines", "check"])
-    parser.add_argument("--model-id", default=os.environ.get("MODEL_ID", ""), help="ids of catalog.toml, comma-separated (default: the miniatures)")
+    parser.add_argument(
+        "--model-id",
+        default=os.environ.get("MODEL_ID", ""),
+        help="ids of catalog.toml, comma-separated (default: the miniatures)",
+    )
     parser.add_argument("--target", default=os.environ.get("TARGET", "trtllm"))
     parser.add_argument("--weights", type=Path, default=Path(os.environ.get("WEIGHTS_DIR", "weights")))
     parser.add_argument("--engines", type=Path, default=Path(os.environ.get("ENGINES_DIR", "engines")))
@@ -54,7 +70,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(check_all(models, arguments.target, places))
         else:
             own = devices_of(models, arguments.target, os.environ)
-            print(table([build(m, arguments.target, places, environment=os.environ, devices=devices) for m, devices in zip(models, own, strict=True)]))
+            print(
+                table(
+                    [
+                        build(m, arguments.target, places, environment=os.environ, devices=devices)
+                        for m, devices in zip(models, own, strict=True)
+                    ]
+                )
+            )
     except (BuildError, CatalogError, FetchError, ToolchainError, TemplateError, Unfit) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1

@@ -1,6 +1,7 @@
 """The engine cache: engines/<model>/<target>/ is complete or absent.
 
-A bundle is built in `<target>.partial` and renamed. Its manifest.json is written last; a build whose wanted manifest equals it does nothing.
+A bundle is built in `<target>.partial` and renamed. Its manifest.json is written last; a build whose wanted
+manifest equals it does nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def build(
 
     Raises:
         BuildError: a step failed or another builder is at work.
-        FetchError, CatalogError, ToolchainError, TemplateError, Unfit: see `fetch`, `plan_job`, `render` and `check`.
+        FetchError, CatalogError, ToolchainError, TemplateError, Unfit: see `fetch`, `plan_job`, `render` and
+        `check`.
     """
     started = time.monotonic()
     jobs = [plan_job(source, target, places, environment, devices) for source in (model, *model.mirrors)]
@@ -101,8 +103,17 @@ def _build(job: Job, weights: Weights, note: Callable[[str], None]) -> None:
     (partial / "engine").mkdir(parents=True)
     _make_engine(job, weights, wanted["engine"], partial, note)
     render(job.recipe, partial, bundle)
-    finished = {**wanted, "content": weights.sha256, "built": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    manifest = {**finished, "capabilities": job.recipe.capabilities, "probe": job.recipe.probe, "serving": _serving(job, partial)}
+    finished = {
+        **wanted,
+        "content": weights.sha256,
+        "built": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    manifest = {
+        **finished,
+        "capabilities": job.recipe.capabilities,
+        "probe": job.recipe.probe,
+        "serving": _serving(job, partial),
+    }
     (partial / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
     if bundle.exists():
         bundle.rename(old)
@@ -110,11 +121,18 @@ def _build(job: Job, weights: Weights, note: Callable[[str], None]) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _make_engine(job: Job, weights: Weights, wanted: Manifest, partial: Path, note: Callable[[str], None]) -> None:
+def _make_engine(
+    job: Job, weights: Weights, wanted: Manifest, partial: Path, note: Callable[[str], None]
+) -> None:
     """Link what the bundle that is there has in common with the wanted one, and make the rest."""
     have = (read_manifest(job.bundle) or {}).get("engine", {})
     job.log.write_text("", "utf-8")
-    names = {**job.tools, "source": source_of(job, weights), "engine": str(partial / "engine"), "timing": str(job.bundle.parent / "timing.cache")}
+    names = {
+        **job.tools,
+        "source": source_of(job, weights),
+        "engine": str(partial / "engine"),
+        "timing": str(job.bundle.parent / "timing.cache"),
+    }
     if have == wanted:
         _link(job.bundle / "engine", partial / "engine")
     else:
@@ -122,18 +140,32 @@ def _make_engine(job: Job, weights: Weights, wanted: Manifest, partial: Path, no
     job.run(job.work.finish, names, f"{job.model.id}: facts")
 
 
-def _make_parts(job: Job, weights: Weights, manifests: tuple[Manifest, Manifest], names: dict[str, str], note: Callable[[str], None]) -> None:
+def _make_parts(
+    job: Job,
+    weights: Weights,
+    manifests: tuple[Manifest, Manifest],
+    names: dict[str, str],
+    note: Callable[[str], None],
+) -> None:
     (have, wanted), engine = manifests, Path(names["engine"])
     if job.recipe.target == "trtllm":
         check(job.recipe, job.work, Image.from_environment(), weights.numbers, job.devices)
     ground = {key: value for key, value in wanted.items() if key != "commands"}
     same_ground = ground == {key: value for key, value in have.items() if key != "commands"}
-    kept = [command for command in job.work.commands if same_ground and command.makes and list(command.argv) in have["commands"]]
+    kept = [
+        command
+        for command in job.work.commands
+        if same_ground and command.makes and list(command.argv) in have["commands"]
+    ]
     for command in kept:
         _link(job.bundle / "engine" / command.makes, engine / command.makes)
     require_space(engine, 2 * weights.bytes, f"{job.model.id}: building its engine")
     names["weights"] = converted(job, weights, names["source"], ground, note)
-    job.run([command for command in job.work.commands if command not in kept], names, f"{job.model.id} for {job.recipe.target}")
+    job.run(
+        [command for command in job.work.commands if command not in kept],
+        names,
+        f"{job.model.id} for {job.recipe.target}",
+    )
 
 
 def _link(source: Path, target: Path) -> None:
@@ -141,14 +173,18 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _serving(job: Job, partial: Path) -> dict[str, Any]:
-    """What the guard must know of a bundle for GPUs; its engine model is held to the backend's rules first."""
+    """What the guard must know of a bundle for GPUs; its engine model is held to the backend's
+    rules first.
+    """
     if job.recipe.target != "trtllm":
         return {}
     engines, home = Engines.of(job.recipe, partial / "engine"), str(job.bundle / "engine")
     config = parse_config(partial / "repository" / ENGINE_MODEL / "config.pbtxt")
     for key in ("gpt_model_path", "encoder_model_path"):  # as they will be once the bundle has its name
         if key in config.parameters:
-            config.parameters[key].string_value = config.parameters[key].string_value.replace(home, str(engines.folder))
+            config.parameters[key].string_value = config.parameters[key].string_value.replace(
+                home, str(engines.folder)
+            )
     if wrong := findings(config, engines):
         raise BuildError(f"{job.model.id}: " + "; ".join(wrong))
     return settings(engines)

@@ -1,4 +1,6 @@
-"""The GPUs that a model's engine is made on: those of the instance that serves it first, since an engine runs on its own kind of card only."""
+"""The GPUs that a model's engine is made on: those of the instance that serves it first, since an engine runs
+on its own kind of card only.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,16 @@ def _check_alike(model: Model, instances: Mapping[int, str]) -> None:
     cards = [(i, gpu) for i, devices in instances.items() for gpu in _cards(model, i, devices)]
     if len({(gpu.name, gpu.compute_capability) for _, gpu in cards}) > 1:
         each = ", ".join(dict.fromkeys(f"triton-{i} has {gpu.name}" for i, gpu in cards))
-        raise CatalogError(f"{model.id}: one engine runs on one kind of card, but {each}; give its instances equal GPUs with TRITON_i_GPUS")
+        raise CatalogError(
+            f"{model.id}: one engine runs on one kind of card, but {each}; give its instances equal GPUs "
+            "with TRITON_i_GPUS"
+        )
 
 
 def _cards(model: Model, i: int, devices: str) -> list[Gpu]:
     if found := gpus(devices):
         return found
-    raise CatalogError(f"{model.id}: triton-{i} has GPU {devices}, which nvidia-smi does not show; set TRITON_{i}_GPUS to one that is there")
+    raise CatalogError(
+        f"{model.id}: triton-{i} has GPU {devices}, which nvidia-smi does not show; set TRITON_{i}_GPUS to "
+        "one that is there"
+    )

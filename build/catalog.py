@@ -12,26 +12,44 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 FAMILIES = ROOT / "model_repos" / "families"
 TARGETS = ("trtllm", "openvino")
-# What the environment may say about a build, for every model that has a parameter of that name in small letters.
+# What the environment may say about a build, for every model that has a parameter of that name in small
+# letters.
 OVERRIDES = (
-    "TP_SIZE", "PP_SIZE", "PRECISION", "WEIGHT_ONLY", "KV_CACHE", "QUANTIZATION", "KV_CACHE_FRACTION", "MAX_TOKENS_IN_PAGED_KV_CACHE",
-    "MAX_ATTENTION_WINDOW_SIZE", "ENGINE_BATCH_SIZE", "MAX_BATCH_SIZE", "MAX_BEAM_WIDTH",
-)  # fmt: skip
-LAYOUT_OF = {"https": "openai", "pypi": "ctranslate2", "random": "random"}  # of sources that do not say; others are as on the Hugging Face hub
+    "TP_SIZE",
+    "PP_SIZE",
+    "PRECISION",
+    "WEIGHT_ONLY",
+    "KV_CACHE",
+    "QUANTIZATION",
+    "KV_CACHE_FRACTION",
+    "MAX_TOKENS_IN_PAGED_KV_CACHE",
+    "MAX_ATTENTION_WINDOW_SIZE",
+    "ENGINE_BATCH_SIZE",
+    "MAX_BATCH_SIZE",
+    "MAX_BEAM_WIDTH",
+)
+LAYOUT_OF = {
+    "https": "openai",
+    "pypi": "ctranslate2",
+    "random": "random",
+}  # of sources that do not say; others are as on the Hugging Face hub
 KNOWN = {"family", "source", "licence", "revision", "sha256", "seed", "note", "layout", "file", "folder"}
 
 Steps = tuple[tuple[str, ...], ...]
 
 
 class CatalogError(Exception):
-    """The catalog, a family file or MODEL_ID asks for something that cannot be; the message says what and what to do."""
+    """The catalog, a family file or MODEL_ID asks for something that cannot be; the message says what and
+    what to do.
+    """
 
 
 @dataclass(frozen=True)
 class Model:
-    """One MODEL_ID. `layout` is the form of its weights, `file` the one file of a repository that is wanted, `folder` the part of it that holds
-    them; `knobs` are overrides of the family's parameters by name. `hashes`: what each of several files must be. `mirrors`: the same model from
-    elsewhere, to be asked in this order where `source` does not answer.
+    """One MODEL_ID. `layout` is the form of its weights, `file` the one file of a repository that is wanted,
+    `folder` the part of it that holds them; `knobs` are overrides of the family's parameters by name.
+    `hashes`: what each of several files must be. `mirrors`: the same model from elsewhere, to be asked in
+    this order where `source` does not answer.
     """
 
     id: str
@@ -66,7 +84,9 @@ class TritonModel:
 
 @dataclass(frozen=True)
 class Layout:
-    """A form of weights: the files that it takes, the name that its one file must have, and the steps that make other forms of it."""
+    """A form of weights: the files that it takes, the name that its one file must have, and the steps that
+    make other forms of it.
+    """
 
     files: tuple[str, ...] = ()
     name: str = ""
@@ -75,9 +95,11 @@ class Layout:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a family is built for one target: from which layout of weights, by which steps (argv with {placeholders}), what it can do.
+    """How a family is built for one target: from which layout of weights, by which steps (argv with
+    {placeholders}), what it can do.
 
-    `finish`: steps that are cheap and follow every build. `kind` says which engines there are: `encoder-decoder`, `decoder`, or `multimodal` (a decoder that reads pictures).
+    `finish`: steps that are cheap and follow every build. `kind` says which engines there are:
+    `encoder-decoder`, `decoder`, or `multimodal` (a decoder that reads pictures).
     """
 
     family: str
@@ -107,7 +129,9 @@ def load_catalog(path: Path = ROOT / "catalog.toml") -> dict[str, Model]:
 def _model(name: str, row: Mapping[str, Any]) -> Model:
     fixed = {key: value for key, value in row.items() if key in KNOWN}
     fixed.setdefault("layout", LAYOUT_OF.get(row["source"].partition(":")[0], "huggingface"))
-    if hashed := re.search(r"/([0-9a-f]{64})/", row["source"]):  # OpenAI's addresses carry the hash of the file
+    if hashed := re.search(
+        r"/([0-9a-f]{64})/", row["source"]
+    ):  # OpenAI's addresses carry the hash of the file
         fixed.setdefault("sha256", hashed[1])
     if isinstance(fixed.get("sha256"), dict):
         fixed["hashes"] = fixed.pop("sha256")
@@ -123,7 +147,9 @@ def select(catalog: Mapping[str, Model], ids: str) -> list[Model]:
     Raises:
         CatalogError: an id is not in the catalog.
     """
-    wanted = list(dict.fromkeys(name.strip() for name in ids.split(",") if name.strip())) or [name for name, model in catalog.items() if model.miniature]
+    wanted = list(dict.fromkeys(name.strip() for name in ids.split(",") if name.strip())) or [
+        name for name, model in catalog.items() if model.miniature
+    ]
     for name in wanted:
         if name not in catalog:
             raise CatalogError(f"MODEL_ID {name!r} is not in catalog.toml; it has: {', '.join(catalog)}")
@@ -134,14 +160,18 @@ def load_recipe(model: Model, target: str, environment: Mapping[str, str] | None
     """The family's recipe with the model's knobs, and what the environment says, applied.
 
     Raises:
-        CatalogError: unknown target or family, a knob the family does not have, a target the family is not built for, or a value it does not take.
+        CatalogError: unknown target or family, a knob the family does not have, a target the family is not
+        built for, or a value it does not take.
     """
     data = _family(model, target)
     section = data[target]
     parameters = data["parameters"] | section.get("parameters", {})
     for knob in model.knobs:
         if not _has(data, knob):
-            raise CatalogError(f"{model.id}: family {model.family} has no parameter {knob!r}; it has: {', '.join(parameters)}")
+            raise CatalogError(
+                f"{model.id}: family {model.family} has no parameter {knob!r}; it has: "
+                f"{', '.join(parameters)}"
+            )
     parameters |= {knob: value for knob, value in model.knobs.items() if knob in parameters}
     parameters |= _overrides(model, target, parameters, environment or {})
     _check_supported(model, target, parameters, section.get("supports", {}))
@@ -166,19 +196,29 @@ def _family(model: Model, target: str) -> dict[str, Any]:
         raise CatalogError(f"TARGET {target!r} is unknown; choose one of: {', '.join(TARGETS)}")
     path = FAMILIES / f"{model.family}.toml"
     if not path.exists():
-        raise CatalogError(f"{model.id}: there is no family {model.family!r}; it would stand in {path.relative_to(ROOT)}")
+        raise CatalogError(
+            f"{model.id}: there is no family {model.family!r}; it would stand in {path.relative_to(ROOT)}"
+        )
     data = tomllib.loads(path.read_text("utf-8"))
     if target not in data:
-        raise CatalogError(f"family {model.family} cannot be built for TARGET={target} yet; it can for: {', '.join(t for t in TARGETS if t in data)}")
+        raise CatalogError(
+            f"family {model.family} cannot be built for TARGET={target} yet; it can for: "
+            f"{', '.join(t for t in TARGETS if t in data)}"
+        )
     return data
 
 
 def _has(data: Mapping[str, Any], knob: str) -> bool:
     """A knob may be meant for another target than this one."""
-    return any(knob in part for part in (data["parameters"], *(data[t].get("parameters", {}) for t in TARGETS if t in data)))
+    return any(
+        knob in part
+        for part in (data["parameters"], *(data[t].get("parameters", {}) for t in TARGETS if t in data))
+    )
 
 
-def _overrides(model: Model, target: str, parameters: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def _overrides(
+    model: Model, target: str, parameters: Mapping[str, Any], environment: Mapping[str, str]
+) -> dict[str, Any]:
     """Values of the environment, in the type of the family's own."""
     found = {}
     for name in OVERRIDES:
@@ -186,7 +226,10 @@ def _overrides(model: Model, target: str, parameters: Mapping[str, Any], environ
         if value and key in parameters:
             found[key] = _typed(model, name, value, type(parameters[key]))
         elif value not in ("", "1", "none"):
-            raise CatalogError(f"{model.id}: {name}={value} means nothing to family {model.family} with TARGET={target}; unset {name}")
+            raise CatalogError(
+                f"{model.id}: {name}={value} means nothing to family {model.family} with TARGET={target}; "
+                f"unset {name}"
+            )
     return found
 
 
@@ -194,18 +237,29 @@ def _typed(model: Model, name: str, value: str, kind: type) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise CatalogError(f"{model.id}: {name}={value} is no {kind.__name__}; write for example {name}={kind(1)}") from None
+        raise CatalogError(
+            f"{model.id}: {name}={value} is no {kind.__name__}; write for example {name}={kind(1)}"
+        ) from None
 
 
-def _check_supported(model: Model, target: str, parameters: Mapping[str, Any], supports: Mapping[str, list[Any]]) -> None:
+def _check_supported(
+    model: Model, target: str, parameters: Mapping[str, Any], supports: Mapping[str, list[Any]]
+) -> None:
     for name, values in supports.items():
         if parameters[name] not in values:
             choices = ", ".join(map(str, values))
-            raise CatalogError(f"{model.id}: {name.upper()}={parameters[name]} cannot be built for TARGET={target}; family {model.family} takes: {choices}")
+            raise CatalogError(
+                f"{model.id}: {name.upper()}={parameters[name]} cannot be built for TARGET={target}; family "
+                f"{model.family} takes: {choices}"
+            )
 
 
 def _layout(row: Mapping[str, Any]) -> Layout:
-    return Layout(tuple(row.get("files", ())), row.get("name", ""), {name: _steps(steps) for name, steps in row.get("to", {}).items()})
+    return Layout(
+        tuple(row.get("files", ())),
+        row.get("name", ""),
+        {name: _steps(steps) for name, steps in row.get("to", {}).items()},
+    )
 
 
 def _steps(rows: list[list[str]]) -> Steps:

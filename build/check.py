@@ -1,7 +1,8 @@
 """Run-time checks in NVIDIA's image: what Conch is about to run against what is really there.
 
-TensorRT-LLM's option lists differ from release to release. So before an engine is built, every step's options are looked up in the tool's own
---help, and the engine model's placeholders and tensors in the image's own template.
+TensorRT-LLM's option lists differ from release to release. So before an engine is built, every step's options
+are looked up in the tool's own --help, and the engine model's placeholders and tensors in the image's own
+template.
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ class Unfit(Exception):
 
 
 def check(recipe: Recipe, work: Work, image: Image, numbers: int = 0, devices: str = "") -> None:
-    """Compare before anything long runs. `numbers`: how many the weights are; `devices`: the GPUs that will build, empty for all.
+    """Compare before anything long runs. `numbers`: how many the weights are; `devices`: the GPUs that will
+    build, empty for all.
 
     Raises:
         Unfit: at least one finding.
     """
     if found := findings(recipe, work, image, numbers, devices):
-        raise Unfit(f"this image cannot build family {recipe.family}:\n" + "\n".join(f"  - {finding}" for finding in found))
+        raise Unfit(
+            f"this image cannot build family {recipe.family}:\n"
+            + "\n".join(f"  - {finding}" for finding in found)
+        )
 
 
 def findings(recipe: Recipe, work: Work, image: Image, numbers: int = 0, devices: str = "") -> list[str]:
@@ -51,7 +56,10 @@ def findings(recipe: Recipe, work: Work, image: Image, numbers: int = 0, devices
 def _versions(found: Mapping[str, str]) -> Iterator[str]:
     for name, wanted in PIN.items():
         if found.get(name) != wanted:
-            yield f"{name} is {found.get(name, 'missing')}, Conch is written for {wanted}; use the image of docker/server.Dockerfile"
+            yield (
+                f"{name} is {found.get(name, 'missing')}, Conch is written for {wanted}; use the image of "
+                "docker/server.Dockerfile"
+            )
 
 
 def _tools(commands: Sequence[Command], image: Image) -> Iterator[str]:
@@ -67,26 +75,40 @@ def _tools(commands: Sequence[Command], image: Image) -> Iterator[str]:
         if text is None:
             yield f"{tool[-1]} does not run; it was looked for in: {', '.join(_places(tool[-1], image))}"
         else:
-            yield from (f"{tool[-1]}: {wrong}; use the image of docker/server.Dockerfile" for wrong in misfits(argv[len(tool) :], text))
+            yield from (
+                f"{tool[-1]}: {wrong}; use the image of docker/server.Dockerfile"
+                for wrong in misfits(argv[len(tool) :], text)
+            )
 
 
 def _places(tool: str, image: Image) -> list[str]:
     known = next((paths for paths in SCRIPTS.values() if tool.endswith(paths[0])), None)
-    return [str(image.root / "app/examples" / path) for path in known] if known else image.search_path.split(":")
+    return (
+        [str(image.root / "app/examples" / path) for path in known] if known else image.search_path.split(":")
+    )
 
 
 def help_of(tool: Sequence[str], image: Image) -> str | None:
     """What a tool says to --help; None if it cannot."""
     environment = {**os.environ, "PATH": image.search_path, "COLUMNS": "200"}
     try:
-        done = subprocess.run([*tool, "--help"], capture_output=True, text=True, check=False, timeout=60 * MINUTES, env=environment)
+        done = subprocess.run(
+            [*tool, "--help"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60 * MINUTES,
+            env=environment,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
 
 
 def misfits(arguments: Sequence[str], text: str) -> list[str]:
-    """Options of a command line that a --help text does not list, and values outside the choices that it lists."""
+    """Options of a command line that a --help text does not list, and values outside the choices that it
+    lists.
+    """
     found = []
     for i, part in enumerate(arguments):
         option, _, inline = part.partition("=")
@@ -95,7 +117,9 @@ def misfits(arguments: Sequence[str], text: str) -> list[str]:
         if not re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", text):
             found.append(f"it has no option {option}")
             continue
-        value = inline or (arguments[i + 1] if i + 1 < len(arguments) and not arguments[i + 1].startswith("--") else "")
+        value = inline or (
+            arguments[i + 1] if i + 1 < len(arguments) and not arguments[i + 1].startswith("--") else ""
+        )
         choices = re.search(rf"(?<![\w-]){re.escape(option)}[ =]\[?\{{([^}}]*)\}}", text)
         allowed = [choice.strip() for choice in choices[1].split(",")] if choices else []
         # A choice may be shown as a member of its class: KVCacheType.DISABLED.
@@ -112,7 +136,10 @@ def _template(path: Path, recipe: Recipe) -> Iterator[str]:
     text = path.read_text("utf-8")
     unknown, missing = unknown_placeholders(text), missing_placeholders(text)
     for name in unknown:
-        yield f"{path} has a placeholder {name} that Conch does not know; use the image of docker/server.Dockerfile"
+        yield (
+            f"{path} has a placeholder {name} that Conch does not know; use the image of "
+            "docker/server.Dockerfile"
+        )
     for name in missing:
         yield f"{path} lacks the placeholder {name}; use the image of docker/server.Dockerfile"
     if not (unknown or missing):
@@ -123,14 +150,21 @@ def _template(path: Path, recipe: Recipe) -> Iterator[str]:
 
 
 def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int) -> Iterator[str]:
-    """One GPU builds every rank in turn and holds that rank's weights, as plan, with room to try kernels in. Memory that is
-    not known is no finding.
+    """One GPU builds every rank in turn and holds that rank's weights, as plan, with room to try kernels in.
+    Memory that is not known is no finding.
     """
     if not found:
-        yield "nvidia-smi shows no GPU; start the container with GPUs (docs/docker.md), or use TARGET=openvino"
+        yield (
+            "nvidia-smi shows no GPU; start the container with GPUs (docs/docker.md), or use TARGET=openvino"
+        )
         return
     yield from driver_findings(driver(), [gpu.name for gpu in found])
-    width = WIDTH.get(str(recipe.parameters.get("weight_only")), 4 if recipe.parameters.get("precision") == "float32" else 2)
+    width = WIDTH.get(
+        str(recipe.parameters.get("weight_only")), 4 if recipe.parameters.get("precision") == "float32" else 2
+    )
     need = 1.2 * width * numbers / world_size(recipe.parameters) / (1 << 20) + 1024
     if found[0].memory is not None and found[0].memory < need:
-        yield f"{found[0].name} has {found[0].memory} MiB, building wants about {need:.0f}; use a larger GPU, WEIGHT_ONLY=int8, or TP_SIZE=2"
+        yield (
+            f"{found[0].name} has {found[0].memory} MiB, building wants about {need:.0f}; use a larger GPU, "
+            "WEIGHT_ONLY=int8, or TP_SIZE=2"
+        )

@@ -9,7 +9,8 @@ from .catalog import CatalogError, Model, Recipe
 from .toolchain import Gpu
 
 Value = str | tuple[str, ...]
-# How GPT-2 becomes a checkpoint: by its converter, or by the quantisation tool, whose FP8 brings a cache in FP8 (examples/models/core/gpt/README.md).
+# How GPT-2 becomes a checkpoint: by its converter, or by the quantisation tool, whose FP8 brings a cache in
+# FP8 (examples/models/core/gpt/README.md).
 CONVERTER = ("{gpt_converter}", "--gpt_variant", "gpt2")
 GPT_CONVERSIONS = {
     "none": CONVERTER,
@@ -21,8 +22,10 @@ GPT_CONVERSIONS = {
 def derived(model: Model, parameters: Mapping[str, Any]) -> dict[str, Value]:
     """Names for steps beside the parameters themselves; a tuple stands for as many arguments.
 
-    `world_size`: GPUs of one instance. `encoder_tokens`, `decoder_tokens`: what each engine of an encoder-decoder takes in one step, for
-    --max_num_tokens; activation memory grows with it (NVIDIA/TensorRT-LLM#1188). `max_multimodal_len`: rows of the prompt table, exactly batch times features of a picture.
+    `world_size`: GPUs of one instance. `encoder_tokens`, `decoder_tokens`: what each engine of an
+    encoder-decoder takes in one step, for --max_num_tokens; activation memory grows with it
+    (NVIDIA/TensorRT-LLM#1188). `max_multimodal_len`: rows of the prompt table, exactly batch times features
+    of a picture.
     """
     get = parameters.get
     batch = int(get("engine_batch_size", 0))
@@ -30,11 +33,15 @@ def derived(model: Model, parameters: Mapping[str, Any]) -> dict[str, Value]:
     return {
         "model_name": get("model_name") or model.id,
         "world_size": str(world_size(parameters)),
-        "weight_only_flags": () if precision == "none" else ("--use_weight_only", "--weight_only_precision", precision),
+        "weight_only_flags": ()
+        if precision == "none"
+        else ("--use_weight_only", "--weight_only_precision", precision),
         "gpt_conversion": GPT_CONVERSIONS[get("quantization", "none")],
         "kv_cache_flags": () if cache == "none" else (f"--{cache}_kv_cache",),
         "encoder_tokens": str(int(get("encoder_batch_size", 0)) * int(get("max_input_len", 0))),
-        "decoder_tokens": str(max(1024, batch * max(int(get("max_prompt_len", 0)), int(get("max_beam_width", 1))))),
+        "decoder_tokens": str(
+            max(1024, batch * max(int(get("max_prompt_len", 0)), int(get("max_beam_width", 1))))
+        ),
         "max_multimodal_len": str(batch * int(get("visual_features", 0))),
     }
 
@@ -66,30 +73,51 @@ def _impossible(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[b
     return [
         (
             ranks > max(len(found), 1),
-            f"TP_SIZE × PP_SIZE is {ranks}, its instance has {len(found)} GPU(s); give it more with TRITON_i_GPUS, or set TP_SIZE=1 PP_SIZE=1",
+            f"TP_SIZE × PP_SIZE is {ranks}, its instance has {len(found)} GPU(s); give it more with "
+            "TRITON_i_GPUS, or set TP_SIZE=1 PP_SIZE=1",
         ),
-        (get("weight_only", "none") != "none" and not half, f"WEIGHT_ONLY={get('weight_only')} needs PRECISION=float16 or bfloat16"),
-        (get("precision") == "bfloat16" and capability < (8, 0), f"PRECISION=bfloat16 needs compute capability 8.0, {card}; use float16 or float32"),
+        (
+            get("weight_only", "none") != "none" and not half,
+            f"WEIGHT_ONLY={get('weight_only')} needs PRECISION=float16 or bfloat16",
+        ),
+        (
+            get("precision") == "bfloat16" and capability < (8, 0),
+            f"PRECISION=bfloat16 needs compute capability 8.0, {card}; use float16 or float32",
+        ),
         (
             get("max_batch_size", 0) > get("engine_batch_size", 1 << 30),
-            f"ENGINE_BATCH_SIZE={get('engine_batch_size')} is less than MAX_BATCH_SIZE={get('max_batch_size')}; raise the one or lower the other",
+            f"ENGINE_BATCH_SIZE={get('engine_batch_size')} is less than "
+            f"MAX_BATCH_SIZE={get('max_batch_size')}; raise the one or lower the other",
         ),
         (
             get("served_beam_width", 1) > get("max_beam_width", 1 << 30),
-            f"served_beam_width={get('served_beam_width')} is more than MAX_BEAM_WIDTH={get('max_beam_width')}; raise the one or lower the other",
+            f"served_beam_width={get('served_beam_width')} is more than "
+            f"MAX_BEAM_WIDTH={get('max_beam_width')}; raise the one or lower the other",
         ),
         (
             get("max_num_tokens", 1 << 30) < get("max_input_len", 0),
-            f"max_num_tokens={get('max_num_tokens')} is less than one input of {get('max_input_len')}; raise it",
-        ),
-        (get("quantization") == "fp8" and capability < (8, 9), f"QUANTIZATION=fp8 needs compute capability 8.9, {card}; use smoothquant or none"),
-        (
-            bool(found) and capability >= (10, 0) and any(get(name, "none") in ("int8", "int4", "smoothquant") for name in INTEGER),
-            f"{card}, for which TensorRT-LLM builds no engines with INT8 or INT4; unset {', '.join(name.upper() for name in INTEGER)}",
+            f"max_num_tokens={get('max_num_tokens')} is less than one input of {get('max_input_len')}; "
+            "raise it",
         ),
         (
-            get("quantization", "none") != "none" and (get("weight_only") != "none" or get("kv_cache") != "none"),
-            f"QUANTIZATION={get('quantization')} brings its own weights and cache; unset WEIGHT_ONLY and KV_CACHE",
+            get("quantization") == "fp8" and capability < (8, 9),
+            f"QUANTIZATION=fp8 needs compute capability 8.9, {card}; use smoothquant or none",
         ),
-        (get("quantization", "none") != "none" and not half, f"QUANTIZATION={get('quantization')} needs PRECISION=float16 or bfloat16"),
+        (
+            bool(found)
+            and capability >= (10, 0)
+            and any(get(name, "none") in ("int8", "int4", "smoothquant") for name in INTEGER),
+            f"{card}, for which TensorRT-LLM builds no engines with INT8 or INT4; unset "
+            f"{', '.join(name.upper() for name in INTEGER)}",
+        ),
+        (
+            get("quantization", "none") != "none"
+            and (get("weight_only") != "none" or get("kv_cache") != "none"),
+            f"QUANTIZATION={get('quantization')} brings its own weights and cache; unset WEIGHT_ONLY and "
+            "KV_CACHE",
+        ),
+        (
+            get("quantization", "none") != "none" and not half,
+            f"QUANTIZATION={get('quantization')} needs PRECISION=float16 or bfloat16",
+        ),
     ]

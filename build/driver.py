@@ -1,8 +1,10 @@
-"""Whether NVIDIA's driver, and the toolkit that brings it into containers, can run the pinned image. Python's library alone: asked on hosts too.
+"""Whether NVIDIA's driver, and the toolkit that brings it into containers, can run the pinned image. Python's
+library alone: asked on hosts too.
 
-Image 25.07 is CUDA 12.9.1: a driver of 575.51.03 or later, or on data-centre GPUs one of the long-lived branches below with the image's forward
-compatibility libraries (release notes of Triton 25.07, "Driver Requirements"). Conch's containers are unprivileged and read-only, so the image's own
-entry point cannot switch those on; the container toolkit does it from 1.17.5 on.
+Image 25.07 is CUDA 12.9.1: a driver of 575.51.03 or later, or on data-centre GPUs one of the long-lived
+branches below with the image's forward compatibility libraries (release notes of Triton 25.07, "Driver
+Requirements"). Conch's containers are unprivileged and read-only, so the image's own entry point cannot
+switch those on; the container toolkit does it from 1.17.5 on.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from collections.abc import Sequence
 DRIVER = (575, 51, 3)
 COMPATIBLE = (535, 550, 570)  # branches whose driver the libraries of forward compatibility can stand on
 TOOLKIT = (1, 17, 5)
-DATA_CENTRE = re.compile(r"\b(A2|A10|A10G|A16|A30|A40|A100|A800|B100|B200|GB200|GH200|H20|H100|H200|H800|L2|L4|L20|L40|L40S|T4|V100)\b")
+DATA_CENTRE = re.compile(
+    r"\b(A2|A10|A10G|A16|A30|A40|A100|A800|B100|B200|GB200|GH200|H20|H100|H200|H800|L2|L4|L20|L40|L40S|T4|V100)\b"
+)
 IMAGE = "the image (Triton 25.07, CUDA 12.9.1)"
 
 
@@ -49,26 +53,38 @@ def needs_compatibility(version: str) -> bool:
 
 
 def driver_findings(version: str, names: Sequence[str]) -> list[str]:
-    """Why the image cannot run on GPUs of these names with this driver; nothing if it can, or if nothing is known."""
+    """Why the image cannot run on GPUs of these names with this driver; nothing if it can, or if nothing is
+    known.
+    """
     if not needs_compatibility(version):
         return []
     wanted = ".".join(f"{n:02}" for n in DRIVER)
     others = [name for name in names if not DATA_CENTRE.search(name)]
     if others:
-        return [f"the driver is {version}, {IMAGE} needs {wanted} on {others[0]}; install a newer driver, or use TARGET=openvino"]
+        return [
+            f"the driver is {version}, {IMAGE} needs {wanted} on {others[0]}; install a newer driver, or use "
+            "TARGET=openvino"
+        ]
     if _numbers(version)[0] not in COMPATIBLE:
         branches = ", ".join(f"R{branch}" for branch in COMPATIBLE)
-        return [f"the driver is {version}, {IMAGE} needs {wanted}, or on data-centre GPUs one of {branches}; install a newer driver"]
+        return [
+            f"the driver is {version}, {IMAGE} needs {wanted}, or on data-centre GPUs one of {branches}; "
+            "install a newer driver"
+        ]
     return []
 
 
 def toolkit_findings(version: str, installed: str) -> list[str]:
     """Why containers on this host would not get what they need; nothing if they would."""
     if not installed:
-        return ["NVIDIA's container toolkit is not installed, so no container sees a GPU; install nvidia-container-toolkit 1.17.5 or newer"]
+        return [
+            "NVIDIA's container toolkit is not installed, so no container sees a GPU; install "
+            "nvidia-container-toolkit 1.17.5 or newer"
+        ]
     if needs_compatibility(version) and _numbers(installed) < TOOLKIT:
         return [
-            f"the driver is {version}, which {IMAGE} runs on by forward compatibility, and container toolkit {installed} does not switch that on; "
+            f"the driver is {version}, which {IMAGE} runs on by forward compatibility, and container toolkit "
+            f"{installed} does not switch that on; "
             "install nvidia-container-toolkit 1.17.5 or newer, or driver 575.51.03 or newer"
         ]
     return []

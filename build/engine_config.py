@@ -1,4 +1,6 @@
-"""The engine model's config.pbtxt, filled from the template in NVIDIA's image: one table accounts for every placeholder."""
+"""The engine model's config.pbtxt, filled from the template in NVIDIA's image: one table accounts for every
+placeholder.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,21 @@ FILLED = {
     "max_beam_width": "{served_beam_width}",
     "enable_kv_cache_reuse": "{kv_cache_reuse}",
     "enable_chunked_context": "false",
-    "normalize_log_probs": "false",  # normalised among the top k, which is one, each would be log 1 (samplingTopKKernels.cu): no confidence at all
-    "encoder_input_features_data_type": "TYPE_FP16",  # of the façade's features; read by encoders of sound only
+    # Normalised among the top k, which is one, each would be log 1 (samplingTopKKernels.cu): no confidence.
+    "normalize_log_probs": "false",
+    # Of the façade's features; read by encoders of sound only.
+    "encoder_input_features_data_type": "TYPE_FP16",
     "logits_datatype": "TYPE_FP32",  # decoders are built with --logits_dtype float32
     "prompt_embedding_table_data_type": "TYPE_FP16",  # from 1.1.0 on
 }
-# Filled for encoder-decoders, left out for the rest: the backend refuses the fraction without an encoder, and any encoder path that exists.
-FILLED_WITH_ENCODER = {"encoder_engine_dir": "{engine}/encoder", "cross_kv_cache_fraction": "{cross_kv_cache_fraction}"}
-# Filled where the family or the model gives a number; left out otherwise, so that the backend takes its own default.
+# Filled for encoder-decoders, left out for the rest: the backend refuses the fraction without an encoder, and
+# any encoder path that exists.
+FILLED_WITH_ENCODER = {
+    "encoder_engine_dir": "{engine}/encoder",
+    "cross_kv_cache_fraction": "{cross_kv_cache_fraction}",
+}
+# Filled where the family or the model gives a number; left out otherwise, so that the backend takes its own
+# default.
 FILLED_IF_GIVEN = ("max_tokens_in_paged_kv_cache", "max_attention_window_size")
 # Read without a fallback: the keys must be there, and being empty they do nothing.
 EMPTY = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
@@ -103,15 +112,27 @@ def fill(template: str, recipe: Recipe, engine: Path) -> model_config_pb2.ModelC
     """
     unknown, missing = unknown_placeholders(template), missing_placeholders(template)
     if unknown or missing:
-        names = ", ".join([*(f"unknown {name}" for name in unknown), *(f"missing {name}" for name in missing)])
-        raise TemplateError(f"the image's template of tensorrt_llm is of another release ({names}); use the pinned image of docker/server.Dockerfile")
+        names = ", ".join(
+            [*(f"unknown {name}" for name in unknown), *(f"missing {name}" for name in missing)]
+        )
+        raise TemplateError(
+            f"the image's template of tensorrt_llm is of another release ({names}); use the pinned image of "
+            "docker/server.Dockerfile"
+        )
     values = _values(recipe, engine)
     try:
-        config = text_format.Parse(PLACEHOLDER.sub(lambda match: values.get(match[1], ""), template), model_config_pb2.ModelConfig())
+        config = text_format.Parse(
+            PLACEHOLDER.sub(lambda match: values.get(match[1], ""), template), model_config_pb2.ModelConfig()
+        )
     except text_format.ParseError as error:
-        raise TemplateError(f"the filled template of tensorrt_llm is no configuration ({error}); use the pinned image of docker/server.Dockerfile") from error
+        raise TemplateError(
+            f"the filled template of tensorrt_llm is no configuration ({error}); use the pinned image of "
+            "docker/server.Dockerfile"
+        ) from error
     config.name = NAME
-    for key in {key for key, name in _parameter_placeholders(template) if name not in values and name not in EMPTY}:
+    for key in {
+        key for key, name in _parameter_placeholders(template) if name not in values and name not in EMPTY
+    }:
         del config.parameters[key]
     return config
 
@@ -119,11 +140,18 @@ def fill(template: str, recipe: Recipe, engine: Path) -> model_config_pb2.ModelC
 def _values(recipe: Recipe, engine: Path) -> dict[str, str]:
     encoder = recipe.kind == "encoder-decoder"
     # Reuse needs prompts that say everything: an encoder's memory or a picture is not among the ids.
-    names = {"engine": str(engine), "kv_cache_reuse": str(recipe.kind == "decoder").lower(), **{k: str(v) for k, v in recipe.parameters.items()}}
+    names = {
+        "engine": str(engine),
+        "kv_cache_reuse": str(recipe.kind == "decoder").lower(),
+        **{k: str(v) for k, v in recipe.parameters.items()},
+    }
     # An encoder-decoder's answer never holds its input; a decoder alone does as the family says.
     names["excludes"] = str(encoder or bool(recipe.parameters.get("exclude_input_in_output", True))).lower()
     given = {name: f"{{{name}}}" for name in FILLED_IF_GIVEN if int(recipe.parameters.get(name, 0))}
-    return {name: value.format(**names) for name, value in {**FILLED, **(FILLED_WITH_ENCODER if encoder else {}), **given}.items()}
+    return {
+        name: value.format(**names)
+        for name, value in {**FILLED, **(FILLED_WITH_ENCODER if encoder else {}), **given}.items()
+    }
 
 
 def _parameter_placeholders(template: str) -> list[tuple[str, str]]:

@@ -18,7 +18,12 @@ from .catalog import Recipe
 from .derived import world_size
 from .engine_config import EMPTY, NAME, parameter
 
-BOOLEANS = ("enable_kv_cache_reuse", "enable_chunked_context", "exclude_input_in_output", "normalize_log_probs")
+BOOLEANS = (
+    "enable_kv_cache_reuse",
+    "enable_chunked_context",
+    "exclude_input_in_output",
+    "normalize_log_probs",
+)
 SPELT = {"True", "true", "TRUE", "1", "False", "false", "FALSE", "0"}
 NO = {"False", "false", "FALSE", "0"}
 STRATEGIES = ("inflight_fused_batching", "inflight_batching", "V1")
@@ -36,16 +41,27 @@ class Engines:
     @classmethod
     def of(cls, recipe: Recipe, folder: Path) -> Engines:
         """Those that a recipe makes."""
-        return cls(folder, recipe.kind, world_size(recipe.parameters), int(recipe.parameters.get("visual_features", 0)))
+        return cls(
+            folder,
+            recipe.kind,
+            world_size(recipe.parameters),
+            int(recipe.parameters.get("visual_features", 0)),
+        )
 
     def limits(self, name: str) -> dict[str, Any]:
         """What trtllm-build was told; empty if there is no such engine."""
         path = self.folder / name / "config.json"
-        return dict(json.loads(path.read_text("utf-8"))["build_config"]) if path.is_file() and path.stat().st_size else {}
+        return (
+            dict(json.loads(path.read_text("utf-8"))["build_config"])
+            if path.is_file() and path.stat().st_size
+            else {}
+        )
 
 
 def findings(config: model_config_pb2.ModelConfig, engines: Engines) -> list[str]:
-    """What is wrong with an engine model's configuration, one sentence each that names the remedy; nothing if it may be served."""
+    """What is wrong with an engine model's configuration, one sentence each that names the remedy; nothing if
+    it may be served.
+    """
     return [*_form(config), *_paths(config, engines), *_cache(config, engines), *_sizes(config, engines)]
 
 
@@ -57,12 +73,18 @@ def _form(config: model_config_pb2.ModelConfig) -> Iterator[str]:
     if not config.model_transaction_policy.decoupled:
         yield "it is not decoupled, so nothing could stream; set model_transaction_policy.decoupled"
     if parameter(config, "gpt_model_type") not in STRATEGIES:
-        yield f"gpt_model_type is {parameter(config, 'gpt_model_type')!r}; it must be one of {', '.join(STRATEGIES)}"
+        yield (
+            f"gpt_model_type is {parameter(config, 'gpt_model_type')!r}; it must be one of "
+            f"{', '.join(STRATEGIES)}"
+        )
     for key in EMPTY:
         if key not in config.parameters:
             yield f"parameter {key} is missing, which the backend reads without a default; add it, empty"
     if parameter(config, "normalize_log_probs") not in NO:
-        yield "normalize_log_probs is not false: log probabilities would be those among the top k, which for a greedy answer is one, so all 0; set it to false"
+        yield (
+            "normalize_log_probs is not false: log probabilities would be those among the top k, which for a "
+            "greedy answer is one, so all 0; set it to false"
+        )
     for key in BOOLEANS:
         if parameter(config, key) not in SPELT:
             yield f"{key} is {parameter(config, key)!r}, which the backend does not read; write true or false"
@@ -76,21 +98,39 @@ def _paths(config: model_config_pb2.ModelConfig, engines: Engines) -> Iterator[s
             if path:
                 yield f"encoder_model_path is set for a {engines.kind} model; remove it"
         elif not path or not (Path(path) / "config.json").is_file():
-            yield f"{key} is {path!r}, where no engine lies, and the backend would go on without; set it to the bundle's engine/{name}"
-        elif lacking := [rank for rank in range(engines.world_size) if not (Path(path) / f"rank{rank}.engine").is_file()]:
-            yield f"{path} lacks rank{lacking[0]}.engine of {engines.world_size}; build the bundle again with the same TP_SIZE and PP_SIZE"
+            yield (
+                f"{key} is {path!r}, where no engine lies, and the backend would go on without; set it to "
+                f"the bundle's engine/{name}"
+            )
+        elif lacking := [
+            rank for rank in range(engines.world_size) if not (Path(path) / f"rank{rank}.engine").is_file()
+        ]:
+            yield (
+                f"{path} lacks rank{lacking[0]}.engine of {engines.world_size}; build the bundle again with "
+                "the same TP_SIZE and PP_SIZE"
+            )
 
 
 def _cache(config: model_config_pb2.ModelConfig, engines: Engines) -> Iterator[str]:
     cross, encoder = parameter(config, "cross_kv_cache_fraction"), engines.kind == "encoder-decoder"
     if encoder and not _fraction(cross):
-        yield f"cross_kv_cache_fraction is {cross!r}; an encoder-decoder needs one between 0 and 1, such as 0.5"
+        yield (
+            f"cross_kv_cache_fraction is {cross!r}; an encoder-decoder needs one between 0 and 1, such as 0.5"
+        )
     if not encoder and cross:
-        yield f"cross_kv_cache_fraction is set for a {engines.kind} model, which the backend refuses; remove it"
+        yield (
+            f"cross_kv_cache_fraction is set for a {engines.kind} model, which the backend refuses; remove it"
+        )
     if engines.kind != "decoder" and parameter(config, "enable_kv_cache_reuse") not in NO:
-        yield f"enable_kv_cache_reuse must be false for a {engines.kind} model: equal ids there do not mean equal inputs; set it to false"
+        yield (
+            f"enable_kv_cache_reuse must be false for a {engines.kind} model: equal ids there do not mean "
+            "equal inputs; set it to false"
+        )
     if not _fraction(share := parameter(config, "kv_cache_free_gpu_mem_fraction")):
-        yield f"kv_cache_free_gpu_mem_fraction is {share!r}; give a share between 0 and 1, such as 0.5 (KV_CACHE_FRACTION)"
+        yield (
+            f"kv_cache_free_gpu_mem_fraction is {share!r}; give a share between 0 and 1, such as 0.5 "
+            "(KV_CACHE_FRACTION)"
+        )
 
 
 def _fraction(text: str) -> bool:
@@ -102,36 +142,59 @@ def _fraction(text: str) -> bool:
 
 def _sizes(config: model_config_pb2.ModelConfig, engines: Engines) -> Iterator[str]:
     decoder, encoder = engines.limits("decoder"), engines.limits("encoder")
-    # The encoder's may be smaller: the executor schedules requests for it by its own (batch_manager/trtEncoderModel.cpp).
+    # The encoder's may be smaller: the executor schedules requests for it by its own
+    # (batch_manager/trtEncoderModel.cpp).
     if decoder and config.max_batch_size > decoder["max_batch_size"]:
-        yield f"max_batch_size is {config.max_batch_size}, the decoder engine takes {decoder['max_batch_size']}; lower MAX_BATCH_SIZE or raise ENGINE_BATCH_SIZE"
+        yield (
+            f"max_batch_size is {config.max_batch_size}, the decoder engine takes "
+            f"{decoder['max_batch_size']}; lower MAX_BATCH_SIZE or raise ENGINE_BATCH_SIZE"
+        )
     beams = int(parameter(config, "max_beam_width") or 1)
     if decoder and beams > decoder["max_beam_width"]:
-        yield f"max_beam_width is {beams}, the engine was built for {decoder['max_beam_width']}; lower served_beam_width or raise MAX_BEAM_WIDTH"
+        yield (
+            f"max_beam_width is {beams}, the engine was built for {decoder['max_beam_width']}; lower "
+            "served_beam_width or raise MAX_BEAM_WIDTH"
+        )
     if decoder and encoder and decoder["max_encoder_input_len"] != encoder["max_input_len"]:
         yield (
-            f"the decoder reads {decoder['max_encoder_input_len']} encoder positions, the encoder takes {encoder['max_input_len']}; "
+            f"the decoder reads {decoder['max_encoder_input_len']} encoder positions, the encoder takes "
+            f"{encoder['max_input_len']}; "
             "build both with the same max_input_len"
         )
-    if engines.kind == "multimodal" and decoder and decoder["max_prompt_embedding_table_size"] != decoder["max_batch_size"] * engines.visual_features:
+    if (
+        engines.kind == "multimodal"
+        and decoder
+        and decoder["max_prompt_embedding_table_size"] != decoder["max_batch_size"] * engines.visual_features
+    ):
         yield (
-            f"the prompt table has {decoder['max_prompt_embedding_table_size']} rows; it must have batch × features of a picture, "
+            f"the prompt table has {decoder['max_prompt_embedding_table_size']} rows; it must have batch × "
+            "features of a picture, "
             f"{decoder['max_batch_size']} × {engines.visual_features}; build the bundle again"
         )
 
 
 def cuda_pool_bytes(engines: Engines) -> int:
-    """Memory for tensors that stay on the GPU between models, for tritonserver's --cuda-memory-pool-byte-size: room for the prompt tables of a
-    full batch in 2-byte numbers, once on their way in and once on their way out, rounded up to MiB; 0 where no pictures are read.
+    """Memory for tensors that stay on the GPU between models, for tritonserver's
+    --cuda-memory-pool-byte-size: room for the prompt tables of a full batch in 2-byte numbers, once on their
+    way in and once on their way out, rounded up to MiB; 0 where no pictures are read.
     """
     if not engines.visual_features:
         return 0
-    hidden = json.loads((engines.folder / "decoder" / "config.json").read_text("utf-8"))["pretrained_config"]["hidden_size"]
+    hidden = json.loads((engines.folder / "decoder" / "config.json").read_text("utf-8"))["pretrained_config"][
+        "hidden_size"
+    ]
     table = engines.limits("decoder")["max_batch_size"] * engines.visual_features * int(hidden) * 2
     mebibytes: int = max(64, -(-2 * table // (1 << 20)))
     return mebibytes << 20
 
 
 def settings(engines: Engines) -> dict[str, Any]:
-    """What the guard needs to know to start a server: how many ranks, and how much memory they exchange tensors in."""
-    return {"kind": engines.kind, "world_size": engines.world_size, "visual_features": engines.visual_features, "cuda_pool_bytes": cuda_pool_bytes(engines)}
+    """What the guard needs to know to start a server: how many ranks, and how much memory they exchange
+    tensors in.
+    """
+    return {
+        "kind": engines.kind,
+        "world_size": engines.world_size,
+        "visual_features": engines.visual_features,
+        "cuda_pool_bytes": cuda_pool_bytes(engines),
+    }

@@ -1,7 +1,8 @@
-"""engine.json and vocabulary of a TensorRT-LLM engine folder, for the façades: `python -m build.facts --family … --source … --engine …`.
+"""engine.json and vocabulary of a TensorRT-LLM engine folder, for the façades: `python -m build.facts
+--family … --source … --engine …`.
 
-The numbers come from the config.json that trtllm-build writes beside each engine, so they are the engine's own; what an engine does not know,
-from the weights as they were fetched.
+The numbers come from the config.json that trtllm-build writes beside each engine, so they are the engine's
+own; what an engine does not know, from the weights as they were fetched.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 Facts = dict[str, Any]
-PLACES = {"bart": "max_position_embeddings", "gpt2": "n_positions"}  # families whose positions are learnt, so that the weights have a limit of their own
-# What TensorRT-LLM's figures mean. No cross-attention; log probabilities are those after temperature and penalties (penaltyKernels.cu runs before the
-# softmax); without streaming, logits come for every token that was allowed (llmRequest.h, `allocGenerationLogitsHost`).
+PLACES = {
+    "bart": "max_position_embeddings",
+    "gpt2": "n_positions",
+}  # families whose positions are learnt, so that the weights have a limit of their own
+# What TensorRT-LLM's figures mean. No cross-attention; log probabilities are those after temperature and
+# penalties (penaltyKernels.cu runs before the softmax); without streaming, logits come for every token that
+# was allowed (llmRequest.h, `allocGenerationLogitsHost`).
 FIGURES: Facts = {"aligns": False, "tempered_log_probs": True, "full_logits": True}
-# Inputs that the backend reads wrongly (tensorrtllm_backend r25.05, utils.cc and utils.h): four bytes of a BOOL of one byte, and
-# one that it looks for by the name runtime_top_k_min, which no template has.
+# Inputs that the backend reads wrongly (tensorrtllm_backend r25.05, utils.cc and utils.h): four bytes of a
+# BOOL of one byte, and one that it looks for by the name runtime_top_k_min, which no template has.
 MISREAD: Facts = {"misread": ["early_stopping", "runtime_top_p_min"]}
 VOCABULARY = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
@@ -44,7 +49,9 @@ def whisper(source: Path, engine: Path) -> Facts:
         "positions": decoder["build_config"]["max_seq_len"],
         "vocabulary": vocabulary,
         "end_id": 50257 if vocabulary >= 51865 else 50256,
-        "suppress": _suppressed(engine) if not generation else sorted(set(generation.get("suppress_tokens") or [])),
+        "suppress": _suppressed(engine)
+        if not generation
+        else sorted(set(generation.get("suppress_tokens") or [])),
     }
 
 
@@ -58,7 +65,11 @@ def _suppressed(engine: Path) -> list[int]:
 
 def text(source: Path, engine: Path) -> Facts:
     """Facts of a model that reads ids."""
-    config, decoder, encoder = _read(source / "config.json"), _read(engine / "decoder" / "config.json"), _read(engine / "encoder" / "config.json")
+    config, decoder, encoder = (
+        _read(source / "config.json"),
+        _read(engine / "decoder" / "config.json"),
+        _read(engine / "encoder" / "config.json"),
+    )
     language = {**_read(source / "generation_config.json"), **config, **config.get("text_config", {})}
     end = _first(language.get("eos_token_id"))
     limit = int(config.get(PLACES.get(str(config.get("model_type")), ""), 1 << 30))
@@ -69,13 +80,20 @@ def text(source: Path, engine: Path) -> Facts:
         "pad_id": end if language.get("pad_token_id") is None else language["pad_token_id"],
     }
     if encoder:
-        facts |= {"memory": min(encoder["build_config"]["max_input_len"], limit), "decoder_start": _decoder_start(source, config)}
+        facts |= {
+            "memory": min(encoder["build_config"]["max_input_len"], limit),
+            "decoder_start": _decoder_start(source, config),
+        }
     return facts
 
 
 def _decoder_start(source: Path, config: Facts) -> list[int]:
-    """The decoder's first ids: the start, and the one that is always said first (BART), which an engine cannot be told."""
-    forced = _read(source / "generation_config.json").get("forced_bos_token_id", config.get("forced_bos_token_id"))
+    """The decoder's first ids: the start, and the one that is always said first (BART), which an engine
+    cannot be told.
+    """
+    forced = _read(source / "generation_config.json").get(
+        "forced_bos_token_id", config.get("forced_bos_token_id")
+    )
     return [config["decoder_start_token_id"], *([] if forced is None else [forced])]
 
 
@@ -83,11 +101,20 @@ def _first(ids: int | list[int] | None) -> int | None:
     return ids[0] if isinstance(ids, list) else ids
 
 
-FAMILIES: dict[str, Callable[[Path, Path], Facts]] = {"whisper": whisper, "t5": text, "bart": text, "gpt2": text, "blip2": text, "llava": text}
+FAMILIES: dict[str, Callable[[Path, Path], Facts]] = {
+    "whisper": whisper,
+    "t5": text,
+    "bart": text,
+    "gpt2": text,
+    "blip2": text,
+    "llava": text,
+}
 
 
 def write(family: str, source: Path, engine: Path) -> None:
-    """Write engine.json and the vocabulary's files. Files are replaced, never written into: the old ones may be another bundle's as well."""
+    """Write engine.json and the vocabulary's files. Files are replaced, never written into: the old ones may
+    be another bundle's as well.
+    """
     for name in (*VOCABULARY, "engine.json"):
         (engine / name).unlink(missing_ok=True)
     for name in VOCABULARY:

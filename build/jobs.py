@@ -43,7 +43,9 @@ class Places:
 
 @dataclass(frozen=True)
 class Job:
-    """One build: what is wanted, by which commands, with which tools, on which GPUs (`devices`, as CUDA_VISIBLE_DEVICES says it; empty: all)."""
+    """One build: what is wanted, by which commands, with which tools, on which GPUs (`devices`, as
+    CUDA_VISIBLE_DEVICES says it; empty: all).
+    """
 
     model: Model
     recipe: Recipe
@@ -64,31 +66,46 @@ class Job:
         return self.bundle.parent / f"{self.recipe.target}.log"
 
     def _code(self) -> tuple[str, ...]:
-        own = any("-m" in command.argv for conversion in self.work.conversions for command in conversion.commands)
+        own = any(
+            "-m" in command.argv for conversion in self.work.conversions for command in conversion.commands
+        )
         return (*CODE[self.recipe.target], *(("layouts", "assets") if own else ()))
 
     def _variables(self) -> dict[str, str]:
-        """What the image's tools are told besides: their own PATH, and the GPUs, numbered as nvidia-smi does."""
+        """What the image's tools are told besides: their own PATH, and the GPUs, numbered as
+        nvidia-smi does.
+        """
         if self.recipe.target != "trtllm":
             return {}
-        seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self.devices} if self.devices else {}
+        seen = (
+            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self.devices} if self.devices else {}
+        )
         return {"PATH": Image.from_environment().search_path, **seen}
 
     def wanted(self) -> Manifest:
-        """What the bundle must have been made from. Without `commands`, `engine` is the ground that every command stands on; `repository` is the
-        rest.
+        """What the bundle must have been made from. Without `commands`, `engine` is the ground that every
+        command stands on; `repository` is the rest.
         """
         engine = {
             "source": self.model.source,
             "form": {"layout": self.model.layout, "folder": self.model.folder, "file": self.model.file},
             "weights": pinned(self.model, Lock(self.places.weights / "catalog.lock")),
-            "conversions": [[command.argv for command in conversion.commands] for conversion in self.work.conversions],
+            "conversions": [
+                [command.argv for command in conversion.commands] for conversion in self.work.conversions
+            ],
             "commands": [command.argv for command in self.work.commands],
             "code": tree_hash(*(ROOT / "build" / folder for folder in self._code())),
             **self.toolchain.stamp(),
         }
-        code = {"code": tree_hash(ROOT / "serving", ROOT / "model_repos"), "render": tree_hash(ROOT / "build")}
-        repository = {**code, "models": [vars(m) for m in self.recipe.models], "parameters": dict(self.recipe.parameters)}
+        code = {
+            "code": tree_hash(ROOT / "serving", ROOT / "model_repos"),
+            "render": tree_hash(ROOT / "build"),
+        }
+        repository = {
+            **code,
+            "models": [vars(m) for m in self.recipe.models],
+            "parameters": dict(self.recipe.parameters),
+        }
         repository["finish"] = [command.argv for command in self.work.finish]
         plain: Manifest = json.loads(json.dumps({"engine": engine, "repository": repository}))
         return {"model": self.model.id, "family": self.model.family, "target": self.recipe.target, **plain}
@@ -107,12 +124,18 @@ class Job:
                 argv = command.filled(names)
                 file.write("$ " + " ".join(argv) + "\n")
                 file.flush()
-                # Our own modules are found from here; the image's tools must not find ours, and may write where they run.
+                # Our own modules are found from here; the image's tools must not find ours, and may write
+                # where they run.
                 where = ROOT if "-m" in argv[:2] else self.bundle.parent
-                done = subprocess.run(argv, cwd=where, env=environment, stdout=file, stderr=subprocess.STDOUT, check=False)
+                done = subprocess.run(
+                    argv, cwd=where, env=environment, stdout=file, stderr=subprocess.STDOUT, check=False
+                )
                 if done.returncode != 0:
                     last = self.log.read_text("utf-8", "replace").rstrip().rsplit("\n", 1)[-1]
-                    raise BuildError(f"{self.model.id}: step {' '.join(argv[:4])} … ended with {done.returncode}: {last} (log: {self.log})")
+                    raise BuildError(
+                        f"{self.model.id}: step {' '.join(argv[:4])} … ended with {done.returncode}: {last} "
+                        f"(log: {self.log})"
+                    )
 
 
 def tree_hash(*folders: Path) -> str:
@@ -130,7 +153,9 @@ def read_manifest(bundle: Path) -> Manifest | None:
     return json.loads(path.read_text("utf-8")) if path.exists() else None
 
 
-def plan_job(model: Model, target: str, places: Places, environment: Mapping[str, str] | None = None, devices: str = "") -> Job:
+def plan_job(
+    model: Model, target: str, places: Places, environment: Mapping[str, str] | None = None, devices: str = ""
+) -> Job:
     """Everything that a build will do, before it does anything.
 
     Raises:
@@ -141,4 +166,6 @@ def plan_job(model: Model, target: str, places: Places, environment: Mapping[str
     if target == "trtllm":
         check_possible(model, recipe, gpus(devices))
     tools = Image.from_environment().tools() if target == "trtllm" else {"python": sys.executable}
-    return Job(model, recipe, work(model, recipe, list(tools)), tools, identity(target, devices), places, devices)
+    return Job(
+        model, recipe, work(model, recipe, list(tools)), tools, identity(target, devices), places, devices
+    )

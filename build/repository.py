@@ -18,10 +18,12 @@ IGNORED = shutil.ignore_patterns("__pycache__")
 
 
 def render(recipe: Recipe, bundle: Path, home: Path | None = None) -> None:
-    """Write repository/, serving/ and parameters.json of a bundle whose engine/ is complete. `home`: where it will lie, if not here.
+    """Write repository/, serving/ and parameters.json of a bundle whose engine/ is complete. `home`: where it
+    will lie, if not here.
 
     Raises:
-        TemplateError: the image's template is of another release, or its engine model lacks a tensor that a façade needs.
+        TemplateError: the image's template is of another release, or its engine model lacks a tensor that a
+        façade needs.
     """
     shutil.copytree(ROOT / "serving", bundle / "serving", ignore=IGNORED)
     for model in recipe.models:

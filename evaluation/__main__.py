@@ -1,7 +1,9 @@
-"""`make evaluate-real`: how well real weights hear real speech here, beside faster-whisper on the same weights.
+"""`make evaluate-real`: how well real weights hear real speech here, beside faster-whisper on the same
+weights.
 
-Prints, for each recording and mode, the word error rate, deleted words, utterances lost, requests and seconds; then pairs of utterances, what
-precision costs, and token ids against transformers. Exit status 1 if a goal is missed.
+Prints, for each recording and mode, the word error rate, deleted words, utterances lost, requests and
+seconds; then pairs of utterances, what precision costs, and token ids against transformers. Exit status 1 if
+a goal is missed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,19 @@ from gateway.speech import Options, Transcript
 from gateway.windows import Pauses
 
 from .direct import Direct, Listener
-from .recordings import Recording, Utterance, clicks, jfk, join, music, noisy, over_music, pink, telephone, utterances
+from .recordings import (
+    Recording,
+    Utterance,
+    clicks,
+    jfk,
+    join,
+    music,
+    noisy,
+    over_music,
+    pink,
+    telephone,
+    utterances,
+)
 from .scores import lost, score
 
 PLAIN = Options(task="transcribe", language="en", prompt="", temperature=0.0, timestamps=False)
@@ -60,7 +74,13 @@ class Report:
 def more(folder: Path | None) -> list[Utterance]:
     """Recordings of one's own: NAME.wav beside NAME.txt."""
     texts = sorted(folder.glob("*.txt")) if folder else []
-    return [Utterance(path.read_text("utf-8").strip(), media.decode(path.with_suffix(".wav"), max_seconds=600, time_limit=60)) for path in texts]
+    return [
+        Utterance(
+            path.read_text("utf-8").strip(),
+            media.decode(path.with_suffix(".wav"), max_seconds=600, time_limit=60),
+        )
+        for path in texts
+    ]
 
 
 def recordings(said: list[Utterance]) -> Iterator[tuple[str, Recording]]:
@@ -93,7 +113,9 @@ def long_recordings(report: Report, direct: Direct, peer: WhisperModel, said: li
         best = 100.0
         for mode, chosen in PEERS.items():
             started = time.monotonic()
-            text = " ".join(segment.text for segment in peer.transcribe(recording.wave, language="en", **chosen)[0])
+            text = " ".join(
+                segment.text for segment in peer.transcribe(recording.wave, language="en", **chosen)[0]
+            )
             found = score(recording.text, text)
             best = min(best, found.rate)
             report.line(f"  faster-whisper {mode:14} {found}  {time.monotonic() - started:6.1f} s")
@@ -101,8 +123,13 @@ def long_recordings(report: Report, direct: Direct, peer: WhisperModel, said: li
             started, direct.asked = time.monotonic(), 0
             text = text_of(mode, Listener(direct).hear(recording.wave, options, Pauses()))
             found, gone = score(recording.text, text), lost([one.text for one in recording.utterances], text)
-            report.line(f"  conch {mode:23} {found}  {time.monotonic() - started:6.1f} s  {direct.asked} requests, {len(gone)} utterances lost")
-            report.goal(f"{name}, {mode}: {found.rate:.2f} % against {best:.2f} %", met=found.rate <= best + MARGIN)
+            report.line(
+                f"  conch {mode:23} {found}  {time.monotonic() - started:6.1f} s  {direct.asked} requests, "
+                f"{len(gone)} utterances lost"
+            )
+            report.goal(
+                f"{name}, {mode}: {found.rate:.2f} % against {best:.2f} %", met=found.rate <= best + MARGIN
+            )
             report.goal(f"{name}, {mode}: {found.lost:.2f} % deleted", met=found.lost <= MOST_DELETED)
 
 
@@ -115,9 +142,12 @@ def pairs(report: Report, direct: Direct, said: list[Utterance], count: int = 42
         found = Listener(direct).hear(recording.wave, MODES["words"], Pauses())
         texts = [text_of(mode, found) for mode in ("json", "verbose_json", "words")]
         gone += any(lost([one.text for one in recording.utterances], text) for text in texts)
-        offsets += [min(abs(segment.start - start) for segment in found.segments) for start in recording.starts]
+        offsets += [
+            min(abs(segment.start - start) for segment in found.segments) for start in recording.starts
+        ]
     report.line(
-        f"\n{count} pairs 2 s apart: {gone} with an utterance lost; beginnings off by {np.median(offsets):.2f} s at the median, {max(offsets):.2f} s at most"
+        f"\n{count} pairs 2 s apart: {gone} with an utterance lost; beginnings off by "
+        f"{np.median(offsets):.2f} s at the median, {max(offsets):.2f} s at most"
     )
     report.goal(f"pairs: {gone} lose an utterance", met=not gone)
     report.goal(f"pairs: a beginning is off by {max(offsets):.2f} s", met=max(offsets) <= 0.3)
@@ -125,7 +155,12 @@ def pairs(report: Report, direct: Direct, said: list[Utterance], count: int = 42
 
 def nothing_said(report: Report, direct: Direct) -> None:
     """Silence, noise, music and clicks give no words."""
-    sounds = {"silence": np.zeros(400_000), "pink noise": 0.1 * pink(400_000, 3), "music": 0.2 * music(400_000, 3), "clicks": clicks(20)}
+    sounds = {
+        "silence": np.zeros(400_000),
+        "pink noise": 0.1 * pink(400_000, 3),
+        "music": 0.2 * music(400_000, 3),
+        "clicks": clicks(20),
+    }
     for name, wave in sounds.items():
         direct.asked, started = 0, time.monotonic()
         text = Listener(direct).hear(wave.astype(np.float32), replace(PLAIN, language=None), Pauses()).text
@@ -140,7 +175,9 @@ def precisions(report: Report, bundle: Path, said: list[Utterance]) -> None:
     for precision in (None, "f32"):
         direct = Direct(bundle, precision)
         for mode in ("json", "conditioned"):
-            rates[precision, mode] = score(recording.text, Listener(direct).hear(recording.wave, MODES[mode], Pauses()).text).rate
+            rates[precision, mode] = score(
+                recording.text, Listener(direct).hear(recording.wave, MODES[mode], Pauses()).text
+            ).rate
             report.line(f"{direct.graphs.precision} {mode}: {rates[precision, mode]:.2f} %")
         direct.close()
     for mode in ("json", "conditioned"):
@@ -153,15 +190,23 @@ def main() -> int:
     parser.add_argument("--model-id", default="base")
     parser.add_argument("--engines", type=Path, default=Path("engines"))
     parser.add_argument("--weights", type=Path, default=Path("weights"))
-    parser.add_argument("--more", type=Path, help="a folder of NAME.wav and NAME.txt, added to the bundled voices")
+    parser.add_argument(
+        "--more", type=Path, help="a folder of NAME.wav and NAME.txt, added to the bundled voices"
+    )
     parser.add_argument("--only", choices=["long", "pairs", "silence", "precision"])
     arguments = parser.parse_args()
     said, report = [*utterances(arguments.weights.resolve()), *more(arguments.more)], Report()
-    bundle, peer_folder = arguments.engines / arguments.model_id / "openvino", arguments.weights / arguments.model_id
+    bundle, peer_folder = (
+        arguments.engines / arguments.model_id / "openvino",
+        arguments.weights / arguments.model_id,
+    )
     if arguments.only in (None, "precision"):
         precisions(report, bundle, said)
     direct = Direct(bundle)
-    report.line(f"{arguments.model_id}, {direct.graphs.precision}; jfk.flac: {Listener(direct).hear(jfk().wave, PLAIN, Pauses()).text}")
+    report.line(
+        f"{arguments.model_id}, {direct.graphs.precision}; jfk.flac: "
+        f"{Listener(direct).hear(jfk().wave, PLAIN, Pauses()).text}"
+    )
     if arguments.only in (None, "silence"):
         nothing_said(report, direct)
     if arguments.only in (None, "pairs"):

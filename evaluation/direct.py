@@ -1,6 +1,8 @@
-"""A bundle's engine and façade in this process, behind the gateway's own transcriber: what `make evaluate-real` measures words with.
+"""A bundle's engine and façade in this process, behind the gateway's own transcriber: what `make
+evaluate-real` measures words with.
 
-The words are those of a deployment (the same classes in the same order); what is left out is Triton, HTTP and nginx.
+The words are those of a deployment (the same classes in the same order); what is left out is Triton, HTTP and
+nginx.
 """
 
 from __future__ import annotations
@@ -51,13 +53,19 @@ class Direct:
         job, wanted = parse(arrays, listener, self.graphs.facts)
         self.scheduler.submit(job)
         beams = listener.wait(600)
-        yield {"cross_attention": listener.attention[None]} if listener.attention is not None else Answers(wanted, job).finish(beams)
+        yield (
+            {"cross_attention": listener.attention[None]}
+            if listener.attention is not None
+            else Answers(wanted, job).finish(beams)
+        )
 
     def transcribe(self, arrays: Arrays, wanted: set[str]) -> Arrays:
         """One request to the façade."""
         return list(self.whisper.transcribe(arrays, wanted, self._engine, streaming=False))[-1]
 
-    async def infer(self, pool: Pool, model: str, arrays: Arrays, outputs: list[str], request_id: str) -> Arrays:
+    async def infer(
+        self, pool: Pool, model: str, arrays: Arrays, outputs: list[str], request_id: str
+    ) -> Arrays:
         """As gateway.triton.Triton.infer."""
         self.asked += 1
         loop = asyncio.get_running_loop()
@@ -84,7 +92,9 @@ class Listener:
             while (window := await asyncio.to_thread(next, source, None)) is not None:
                 yield window
 
-        return joined([part async for part in transcriber.transcribe(self.direct.pool, windows(), options, "direct")])
+        return joined(
+            [part async for part in transcriber.transcribe(self.direct.pool, windows(), options, "direct")]
+        )
 
     @staticmethod
     def _windows(wave: Floats, cutter: Cutter) -> Iterator[Window]:

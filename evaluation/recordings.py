@@ -1,4 +1,5 @@
-"""Recordings with known words: utterances of free voices and one real speaker, joined with pauses, and made harder.
+"""Recordings with known words: utterances of free voices and one real speaker, joined with pauses, and made
+harder.
 
 The real one is jfk.flac of openai/whisper's tests: John F. Kennedy's inaugural address, in the public domain.
 """
@@ -20,7 +21,10 @@ from .voices import NAMES, RATE, Voices
 Floats = NDArray[np.float32]
 HERE = Path(__file__).parent
 JFK = HERE / "jfk.flac"
-JFK_TEXT = "And so, my fellow Americans, ask not what your country can do for you, ask what you can do for your country."
+JFK_TEXT = (
+    "And so, my fellow Americans, ask not what your country can do for you, ask what you can do for your "
+    "country."
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,9 @@ def jfk() -> Utterance:
 
 
 def utterances(weights: Path) -> list[Utterance]:
-    """Every sentence by one voice, in turn, at a speed of its own, and the real recording; spoken once, then kept beside the weights."""
+    """Every sentence by one voice, in turn, at a speed of its own, and the real recording; spoken once, then
+    kept beside the weights.
+    """
     cache, voices = weights / "voices" / "said", Voices(weights)
     cache.mkdir(parents=True, exist_ok=True)
     rng, spoken = np.random.default_rng(1), []
@@ -91,7 +97,9 @@ def _mixed(wave: Floats, other: Floats, decibels: float) -> Floats:
 def pink(count: int, seed: int) -> Floats:
     """Noise whose power falls with frequency, as most noise of rooms and streets does."""
     spectrum = np.fft.rfft(np.random.default_rng(seed).standard_normal(count))
-    return np.asarray(np.fft.irfft(spectrum / np.sqrt(np.maximum(np.arange(len(spectrum)), 1)), count), np.float32)
+    return np.asarray(
+        np.fft.irfft(spectrum / np.sqrt(np.maximum(np.arange(len(spectrum)), 1)), count), np.float32
+    )
 
 
 def music(count: int, seed: int) -> Floats:

@@ -1,4 +1,6 @@
-"""Word error rates, with Whisper's own normalizer (openai/whisper normalizers/english.py), and which utterances are missing."""
+"""Word error rates, with Whisper's own normalizer (openai/whisper normalizers/english.py), and which
+utterances are missing.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,12 @@ def lost(said: Sequence[str], text: str) -> list[str]:
     """Utterances of which more than half of the words are missing where they would stand."""
     words = [plain(one).split() for one in said]
     found = jiwer.process_words([" ".join(word for one in words for word in one)], [plain(text) or " "])
-    missing = {i for chunk in found.alignments[0] if chunk.type == "delete" for i in range(chunk.ref_start_idx, chunk.ref_end_idx)}
+    missing = {
+        i
+        for chunk in found.alignments[0]
+        if chunk.type == "delete"
+        for i in range(chunk.ref_start_idx, chunk.ref_end_idx)
+    }
     gone, at = [], 0
     for one, own in zip(said, words, strict=True):
         if sum(i in missing for i in range(at, at + len(own))) > len(own) / 2:

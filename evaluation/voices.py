@@ -1,6 +1,8 @@
-"""Six neural voices out of Python packages: five of Kokoro-82M (Apache-2.0) and Piper's "joe" (trained on CC0 recordings), run by ONNX Runtime.
+"""Six neural voices out of Python packages: five of Kokoro-82M (Apache-2.0) and Piper's "joe" (trained on CC0
+recordings), run by ONNX Runtime.
 
-Phonemes are espeak-ng's. The packages bring Kokoro's Japanese speakers; they say English phonemes as well, with a light accent.
+Phonemes are espeak-ng's. The packages bring Kokoro's Japanese speakers; they say English phonemes as well,
+with a light accent.
 """
 
 from __future__ import annotations
@@ -46,7 +48,19 @@ JOE = Model(
     },
 )
 # espeak-ng's spelling of English sounds, Kokoro's (hexgrad/misaki, espeak.py).
-TO_KOKORO = {"eɪ": "A", "oʊ": "O", "aɪ": "I", "aʊ": "W", "ɔɪ": "Y", "dʒ": "ʤ", "tʃ": "ʧ", "ɚ": "əɹ", "ɜː": "ɜɹ", "ɐ": "ə", "ː": ""}
+TO_KOKORO = {
+    "eɪ": "A",
+    "oʊ": "O",
+    "aɪ": "I",
+    "aʊ": "W",
+    "ɔɪ": "Y",
+    "dʒ": "ʤ",
+    "tʃ": "ʧ",
+    "ɚ": "əɹ",
+    "ɜː": "ɜɹ",
+    "ɐ": "ə",
+    "ː": "",
+}
 KOKORO_VOICES = ("jf_alpha", "jf_gongitsune", "jf_nezumi", "jf_tebukuro", "jm_kumo")
 NAMES = ("joe", *KOKORO_VOICES)
 
@@ -59,7 +73,9 @@ def phonemes(text: str) -> str:
 
 
 def _ipa(text: str) -> str:
-    done = subprocess.run(["espeak-ng", "-q", "--ipa", "-v", "en-us", text], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["espeak-ng", "-q", "--ipa", "-v", "en-us", text], check=True, capture_output=True, text=True
+    )
     return " ".join(done.stdout.split()).replace("\u200d", "").replace("͡", "")
 
 
@@ -73,7 +89,11 @@ class Voices:
     def _kokoro(self) -> tuple[onnxruntime.InferenceSession, dict[str, int], dict[str, Floats]]:
         folder = fetch(KOKORO, (), self.weights).folder
         session = onnxruntime.InferenceSession(str(folder / "part.bin"), providers=["CPUExecutionProvider"])
-        return session, json.loads((folder / "vocab.json").read_text("utf-8"))["vocab"], dict(np.load(folder / "voices_ja.npz"))
+        return (
+            session,
+            json.loads((folder / "vocab.json").read_text("utf-8"))["vocab"],
+            dict(np.load(folder / "voices_ja.npz")),
+        )
 
     @cached_property
     def _joe(self) -> tuple[onnxruntime.InferenceSession, dict[str, list[int]]]:
@@ -83,17 +103,34 @@ class Voices:
 
     def say(self, text: str, voice: str, speed: float = 1.0) -> Floats:
         """`text` by a voice of NAMES: mono float32 at 16 kHz, silence at both ends removed, peak 0.5."""
-        wave, rate = (self._say_joe(phonemes(text), speed), 22_050) if voice == "joe" else (self._say_kokoro(phonemes(text), voice, speed), 24_000)
-        wave = np.asarray(resample_poly(wave, 320, 441) if rate == 22_050 else resample_poly(wave, 2, 3), np.float32)
+        wave, rate = (
+            (self._say_joe(phonemes(text), speed), 22_050)
+            if voice == "joe"
+            else (self._say_kokoro(phonemes(text), voice, speed), 24_000)
+        )
+        wave = np.asarray(
+            resample_poly(wave, 320, 441) if rate == 22_050 else resample_poly(wave, 2, 3), np.float32
+        )
         wave *= 0.5 / np.abs(wave).max()
         loud = np.flatnonzero(np.abs(wave) > 0.005)
         return wave[loud[0] : loud[-1] + 1]
 
     def _say_joe(self, text: str, speed: float) -> Floats:
-        """Piper's VITS: `^`, a pad after each phoneme, `$`; scales of noise, length and noise of length (piper's defaults)."""
+        """Piper's VITS: `^`, a pad after each phoneme, `$`; scales of noise, length and noise of length
+        (piper's defaults).
+        """
         session, known = self._joe
-        ids = [*known["^"], 0, *(i for sound in text if sound in known for i in (*known[sound], 0)), *known["$"]]
-        inputs = {"input": np.array([ids], np.int64), "input_lengths": np.array([len(ids)], np.int64), "scales": np.array([0.667, 1 / speed, 0.8], np.float32)}
+        ids = [
+            *known["^"],
+            0,
+            *(i for sound in text if sound in known for i in (*known[sound], 0)),
+            *known["$"],
+        ]
+        inputs = {
+            "input": np.array([ids], np.int64),
+            "input_lengths": np.array([len(ids)], np.int64),
+            "scales": np.array([0.667, 1 / speed, 0.8], np.float32),
+        }
         return np.asarray(session.run(None, inputs)[0], np.float32).ravel()
 
     def _say_kokoro(self, text: str, voice: str, speed: float) -> Floats:
@@ -102,5 +139,9 @@ class Voices:
             text = text.replace(theirs, ours)
         tokens = [known[sound] for sound in text if sound in known]
         style = styles[voice][min(len(tokens), len(styles[voice])) - 1].reshape(1, 256)
-        inputs = {"tokens": np.array([[0, *tokens, 0]], np.int64), "style": style.astype(np.float32), "speed": np.array([speed], np.float32)}
+        inputs = {
+            "tokens": np.array([[0, *tokens, 0]], np.int64),
+            "style": style.astype(np.float32),
+            "speed": np.array([speed], np.float32),
+        }
         return np.asarray(session.run(None, inputs)[0], np.float32).ravel()

@@ -16,11 +16,19 @@ from .settings import Settings
 def main() -> None:
     """Run until SIGTERM; requests in flight are finished first."""
     structlog.configure(
-        processors=[structlog.contextvars.merge_contextvars, structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True),
-                    structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-    )  # fmt: skip
-    host, port = os.environ.get("CONCH_GATEWAY_HOST", "127.0.0.1"), int(os.environ.get("CONCH_GATEWAY_PORT", "8090"))
+    )
+    host, port = (
+        os.environ.get("CONCH_GATEWAY_HOST", "127.0.0.1"),
+        int(os.environ.get("CONCH_GATEWAY_PORT", "8090")),
+    )
     app = create_app(Settings())
     uvicorn.run(
         app,

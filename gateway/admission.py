@@ -1,4 +1,6 @@
-"""How many requests are worked on at once. One too many is refused at once with the time to come back, so that those inside keep their pace."""
+"""How many requests are worked on at once. One too many is refused at once with the time to come back, so
+that those inside keep their pace.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ LONGEST_RETRY = 30
 
 
 class Admission:
-    """Places in each pool: `per_instance` for each of its instances, in this process; `what` says in errors what takes them."""
+    """Places in each pool: `per_instance` for each of its instances, in this process; `what` says in errors
+    what takes them.
+    """
 
     def __init__(self, per_instance: float, what: str) -> None:
         self.per_instance, self.what = per_instance, what
@@ -24,7 +28,8 @@ class Admission:
 
     @contextmanager
     def place(self, pool: Pool, wanted: int = 1) -> Iterator[None]:
-        """A place for one request, or `wanted` places for one that is as much work; half of all at most, so that it ever gets them.
+        """A place for one request, or `wanted` places for one that is as much work; half of all at most, so
+        that it ever gets them.
 
         Raises:
             ApiError: 503 with Retry-After if they are taken.
@@ -33,7 +38,10 @@ class Admission:
         wanted = min(wanted, max(1, places // 2))
         if self.inside[pool.model_id] + wanted > places:
             retry = min(LONGEST_RETRY, max(1, ceil(self.usual.get(pool.model_id, 1.0))))
-            message = f"{places} {self.what} are being worked on, as many as this deployment takes; try again in {retry} s"
+            message = (
+                f"{places} {self.what} are being worked on, as many as this deployment takes; try again in "
+                f"{retry} s"
+            )
             raise ApiError(503, message, code="overloaded", retry_after=retry)
         self.inside[pool.model_id] += wanted
         started = time.monotonic()

@@ -28,13 +28,19 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Services]]:
         sweep()
         pools = load_pools(settings.deployment)
-        triton = Triton(settings.kserve_url, pools, settings.request_seconds, load_inner_key(settings.deployment))
+        triton = Triton(
+            settings.kserve_url, pools, settings.request_seconds, load_inner_key(settings.deployment)
+        )
         transcriber = Transcriber(triton, settings.windows_at_once)
         keys = load_keys(settings.api_keys_file, required=bool(settings.api_keys_required))
         recordings = Admission(settings.recordings_per_instance / settings.gateways, "recordings")
         generations = Admission(settings.generations_per_instance / settings.gateways, "requests for text")
         siblings = load_gateways(settings.deployment)
-        yield {"services": Services(settings, pools, triton, transcriber, recordings, generations, keys, siblings)}
+        yield {
+            "services": Services(
+                settings, pools, triton, transcriber, recordings, generations, keys, siblings
+            )
+        }
         await triton.close()
 
     app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan, redirect_slashes=False)
@@ -66,7 +72,12 @@ async def models(tools: ServicesDep) -> dict[str, object]:
 async def one_model(model: str, tools: ServicesDep) -> dict[str, object]:
     """One model, or 404."""
     if model not in tools.pools:
-        raise errors.ApiError(404, f"model {model[:80]!r} is not served here; it has: {', '.join(tools.pools)}", param="model", code="model_not_found")
+        raise errors.ApiError(
+            404,
+            f"model {model[:80]!r} is not served here; it has: {', '.join(tools.pools)}",
+            param="model",
+            code="model_not_found",
+        )
     return _model(model)
 
 
@@ -83,7 +94,10 @@ async def live() -> dict[str, str]:
 async def ready(tools: ServicesDep) -> JSONResponse:
     """200 if every model answers a tiny real inference, else 503."""
     results = await tools.ready()
-    return JSONResponse({"status": "ready" if all(results.values()) else "not ready", "models": results}, 200 if all(results.values()) else 503)
+    return JSONResponse(
+        {"status": "ready" if all(results.values()) else "not ready", "models": results},
+        200 if all(results.values()) else 503,
+    )
 
 
 async def metrics(tools: ServicesDep) -> Response:

@@ -14,7 +14,15 @@ from fastapi import APIRouter, Request, Response
 
 from . import formats, media
 from .errors import ApiError, error_body
-from .forms import TranscriptionRequest, TranslationRequest, body_schema, options, parse_transcription, parse_translation, turns
+from .forms import (
+    TranscriptionRequest,
+    TranslationRequest,
+    body_schema,
+    options,
+    parse_transcription,
+    parse_translation,
+    turns,
+)
 from .presence import while_present
 from .services import Services, ServicesDep
 from .settings import Settings
@@ -25,7 +33,9 @@ from .upload import receive
 from .windows import Cutter, Pauses, Spoken, Window
 
 router = APIRouter()
-DECODERS = ThreadPoolExecutor(8, "decode")  # their own, so that live sessions and name look-ups never wait behind long files
+DECODERS = ThreadPoolExecutor(
+    8, "decode"
+)  # their own, so that live sessions and name look-ups never wait behind long files
 
 
 END = object()
@@ -33,7 +43,9 @@ END = object()
 
 @dataclass
 class Recording:
-    """An uploaded file on its way to windows. `seconds` is its length so far, whole when the last window is out."""
+    """An uploaded file on its way to windows. `seconds` is its length so far, whole when the last window is
+    out.
+    """
 
     path: Path
     cutter: Cutter
@@ -56,9 +68,15 @@ class Recording:
             self.stopped = True  # a thread cannot be cancelled; it looks here after each block
 
     def _windows(self) -> Iterator[Window | None]:
-        """Windows, and None after each block: hours without a window must not keep a thread from other recordings."""
+        """Windows, and None after each block: hours without a window must not keep a thread from other
+        recordings.
+        """
         try:
-            for block in media.blocks(self.path, max_seconds=self.settings.max_audio_seconds, time_limit=self.settings.decode_seconds):
+            for block in media.blocks(
+                self.path,
+                max_seconds=self.settings.max_audio_seconds,
+                time_limit=self.settings.decode_seconds,
+            ):
                 if self.stopped:
                     return
                 self.seconds += len(block) / media.RATE
@@ -83,7 +101,11 @@ class Work:
     async def run(self) -> AsyncGenerator[Transcript, None]:
         """Transcripts of the windows, in order."""
         with self.tools.metrics.transcription(self.pool.model_id, lambda: self.recording.seconds):
-            async with aclosing(self.tools.transcriber.transcribe(self.pool, self.recording.windows(), self.chosen, self.request_id)) as found:
+            async with aclosing(
+                self.tools.transcriber.transcribe(
+                    self.pool, self.recording.windows(), self.chosen, self.request_id
+                )
+            ) as found:
                 async for part in found:
                     self.parts.append(part)
                     yield part
@@ -98,10 +120,16 @@ class Work:
     def result(self) -> Transcript:
         """What there is so far as one transcript."""
         transcript = joined(self.parts)
-        return replace(transcript, duration=round(self.recording.seconds, 3), language=transcript.language or self.chosen.language or "en")
+        return replace(
+            transcript,
+            duration=round(self.recording.seconds, 3),
+            language=transcript.language or self.chosen.language or "en",
+        )
 
     async def events(self, *, log_probs: bool) -> AsyncGenerator[str, None]:
-        """Server-sent events: a delta for each window, then the whole text and usage. An error after the first is an event as well."""
+        """Server-sent events: a delta for each window, then the whole text and usage. An error after the
+        first is an event as well.
+        """
         said = ""
         try:
             async with aclosing(self.run()) as found:
@@ -117,13 +145,18 @@ class Work:
             yield event(error_body(error))
 
 
-async def _begin(request: Request, tools: Services, stack: AsyncExitStack, task: str) -> tuple[TranscriptionRequest | TranslationRequest, Work]:
+async def _begin(
+    request: Request, tools: Services, stack: AsyncExitStack, task: str
+) -> tuple[TranscriptionRequest | TranslationRequest, Work]:
     upload = await stack.enter_async_context(receive(request, tools.settings.max_upload_bytes))
     form = (parse_transcription if task == "transcribe" else parse_translation)(upload.fields)
     chosen, cut = options(form, task), turns(form)
     pool = tools.pool(form.model, "transcription")
     if chosen.words and "word_timestamps" not in pool.capabilities:
-        message = f"timestamp_granularities[]=word: the engine of {form.model!r} gives no word times; ask for segment"
+        message = (
+            f"timestamp_granularities[]=word: the engine of {form.model!r} gives no word times; ask for "
+            "segment"
+        )
         raise ApiError(400, message, param="timestamp_granularities[]", code="unsupported_value")
     stack.enter_context(tools.recordings.place(pool))
     recording = Recording(Path(upload.path), Spoken(cut) if cut else Pauses(), tools.settings)
@@ -140,7 +173,13 @@ async def transcriptions(request: Request, tools: ServicesDep) -> Response:
         if form.stream:
             return await _streamed(request, work, stack.pop_all(), log_probs=work.chosen.log_probs)
         transcript = await while_present(request, work.whole())
-    return formats.formatted(transcript, form.response_format, form.timestamp_granularities, "transcribe", log_probs=work.chosen.log_probs)
+    return formats.formatted(
+        transcript,
+        form.response_format,
+        form.timestamp_granularities,
+        "transcribe",
+        log_probs=work.chosen.log_probs,
+    )
 
 
 @router.post("/v1/audio/translations", openapi_extra=body_schema(TranslationRequest))

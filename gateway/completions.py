@@ -1,4 +1,6 @@
-"""Texts from the façade `tensorrt_llm_bls`: what to ask it, what it answered, and texts that end before a stop sequence."""
+"""Texts from the façade `tensorrt_llm_bls`: what to ask it, what it answered, and texts that end before a
+stop sequence.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,27 @@ from .triton import Arrays, Pool, Triton
 
 FACADE = "tensorrt_llm_bls"
 DTYPES: dict[str, Any] = {
-    "text_input": np.object_, "max_tokens": np.int32, "stop_words": np.object_, "bad_words": np.object_, "temperature": np.float32,
-    "top_p": np.float32, "top_k": np.int32, "presence_penalty": np.float32, "frequency_penalty": np.float32, "repetition_penalty": np.float32,
-    "length_penalty": np.float32, "min_tokens": np.int32, "seed": np.uint64, "beam_width": np.int32, "num_return_sequences": np.int32,
-    "logit_bias_ids": np.int32, "logit_bias_weights": np.float32, "exclude_input_in_output": np.bool_, "return_log_probs": np.bool_, "top_log_probs": np.int32,
-}  # fmt: skip
+    "text_input": np.object_,
+    "max_tokens": np.int32,
+    "stop_words": np.object_,
+    "bad_words": np.object_,
+    "temperature": np.float32,
+    "top_p": np.float32,
+    "top_k": np.int32,
+    "presence_penalty": np.float32,
+    "frequency_penalty": np.float32,
+    "repetition_penalty": np.float32,
+    "length_penalty": np.float32,
+    "min_tokens": np.int32,
+    "seed": np.uint64,
+    "beam_width": np.int32,
+    "num_return_sequences": np.int32,
+    "logit_bias_ids": np.int32,
+    "logit_bias_weights": np.float32,
+    "exclude_input_in_output": np.bool_,
+    "return_log_probs": np.bool_,
+    "top_log_probs": np.int32,
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +52,9 @@ class Token:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some text of a choice and its tokens (where log probabilities were asked for); `finish` is OpenAI's reason at the end."""
+    """Some text of a choice and its tokens (where log probabilities were asked for); `finish` is OpenAI's
+    reason at the end.
+    """
 
     text: str
     tokens: tuple[Token, ...] = ()
@@ -45,7 +65,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Question:
-    """One call of the façade: its inputs by name, as many texts as come back, and where the caller wants them to end."""
+    """One call of the façade: its inputs by name, as many texts as come back, and where the caller wants them
+    to end.
+    """
 
     fields: Mapping[str, Any]
     stops: tuple[str, ...]
@@ -53,14 +75,17 @@ class Question:
     sequences: int = 1
 
 
-def questions(form: Generation, prompts: Sequence[str], tokens: int, log_probs: int | None, beams: int = 1) -> list[Question]:
+def questions(
+    form: Generation, prompts: Sequence[str], tokens: int, log_probs: int | None, beams: int = 1
+) -> list[Question]:
     """The calls that a request needs: one for each text, or for each prompt with beams."""
     common = _common(form, tokens, log_probs, beams)
     seed = secrets.randbits(63) if form.seed is None else form.seed % 2**64
     found: list[Question] = []
     for prompt in prompts:
         for _ in range(1 if beams > 1 else form.n):
-            # Texts of one request must differ, also those of equal prompts; a request with a seed is repeatable all the same.
+            # Texts of one request must differ, also those of equal prompts; a request with a seed is
+            # repeatable all the same.
             own = {"text_input": prompt, "seed": (seed + len(found)) % 2**64}
             found.append(Question({**common, **own}, tuple(form.stops), tokens, form.n if beams > 1 else 1))
     return found
@@ -68,19 +93,41 @@ def questions(form: Generation, prompts: Sequence[str], tokens: int, log_probs: 
 
 def _common(form: Generation, tokens: int, log_probs: int | None, beams: int) -> dict[str, Any]:
     given = form.model_dump(
-        include={"presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty", "min_tokens"}, exclude_none=True, exclude_unset=True
+        include={
+            "presence_penalty",
+            "frequency_penalty",
+            "repetition_penalty",
+            "length_penalty",
+            "min_tokens",
+        },
+        exclude_none=True,
+        exclude_unset=True,
     )
     fields = {"max_tokens": tokens, "exclude_input_in_output": True, **given}
-    fields |= {name: found for name, found in (("stop_words", form.stops), ("bad_words", words(form.bad_words))) if found}
+    fields |= {
+        name: found
+        for name, found in (("stop_words", form.stops), ("bad_words", words(form.bad_words)))
+        if found
+    }
     if form.logit_bias:
-        fields |= {"logit_bias_ids": [int(token) for token in form.logit_bias], "logit_bias_weights": list(form.logit_bias.values())}
+        fields |= {
+            "logit_bias_ids": [int(token) for token in form.logit_bias],
+            "logit_bias_weights": list(form.logit_bias.values()),
+        }
     if beams > 1:
-        return {**fields, "beam_width": beams, "num_return_sequences": form.n, "top_log_probs": log_probs or 0}
+        return {
+            **fields,
+            "beam_width": beams,
+            "num_return_sequences": form.n,
+            "top_log_probs": log_probs or 0,
+        }
     return {**fields, **_choice(form), **({} if log_probs is None else {"top_log_probs": log_probs})}
 
 
 def _choice(form: Generation) -> dict[str, Any]:
-    """OpenAI's default is a random choice from the whole distribution; temperature 0 is TensorRT-LLM's top_k of 1."""
+    """OpenAI's default is a random choice from the whole distribution; temperature 0 is TensorRT-LLM's top_k
+    of 1.
+    """
     temperature = 1.0 if form.temperature is None else form.temperature
     top_p = 1.0 if form.top_p is None else form.top_p
     if 0.0 in (temperature, top_p):
@@ -93,7 +140,9 @@ def arrays(fields: Mapping[str, Any]) -> Arrays:
     found = {}
     for name, value in fields.items():
         values = value if isinstance(value, list) else [value]
-        found[name] = np.array([[item.encode() if isinstance(item, str) else item for item in values]], DTYPES[name])
+        found[name] = np.array(
+            [[item.encode() if isinstance(item, str) else item for item in values]], DTYPES[name]
+        )
     return found
 
 
@@ -127,7 +176,9 @@ async def whole(triton: Triton, pool: Pool, question: Question, request_id: str)
     Raises:
         ApiError: see Triton.infer.
     """
-    tokens = ["output_lengths", "output_tokens", "output_log_probs"] if "top_log_probs" in question.fields else []
+    tokens = (
+        ["output_lengths", "output_tokens", "output_log_probs"] if "top_log_probs" in question.fields else []
+    )
     top = ["top_tokens", "top_token_log_probs"] if question.fields.get("top_log_probs") else []
     outputs = ["text_output", "num_input_tokens", "num_output_tokens", *tokens, *top]
     result = await triton.infer(pool, FACADE, arrays(question.fields), outputs, request_id)
@@ -136,17 +187,33 @@ async def whole(triton: Triton, pool: Pool, question: Question, request_id: str)
 
 
 def _piece(question: Question, result: Arrays, i: int, text: str) -> Piece:
-    lengths = result["output_lengths"].reshape(-1) if "output_lengths" in result else result["num_output_tokens"].reshape(-1)
+    lengths = (
+        result["output_lengths"].reshape(-1)
+        if "output_lengths" in result
+        else result["num_output_tokens"].reshape(-1)
+    )
     tokens: tuple[Token, ...] = ()
     count = int(lengths[i])
     if "output_tokens" in result:
-        names, probs = (result[name].reshape(len(lengths), -1)[i] for name in ("output_tokens", "output_log_probs"))
-        tops = _tops(result["top_tokens"][0, i], result["top_token_log_probs"][0, i]) if "top_tokens" in result else [()] * count
+        names, probs = (
+            result[name].reshape(len(lengths), -1)[i] for name in ("output_tokens", "output_log_probs")
+        )
+        tops = (
+            _tops(result["top_tokens"][0, i], result["top_token_log_probs"][0, i])
+            if "top_tokens" in result
+            else [()] * count
+        )
         tokens = tuple(Token(_text(names[n]), float(probs[n]), tops[n]) for n in range(count))
     ending = Ending(question.stops)
     shown = ending.add(text, last=True)
     finish = "length" if count >= question.max_tokens and not ending.stopped else "stop"
-    return Piece(shown, _within(tokens, len(shown)) if ending.stopped else tokens, finish, int(result["num_input_tokens"].item()), count)
+    return Piece(
+        shown,
+        _within(tokens, len(shown)) if ending.stopped else tokens,
+        finish,
+        int(result["num_input_tokens"].item()),
+        count,
+    )
 
 
 def _within(tokens: Sequence[Token], length: int) -> tuple[Token, ...]:
@@ -160,10 +227,15 @@ def _text(raw: Any) -> str:
 
 
 def _tops(names: Any, probs: Any) -> list[tuple[tuple[str, float], ...]]:
-    return [tuple((_text(name), float(prob)) for name, prob in zip(row, own, strict=True)) for row, own in zip(names, probs, strict=True)]
+    return [
+        tuple((_text(name), float(prob)) for name, prob in zip(row, own, strict=True))
+        for row, own in zip(names, probs, strict=True)
+    ]
 
 
-async def stream(triton: Triton, pool: Pool, question: Question, request_id: str) -> AsyncGenerator[Piece, None]:
+async def stream(
+    triton: Triton, pool: Pool, question: Question, request_id: str
+) -> AsyncGenerator[Piece, None]:
     """The answer to a question as it is made; the last piece has the reason of its end.
 
     Raises:
@@ -171,10 +243,16 @@ async def stream(triton: Triton, pool: Pool, question: Question, request_id: str
     """
     fields = {**question.fields, "stream": True}
     ending, read, written = Ending(question.stops), 0, 0
-    held, ahead = list[Token](), 0  # tokens whose text is held back; characters of text that were shown beyond the tokens'
+    held, ahead = (
+        list[Token](),
+        0,
+    )  # tokens whose text is held back; characters of text that were shown beyond the tokens'
     async with aclosing(triton.stream(pool, f"{FACADE}_stream", fields, request_id)) as events:
         async for event in events:
-            read, written = int(event.get("num_input_tokens", read)), int(event.get("num_output_tokens", written))
+            read, written = (
+                int(event.get("num_input_tokens", read)),
+                int(event.get("num_output_tokens", written)),
+            )
             text = ending.add(str(event["text_output"]))
             held += _streamed_tokens(event, int(question.fields.get("top_log_probs", 0)))
             tokens = _within(held, ahead + len(text)) if question.stops else tuple(held)
@@ -192,8 +270,14 @@ async def stream(triton: Triton, pool: Pool, question: Question, request_id: str
 def _streamed_tokens(event: Mapping[str, Any], top: int) -> tuple[Token, ...]:
     """Triton's JSON has one value where there is one, and no second dimension."""
     count = int(event.get("output_lengths", 0))
-    names, probs, top_names, top_probs = (_list(event, name) for name in ("output_tokens", "output_log_probs", "top_tokens", "top_token_log_probs"))
-    rows = [tuple(zip(top_names[i * top : (i + 1) * top], top_probs[i * top : (i + 1) * top], strict=True)) for i in range(count)]
+    names, probs, top_names, top_probs = (
+        _list(event, name)
+        for name in ("output_tokens", "output_log_probs", "top_tokens", "top_token_log_probs")
+    )
+    rows = [
+        tuple(zip(top_names[i * top : (i + 1) * top], top_probs[i * top : (i + 1) * top], strict=True))
+        for i in range(count)
+    ]
     return tuple(Token(names[i], float(probs[i]), rows[i] if top else ()) for i in range(count))
 
 

@@ -20,9 +20,23 @@ TYPES = {"str", "int", "float", "bool"}  # in a path they are branches of a unio
 class ApiError(Exception):
     """An error that a client may see; `param` names the field, the message says what to do."""
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_after: int | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
+        self.status, self.message, self.param, self.code, self.retry_after = (
+            status,
+            message,
+            param,
+            code,
+            retry_after,
+        )
 
 
 def error_body(error: ApiError) -> dict[str, dict[str, str | None]]:
@@ -33,24 +47,40 @@ def error_body(error: ApiError) -> dict[str, dict[str, str | None]]:
 
 def error_response(error: ApiError) -> JSONResponse:
     """The JSON body and headers of an error."""
-    return JSONResponse(error_body(error), error.status, {"Retry-After": str(error.retry_after)} if error.retry_after else None)
+    return JSONResponse(
+        error_body(error),
+        error.status,
+        {"Retry-After": str(error.retry_after)} if error.retry_after else None,
+    )
 
 
 def explained(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What pydantic finds wrong with one field, to stand behind its name: what it must be, by each type that it could have, and what it is."""
+    """What pydantic finds wrong with one field, to stand behind its name: what it must be, by each type that
+    it could have, and what it is.
+    """
     telling = _telling(rows)
     if telling[0]["type"] == "missing":
         return " is missing; send it"
-    said = dict.fromkeys(row["msg"].removeprefix("Value error, ").partition(", unable to")[0] for row in telling)
+    said = dict.fromkeys(
+        row["msg"].removeprefix("Value error, ").partition(", unable to")[0] for row in telling
+    )
     if not all(text.startswith(SHOULD) for text in said):
         return ": " + "; ".join(said)
     given = telling[0]["input"]
-    shown = "a list" if isinstance(given, list) else "an object" if isinstance(given, dict) else json.dumps(given, default=str)[:80]
+    shown = (
+        "a list"
+        if isinstance(given, list)
+        else "an object"
+        if isinstance(given, dict)
+        else json.dumps(given, default=str)[:80]
+    )
     return f" must be {' or '.join(text.removeprefix(SHOULD) for text in said)}, not {shown}"
 
 
 def _telling(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Of a value that could have several types: what is wrong inside the one that it has, or else that it has none of them."""
+    """Of a value that could have several types: what is wrong inside the one that it has, or else that it has
+    none of them.
+    """
     outermost = min(len(row["loc"]) for row in rows)
     values = [row for row in rows if not row["type"].endswith(("_type", "_parsing"))]
     items = [row for row in rows if len(row["loc"]) > outermost]
@@ -59,7 +89,11 @@ def _telling(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
 
 def _place(loc: Sequence[int | str]) -> str:
     """`messages[0].content` out of pydantic's path, without the types that it tried on the way."""
-    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc if isinstance(part, int) or (part.isidentifier() and part not in TYPES)]
+    parts = [
+        f"[{part}]" if isinstance(part, int) else f".{part}"
+        for part in loc
+        if isinstance(part, int) or (part.isidentifier() and part not in TYPES)
+    ]
     return "".join(parts).removeprefix(".")
 
 
@@ -69,13 +103,29 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     first = rows[0]
     field = next((str(part) for part in first["loc"][1:] if isinstance(part, str)), None)
     if first["type"] == "json_invalid":
-        return ApiError(400, f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}", code="invalid_json")
+        return ApiError(
+            400,
+            f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}",
+            code="invalid_json",
+        )
     if first["type"] == "extra_forbidden":
-        return ApiError(400, f"unknown field {first['loc'][-1]!r}; remove it", param=str(first["loc"][-1]), code="unknown_parameter")
+        return ApiError(
+            400,
+            f"unknown field {first['loc'][-1]!r}; remove it",
+            param=str(first["loc"][-1]),
+            code="unknown_parameter",
+        )
     if first["type"] in ("model_attributes_type", "dict_type") and len(first["loc"]) == 1:
-        return ApiError(400, "the body must be a JSON object, sent as Content-Type: application/json", code="invalid_json")
+        return ApiError(
+            400, "the body must be a JSON object, sent as Content-Type: application/json", code="invalid_json"
+        )
     same = [row for row in rows if row["loc"][:2] == first["loc"][:2]]
-    return ApiError(400, f"{_place(_telling(same)[0]['loc'][1:]) or 'the body'}{explained(same)}", param=field, code="invalid_value")
+    return ApiError(
+        400,
+        f"{_place(_telling(same)[0]['loc'][1:]) or 'the body'}{explained(same)}",
+        param=field,
+        code="invalid_value",
+    )
 
 
 def install(app: FastAPI) -> None:
@@ -92,12 +142,20 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
         message = f"{request.method} {request.url.path}: {error.detail}"
-        return error_response(ApiError(error.status_code, message, code="not_found" if error.status_code == 404 else None))
+        return error_response(
+            ApiError(error.status_code, message, code="not_found" if error.status_code == 404 else None)
+        )
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         request_id = getattr(request.state, "request_id", "none")
         log.error("unexpected error", path=request.url.path, request_id=request_id, exc_info=error)
-        answer = error_response(ApiError(500, f"internal error; the gateway's log has it under request id {request_id}", code="internal_error"))
+        answer = error_response(
+            ApiError(
+                500,
+                f"internal error; the gateway's log has it under request id {request_id}",
+                code="internal_error",
+            )
+        )
         answer.headers["x-request-id"] = request_id  # this handler stands outside of Observe
         return answer

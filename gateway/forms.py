@@ -1,4 +1,6 @@
-"""Form fields of the audio routes as typed requests. What OpenAI has and Whisper cannot do is refused by name, never ignored."""
+"""Form fields of the audio routes as typed requests. What OpenAI has and Whisper cannot do is refused by
+name, never ignored.
+"""
 
 from __future__ import annotations
 
@@ -67,23 +69,35 @@ def body_schema(kind: type[TranslationRequest]) -> dict[str, Any]:
     """The form as OpenAPI describes it; Whisper's own names for repeated fields end in []."""
     schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
     vad = schema.pop("$defs", {}).get("ServerVad")
-    fields = {f"{name}[]" if name in REPEATED else name: {**row} for name, row in schema["properties"].items()}
+    fields = {
+        f"{name}[]" if name in REPEATED else name: {**row} for name, row in schema["properties"].items()
+    }
     if vad:
         fields["chunking_strategy"]["anyOf"] = [{"const": "auto", "type": "string"}, vad, {"type": "null"}]
     properties = {"file": {"type": "string", "format": "binary", "description": "the recording"}, **fields}
-    form = {"type": "object", "properties": properties, "required": ["file", "model"], "additionalProperties": False}
+    form = {
+        "type": "object",
+        "properties": properties,
+        "required": ["file", "model"],
+        "additionalProperties": False,
+    }
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}}
 
 
 def parse_transcription(fields: Mapping[str, list[str]]) -> TranscriptionRequest:
-    """Raises ApiError 400 with `param`: unknown, repeated or malformed fields, and combinations that do not go together."""
+    """Raises ApiError 400 with `param`: unknown, repeated or malformed fields, and combinations that do not
+    go together.
+    """
     request = _parse(TranscriptionRequest, fields)
     if "timestamp_granularities" in request.model_fields_set and request.response_format != "verbose_json":
         raise _refused("timestamp_granularities[]", "needs response_format=verbose_json")
     if request.include and request.response_format != "json":
         raise _refused("include[]", "logprobs needs response_format=json")
     if request.stream and request.response_format not in ("json", "text"):
-        raise _refused("stream", f"does not go with response_format={request.response_format}; use json, or leave stream out")
+        raise _refused(
+            "stream",
+            f"does not go with response_format={request.response_format}; use json, or leave stream out",
+        )
     return request
 
 
@@ -101,9 +115,13 @@ def _parse(kind: type[T], fields: Mapping[str, list[str]]) -> T:
     for sent, values in fields.items():
         name, key = _name(sent, kind)
         if len(values) > 1 and name not in REPEATED:
-            raise ApiError(400, f"{sent} is given {len(values)} times; give it once", param=sent, code="invalid_value")
+            raise ApiError(
+                400, f"{sent} is given {len(values)} times; give it once", param=sent, code="invalid_value"
+            )
         if name in given and not (key and isinstance(given[name], dict)):
-            raise ApiError(400, f"{name} is given in two ways; give it in one", param=sent, code="invalid_value")
+            raise ApiError(
+                400, f"{name} is given in two ways; give it in one", param=sent, code="invalid_value"
+            )
         if key:
             given[name] = {**given.get(name, {}), key: values[0]}
         elif values != [""]:
@@ -118,12 +136,20 @@ def _parse(kind: type[T], fields: Mapping[str, list[str]]) -> T:
 
 
 def _name(sent: str, kind: type[TranslationRequest]) -> tuple[str, str]:
-    """What a form calls `include[]` or `chunking_strategy[type]` as a field's name and, in the second case, a key in it."""
+    """What a form calls `include[]` or `chunking_strategy[type]` as a field's name and, in the second case, a
+    key in it.
+    """
     name, bracket, key = sent.partition("[")
     key = key.removesuffix("]")
     if name in ELSEWHERE:
         raise _refused(sent, "is not supported by Whisper; leave it out")
-    known = name in kind.model_fields and (not bracket or (sent.endswith("]") and (bool(key) if name == "chunking_strategy" else name in REPEATED and not key)))
+    known = name in kind.model_fields and (
+        not bracket
+        or (
+            sent.endswith("]")
+            and (bool(key) if name == "chunking_strategy" else name in REPEATED and not key)
+        )
+    )
     if not known:
         raise ApiError(400, f"unknown field {sent!r}; remove it", param=sent, code="unknown_parameter")
     return name, key
@@ -134,7 +160,10 @@ def _object(text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise ApiError(
-            400, 'chunking_strategy is no JSON object; send \'auto\' or {"type": "server_vad"}', param="chunking_strategy", code="invalid_value"
+            400,
+            'chunking_strategy is no JSON object; send \'auto\' or {"type": "server_vad"}',
+            param="chunking_strategy",
+            code="invalid_value",
         ) from None
 
 
@@ -154,7 +183,12 @@ def options(request: TranslationRequest, task: str) -> Options:
     """
     plain_text(request.prompt, "prompt")
     if request.temperature and (request.beam_width or 1) > 1:
-        raise ApiError(400, "beam_width does not go with a temperature; leave one of them out", param="beam_width", code="unsupported_value")
+        raise ApiError(
+            400,
+            "beam_width does not go with a temperature; leave one of them out",
+            param="beam_width",
+            code="unsupported_value",
+        )
     words = isinstance(request, TranscriptionRequest) and "word" in request.timestamp_granularities
     return Options(
         task=task,
@@ -178,7 +212,12 @@ def plain_text(prompt: str, param: str) -> None:
         ApiError: 400.
     """
     if "<|" in prompt:
-        raise ApiError(400, f"{param} must not contain special tokens such as <|…|>; send plain text", param=param, code="invalid_value")
+        raise ApiError(
+            400,
+            f"{param} must not contain special tokens such as <|…|>; send plain text",
+            param=param,
+            code="invalid_value",
+        )
 
 
 def turns(request: TranslationRequest) -> Turns | None:

@@ -26,16 +26,24 @@ def load_keys(path: Path | None, *, required: bool = False) -> tuple[bytes, ...]
     lines = (line.strip() for line in path.read_text("utf-8").splitlines()) if path and path.exists() else ()
     keys = tuple(line.encode() for line in lines if line and not line.startswith("#"))
     if required and not keys:
-        raise NoKeys(f"{path} holds no API key; write one a line into the file that API_KEYS_FILE names, or leave API_KEYS_FILE empty")
+        raise NoKeys(
+            f"{path} holds no API key; write one a line into the file that API_KEYS_FILE names, or leave "
+            "API_KEYS_FILE empty"
+        )
     return keys
 
 
 def allowed(keys: tuple[bytes, ...], authorization: str) -> bool:
-    """Whether an Authorization header is "Bearer KEY" with one of the keys; every key is compared, each in constant time.
+    """Whether an Authorization header is "Bearer KEY" with one of the keys; every key is compared, each in
+    constant time.
 
-    No other spelling is accepted: nginx counts requests by this header, and a second spelling would be a second budget.
+    No other spelling is accepted: nginx counts requests by this header, and a second spelling would be a
+    second budget.
     """
-    matches = [hmac.compare_digest(b"Bearer " + key, authorization.encode("utf-8", "surrogateescape")) for key in keys]
+    matches = [
+        hmac.compare_digest(b"Bearer " + key, authorization.encode("utf-8", "surrogateescape"))
+        for key in keys
+    ]
     return any(matches) or not keys
 
 
@@ -52,5 +60,9 @@ def check_key(connection: HTTPConnection, tools: Services) -> None:
     """
     authorization = connection.headers.get("authorization", "")
     if not allowed(tools.keys, authorization):
-        message = "Incorrect API key provided." if authorization else "No API key provided; send it as: Authorization: Bearer KEY"
+        message = (
+            "Incorrect API key provided."
+            if authorization
+            else "No API key provided; send it as: Authorization: Bearer KEY"
+        )
         raise ApiError(401, message, code="invalid_api_key")

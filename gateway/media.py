@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 RATE = 16_000
 BLOCK = 4 * RATE
 RATES = (4_000, 768_000)  # a few bytes may claim a rate of 1 Hz; at 16 kHz they would be gigabytes
-# Playlists (concat, HLS, DASH) would make FFmpeg open other files: only containers that hold their own sound, and only local files.
+# Playlists (concat, HLS, DASH) would make FFmpeg open other files: only containers that hold their own sound,
+# and only local files.
 CONTAINERS = {
-    "format_whitelist": "wav,w64,aiff,au,caf,mp3,flac,ogg,aac,ac3,eac3,amr,wv,mov,mp4,matroska,webm,avi,asf,flv,mpeg,mpegts",
+    "format_whitelist": (
+        "wav,w64,aiff,au,caf,mp3,flac,ogg,aac,ac3,eac3,amr,wv,mov,mp4,matroska,webm,avi,asf,flv,mpeg,mpegts"
+    ),
     "protocol_whitelist": "file",
 }
 
@@ -39,7 +42,8 @@ def blocks(path: Path, *, max_seconds: float, time_limit: float) -> Iterator[NDA
         float32 [samples], channels averaged, resampled to 16 kHz.
 
     Raises:
-        BadMedia: not a media file, no audio stream, no samples, NaN, too long, or more than `time_limit` seconds of decoding.
+        BadMedia: not a media file, no audio stream, no samples, NaN, too long, or more than `time_limit`
+        seconds of decoding.
     """
     waiting: list[NDArray[np.float32]] = []
     samples, spent, chunks = 0, 0.0, _sound(path)
@@ -48,7 +52,10 @@ def blocks(path: Path, *, max_seconds: float, time_limit: float) -> Iterator[NDA
         chunk = next(chunks, None)
         spent += time.monotonic() - started
         if spent > time_limit:
-            raise BadMedia(f"decoding took longer than {time_limit:g} s; send a simpler format such as 16 kHz WAV or FLAC")
+            raise BadMedia(
+                f"decoding took longer than {time_limit:g} s; send a simpler format such as 16 kHz WAV or "
+                "FLAC"
+            )
         if chunk is not None:
             waiting.append(chunk)
             samples += len(chunk)
@@ -60,7 +67,10 @@ def blocks(path: Path, *, max_seconds: float, time_limit: float) -> Iterator[NDA
         if chunk is None:
             break
     if not samples:
-        raise BadMedia("the file holds no audio samples that can be decoded; send a recording such as wav, mp3, m4a, ogg, flac or webm")
+        raise BadMedia(
+            "the file holds no audio samples that can be decoded; send a recording such as wav, mp3, m4a, "
+            "ogg, flac or webm"
+        )
 
 
 def _sound(path: Path) -> Iterator[NDArray[np.float32]]:
@@ -73,8 +83,13 @@ def _sound(path: Path) -> Iterator[NDArray[np.float32]]:
     except (FFmpegError, ValueError, OverflowError) as error:
         if isinstance(error, BadMedia):
             raise
-        reason = getattr(error, "strerror", None) or type(error).__name__  # the full text names a path of this machine
-        raise BadMedia(f"the file cannot be decoded ({reason}); send a complete audio file such as wav, mp3, m4a, ogg, flac or webm") from error
+        reason = (
+            getattr(error, "strerror", None) or type(error).__name__
+        )  # the full text names a path of this machine
+        raise BadMedia(
+            f"the file cannot be decoded ({reason}); send a complete audio file such as wav, mp3, m4a, ogg, "
+            "flac or webm"
+        ) from error
 
 
 def _chunks(path: Path) -> Iterator[NDArray[np.float32]]:
@@ -86,7 +101,10 @@ def _chunks(path: Path) -> Iterator[NDArray[np.float32]]:
         for packet in container.demux(stream):
             for frame in _frames(packet):
                 if not RATES[0] <= frame.sample_rate <= RATES[1]:
-                    raise BadMedia(f"the file says it has {frame.sample_rate} samples a second; send {RATES[0]} to {RATES[1]}, best 16000")
+                    raise BadMedia(
+                        f"the file says it has {frame.sample_rate} samples a second; send {RATES[0]} to "
+                        f"{RATES[1]}, best 16000"
+                    )
                 # Timestamps of broken files would make the resampler invent or drop samples.
                 frame.pts = None
                 yield from _arrays(resampler.resample(frame))
@@ -94,7 +112,9 @@ def _chunks(path: Path) -> Iterator[NDArray[np.float32]]:
 
 
 def _frames(packet: Any) -> list[AudioFrame]:
-    """A damaged packet is left out, as the ffmpeg command leaves it out: one in an hour is no reason to refuse the hour."""
+    """A damaged packet is left out, as the ffmpeg command leaves it out: one in an hour is no reason to
+    refuse the hour.
+    """
     try:
         return [frame for frame in packet.decode() if isinstance(frame, AudioFrame)]
     except InvalidDataError:

@@ -1,4 +1,6 @@
-"""Prometheus metrics of one gateway, and of its siblings: a scrape comes through nginx to any of them and must find them all."""
+"""Prometheus metrics of one gateway, and of its siblings: a scrape comes through nginx to any of them and
+must find them all.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,19 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter("conch_requests_total", "HTTP requests", ["path", "status"], registry=self.registry)
+        self.requests = Counter(
+            "conch_requests_total", "HTTP requests", ["path", "status"], registry=self.registry
+        )
         self.latency = Histogram("conch_request_seconds", "Time to answer", ["path"], registry=self.registry)
-        self.audio = Counter("conch_audio_seconds_total", "Seconds of sound transcribed", ["model"], registry=self.registry)
-        self.speech = Histogram("conch_transcription_seconds", "Time in Triton for one recording", ["model"], registry=self.registry)
+        self.audio = Counter(
+            "conch_audio_seconds_total", "Seconds of sound transcribed", ["model"], registry=self.registry
+        )
+        self.speech = Histogram(
+            "conch_transcription_seconds",
+            "Time in Triton for one recording",
+            ["model"],
+            registry=self.registry,
+        )
 
     @contextmanager
     def transcription(self, model: str, seconds: Callable[[], float]) -> Iterator[None]:
@@ -36,7 +47,9 @@ class Metrics:
 
 
 async def gathered(gateways: Sequence[str]) -> bytes:
-    """The metrics of every gateway ("host:port", a host may stand for several; or "unix:/path"), each with a label `gateway`."""
+    """The metrics of every gateway ("host:port", a host may stand for several; or "unix:/path"), each with a
+    label `gateway`.
+    """
     found = await asyncio.gather(*[_ask(address) for gateway in gateways for address in await _each(gateway)])
     families: dict[str, Metric] = {}
     for name, text in found:
@@ -65,7 +78,9 @@ async def _each(gateway: str) -> list[str]:
         return [gateway]
     host, port = gateway.rsplit(":", 1)
     with suppress(OSError):
-        rows = await asyncio.get_running_loop().getaddrinfo(host, port, family=socket.AF_INET, type=socket.SOCK_STREAM)
+        rows = await asyncio.get_running_loop().getaddrinfo(
+            host, port, family=socket.AF_INET, type=socket.SOCK_STREAM
+        )
         return sorted({f"{row[4][0]}:{port}" for row in rows})
     return []
 
@@ -76,6 +91,8 @@ async def _ask(address: str) -> tuple[str, str]:
     url = "http://gateway" if path else f"http://{address}"
     name = path.rsplit("/", 1)[1] if path else address
     with suppress(httpx.HTTPError):
-        async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=path), base_url=url, timeout=2) as client:
+        async with httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=path), base_url=url, timeout=2
+        ) as client:
             return name, (await client.get("/metrics/own")).text
     return name, ""

@@ -52,4 +52,10 @@ class Observe:
         if scope["type"] == "http":  # a live session's length is no latency
             metrics.latency.labels(path).observe(seconds)
         if not path.startswith("/health"):
-            log.info("request", method=scope.get("method", scope["type"]), path=path, status=status, seconds=round(seconds, 4))
+            log.info(
+                "request",
+                method=scope.get("method", scope["type"]),
+                path=path,
+                status=status,
+                seconds=round(seconds, 4),
+            )

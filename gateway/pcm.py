@@ -43,11 +43,26 @@ class Ears:
         try:
             raw = base64.b64decode(audio, validate=True)
         except (binascii.Error, TypeError, ValueError):
-            raise ApiError(400, "audio is not base64; send PCM16 little-endian mono in base64", param="audio", code="invalid_value") from None
+            raise ApiError(
+                400,
+                "audio is not base64; send PCM16 little-endian mono in base64",
+                param="audio",
+                code="invalid_value",
+            ) from None
         if not raw or len(raw) % 2:
-            raise ApiError(400, f"audio has {len(raw)} bytes; send whole 16-bit samples", param="audio", code="invalid_value")
+            raise ApiError(
+                400,
+                f"audio has {len(raw)} bytes; send whole 16-bit samples",
+                param="audio",
+                code="invalid_value",
+            )
         if len(raw) > 2 * self.rate * LONGEST:
-            raise ApiError(400, f"audio holds more than {LONGEST} s; send smaller pieces", param="audio", code="invalid_value")
+            raise ApiError(
+                400,
+                f"audio holds more than {LONGEST} s; send smaller pieces",
+                param="audio",
+                code="invalid_value",
+            )
         frame = AudioFrame.from_ndarray(np.frombuffer(raw, "<i2")[None], format="s16", layout="mono")
         frame.sample_rate = self.rate
         return _joined(self.resampler.resample(frame))

@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 
 async def while_present(request: Request, work: Awaitable[T]) -> T:
-    """The result of `work`; if the client closes the connection first, `work` is cancelled. The request's body must have been read.
+    """The result of `work`; if the client closes the connection first, `work` is cancelled. The request's
+    body must have been read.
 
     Raises:
         ApiError: 499 (nginx's number for it), which nobody reads.

@@ -1,8 +1,10 @@
-"""WebSocket /v1/realtime?intent=transcription: PCM16 in, words out while somebody speaks. Events are those of OpenAI's transcription sessions.
+"""WebSocket /v1/realtime?intent=transcription: PCM16 in, words out while somebody speaks. Events are those of
+OpenAI's transcription sessions.
 
-Latency: a turn's final words come `silence_duration_ms` (500) after its last sound plus one transcription; while it lasts, words that two
-looks in a row agree on come every PARTIAL seconds. Memory: a turn is at most 30 s, an uncommitted buffer LONGEST_BUFFER; when the engine
-falls behind, the socket is not read, and TCP holds the sender back.
+Latency: a turn's final words come `silence_duration_ms` (500) after its last sound plus one transcription;
+while it lasts, words that two looks in a row agree on come every PARTIAL seconds. Memory: a turn is at most
+30 s, an uncommitted buffer LONGEST_BUFFER; when the engine falls behind, the socket is not read, and TCP
+holds the sender back.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import structlog
 from fastapi import APIRouter, Depends, WebSocket, WebSocketDisconnect
 from numpy.typing import NDArray
 from openai.types.realtime import ConversationItemInputAudioTranscriptionCompletedEvent as Completed
-from openai.types.realtime.conversation_item_input_audio_transcription_completed_event import UsageTranscriptTextUsageDuration as Usage
+from openai.types.realtime.conversation_item_input_audio_transcription_completed_event import (
+    UsageTranscriptTextUsageDuration as Usage,
+)
 from starlette.types import Message
 
 from .errors import ApiError, error_body, error_response
@@ -89,7 +93,9 @@ class Listener:
     async def send(self, kind: str, **fields: Any) -> None:
         """One event to the client; nothing if it has gone, which the reading side notices."""
         with suppress(WebSocketDisconnect, RuntimeError):
-            await self.socket.send_text(json.dumps({"type": kind, "event_id": f"event_{uuid.uuid4().hex[:20]}", **fields}))
+            await self.socket.send_text(
+                json.dumps({"type": kind, "event_id": f"event_{uuid.uuid4().hex[:20]}", **fields})
+            )
 
     async def run(self) -> None:
         """Until the client goes. Reading stops while `events` is full: that is the back-pressure."""
@@ -106,7 +112,9 @@ class Listener:
             await asyncio.gather(*left, return_exceptions=True)
 
     async def _received(self) -> Message:
-        """The next message; a connection that has been silent for too long is closed, since others wait for its place."""
+        """The next message; a connection that has been silent for too long is closed, since others wait for
+        its place.
+        """
         seconds = self.tools.settings.realtime_idle_seconds
         try:
             return await asyncio.wait_for(self.socket.receive(), seconds)
@@ -124,7 +132,9 @@ class Listener:
 
     @staticmethod
     def _parsed(text: str) -> dict[str, Any]:
-        """An event. What is large may only be sound, a string in a flat object: 20 MB of lists would be gigabytes of Python's objects."""
+        """An event. What is large may only be sound, a string in a flat object: 20 MB of lists would be
+        gigabytes of Python's objects.
+        """
         if len(text) > LARGEST_EVENT and ("[" in text or text.count("{") != 1 or text.count(",") > 16):
             return {"type": "too large"}
         with suppress(ValueError, RecursionError):
@@ -144,17 +154,32 @@ class Listener:
             try:
                 if not (handler := handlers.get(str(event.get("type")))):
                     known = ", ".join(handlers)
-                    raise ApiError(400, f"event type {str(event.get('type'))[:80]!r} is not known here; send {known}", param="type", code="invalid_value")
+                    raise ApiError(
+                        400,
+                        f"event type {str(event.get('type'))[:80]!r} is not known here; send {known}",
+                        param="type",
+                        code="invalid_value",
+                    )
                 await handler(event)
             except Exception as error:  # one event's failure is its own: the session goes on
                 own = event.get("event_id")
-                await self.send("error", error={**self._told(error), "event_id": own[:LONGEST_ID] if isinstance(own, str) else None})
+                await self.send(
+                    "error",
+                    error={
+                        **self._told(error),
+                        "event_id": own[:LONGEST_ID] if isinstance(own, str) else None,
+                    },
+                )
 
     def _told(self, error: Exception) -> dict[str, str | None]:
         """What the client reads; the log has what only we may."""
         if not isinstance(error, ApiError):
             log.error("unexpected error", request_id=self.request_id, exc_info=error)
-            error = ApiError(500, f"internal error; the gateway's log has it under request id {self.request_id}", code="internal_error")
+            error = ApiError(
+                500,
+                f"internal error; the gateway's log has it under request id {self.request_id}",
+                code="internal_error",
+            )
         return error_body(error)["error"]
 
     async def _update(self, event: dict[str, Any]) -> None:
@@ -176,7 +201,12 @@ class Listener:
         samples = self.ears.hear(event.get("audio"))
         if self.spoken is None:
             if len(self.buffer) + len(samples) > LONGEST_BUFFER * RATE:
-                raise ApiError(400, f"the buffer holds {LONGEST_BUFFER} s; commit or clear it", param="audio", code="buffer_full")
+                raise ApiError(
+                    400,
+                    f"the buffer holds {LONGEST_BUFFER} s; commit or clear it",
+                    param="audio",
+                    code="buffer_full",
+                )
             self.buffer = np.concatenate([self.buffer, samples])
             self._count(samples)
             return
@@ -193,12 +223,20 @@ class Listener:
         speaking = spoken.speaking
         windows = await asyncio.to_thread(lambda: list(spoken.feed(piece)))
         if spoken.speaking and not speaking and not windows:
-            await self.send("input_audio_buffer.speech_started", audio_start_ms=(self.begins + spoken.at) * 1000 // RATE, item_id=self.item)
+            await self.send(
+                "input_audio_buffer.speech_started",
+                audio_start_ms=(self.begins + spoken.at) * 1000 // RATE,
+                item_id=self.item,
+            )
         for window in windows:
             end = round((self.begins / RATE + window.start + len(window.wave) / RATE) * 1000)
             await self.send("input_audio_buffer.speech_stopped", audio_end_ms=end, item_id=self.item)
             await self._finish([window])
-        if spoken.speaking and len(spoken.kept) - self.looked_at >= PARTIAL * RATE and (self.look is None or self.look.done()):
+        if (
+            spoken.speaking
+            and len(spoken.kept) - self.looked_at >= PARTIAL * RATE
+            and (self.look is None or self.look.done())
+        ):
             self.looked_at = len(spoken.kept)
             self.look = asyncio.create_task(self._partial(self.item, spoken.kept))
 
@@ -210,7 +248,12 @@ class Listener:
             if item == self.item and len(words) > len(self.said) and words[: len(self.said)] == self.said:
                 fresh = (" " if self.said else "") + " ".join(words[len(self.said) :])
                 self.said = words
-                await self.send("conversation.item.input_audio_transcription.delta", item_id=item, content_index=0, delta=fresh)
+                await self.send(
+                    "conversation.item.input_audio_transcription.delta",
+                    item_id=item,
+                    content_index=0,
+                    delta=fresh,
+                )
             self.last = now
 
     async def _commit(self, _: dict[str, Any]) -> None:
@@ -235,7 +278,9 @@ class Listener:
         await self.send("input_audio_buffer.cleared")
 
     async def _finish(self, windows: Sequence[Window]) -> None:
-        """Commit the item and ask for its words; with FINALS of them under way this waits, and so does the socket."""
+        """Commit the item and ask for its words; with FINALS of them under way this waits, and so does the
+        socket.
+        """
         if self.look:
             self.look.cancel()
         await self.send("input_audio_buffer.committed", item_id=self.item, previous_item_id=self.previous)
@@ -270,30 +315,50 @@ class Listener:
     async def _transcribe(self, windows: Sequence[Window], *, draft: bool = False) -> Transcript:
         wanted = self.session.audio.input.transcription
         language = language_code(wanted.language) if wanted.language else None
-        options = Options(task="transcribe", language=language, prompt=wanted.prompt, temperature=0.0, timestamps=False, draft=draft)
+        options = Options(
+            task="transcribe",
+            language=language,
+            prompt=wanted.prompt,
+            temperature=0.0,
+            timestamps=False,
+            draft=draft,
+        )
         self.looks += 1
 
         async def source() -> AsyncIterator[Window]:
             for window in windows:
                 yield window
 
-        async with aclosing(self.tools.transcriber.transcribe(self.pool, source(), options, f"{self.request_id}-{self.looks}")) as parts:
+        async with aclosing(
+            self.tools.transcriber.transcribe(self.pool, source(), options, f"{self.request_id}-{self.looks}")
+        ) as parts:
             return joined([part async for part in parts])
 
 
 @router.get("/v1/realtime", include_in_schema=False)
 async def plain() -> None:
     """For those who come without an upgrade."""
-    raise ApiError(426, "live sessions are WebSockets; connect to ws(s)://…/v1/realtime?intent=transcription", code="upgrade_required")
+    raise ApiError(
+        426,
+        "live sessions are WebSockets; connect to ws(s)://…/v1/realtime?intent=transcription",
+        code="upgrade_required",
+    )
 
 
 @router.websocket("/v1/realtime")
 async def realtime(socket: WebSocket, tools: Annotated[Services, Depends(services)]) -> None:
-    """Live transcription. `model` in the query names the model; the only speech model of a deployment needs no name."""
+    """Live transcription. `model` in the query names the model; the only speech model of a deployment needs
+    no name.
+    """
     try:
         check_key(socket, tools)
         if (intent := socket.query_params.get("intent", "transcription")) != "transcription":
-            raise ApiError(400, f"intent={intent!r} is not served; use intent=transcription", param="intent", code="unsupported_value")
+            raise ApiError(
+                400,
+                f"intent={intent!r} is not served; use intent=transcription",
+                param="intent",
+                code="unsupported_value",
+            )
         speech = [name for name, pool in tools.pools.items() if "transcription" in pool.capabilities]
         name = socket.query_params.get("model") or (speech[0] if len(speech) == 1 else "")
         pool = tools.pool(name, "transcription")

@@ -41,7 +41,9 @@ class Services:
     readiness: dict[str, tuple[float, bool]] = field(default_factory=dict)
 
     def _meant(self, model: str) -> str:
-        """OpenAI's own name for transcription, which many clients send by default, is the only speech model of a deployment."""
+        """OpenAI's own name for transcription, which many clients send by default, is the only speech model
+        of a deployment.
+        """
         speech = [name for name, pool in self.pools.items() if "transcription" in pool.capabilities]
         return speech[0] if model in OPENAI_SPEECH and model not in self.pools and len(speech) == 1 else model
 
@@ -56,8 +58,14 @@ class Services:
             message = f"model {model[:80]!r} is not served here; this deployment has: {', '.join(self.pools)}"
             raise ApiError(404, message, param="model", code="model_not_found")
         if capability not in self.pools[model].capabilities:
-            able = ", ".join(name for name, pool in self.pools.items() if capability in pool.capabilities) or "none"
-            message = f"model {model!r} is of family {self.pools[model].family}, which does no {capability}; models here that do: {able}"
+            able = (
+                ", ".join(name for name, pool in self.pools.items() if capability in pool.capabilities)
+                or "none"
+            )
+            message = (
+                f"model {model!r} is of family {self.pools[model].family}, which does no {capability}; "
+                f"models here that do: {able}"
+            )
             raise ApiError(400, message, param="model", code="unsupported_model")
         return self.pools[model]
 
@@ -80,9 +88,16 @@ class Services:
     async def ready(self) -> dict[str, bool]:
         """For each model whether a tiny real inference succeeds; results are kept for a moment."""
         async with self.asking:  # many who ask at once make one inference
-            due = [model for model in self.pools if time.monotonic() - self.readiness.get(model, (float("-inf"), False))[0] > self.settings.ready_seconds]
+            due = [
+                model
+                for model in self.pools
+                if time.monotonic() - self.readiness.get(model, (float("-inf"), False))[0]
+                > self.settings.ready_seconds
+            ]
             results = await asyncio.gather(*(self.triton.ready(self.pools[model]) for model in due))
-            self.readiness |= {model: (time.monotonic(), result) for model, result in zip(due, results, strict=True)}
+            self.readiness |= {
+                model: (time.monotonic(), result) for model, result in zip(due, results, strict=True)
+            }
         return {model: result for model, (_, result) in self.readiness.items()}
 
 

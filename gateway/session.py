@@ -23,7 +23,9 @@ class Pcm(_Strict):
 
 
 class Vad(ServerVad):
-    """Who decides that a turn is over: the server. Live, it waits a little longer than in a recording, as OpenAI's does."""
+    """Who decides that a turn is over: the server. Live, it waits a little longer than in a recording, as
+    OpenAI's does.
+    """
 
     type: Literal["server_vad"] = "server_vad"
     silence_duration_ms: int = Field(500, ge=32, le=10_000)
@@ -82,4 +84,8 @@ class Session(_Strict):
 
 
 def _merged(old: Any, new: Any) -> Any:
-    return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}} if isinstance(old, dict) and isinstance(new, dict) else new
+    return (
+        {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
+        if isinstance(old, dict) and isinstance(new, dict)
+        else new
+    )

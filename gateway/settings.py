@@ -14,17 +14,33 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="CONCH_", extra="ignore")
 
     deployment: Path = Field(description="deployment.json, written by the plan: pools and instances")
-    kserve_url: str = Field("http://127.0.0.1:8079", description="nginx's internal KServe listener: a URL, or unix:PATH")
-    gateways: int = Field(1, gt=0, description="gateway processes that share the deployment; each admits its part of the requests")
-    api_keys_file: Path | None = Field(None, description="file with API keys, one a line; without keys everybody may come in")
+    kserve_url: str = Field(
+        "http://127.0.0.1:8079", description="nginx's internal KServe listener: a URL, or unix:PATH"
+    )
+    gateways: int = Field(
+        1,
+        gt=0,
+        description="gateway processes that share the deployment; each admits its part of the requests",
+    )
+    api_keys_file: Path | None = Field(
+        None, description="file with API keys, one a line; without keys everybody may come in"
+    )
     api_keys_required: str = Field("", description="anything but empty: refuse to start without a key")
     max_upload_bytes: int = Field(100_000_000, gt=0, description="largest audio file")
     max_audio_seconds: float = Field(4 * 3600, gt=0, description="longest recording")
     decode_seconds: float = Field(120, gt=0, description="time limit for decoding one file")
     request_seconds: float = Field(300, gt=0, description="time limit for one call to Triton")
-    windows_at_once: int = Field(4, gt=0, description="windows of one long recording that are in flight together")
-    recordings_per_instance: int = Field(16, gt=0, description="recordings worked on at once for each instance; one more is a 503")
-    generations_per_instance: int = Field(64, gt=0, description="texts (times beams) worked on at once for each instance; one more is a 503")
-    realtime_idle_seconds: float = Field(120, gt=0, description="a live connection that sends nothing for so long is closed")
+    windows_at_once: int = Field(
+        4, gt=0, description="windows of one long recording that are in flight together"
+    )
+    recordings_per_instance: int = Field(
+        16, gt=0, description="recordings worked on at once for each instance; one more is a 503"
+    )
+    generations_per_instance: int = Field(
+        64, gt=0, description="texts (times beams) worked on at once for each instance; one more is a 503"
+    )
+    realtime_idle_seconds: float = Field(
+        120, gt=0, description="a live connection that sends nothing for so long is closed"
+    )
     realtime_sessions: int = Field(32, gt=0, description="live connections at once")
     ready_seconds: float = Field(2, ge=0, description="how long a readiness result is kept")

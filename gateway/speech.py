@@ -1,5 +1,5 @@
-"""Transcription of a recording: windows go to the pool, several at once; what comes back is judged, tried again where it must be, completed
-where speech is without words, and put together in order.
+"""Transcription of a recording: windows go to the pool, several at once; what comes back is judged, tried
+again where it must be, completed where speech is without words, and put together in order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ NO_SPEECH = 0.6
 LADDER = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 SPLITTABLE = 4.0  # seconds; a shorter window that loops is tried at other temperatures instead
 WORDS = "word_timestamps"  # the capability of engines that say when each word was said
-LONGEST_WORD = 1.2  # seconds; what lies behind is speech without a word, which alignment gives to the word before it
+LONGEST_WORD = (
+    1.2  # seconds; what lies behind is speech without a word, which alignment gives to the word before it
+)
 TRIES = 8  # requests for one window, whatever comes back
 PROGRESS = 0.2  # seconds
 FORGETS = 0.5  # a text made at a higher temperature is no context for the next (openai/whisper transcribe.py)
@@ -38,8 +40,8 @@ CONTEXT = 800  # characters of earlier text for condition_on_previous_text; the 
 
 @dataclass(frozen=True)
 class Options:
-    """What a client asked for. `language`: ISO code or None for detection. `timestamps`: whether segments are wanted. `draft`:
-    words for now, by one request for a window; they are heard again before they count.
+    """What a client asked for. `language`: ISO code or None for detection. `timestamps`: whether segments are
+    wanted. `draft`: words for now, by one request for a window; they are heard again before they count.
     """
 
     task: str
@@ -58,8 +60,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Segment:
-    """Words with their times in seconds from the beginning of the recording; `window` is where the window began that they were heard in.
-    `log_probs`: what each token of the text spells, and its log probability, if they were asked for.
+    """Words with their times in seconds from the beginning of the recording; `window` is where the window
+    began that they were heard in. `log_probs`: what each token of the text spells, and its log probability,
+    if they were asked for.
     """
 
     start: float
@@ -101,7 +104,14 @@ class Transcript:
         return tuple(pair for segment in self.segments for pair in segment.log_probs)
 
 
-BLANKLESS = {"zh", "ja", "th", "lo", "my", "yue"}  # written without blanks, as serving/whisper_tokens.py has it
+BLANKLESS = {
+    "zh",
+    "ja",
+    "th",
+    "lo",
+    "my",
+    "yue",
+}  # written without blanks, as serving/whisper_tokens.py has it
 
 
 def between(language: str) -> str:
@@ -111,7 +121,9 @@ def between(language: str) -> str:
 
 def joined(parts: Sequence[Transcript]) -> Transcript:
     """Parts in order as one; the language is that of the first words."""
-    language = next((part.language for part in parts if part.text), next((part.language for part in parts), ""))
+    language = next(
+        (part.language for part in parts if part.text), next((part.language for part in parts), "")
+    )
     return Transcript(
         between(language).join(part.text for part in parts if part.text),
         language,
@@ -130,11 +142,19 @@ def completed(first: Transcript, more: Transcript) -> Transcript:
         return replace(joined([first, replace(more, duration=0.0)]), text=first.text)
     begin = more.segments[0].start
     # The segment before may have been thought to reach over the speech that it left out.
-    known = (replace(segment, end=max(segment.start, begin)) if segment.start <= begin < segment.end else segment for segment in first.segments)
+    known = (
+        replace(segment, end=max(segment.start, begin)) if segment.start <= begin < segment.end else segment
+        for segment in first.segments
+    )
     segments = tuple(sorted((*known, *more.segments), key=lambda segment: segment.start))
     words = tuple(sorted((*first.words, *more.words), key=lambda word: word.start))
     both = joined([first, replace(more, duration=0.0)])
-    return replace(both, text=between(both.language).join(segment.text for segment in segments), segments=segments, words=words)
+    return replace(
+        both,
+        text=between(both.language).join(segment.text for segment in segments),
+        segments=segments,
+        words=words,
+    )
 
 
 def _known(more: Transcript, best: Transcript) -> bool:
@@ -157,7 +177,9 @@ class Tries:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One answer of the model for a window, and what it says about itself. `covered`: its segments in seconds of the window."""
+    """One answer of the model for a window, and what it says about itself. `covered`: its segments in seconds
+    of the window.
+    """
 
     transcript: Transcript
     avg_logprob: float
@@ -177,7 +199,9 @@ class Attempt:
 
 
 def compression_ratio(text: str) -> float:
-    """Length of the text over its zlib-compressed length (openai/whisper utils.py): above 2.4 it probably repeats itself."""
+    """Length of the text over its zlib-compressed length (openai/whisper utils.py): above 2.4 it probably
+    repeats itself.
+    """
     raw = text.encode()
     return len(raw) / len(zlib.compress(raw)) if raw else 0.0
 
@@ -196,8 +220,11 @@ class Transcriber:
         self.triton = triton
         self.windows_at_once = windows_at_once
 
-    async def transcribe(self, pool: Pool, windows: AsyncIterator[Window], options: Options, request_id: str) -> AsyncGenerator[Transcript, None]:
-        """One transcript for each window, in order. The first window with words settles the language for the rest; `prompt` is the text before it.
+    async def transcribe(
+        self, pool: Pool, windows: AsyncIterator[Window], options: Options, request_id: str
+    ) -> AsyncGenerator[Transcript, None]:
+        """One transcript for each window, in order. The first window with words settles the language for the
+        rest; `prompt` is the text before it.
 
         Raises:
             ApiError: the first failure; what is still running is stopped.
@@ -211,14 +238,20 @@ class Transcriber:
                 if settled is None:
                     part = await self._window(pool, window, options, f"{request_id}-{number}")
                     if part.text and not options.multilingual:  # silence settles nothing
-                        settled = replace(options, language=options.language or part.language or None, prompt=self._context(options, part))
+                        settled = replace(
+                            options,
+                            language=options.language or part.language or None,
+                            prompt=self._context(options, part),
+                        )
                     yield part
                     continue
                 while running and (running[0].done() or len(running) >= at_once):
                     part = await running.popleft()
                     settled = replace(settled, prompt=self._context(settled, part))
                     yield part
-                running.append(asyncio.create_task(self._window(pool, window, settled, f"{request_id}-{number}")))
+                running.append(
+                    asyncio.create_task(self._window(pool, window, settled, f"{request_id}-{number}"))
+                )
             while running:
                 yield await running.popleft()
         finally:
@@ -234,14 +267,20 @@ class Transcriber:
         return f"{options.prompt} {part.text}"[-CONTEXT:].strip()
 
     async def _window(self, pool: Pool, window: Window, options: Options, request_id: str) -> Transcript:
-        """A window's words. A real Whisper often ends its text at a pause, or leaves one out: speech without words is asked for again."""
+        """A window's words. A real Whisper often ends its text at a pause, or leaves one out: speech without
+        words is asked for again.
+        """
         if options.draft:
             return (await self._attempt(pool, window, options, options.temperature, request_id)).transcript
         tries = Tries()
         best, covered = await self._heard(pool, window, options, tries, request_id)
         while not options.max_tokens and tries.left > 0 and (again := missed(window, covered)):
             part = window.part(*again)
-            known = replace(options, language=options.language or best.language or None, prompt=self._context(options, best))
+            known = replace(
+                options,
+                language=options.language or best.language or None,
+                prompt=self._context(options, best),
+            )
             more, found = await self._heard(pool, part, known, tries, request_id)
             best = best if _known(more, best) else completed(best, more)
             begin, until = again
@@ -250,41 +289,82 @@ class Transcriber:
             covered = [*covered, (begin, max(ends) if ends and max(ends) > begin + PROGRESS else until)]
         return best
 
-    async def _heard(self, pool: Pool, window: Window, options: Options, tries: Tries, request_id: str) -> tuple[Transcript, list[Span]]:
-        """The best transcript for a window and what it covers: the first that is not doubtful, in halves if it loops, else the likeliest of
-        all temperatures.
+    async def _heard(
+        self, pool: Pool, window: Window, options: Options, tries: Tries, request_id: str
+    ) -> tuple[Transcript, list[Span]]:
+        """The best transcript for a window and what it covers: the first that is not doubtful, in halves if
+        it loops, else the likeliest of all temperatures.
         """
         tries.one()
         attempt = await self._attempt(pool, window, options, options.temperature, request_id)
         if not attempt.doubtful or options.max_tokens:
             return attempt.transcript, list(attempt.covered)
-        if attempt.avg_logprob < UNLIKELY and not attempt.loops and await self._silent(pool, window, options, attempt, request_id):
-            return Transcript(language=attempt.transcript.language, duration=attempt.transcript.duration), [(0.0, window.seconds)]
+        if (
+            attempt.avg_logprob < UNLIKELY
+            and not attempt.loops
+            and await self._silent(pool, window, options, attempt, request_id)
+        ):
+            return Transcript(language=attempt.transcript.language, duration=attempt.transcript.duration), [
+                (0.0, window.seconds)
+            ]
         if attempt.loops and window.seconds >= SPLITTABLE and tries.left > 1:
-            return await self._halved(pool, window, replace(options, language=options.language or attempt.transcript.language or None), tries, request_id)
+            return await self._halved(
+                pool,
+                window,
+                replace(options, language=options.language or attempt.transcript.language or None),
+                tries,
+                request_id,
+            )
         best = attempt
         for temperature in LADDER if options.temperature == 0.0 else ():
             if temperature > 0.0 and best.doubtful and tries.one():
                 attempt = await self._attempt(pool, window, options, temperature, request_id)
-                best = attempt if (attempt.loops, -attempt.avg_logprob) < (best.loops, -best.avg_logprob) else best
+                best = (
+                    attempt
+                    if (attempt.loops, -attempt.avg_logprob) < (best.loops, -best.avg_logprob)
+                    else best
+                )
         return best.transcript, list(best.covered)
 
-    async def _halved(self, pool: Pool, window: Window, options: Options, tries: Tries, request_id: str) -> tuple[Transcript, list[Span]]:
+    async def _halved(
+        self, pool: Pool, window: Window, options: Options, tries: Tries, request_id: str
+    ) -> tuple[Transcript, list[Span]]:
         first, second = halves(window)
         left, covered = await self._heard(pool, first, options, tries, request_id)
         right, more = await self._heard(pool, second, options, tries, request_id)
-        return joined([left, right]), [*covered, *((begin + first.seconds, end + first.seconds) for begin, end in more)]
+        return joined([left, right]), [
+            *covered,
+            *((begin + first.seconds, end + first.seconds) for begin, end in more),
+        ]
 
-    async def _silent(self, pool: Pool, window: Window, options: Options, attempt: Attempt, request_id: str) -> bool:
-        """Unlikely words, and the model thinks that nobody speaks. Asking costs a second look, so it is asked only then."""
+    async def _silent(
+        self, pool: Pool, window: Window, options: Options, attempt: Attempt, request_id: str
+    ) -> bool:
+        """Unlikely words, and the model thinks that nobody speaks. Asking costs a second look, so it is asked
+        only then.
+        """
         no_speech = attempt.no_speech
         if no_speech is None:
-            result = await self._infer(pool, window, replace(options, max_tokens=1), 0.0, ["NO_SPEECH_PROB"], request_id)
+            result = await self._infer(
+                pool, window, replace(options, max_tokens=1), 0.0, ["NO_SPEECH_PROB"], request_id
+            )
             no_speech = float(result["NO_SPEECH_PROB"].ravel()[0])
         return no_speech > NO_SPEECH
 
-    async def _attempt(self, pool: Pool, window: Window, options: Options, temperature: float, request_id: str) -> Attempt:
-        outputs = ["TRANSCRIPTS", "AVG_LOGPROB", "TRUNCATED", "TOKENS", "PROMPT_TOKENS", "TOKEN_LOGPROBS", "SEGMENT_TEXTS", "SEGMENT_TIMES", "SEGMENT_SIZES"]
+    async def _attempt(
+        self, pool: Pool, window: Window, options: Options, temperature: float, request_id: str
+    ) -> Attempt:
+        outputs = [
+            "TRANSCRIPTS",
+            "AVG_LOGPROB",
+            "TRUNCATED",
+            "TOKENS",
+            "PROMPT_TOKENS",
+            "TOKEN_LOGPROBS",
+            "SEGMENT_TEXTS",
+            "SEGMENT_TIMES",
+            "SEGMENT_SIZES",
+        ]
         if not options.language:
             outputs.append("LANGUAGE")  # asking for it costs a second look at the sound
         if options.timestamps:
@@ -296,8 +376,19 @@ class Transcriber:
         result = await self._infer(pool, window, options, temperature, outputs, request_id)
         return _attempt(result, window, options, temperature)
 
-    async def _infer(self, pool: Pool, window: Window, options: Options, temperature: float, outputs: list[str], request_id: str) -> Arrays:
-        arrays: dict[str, NDArray[Any]] = {"WAV": window.wave[None], "TEXT_PREFIX": np.array([[text_prefix(options).encode()]], object)}
+    async def _infer(
+        self,
+        pool: Pool,
+        window: Window,
+        options: Options,
+        temperature: float,
+        outputs: list[str],
+        request_id: str,
+    ) -> Arrays:
+        arrays: dict[str, NDArray[Any]] = {
+            "WAV": window.wave[None],
+            "TEXT_PREFIX": np.array([[text_prefix(options).encode()]], object),
+        }
         if temperature:
             arrays["TEMPERATURE"] = np.array([[temperature]], np.float32)
         if options.max_tokens:
@@ -309,15 +400,26 @@ class Transcriber:
         try:
             return await self.triton.infer(pool, "whisper_bls", arrays, outputs, request_id)
         except ApiError as error:
-            raise ApiError(error.status, error.message, param=error.param or _param(error.message), code=error.code, retry_after=error.retry_after) from error
+            raise ApiError(
+                error.status,
+                error.message,
+                param=error.param or _param(error.message),
+                code=error.code,
+                retry_after=error.retry_after,
+            ) from error
 
 
 def _param(message: str) -> str | None:
     """The form field behind a tensor that the façade complains about."""
     fields = {
-        "TEXT_PREFIX": "prompt", "WAV": "file", "MAX_TOKENS": "max_tokens", "WORD_TIMESTAMPS": "timestamp_granularities[]", "<|": "language",
-        "beam_width": "beam_width", "temperature": "temperature",
-    }  # fmt: skip
+        "TEXT_PREFIX": "prompt",
+        "WAV": "file",
+        "MAX_TOKENS": "max_tokens",
+        "WORD_TIMESTAMPS": "timestamp_granularities[]",
+        "<|": "language",
+        "beam_width": "beam_width",
+        "temperature": "temperature",
+    }
     return next((field for word, field in fields.items() if word in message), None)
 
 
@@ -334,17 +436,30 @@ def _attempt(result: Arrays, window: Window, options: Options, temperature: floa
         int(result["PROMPT_TOKENS"].ravel()[0]),
         result["TOKENS"].size,
     )
-    return Attempt(transcript, float(result["AVG_LOGPROB"].ravel()[0]), bool(result["TRUNCATED"].ravel()[0]), no_speech, tuple(_covered(result, times)))
+    return Attempt(
+        transcript,
+        float(result["AVG_LOGPROB"].ravel()[0]),
+        bool(result["TRUNCATED"].ravel()[0]),
+        no_speech,
+        tuple(_covered(result, times)),
+    )
 
 
 def _covered(result: Arrays, segments: Sequence[Span]) -> Iterable[Span]:
-    """What a text accounts for, in seconds of the window: its words where their times are known, else its segments."""
+    """What a text accounts for, in seconds of the window: its words where their times are known, else its
+    segments.
+    """
     if "WORD_TIMES" not in result:
         return segments
-    return [(float(begin), float(min(end, begin + LONGEST_WORD))) for begin, end in result["WORD_TIMES"].reshape(-1, 2)]
+    return [
+        (float(begin), float(min(end, begin + LONGEST_WORD)))
+        for begin, end in result["WORD_TIMES"].reshape(-1, 2)
+    ]
 
 
-def _segments(result: Arrays, window: Window, times: Sequence[Span], temperature: float, no_speech: float) -> Iterable[Segment]:
+def _segments(
+    result: Arrays, window: Window, times: Sequence[Span], temperature: float, no_speech: float
+) -> Iterable[Segment]:
     texts, sizes = result["SEGMENT_TEXTS"].ravel(), result["SEGMENT_SIZES"].ravel()
     tokens, log_probs, at = result["TOKENS"].ravel(), result["TOKEN_LOGPROBS"].ravel(), 0
     spelled = result["TOKEN_BYTES"].ravel() if "TOKEN_BYTES" in result else result["TOKENS"].ravel()[:0]
@@ -357,10 +472,22 @@ def _segments(result: Arrays, window: Window, times: Sequence[Span], temperature
         average = float(probs.mean()) if len(probs) else 0.0
         begins, ends = round(window.time(begin), 2), round(window.time(end, end=True), 2)
         said = tuple(pair for pair in pairs if not TIME.fullmatch(pair[0]))
-        yield Segment(begins, max(begins, ends), text.decode(), tuple(map(int, own)), average, no_speech, temperature, window.start, said)
+        yield Segment(
+            begins,
+            max(begins, ends),
+            text.decode(),
+            tuple(map(int, own)),
+            average,
+            no_speech,
+            temperature,
+            window.start,
+            said,
+        )
 
 
 def _words(result: Arrays, window: Window) -> Iterable[Word]:
-    for text, (begin, end) in zip(result["WORD_TEXTS"].ravel(), result["WORD_TIMES"].reshape(-1, 2), strict=True):
+    for text, (begin, end) in zip(
+        result["WORD_TEXTS"].ravel(), result["WORD_TIMES"].reshape(-1, 2), strict=True
+    ):
         begins = round(window.time(float(begin)), 2)
         yield Word(text.decode(), begins, max(begins, round(window.time(float(end), end=True), 2)))

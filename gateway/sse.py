@@ -16,7 +16,9 @@ def event(data: Mapping[str, Any]) -> str:
 
 
 class Events(StreamingResponse):
-    """Server-sent events whose source is closed however the response ends: Starlette itself leaves it to the garbage collector."""
+    """Server-sent events whose source is closed however the response ends: Starlette itself leaves it to the
+    garbage collector.
+    """
 
     media_type = "text/event-stream"
 

@@ -19,7 +19,15 @@ from .presence import while_present
 from .services import Services, ServicesDep
 from .sse import Events, event
 from .text_formats import Written, WrittenChat, usage_of
-from .text_forms import ChatRequest, CompletionRequest, Generation, check, check_chat, check_completion, check_lengths
+from .text_forms import (
+    ChatRequest,
+    CompletionRequest,
+    Generation,
+    check,
+    check_chat,
+    check_completion,
+    check_lengths,
+)
 from .triton import Pool
 
 router = APIRouter()
@@ -54,8 +62,13 @@ class Work:
         """
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(whole(self.tools.triton, self.pool, question, f"{self.request_id}.{i}")) for i, question in enumerate(self.asked)]
-        except ExceptionGroup as failed:  # not except*: what that raises, Python 3.11.2 wraps in a group again
+                tasks = [
+                    group.create_task(whole(self.tools.triton, self.pool, question, f"{self.request_id}.{i}"))
+                    for i, question in enumerate(self.asked)
+                ]
+        except (
+            ExceptionGroup
+        ) as failed:  # not except*: what that raises, Python 3.11.2 wraps in a group again
             raise failed.exceptions[0] from None
         return [piece for task in tasks for piece in task.result()]
 
@@ -65,7 +78,9 @@ class Work:
 
         async def run(i: int, question: Question) -> None:
             try:
-                async with aclosing(stream(self.tools.triton, self.pool, question, f"{self.request_id}.{i}")) as found:
+                async with aclosing(
+                    stream(self.tools.triton, self.pool, question, f"{self.request_id}.{i}")
+                ) as found:
                     async for piece in found:
                         await queue.put((i, piece))
                 await queue.put(None)
@@ -99,7 +114,11 @@ class Work:
                         yield event({**chunk, **({"usage": None} if usage else {})})
                     counts[i] = piece  # the last one counts
             if usage:
-                yield event(self.written.usage_chunk(usage_of([counts[i] for i in sorted(counts)], self.written.per_prompt)))
+                yield event(
+                    self.written.usage_chunk(
+                        usage_of([counts[i] for i in sorted(counts)], self.written.per_prompt)
+                    )
+                )
         except ApiError as error:
             if not said:
                 raise
@@ -128,7 +147,9 @@ async def chat(form: ChatRequest, request: Request, tools: ServicesDep) -> Respo
     tokens = form.max_completion_tokens or form.max_tokens or min(CHAT_TOKENS, pool.positions // 2)
     check(form, form.n, tokens, pool)
     check_lengths([prompt], pool, "messages")
-    written = WrittenChat(form.model, log_probs=form.logprobs, per_prompt=form.n, kind="chat.completion", prefix="chatcmpl-")
+    written = WrittenChat(
+        form.model, log_probs=form.logprobs, per_prompt=form.n, kind="chat.completion", prefix="chatcmpl-"
+    )
     asked = questions(form, [prompt], tokens, (form.top_logprobs or 0) if form.logprobs else None)
     return await _answer(form, request, Work(tools, pool, asked, _id(request), written), "messages")
 
@@ -163,7 +184,9 @@ async def _streamed(form: Generation, request: Request, work: Work, stack: ExitS
 
     async def events() -> AsyncGenerator[str, None]:
         with stack:
-            async with aclosing(work.events(usage=bool(form.stream_options and form.stream_options.include_usage))) as found:
+            async with aclosing(
+                work.events(usage=bool(form.stream_options and form.stream_options.include_usage))
+            ) as found:
                 async for one in found:
                     yield one
 

@@ -24,13 +24,22 @@ class Written:
     prefix: str = "cmpl-"
 
     def __post_init__(self) -> None:
-        self.head: dict[str, Any] = {"id": f"{self.prefix}{uuid.uuid4().hex}", "object": self.kind, "created": int(time.time()), "model": self.model}
+        self.head: dict[str, Any] = {
+            "id": f"{self.prefix}{uuid.uuid4().hex}",
+            "object": self.kind,
+            "created": int(time.time()),
+            "model": self.model,
+        }
         self.begun: set[int] = set()
         self.offsets: dict[int, int] = {}
 
     def body(self, answers: Sequence[Piece], usage: Mapping[str, int]) -> dict[str, Any]:
         """The whole answer."""
-        return {**self.head, "choices": [self._choice(i, piece) for i, piece in enumerate(answers)], "usage": usage}
+        return {
+            **self.head,
+            "choices": [self._choice(i, piece) for i, piece in enumerate(answers)],
+            "usage": usage,
+        }
 
     def chunks(self, i: int, piece: Piece) -> list[dict[str, Any]]:
         """What a piece of a text is as events."""
@@ -41,7 +50,11 @@ class Written:
         return {**self.head, "choices": [], "usage": usage}
 
     def _choice(self, i: int, piece: Piece) -> dict[str, Any]:
-        text = self.prompts[i // self.per_prompt] + piece.text if self.echo and i not in self.begun else piece.text
+        text = (
+            self.prompts[i // self.per_prompt] + piece.text
+            if self.echo and i not in self.begun
+            else piece.text
+        )
         self.begun.add(i)
         found = self._log_probs(piece.tokens, self.offsets.get(i, 0)) if self.log_probs else None
         self.offsets[i] = self.offsets.get(i, 0) + sum(len(token.text) for token in piece.tokens)
@@ -51,7 +64,12 @@ class Written:
     def _log_probs(tokens: Sequence[Token], offset: int) -> dict[str, Any]:
         offsets = [offset + sum(len(token.text) for token in tokens[:n]) for n in range(len(tokens))]
         top = [_likeliest(token) for token in tokens] if any(token.top for token in tokens) else None
-        return {"tokens": [t.text for t in tokens], "token_logprobs": [t.log_prob for t in tokens], "top_logprobs": top, "text_offset": offsets}
+        return {
+            "tokens": [t.text for t in tokens],
+            "token_logprobs": [t.log_prob for t in tokens],
+            "top_logprobs": top,
+            "text_offset": offsets,
+        }
 
 
 class WrittenChat(Written):
@@ -67,7 +85,13 @@ class WrittenChat(Written):
         if piece.text or piece.tokens:
             found.append({"content": piece.text})
         choices: list[dict[str, Any]] = [
-            {"index": i, "delta": delta, "logprobs": self._content(piece.tokens) if "role" not in delta else None, "finish_reason": None} for delta in found
+            {
+                "index": i,
+                "delta": delta,
+                "logprobs": self._content(piece.tokens) if "role" not in delta else None,
+                "finish_reason": None,
+            }
+            for delta in found
         ]
         if piece.finish:
             choices.append({"index": i, "delta": {}, "logprobs": None, "finish_reason": piece.finish})
@@ -79,12 +103,20 @@ class WrittenChat(Written):
 
     def _choice(self, i: int, piece: Piece) -> dict[str, Any]:
         message = {"role": "assistant", "content": piece.text, "refusal": None}
-        return {"index": i, "message": message, "logprobs": self._content(piece.tokens), "finish_reason": piece.finish}
+        return {
+            "index": i,
+            "message": message,
+            "logprobs": self._content(piece.tokens),
+            "finish_reason": piece.finish,
+        }
 
     def _content(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         if not self.log_probs:
             return None
-        rows = [{**_log_prob(t.text, t.log_prob), "top_logprobs": [_log_prob(*top) for top in t.top]} for t in tokens]
+        rows = [
+            {**_log_prob(t.text, t.log_prob), "top_logprobs": [_log_prob(*top) for top in t.top]}
+            for t in tokens
+        ]
         return {"content": rows, "refusal": None}
 
 
@@ -93,7 +125,9 @@ def _log_prob(text: str, value: float) -> dict[str, Any]:
 
 
 def _likeliest(token: Token) -> dict[str, float]:
-    """As at OpenAI the chosen token is always among them. Of two that read alike (parts of a character) the likelier counts."""
+    """As at OpenAI the chosen token is always among them. Of two that read alike (parts of a character) the
+    likelier counts.
+    """
     found: dict[str, float] = {}
     for text, value in [*token.top, (token.text, token.log_prob)]:
         found.setdefault(text, value)
@@ -101,6 +135,11 @@ def _likeliest(token: Token) -> dict[str, float]:
 
 
 def usage_of(answers: Sequence[Piece], per_prompt: int) -> dict[str, int]:
-    """Tokens read and written by texts in order. Each prompt is counted once, however many texts were made of it."""
-    read, written = sum(piece.read for piece in answers[::per_prompt]), sum(piece.written for piece in answers)
+    """Tokens read and written by texts in order. Each prompt is counted once, however many texts were made of
+    it.
+    """
+    read, written = (
+        sum(piece.read for piece in answers[::per_prompt]),
+        sum(piece.written for piece in answers),
+    )
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}

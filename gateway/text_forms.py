@@ -1,4 +1,6 @@
-"""Bodies of the text routes as typed requests. What OpenAI has and these models cannot do is refused by name, never ignored."""
+"""Bodies of the text routes as typed requests. What OpenAI has and these models cannot do is refused by name,
+never ignored.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ MOST_FIELDS = 64
 MOST_PARTS = 4096  # of a list or an object in a body: messages, words, biases
 LONGEST_STOP = 1000  # characters of a stop sequence; the text is searched for it after every token
 LONGEST_WORDS = 32_768  # characters of all bad words together
-LONGEST_TOKEN = 128  # bytes of the longest token of GPT-2's vocabulary; a text of more than so many times the limit is certainly too long
+# Bytes of the longest token of GPT-2's vocabulary; a text of more than so many times the limit is too long.
+LONGEST_TOKEN = 128
 
 
 def _encodable(text: str) -> str:
@@ -32,7 +35,8 @@ def _token_id(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_encodable)]
-# Lists stop at their first fault: a large one with many would be as many errors, and none of them is shown but the first.
+# Lists stop at their first fault: a large one with many would be as many errors, and none of them is shown
+# but the first.
 Texts = Annotated[list[Text], Field(fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
 TokenId = Annotated[str, AfterValidator(_token_id)]
@@ -196,7 +200,10 @@ def check(form: Generation, texts: int, tokens: int, pool: Pool) -> None:
     if texts > MOST_TEXTS:
         raise refused("n", f"times the number of prompts is {texts}; ask for {MOST_TEXTS} at most")
     if tokens >= pool.positions:
-        raise refused("max_tokens", f"is {tokens}; {pool.model_id} has {pool.positions} positions, so it must be below that")
+        raise refused(
+            "max_tokens",
+            f"is {tokens}; {pool.model_id} has {pool.positions} positions, so it must be below that",
+        )
     if form.min_tokens and form.min_tokens > tokens:
         raise refused("min_tokens", f"is {form.min_tokens}, max_tokens {tokens}; ask for no more than that")
     if len(form.stops) > 4 or not all(form.stops):
@@ -204,7 +211,9 @@ def check(form: Generation, texts: int, tokens: int, pool: Pool) -> None:
     if any(len(stop) > LONGEST_STOP for stop in form.stops):
         raise refused("stop", f"has a sequence of more than {LONGEST_STOP} characters; shorten it")
     if sum(map(len, words(form.bad_words))) > LONGEST_WORDS:
-        raise refused("bad_words", f"has more than {LONGEST_WORDS} characters in all; send fewer or shorter words")
+        raise refused(
+            "bad_words", f"has more than {LONGEST_WORDS} characters in all; send fewer or shorter words"
+        )
     if not all(words(form.bad_words)):
         raise refused("bad_words", "has an empty word; remove it")
     if (count := len(words(form.bad_words))) > MOST_WORDS:
@@ -220,15 +229,21 @@ def check_completion(form: CompletionRequest) -> None:
         ApiError: 400 with `param`.
     """
     if form.suffix:
-        raise refused("suffix", "is not supported: these models write behind a text, not into it; leave it out")
+        raise refused(
+            "suffix", "is not supported: these models write behind a text, not into it; leave it out"
+        )
     if form.best_of is not None and form.best_of < form.n:
         raise refused("best_of", f"is {form.best_of}, n {form.n}; it must be n at least")
     if form.beams > 1 and form.stream:
         raise refused("best_of", "does not go with stream=true; leave one of them out")
     if form.beams > 1 and form.temperature:
-        raise refused("best_of", "is a beam search, which does not go with a temperature; leave one of them out")
+        raise refused(
+            "best_of", "is a beam search, which does not go with a temperature; leave one of them out"
+        )
     if form.echo and form.logprobs is not None:
-        raise refused("echo", "does not go with logprobs: there are none for the prompt; leave one of them out")
+        raise refused(
+            "echo", "does not go with logprobs: there are none for the prompt; leave one of them out"
+        )
 
 
 def check_chat(form: ChatRequest) -> None:
@@ -254,4 +269,8 @@ def check_lengths(prompts: list[str], pool: Pool, param: str) -> None:
     most = LONGEST_TOKEN * max(pool.positions, pool.memory)
     for prompt in prompts:
         if (size := len(prompt.encode())) > most:
-            raise refused(param, f"has {size} bytes; {pool.model_id} reads {pool.memory or pool.positions} tokens, which are {most} bytes at the very most")
+            raise refused(
+                param,
+                f"has {size} bytes; {pool.model_id} reads {pool.memory or pool.positions} tokens, which are "
+                f"{most} bytes at the very most",
+            )

@@ -1,7 +1,8 @@
 """KServe v2 over HTTP, through nginx's internal listener.
 
-A request that loses its instance is handed to another one by the guards (ops/guard/relay.py); this client asks once. A request whose answer
-nobody waits for any more is stopped by the guard too, which sees the connection go.
+A request that loses its instance is handed to another one by the guards (ops/guard/relay.py); this client
+asks once. A request whose answer nobody waits for any more is stopped by the guard too, which sees the
+connection go.
 """
 
 from __future__ import annotations
@@ -55,9 +56,16 @@ def load_pools(deployment: Path) -> dict[str, Pool]:
     for model_id, members in data["pools"].items():
         rows = [data["instances"][i] for i in members]
         bundle = Path(rows[0]["bundle"])
-        manifest, facts = (json.loads((bundle / name).read_text("utf-8")) for name in ("manifest.json", "engine/engine.json"))
-        capabilities, limits = frozenset(manifest["capabilities"]), (facts["positions"], facts.get("memory", 0))
-        pools[model_id] = Pool(model_id, rows[0]["family"], tuple(members), manifest["probe"], capabilities, bundle, *limits)
+        manifest, facts = (
+            json.loads((bundle / name).read_text("utf-8")) for name in ("manifest.json", "engine/engine.json")
+        )
+        capabilities, limits = (
+            frozenset(manifest["capabilities"]),
+            (facts["positions"], facts.get("memory", 0)),
+        )
+        pools[model_id] = Pool(
+            model_id, rows[0]["family"], tuple(members), manifest["probe"], capabilities, bundle, *limits
+        )
     return pools
 
 
@@ -71,7 +79,9 @@ def load_gateways(deployment: Path) -> tuple[str, ...]:
     return tuple(json.loads(deployment.read_text("utf-8")).get("gateways", ()))
 
 
-def encode(arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], request_id: str) -> tuple[bytes, dict[str, str]]:
+def encode(
+    arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], request_id: str
+) -> tuple[bytes, dict[str, str]]:
     """Body and headers of an inference request with binary tensors; under its id it can be stopped."""
     inputs = []
     for name, array in arrays.items():
@@ -79,15 +89,22 @@ def encode(arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], request_i
         tensor.set_data_from_numpy(array, binary_data=True)
         inputs.append(tensor)
     wanted = [InferRequestedOutput(name, binary_data=True) for name in outputs]
-    body, json_size = InferenceServerClient.generate_request_body(inputs, outputs=wanted, request_id=request_id)
-    headers = {"Content-Type": "application/octet-stream", **({"Inference-Header-Content-Length": str(json_size)} if json_size else {})}
+    body, json_size = InferenceServerClient.generate_request_body(
+        inputs, outputs=wanted, request_id=request_id
+    )
+    headers = {
+        "Content-Type": "application/octet-stream",
+        **({"Inference-Header-Content-Length": str(json_size)} if json_size else {}),
+    }
     return body, headers
 
 
 def decode(answer: httpx.Response, outputs: Sequence[str]) -> Arrays:
     """The arrays of an answer."""
     length = answer.headers.get("inference-header-content-length")
-    result: InferResult = InferenceServerClient.parse_response_body(answer.content, header_length=int(length) if length else None)
+    result: InferResult = InferenceServerClient.parse_response_body(
+        answer.content, header_length=int(length) if length else None
+    )
     return {name: result.as_numpy(name) for name in outputs}
 
 
@@ -100,13 +117,25 @@ class Triton:
         socket_path = url.removeprefix("unix:") if url.startswith("unix:") else None
         transport = httpx.AsyncHTTPTransport(uds=socket_path, limits=limits)
         base = "http://nginx" if socket_path else url
-        self.http = httpx.AsyncClient(base_url=base, transport=transport, timeout=httpx.Timeout(seconds, connect=5), headers={"X-Conch-Inner": inner_key})
+        self.http = httpx.AsyncClient(
+            base_url=base,
+            transport=transport,
+            timeout=httpx.Timeout(seconds, connect=5),
+            headers={"X-Conch-Inner": inner_key},
+        )
 
     async def close(self) -> None:
         """Close all connections."""
         await self.http.aclose()
 
-    async def infer(self, pool: Pool, model: str, arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], request_id: str) -> Arrays:
+    async def infer(
+        self,
+        pool: Pool,
+        model: str,
+        arrays: Mapping[str, NDArray[Any]],
+        outputs: Sequence[str],
+        request_id: str,
+    ) -> Arrays:
         """One inference in a pool.
 
         Raises:
@@ -121,11 +150,18 @@ class Triton:
             answer = await self._post(f"/models/{pool.model_id}/v2/models/{model}/infer", body, headers)
         if answer.status_code != 200:
             if answer.status_code >= 500:
-                log.warning("no answer from the model", status=answer.status_code, said=answer.text[:200], request_id=request_id)
+                log.warning(
+                    "no answer from the model",
+                    status=answer.status_code,
+                    said=answer.text[:200],
+                    request_id=request_id,
+                )
             raise _refusal(answer)
         return decode(answer, outputs)
 
-    async def stream(self, pool: Pool, model: str, fields: Mapping[str, Any], request_id: str) -> AsyncGenerator[dict[str, Any], None]:
+    async def stream(
+        self, pool: Pool, model: str, fields: Mapping[str, Any], request_id: str
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """One inference of a decoupled model, response by response, through Triton's generate extension.
 
         Raises:
@@ -133,7 +169,10 @@ class Triton:
         """
         try:
             async with self.http.stream(
-                "POST", f"/models/{pool.model_id}/v2/models/{model}/generate_stream", json={"id": request_id, **fields}, headers={"x-request-id": request_id}
+                "POST",
+                f"/models/{pool.model_id}/v2/models/{model}/generate_stream",
+                json={"id": request_id, **fields},
+                headers={"x-request-id": request_id},
             ) as answer:
                 if answer.status_code != 200:
                     await answer.aread()
@@ -141,22 +180,35 @@ class Triton:
                 async for event in EventSource(answer).aiter_sse():
                     yield _response(event.data)
         except httpx.TimeoutException as error:
-            raise ApiError(504, "the model did not answer in time; try again, or send less at once", code="timeout") from error
+            raise ApiError(
+                504, "the model did not answer in time; try again, or send less at once", code="timeout"
+            ) from error
         except httpx.HTTPError as error:
-            raise ApiError(503, "the instance that made this text was lost; send the request again", code="unavailable", retry_after=2) from error
+            raise ApiError(
+                503,
+                "the instance that made this text was lost; send the request again",
+                code="unavailable",
+                retry_after=2,
+            ) from error
 
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
-        """Sent again once if nginx closes the connection without a word, as a reload does to idle ones (RFC 9112 §9.3.1)."""
+        """Sent again once if nginx closes the connection without a word, as a reload does to idle ones (RFC
+        9112 §9.3.1).
+        """
         lost: httpx.HTTPError | None = None
         for _ in range(2):
             try:
                 return await self.http.post(path, content=body, headers=headers)
             except httpx.TimeoutException as error:
-                raise ApiError(504, "the model did not answer in time; try again, or send less at once", code="timeout") from error
+                raise ApiError(
+                    504, "the model did not answer in time; try again, or send less at once", code="timeout"
+                ) from error
             except httpx.HTTPError as error:
                 log.info("no answer from nginx", path=path, error=repr(error))
                 lost = error
-        raise ApiError(503, "no instance can be reached; try again in a few seconds", code="unavailable", retry_after=2) from lost
+        raise ApiError(
+            503, "no instance can be reached; try again in a few seconds", code="unavailable", retry_after=2
+        ) from lost
 
     async def ready(self, pool: Pool) -> bool:
         """A tiny real inference succeeds."""
@@ -175,12 +227,23 @@ class Triton:
 
 def _refusal(answer: httpx.Response) -> ApiError:
     try:
-        message = str(json.loads(answer.text.removeprefix("data: "))["error"])  # generate_stream says even this as an event
+        message = str(
+            json.loads(answer.text.removeprefix("data: "))["error"]
+        )  # generate_stream says even this as an event
     except (ValueError, KeyError, TypeError):
         message = f"the model server said {answer.status_code}"
     if answer.status_code in (502, 503, 504):
-        return ApiError(503, "all instances of this model are busy or restarting; try again in a few seconds", code="unavailable", retry_after=2)
-    return ApiError(400 if answer.status_code < 500 else 500, message, code="model_refused" if answer.status_code < 500 else "model_failed")
+        return ApiError(
+            503,
+            "all instances of this model are busy or restarting; try again in a few seconds",
+            code="unavailable",
+            retry_after=2,
+        )
+    return ApiError(
+        400 if answer.status_code < 500 else 500,
+        message,
+        code="model_refused" if answer.status_code < 500 else "model_failed",
+    )
 
 
 def _response(data: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from fastapi import Request
 from python_multipart.exceptions import FormParserError
@@ -44,7 +44,9 @@ class _Form:
         self.name, self.data, self.to_disk = "", bytearray(), False
         self.count += 1
         if self.count > MAX_FIELDS:
-            raise ApiError(400, f"the form has more than {MAX_FIELDS} parts; send fewer", code="too_many_fields")
+            raise ApiError(
+                400, f"the form has more than {MAX_FIELDS} parts; send fewer", code="too_many_fields"
+            )
 
     def on_header_field(self, data: bytes, start: int, end: int) -> None:
         self.header += data[start:end]
@@ -67,7 +69,12 @@ class _Form:
             return
         self.data += data[start:end]
         if len(self.data) > MAX_FIELD:
-            raise ApiError(400, f"{self.name or 'a field'} is longer than {MAX_FIELD} bytes; shorten it", param=self.name or None, code="invalid_value")
+            raise ApiError(
+                400,
+                f"{self.name or 'a field'} is longer than {MAX_FIELD} bytes; shorten it",
+                param=self.name or None,
+                code="invalid_value",
+            )
 
     def on_part_end(self) -> None:
         if not self.to_disk and self.name:
@@ -83,7 +90,12 @@ async def receive(request: Request, limit: int) -> AsyncIterator[Upload]:
     """
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        raise ApiError(400, "send the recording as multipart/form-data with the fields file and model", param="file", code="invalid_content_type")
+        raise ApiError(
+            400,
+            "send the recording as multipart/form-data with the fields file and model",
+            param="file",
+            code="invalid_content_type",
+        )
     path = ""
     try:
         try:
@@ -94,9 +106,19 @@ async def receive(request: Request, limit: int) -> AsyncIterator[Upload]:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            raise ApiError(503, "there is no room for another recording now; try again later", code="overloaded", retry_after=5) from error
+            raise ApiError(
+                503,
+                "there is no room for another recording now; try again later",
+                code="overloaded",
+                retry_after=5,
+            ) from error
         if upload.files != 1:
-            raise ApiError(400, f"the form has {upload.files} parts named file; send exactly one", param="file", code="missing_file")
+            raise ApiError(
+                400,
+                f"the form has {upload.files} parts named file; send exactly one",
+                param="file",
+                code="missing_file",
+            )
         yield upload
     finally:
         if path:
@@ -113,7 +135,14 @@ def sweep() -> None:
 
 
 async def _read(request: Request, form: _Form, boundary: bytes, limit: int) -> None:
-    names = ("on_part_begin", "on_header_field", "on_header_value", "on_header_end", "on_part_data", "on_part_end")
+    names = (
+        "on_part_begin",
+        "on_header_field",
+        "on_header_value",
+        "on_header_end",
+        "on_part_data",
+        "on_part_end",
+    )
     ended = False
 
     def on_end() -> None:
@@ -122,14 +151,30 @@ async def _read(request: Request, form: _Form, boundary: bytes, limit: int) -> N
 
     received = 0
     try:
-        parser = MultipartParser(boundary, {**{name: getattr(form, name) for name in names}, "on_end": on_end})  # type: ignore[arg-type]
+        calls: Any = {**{name: getattr(form, name) for name in names}, "on_end": on_end}
+        parser = MultipartParser(boundary, calls)
         async for chunk in request.stream():
             received += len(chunk)
             if received > limit:
-                raise ApiError(413, f"the upload exceeds {limit} bytes; send a compressed format, or cut the recording", param="file", code="body_too_large")
+                raise ApiError(
+                    413,
+                    f"the upload exceeds {limit} bytes; send a compressed format, or cut the recording",
+                    param="file",
+                    code="body_too_large",
+                )
             parser.write(chunk)
         parser.finalize()
     except (FormParserError, ClientDisconnect, ValueError) as error:
-        raise ApiError(400, f"the multipart body is broken ({error or 'connection closed'}); send it again", param="file", code="invalid_form") from error
+        raise ApiError(
+            400,
+            f"the multipart body is broken ({error or 'connection closed'}); send it again",
+            param="file",
+            code="invalid_form",
+        ) from error
     if not ended:
-        raise ApiError(400, "the multipart body ends before its closing boundary; send it again", param="file", code="invalid_form")
+        raise ApiError(
+            400,
+            "the multipart body ends before its closing boundary; send it again",
+            param="file",
+            code="invalid_form",
+        )

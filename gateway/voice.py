@@ -33,7 +33,8 @@ class Voice:
         return np.where(loud, self.detector.probabilities(chunks), np.float32(0))
 
 
-# silero-vad utils_vad.py, get_speech_timestamps: where speech begins, what keeps it going, and how long it must last.
+# silero-vad utils_vad.py, get_speech_timestamps: where speech begins, what keeps it going, and how long it
+# must last.
 BEGINS = 0.5
 GOES_ON = 0.35
 LASTS = 8  # chunks: 0.25 s
@@ -63,8 +64,9 @@ def spoken(probabilities: Floats, *, short: bool) -> bool:
 
 @dataclass(frozen=True)
 class Turns:
-    """OpenAI's server_vad: speech begins above `threshold` and has ended after `silence` seconds below it (less 0.15, so that it does not
-    flutter: silero-vad utils_vad.py); `padding` seconds before and after belong to it.
+    """OpenAI's server_vad: speech begins above `threshold` and has ended after `silence` seconds below it
+    (less 0.15, so that it does not flutter: silero-vad utils_vad.py); `padding` seconds before and after
+    belong to it.
     """
 
     threshold: float = 0.5

@@ -1,4 +1,6 @@
-"""Recordings of any length as windows of at most 30 s, cut while the sound comes in: memory holds one window, never the recording."""
+"""Recordings of any length as windows of at most 30 s, cut while the sound comes in: memory holds one window,
+never the recording.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,12 @@ Floats = NDArray[np.float32]
 SECONDS = 30
 LONGEST = SECONDS * RATE
 CHUNKS = LONGEST // CHUNK  # in a window
-LATE = CHUNKS // 2  # where a cut is looked for; the longest pause of 15 s is hardly ever the breath at a comma
-AT_ONCE = RATE // CHUNK  # chunks that are judged together; windows do not depend on how a recording was delivered
+LATE = (
+    CHUNKS // 2
+)  # where a cut is looked for; the longest pause of 15 s is hardly ever the breath at a comma
+AT_ONCE = (
+    RATE // CHUNK
+)  # chunks that are judged together; windows do not depend on how a recording was delivered
 FRAME = RATE // 50
 CLEAR = 8  # frames: shorter stretches of quiet may be the closure of a t or a k
 RESTS = 5  # chunks in which the voice rests: 0.16 s
@@ -32,7 +38,8 @@ SHORT = 2 * RATE  # a recording in which a single word counts as speech
 class Window:
     """A stretch of a recording: float32 samples, and where they begin in seconds.
 
-    `speech`: where a voice is heard, in seconds of the window. `gaps`: (seconds of the window, seconds of the recording left out there).
+    `speech`: where a voice is heard, in seconds of the window. `gaps`: (seconds of the window, seconds of the
+    recording left out there).
     """
 
     wave: Floats
@@ -47,13 +54,19 @@ class Window:
 
     def time(self, at: float, *, end: bool = False) -> float:
         """Seconds of the window as seconds of the recording. What ends at a gap ends before it."""
-        return self.start + at + sum(left_out for place, left_out in self.gaps if (place < at if end else place <= at))
+        return (
+            self.start
+            + at
+            + sum(left_out for place, left_out in self.gaps if (place < at if end else place <= at))
+        )
 
     def part(self, begin: float, end: float) -> Window:
         """What lies between two times of the window."""
         a, b = (int(min(max(at, 0.0), self.seconds) * RATE) for at in (begin, end))
         first, last = a / RATE, b / RATE
-        speech = tuple((max(x, first) - first, min(y, last) - first) for x, y in self.speech if x < last and y > first)
+        speech = tuple(
+            (max(x, first) - first, min(y, last) - first) for x, y in self.speech if x < last and y > first
+        )
         gaps = tuple((place - first, left_out) for place, left_out in self.gaps if first < place < last)
         return Window(self.wave[a:b], self.time(first), speech, gaps)
 
@@ -72,7 +85,9 @@ class Cutter(Protocol):
 
 @dataclass
 class Heard:
-    """Sound that is in no window yet: chunks, the probability of speech in each, and their places in the recording."""
+    """Sound that is in no window yet: chunks, the probability of speech in each, and their places in the
+    recording.
+    """
 
     chunks: Floats = field(default_factory=lambda: np.zeros((0, CHUNK), np.float32))
     probabilities: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
@@ -89,7 +104,11 @@ class Heard:
 
     def keep(self, which: NDArray[np.bool_]) -> None:
         """Forget the other chunks."""
-        self.chunks, self.probabilities, self.places = self.chunks[which], self.probabilities[which], self.places[which]
+        self.chunks, self.probabilities, self.places = (
+            self.chunks[which],
+            self.probabilities[which],
+            self.places[which],
+        )
 
     def shorten(self) -> None:
         """Leave out the middle of a long silence at the end of what was heard."""
@@ -104,13 +123,26 @@ class Heard:
         """The first chunks as a window, of which `samples` are sound."""
         places, probabilities = self.places[:count], self.probabilities[:count]
         jumps = np.flatnonzero(np.diff(places) > 1)
-        gaps = tuple(((int(i) + 1) * CHUNK / RATE, float(places[i + 1] - places[i] - 1) * CHUNK / RATE) for i in jumps)
-        window = Window(self.chunks[:count].reshape(-1)[:samples], float(places[0]) * CHUNK / RATE, tuple(spans(probabilities)), gaps)
-        self.chunks, self.probabilities, self.places = self.chunks[count:], self.probabilities[count:], self.places[count:]
+        gaps = tuple(
+            ((int(i) + 1) * CHUNK / RATE, float(places[i + 1] - places[i] - 1) * CHUNK / RATE) for i in jumps
+        )
+        window = Window(
+            self.chunks[:count].reshape(-1)[:samples],
+            float(places[0]) * CHUNK / RATE,
+            tuple(spans(probabilities)),
+            gaps,
+        )
+        self.chunks, self.probabilities, self.places = (
+            self.chunks[count:],
+            self.probabilities[count:],
+            self.places[count:],
+        )
         return window
 
     def cut(self) -> int:
-        """After how many chunks a window ends best: in the middle of the longest rest of the voice in its last 15 s, else as `pause` says."""
+        """After how many chunks a window ends best: in the middle of the longest rest of the voice in its
+        last 15 s, else as `pause` says.
+        """
         count = min(len(self), CHUNKS)
         begin, end = _longest(self.probabilities[LATE:count] < GOES_ON)
         if end - begin >= RESTS:
@@ -119,7 +151,9 @@ class Heard:
 
 
 class Pauses:
-    """Cuts where the voice rests. Silence of more than a second is shortened to one, and windows in which nobody speaks are left out."""
+    """Cuts where the voice rests. Silence of more than a second is shortened to one, and windows in which
+    nobody speaks are left out.
+    """
 
     def __init__(self) -> None:
         self.voice, self.heard = Voice(), Heard()
@@ -135,7 +169,10 @@ class Pauses:
             yield from self._listen(AT_ONCE)
 
     def _listen(self, count: int) -> Iterator[Window]:
-        chunks, self.waiting = self.waiting[: count * CHUNK].reshape(count, CHUNK), self.waiting[count * CHUNK :]
+        chunks, self.waiting = (
+            self.waiting[: count * CHUNK].reshape(count, CHUNK),
+            self.waiting[count * CHUNK :],
+        )
         self.heard.add(chunks, self.voice.probabilities(chunks.reshape(-1)), self.judged)
         self.judged += count
         self.heard.shorten()
@@ -160,7 +197,9 @@ class Pauses:
 
 
 class Spoken:
-    """Cuts where a speaker's turn ends (server_vad); silence between turns is left out. A turn of over 30 s is cut where the voice rests."""
+    """Cuts where a speaker's turn ends (server_vad); silence between turns is left out. A turn of over 30 s
+    is cut where the voice rests.
+    """
 
     def __init__(self, turns: Turns) -> None:
         self.turns, self.taking, self.heard = turns, TurnTaking(turns), Heard()
@@ -183,8 +222,13 @@ class Spoken:
         """See Cutter."""
         self.waiting = np.concatenate([self.waiting, block])
         count = len(self.waiting) // CHUNK
-        chunks, self.waiting = self.waiting[: count * CHUNK].reshape(count, CHUNK), self.waiting[count * CHUNK :]
-        for chunk, (probability, began, ended) in zip(chunks, self.taking.feed(chunks.reshape(-1)), strict=True):
+        chunks, self.waiting = (
+            self.waiting[: count * CHUNK].reshape(count, CHUNK),
+            self.waiting[count * CHUNK :],
+        )
+        for chunk, (probability, began, ended) in zip(
+            chunks, self.taking.feed(chunks.reshape(-1)), strict=True
+        ):
             if began:
                 self._forget()
                 self.speaking = True
@@ -202,7 +246,11 @@ class Spoken:
         """See Cutter."""
         if self.speaking:
             samples = len(self.heard) * CHUNK + len(self.waiting)
-            self.heard.add(np.pad(self.waiting, (0, CHUNK - len(self.waiting)))[None], np.zeros(1, np.float32), self.judged)
+            self.heard.add(
+                np.pad(self.waiting, (0, CHUNK - len(self.waiting)))[None],
+                np.zeros(1, np.float32),
+                self.judged,
+            )
             yield self.heard.take(len(self.heard), samples)
 
     def _forget(self) -> None:
@@ -213,8 +261,8 @@ class Spoken:
 
 
 def pause(wave: Floats) -> int:
-    """The best sample to cut at where the voice never rests: the middle of the longest clear pause in the last 15 s, else anywhere, else the
-    quietest 20 ms of the last 15 s.
+    """The best sample to cut at where the voice never rests: the middle of the longest clear pause in the
+    last 15 s, else anywhere, else the quietest 20 ms of the last 15 s.
     """
     late = LATE * CHUNK if len(wave) > LATE * CHUNK + RATE else RATE // 2
     quiet = _quiet(wave)
@@ -235,7 +283,9 @@ def _energy(wave: Floats) -> Floats:
 def _quiet(wave: Floats) -> NDArray[np.bool_]:
     """Which 20 ms lie 20 dB below loud speech, or next to the quietest."""
     energy = _energy(wave)
-    quiet: NDArray[np.bool_] = energy <= max(float(np.quantile(energy, 0.9)) * 1e-2, float(energy.min()) * 1.5)
+    quiet: NDArray[np.bool_] = energy <= max(
+        float(np.quantile(energy, 0.9)) * 1e-2, float(energy.min()) * 1.5
+    )
     return quiet
 
 
@@ -269,10 +319,16 @@ BEFORE = 0.3  # seconds of sound before and after it that go along
 
 
 def missed(window: Window, covered: Sequence[Span]) -> Span | None:
-    """The first stretch of a window with speech that no segment covers, in seconds of the window; None if there is none."""
+    """The first stretch of a window with speech that no segment covers, in seconds of the window; None if
+    there is none.
+    """
     edges = [(0.0, 0.0), *_merged(covered), (window.seconds, window.seconds)]
     for (_, begin), (end, _) in pairwise(edges):
-        inside = [(max(a, begin), min(b, end), a < begin or b > end) for a, b in window.speech if a < end and b > begin]
+        inside = [
+            (max(a, begin), min(b, end), a < begin or b > end)
+            for a, b in window.speech
+            if a < end and b > begin
+        ]
         within = sum(b - a for a, b, _ in inside)
         whole = sum(b - a for a, b, crosses in inside if not crosses)
         if whole >= FEW or within >= RUNS_ON:
@@ -299,7 +355,12 @@ def snapped(span: Span, sounds: NDArray[np.bool_]) -> Span:
     runs = _runs(sounds[first:last])
     if len(runs) > 1 and runs[0][0] == 0 and runs[0][1] < TOUCHES and runs[1][0] - runs[0][1] >= APART:
         runs = runs[1:]
-    if len(runs) > 1 and runs[-1][1] == last - first and runs[-1][1] - runs[-1][0] < TOUCHES and runs[-1][0] - runs[-2][1] >= APART:
+    if (
+        len(runs) > 1
+        and runs[-1][1] == last - first
+        and runs[-1][1] - runs[-1][0] < TOUCHES
+        and runs[-1][0] - runs[-2][1] >= APART
+    ):
         runs = runs[:-1]
     if not len(runs):
         return span

@@ -1,7 +1,8 @@
 """A process that does not outlive its parent: `python -m ops.child [--exec] COMMAND…`.
 
-Whoever supervises may be killed; then nobody would end what it ran, and its ports and sockets would stay taken. With --exec the command takes
-this process's place. Without, it is a child whose own children end with it: nginx's workers would go on without their master.
+Whoever supervises may be killed; then nobody would end what it ran, and its ports and sockets would stay
+taken. With --exec the command takes this process's place. Without, it is a child whose own children end with
+it: nginx's workers would go on without their master.
 """
 
 from __future__ import annotations

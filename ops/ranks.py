@@ -1,4 +1,6 @@
-"""One tritonserver, or one for each rank of an engine that spans several GPUs (TensorRT-LLM's leader mode), and the processes below it."""
+"""One tritonserver, or one for each rank of an engine that spans several GPUs (TensorRT-LLM's leader mode),
+and the processes below it.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +10,48 @@ from pathlib import Path
 
 ENGINE_MODEL = "tensorrt_llm_stream"
 PARTS = {b"tritonserver", b"triton_python_backend_stub"}
-# Open MPI binds the ranks of a small job to one core each, and its shared memory wants a capability that containers do not have.
+# Open MPI binds the ranks of a small job to one core each, and its shared memory wants a capability that
+# containers do not have.
 MPIRUN = ("mpirun", "--bind-to", "none")
-# gds: without it stubs that import TensorRT-LLM fail in MPI_Init (triton-inference-server/tensorrtllm_backend#712).
+# gds: without it stubs that import TensorRT-LLM fail in MPI_Init
+# (triton-inference-server/tensorrtllm_backend#712).
 MPI_ENVIRONMENT = {"PMIX_MCA_gds": "hash", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
-# Of a process of the Python backend: it holds a thread for each call to another model until its first response, and sends responses by the same
-# threads (python_backend, src/python_be.cc, `ExecuteBLSRequest`). Its default of 32 is less than an engine runs at once; as many as a façade takes in.
+# Of a process of the Python backend: it holds a thread for each call to another model until its first
+# response, and sends responses by the same threads (python_backend, src/python_be.cc, `ExecuteBLSRequest`).
+# Its default of 32 is less than an engine runs at once; as many as a façade takes in.
 POOL = "--backend-config=python,thread-pool-size=256"
-CLOSED = ("--allow-http=false", "--allow-grpc=false", "--allow-metrics=false", "--model-control-mode=explicit", f"--load-model={ENGINE_MODEL}")
+CLOSED = (
+    "--allow-http=false",
+    "--allow-grpc=false",
+    "--allow-metrics=false",
+    "--model-control-mode=explicit",
+    f"--load-model={ENGINE_MODEL}",
+)
 
 
-def launch(server: Sequence[str], doors: Sequence[str], prefix: str, world_size: int, cuda_pool_bytes: int = 0) -> list[str]:
-    """The command of an instance. `server`: what every rank is told, `doors`: what only rank 0 is told, which alone listens and has façades."""
+def launch(
+    server: Sequence[str], doors: Sequence[str], prefix: str, world_size: int, cuda_pool_bytes: int = 0
+) -> list[str]:
+    """The command of an instance. `server`: what every rank is told, `doors`: what only rank 0 is told, which
+    alone listens and has façades.
+    """
     pool = [f"--cuda-memory-pool-byte-size=0:{cuda_pool_bytes}"] if cuda_pool_bytes else []
     first = [*server, POOL, *doors, *pool, f"--backend-config=python,shm-region-prefix-name={prefix}"]
     if world_size == 1:
         return first
-    others = [[*server, POOL, *CLOSED, f"--backend-config=python,shm-region-prefix-name={prefix}_{rank}"] for rank in range(1, world_size)]
+    others = [
+        [*server, POOL, *CLOSED, f"--backend-config=python,shm-region-prefix-name={prefix}_{rank}"]
+        for rank in range(1, world_size)
+    ]
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    return [*MPIRUN, *root, "-n", "1", *first, *(part for other in others for part in (":", "-n", "1", *other))]
+    return [
+        *MPIRUN,
+        *root,
+        "-n",
+        "1",
+        *first,
+        *(part for other in others for part in (":", "-n", "1", *other)),
+    ]
 
 
 def _children(pid: int) -> Iterator[int]:
@@ -57,12 +82,18 @@ def parts(pid: int) -> set[int]:
 
 def leader(pid: int) -> int:
     """Rank 0: the process that listens; the launched one itself if there is no mpirun."""
-    listening = (child for child in descendants(pid) if any(argument.startswith(b"--http-port=") for argument in _arguments(child)))
+    listening = (
+        child
+        for child in descendants(pid)
+        if any(argument.startswith(b"--http-port=") for argument in _arguments(child))
+    )
     return next(listening, pid)
 
 
 def session(leader_pid: int) -> set[int]:
-    """Every process of the session that one leads, orphans too: Open MPI gives ranks groups of their own, but not sessions."""
+    """Every process of the session that one leads, orphans too: Open MPI gives ranks groups of their own, but
+    not sessions.
+    """
     members = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

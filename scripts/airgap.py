@@ -1,7 +1,9 @@
-"""One archive for a machine without network: images, engines, settings, compose files, checksums. Python's library and the docker command suffice.
+"""One archive for a machine without network: images, engines, settings, compose files, checksums. Python's
+library and the docker command suffice.
 
-`python3 -m scripts.airgap bundle | unbundle FILE`. What is archived is the stack that the environment and .env describe. In the folder `conch` of the
-archive lies what the other machine needs of this repository, this script included.
+`python3 -m scripts.airgap bundle | unbundle FILE`. What is archived is the stack that the environment and
+.env describe. In the folder `conch` of the archive lies what the other machine needs of this repository, this
+script included.
 """
 
 from __future__ import annotations
@@ -28,13 +30,19 @@ STAYS = {"API_KEYS_FILE", "BIND", "HF_ENDPOINT", "HF_TOKEN", "KSERVE_GRPC_PORT",
 FOLDER = "conch"
 FILES = (".env.example", "Makefile", "compose.yaml", "docker/*", "docs/docker.md", "scripts/*")
 # Engines whole; of the weights only the lock, which says what the engines were made from.
-SAVE = "cd / && tar -c --exclude='*.lock' --exclude=engines/deployment engines && if [ -e weights/catalog.lock ]; then tar -c weights/catalog.lock; fi"
-# A bundle is complete or absent: it is unpacked beside its place and moved there. What is saved is one archive after another.
+SAVE = (
+    "cd / && tar -c --exclude='*.lock' --exclude=engines/deployment engines && if [ -e weights/catalog.lock "
+    "]; then tar -c weights/catalog.lock; fi"
+)
+# A bundle is complete or absent: it is unpacked beside its place and moved there. What is saved is one
+# archive after another.
 LOAD = """set -e
 rm -rf /engines/.incoming && mkdir /engines/.incoming
 tar -C /engines/.incoming -x --ignore-zeros --no-same-owner
 cd /engines/.incoming/engines
-for bundle in */*/; do mkdir -p "/engines/${bundle%%/*}" && rm -rf "/engines/$bundle" && mv "$bundle" "/engines/${bundle%/}"; done
+for bundle in */*/; do
+    mkdir -p "/engines/${bundle%%/*}" && rm -rf "/engines/$bundle" && mv "$bundle" "/engines/${bundle%/}"
+done
 if [ -e ../weights/catalog.lock ]; then cp ../weights/catalog.lock /weights/; fi
 rm -rf /engines/.incoming"""
 BLOCK = 1 << 20
@@ -45,8 +53,8 @@ class Damaged(Exception):
 
 
 class Archive:
-    """A tar file written from streams, since images are large and nobody knows how large before they end: a member's header is written
-    again when its size is known. Nothing is kept on the disk twice.
+    """A tar file written from streams, since images are large and nobody knows how large before they end: a
+    member's header is written again when its size is known. Nothing is kept on the disk twice.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -77,13 +85,17 @@ class Archive:
 
 def docker(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
     """What a docker command prints; its own messages go to the terminal."""
-    done = subprocess.run(["docker", *arguments], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        ["docker", *arguments], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
     return done.stdout
 
 
 def _add_output(archive: Archive, name: str, *arguments: str) -> None:
     """What a docker command writes, as a member."""
-    with subprocess.Popen(["docker", *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        ["docker", *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout
         archive.add(name, process.stdout)
     if process.returncode:
@@ -92,7 +104,9 @@ def _add_output(archive: Archive, name: str, *arguments: str) -> None:
 
 def _feed(source: IO[bytes], *arguments: str, environment: Mapping[str, str] | None = None) -> None:
     """`source` as the standard input of a docker command."""
-    process = subprocess.Popen(["docker", *arguments], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        ["docker", *arguments], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
     with suppress(BrokenPipeError), process:  # whose reader is gone has ended, and said why
         assert process.stdin
         shutil.copyfileobj(source, process.stdin, BLOCK)
@@ -105,25 +119,47 @@ def _in_builder(command: str) -> list[str]:
 
 
 def bundle(path: Path) -> None:
-    """Write an archive from a stack that has been up: its engines volume, its images as they are, and the settings that make it.
+    """Write an archive from a stack that has been up: its engines volume, its images as they are, and the
+    settings that make it.
 
     It has its name when it is complete.
     """
-    images = sorted({service["image"] for service in json.loads(docker("compose", "config", "--format", "json"))["services"].values()})
+    images = sorted(
+        {
+            service["image"]
+            for service in json.loads(docker("compose", "config", "--format", "json"))["services"].values()
+        }
+    )
     known = settings()
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("wb") as file:
             archive = Archive(file)
-            for source in (found for pattern in FILES for found in sorted(ROOT.glob(pattern)) if found.is_file()):
+            for source in (
+                found for pattern in FILES for found in sorted(ROOT.glob(pattern)) if found.is_file()
+            ):
                 with source.open("rb") as content:
-                    archive.add(f"{FOLDER}/{source.relative_to(ROOT)}", content, source.stat().st_mode & 0o755)
-            archive.add(SETTINGS, io.BytesIO("".join(f"{name}={known[name]}\n" for name in documented() if name in known and name not in STAYS).encode()))
+                    archive.add(
+                        f"{FOLDER}/{source.relative_to(ROOT)}", content, source.stat().st_mode & 0o755
+                    )
+            archive.add(
+                SETTINGS,
+                io.BytesIO(
+                    "".join(
+                        f"{name}={known[name]}\n"
+                        for name in documented()
+                        if name in known and name not in STAYS
+                    ).encode()
+                ),
+            )
             print("conch: saving engines", flush=True)
             _add_output(archive, VOLUMES, *_in_builder(SAVE))
             print(f"conch: saving {', '.join(images)}", flush=True)
             _add_output(archive, IMAGES, "save", *images)
-            archive.add(SUMS, io.BytesIO("".join(f"{value}  {name}\n" for name, value in archive.sums.items()).encode()))
+            archive.add(
+                SUMS,
+                io.BytesIO("".join(f"{value}  {name}\n" for name, value in archive.sums.items()).encode()),
+            )
             archive.close()
         partial.replace(path)
     finally:
@@ -142,7 +178,9 @@ def members(tar: tarfile.TarFile) -> dict[str, IO[bytes]]:
     rows = found.pop(SUMS).read().decode(errors="replace").splitlines() if SUMS in found else []
     wanted = {name: value for value, _, name in (row.partition("  ") for row in rows)}
     if found.keys() != wanted.keys() or not found.keys() >= {IMAGES, SETTINGS, VOLUMES}:
-        raise Damaged(f"the archive holds {', '.join(sorted(found)) or 'nothing'}; that is not what make bundle writes")
+        raise Damaged(
+            f"the archive holds {', '.join(sorted(found)) or 'nothing'}; that is not what make bundle writes"
+        )
     for name, source in found.items():
         if hashlib.file_digest(source, "sha256").hexdigest() != wanted[name]:  # type: ignore[arg-type]  # an ExFileObject has readinto
             raise Damaged(f"{name} in the archive is damaged; copy the archive again")
@@ -151,7 +189,9 @@ def members(tar: tarfile.TarFile) -> dict[str, IO[bytes]]:
 
 
 def unbundle(path: Path) -> None:
-    """Load images and engines from an archive and start the stack with its settings, touching no network; the environment overrides them."""
+    """Load images and engines from an archive and start the stack with its settings, touching no network; the
+    environment overrides them.
+    """
     with tarfile.open(path) as tar:
         found = members(tar)
         travelled = dict(line.split("=", 1) for line in found[SETTINGS].read().decode().splitlines())
@@ -161,7 +201,10 @@ def unbundle(path: Path) -> None:
         print("conch: loading engines", flush=True)
         _feed(found[VOLUMES], *_in_builder(LOAD), environment=environment)
     docker("compose", "up", "--detach", "--wait", "--no-build", "--pull", "never", environment=environment)
-    print("conch: up; these settings belong into .env: " + " ".join(f"{name}={value}" for name, value in travelled.items()))
+    print(
+        "conch: up; these settings belong into .env: "
+        + " ".join(f"{name}={value}" for name, value in travelled.items())
+    )
 
 
 def main(arguments: Sequence[str]) -> int:

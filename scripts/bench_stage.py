@@ -1,4 +1,6 @@
-"""What all benchmarks share: one instance of Conch on all cores, peers in processes of their own, their memory, and the machine's name."""
+"""What all benchmarks share: one instance of Conch on all cores, peers in processes of their own, their
+memory, and the machine's name.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def cores() -> int:
 def machine() -> str:
     """The processor's name and its cores."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return f"{next((line.split(':')[1].strip() for line in lines if line.startswith('model name')), platform.machine())}, {cores()} cores"
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {cores()} cores"
 
 
 def group_memory(root: int) -> float:
@@ -39,7 +42,9 @@ def group_memory(root: int) -> float:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                fields = dict(line.split(":", 1) for line in (entry / "status").read_text().splitlines() if ":" in line)
+                fields = dict(
+                    line.split(":", 1) for line in (entry / "status").read_text().splitlines() if ":" in line
+                )
             except OSError:
                 continue
             children.setdefault(int(fields["PPid"]), []).append(int(entry.name))
@@ -64,7 +69,9 @@ def running(model: str) -> Iterator[tuple[Layout, subprocess.Popen[bytes]]]:
         "ENGINES_DIR": str(WORK / "engines"),
     }
     os.environ.update(environment)
-    subprocess.run([sys.executable, "-m", "build", "engines", "--weights", str(WORK / "weights")], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "build", "engines", "--weights", str(WORK / "weights")], cwd=ROOT, check=True
+    )
     layout = Layout.from_environment()
     process = start(layout, ROOT / ".venv/serve/bin/python")
     try:
@@ -83,7 +90,9 @@ def own_memory() -> float:
 def peer(module: str, *arguments: str) -> list[dict[str, Any]]:
     """Run `module` in a fresh process and read the measurements, JSON objects, that it prints."""
     command = [sys.executable, "-m", module, *arguments]
-    lines = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    lines = subprocess.run(
+        command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.splitlines()
     rows = [line for line in lines if line.startswith('{"who"')]
     print("\n".join(rows), flush=True)
     return [json.loads(row) for row in rows]

@@ -1,8 +1,10 @@
-"""`python -m scripts.bench_text`, part of `make bench`: T5, BART and GPT-2 beside CTranslate2 and transformers, the same random weights, one run.
+"""`python -m scripts.bench_text`, part of `make bench`: T5, BART and GPT-2 beside CTranslate2 and
+transformers, the same random weights, one run.
 
-Shapes of flan-t5-small, bart-base and gpt2-medium. Random weights have no words, so everybody is given ids and gives ids: Conch at Triton's
-`tensorrt_llm` and `tensorrt_llm_stream`, without gateway and tokenizer. Greedy; ends are banned, so each makes exactly the wanted number of tokens.
-Writes docs/benchmarks/text-cpu.{md,json,png}.
+Shapes of flan-t5-small, bart-base and gpt2-medium. Random weights have no words, so everybody is given ids
+and gives ids: Conch at Triton's `tensorrt_llm` and `tensorrt_llm_stream`, without gateway and tokenizer.
+Greedy; ends are banned, so each makes exactly the wanted number of tokens. Writes
+docs/benchmarks/text-cpu.{md,json,png}.
 """
 
 from __future__ import annotations
@@ -35,7 +37,11 @@ PROMPTS = (16, 96, 32, 160, 64, 24, 128, 48)
 REQUESTS = {1: 8, 8: 16, 32: 32}  # by concurrency; whole rounds of PROMPTS
 CT2, HF = "CTranslate2", "transformers"
 WHO = ("Conch", CT2, HF)
-SHORT_ONE, LONG_ONE, SHORT_ONES = (16, 5), (16, 500), 40  # (ids to read, tokens to make) of a request beside which another runs
+SHORT_ONE, LONG_ONE, SHORT_ONES = (
+    (16, 5),
+    (16, 500),
+    40,
+)  # (ids to read, tokens to make) of a request beside which another runs
 ALONE, BESIDE = "Conch, five tokens alone", "Conch, five tokens beside 500"
 
 
@@ -82,7 +88,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement. Times in seconds: until the first token (0 where it cannot be seen), and until the last."""
+    """One measurement. Times in seconds: until the first token (0 where it cannot be seen), and until the
+    last.
+    """
 
     who: str
     model: str
@@ -102,10 +110,15 @@ Call = Callable[[Sequence[Request]], list[Timed]]
 
 
 def requests(model: Model, count: int) -> list[Request]:
-    """Mixed lengths, the same for everybody. Ids with a meaning of their own, which are the first and the last, are not among them."""
+    """Mixed lengths, the same for everybody. Ids with a meaning of their own, which are the first and the
+    last, are not among them.
+    """
     random = np.random.default_rng(count)
     pairs = itertools.islice(itertools.cycle(zip(PROMPTS, model.answers, strict=True)), count)
-    return [Request(tuple(random.integers(10, model.vocabulary - 200, length).tolist()), wanted) for length, wanted in pairs]
+    return [
+        Request(tuple(random.integers(10, model.vocabulary - 200, length).tolist()), wanted)
+        for length, wanted in pairs
+    ]
 
 
 def measure(who: str, model: Model, concurrency: int, call: Call, batch: int = 1) -> Cell:
@@ -117,19 +130,36 @@ def measure(who: str, model: Model, concurrency: int, call: Call, batch: int = 1
     with ThreadPoolExecutor(max(1, concurrency // batch)) as pool:
         timed = [one for group in pool.map(call, groups) for one in group]
     wall, tokens = time.perf_counter() - begin, sum(request.wanted for request in asked)
-    first, last = ([round(float(np.percentile(values, percent)), 4) for percent in (50, 99)] for values in zip(*timed, strict=True))
-    cell = Cell(who, model.name, concurrency, len(asked), tokens, round(tokens / wall, 1), first[0], first[1], last[0], last[1])
+    first, last = (
+        [round(float(np.percentile(values, percent)), 4) for percent in (50, 99)]
+        for values in zip(*timed, strict=True)
+    )
+    cell = Cell(
+        who,
+        model.name,
+        concurrency,
+        len(asked),
+        tokens,
+        round(tokens / wall, 1),
+        first[0],
+        first[1],
+        last[0],
+        last[1],
+    )
     print(json.dumps(dataclasses.asdict(cell)), flush=True)
     return cell
 
 
-# --- Conch -------------------------------------------------------------------------------------------------------------------
+# --- Conch ----------------------------------------------------------------------------------------
 
 
 def tensors(request: Request) -> dict[str, Any]:
     """Inputs of `tensorrt_llm`; no id ends an answer."""
     scalars = {"input_lengths": len(request.ids), "request_output_len": request.wanted, "end_id": -1}
-    return {"input_ids": np.array([request.ids], np.int32), **{name: np.array([[value]], np.int32) for name, value in scalars.items()}}
+    return {
+        "input_ids": np.array([request.ids], np.int32),
+        **{name: np.array([[value]], np.int32) for name, value in scalars.items()},
+    }
 
 
 def unary(layout: Layout) -> Call:
@@ -158,10 +188,14 @@ def streamed(layout: Layout) -> Call:
         client.start_stream(lambda result, error: answers.put((result, error, time.perf_counter())))
         inputs = []
         for name, array in {**tensors(request), "streaming": np.array([[True]])}.items():
-            inputs.append(grpc.InferInput(name, list(array.shape), "BOOL" if array.dtype == bool else "INT32"))
+            inputs.append(
+                grpc.InferInput(name, list(array.shape), "BOOL" if array.dtype == bool else "INT32")
+            )
             inputs[-1].set_data_from_numpy(array)
         begin = time.perf_counter()
-        client.async_stream_infer("tensorrt_llm_stream", inputs, outputs=[grpc.InferRequestedOutput("sequence_length")])
+        client.async_stream_infer(
+            "tensorrt_llm_stream", inputs, outputs=[grpc.InferRequestedOutput("sequence_length")]
+        )
         marks = list[float]()
         while len(marks) < request.wanted:  # each response but perhaps the last has one token
             result, error, at = answers.get(timeout=600)
@@ -176,7 +210,9 @@ def streamed(layout: Layout) -> Call:
 
 def one(model: Model, lengths: tuple[int, int]) -> Request:
     """A request of given lengths."""
-    return Request(tuple(np.random.default_rng(3).integers(10, model.vocabulary - 200, lengths[0]).tolist()), lengths[1])
+    return Request(
+        tuple(np.random.default_rng(3).integers(10, model.vocabulary - 200, lengths[0]).tolist()), lengths[1]
+    )
 
 
 def short_ones(who: str, model: Model, call: Call) -> Cell:
@@ -185,7 +221,18 @@ def short_ones(who: str, model: Model, call: Call) -> Cell:
     timed = [call([one(model, SHORT_ONE)])[0][1] for _ in range(SHORT_ONES)]
     tokens = SHORT_ONES * SHORT_ONE[1]
     p50, p99 = (round(float(np.percentile(timed, percent)), 4) for percent in (50, 99))
-    cell = Cell(who, model.name, 1, SHORT_ONES, tokens, round(tokens / (time.perf_counter() - begin), 1), 0.0, 0.0, p50, p99)
+    cell = Cell(
+        who,
+        model.name,
+        1,
+        SHORT_ONES,
+        tokens,
+        round(tokens / (time.perf_counter() - begin), 1),
+        0.0,
+        0.0,
+        p50,
+        p99,
+    )
     print(json.dumps(dataclasses.asdict(cell)), flush=True)
     return cell
 
@@ -212,11 +259,13 @@ def conch(model: Model) -> list[Cell]:
     """One instance, both faces of its engine."""
     with running(f"random-{model.name}") as (layout, _):
         ways = {"Conch": unary(layout), "Conch, streamed": streamed(layout)}
-        cells = [measure(who, model, concurrency, call) for concurrency in REQUESTS for who, call in ways.items()]
+        cells = [
+            measure(who, model, concurrency, call) for concurrency in REQUESTS for who, call in ways.items()
+        ]
         return cells + short_beside_long(model, ways["Conch"])
 
 
-# --- peers, each in a process of its own --------------------------------------------------------------------------------------
+# --- peers, each in a process of its own ----------------------------------------------------------
 
 
 def checkpoint(model: Model) -> Path:
@@ -265,15 +314,24 @@ def converted(model: Model) -> Path:
 
 
 def ct2_call(model: Model, precision: str, workers: int) -> Call:
-    """A batch; a row that has made its tokens leaves it. `workers` batches run side by side and share the cores."""
+    """A batch; a row that has made its tokens leaves it. `workers` batches run side by side and share the
+    cores.
+    """
     import ctranslate2
 
     kind = ctranslate2.Generator if model.alone else ctranslate2.Translator
-    engine = kind(str(converted(model)), "cpu", compute_type=precision, inter_threads=workers, intra_threads=max(1, cores() // workers))
+    engine = kind(
+        str(converted(model)),
+        "cpu",
+        compute_type=precision,
+        inter_threads=workers,
+        intra_threads=max(1, cores() // workers),
+    )
 
     def call(group: Sequence[Request]) -> list[Timed]:
         begin, first = time.perf_counter(), dict[int, float]()
-        # A decoder alone reads what the shortest prompt leaves of the others step by step; those steps count, but make nothing.
+        # A decoder alone reads what the shortest prompt leaves of the others step by step; those steps count,
+        # but make nothing.
         shortest = min(len(request.ids) for request in group)
         unread = [len(request.ids) - shortest if model.alone else 0 for request in group]
 
@@ -283,14 +341,29 @@ def ct2_call(model: Model, precision: str, workers: int) -> Call:
                 first.setdefault(step.batch_id, time.perf_counter() - begin)
             return bool(made >= group[step.batch_id].wanted)
 
-        texts, longest = [[f"<{i}>" for i in request.ids] for request in group], max(request.wanted for request in group)
+        texts, longest = (
+            [[f"<{i}>" for i in request.ids] for request in group],
+            max(request.wanted for request in group),
+        )
         if model.alone:
             results = engine.generate_batch(
-                texts, max_length=longest, min_length=longest, include_prompt_in_result=False, callback=token, asynchronous=True
-            )  # fmt: skip
+                texts,
+                max_length=longest,
+                min_length=longest,
+                include_prompt_in_result=False,
+                callback=token,
+                asynchronous=True,
+            )
             made = [len(result.result().sequences[0]) for result in results]
         else:
-            results = engine.translate_batch(texts, max_decoding_length=longest, min_decoding_length=longest, beam_size=1, callback=token, asynchronous=True)
+            results = engine.translate_batch(
+                texts,
+                max_decoding_length=longest,
+                min_decoding_length=longest,
+                beam_size=1,
+                callback=token,
+                asynchronous=True,
+            )
             made = [len(result.result().hypotheses[0]) for result in results]
         assert made == [request.wanted for request in group], f"{made} tokens were made: unequal work"
         last = time.perf_counter() - begin
@@ -313,13 +386,19 @@ def ctranslate2(model: Model) -> list[Cell]:
 
 
 def transformers_call(model: Model, precision: str) -> Call:
-    """`generate` on a batch, filled up on the left; a row that has made its tokens stays until the longest has."""
+    """`generate` on a batch, filled up on the left; a row that has made its tokens stays until the longest
+    has.
+    """
     import torch
     import transformers as library
     from transformers import StoppingCriteria, StoppingCriteriaList
 
     torch.set_num_threads(cores())
-    loaded = getattr(library, model.architecture).from_pretrained(checkpoint(model), dtype=getattr(torch, precision)).eval()
+    loaded = (
+        getattr(library, model.architecture)
+        .from_pretrained(checkpoint(model), dtype=getattr(torch, precision))
+        .eval()
+    )
 
     class Clock(StoppingCriteria):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -330,14 +409,24 @@ def transformers_call(model: Model, precision: str) -> Call:
             return torch.zeros(len(ids), dtype=torch.bool)
 
     def call(group: Sequence[Request]) -> list[Timed]:
-        clock, width, longest = Clock(), max(len(request.ids) for request in group), max(request.wanted for request in group)
+        clock, width, longest = (
+            Clock(),
+            max(len(request.ids) for request in group),
+            max(request.wanted for request in group),
+        )
         ids = torch.tensor([[0] * (width - len(request.ids)) + list(request.ids) for request in group])
         mask = torch.tensor([[0] * (width - len(request.ids)) + [1] * len(request.ids) for request in group])
         with torch.no_grad():
             loaded.generate(
-                ids, attention_mask=mask, max_new_tokens=longest, min_new_tokens=longest, do_sample=False, num_beams=1, pad_token_id=0,
+                ids,
+                attention_mask=mask,
+                max_new_tokens=longest,
+                min_new_tokens=longest,
+                do_sample=False,
+                num_beams=1,
+                pad_token_id=0,
                 stopping_criteria=StoppingCriteriaList([clock]),
-            )  # fmt: skip
+            )
         return [(clock.first, time.perf_counter() - clock.begin)] * len(group)
 
     return call
@@ -357,12 +446,17 @@ def transformers(model: Model) -> list[Cell]:
 PEERS = {CT2: ctranslate2, HF: transformers}
 
 
-# --- report -------------------------------------------------------------------------------------------------------------------
+# --- report ---------------------------------------------------------------------------------------
 
 
 def best(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> Cell:
-    """The fastest of somebody's ways with so many requests at hand; nobody is bound to take them all at once."""
-    return max((c for c in cells if c.who.startswith(who) and c.model == model and c.concurrency <= concurrency), key=lambda c: c.tokens_per_second)
+    """The fastest of somebody's ways with so many requests at hand; nobody is bound to take them
+    all at once.
+    """
+    return max(
+        (c for c in cells if c.who.startswith(who) and c.model == model and c.concurrency <= concurrency),
+        key=lambda c: c.tokens_per_second,
+    )
 
 
 def ratio(cells: Sequence[Cell], peer_name: str, model: str, concurrency: int) -> float:
@@ -374,28 +468,64 @@ def ratio(cells: Sequence[Cell], peer_name: str, model: str, concurrency: int) -
 def goals(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
     """Goal, wanted, reached."""
     for model in dict.fromkeys(cell.model for cell in cells):
-        yield f"{model}, concurrency 8: times CTranslate2's best (wanted at least)", 1.5, ratio(cells, CT2, model, 8)
-        alone, beside = (next(c.p99 for c in cells if (c.who, c.model) == (who, model)) for who in (ALONE, BESIDE))
-        yield f"{model}, p99 of five tokens beside a request for 500: times alone (at most)", 2.0, beside / alone
-        yield f"{model}, worst of all concurrencies: times transformers' best (at least)", 1.0, min(ratio(cells, HF, model, n) for n in REQUESTS)
+        yield (
+            f"{model}, concurrency 8: times CTranslate2's best (wanted at least)",
+            1.5,
+            ratio(cells, CT2, model, 8),
+        )
+        alone, beside = (
+            next(c.p99 for c in cells if (c.who, c.model) == (who, model)) for who in (ALONE, BESIDE)
+        )
+        yield (
+            f"{model}, p99 of five tokens beside a request for 500: times alone (at most)",
+            2.0,
+            beside / alone,
+        )
+        yield (
+            f"{model}, worst of all concurrencies: times transformers' best (at least)",
+            1.0,
+            min(ratio(cells, HF, model, n) for n in REQUESTS),
+        )
 
 
 def ratios(cells: Sequence[Cell]) -> list[str]:
     """Markdown: tokens per second, ours and the peers' best."""
-    lines = ["", f"| | in flight | Conch | {CT2}'s best | times | {HF}' best | times |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "",
+        f"| | in flight | Conch | {CT2}'s best | times | {HF}' best | times |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for model, concurrency in itertools.product(dict.fromkeys(cell.model for cell in cells), REQUESTS):
-        ours, *theirs = (best([c for c in cells if c.who == "Conch" or not c.who.startswith("Conch")], who, model, concurrency) for who in WHO)
-        numbers = " | ".join(f"{c.tokens_per_second:g} | **{ratio(cells, who, model, concurrency):.2f}**" for c, who in zip(theirs, WHO[1:], strict=True))
+        ours, *theirs = (
+            best(
+                [c for c in cells if c.who == "Conch" or not c.who.startswith("Conch")],
+                who,
+                model,
+                concurrency,
+            )
+            for who in WHO
+        )
+        numbers = " | ".join(
+            f"{c.tokens_per_second:g} | **{ratio(cells, who, model, concurrency):.2f}**"
+            for c, who in zip(theirs, WHO[1:], strict=True)
+        )
         lines.append(f"| {model} | {concurrency} | {ours.tokens_per_second:g} | {numbers} |")
     return lines
 
 
 def table(cells: Sequence[Cell]) -> list[str]:
     """Markdown rows."""
-    lines = ["", "| | in flight | requests | tokens/s | first token p50 | p99 | whole p50 | p99 |", "|---|---|---|---|---|---|---|---|"]
+    lines = [
+        "",
+        "| | in flight | requests | tokens/s | first token p50 | p99 | whole p50 | p99 |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for c in sorted(cells, key=lambda c: (c.concurrency, -c.tokens_per_second)):
         first = f"{c.first_p50:.3f} | {c.first_p99:.3f}" if c.first_p50 else "– | –"
-        lines.append(f"| {c.who} | {c.concurrency} | {c.requests} | {c.tokens_per_second:g} | {first} | {c.p50:.3f} | {c.p99:.3f} |")
+        lines.append(
+            f"| {c.who} | {c.concurrency} | {c.requests} | {c.tokens_per_second:g} | {first} | {c.p50:.3f} | "
+            f"{c.p99:.3f} |"
+        )
     return lines
 
 
@@ -403,35 +533,64 @@ def kept(models: Sequence[Model]) -> Runs:
     """What earlier runs measured of other models than these."""
     path = DOCS / "text-cpu.json"
     data = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    return {name: (run["run"], [Cell(**row) for row in run["cells"]]) for name, run in data.items() if name in set(MODELS) - {model.name for model in models}}
+    return {
+        name: (run["run"], [Cell(**row) for row in run["cells"]])
+        for name, run in data.items()
+        if name in set(MODELS) - {model.name for model in models}
+    }
 
 
 def report(runs: Runs) -> None:
     """Markdown, JSON and a plot."""
     DOCS.mkdir(parents=True, exist_ok=True)
     runs = {name: runs[name] for name in MODELS if name in runs}
-    data = {name: {"run": run, "cells": [dataclasses.asdict(cell) for cell in cells]} for name, (run, cells) in runs.items()}
+    data = {
+        name: {"run": run, "cells": [dataclasses.asdict(cell) for cell in cells]}
+        for name, (run, cells) in runs.items()
+    }
     (DOCS / "text-cpu.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
     cells = [cell for _, own in runs.values() for cell in own]
     lines = [
-        "# T5, BART and GPT-2 on a CPU", "",
-        "`python -m scripts.bench_text` (part of `make bench`), all that is compared in one run: " + "; ".join(f"{name} {run}" for name, (run, _) in runs.items()) + ".",
-        "Random weights of the shapes of flan-t5-small, bart-base and gpt2-medium, the same for all; greedy; all cores for each. Conch computes in the",
-        "precision that the CPU multiplies natively (bf16 here).", "",
-        "Random weights have no words: everybody reads ids and makes ids. Conch is asked at its tritonserver, `tensorrt_llm` over HTTP and",
-        "`tensorrt_llm_stream` (\"streamed\") over gRPC, without gateway and tokenizer; the client shares its cores. The peers are called in their own",
-        f"process. Prompts have {min(PROMPTS)} to {max(PROMPTS)} ids, answers {min(LONG)} to {max(LONG)} (gpt2-medium: {min(SHORT)} to {max(SHORT)}), mixed; ends are banned, so that",
-        "each makes exactly what is wanted. With CTranslate2 a row leaves its batch when it has made its tokens; transformers works until the longest row",
-        "has. A batch begins when all its requests are there, and counts as one call: its latency is that of all its requests.", "",
-        "| goal | wanted | reached |", "|---|---|---|",
+        "# T5, BART and GPT-2 on a CPU",
+        "",
+        "`python -m scripts.bench_text` (part of `make bench`), all that is compared in one run: "
+        + "; ".join(f"{name} {run}" for name, (run, _) in runs.items())
+        + ".",
+        "Random weights of the shapes of flan-t5-small, bart-base and gpt2-medium, the same for all; "
+        "greedy; all cores for each. Conch computes in the",
+        "precision that the CPU multiplies natively (bf16 here).",
+        "",
+        "Random weights have no words: everybody reads ids and makes ids. Conch is asked at its "
+        "tritonserver, `tensorrt_llm` over HTTP and",
+        '`tensorrt_llm_stream` ("streamed") over gRPC, without gateway and tokenizer; the client shares its '
+        "cores. "
+        "The peers are called in their own",
+        f"process. Prompts have {min(PROMPTS)} to {max(PROMPTS)} ids, answers {min(LONG)} to {max(LONG)} "
+        f"(gpt2-medium: {min(SHORT)} to {max(SHORT)}), mixed; ends are banned, so that",
+        "each makes exactly what is wanted. With CTranslate2 a row leaves its batch when it has made its "
+        "tokens; transformers works until the longest row",
+        "has. A batch begins when all its requests are there, and counts as one call: its latency is that "
+        "of all its requests.",
+        "",
+        "| goal | wanted | reached |",
+        "|---|---|---|",
         *(f"| {name} | {wanted:g} | **{reached:.2f}** |" for name, wanted, reached in goals(cells)),
-        "", "## Tokens per second", "",
-        "A peer's best: the fastest of its rows below with at most so many requests in flight, whatever precision and way.",
+        "",
+        "## Tokens per second",
+        "",
+        "A peer's best: the fastest of its rows below with at most so many requests in flight, whatever "
+        "precision and way.",
         *ratios(cells),
-    ]  # fmt: skip
+    ]
     for model in dict.fromkeys(cell.model for cell in cells):
         lines += ["", f"## {model}", "", "Seconds.", *table([cell for cell in cells if cell.model == model])]
-    lines += ["", "Runs are short: differences of a few per cent are noise.", "", "![tokens per second](text-cpu.png)", ""]
+    lines += [
+        "",
+        "Runs are short: differences of a few per cent are noise.",
+        "",
+        "![tokens per second](text-cpu.png)",
+        "",
+    ]
     (DOCS / "text-cpu.md").write_text("\n".join(lines), "utf-8")
     plot(cells)
 
@@ -444,7 +603,10 @@ def plot(cells: Sequence[Cell]) -> None:
     figure = Figure(figsize=(16, 6), layout="constrained")
     for panel, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         rows = sorted((c for c in cells if c.model == name), key=lambda c: c.tokens_per_second)
-        labels, colours = [f"{c.who} × {c.concurrency}" for c in rows], ["#2a7" if c.who.startswith("Conch") else "#999" for c in rows]
+        labels, colours = (
+            [f"{c.who} × {c.concurrency}" for c in rows],
+            ["#2a7" if c.who.startswith("Conch") else "#999" for c in rows],
+        )
         panel.barh(labels, [c.tokens_per_second for c in rows], color=colours)
         panel.set(title=name, xlabel="tokens per second")
         panel.tick_params(axis="y", labelsize=7)
@@ -453,7 +615,9 @@ def plot(cells: Sequence[Cell]) -> None:
 
 def everybody(model: Model) -> list[Cell]:
     """Conch, then each peer."""
-    rows = [row for name in PEERS for row in peer("scripts.bench_text", "--peer", name, "--models", model.name)]
+    rows = [
+        row for name in PEERS for row in peer("scripts.bench_text", "--peer", name, "--models", model.name)
+    ]
     return conch(model) + [Cell(**row) for row in rows]
 
 
@@ -470,7 +634,10 @@ def main() -> None:
         return
     runs = kept(models)
     for model in models:
-        run = f"on {machine()}, {time.strftime('%Y-%m-%d')}, load average when it began {os.getloadavg()[0]:.1f}"
+        run = (
+            f"on {machine()}, {time.strftime('%Y-%m-%d')}, load average when it began "
+            f"{os.getloadavg()[0]:.1f}"
+        )
         runs[model.name] = (run, everybody(model))
         report(runs)  # a run that is cut off leaves what it has
     for name, wanted, reached in goals([cell for _, own in runs.values() for cell in own]):

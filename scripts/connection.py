@@ -13,15 +13,26 @@ from .triton_client import Triton
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that the commands for speech share."""
     where = _add_shared(parser, "mini-whisper")
-    where.add_argument("--triton", metavar="HOST:PORT", help="Triton's gRPC port instead, for recordings of up to 30 s")
-    parser.add_argument("--language", default="", help="ISO 639-1 code such as en; without it the language is detected")
+    where.add_argument(
+        "--triton", metavar="HOST:PORT", help="Triton's gRPC port instead, for recordings of up to 30 s"
+    )
+    parser.add_argument(
+        "--language", default="", help="ISO 639-1 code such as en; without it the language is detected"
+    )
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
     """The same for text."""
     where = _add_shared(parser, "mini-t5")
-    where.add_argument("--triton", metavar="URL", help="Triton's HTTP port instead, such as http://127.0.0.1:8000")
-    parser.add_argument("--facade", choices=["ensemble", "tensorrt_llm_bls"], default="ensemble", help="of Triton's models (default: %(default)s)")
+    where.add_argument(
+        "--triton", metavar="URL", help="Triton's HTTP port instead, such as http://127.0.0.1:8000"
+    )
+    parser.add_argument(
+        "--facade",
+        choices=["ensemble", "tensorrt_llm_bls"],
+        default="ensemble",
+        help="of Triton's models (default: %(default)s)",
+    )
 
 
 def _add_shared(parser: argparse.ArgumentParser, model: str) -> argparse._MutuallyExclusiveGroup:
@@ -29,13 +40,20 @@ def _add_shared(parser: argparse.ArgumentParser, model: str) -> argparse._Mutual
     where.add_argument("--url", default="http://127.0.0.1:8080", help="the gateway (default: %(default)s)")
     parser.add_argument("--model", default=model, help="default: %(default)s")
     parser.add_argument("--stream", action="store_true", help="ask for the words as they are found")
-    parser.add_argument("--api-key", default=os.environ.get("OPENAI_API_KEY", ""), help="default: $OPENAI_API_KEY", metavar="KEY")
+    parser.add_argument(
+        "--api-key",
+        default=os.environ.get("OPENAI_API_KEY", ""),
+        help="default: $OPENAI_API_KEY",
+        metavar="KEY",
+    )
     return where
 
 
 def add_tasks(parser: argparse.ArgumentParser) -> None:
     """How many at once."""
-    parser.add_argument("--num-tasks", type=positive, default=8, help="requests at once (default: %(default)s)")
+    parser.add_argument(
+        "--num-tasks", type=positive, default=8, help="requests at once (default: %(default)s)"
+    )
 
 
 def positive(text: str) -> int:

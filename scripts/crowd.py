@@ -13,8 +13,12 @@ Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
 
-async def at_once(ask: Callable[[Item], Awaitable[Outcome]], items: Sequence[Item], tasks: int, unit: str) -> tuple[list[Outcome], float]:
-    """All outcomes in the items' order, and the seconds they took; `tasks` are under way at any time. A terminal is shown a bar of `unit`s."""
+async def at_once(
+    ask: Callable[[Item], Awaitable[Outcome]], items: Sequence[Item], tasks: int, unit: str
+) -> tuple[list[Outcome], float]:
+    """All outcomes in the items' order, and the seconds they took; `tasks` are under way at any time. A
+    terminal is shown a bar of `unit`s.
+    """
     waiting, outcomes = iter(enumerate(items)), dict[int, Outcome]()
 
     async def work() -> None:

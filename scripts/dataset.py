@@ -1,6 +1,8 @@
-"""`scripts/dataset PATH`: transcribe a whole data set, several recordings at once, and say how well and how fast that went.
+"""`scripts/dataset PATH`: transcribe a whole data set, several recordings at once, and say how well and how
+fast that went.
 
-PATH is a JSONL manifest, a Kaldi-style folder, or a folder with a .txt beside each recording. Exit status 1 if a request failed.
+PATH is a JSONL manifest, a Kaldi-style folder, or a folder with a .txt beside each recording. Exit status 1
+if a request failed.
 """
 
 from __future__ import annotations
@@ -27,10 +29,14 @@ async def one(speech: Speech, ask: Ask, utterance: Utterance, duration: float) -
     begin, marks = time.perf_counter(), list[float]()
     try:
         wanted = replace(ask, language=utterance.language or ask.language)
-        text = await speech.transcribe(utterance.path, wanted, lambda _: marks.append(time.perf_counter() - begin))
+        text = await speech.transcribe(
+            utterance.path, wanted, lambda _: marks.append(time.perf_counter() - begin)
+        )
     except RequestFailed as error:
         return Outcome(utterance, duration, error=str(error))
-    return Outcome(utterance, duration, text, time.perf_counter() - begin, marks[0] if ask.stream and marks else 0.0)
+    return Outcome(
+        utterance, duration, text, time.perf_counter() - begin, marks[0] if ask.stream and marks else 0.0
+    )
 
 
 async def transcribe(arguments: argparse.Namespace) -> Scores:
@@ -38,7 +44,9 @@ async def transcribe(arguments: argparse.Namespace) -> Scores:
     utterances = [(utterance, seconds(utterance)) for utterance in read(arguments.path)]
     ask = Ask(arguments.model, arguments.language, stream=arguments.stream)
     async with aclosing(connect(arguments)) as speech:
-        outcomes, wall = await at_once(lambda pair: one(speech, ask, *pair), utterances, arguments.num_tasks, "utterance")
+        outcomes, wall = await at_once(
+            lambda pair: one(speech, ask, *pair), utterances, arguments.num_tasks, "utterance"
+        )
     return score(outcomes, wall, arguments.normalizer, cer=arguments.compute_cer)
 
 
@@ -58,13 +66,31 @@ def settings(arguments: argparse.Namespace) -> dict[str, object]:
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="dataset", description="Transcribe a data set; print WER, CER, speed and latencies; write a report.")
-    parser.add_argument("path", type=Path, metavar="PATH", help="JSONL manifest, folder with wav.scp and text, or folder with a .txt beside each recording")
+    parser = argparse.ArgumentParser(
+        prog="dataset",
+        description="Transcribe a data set; print WER, CER, speed and latencies; write a report.",
+    )
+    parser.add_argument(
+        "path",
+        type=Path,
+        metavar="PATH",
+        help="JSONL manifest, folder with wav.scp and text, or folder with a .txt beside each recording",
+    )
     add_options(parser)
     add_tasks(parser)
     parser.add_argument("--compute-cer", action="store_true", help="the character error rate, too")
-    parser.add_argument("--normalizer", choices=list(NORMALIZERS), default="multilingual", help="of texts before they are compared (default: %(default)s)")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="write report.html, report.json, report.png and errors.txt there")
+    parser.add_argument(
+        "--normalizer",
+        choices=list(NORMALIZERS),
+        default="multilingual",
+        help="of texts before they are compared (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="DIR",
+        help="write report.html, report.json, report.png and errors.txt there",
+    )
     return parser.parse_args(argv)
 
 

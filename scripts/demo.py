@@ -1,4 +1,6 @@
-"""`make demo`: start the stack, transcribe a recording through the public door, print it, stop what was started."""
+"""`make demo`: start the stack, transcribe a recording through the public door, print it, stop what was
+started.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,28 @@ def show(layout: Layout) -> None:
     """
     path, started = recording(layout.model_id), time.monotonic()
     files = {"file": (path.name, path.read_bytes())}
-    answer = httpx.post(f"http://{HOST}:{layout.port}/v1/audio/transcriptions", files=files, data={"model": layout.model_id}, timeout=300)
+    answer = httpx.post(
+        f"http://{HOST}:{layout.port}/v1/audio/transcriptions",
+        files=files,
+        data={"model": layout.model_id},
+        timeout=300,
+    )
     answer.raise_for_status()
     took, seconds = time.monotonic() - started, float(answer.json()["usage"]["seconds"])
-    print(f"\nmodel       {layout.model_id}\nrecording   {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}, {seconds:.1f} s")
+    print(
+        f"\nmodel       {layout.model_id}\nrecording   "
+        f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}, {seconds:.1f} s"
+    )
     print(f"transcript  {answer.json()['text']}")
-    print(f"time        {took:.2f} s: {seconds / took:.0f} times faster than real time, two tritonservers behind nginx on {HOST}:{layout.port}")
+    print(
+        f"time        {took:.2f} s: {seconds / took:.0f} times faster than real time, two tritonservers "
+        f"behind nginx on {HOST}:{layout.port}"
+    )
     note = load_catalog()[layout.model_id].note
-    print("\nAny other speech model of catalog.toml works the same, and any recording: make demo MODEL_ID=base AUDIO=talk.mp3")
+    print(
+        "\nAny other speech model of catalog.toml works the same, and any recording: make demo MODEL_ID=base "
+        "AUDIO=talk.mp3"
+    )
     if layout.model_id == MINIATURE:
         print(f"This was {MINIATURE}, {note}: the weights of a real model could not be fetched (see above).")
 

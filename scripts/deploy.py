@@ -1,4 +1,5 @@
-"""The builder's work in Docker: engines of MODEL_ID, then deployment.json and nginx's configuration, all into the engines volume.
+"""The builder's work in Docker: engines of MODEL_ID, then deployment.json and nginx's configuration, all into
+the engines volume.
 
 Reads the environment that compose.yaml gives it (.env.example explains the variables).
 """
@@ -26,19 +27,35 @@ def deploy(engines: Path) -> None:
     """Write engines/deployment, from which every other container starts.
 
     Raises:
-        CatalogError, ValueError: fewer instances than models, more than there are services, or a limit that nginx would not understand.
+        CatalogError, ValueError: fewer instances than models, more than there are services, or a limit that
+        nginx would not understand.
     """
     get = os.environ.get
     models = select(load_catalog(), get("MODEL_ID", ""))
     target, count = get("TARGET", "trtllm"), instances(os.environ)
     bundles = [engines / model.id / target for model in models]
     folder = engines / "deployment"
-    plan = make_plan(models, count, bundles, sorted(os.sched_getaffinity(0)), IN_DOCKER, gpus_of(target, count, os.environ))
-    gate = Gate(keys=bool(get("API_KEYS")), rate=get("RATE_LIMIT", ""), burst=int(get("RATE_BURST") or 20), hosts=get("ALLOWED_HOSTS", ""))
+    plan = make_plan(
+        models, count, bundles, sorted(os.sched_getaffinity(0)), IN_DOCKER, gpus_of(target, count, os.environ)
+    )
+    gate = Gate(
+        keys=bool(get("API_KEYS")),
+        rate=get("RATE_LIMIT", ""),
+        burst=int(get("RATE_BURST") or 20),
+        hosts=get("ALLOWED_HOSTS", ""),
+    )
     values = NginxValues(
-        run="/tmp/conch", conf="/tmp/conch", listen="0.0.0.0", port=8080, kserve=8000, grpc=8001, internal="0.0.0.0:8081", max_body=get("MAX_BODY") or "110m",
-        instance_http=8010, instance_grpc=8020,
-    )  # fmt: skip
+        run="/tmp/conch",
+        conf="/tmp/conch",
+        listen="0.0.0.0",
+        port=8080,
+        kserve=8000,
+        grpc=8001,
+        internal="0.0.0.0:8081",
+        max_body=get("MAX_BODY") or "110m",
+        instance_http=8010,
+        instance_grpc=8020,
+    )
     plan = replace(plan, inner_key=inner_key(folder / "deployment.json"))
     write_nginx(folder, values, gate, plan)
     plan.save(folder / "deployment.json")
@@ -60,14 +77,22 @@ def check_gpus(models: Sequence[Model], target: str, count: int, environment: Ma
         ranks = world_size(load_recipe(models[i % len(models)], target, environment).parameters)
         if own and ranks > len(own.split(",")):
             pair = ",".join(str(ranks * i + rank) for rank in range(ranks))
-            raise CatalogError(f"triton-{i} has GPU {own}, TP_SIZE × PP_SIZE is {ranks}; set for example TRITON_{i}_GPUS={pair}")
+            raise CatalogError(
+                f"triton-{i} has GPU {own}, TP_SIZE × PP_SIZE is {ranks}; set for example "
+                f"TRITON_{i}_GPUS={pair}"
+            )
 
 
 def main() -> int:
     """Exit status 0, or 1 with one sentence."""
     get = os.environ.get
     try:
-        check_gpus(select(load_catalog(), get("MODEL_ID", "")), get("TARGET", "trtllm"), instances(os.environ), os.environ)
+        check_gpus(
+            select(load_catalog(), get("MODEL_ID", "")),
+            get("TARGET", "trtllm"),
+            instances(os.environ),
+            os.environ,
+        )
         if status := build(["engines"]):
             return status
         deploy(Path(get("ENGINES_DIR", "/engines")))

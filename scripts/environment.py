@@ -19,4 +19,7 @@ def settings() -> dict[str, str]:
     """Variables by name; one that is set to nothing counts as not set."""
     lines = ENV.read_text("utf-8").splitlines() if ENV.exists() else []
     pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    return {**{name.strip(): value.strip().strip("\"'") for name, value in pairs}, **{name: value for name, value in os.environ.items() if value}}
+    return {
+        **{name.strip(): value.strip().strip("\"'") for name, value in pairs},
+        **{name: value for name, value in os.environ.items() if value},
+    }

@@ -1,4 +1,6 @@
-"""A machine with GPUs as the report sees it: what it is, and how a deployment on it is built, started, looked into and stopped. Python's library alone."""
+"""A machine with GPUs as the report sees it: what it is, and how a deployment on it is built, started, looked
+into and stopped. Python's library alone.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,16 @@ KILL = (
     "import os, pathlib, signal, sys\n"
     "for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):\n"
     "    words = path.read_bytes().split(b'\\0') if os.access(path, os.R_OK) else [b'']\n"
-    "    if words[0].endswith(b'/tritonserver') and (len(sys.argv) < 2 or f'--http-address={sys.argv[1]}'.encode() in words):\n"
+    "    if words[0].endswith(b'/tritonserver') and (len(sys.argv) < 2 or "
+    "f'--http-address={sys.argv[1]}'.encode() in words):\n"
     "        os.kill(int(path.parent.name), signal.SIGKILL)\n"
 )
 
 
 class Failed(Exception):
-    """A step did not do what it should; `skipped`: it could not be tried at all. `output`: what a person needs to see of it."""
+    """A step did not do what it should; `skipped`: it could not be tried at all. `output`: what a person
+    needs to see of it.
+    """
 
     def __init__(self, message: str, *, output: str = "", skipped: bool = False) -> None:
         super().__init__(message)
@@ -45,7 +50,13 @@ def short(text: str, most: int = 200) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-def run(argv: Sequence[object], *, environment: Mapping[str, str] | None = None, seconds: float = START, stdin: IO[bytes] | None = None) -> str:
+def run(
+    argv: Sequence[object],
+    *,
+    environment: Mapping[str, str] | None = None,
+    seconds: float = START,
+    stdin: IO[bytes] | None = None,
+) -> str:
     """What a command prints.
 
     Raises:
@@ -53,14 +64,26 @@ def run(argv: Sequence[object], *, environment: Mapping[str, str] | None = None,
     """
     words = [str(word) for word in argv]
     try:
-        done = subprocess.run(words, cwd=ROOT, env=dict(environment or os.environ), capture_output=True, text=True, check=False, timeout=seconds, stdin=stdin)
+        done = subprocess.run(
+            words,
+            cwd=ROOT,
+            env=dict(environment or os.environ),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+            stdin=stdin,
+        )
     except FileNotFoundError as error:
         raise Failed(f"{words[0]} is not installed", skipped=True) from error
     except subprocess.TimeoutExpired as error:
         raise Failed(f"{words[0]} took longer than {seconds:.0f} s") from error
     if done.returncode:
         last = short((done.stderr or done.stdout).strip().rpartition("\n")[2])
-        raise Failed(f"{short(' '.join(words), 80)} ended with {done.returncode}: {last}", output=done.stdout[-4000:] + done.stderr[-4000:])
+        raise Failed(
+            f"{short(' '.join(words), 80)} ended with {done.returncode}: {last}",
+            output=done.stdout[-4000:] + done.stderr[-4000:],
+        )
     return done.stdout
 
 
@@ -76,7 +99,13 @@ def machine() -> Iterator[str]:
     with suppress(Failed):
         yield run(["docker", "version", "--format", "Docker {{.Server.Version}}"]).strip()
     yield f"container toolkit {toolkit() or 'not found'}"
-    rows = run(["nvidia-smi", "--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits"]).splitlines() if shutil.which("nvidia-smi") else []
+    rows = (
+        run(
+            ["nvidia-smi", "--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits"]
+        ).splitlines()
+        if shutil.which("nvidia-smi")
+        else []
+    )
     if not rows:
         raise Failed("nvidia-smi shows no GPU; run this on a machine with one")
     yield f"driver {driver()}"
@@ -120,9 +149,16 @@ class Deployment(Protocol):
 
 
 def variables(models: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a deployment: small models, four instances on the first GPU unless TRITON_i_GPUS says otherwise."""
+    """The environment of a deployment: small models, four instances on the first GPU unless TRITON_i_GPUS
+    says otherwise.
+    """
     gpus = {f"TRITON_{i}_GPUS": given.get(f"TRITON_{i}_GPUS", "0") for i in range(INSTANCES)}
-    own = {"MODEL_ID": ",".join(models), "TARGET": "trtllm", "INSTANCES": str(INSTANCES), "COMPOSE_PROFILES": f"instances-{INSTANCES}"}
+    own = {
+        "MODEL_ID": ",".join(models),
+        "TARGET": "trtllm",
+        "INSTANCES": str(INSTANCES),
+        "COMPOSE_PROFILES": f"instances-{INSTANCES}",
+    }
     return {**given, **gpus, **own, "KV_CACHE_FRACTION": given.get("KV_CACHE_FRACTION") or "0.2"}
 
 
@@ -131,7 +167,11 @@ class InDocker:
 
     def __init__(self, models: Sequence[str], given: dict[str, str]) -> None:
         self.models, self.port = models, int(given.get("PORT") or 18080)
-        ports = {"PORT": str(self.port), "KSERVE_HTTP_PORT": str(self.port + 1), "KSERVE_GRPC_PORT": str(self.port + 2)}
+        ports = {
+            "PORT": str(self.port),
+            "KSERVE_HTTP_PORT": str(self.port + 1),
+            "KSERVE_GRPC_PORT": str(self.port + 2),
+        }
         self.environment = {**variables(models, given), **ports, "COMPOSE_PROJECT_NAME": "conch-gpu-report"}
 
     def _compose(self, *words: str, seconds: float = START) -> str:
@@ -185,7 +225,12 @@ class InDocker:
         """See `Deployment`. Containers are read-only but for /tmp, and their images hold no recordings."""
         inside = f"/tmp/{path.name}"  # noqa: S108  # of the container
         with path.open("rb") as file:
-            run(["docker", "compose", "exec", "-T", f"triton-{index}", "sh", "-c", f"cat > {inside}"], environment=self.environment, stdin=file, seconds=60)
+            run(
+                ["docker", "compose", "exec", "-T", f"triton-{index}", "sh", "-c", f"cat > {inside}"],
+                environment=self.environment,
+                stdin=file,
+                seconds=60,
+            )
         return inside
 
 
@@ -195,23 +240,48 @@ class InProcesses:
     def __init__(self, models: Sequence[str], given: dict[str, str]) -> None:
         self.models, self.port = models, int(given.get("PORT") or 18080)
         self.root = Path(given.get("CONCH_IMAGE_ROOT") or "/")
-        self.engines, self.home = (Path(given.get(name) or ROOT / f".conch/gpu-report/{name.lower()}") for name in ("ENGINES_DIR", "CONCH_HOME"))
-        self.environment = {**variables(models, given), "PORT": str(self.port), "ENGINES_DIR": str(self.engines), "CONCH_HOME": str(self.home)}
+        self.engines, self.home = (
+            Path(given.get(name) or ROOT / f".conch/gpu-report/{name.lower()}")
+            for name in ("ENGINES_DIR", "CONCH_HOME")
+        )
+        self.environment = {
+            **variables(models, given),
+            "PORT": str(self.port),
+            "ENGINES_DIR": str(self.engines),
+            "CONCH_HOME": str(self.home),
+        }
         self.process: subprocess.Popen[bytes] | None = None
 
     def check(self, model_id: str) -> str:
         """See `Deployment`."""
-        return short(run([sys.executable, "-m", "build", "check", "--target", "trtllm", "--model-id", model_id], environment=self.environment))
+        return short(
+            run(
+                [sys.executable, "-m", "build", "check", "--target", "trtllm", "--model-id", model_id],
+                environment=self.environment,
+            )
+        )
 
     def up(self) -> str:
         """See `Deployment`."""
-        built = run([sys.executable, "-m", "build", "engines", "--target", "trtllm"], environment=self.environment)
-        python = next((path for path in (ROOT / ".venv/serve/bin/python",) if path.exists()), Path(sys.executable))
-        self.process = subprocess.Popen([str(python), "-m", "scripts.local", "serve"], cwd=ROOT, env=self.environment, stdout=subprocess.DEVNULL)
+        built = run(
+            [sys.executable, "-m", "build", "engines", "--target", "trtllm"], environment=self.environment
+        )
+        python = next(
+            (path for path in (ROOT / ".venv/serve/bin/python",) if path.exists()), Path(sys.executable)
+        )
+        self.process = subprocess.Popen(
+            [str(python), "-m", "scripts.local", "serve"],
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+        )
         deadline = time.monotonic() + START
         while not self._ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise Failed("the servers did not become ready", output="\n".join(self.log(i) for i in range(INSTANCES)))
+                raise Failed(
+                    "the servers did not become ready",
+                    output="\n".join(self.log(i) for i in range(INSTANCES)),
+                )
             time.sleep(0.5)
         time.sleep(4)  # nginx leaves a server alone for 3 s that refused a connection while it started
         return short(built)
@@ -242,7 +312,9 @@ class InProcesses:
         script = self.root / command[0].lstrip("/")
         if not script.is_file():
             raise Failed(f"{script.name} is not in this image ({command[0]})", skipped=True)
-        return run([self.root / "usr/bin/python3", script, *command[1:]], environment=self.environment, seconds=600)
+        return run(
+            [self.root / "usr/bin/python3", script, *command[1:]], environment=self.environment, seconds=600
+        )
 
     def kill(self, index: int) -> None:
         """See `Deployment`."""

@@ -1,7 +1,8 @@
 """`make gpu-report`: does Conch work on this machine's GPUs? One command, one file to attach to an issue.
 
-It builds the small models of this repository with TensorRT-LLM, serves them, compares every answer with the portable engine's, runs NVIDIA's own
-clients from the image, measures, kills one tritonserver under load, and stops everything. What it could not do it names; nothing is hidden.
+It builds the small models of this repository with TensorRT-LLM, serves them, compares every answer with the
+portable engine's, runs NVIDIA's own clients from the image, measures, kills one tritonserver under load, and
+stops everything. What it could not do it names; nothing is hidden.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ import httpx
 
 from .gpu_machine import ROOT, Deployment, Failed, InDocker, InProcesses, machine, short
 
-MODELS = ("mini-whisper", "mini-t5", "mini-gpt2")  # instance 3 is mini-whisper once more: one of two is killed
+MODELS = (
+    "mini-whisper",
+    "mini-t5",
+    "mini-gpt2",
+)  # instance 3 is mini-whisper once more: one of two is killed
 EXPECTED = ROOT / "miniatures" / "expected.json"
 RECORDINGS = ROOT / "miniatures" / "recordings"
 AT_ONCE = (1, 16)
@@ -64,7 +69,14 @@ class Report:
         """Markdown."""
         failed = [name for name, state, _ in self.rows if state != "ok"]
         head = "all steps succeeded" if not failed else f"not ok: {', '.join(failed)}"
-        lines = ["# Conch on a GPU", "", f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}; {head}.", "", "| step | state | what was seen |", "|---|---|---|"]
+        lines = [
+            "# Conch on a GPU",
+            "",
+            f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}; {head}.",
+            "",
+            "| step | state | what was seen |",
+            "|---|---|---|",
+        ]
         lines += [f"| {name} | {state} | {short(said, 600)} |" for name, state, said in self.rows]
         for name, output in self.details:
             lines += ["", f"## {name}", "", "```", output.replace("```", "'''"), "```"]
@@ -77,7 +89,9 @@ class Report:
 
 
 def expected() -> dict[str, list[dict[str, Any]]]:
-    """What the portable engine says: ids and texts by model, transcripts by recording (`python -m scripts.gpu_report --record`)."""
+    """What the portable engine says: ids and texts by model, transcripts by recording (`python -m
+    scripts.gpu_report --record`).
+    """
     return dict(json.loads(EXPECTED.read_text("utf-8")))
 
 
@@ -90,8 +104,16 @@ class Server:
 
     def infer(self, model_id: str, model: str, tensors: dict[str, tuple[str, list[Any]]]) -> dict[str, Any]:
         """Outputs by name, flat."""
-        inputs = [{"name": name, "datatype": kind, "shape": [1, len(data)], "data": data} for name, (kind, data) in tensors.items()]
-        answer = httpx.post(f"{self.kserve}/v2/models/{model}/infer", json={"inputs": inputs}, headers={"x-model-id": model_id}, timeout=120)
+        inputs = [
+            {"name": name, "datatype": kind, "shape": [1, len(data)], "data": data}
+            for name, (kind, data) in tensors.items()
+        ]
+        answer = httpx.post(
+            f"{self.kserve}/v2/models/{model}/infer",
+            json={"inputs": inputs},
+            headers={"x-model-id": model_id},
+            timeout=120,
+        )
         if answer.status_code != 200:
             raise Failed(f"{model_id} {model}: {answer.status_code} {short(answer.text)}")
         return {row["name"]: row["data"] for row in answer.json()["outputs"]}
@@ -99,20 +121,37 @@ class Server:
     def ids(self, row: dict[str, Any], model_id: str) -> tuple[list[int], list[float]]:
         """What the engine's unary face says to ids, and its log probabilities."""
         one = {name: ("INT32", [row[name]]) for name in ("end_id", "pad_id")}
-        ids = {"input_ids": ("INT32", row["input_ids"]), "input_lengths": ("INT32", [len(row["input_ids"])]), "request_output_len": ("INT32", [row["max_tokens"]])}
-        found = self.infer(model_id, "tensorrt_llm", {**ids, **one, "runtime_top_k": ("INT32", [1]), "return_log_probs": ("BOOL", [True])})
+        ids = {
+            "input_ids": ("INT32", row["input_ids"]),
+            "input_lengths": ("INT32", [len(row["input_ids"])]),
+            "request_output_len": ("INT32", [row["max_tokens"]]),
+        }
+        found = self.infer(
+            model_id,
+            "tensorrt_llm",
+            {**ids, **one, "runtime_top_k": ("INT32", [1]), "return_log_probs": ("BOOL", [True])},
+        )
         length = found["sequence_length"][0]
         return found["output_ids"][:length], found["output_log_probs"][:length]
 
     def text(self, row: dict[str, Any], model_id: str) -> str:
         """What `ensemble` says to a text."""
-        given = {"text_input": ("BYTES", [row["text"]]), "max_tokens": ("INT32", [row["max_tokens"]]), "top_k": ("INT32", [1])}
+        given = {
+            "text_input": ("BYTES", [row["text"]]),
+            "max_tokens": ("INT32", [row["max_tokens"]]),
+            "top_k": ("INT32", [1]),
+        }
         return str(self.infer(model_id, "ensemble", given)["text_output"][0])
 
     def transcript(self, name: str) -> str:
         """What the gateway hears."""
         with (RECORDINGS / name).open("rb") as file:
-            answer = httpx.post(f"{self.url}/v1/audio/transcriptions", files={"file": file}, data={"model": "mini-whisper"}, timeout=120)
+            answer = httpx.post(
+                f"{self.url}/v1/audio/transcriptions",
+                files={"file": file},
+                data={"model": "mini-whisper"},
+                timeout=120,
+            )
         if answer.status_code != 200:
             raise Failed(f"{name}: {answer.status_code} {short(answer.text)}")
         return str(answer.json()["text"])
@@ -122,15 +161,25 @@ def compare(server: Server, model_id: str, say: Callable[[str], None]) -> None:
     """Every expected answer of one model."""
     rows = expected()[model_id]
     if model_id == "mini-whisper":
-        wrong = [f"{row['recording']}: {said!r}" for row in rows if (said := server.transcript(row["recording"])) != row["text"]]
+        wrong = [
+            f"{row['recording']}: {said!r}"
+            for row in rows
+            if (said := server.transcript(row["recording"])) != row["text"]
+        ]
     else:
         wrong, probs = [], list[float]()
         for row in rows:
             (ids, own), sure = server.ids(row, model_id), slice(SURE.get(model_id))
             probs += own
-            wrong += [f"{row['text']!r}: ids {ids} instead of {row['ids']}"] if ids[sure] != row["ids"][sure] else []
             wrong += (
-                [f"{row['text']!r}: {said!r} instead of {row['answer']!r}"] if sure.stop is None and (said := server.text(row, model_id)) != row["answer"] else []
+                [f"{row['text']!r}: ids {ids} instead of {row['ids']}"]
+                if ids[sure] != row["ids"][sure]
+                else []
+            )
+            wrong += (
+                [f"{row['text']!r}: {said!r} instead of {row['answer']!r}"]
+                if sure.stop is None and (said := server.text(row, model_id)) != row["answer"]
+                else []
             )
         if not min(probs) < -1e-6:
             wrong.append("all log probabilities are 0: they are normalised among the likeliest token alone")
@@ -163,7 +212,8 @@ def measure(server: Server, model_id: str, say: Callable[[str], None]) -> None:
         rate, ordered = len(times) / (time.monotonic() - begun), sorted(times)
         speed = f", {10 * rate:.0f} × real time" if model_id == "mini-whisper" else ""
         say(
-            f"{clients} at once: {rate:.1f} requests/s{speed}, p50 {ordered[len(ordered) // 2] * 1000:.0f} ms, p95 {ordered[int(len(ordered) * 0.95)] * 1000:.0f} ms"
+            f"{clients} at once: {rate:.1f} requests/s{speed}, p50 {ordered[len(ordered) // 2] * 1000:.0f} "
+            f"ms, p95 {ordered[int(len(ordered) * 0.95)] * 1000:.0f} ms"
         )
 
 
@@ -188,7 +238,9 @@ def kill_one(deployment: Deployment, server: Server, say: Callable[[str], None])
             time.sleep(2)
             while not _answers(server, 3):
                 if time.monotonic() - killed > RETURN:
-                    raise Failed(f"triton-3 did not come back within {RETURN:.0f} s", output=deployment.log(3))
+                    raise Failed(
+                        f"triton-3 did not come back within {RETURN:.0f} s", output=deployment.log(3)
+                    )
                 time.sleep(0.5)
             say(f"back after {time.monotonic() - killed:.1f} s")
         finally:
@@ -201,28 +253,54 @@ def kill_one(deployment: Deployment, server: Server, say: Callable[[str], None])
 
 def _answers(server: Server, index: int) -> bool:
     try:
-        return httpx.get(f"{server.kserve}/instances/{index}/v2/models/whisper_bls/ready", timeout=5).status_code == 200
+        return (
+            httpx.get(f"{server.kserve}/instances/{index}/v2/models/whisper_bls/ready", timeout=5).status_code
+            == 200
+        )
     except httpx.HTTPError:
         return False
 
 
 def flight_client(deployment: Deployment) -> list[str]:
     """Ids in, ids out."""
-    options = ["--tokenizer-dir", deployment.tokenizer(1), "--tokenizer-type", "auto", "--request-output-len", "16"]
+    options = [
+        "--tokenizer-dir",
+        deployment.tokenizer(1),
+        "--tokenizer-type",
+        "auto",
+        "--request-output-len",
+        "16",
+    ]
     return ["/app/client/inflight_batcher_llm_client.py", "-u", deployment.inside(1)[1], *options]
 
 
 def end_to_end(deployment: Deployment) -> list[str]:
     """The ensemble against its parts."""
     dataset = deployment.file(1, ROOT / "miniatures/simple_data.json")
-    return ["/app/tools/inflight_batcher_llm/end_to_end_test.py", "-u", deployment.inside(1)[0], "--max-input-len", "500", "--dataset", dataset]
+    return [
+        "/app/tools/inflight_batcher_llm/end_to_end_test.py",
+        "-u",
+        deployment.inside(1)[0],
+        "--max-input-len",
+        "500",
+        "--dataset",
+        dataset,
+    ]
 
 
 def whisper_client(deployment: Deployment) -> list[str]:
     """One recording."""
     host, _, port = deployment.inside(0)[1].partition(":")
     sound = deployment.file(0, RECORDINGS / "order.wav")
-    return ["/app/tools/whisper/client.py", "--server-addr", host, "--server-port", port, "--audio-path", sound]
+    return [
+        "/app/tools/whisper/client.py",
+        "--server-addr",
+        host,
+        "--server-port",
+        port,
+        "--audio-path",
+        sound,
+    ]
 
 
 # NVIDIA's own, by the instance that they run beside and ask.
@@ -268,7 +346,9 @@ def record(url: str, kserve: str) -> None:
             if model_id == "mini-whisper":
                 row["text"] = server.transcript(row["recording"])
                 continue
-            tokenizer = Tokenizer.from_file(str(ROOT / "miniatures" / model_id.removeprefix("mini-") / "tokenizer.json"))
+            tokenizer = Tokenizer.from_file(
+                str(ROOT / "miniatures" / model_id.removeprefix("mini-") / "tokenizer.json")
+            )
             row["input_ids"] = tokenizer.encode(row["text"]).ids
             row["ids"], row["answer"] = server.ids(row, model_id)[0], server.text(row, model_id)
     EXPECTED.write_text(json.dumps(prompts, indent=1, ensure_ascii=False) + "\n", "utf-8")
@@ -276,10 +356,17 @@ def record(url: str, kserve: str) -> None:
 
 def main() -> int:
     """Exit status 0 if no step failed; the file is written in any case."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path, default=Path("gpu-report.md"))
     parser.add_argument("--processes", action="store_true", help="inside the image, without Docker")
-    parser.add_argument("--record", nargs=2, metavar=("URL", "KSERVE"), help="write miniatures/expected.json from a running portable deployment")
+    parser.add_argument(
+        "--record",
+        nargs=2,
+        metavar=("URL", "KSERVE"),
+        help="write miniatures/expected.json from a running portable deployment",
+    )
     arguments = parser.parse_args()
     if arguments.record:
         record(*arguments.record)

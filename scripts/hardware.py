@@ -28,7 +28,9 @@ def instances(environment: Mapping[str, str]) -> int:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One row of nvidia-smi; memory in MiB, None where the GPU shares the machine's and nvidia-smi says [N/A]."""
+    """One row of nvidia-smi; memory in MiB, None where the GPU shares the machine's and nvidia-smi says
+    [N/A].
+    """
 
     index: int
     name: str
@@ -67,9 +69,15 @@ def gpus() -> list[Gpu]:
 
 
 def obstacles() -> list[str]:
-    """Why containers of NVIDIA's image would not run here, one sentence each: the driver, the container toolkit."""
+    """Why containers of NVIDIA's image would not run here, one sentence each: the driver, the container
+    toolkit.
+    """
     version = driver()
-    return [*driver_findings(version, [gpu.name for gpu in gpus()]), *toolkit_findings(version, toolkit())] if version else []
+    return (
+        [*driver_findings(version, [gpu.name for gpu in gpus()]), *toolkit_findings(version, toolkit())]
+        if version
+        else []
+    )
 
 
 def links(count: int) -> set[tuple[int, int]]:
@@ -112,7 +120,11 @@ def propose(found: Sequence[Gpu], linked: set[tuple[int, int]], cpus: int, tp_si
         count = min(2, cpus)
         return [
             Line("TARGET", "openvino", "no GPU found, or none wanted: OpenVINO engines on the CPU"),
-            Line("COMPOSE_FILE", "compose.yaml:docker/compose.openvino.yaml", "the override that reserves no GPU"),
+            Line(
+                "COMPOSE_FILE",
+                "compose.yaml:docker/compose.openvino.yaml",
+                "the override that reserves no GPU",
+            ),
             *_instances(count, f"{cpus} CPUs, shared out among the instances"),
         ]
     if tp_size not in (1, 2):
@@ -122,15 +134,28 @@ def propose(found: Sequence[Gpu], linked: set[tuple[int, int]], cpus: int, tp_si
         raise ValueError(f"TP_SIZE=2 needs two GPUs, this machine has {len(found)}")
     lines = [Line("TARGET", "trtllm", f"{len(found)} × {found[0]}: TensorRT-LLM engines")]
     lines += [Line("TP_SIZE", "2", "as asked for: each engine spans a pair")] if tp_size > 1 else []
-    lines += _instances(min(len(sets), MOST), f"one instance for each {'GPU' if tp_size == 1 else 'pair of GPUs'}, {MOST} at most")
+    lines += _instances(
+        min(len(sets), MOST),
+        f"one instance for each {'GPU' if tp_size == 1 else 'pair of GPUs'}, {MOST} at most",
+    )
     for i, own in enumerate(sets[:MOST]):
-        how = "NVLink joins them" if tuple(own) in linked else "no NVLink between them" if len(own) > 1 else found[own[0]].name
+        how = (
+            "NVLink joins them"
+            if tuple(own) in linked
+            else "no NVLink between them"
+            if len(own) > 1
+            else found[own[0]].name
+        )
         lines.append(Line(f"TRITON_{i}_GPUS", ",".join(map(str, own)), how))
     return lines
 
 
 def _instances(count: int, reason: str) -> list[Line]:
-    profile = [Line("COMPOSE_PROFILES", f"instances-{count}", "switches triton-1 and further ones on")] if count > 1 else []
+    profile = (
+        [Line("COMPOSE_PROFILES", f"instances-{count}", "switches triton-1 and further ones on")]
+        if count > 1
+        else []
+    )
     return [Line("INSTANCES", str(count), reason), *profile]
 
 

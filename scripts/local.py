@@ -1,6 +1,7 @@
 """Conch without Docker: `python -m scripts.local serve | restart | stop`.
 
-supervisor runs a guard for each tritonserver, the gateway and nginx. Everything listens on 127.0.0.1 and writes below one folder.
+supervisor runs a guard for each tritonserver, the gateway and nginx. Everything listens on 127.0.0.1 and
+writes below one folder.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def runtime_folder(port: int) -> Path:
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise LocalError(f"{path} is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR to another place")
+        raise LocalError(
+            f"{path} is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR to another place"
+        )
     return path
 
 
@@ -83,7 +86,9 @@ class Layout:
 
     @classmethod
     def from_environment(cls) -> Layout:
-        """PORT moves the whole block of ports: with PORT=9080 KServe is on 9000 and 9001, as with 8080 it is on 8000 and 8001."""
+        """PORT moves the whole block of ports: with PORT=9080 KServe is on 9000 and 9001, as with 8080 it is
+        on 8000 and 8001.
+        """
         get = os.environ.get
         port = int(get("PORT") or 8080)
         base = port - 80
@@ -107,7 +112,9 @@ class Layout:
 
     @property
     def addresses(self) -> Addresses:
-        """Every inner door is a socket in a folder that other users may not enter; only nginx listens on ports."""
+        """Every inner door is a socket in a folder that other users may not enter; only nginx listens on
+        ports.
+        """
         gateways = tuple(f"unix:{self.run}/gateway-{i}" for i in range(self.gateways))
         return Addresses(f"unix:{self.run}/triton-{{i}}.http", f"unix:{self.run}/triton-{{i}}.grpc", gateways)
 
@@ -116,7 +123,14 @@ class Layout:
         models = select(load_catalog(), self.model_id)
         bundles = [self.engines / model.id / self.target for model in models]
         count = self.instances or max(2, len(models))
-        plan = make_plan(models, count, bundles, sorted(os.sched_getaffinity(0)), self.addresses, gpus_of(self.target, count, os.environ))
+        plan = make_plan(
+            models,
+            count,
+            bundles,
+            sorted(os.sched_getaffinity(0)),
+            self.addresses,
+            gpus_of(self.target, count, os.environ),
+        )
         for instance in plan.instances:
             check_bundle(Path(instance.bundle), instance.model_id, instance.gpus)
         return plan
@@ -129,7 +143,10 @@ class Layout:
         """
         first, last = map(int, EPHEMERAL.read_text().split()) if EPHEMERAL.exists() else (0, -1)
         if any(first <= port <= last for port in (self.port, self.kserve_http, self.kserve_grpc)):
-            print(f"conch: PORT={self.port} lies among the ports that outgoing connections use ({first} to {last}); one may be taken at times")
+            print(
+                f"conch: PORT={self.port} lies among the ports that outgoing connections use ({first} to "
+                f"{last}); one may be taken at times"
+            )
         uses = {self.port: "HTTP", self.kserve_http: "KServe HTTP", self.kserve_grpc: "KServe gRPC"}
         for i in range(len(plan.instances)):
             uses |= {self.port + 20 + i: f"triton-{i} HTTP", self.port + 40 + i: f"triton-{i} gRPC"}
@@ -139,7 +156,10 @@ class Layout:
                 try:
                     probe.bind((HOST, port))
                 except OSError as error:
-                    raise LocalError(f"port {port} ({use}) is taken ({error.strerror}); stop what uses it, or choose another block with PORT=…") from None
+                    raise LocalError(
+                        f"port {port} ({use}) is taken ({error.strerror}); stop what uses it, or choose "
+                        "another block with PORT=…"
+                    ) from None
 
 
 def nginx_binary() -> str:
@@ -157,15 +177,23 @@ def nginx_binary() -> str:
 def nginx_values(layout: Layout) -> NginxValues:
     """Folders, addresses and ports of this deployment."""
     return NginxValues(
-        run=str(layout.home / "run"), conf=str(layout.home / "nginx"), listen=HOST, port=layout.port, kserve=layout.kserve_http, grpc=layout.kserve_grpc,
-        internal=f"unix:{layout.run}/kserve", instance_http=layout.port + 20,
-        instance_grpc=layout.port + 40, max_body=os.environ.get("MAX_BODY") or "110m", user="user root;" if os.getuid() == 0 else "",
-    )  # fmt: skip
+        run=str(layout.home / "run"),
+        conf=str(layout.home / "nginx"),
+        listen=HOST,
+        port=layout.port,
+        kserve=layout.kserve_http,
+        grpc=layout.kserve_grpc,
+        internal=f"unix:{layout.run}/kserve",
+        instance_http=layout.port + 20,
+        instance_grpc=layout.port + 40,
+        max_body=os.environ.get("MAX_BODY") or "110m",
+        user="user root;" if os.getuid() == 0 else "",
+    )
 
 
 def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.ConfigParser:
-    """One program for each process. They stop in the opposite order, each when it has finished: the gateway, nginx, which it needs for that,
-    the tritonservers, which are a group and stop together.
+    """One program for each process. They stop in the opposite order, each when it has finished: the gateway,
+    nginx, which it needs for that, the tritonservers, which are a group and stop together.
     """
     home = layout.home
     environment = {
@@ -175,23 +203,41 @@ def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.
         "CONCH_API_KEYS_REQUIRED": os.environ.get(KEYS, ""),
         "PYTHONUNBUFFERED": "1",
         **{name: os.environ.get(name, threads) for name, threads in ONE_THREAD.items()},
-        **{f"CONCH_{name}": os.environ[name] for name in documented() if os.environ.get(name) and name.lower() in Settings.model_fields},
+        **{
+            f"CONCH_{name}": os.environ[name]
+            for name in documented()
+            if os.environ.get(name) and name.lower() in Settings.model_fields
+        },
     }
     config = configparser.ConfigParser(interpolation=None)
-    config["supervisord"] = {"nodaemon": "true", "logfile": str(home / "logs/supervisord.log"), "pidfile": str(home / "run/supervisord.pid"), "loglevel": "info"}
+    config["supervisord"] = {
+        "nodaemon": "true",
+        "logfile": str(home / "logs/supervisord.log"),
+        "pidfile": str(home / "run/supervisord.pid"),
+        "loglevel": "info",
+    }
     config["unix_http_server"] = {"file": str(layout.socket), "chmod": "0600"}
-    config["rpcinterface:supervisor"] = {"supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"}
+    config["rpcinterface:supervisor"] = {
+        "supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"
+    }
     child = f"{python} -m ops.child"  # whoever supervises may be killed: then they end, too
     guard = f"{child} --exec {python} -m ops.guard --deployment {home}/deployment.json --home {home}"
     commands = {instance.name: f"{guard} --instance {instance.index}" for instance in plan.instances}
     commands["nginx"] = f"{child} {nginx_binary()} -c {home}/nginx/nginx.conf -p {home} -e stderr"
-    commands |= {f"gateway-{i}": f"{child} --exec {python} -m gateway {address[5:]}" for i, address in enumerate(plan.gateways)}
-    devices = {instance.name: {"CUDA_VISIBLE_DEVICES": instance.gpus} for instance in plan.instances if instance.gpus}
+    commands |= {
+        f"gateway-{i}": f"{child} --exec {python} -m gateway {address[5:]}"
+        for i, address in enumerate(plan.gateways)
+    }
+    devices = {
+        instance.name: {"CUDA_VISIBLE_DEVICES": instance.gpus} for instance in plan.instances if instance.gpus
+    }
     for order, (name, command) in enumerate(commands.items()):
         config[f"program:{name}"] = {
             "command": command,
             "directory": str(ROOT),
-            "environment": ",".join(f'{key}="{value}"' for key, value in {**environment, **devices.get(name, {})}.items()),
+            "environment": ",".join(
+                f'{key}="{value}"' for key, value in {**environment, **devices.get(name, {})}.items()
+            ),
             "priority": str(order + 1),
             "autorestart": "true",
             "startsecs": "0",
@@ -203,7 +249,10 @@ def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.
             "stdout_logfile_maxbytes": "50MB",
             "stdout_logfile_backups": "2",
         }
-    config[f"group:{TRITONS}"] = {"programs": ",".join(instance.name for instance in plan.instances), "priority": "0"}
+    config[f"group:{TRITONS}"] = {
+        "programs": ",".join(instance.name for instance in plan.instances),
+        "priority": "0",
+    }
     return config
 
 
@@ -217,7 +266,10 @@ def gate() -> Gate:
     try:
         load_keys(Path(keys) if keys else None, required=bool(keys))
         found = Gate(
-            keys=bool(keys), rate=os.environ.get("RATE_LIMIT", ""), burst=int(os.environ.get("RATE_BURST") or 20), hosts=os.environ.get("ALLOWED_HOSTS", "")
+            keys=bool(keys),
+            rate=os.environ.get("RATE_LIMIT", ""),
+            burst=int(os.environ.get("RATE_BURST") or 20),
+            hosts=os.environ.get("ALLOWED_HOSTS", ""),
         )
         found.values()
     except (NoKeys, ValueError, OSError) as error:
@@ -233,7 +285,12 @@ def prepare(layout: Layout, python: Path) -> Plan:
         (layout.home / folder).mkdir(parents=True, exist_ok=True)
     plan.save(layout.home / "deployment.json")
     nginx = write_nginx(layout.home / "nginx", nginx_values(layout), gate(), plan)
-    checked = subprocess.run([nginx_binary(), "-t", "-q", "-c", nginx, "-p", layout.home, "-e", "stderr"], capture_output=True, text=True, check=False)
+    checked = subprocess.run(
+        [nginx_binary(), "-t", "-q", "-c", nginx, "-p", layout.home, "-e", "stderr"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if checked.returncode != 0:
         raise LocalError(f"nginx refuses its configuration: {checked.stderr.strip()}")
     with (layout.home / "supervisord.conf").open("w") as file:
@@ -242,12 +299,18 @@ def prepare(layout: Layout, python: Path) -> Plan:
 
 
 def start(layout: Layout, python: Path = Path(sys.executable)) -> subprocess.Popen[bytes]:
-    """Start supervisord in a process group of its own; it ends everything when it gets SIGTERM. `python`: the serving environment's."""
+    """Start supervisord in a process group of its own; it ends everything when it gets SIGTERM. `python`: the
+    serving environment's.
+    """
     prepare(layout, python)
     return subprocess.Popen(
         [str(python), "-m", "supervisor.supervisord", "-c", str(layout.home / "supervisord.conf")],
-        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509
-    )  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=die_with_parent,  # noqa: PLW1509
+    )
 
 
 def wait_ready(layout: Layout, process: subprocess.Popen[bytes] | None, seconds: float) -> None:
@@ -276,7 +339,11 @@ def serve(layout: Layout) -> int:
         signal.signal(name, lambda *_: process.terminate())
     try:
         wait_ready(layout, process, 600)
-        print(f"conch: ready on http://{HOST}:{layout.port} (KServe: {layout.kserve_http}, gRPC {layout.kserve_grpc}); logs: {layout.home}/logs", flush=True)
+        print(
+            f"conch: ready on http://{HOST}:{layout.port} (KServe: {layout.kserve_http}, gRPC "
+            f"{layout.kserve_grpc}); logs: {layout.home}/logs",
+            flush=True,
+        )
     except LocalError as error:
         if process.poll() is None:
             process.terminate()
@@ -284,7 +351,10 @@ def serve(layout: Layout) -> int:
             raise
         print(f"conch: stopped while starting ({error})", file=sys.stderr)
     if process.wait() < 0:
-        print(f"conch: supervisord was killed (signal {-process.returncode}); what it ran is ending", file=sys.stderr)
+        print(
+            f"conch: supervisord was killed (signal {-process.returncode}); what it ran is ending",
+            file=sys.stderr,
+        )
         return 1
     return 0
 
@@ -292,8 +362,12 @@ def serve(layout: Layout) -> int:
 def control(layout: Layout) -> ServerProxy:
     """Supervisor's XML-RPC interface."""
     if not layout.socket.exists():
-        raise LocalError(f"nothing runs with PORT={layout.port}; start it with: make serve PORT={layout.port}")
-    return ServerProxy("http://localhost", transport=SupervisorTransport(None, None, f"unix://{layout.socket}"))
+        raise LocalError(
+            f"nothing runs with PORT={layout.port}; start it with: make serve PORT={layout.port}"
+        )
+    return ServerProxy(
+        "http://localhost", transport=SupervisorTransport(None, None, f"unix://{layout.socket}")
+    )
 
 
 @dataclass(frozen=True)
@@ -324,7 +398,9 @@ class Supervised:
 
 
 def restart(layout: Layout) -> int:
-    """Restart the instances one by one; each hands its requests to another one meanwhile, so no request is lost."""
+    """Restart the instances one by one; each hands its requests to another one meanwhile, so no request is
+    lost.
+    """
     restart_all(Supervised(layout, control(layout)))
     return 0
 

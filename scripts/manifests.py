@@ -1,7 +1,8 @@
-"""Data sets as they lie on disk: a JSONL manifest, a Kaldi-style folder, or a folder with a .txt beside each recording.
+"""Data sets as they lie on disk: a JSONL manifest, a Kaldi-style folder, or a folder with a .txt beside each
+recording.
 
-Formats: NVIDIA NeMo's manifests (https://docs.nvidia.com/nemo-framework, "Preparing Custom ASR Data"), Kaldi's data folders
-(https://kaldi-asr.org/doc/data_prep.html).
+Formats: NVIDIA NeMo's manifests (https://docs.nvidia.com/nemo-framework, "Preparing Custom ASR Data"),
+Kaldi's data folders (https://kaldi-asr.org/doc/data_prep.html).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class BadManifest(ValueError):
 
 @dataclass(frozen=True)
 class Utterance:
-    """A recording and what is said in it. `language` is empty and `duration` (seconds) 0 where the data set does not say."""
+    """A recording and what is said in it. `language` is empty and `duration` (seconds) 0 where the data set
+    does not say.
+    """
 
     name: str
     path: Path
@@ -40,17 +43,24 @@ def read(path: Path) -> list[Utterance]:
     """All utterances of a data set, in its order.
 
     Raises:
-        BadManifest: no data set of the three kinds, a line that cannot be read, or recordings that are not there.
+        BadManifest: no data set of the three kinds, a line that cannot be read, or recordings that are not
+        there.
     """
     if not path.exists():
         raise BadManifest(f"{path} does not exist; name a JSONL manifest or a folder")
     kind = _jsonl if path.is_file() else _kaldi if (path / "wav.scp").exists() else _folder
     utterances = list(kind(path))
     if not utterances:
-        raise BadManifest(f"{path} holds no utterance; put a wav.scp with a text, or recordings with a .txt beside each, into it")
+        raise BadManifest(
+            f"{path} holds no utterance; put a wav.scp with a text, or recordings with a .txt beside each, "
+            "into it"
+        )
     missing = [utterance.path for utterance in utterances if not utterance.path.is_file()]
     if missing:
-        raise BadManifest(f"{len(missing)} of {len(utterances)} recordings do not exist, the first is {missing[0]}; correct the paths in {path}")
+        raise BadManifest(
+            f"{len(missing)} of {len(utterances)} recordings do not exist, the first is {missing[0]}; "
+            f"correct the paths in {path}"
+        )
     return utterances
 
 
@@ -65,7 +75,9 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise BadManifest(f"{path}, line {number} is not a JSON object ({error}); write one object a line") from error
+                raise BadManifest(
+                    f"{path}, line {number} is not a JSON object ({error}); write one object a line"
+                ) from error
             if not isinstance(row, dict):
                 raise BadManifest(f"{path}, line {number} is not a JSON object; write one object a line")
             yield number, row
@@ -79,23 +91,44 @@ def _jsonl(path: Path) -> Iterator[Utterance]:
 def _utterance(path: Path, number: int, row: dict[str, Any]) -> Utterance:
     try:
         audio = next(str(row[key]) for key in AUDIO_KEYS if key in row)
-        return Utterance(audio, path.parent / audio, str(row["text"]), row.get("language") or "", float(row.get("duration") or 0))
+        return Utterance(
+            audio,
+            path.parent / audio,
+            str(row["text"]),
+            row.get("language") or "",
+            float(row.get("duration") or 0),
+        )
     except StopIteration:
-        raise BadManifest(f"{path}, line {number}: no recording is named; give {', '.join(AUDIO_KEYS[:-1])} or {AUDIO_KEYS[-1]}") from None
+        raise BadManifest(
+            f"{path}, line {number}: no recording is named; give {', '.join(AUDIO_KEYS[:-1])} or "
+            f"{AUDIO_KEYS[-1]}"
+        ) from None
     except KeyError:
-        raise BadManifest(f"{path}, line {number}: the key text is missing; add what is said in the recording") from None
+        raise BadManifest(
+            f"{path}, line {number}: the key text is missing; add what is said in the recording"
+        ) from None
     except (ValueError, TypeError) as error:
-        raise BadManifest(f"{path}, line {number}: duration is no number ({error}); give seconds, or leave it out") from error
+        raise BadManifest(
+            f"{path}, line {number}: duration is no number ({error}); give seconds, or leave it out"
+        ) from error
 
 
 def _kaldi(folder: Path) -> Iterator[Utterance]:
     if (folder / "segments").exists():
-        raise BadManifest(f"{folder}/segments cuts recordings into utterances, which is not supported; write a wav file for each of them")
-    spoken = folder / "text" if (folder / "text").exists() else folder / "trans.txt"  # the second: yuekaizhang/Triton-ASR-Client's data sets
+        raise BadManifest(
+            f"{folder}/segments cuts recordings into utterances, which is not supported; write a wav file "
+            "for each of them"
+        )
+    spoken = (
+        folder / "text" if (folder / "text").exists() else folder / "trans.txt"
+    )  # the second: yuekaizhang/Triton-ASR-Client's data sets
     texts, languages = _table(spoken), _table(folder / "utt2lang")
     for name, audio in _table(folder / "wav.scp").items():
         if audio.endswith("|"):
-            raise BadManifest(f"{folder}/wav.scp: {name} is a command ({audio}), and none are run here; write its sound into a file")
+            raise BadManifest(
+                f"{folder}/wav.scp: {name} is a command ({audio}), and none are run here; write its sound "
+                "into a file"
+            )
         if name not in texts:
             raise BadManifest(f"{spoken} has no line for {name}; add one")
         # Kaldi counts paths from where its recipe runs; here that may be the folder itself.
@@ -126,15 +159,21 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadManifest(f"{path} cannot be read as UTF-8 text ({error}); name a JSONL file or a folder") from error
+        raise BadManifest(
+            f"{path} cannot be read as UTF-8 text ({error}); name a JSONL file or a folder"
+        ) from error
 
 
 def seconds(utterance: Utterance) -> float:
-    """How long a recording lasts: as the data set says, else as its container says, else by decoding it; 0 if it is no recording."""
+    """How long a recording lasts: as the data set says, else as its container says, else by decoding it; 0 if
+    it is no recording.
+    """
     if utterance.duration:
         return utterance.duration
     try:
-        with av.open(str(utterance.path), metadata_errors="ignore", container_options=CONTAINERS) as container:
+        with av.open(
+            str(utterance.path), metadata_errors="ignore", container_options=CONTAINERS
+        ) as container:
             if container.duration:
                 return container.duration / av.time_base
         return len(decode(utterance.path, max_seconds=math.inf, time_limit=math.inf)) / RATE

@@ -1,6 +1,8 @@
-"""`scripts/prompts FILE`: put the prompts of a JSONL file to a text model, several at once, and say how well and how fast it answered.
+"""`scripts/prompts FILE`: put the prompts of a JSONL file to a text model, several at once, and say how well
+and how fast it answered.
 
-One object a line: `prompt` (or `text`), optionally `reference` (or `answer`) and `id`. Exit status 1 if a request failed.
+One object a line: `prompt` (or `text`), optionally `reference` (or `answer`) and `id`. Exit status 1 if a
+request failed.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ def read(path: Path) -> list[Question]:
         if not isinstance(prompt, str):
             raise BadManifest(f"{path}, line {number}: no prompt is given; add the key prompt with a text")
         if not isinstance(reference, str | None):
-            raise BadManifest(f"{path}, line {number}: the reference is no text; write the one right answer as a string, or leave it out")
+            raise BadManifest(
+                f"{path}, line {number}: the reference is no text; write the one right answer as a string, "
+                "or leave it out"
+            )
         questions.append(Question(str(row.get("id", number)), prompt, reference))
     if not questions:
         raise BadManifest(f"{path} holds no prompt; write one JSON object a line")
@@ -46,18 +51,30 @@ async def one(server: Text, ask: Ask, question: Question) -> Outcome:
     """Put one question."""
     begin, marks = time.perf_counter(), list[float]()
     try:
-        answer = await server.complete(question.prompt, ask, lambda _: marks.append(time.perf_counter() - begin))
+        answer = await server.complete(
+            question.prompt, ask, lambda _: marks.append(time.perf_counter() - begin)
+        )
     except RequestFailed as error:
         return Outcome(question, error=str(error))
-    return Outcome(question, answer.text, answer.tokens, time.perf_counter() - begin, marks[0] if ask.stream and marks else 0.0)
+    return Outcome(
+        question,
+        answer.text,
+        answer.tokens,
+        time.perf_counter() - begin,
+        marks[0] if ask.stream and marks else 0.0,
+    )
 
 
 async def run(arguments: argparse.Namespace) -> tuple[list[Outcome], Figures]:
     """The whole file."""
     questions = read(arguments.path)
-    ask = Ask(arguments.model, arguments.max_tokens, arguments.temperature, tuple(arguments.stop), arguments.stream)
+    ask = Ask(
+        arguments.model, arguments.max_tokens, arguments.temperature, tuple(arguments.stop), arguments.stream
+    )
     async with aclosing(connect_text(arguments)) as server:
-        outcomes, wall = await at_once(lambda question: one(server, ask, question), questions, arguments.num_tasks, "question")
+        outcomes, wall = await at_once(
+            lambda question: one(server, ask, question), questions, arguments.num_tasks, "question"
+        )
     return outcomes, figures(outcomes, wall)
 
 
@@ -67,19 +84,38 @@ def write(path: Path, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         row = asdict(outcome)
         question = row.pop("question")
-        rows.append({"id": question["name"], "prompt": question["prompt"], "reference": question["reference"], "answer": row.pop("text"), **row})
+        rows.append(
+            {
+                "id": question["name"],
+                "prompt": question["prompt"],
+                "reference": question["reference"],
+                "answer": row.pop("text"),
+                **row,
+            }
+        )
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
 
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="prompts", description="Put a file of prompts to a text model; print ROUGE, exact answers, speed and latencies.")
+    parser = argparse.ArgumentParser(
+        prog="prompts",
+        description="Put a file of prompts to a text model; print ROUGE, exact answers, speed and latencies.",
+    )
     parser.add_argument("path", type=Path, metavar="FILE", help="JSONL: prompt, optionally reference and id")
     add_text_options(parser)
     add_tasks(parser)
-    parser.add_argument("--max-tokens", type=positive, default=128, help="of an answer at most (default: %(default)s)")
+    parser.add_argument(
+        "--max-tokens", type=positive, default=128, help="of an answer at most (default: %(default)s)"
+    )
     parser.add_argument("--temperature", type=float, default=0.0, help="0 (default): the likeliest words")
-    parser.add_argument("--stop", action="append", default=[], metavar="WORDS", help="ends an answer before these words; may be repeated")
+    parser.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="WORDS",
+        help="ends an answer before these words; may be repeated",
+    )
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the answers there, as JSONL")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser.parse_args(argv)
@@ -97,7 +133,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    print(json.dumps(asdict(found)) if arguments.json else "\n".join(f"{name:<12} {value}" for name, value in table(found)))
+    print(
+        json.dumps(asdict(found))
+        if arguments.json
+        else "\n".join(f"{name:<12} {value}" for name, value in table(found))
+    )
     for outcome in outcomes:
         if outcome.error:
             print(f"conch: {outcome.question.name}: {outcome.error}", file=sys.stderr)

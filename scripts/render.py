@@ -18,10 +18,12 @@ RATE = re.compile(r"([1-9]\d*)r/([sm])")
 
 @dataclass(frozen=True)
 class NginxValues:
-    """What the template's ${CONCH_…} stand for: folders, the address of the public doors, their ports, where the gateway's own listener is
-    (as nginx writes it: an address with a port, or unix:PATH), the largest body as nginx writes it.
+    """What the template's ${CONCH_…} stand for: folders, the address of the public doors, their ports, where
+    the gateway's own listener is (as nginx writes it: an address with a port, or unix:PATH), the largest body
+    as nginx writes it.
 
-    `instance_http`, `instance_grpc`: the first of the ports at which each instance is found by host and port alone; 0: none are opened.
+    `instance_http`, `instance_grpc`: the first of the ports at which each instance is found by host and port
+    alone; 0: none are opened.
     """
 
     run: str
@@ -42,15 +44,19 @@ class NginxValues:
         if not all(firsts.values()):
             return {**dict.fromkeys(firsts, ""), "PORT_ROUTES": ""}
         kinds = {"KSERVE_PORTS": "", "GRPC_PORTS": " http2"}
-        listens = {name: " ".join(f"listen {self.listen}:{first + i}{kinds[name]};" for i in range(count)) for name, first in firsts.items()}
+        listens = {
+            name: " ".join(f"listen {self.listen}:{first + i}{kinds[name]};" for i in range(count))
+            for name, first in firsts.items()
+        }
         routes = " ".join(f'{first + i} "instance:{i}";' for first in firsts.values() for i in range(count))
         return {**listens, "PORT_ROUTES": routes}
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Who may come in, and how often: whether keys are asked for, requests as nginx writes them ("10r/s", "600r/m", empty for no limit), and,
-    where no key is asked for, host names beside localhost and addresses that requests may be for ("*": any), separated by commas.
+    """Who may come in, and how often: whether keys are asked for, requests as nginx writes them ("10r/s",
+    "600r/m", empty for no limit), and, where no key is asked for, host names beside localhost and addresses
+    that requests may be for ("*": any), separated by commas.
     """
 
     keys: bool = False
@@ -68,7 +74,14 @@ class Gate:
         client = "$conch_key" if self.keys else "$binary_remote_addr"
         hosts = "1" if self.keys else _hosts(self.hosts)
         if not self.rate:
-            return {"AUTH": auth, "CLIENT": client, "HOSTS": hosts, "ZONE": "", "LIMIT": "", "RETRY_AFTER": "1"}
+            return {
+                "AUTH": auth,
+                "CLIENT": client,
+                "HOSTS": hosts,
+                "ZONE": "",
+                "LIMIT": "",
+                "RETRY_AFTER": "1",
+            }
         if not (found := RATE.fullmatch(self.rate)):
             raise ValueError(f"RATE_LIMIT={self.rate!r} is not understood; write it as 10r/s or 600r/m")
         seconds = ceil((1 if found[2] == "s" else 60) / int(found[1]))
@@ -87,7 +100,8 @@ OPEN = Gate()
 
 
 def _hosts(allowed: str) -> str:
-    """Nginx's map of $host to 1: without keys, a web page of another site could reach a stack under a name of its own (DNS rebinding).
+    """Nginx's map of $host to 1: without keys, a web page of another site could reach a stack under a name of
+    its own (DNS rebinding).
 
     Raises:
         ValueError: a name that is none.
@@ -96,13 +110,16 @@ def _hosts(allowed: str) -> str:
     if "*" in names:
         return "1"
     if wrong := [name for name in names if not HOST.fullmatch(name)]:
-        raise ValueError(f"ALLOWED_HOSTS has {wrong[0]!r}, which is not a host name; write names separated by commas, or *")
+        raise ValueError(
+            f"ALLOWED_HOSTS has {wrong[0]!r}, which is not a host name; write names separated by commas, or *"
+        )
     return ("0;" + "".join(f"\n        {name} 1;" for name in names)).removesuffix(";")
 
 
 def _upstream(name: str, servers: Iterable[str], *, dynamic: bool) -> str:
     lines = "".join(f"    server {server}{' resolve' if dynamic else ''};\n" for server in servers)
-    # A request over gRPC cannot be sent again, so it never begins on a connection that its guard may be about to close.
+    # A request over gRPC cannot be sent again, so it never begins on a connection that its guard may be about
+    # to close.
     kept = "" if name.endswith("_grpc") else "    keepalive 64;\n    keepalive_timeout 4s;\n"
     return f"upstream {name} {{\n    zone {name} 64k;\n    least_conn;\n{lines}{kept}}}\n"
 
@@ -111,7 +128,9 @@ def pools(plan: Plan) -> str:
     """pools.conf: one upstream for each pool and instance, and the maps that choose among them."""
     dynamic = bool(plan.resolver)
     parts = [f"resolver {plan.resolver} valid=2s ipv6=off;\nresolver_timeout 2s;\n"] if dynamic else []
-    parts.append(_upstream("gateway", [f"{gateway} max_fails=0" for gateway in plan.gateways], dynamic=dynamic))
+    parts.append(
+        _upstream("gateway", [f"{gateway} max_fails=0" for gateway in plan.gateways], dynamic=dynamic)
+    )
     for kind in ("http", "grpc"):
         routes = []
         for n, (model, members) in enumerate(plan.pools.items()):
@@ -120,7 +139,9 @@ def pools(plan: Plan) -> str:
             keys = [f"header:{model}", f"model:{model}", *(["header:"] if n == 0 else [])]
             routes += [f'    "{key}" pool_{n}_{kind};\n' for key in keys]
         for instance in plan.instances:
-            parts.append(_upstream(f"instance_{instance.index}_{kind}", [getattr(instance, kind)], dynamic=dynamic))
+            parts.append(
+                _upstream(f"instance_{instance.index}_{kind}", [getattr(instance, kind)], dynamic=dynamic)
+            )
             routes.append(f'    "instance:{instance.index}" instance_{instance.index}_{kind};\n')
         parts.append(f'map $triton_route $triton_{kind} {{\n    default "";\n{"".join(routes)}}}\n')
     return "\n".join(parts)
@@ -134,11 +155,19 @@ def write_nginx(folder: Path, values: NginxValues, gate: Gate, plan: Plan) -> Pa
     """
     inner = f'if ($http_x_conch_inner != "{plan.inner_key}") {{ return 403; }}' if plan.inner_key else ""
     names = {"CONCH_INNER": inner} | {
-        f"CONCH_{name.upper()}": str(value) for name, value in {**asdict(values), **gate.values(), **values.instances(len(plan.instances))}.items()
+        f"CONCH_{name.upper()}": str(value)
+        for name, value in {
+            **asdict(values),
+            **gate.values(),
+            **values.instances(len(plan.instances)),
+        }.items()
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("nginx.conf", "kserve.conf", "gate.conf"):
         # safe_substitute leaves nginx's own $variables alone; ours are all upper-case and in braces.
-        (folder / name).write_text(string.Template((TEMPLATES / f"{name}.template").read_text("utf-8")).safe_substitute(names), "utf-8")
+        (folder / name).write_text(
+            string.Template((TEMPLATES / f"{name}.template").read_text("utf-8")).safe_substitute(names),
+            "utf-8",
+        )
     (folder / "pools.conf").write_text(pools(plan), "utf-8")
     return folder / "nginx.conf"

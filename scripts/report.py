@@ -17,15 +17,19 @@ from .scores import Comparison, Outcome, Scores, table
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em; color: #222 }
-table { border-collapse: collapse; margin: 1em 0 } td, th { border-bottom: 1px solid #ddd; padding: .25em .7em; text-align: left; vertical-align: top }
-td.number { text-align: right; white-space: nowrap } del { background: #fdd } ins { background: #dfd; text-decoration: none } img { max-width: 100% }
+table { border-collapse: collapse; margin: 1em 0 }
+td, th { border-bottom: 1px solid #ddd; padding: .25em .7em; text-align: left; vertical-align: top }
+td.number { text-align: right; white-space: nowrap } img { max-width: 100% }
+del { background: #fdd } ins { background: #dfd; text-decoration: none }
 """
 
 
 def write(folder: Path, settings: Mapping[str, object], scores: Scores) -> None:
     """All four files. `settings`: what was asked of whom, for the reader."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(json.dumps(as_data(settings, scores), indent=1, ensure_ascii=False) + "\n", "utf-8")
+    (folder / "report.json").write_text(
+        json.dumps(as_data(settings, scores), indent=1, ensure_ascii=False) + "\n", "utf-8"
+    )
     (folder / "errors.txt").write_text("\n".join(error_lines(scores)) + "\n", "utf-8")
     draw(folder / "report.png", scores)
     (folder / "report.html").write_text(page(settings, scores, (folder / "report.png").read_bytes()), "utf-8")
@@ -33,25 +37,43 @@ def write(folder: Path, settings: Mapping[str, object], scores: Scores) -> None:
 
 def as_data(settings: Mapping[str, object], scores: Scores) -> dict[str, object]:
     """What report.json holds; rates are shares, times seconds."""
-    figures = {name: getattr(scores, name) for name in ("wer", "cer", "rtfx", "words", "audio", "wall", "latency", "first")}
+    figures = {
+        name: getattr(scores, name)
+        for name in ("wer", "cer", "rtfx", "words", "audio", "wall", "latency", "first")
+    }
     return {
         "settings": dict(settings),
         "figures": {**figures, "answered": len(scores.comparisons), "failed": len(scores.failures)},
-        "errors": {kind: [[label, count] for label, count in counted] for kind, counted in totals(scores).items()},
-        "utterances": [*(_row(c.outcome, wer=c.wer) for c in scores.comparisons), *(_row(outcome, wer=None) for outcome in scores.failures)],
+        "errors": {
+            kind: [[label, count] for label, count in counted] for kind, counted in totals(scores).items()
+        },
+        "utterances": [
+            *(_row(c.outcome, wer=c.wer) for c in scores.comparisons),
+            *(_row(outcome, wer=None) for outcome in scores.failures),
+        ],
     }
 
 
 def _row(outcome: Outcome, wer: float | None) -> dict[str, Any]:
     row = asdict(outcome)
     utterance = row.pop("utterance")
-    return {"name": utterance["name"], "reference": utterance["text"], "language": utterance["language"], "wer": wer, **row}
+    return {
+        "name": utterance["name"],
+        "reference": utterance["text"],
+        "language": utterance["language"],
+        "wer": wer,
+        **row,
+    }
 
 
 def totals(scores: Scores) -> dict[str, list[tuple[str, int]]]:
     """Every error with its count, the most frequent first."""
     swapped = Counter({f"{said} → {heard}": count for (said, heard), count in scores.substitutions.items()})
-    return {"substitutions": swapped.most_common(), "deletions": scores.deletions.most_common(), "insertions": scores.insertions.most_common()}
+    return {
+        "substitutions": swapped.most_common(),
+        "deletions": scores.deletions.most_common(),
+        "insertions": scores.insertions.most_common(),
+    }
 
 
 def worst(scores: Scores) -> list[Comparison]:
@@ -76,10 +98,16 @@ def error_lines(scores: Scores) -> Iterator[str]:
 
 
 def draw(path: Path, scores: Scores) -> None:
-    """Latencies as a histogram with their percentiles, and the word error rate of each utterance, the worst first."""
+    """Latencies as a histogram with their percentiles, and the word error rate of each utterance, the worst
+    first.
+    """
     figure = Figure(figsize=(11, 4), layout="constrained")
     times, rates = figure.subplots(1, 2)
-    times.hist([c.outcome.latency for c in scores.comparisons], bins=min(40, max(5, len(scores.comparisons) // 5)), color="#4477aa")
+    times.hist(
+        [c.outcome.latency for c in scores.comparisons],
+        bins=min(40, max(5, len(scores.comparisons) // 5)),
+        color="#4477aa",
+    )
     for (percent, value), style in zip(scores.latency.items(), ("-", "--", ":"), strict=False):
         times.axvline(value, color="#222222", linestyle=style, label=f"p{percent} {value:.2f} s")
     times.set(title="Latency", xlabel="seconds", ylabel="utterances")
@@ -87,7 +115,11 @@ def draw(path: Path, scores: Scores) -> None:
         times.legend()
     wers = sorted((100 * c.wer for c in scores.comparisons), reverse=True)
     rates.bar(range(1, len(wers) + 1), wers, width=1.0, color="#cc6677")
-    rates.set(title=f"WER of each utterance: {sum(map(bool, wers))} of {len(wers)} with errors", xlabel="utterances, the worst first", ylabel="%")
+    rates.set(
+        title=f"WER of each utterance: {sum(map(bool, wers))} of {len(wers)} with errors",
+        xlabel="utterances, the worst first",
+        ylabel="%",
+    )
     rates.set_ylim(0, max([1.0, *wers]) * 1.05)
     figure.savefig(path, dpi=110)
 
@@ -96,12 +128,16 @@ def page(settings: Mapping[str, object], scores: Scores, picture: bytes) -> str:
     """report.html: one file without links, so that it can be sent to somebody."""
     image = base64.b64encode(picture).decode()
     parts = [
-        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>Conch: {escape(str(settings["data set"]))}</title><style>{STYLE}</style>',
+        '<!doctype html>\n<html lang="en"><meta charset="utf-8">'
+        f"<title>Conch: {escape(str(settings['data set']))}</title><style>{STYLE}</style>",
         f"<h1>{escape(str(settings['data set']))}</h1>",
         rows(table(scores)),
         f'<img alt="Latency, and WER of each utterance" src="data:image/png;base64,{image}">',
         section("Failed", rows((o.utterance.name, o.error) for o in scores.failures), len(scores.failures)),
-        *(section(kind.capitalize(), rows(counted), sum(count for _, count in counted)) for kind, counted in totals(scores).items()),
+        *(
+            section(kind.capitalize(), rows(counted), sum(count for _, count in counted))
+            for kind, counted in totals(scores).items()
+        ),
         section("Utterances with errors", compared(worst(scores)), len(worst(scores))),
         "<h2>Settings</h2>" + rows(settings.items()),
     ]
@@ -115,12 +151,19 @@ def section(title: str, body: str, count: int) -> str:
 
 def rows(pairs: Iterable[tuple[str, object]]) -> str:
     """A table of two columns."""
-    return "<table>" + "\n".join(f"<tr><th>{escape(name)}<td>{escape(str(value))}" for name, value in pairs) + "</table>"
+    return (
+        "<table>"
+        + "\n".join(f"<tr><th>{escape(name)}<td>{escape(str(value))}" for name, value in pairs)
+        + "</table>"
+    )
 
 
 def compared(comparisons: Sequence[Comparison]) -> str:
     """A table of texts with what was missed struck out and what was heard instead beside it."""
-    lines = [f'<tr><td>{escape(c.outcome.utterance.name)}<td class="number">{100 * c.wer:.1f} %<td>{marked(c)}' for c in comparisons]
+    lines = [
+        f'<tr><td>{escape(c.outcome.utterance.name)}<td class="number">{100 * c.wer:.1f} %<td>{marked(c)}'
+        for c in comparisons
+    ]
     return "<table>" + "\n".join(lines) + "</table>"
 
 
@@ -130,6 +173,8 @@ def marked(comparison: Comparison) -> str:
     def mark(said: str, heard: str) -> str:
         if said == heard:
             return escape(said)
-        return " ".join(f"<{tag}>{escape(word)}</{tag}>" for tag, word in (("del", said), ("ins", heard)) if word)
+        return " ".join(
+            f"<{tag}>{escape(word)}</{tag}>" for tag, word in (("del", said), ("ins", heard)) if word
+        )
 
     return " ".join(mark(*pair) for pair in comparison.pairs)

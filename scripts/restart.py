@@ -1,8 +1,10 @@
-"""The planned restart: one instance after the other drains, restarts and answers again, so that no request is lost.
+"""The planned restart: one instance after the other drains, restarts and answers again, so that no request is
+lost.
 
-A guard that is asked to (SIGHUP) finishes what is in flight, hands everything else to another instance of its pool, and starts its server again
-with the bundle as it is then. The guard itself stays, so no address changes: nginx gives up requests in flight when one does. Whoever
-interrupts a restart leaves the instance to its guard, which completes it.
+A guard that is asked to (SIGHUP) finishes what is in flight, hands everything else to another instance of its
+pool, and starts its server again with the bundle as it is then. The guard itself stays, so no address
+changes: nginx gives up requests in flight when one does. Whoever interrupts a restart leaves the instance to
+its guard, which completes it.
 """
 
 from __future__ import annotations

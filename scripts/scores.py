@@ -1,6 +1,8 @@
-"""What a run over a data set amounts to: word and character error rates (jiwer), speed, latencies, and every error counted.
+"""What a run over a data set amounts to: word and character error rates (jiwer), speed, latencies, and every
+error counted.
 
-Text is normalised as Whisper's authors did for their figures (whisper-normalizer has their code; arXiv 2212.04356, appendix C).
+Text is normalised as Whisper's authors did for their figures (whisper-normalizer has their code; arXiv
+2212.04356, appendix C).
 """
 
 from __future__ import annotations
@@ -17,13 +19,19 @@ from whisper_normalizer.english import EnglishTextNormalizer
 from .manifests import Utterance
 
 Normalizer = Callable[[str], str]
-NORMALIZERS: dict[str, Callable[[], Normalizer]] = {"english": EnglishTextNormalizer, "multilingual": BasicTextNormalizer, "none": lambda: str}
+NORMALIZERS: dict[str, Callable[[], Normalizer]] = {
+    "english": EnglishTextNormalizer,
+    "multilingual": BasicTextNormalizer,
+    "none": lambda: str,
+}
 PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one utterance; times in seconds. `first`: until the first words; `error`: why there is no text."""
+    """What became of one utterance; times in seconds. `first`: until the first words; `error`: why there is
+    no text.
+    """
 
     utterance: Utterance
     duration: float
@@ -35,7 +43,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One answer beside its reference, as (reference words, heard words) pairs: equal, replaced, or one of them empty."""
+    """One answer beside its reference, as (reference words, heard words) pairs: equal, replaced, or one of
+    them empty.
+    """
 
     outcome: Outcome
     pairs: tuple[tuple[str, str], ...]
@@ -75,10 +85,15 @@ class Scores:
 
 
 def score(outcomes: Sequence[Outcome], wall: float, normalizer: str, *, cer: bool = False) -> Scores:
-    """Count; utterances without an answer are listed as failures and enter no rate. `wall`: seconds that all took together."""
+    """Count; utterances without an answer are listed as failures and enter no rate. `wall`: seconds that all
+    took together.
+    """
     answered = [outcome for outcome in outcomes if not outcome.error]
     normal = NORMALIZERS[normalizer]()
-    said, heard = [normal(outcome.utterance.text) for outcome in answered], [normal(outcome.text) for outcome in answered]
+    said, heard = (
+        [normal(outcome.utterance.text) for outcome in answered],
+        [normal(outcome.text) for outcome in answered],
+    )
     aligned = jiwer.process_words(said, heard)
     comparisons = tuple(Comparison(outcome, pairs(aligned, i)) for i, outcome in enumerate(answered))
     errors = [pair for comparison in comparisons for pair in comparison.pairs if pair[0] != pair[1]]
@@ -115,10 +130,16 @@ def percentiles(values: Sequence[float], percents: Sequence[int] = PERCENTILES) 
 
 def table(scores: Scores) -> list[tuple[str, str]]:
     """The figures as people read them: (name, value)."""
-    deletions, insertions, substitutions = (counter.total() for counter in (scores.deletions, scores.insertions, scores.substitutions))
+    deletions, insertions, substitutions = (
+        counter.total() for counter in (scores.deletions, scores.insertions, scores.substitutions)
+    )
     rows = [
         ("utterances", f"{len(scores.comparisons)} answered, {len(scores.failures)} failed"),
-        ("WER", f"{shown_share(scores.wer)}: {substitutions} substitutions, {deletions} deletions, {insertions} insertions in {scores.words} words"),
+        (
+            "WER",
+            f"{shown_share(scores.wer)}: {substitutions} substitutions, {deletions} deletions, {insertions} "
+            f"insertions in {scores.words} words",
+        ),
         ("CER", shown_share(scores.cer)),
         ("RTFx", f"{scores.rtfx:.1f}: {scores.audio:.1f} s of audio in {scores.wall:.1f} s"),
         ("latency", shown_times(scores.latency)),

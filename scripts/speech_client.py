@@ -24,7 +24,9 @@ class RequestFailed(Exception):
 
 @dataclass(frozen=True)
 class Ask:
-    """What is wanted. `language`: ISO 639-1 code, empty to have it detected; `form`: OpenAI's response_format."""
+    """What is wanted. `language`: ISO 639-1 code, empty to have it detected; `form`: OpenAI's
+    response_format.
+    """
 
     model: str
     language: str = ""
@@ -49,19 +51,25 @@ class Speech(Protocol):
 
 
 class Gateway:
-    """/v1/audio/transcriptions and /v1/audio/translations. `progress`: show a bar while sending, if standard error is a terminal."""
+    """/v1/audio/transcriptions and /v1/audio/translations. `progress`: show a bar while sending, if standard
+    error is a terminal.
+    """
 
     def __init__(self, url: str, key: str = "", *, progress: bool = False) -> None:
         self.url, self.progress = url.rstrip("/").removesuffix("/v1"), progress
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.client = httpx.AsyncClient(headers=headers, timeout=SECONDS, limits=httpx.Limits(max_connections=None))
+        self.client = httpx.AsyncClient(
+            headers=headers, timeout=SECONDS, limits=httpx.Limits(max_connections=None)
+        )
 
     async def transcribe(self, path: Path, ask: Ask, said: Said) -> str:
         """See `Speech`."""
         try:
             with unreachable(self.url), path.open("rb") as file, self._bar(path) as bar:
                 files = {"file": (path.name, CallbackIOWrapper(bar.update, file, "read"))}
-                route = f"{self.url}/v1/audio/{'translations' if ask.task == 'translate' else 'transcriptions'}"
+                route = (
+                    f"{self.url}/v1/audio/{'translations' if ask.task == 'translate' else 'transcriptions'}"
+                )
                 async with self.client.stream("POST", route, data=fields(ask), files=files) as response:
                     bar.close()  # the words that follow may go to the same terminal
                     return await answer(response, ask, said)
@@ -70,7 +78,14 @@ class Gateway:
 
     def _bar(self, path: Path) -> Any:
         shown = None if self.progress else True  # None: tqdm looks whether there is a terminal
-        return tqdm(total=path.stat().st_size, desc=f"sending {path.name}", unit="B", unit_scale=True, leave=False, disable=shown)
+        return tqdm(
+            total=path.stat().st_size,
+            desc=f"sending {path.name}",
+            unit="B",
+            unit_scale=True,
+            leave=False,
+            disable=shown,
+        )
 
     async def aclose(self) -> None:
         """See `Speech`."""
@@ -81,7 +96,13 @@ def fields(ask: Ask) -> dict[str, str]:
     """The form beside the file, without what was not asked for."""
     # Events are JSON whatever is asked for, and servers may refuse to stream another format.
     written = "json" if ask.stream and ask.form == "text" else ask.form
-    form = {"model": ask.model, "language": ask.language, "prompt": ask.prompt, "response_format": written, "stream": "true" if ask.stream else ""}
+    form = {
+        "model": ask.model,
+        "language": ask.language,
+        "prompt": ask.prompt,
+        "response_format": written,
+        "stream": "true" if ask.stream else "",
+    }
     return {name: value for name, value in form.items() if value}
 
 
@@ -103,9 +124,13 @@ def unreachable(url: str, option: str = "--url") -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-        raise RequestFailed(f"nothing answers at {url} ({error}); start Conch (make serve) or name its address with {option}") from error
+        raise RequestFailed(
+            f"nothing answers at {url} ({error}); start Conch (make serve) or name its address with {option}"
+        ) from error
     except (httpx.HTTPError, json.JSONDecodeError) as error:
-        raise RequestFailed(f"{url} broke off ({str(error) or type(error).__name__}); send it again") from error
+        raise RequestFailed(
+            f"{url} broke off ({str(error) or type(error).__name__}); send it again"
+        ) from error
 
 
 def complaint(response: httpx.Response) -> str:
@@ -114,7 +139,11 @@ def complaint(response: httpx.Response) -> str:
         problem = trouble(json.loads(response.text.strip().removeprefix("data: ")))
     except ValueError:
         problem = ""
-    return problem or f"{response.url} answered {response.status_code} {response.reason_phrase}; the logs of nginx and the server say why"
+    return (
+        problem
+        or f"{response.url} answered {response.status_code} {response.reason_phrase}; the logs of nginx and "
+        "the server say why"
+    )
 
 
 def trouble(data: object) -> str:
@@ -126,7 +155,9 @@ def trouble(data: object) -> str:
 
 
 async def events(response: httpx.Response, said: Said) -> str:
-    """Read transcript.text.delta events up to transcript.text.done (OpenAI's API reference, streaming transcriptions)."""
+    """Read transcript.text.delta events up to transcript.text.done (OpenAI's API reference, streaming
+    transcriptions).
+    """
     heard, text = "", None
     async for event in EventSource(response).aiter_sse():
         match event.json():
@@ -138,7 +169,9 @@ async def events(response: httpx.Response, said: Said) -> str:
             case {"type": "transcript.text.done", "text": str(final)}:
                 text = final
     if text is None:
-        raise RequestFailed(f"the stream ended after {len(heard)} characters, before its last event; send it again")
+        raise RequestFailed(
+            f"the stream ended after {len(heard)} characters, before its last event; send it again"
+        )
     if text.startswith(heard) and text != heard:
         said(text.removeprefix(heard))
     return text

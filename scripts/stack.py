@@ -1,6 +1,7 @@
 """Conch in Docker: `python -m scripts.stack hardware | up | restart | down`.
 
-What is said here about files and variables holds for plain `docker compose` too; compose.yaml and .env.example explain them.
+What is said here about files and variables holds for plain `docker compose` too; compose.yaml and
+.env.example explain them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from . import hardware
 from .environment import ENV, ROOT, documented, settings
 from .restart import NotBack, restart_all
 
-METRICS = "import sys, urllib.request as r; print(r.urlopen(f'http://127.0.0.1:{sys.argv[1]}/metrics', timeout=5).read().decode())"
+METRICS = (
+    "import sys, urllib.request as r; print(r.urlopen(f'http://127.0.0.1:{sys.argv[1]}/metrics', "
+    "timeout=5).read().decode())"
+)
 
 
 def compose_files(values: dict[str, str]) -> list[Path]:
@@ -33,19 +37,34 @@ def compose_files(values: dict[str, str]) -> list[Path]:
 
 
 def client(*, every: bool = False) -> DockerClient:
-    """Compose on this folder's project, with the instances that INSTANCES asks for, or with `every` one that may still run."""
+    """Compose on this folder's project, with the instances that INSTANCES asks for, or with `every` one that
+    may still run.
+    """
     values = settings()
     count = hardware.instances(values)
     profiles = ["instances-4"] if every else [f"instances-{count}"] if count > 1 else []
-    return DockerClient(compose_files=[str(path) for path in compose_files(values)], compose_profiles=profiles, compose_project_directory=str(ROOT))
+    return DockerClient(
+        compose_files=[str(path) for path in compose_files(values)],
+        compose_profiles=profiles,
+        compose_project_directory=str(ROOT),
+    )
 
 
 def write_env(lines: list[hardware.Line]) -> None:
-    """Print the proposal, with what the environment asks for instead; write it if there is no .env, so that plain Compose does the same."""
-    asked = {name: os.environ[name] for name in documented() if os.environ.get(name) and name != "HF_TOKEN"}  # a secret is neither shown nor kept
+    """Print the proposal, with what the environment asks for instead; write it if there is no .env, so that
+    plain Compose does the same.
+    """
+    asked = {
+        name: os.environ[name] for name in documented() if os.environ.get(name) and name != "HF_TOKEN"
+    }  # a secret is neither shown nor kept
     if "INSTANCES" in asked:
-        asked.setdefault("COMPOSE_PROFILES", f"instances-{asked['INSTANCES']}" if asked["INSTANCES"] != "1" else "")
-    wanted = [*(line for line in lines if line.name not in asked), *(hardware.Line(name, value, "as asked for") for name, value in asked.items())]
+        asked.setdefault(
+            "COMPOSE_PROFILES", f"instances-{asked['INSTANCES']}" if asked["INSTANCES"] != "1" else ""
+        )
+    wanted = [
+        *(line for line in lines if line.name not in asked),
+        *(hardware.Line(name, value, "as asked for") for name, value in asked.items()),
+    ]
     text = "\n".join(map(str, wanted))
     print(text)
     if ENV.exists():

@@ -1,4 +1,6 @@
-"""Text to text at a server: what is asked for, and two ways to ask, the gateway in OpenAI's dialect and Triton's generate endpoints."""
+"""Text to text at a server: what is asked for, and two ways to ask, the gateway in OpenAI's dialect and
+Triton's generate endpoints.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from .speech_client import SECONDS, RequestFailed, Said, complaint, trouble, unr
 
 @dataclass(frozen=True)
 class Ask:
-    """What is wanted of every prompt. `temperature` 0: the likeliest words; `stop`: words that end an answer."""
+    """What is wanted of every prompt. `temperature` 0: the likeliest words; `stop`: words that end
+    an answer.
+    """
 
     model: str
     max_tokens: int
@@ -63,18 +67,31 @@ class OpenAi:
 
     def body(self, ask: Ask, prompt: str) -> dict[str, Any]:
         """See `Dialect`."""
-        options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if ask.stream else {}
+        options: dict[str, Any] = (
+            {"stream": True, "stream_options": {"include_usage": True}} if ask.stream else {}
+        )
         options |= {"stop": list(ask.stop)} if ask.stop else {}
-        return {"model": ask.model, "prompt": prompt, "max_tokens": ask.max_tokens, "temperature": ask.temperature, **options}
+        return {
+            "model": ask.model,
+            "prompt": prompt,
+            "max_tokens": ask.max_tokens,
+            "temperature": ask.temperature,
+            **options,
+        }
 
     def read(self, data: Any) -> Answer:
         """See `Dialect`."""
-        return Answer("".join(choice["text"] for choice in data["choices"]), (data.get("usage") or {}).get("completion_tokens", 0))
+        return Answer(
+            "".join(choice["text"] for choice in data["choices"]),
+            (data.get("usage") or {}).get("completion_tokens", 0),
+        )
 
 
 @dataclass(frozen=True)
 class Generate:
-    """/v2/models/<facade>/generate and generate_stream (Triton's generate extension), with the tensors of TensorRT-LLM's models."""
+    """/v2/models/<facade>/generate and generate_stream (Triton's generate extension), with the tensors of
+    TensorRT-LLM's models.
+    """
 
     facade: str = "ensemble"
     last: str = ""
@@ -85,14 +102,19 @@ class Generate:
 
     def body(self, ask: Ask, prompt: str) -> dict[str, Any]:
         """See `Dialect`."""
-        options: dict[str, Any] = {"temperature": ask.temperature, "top_p": 1.0} if ask.temperature else {"top_k": 1}
+        options: dict[str, Any] = (
+            {"temperature": ask.temperature, "top_p": 1.0} if ask.temperature else {"top_k": 1}
+        )
         options |= {"stop_words": list(ask.stop)} if ask.stop else {}
         return {"text_input": prompt, "max_tokens": ask.max_tokens, "stream": ask.stream, **options}
 
     def read(self, data: Any) -> Answer:
         """See `Dialect`."""
         lengths = data.get("output_lengths", 0)
-        return Answer(data["text_output"], data.get("num_output_tokens", sum(lengths) if isinstance(lengths, list) else lengths))
+        return Answer(
+            data["text_output"],
+            data.get("num_output_tokens", sum(lengths) if isinstance(lengths, list) else lengths),
+        )
 
 
 class Text:
@@ -101,7 +123,9 @@ class Text:
     def __init__(self, url: str, dialect: Dialect, key: str = "", option: str = "--url") -> None:
         self.url, self.dialect, self.option = url.rstrip("/").removesuffix("/v1"), dialect, option
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.client = httpx.AsyncClient(headers=headers, timeout=SECONDS, limits=httpx.Limits(max_connections=None))
+        self.client = httpx.AsyncClient(
+            headers=headers, timeout=SECONDS, limits=httpx.Limits(max_connections=None)
+        )
 
     async def complete(self, prompt: str, ask: Ask, said: Said) -> Answer:
         """The whole answer; `said` gets it as it arrives: piece by piece if it is streamed, otherwise once.
@@ -111,7 +135,9 @@ class Text:
         """
         with unreachable(self.url, self.option):
             url, body = self.url + self.dialect.route(ask), self.dialect.body(ask, prompt)
-            async with self.client.stream("POST", url, json=body, headers={"x-model-id": ask.model}) as response:
+            async with self.client.stream(
+                "POST", url, json=body, headers={"x-model-id": ask.model}
+            ) as response:
                 text, tokens = "", 0
                 async for data in objects(response, self.dialect.last) if ask.stream else whole(response):
                     piece = self._read(response, data)
@@ -126,7 +152,10 @@ class Text:
         try:
             return self.dialect.read(data)
         except (KeyError, TypeError) as error:
-            raise RequestFailed(f"{response.url} answered something else ({error} is missing); name a server of text models with {self.option}") from error
+            raise RequestFailed(
+                f"{response.url} answered something else ({error} is missing); name a server of text models "
+                f"with {self.option}"
+            ) from error
 
     async def aclose(self) -> None:
         """Close connections."""

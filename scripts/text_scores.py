@@ -1,4 +1,6 @@
-"""What a run over a file of prompts amounts to: ROUGE (Lin 2004; Google's rouge-score), exact answers, speed, latencies, failures."""
+"""What a run over a file of prompts amounts to: ROUGE (Lin 2004; Google's rouge-score), exact answers, speed,
+latencies, failures.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one question; times in seconds. `first`: until the first words, 0 if not streamed; `error`: why there is no answer."""
+    """What became of one question; times in seconds. `first`: until the first words, 0 if not streamed;
+    `error`: why there is no answer.
+    """
 
     question: Question
     text: str = ""
@@ -39,7 +43,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Figures:
-    """Shares and ROUGE's F are means over the answered questions that have a reference (`compared`); percentiles in seconds by percent."""
+    """Shares and ROUGE's F are means over the answered questions that have a reference (`compared`);
+    percentiles in seconds by percent.
+    """
 
     answered: int
     failed: int
@@ -74,7 +80,11 @@ def rouge(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Mean F of each kind over (reference, answer) pairs; empty without pairs."""
     scorer = RougeScorer(ROUGE, tokenizer=Words())
     scored = [scorer.score(reference, answer) for reference, answer in pairs]
-    return {kind: statistics.mean(scores[kind].fmeasure for scores in scored) for kind in ROUGE} if scored else {}
+    return (
+        {kind: statistics.mean(scores[kind].fmeasure for scores in scored) for kind in ROUGE}
+        if scored
+        else {}
+    )
 
 
 def figures(outcomes: Sequence[Outcome], wall: float) -> Figures:
@@ -85,7 +95,9 @@ def figures(outcomes: Sequence[Outcome], wall: float) -> Figures:
         answered=len(answered),
         failed=len(outcomes) - len(answered),
         compared=len(pairs),
-        exact=statistics.mean(squeezed(wanted) == squeezed(text) for wanted, text in pairs) if pairs else None,
+        exact=statistics.mean(squeezed(wanted) == squeezed(text) for wanted, text in pairs)
+        if pairs
+        else None,
         rouge=rouge(pairs),
         tokens=sum(outcome.tokens for outcome in answered),
         wall=wall,
@@ -96,12 +108,16 @@ def figures(outcomes: Sequence[Outcome], wall: float) -> Figures:
 
 def table(found: Figures) -> list[tuple[str, str]]:
     """The figures as people read them: (name, value)."""
-    rouges = ", ".join(f"{kind.removeprefix('rouge')} {100 * share:.2f} %" for kind, share in found.rouge.items())
+    rouges = ", ".join(
+        f"{kind.removeprefix('rouge')} {100 * share:.2f} %" for kind, share in found.rouge.items()
+    )
     rows = {
         "questions": f"{found.answered} answered, {found.failed} failed",
         "exact": f"{shown_share(found.exact)} of {found.compared} with a reference" if found.compared else "",
         "ROUGE F": rouges,
-        "tokens/s": f"{found.tokens_per_second:.1f}: {found.tokens} tokens in {found.wall:.1f} s" if found.tokens else "",
+        "tokens/s": f"{found.tokens_per_second:.1f}: {found.tokens} tokens in {found.wall:.1f} s"
+        if found.tokens
+        else "",
         "latency": shown_times(found.latency),
         "first words": shown_times(found.first),
     }

@@ -1,6 +1,7 @@
 """`scripts/transcribe FILE…`: print what is said in recordings of any format.
 
-The transcript goes to standard output, everything else to standard error. Exit status 1 if a file has no transcript.
+The transcript goes to standard output, everything else to standard error. Exit status 1 if a file has no
+transcript.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ async def transcribe(arguments: argparse.Namespace) -> int:
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="transcribe", description="Print what is said in recordings of any format.")
+    parser = argparse.ArgumentParser(
+        prog="transcribe", description="Print what is said in recordings of any format."
+    )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     add_options(parser)
     parser.add_argument("--prompt", default="", help="text that goes before: names, spelling, style")

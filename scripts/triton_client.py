@@ -1,4 +1,6 @@
-"""Speech to text straight at Triton: whisper_bls and whisper_bls_stream over gRPC, with the tensors of NVIDIA's own client."""
+"""Speech to text straight at Triton: whisper_bls and whisper_bls_stream over gRPC, with the tensors of
+NVIDIA's own client.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Triton:
     async def transcribe(self, path: Path, ask: Ask, said: Said) -> str:
         """See `Speech`."""
         if ask.form != "text":
-            raise RequestFailed(f"Triton answers bare text; ask for --format text, or the gateway (--url) for {ask.form}")
+            raise RequestFailed(
+                f"Triton answers bare text; ask for --format text, or the gateway (--url) for {ask.form}"
+            )
         inputs = tensors(await asyncio.to_thread(sound, path), text_prefix(ask))
         headers = {"x-model-id": ask.model, **({"authorization": f"Bearer {self.key}"} if self.key else {})}
         try:
@@ -41,16 +45,26 @@ class Triton:
 
     async def _whole(self, inputs: list[Any], headers: dict[str, str], said: Said) -> str:
         outputs = [grpc.InferRequestedOutput("TRANSCRIPTS")]
-        text = words(await self.client.infer("whisper_bls", inputs, outputs=outputs, headers=headers, client_timeout=SECONDS))
+        text = words(
+            await self.client.infer(
+                "whisper_bls", inputs, outputs=outputs, headers=headers, client_timeout=SECONDS
+            )
+        )
         said(text)
         return text
 
     async def _stream(self, inputs: list[Any], headers: dict[str, str], said: Said) -> str:
         async def requests() -> AsyncIterator[dict[str, Any]]:
-            yield {"model_name": "whisper_bls_stream", "inputs": inputs, "outputs": [grpc.InferRequestedOutput("TRANSCRIPTS")]}
+            yield {
+                "model_name": "whisper_bls_stream",
+                "inputs": inputs,
+                "outputs": [grpc.InferRequestedOutput("TRANSCRIPTS")],
+            }
 
         heard, text = "", ""
-        async for result, error in self.client.stream_infer(requests(), stream_timeout=SECONDS, headers=headers):
+        async for result, error in self.client.stream_infer(
+            requests(), stream_timeout=SECONDS, headers=headers
+        ):
             if error:
                 raise error
             text = words(result)
@@ -79,7 +93,10 @@ def sound(path: Path) -> NDArray[np.float32]:
     except BadMedia as error:
         raise RequestFailed(str(error)) from error
     if len(wave) > WINDOW * RATE:
-        raise RequestFailed(f"it lasts {len(wave) / RATE:.1f} s, Triton's whisper_bls takes {WINDOW} s; send it to the gateway (--url), which cuts it at pauses")
+        raise RequestFailed(
+            f"it lasts {len(wave) / RATE:.1f} s, Triton's whisper_bls takes {WINDOW} s; send it to the "
+            "gateway (--url), which cuts it at pauses"
+        )
     return wave
 
 

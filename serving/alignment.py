@@ -1,7 +1,8 @@
 """When each token was said, out of where the decoder looked.
 
-Method and constants: openai/whisper timing.py (`find_alignment`): per head, weights are normalised over the tokens and smoothed over time by
-a median of 7 frames; the mean over heads is walked through by dynamic time warping. A frame of the encoder is 20 ms.
+Method and constants: openai/whisper timing.py (`find_alignment`): per head, weights are normalised over the
+tokens and smoothed over time by a median of 7 frames; the mean over heads is walked through by dynamic time
+warping. A frame of the encoder is 20 ms.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def smooth(weights: Floats) -> Floats:
         return weights
     padded = np.pad(weights, [(0, 0)] * (weights.ndim - 1) + [(half, half)], mode="reflect")
     size = weights.shape[-1]
-    # An odd-even transposition network over seven shifted views: numpy's own median sorts each window apart, ten times as slow (measured).
+    # An odd-even transposition network over seven shifted views: numpy's own median sorts each window apart,
+    # ten times as slow (measured).
     rows = [padded[..., i : i + size].copy() for i in range(MEDIAN)]
     for turn in range(MEDIAN):
         for i in range(turn % 2, MEDIAN - 1, 2):
@@ -32,14 +34,17 @@ def smooth(weights: Floats) -> Floats:
 
 
 def warp(cost: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The cheapest path through [n, m] from corner to corner with steps right, down and diagonal: its rows and columns, in order.
+    """The cheapest path through [n, m] from corner to corner with steps right, down and diagonal: its rows
+    and columns, in order.
 
     Cells of one anti-diagonal do not depend on each other, so numpy takes them at once.
     """
     n, m = cost.shape
     total = np.full((n + 1, m + 1), np.inf, np.float32)
     total[0, 0] = 0
-    came = np.zeros((n + 1, m + 1), np.int8)  # 0 diagonal, 1 from above, 2 from the left: the order of preference on a tie
+    came = np.zeros(
+        (n + 1, m + 1), np.int8
+    )  # 0 diagonal, 1 from above, 2 from the left: the order of preference on a tie
     for diagonal in range(2, n + m + 1):
         i = np.arange(max(1, diagonal - m), min(n, diagonal - 1) + 1)
         j = diagonal - i
@@ -61,7 +66,8 @@ def token_starts(attention: NDArray[np.float16], frames: int, head: int) -> Floa
     """Seconds at which each token of a text begins.
 
     Args:
-        attention: [heads, head + 1 + tokens + 1, memory], a softmax over the memory: start ids, <|notimestamps|>, the text, end of text.
+        attention: [heads, head + 1 + tokens + 1, memory], a softmax over the memory: start ids,
+        <|notimestamps|>, the text, end of text.
         frames: how many of the memory's frames hold sound.
         head: how many ids stand before <|notimestamps|>, whose next token is the first of the text.
 
@@ -69,7 +75,9 @@ def token_starts(attention: NDArray[np.float16], frames: int, head: int) -> Floa
         float32 [tokens + 1]; the last is where the text ends.
     """
     weights = attention[:, :, : max(frames, 1)].astype(np.float32)
-    weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-9)  # as if the softmax had seen the sounding frames only
+    weights /= np.maximum(
+        weights.sum(-1, keepdims=True), 1e-9
+    )  # as if the softmax had seen the sounding frames only
     weights = (weights - weights.mean(-2, keepdims=True)) / np.maximum(weights.std(-2, keepdims=True), 1e-9)
     rows, columns = warp(-smooth(weights).mean(0)[head:-1])
     first = np.flatnonzero(np.diff(rows, prepend=-1))

@@ -1,7 +1,7 @@
 """Whisper's log-mel spectrogram in numpy.
 
-Formula and constants: openai/whisper, audio.py (`log_mel_spectrogram`): 16 kHz, window 400, hop 160, Slaney-scaled mel filters,
-log10 clamped at 1e-10, floored 8 below the maximum, then (x + 4) / 4.
+Formula and constants: openai/whisper, audio.py (`log_mel_spectrogram`): 16 kHz, window 400, hop 160,
+Slaney-scaled mel filters, log10 clamped at 1e-10, floored 8 below the maximum, then (x + 4) / 4.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class AudioTooLong(ValueError):
 
 
 def _slaney_hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Slaney's mel scale to hertz: linear below 1 kHz (200/3 Hz per mel), logarithmic above (Auditory Toolbox, 1998)."""
+    """Slaney's mel scale to hertz: linear below 1 kHz (200/3 Hz per mel), logarithmic above (Auditory
+    Toolbox, 1998).
+    """
     return np.where(mel < 15.0, mel * 200.0 / 3.0, 1000.0 * np.exp((mel - 15.0) * np.log(6.4) / 27.0))
 
 
@@ -44,7 +46,9 @@ def mel_filters(mels: int) -> Floats:
 
 @cache
 def _transform() -> tuple[Floats, Floats]:
-    """Cosine [201, 201] and sine [199, 201] of the discrete Fourier transform, with the Hann window in them, for folded frames."""
+    """Cosine [201, 201] and sine [199, 201] of the discrete Fourier transform, with the Hann window in them,
+    for folded frames.
+    """
     n, k = np.arange(WINDOW // 2 + 1)[:, None], np.arange(WINDOW // 2 + 1)
     hann, angle = 0.5 - 0.5 * np.cos(2 * np.pi * n / WINDOW), 2 * np.pi * n * k / WINDOW
     return (hann * np.cos(angle)).astype(np.float32), (hann * np.sin(angle))[1:-1].astype(np.float32)
@@ -52,15 +56,18 @@ def _transform() -> tuple[Floats, Floats]:
 
 def _windows(samples: Floats, frames: int, width: int, step: int) -> Floats:
     """A view [frames, width] of overlapping windows that begin every `step` samples."""
-    return np.lib.stride_tricks.as_strided(samples, (frames, width), (samples.strides[0] * step, samples.strides[0]), writeable=False)
+    return np.lib.stride_tricks.as_strided(
+        samples, (frames, width), (samples.strides[0] * step, samples.strides[0]), writeable=False
+    )
 
 
 def _mel_energy(padded: Floats, mels: int, out: Floats) -> None:
     """Write the mel filters' energies of `len(out)` frames into `out`, float32 [frames, mels].
 
-    Cosine and window are even around a frame's middle, sine is odd: samples n and 400 - n are folded, then two matrix products in float32
-    are the transform. Blocks that stay in the cache, buffers used again, and right halves read from a reversed copy make this about three
-    times as fast as numpy's transform in float64 (measured, 30 s).
+    Cosine and window are even around a frame's middle, sine is odd: samples n and 400 - n are folded, then
+    two matrix products in float32 are the transform. Blocks that stay in the cache, buffers used again, and
+    right halves read from a reversed copy make this about three times as fast as numpy's transform in float64
+    (measured, 30 s).
     """
     (cosine, sine), half = _transform(), WINDOW // 2
     left = _windows(padded, len(out), half + 1, HOP)
@@ -86,7 +93,8 @@ def log_mel(wave: Floats, mels: int, *, pad: bool = True) -> Floats:
     Args:
         wave: float32 [samples].
         mels: number of mel bins (80, or 128 for the large-v3 family).
-        pad: fill with silence to 30 s (3,000 frames); otherwise one frame per 10 ms, made even for the encoder's stride of two.
+        pad: fill with silence to 30 s (3,000 frames); otherwise one frame per 10 ms, made even for the
+        encoder's stride of two.
 
     Returns:
         float32 [frames, mels].
@@ -95,7 +103,10 @@ def log_mel(wave: Floats, mels: int, *, pad: bool = True) -> Floats:
         AudioTooLong: more than 480,000 samples.
     """
     if len(wave) > MAX_SAMPLES:
-        raise AudioTooLong(f"audio of {len(wave) / RATE:.2f} s exceeds the 30 s of one window; cut it, or send it to /v1/audio/transcriptions")
+        raise AudioTooLong(
+            f"audio of {len(wave) / RATE:.2f} s exceeds the 30 s of one window; cut it, or send it to "
+            "/v1/audio/transcriptions"
+        )
     frames = FULL_FRAMES if pad else max(2, -(-len(wave) // (2 * HOP)) * 2)
     samples = np.zeros(frames * HOP, np.float32)
     samples[: len(wave)] = wave

@@ -12,17 +12,26 @@ from .errors import BadRequest
 
 # What decides which results there are, and their shapes.
 SHAPING = ("beam_width", "num_return_sequences", "return_log_probs", "return_generation_logits")
-# Padded inputs by the input that says how long each row is. TensorRT-LLM looks at these lengths only where a request has several rows, and at the
-# decoder's never (tensorrtllm_backend r25.05, utils.cc, `splitBatchInputsTensors`), so whoever sends a row alone cuts it.
-LENGTHS = {"input_ids": "input_lengths", "encoder_input_features": "input_lengths", "decoder_input_ids": "decoder_input_lengths"}
-MOST_LOGITS = 64 << 20  # bytes of logits in one response; it goes through the shared memory of two Python stubs (TRITON_SHM)
+# Padded inputs by the input that says how long each row is. TensorRT-LLM looks at these lengths only where a
+# request has several rows, and at the decoder's never (tensorrtllm_backend r25.05, utils.cc,
+# `splitBatchInputsTensors`), so whoever sends a row alone cuts it.
+LENGTHS = {
+    "input_ids": "input_lengths",
+    "encoder_input_features": "input_lengths",
+    "decoder_input_ids": "decoder_input_lengths",
+}
+MOST_LOGITS = (
+    64 << 20
+)  # bytes of logits in one response; it goes through the shared memory of two Python stubs (TRITON_SHM)
 Arrays = dict[str, NDArray[Any]]
 
 
 def split(inputs: Mapping[str, NDArray[Any]]) -> list[Arrays]:
-    """One dictionary per row; every array keeps a leading dimension of 1, and ids and features lose their padding (`LENGTHS`).
+    """One dictionary per row; every array keeps a leading dimension of 1, and ids and features lose their
+    padding (`LENGTHS`).
 
-    Scalars, which `reshape` in a configuration delivers as [rows], come out as [1, 1]: the shape in which they can be sent on.
+    Scalars, which `reshape` in a configuration delivers as [rows], come out as [1, 1]: the shape in which
+    they can be sent on.
 
     Raises:
         BadRequest: rows whose results cannot be put together, or a length that its row does not have.
@@ -30,8 +39,19 @@ def split(inputs: Mapping[str, NDArray[Any]]) -> list[Arrays]:
     rows = max(len(array) for array in inputs.values())
     for name in SHAPING:
         if name in inputs and (inputs[name] != inputs[name][0]).any():
-            raise BadRequest(f"{name} differs between the rows of one request, so their results cannot be put together; send them apart")
-    return [_cut({name: array[i : i + 1].reshape(1, 1) if array.ndim == 1 else array[i : i + 1] for name, array in inputs.items()}) for i in range(rows)]
+            raise BadRequest(
+                f"{name} differs between the rows of one request, so their results cannot be put together; "
+                "send them apart"
+            )
+    return [
+        _cut(
+            {
+                name: array[i : i + 1].reshape(1, 1) if array.ndim == 1 else array[i : i + 1]
+                for name, array in inputs.items()
+            }
+        )
+        for i in range(rows)
+    ]
 
 
 def _cut(row: Arrays) -> Arrays:
@@ -45,8 +65,9 @@ def _cut(row: Arrays) -> Arrays:
 
 
 def greedy_at_zero(inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The same request with temperature 0 said as top_k 1. TensorRT-LLM turns temperature 0 into 1, and makes the choice greedy only where top_k is
-    given besides; with top_p alone it is random (runtime/samplingConfig.h, `validate`).
+    """The same request with temperature 0 said as top_k 1. TensorRT-LLM turns temperature 0 into 1, and makes
+    the choice greedy only where top_k is given besides; with top_p alone it is random
+    (runtime/samplingConfig.h, `validate`).
     """
     zero = inputs["temperature"] == 0.0 if "temperature" in inputs else np.zeros(0, bool)
     if not zero.any():
@@ -55,22 +76,30 @@ def greedy_at_zero(inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         kept = {name: array for name, array in inputs.items() if name not in ("temperature", "runtime_top_p")}
         return {**kept, "runtime_top_k": np.ones(zero.shape, np.int32)}
     top_k = inputs.get("runtime_top_k", np.zeros(zero.shape, np.int32))
-    settled = {"temperature": np.where(zero, 1, inputs["temperature"]).astype(np.float32), "runtime_top_k": np.where(zero, 1, top_k).astype(np.int32)}
+    settled = {
+        "temperature": np.where(zero, 1, inputs["temperature"]).astype(np.float32),
+        "runtime_top_k": np.where(zero, 1, top_k).astype(np.int32),
+    }
     return {**inputs, **settled}
 
 
 def started(row: Arrays, start: Sequence[int]) -> Arrays:
-    """The row with the decoder's first ids `start` where it brings none; TensorRT-LLM begins with the padding id instead, which is wrong for BART,
-    and refuses the request where that is not given either.
+    """The row with the decoder's first ids `start` where it brings none; TensorRT-LLM begins with the padding
+    id instead, which is wrong for BART, and refuses the request where that is not given either.
     """
     if not start or "decoder_input_ids" in row:
         return row
-    return {**row, "decoder_input_ids": np.array([start], np.int32), "decoder_input_lengths": np.array([[len(start)]], np.int32)}
+    return {
+        **row,
+        "decoder_input_ids": np.array([start], np.int32),
+        "decoder_input_lengths": np.array([[len(start)]], np.int32),
+    }
 
 
 def refuse_logits(inputs: Mapping[str, NDArray[Any]], vocabulary: int) -> None:
-    """Logits that would exhaust the shared memory of the stubs: without streaming TensorRT-LLM returns them for every token that was allowed,
-    [beams, max tokens, vocabulary] in float32 (llmRequest.h, `allocGenerationLogitsHost`).
+    """Logits that would exhaust the shared memory of the stubs: without streaming TensorRT-LLM returns them
+    for every token that was allowed, [beams, max tokens, vocabulary] in float32 (llmRequest.h,
+    `allocGenerationLogitsHost`).
 
     Raises:
         BadRequest: they are more than MOST_LOGITS bytes.
@@ -82,7 +111,8 @@ def refuse_logits(inputs: Mapping[str, NDArray[Any]], vocabulary: int) -> None:
     if (size := 4 * beams * tokens * vocabulary) > MOST_LOGITS:
         most = MOST_LOGITS // (4 * beams * vocabulary)
         raise BadRequest(
-            f"return_generation_logits for {tokens} tokens, {beams} beams and {vocabulary} words is {size >> 20} MiB; ask for {most} tokens at most, or stream"
+            f"return_generation_logits for {tokens} tokens, {beams} beams and {vocabulary} words is "
+            f"{size >> 20} MiB; ask for {most} tokens at most, or stream"
         )
 
 
@@ -94,29 +124,43 @@ def refuse_misread(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> 
     """
     for name in names:
         if name in inputs and inputs[name].size:
-            raise BadRequest(f"{name} is read wrongly by this release of TensorRT-LLM; leave it out, or use TARGET=openvino")
+            raise BadRequest(
+                f"{name} is read wrongly by this release of TensorRT-LLM; leave it out, or use "
+                "TARGET=openvino"
+            )
 
 
 def refuse_beams(inputs: Mapping[str, NDArray[Any]], most: int | None) -> None:
-    """More beams than are served. TensorRT-LLM would find out when the request is at the front of its queue, and fail whatever came with it.
+    """More beams than are served. TensorRT-LLM would find out when the request is at the front of its queue,
+    and fail whatever came with it.
 
     Raises:
         BadRequest: `most` is known and less than what is asked for.
     """
     beams = max([1, *inputs["beam_width"].ravel().tolist()]) if "beam_width" in inputs else 1
     if most is not None and beams > most:
-        raise BadRequest(f"beam_width is {beams}, this deployment serves {most}; ask for less, or raise served_beam_width in catalog.toml")
+        raise BadRequest(
+            f"beam_width is {beams}, this deployment serves {most}; ask for less, or raise served_beam_width "
+            "in catalog.toml"
+        )
 
 
 def refuse_samples(inputs: Mapping[str, NDArray[Any]]) -> None:
-    """More sequences than beams: TensorRT-LLM answers with a response for each, which the other engine has not and one response cannot hold.
+    """More sequences than beams: TensorRT-LLM answers with a response for each, which the other engine has
+    not and one response cannot hold.
 
     Raises:
         BadRequest: they are asked for.
     """
-    sequences, beams = (max([1, *inputs[name].ravel().tolist()]) if name in inputs else 1 for name in ("num_return_sequences", "beam_width"))
+    sequences, beams = (
+        max([1, *inputs[name].ravel().tolist()]) if name in inputs else 1
+        for name in ("num_return_sequences", "beam_width")
+    )
     if sequences > beams:
-        raise BadRequest(f"num_return_sequences is {sequences}, beam_width {beams}; send one request for each text, or ask for as many beams at least")
+        raise BadRequest(
+            f"num_return_sequences is {sequences}, beam_width {beams}; send one request for each text, or "
+            "ask for as many beams at least"
+        )
 
 
 def merge(results: Sequence[Mapping[str, NDArray[Any]]]) -> Arrays:
@@ -125,8 +169,9 @@ def merge(results: Sequence[Mapping[str, NDArray[Any]]]) -> Arrays:
 
 
 def newest(log_probs: NDArray[Any], count: int) -> NDArray[Any]:
-    """Log probabilities of the `count` tokens that a stream of one sequence has just brought, [count]: the last ones, since TensorRT-LLM repeats
-    those of earlier responses (llmRequest.cpp, `createResult`) and the portable engine does not.
+    """Log probabilities of the `count` tokens that a stream of one sequence has just brought, [count]: the
+    last ones, since TensorRT-LLM repeats those of earlier responses (llmRequest.cpp, `createResult`) and the
+    portable engine does not.
     """
     flat = log_probs.ravel()
     return flat[len(flat) - count :]
@@ -138,7 +183,9 @@ def _stack(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     if arrays[0].ndim == 1:
         return np.concatenate(arrays)
     shape = np.max([array.shape[1:] for array in arrays], axis=0)
-    filler: Any = b"" if arrays[0].dtype == object else -1 if np.issubdtype(arrays[0].dtype, np.integer) else 0
+    filler: Any = (
+        b"" if arrays[0].dtype == object else -1 if np.issubdtype(arrays[0].dtype, np.integer) else 0
+    )
     out = np.full((len(arrays), *shape), filler, arrays[0].dtype)
     for row, array in zip(out, arrays, strict=True):
         row[tuple(slice(0, size) for size in array.shape[1:])] = array[0]

@@ -1,4 +1,6 @@
-"""Where a façade takes requests in: each is answered by a thread of its own, a bounded number at a time, and whatever fails is that request's answer."""
+"""Where a façade takes requests in: each is answered by a thread of its own, a bounded number at a time, and
+whatever fails is that request's answer.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,16 @@ class Request(Protocol):
 
 
 class Desk:
-    """Calls `answer(request, sender)` from threads, and `refuse(sender, error)` for what cannot be answered."""
+    """Calls `answer(request, sender)` from threads, and `refuse(sender, error)` for what cannot be
+    answered.
+    """
 
-    def __init__(self, answer: Callable[[Request, Sender], None], refuse: Callable[[Sender, Exception], None], places: int = PLACES) -> None:
+    def __init__(
+        self,
+        answer: Callable[[Request, Sender], None],
+        refuse: Callable[[Sender, Exception], None],
+        places: int = PLACES,
+    ) -> None:
         self.answer, self.refuse, self.most = answer, refuse, places
         self.threads = ThreadPoolExecutor(THREADS, "request")
         self.places = BoundedSemaphore(places)
@@ -44,7 +53,9 @@ class Desk:
             if self.places.acquire(blocking=False):
                 self.threads.submit(self._serve, request, sender)
             else:
-                self.refuse(sender, QueueFull(f"{self.most} requests are in this instance already; try again later"))
+                self.refuse(
+                    sender, QueueFull(f"{self.most} requests are in this instance already; try again later")
+                )
 
     def _serve(self, request: Request, sender: Sender) -> None:
         try:

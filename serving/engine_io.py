@@ -1,7 +1,7 @@
 """TensorRT-LLM's tensors on the outside, jobs and hypotheses on the inside.
 
-Names, dtypes and shapes are those of `tensorrt_llm` in TensorRT-LLM 0.20.0. Inputs come without the batch dimension's other rows: one
-sequence per call, every array with a leading 1.
+Names, dtypes and shapes are those of `tensorrt_llm` in TensorRT-LLM 0.20.0. Inputs come without the batch
+dimension's other rows: one sequence per call, every array with a leading 1.
 """
 
 from __future__ import annotations
@@ -24,13 +24,35 @@ T = TypeVar("T", int, float, bool)
 
 # What this engine has no answer to. Sending one is an error: a silently ignored input is a wrong result.
 UNSUPPORTED = (
-    "draft_input_ids", "draft_logits", "draft_acceptance_threshold", "runtime_top_p_min", "runtime_top_p_decay", "runtime_top_p_reset_ids",
-    "prompt_embedding_table", "prompt_table_extra_ids", "prompt_vocab_size", "cross_attention_mask", "mrope_rotary_cos_sin", "mrope_position_deltas",
-    "lora_task_id", "lora_weights", "lora_config", "context_phase_params", "skip_cross_attn_blocks", "retention_token_range_starts",
-    "retention_token_range_ends", "retention_token_range_priorities", "retention_token_range_durations_ms", "retention_decode_priority",
-    "retention_decode_duration_ms", "guided_decoding_guide_type", "guided_decoding_guide", "lookahead_window_size", "lookahead_ngram_size",
+    "draft_input_ids",
+    "draft_logits",
+    "draft_acceptance_threshold",
+    "runtime_top_p_min",
+    "runtime_top_p_decay",
+    "runtime_top_p_reset_ids",
+    "prompt_embedding_table",
+    "prompt_table_extra_ids",
+    "prompt_vocab_size",
+    "cross_attention_mask",
+    "mrope_rotary_cos_sin",
+    "mrope_position_deltas",
+    "lora_task_id",
+    "lora_weights",
+    "lora_config",
+    "context_phase_params",
+    "skip_cross_attn_blocks",
+    "retention_token_range_starts",
+    "retention_token_range_ends",
+    "retention_token_range_priorities",
+    "retention_token_range_durations_ms",
+    "retention_decode_priority",
+    "retention_decode_duration_ms",
+    "guided_decoding_guide_type",
+    "guided_decoding_guide",
+    "lookahead_window_size",
+    "lookahead_ngram_size",
     "lookahead_verification_set_size",
-)  # fmt: skip
+)
 UNSUPPORTED_IF_TRUE = ("return_context_logits", "return_perf_metrics")
 LARGEST_BIAS = 1e9
 MOST_WORDS = 4096  # each is compared after every token, while all other requests wait
@@ -54,7 +76,9 @@ def _scalar(inputs: Arrays, name: str, default: T) -> T:
 
 
 def _words(inputs: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
-    """A [2, n] word list: ids back to back, and the end of each word, filled up with -1 (TensorRT-LLM, to_word_list_format)."""
+    """A [2, n] word list: ids back to back, and the end of each word, filled up with -1 (TensorRT-LLM,
+    to_word_list_format).
+    """
     if name not in inputs or not inputs[name].size:
         return ()
     ids, offsets = inputs[name].reshape(-1, inputs[name].shape[-1])[-2:]
@@ -62,17 +86,24 @@ def _words(inputs: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
     if len(ends) > MOST_WORDS:
         raise BadRequest(f"{name} has {len(ends)} words; send {MOST_WORDS} at most")
     if any(a >= b for a, b in pairwise(ends)) or (ends and ends[-1] > len(ids)):
-        raise BadRequest(f"{name}: the second row must hold the words' ends, rising, {len(ids)} at most, and -1 behind them")
+        raise BadRequest(
+            f"{name}: the second row must hold the words' ends, rising, {len(ids)} at most, and -1 behind "
+            "them"
+        )
     return tuple(tuple(ids[start:end].tolist()) for start, end in pairwise([0, *ends]))
 
 
 def _refuse(inputs: Arrays) -> None:
     for name in UNSUPPORTED:
         if name in inputs and inputs[name].size:
-            raise BadRequest(f"{name} is not supported by the OpenVINO engine; leave it out or use TARGET=trtllm")
+            raise BadRequest(
+                f"{name} is not supported by the OpenVINO engine; leave it out or use TARGET=trtllm"
+            )
     for name in UNSUPPORTED_IF_TRUE:
         if _scalar(inputs, name, False):
-            raise BadRequest(f"{name}=true is not supported by the OpenVINO engine; leave it out or use TARGET=trtllm")
+            raise BadRequest(
+                f"{name}=true is not supported by the OpenVINO engine; leave it out or use TARGET=trtllm"
+            )
     if _scalar(inputs, "beam_search_diversity_rate", 0.0):
         raise BadRequest("beam_search_diversity_rate is not supported by the OpenVINO engine; leave it at 0")
     if "request_output_len" not in inputs:
@@ -80,11 +111,19 @@ def _refuse(inputs: Arrays) -> None:
 
 
 def _sampling(inputs: Arrays, end_id: int, vocabulary: int) -> Sampling:
-    bias = inputs["embedding_bias"].ravel().astype(np.float32) if "embedding_bias" in inputs and inputs["embedding_bias"].size else None
+    bias = (
+        inputs["embedding_bias"].ravel().astype(np.float32)
+        if "embedding_bias" in inputs and inputs["embedding_bias"].size
+        else None
+    )
     if bias is not None and len(bias) != vocabulary:
-        raise BadRequest(f"embedding_bias has {len(bias)} values, the vocabulary {vocabulary}; send one value per token")
+        raise BadRequest(
+            f"embedding_bias has {len(bias)} values, the vocabulary {vocabulary}; send one value per token"
+        )
     if bias is not None and not (np.abs(bias) <= LARGEST_BIAS).all():
-        raise BadRequest(f"embedding_bias has values that are no numbers or beyond {LARGEST_BIAS:g}; send finite ones")
+        raise BadRequest(
+            f"embedding_bias has values that are no numbers or beyond {LARGEST_BIAS:g}; send finite ones"
+        )
     temperature = _within(inputs, "temperature", 1.0, 0.0, 100.0)
     return Sampling(
         max_tokens=_scalar(inputs, "request_output_len", 0),
@@ -135,7 +174,10 @@ def _features(inputs: Arrays, mels: int, longest: int) -> NDArray[np.float32]:
     features = inputs["encoder_input_features"][0]
     frames = _within(inputs, "input_lengths", len(features), 2, len(features))
     if features.shape[-1] != mels or frames > longest or frames % 2:
-        raise BadRequest(f"encoder_input_features is {list(features.shape)} with {frames} frames; this model takes [even frames up to {longest}, {mels}]")
+        raise BadRequest(
+            f"encoder_input_features is {list(features.shape)} with {frames} frames; this model takes [even "
+            f"frames up to {longest}, {mels}]"
+        )
     features = np.asarray(features[:frames], np.float32)
     if not np.isfinite(features).all():
         raise BadRequest("encoder_input_features has NaN or infinite values; send finite ones")
@@ -152,7 +194,9 @@ def _source(inputs: Arrays, facts: Facts) -> tuple[bool, NDArray[Any] | None]:
         return True, _features(inputs, facts.mels, 2 * facts.memory)
     ids = np.array(_ids(inputs, "input_ids", "input_lengths", facts.vocabulary), np.int64)
     if not 1 <= len(ids) <= facts.memory:
-        raise BadRequest(f"input_ids has {len(ids)} ids, this engine reads 1 to {facts.memory}; shorten the input")
+        raise BadRequest(
+            f"input_ids has {len(ids)} ids, this engine reads 1 to {facts.memory}; shorten the input"
+        )
     return True, ids
 
 
@@ -188,25 +232,33 @@ def stops(inputs: Arrays, request_id: str) -> bool:
     return True
 
 
-def parse(inputs: Arrays, listener: Listener, facts: Facts, request_id: str = "", *, exclude_prompt: bool = False) -> tuple[Job, Wanted]:
-    """A job out of one request's arrays (each with a leading dimension of 1). `exclude_prompt`: where a request does not say whether a decoder
-    alone is to repeat its prompt.
+def parse(
+    inputs: Arrays, listener: Listener, facts: Facts, request_id: str = "", *, exclude_prompt: bool = False
+) -> tuple[Job, Wanted]:
+    """A job out of one request's arrays (each with a leading dimension of 1). `exclude_prompt`: where a
+    request does not say whether a decoder alone is to repeat its prompt.
 
     Raises:
         BadRequest: an input is missing, malformed or not supported.
     """
     _refuse(inputs)
     if any(len(array) > 1 for array in inputs.values()):
-        raise BadRequest("the engine's stream takes one sequence; send one request for each, or use tensorrt_llm")
+        raise BadRequest(
+            "the engine's stream takes one sequence; send one request for each, or use tensorrt_llm"
+        )
     vocabulary = facts.vocabulary
     encoder, source = _source(inputs, facts)
     prompt = _prompt(inputs, facts)
     sampling = _sampling(inputs, facts.end_id, vocabulary)
-    # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit behind the prompt is not asked for.
+    # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit behind the prompt is not asked
+    # for.
     sampling = replace(sampling, max_tokens=min(sampling.max_tokens, max(facts.positions - len(prompt), 0)))
     sequences = _within(inputs, "num_return_sequences", 0, 0, 1 << 20)
     if sequences > sampling.beam_width:
-        raise BadRequest(f"num_return_sequences is {sequences}, beam_width {sampling.beam_width}; ask for as many beams at least")
+        raise BadRequest(
+            f"num_return_sequences is {sequences}, beam_width {sampling.beam_width}; ask for as many beams "
+            "at least"
+        )
     wanted = Wanted(
         _scalar(inputs, "return_log_probs", False),
         sampling.keep_logits,
@@ -219,7 +271,8 @@ def parse(inputs: Arrays, listener: Listener, facts: Facts, request_id: str = ""
 
 
 def outputs(beams: Sequence[Hypothesis], wanted: Wanted, first: int = 0) -> dict[str, NDArray[Any]]:
-    """Arrays of one response: output_ids int32 [1, beams, longest], sequence_length int32 [1, beams], and what was asked for.
+    """Arrays of one response: output_ids int32 [1, beams, longest], sequence_length int32 [1, beams], and
+    what was asked for.
 
     With `first`, only tokens from there on.
     """
@@ -234,7 +287,9 @@ def outputs(beams: Sequence[Hypothesis], wanted: Wanted, first: int = 0) -> dict
     if wanted.log_probs:
         arrays["cum_log_probs"] = np.array([[beam.cum_log_prob for beam in beams]], np.float32)
         chosen = [[*[0.0] * len(prompt), *beam.log_probs[first:]] for beam in beams]
-        arrays["output_log_probs"] = np.array([[*row, *[0.0] * (longest - len(row))] for row in chosen], np.float32)[None]
+        arrays["output_log_probs"] = np.array(
+            [[*row, *[0.0] * (longest - len(row))] for row in chosen], np.float32
+        )[None]
     if wanted.logits:
         arrays["generation_logits"] = _logits([beam.logits[first:] for beam in beams])
     return arrays
@@ -251,8 +306,8 @@ def _logits(rows: Sequence[Sequence[NDArray[np.float32]]]) -> NDArray[np.float32
 class Answers:
     """The responses to one request, in turn.
 
-    A stream of one sequence carries what is new in each, a stream of beams all so far (TensorRT-LLM's executor, `returnAllGeneratedTokens`). What
-    may become a stop word is held back until it is none.
+    A stream of one sequence carries what is new in each, a stream of beams all so far (TensorRT-LLM's
+    executor, `returnAllGeneratedTokens`). What may become a stop word is held back until it is none.
     """
 
     wanted: Wanted
@@ -273,12 +328,23 @@ class Answers:
         if ready <= first:
             return None
         self.sent = ready
-        return outputs([replace(best, ids=best.ids[:ready], log_probs=best.log_probs[:ready], logits=best.logits[:ready])], self.wanted, first)
+        return outputs(
+            [
+                replace(
+                    best, ids=best.ids[:ready], log_probs=best.log_probs[:ready], logits=best.logits[:ready]
+                )
+            ],
+            self.wanted,
+            first,
+        )
 
     @staticmethod
     def broken() -> dict[str, NDArray[Any]]:
         """What a stream that has begun says before its error (see errors.unbroken)."""
-        return {"output_ids": np.zeros((1, 1, 1), np.int32), "sequence_length": np.array([[BROKEN]], np.int32)}
+        return {
+            "output_ids": np.zeros((1, 1, 1), np.int32),
+            "sequence_length": np.array([[BROKEN]], np.int32),
+        }
 
     def finish(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]]:
         """The last response."""

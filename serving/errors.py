@@ -8,8 +8,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 BROKEN = -1  # sequence_length of a stream that ends with an error after some of it was sent
-# Request parameter of the models that call another one: between models Triton 24.10 loses an error that comes behind other responses, and the
-# stream's end with it, so they are told BROKEN instead.
+# Request parameter of the models that call another one: between models Triton 24.10 loses an error that comes
+# behind other responses, and the stream's end with it, so they are told BROKEN instead.
 MARKED = "conch_broken_is_marked"
 
 
@@ -24,21 +24,42 @@ class BadRequest(ValueError):
 KINDS = ("INVALID_ARG", "UNAVAILABLE", "INTERNAL")
 
 
-# TensorRT-LLM's messages carry no kind. What these say, the caller can mend (llmRequest.cpp `validate`, executor/samplingConfig.cpp, utils.cc) …
+# TensorRT-LLM's messages carry no kind. What these say, the caller can mend (llmRequest.cpp `validate`,
+# executor/samplingConfig.cpp, utils.cc) …
 MENDABLE = (
-    "beam width", "exceeds maximum input length", "exceeds maximum encoder input length", "is not within acceptable range", "incorrect sampling config",
-    "samplingconfig.cpp", "sparse list must not", "invalid size for tensor", "embedding bias shape", "gather_context_logits", "gather_generation_logits",
-    "minputtokenids.empty()", "mmaxnewtokens > 0", "is not present in the request", "request id is not provided", "guideddecodingparams",
-)  # fmt: skip
+    "beam width",
+    "exceeds maximum input length",
+    "exceeds maximum encoder input length",
+    "is not within acceptable range",
+    "incorrect sampling config",
+    "samplingconfig.cpp",
+    "sparse list must not",
+    "invalid size for tensor",
+    "embedding bias shape",
+    "gather_context_logits",
+    "gather_generation_logits",
+    "minputtokenids.empty()",
+    "mmaxnewtokens > 0",
+    "is not present in the request",
+    "request id is not provided",
+    "guideddecodingparams",
+)
 # … and these, by waiting (executorImpl.cpp, `enqueueRequests`).
 LATER = ("maximum queue size",)
-WRAPPED = re.compile(r"^Executor failed process requestId \d+ due to the following error: (?:Encountered an error when fetching new request: )?")
+WRAPPED = re.compile(
+    r"^Executor failed process requestId \d+ due to the following error: (?:Encountered an error when "
+    r"fetching new request: )?"
+)
 TAG = re.compile(r"\[TensorRT-LLM\]\[ERROR\] (?:Assertion failed: )?")
-PLACE = re.compile(r" \((?:/[\w./-]+|[\w/.-]+\.(?:cpp|cc|h)):\d+\).*", re.DOTALL)  # where in the source, and the backtrace behind it
+PLACE = re.compile(
+    r" \((?:/[\w./-]+|[\w/.-]+\.(?:cpp|cc|h)):\d+\).*", re.DOTALL
+)  # where in the source, and the backtrace behind it
 
 
 class EngineError(Exception):
-    """An error that another Triton model answered with. Between models Triton 24.10 makes every code INTERNAL, so ours travel in the text."""
+    """An error that another Triton model answered with. Between models Triton 24.10 makes every code
+    INTERNAL, so ours travel in the text.
+    """
 
     def __init__(self, message: str) -> None:
         kind, _, rest = message.partition(": ")
@@ -49,11 +70,19 @@ class EngineError(Exception):
 def kind_of(message: str) -> str:
     """What an error of TensorRT-LLM's means, by its words."""
     lower = message.lower()
-    return "UNAVAILABLE" if any(phrase in lower for phrase in LATER) else "INVALID_ARG" if any(phrase in lower for phrase in MENDABLE) else "INTERNAL"
+    return (
+        "UNAVAILABLE"
+        if any(phrase in lower for phrase in LATER)
+        else "INVALID_ARG"
+        if any(phrase in lower for phrase in MENDABLE)
+        else "INTERNAL"
+    )
 
 
 def plain(message: str) -> str:
-    """The sentence of an error of TensorRT-LLM's, without what wraps it, its tag, its place in the source and the backtrace."""
+    """The sentence of an error of TensorRT-LLM's, without what wraps it, its tag, its place in the source and
+    the backtrace.
+    """
     return PLACE.sub("", TAG.sub("", WRAPPED.sub("", message))).strip() or message
 
 
@@ -69,7 +98,9 @@ def unbroken(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def code_name(error: Exception) -> str:
-    """INVALID_ARG for what the caller can mend (400), UNAVAILABLE for a full queue (503), INTERNAL for the rest (500)."""
+    """INVALID_ARG for what the caller can mend (400), UNAVAILABLE for a full queue (503), INTERNAL for the
+    rest (500).
+    """
     if isinstance(error, EngineError):
         return error.kind
     if isinstance(error, QueueFull):

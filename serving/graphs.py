@@ -23,8 +23,9 @@ BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
 
 @dataclass(frozen=True)
 class Facts:
-    """engine.json: the shapes that scheduling needs. `memory`: the longest memory an encoder leaves (0: a decoder alone); `mels`: its features'
-    width if it reads sound (0: it reads ids); `decoder_start`: the decoder's first ids where a request names none.
+    """engine.json: the shapes that scheduling needs. `memory`: the longest memory an encoder leaves (0: a
+    decoder alone); `mels`: its features' width if it reads sound (0: it reads ids); `decoder_start`: the
+    decoder's first ids where a request names none.
     """
 
     family: str
@@ -52,7 +53,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Memory:
-    """What an encoder leaves for the decoder: keys and values per layer, bit patterns [heads, length, head width]."""
+    """What an encoder leaves for the decoder: keys and values per layer, bit patterns [heads, length, head
+    width].
+    """
 
     parts: tuple[NDArray[Any], ...]
     length: int
@@ -81,24 +84,37 @@ class Graphs:
             "INFERENCE_NUM_THREADS": threads or len(os.sched_getaffinity(0)),
             "ENABLE_CPU_PINNING": False,
         }
-        self.decoder = core.compile_model(self._typed(core.read_model(folder / "decoder.xml")), "CPU", settings)
+        self.decoder = core.compile_model(
+            self._typed(core.read_model(folder / "decoder.xml")), "CPU", settings
+        )
         has_encoder = (folder / "encoder.xml").exists()
-        self.encoder = core.compile_model(self._typed(core.read_model(folder / "encoder.xml")), "CPU", settings) if has_encoder else None
+        self.encoder = (
+            core.compile_model(self._typed(core.read_model(folder / "encoder.xml")), "CPU", settings)
+            if has_encoder
+            else None
+        )
         self.encoding = self.encoder.create_infer_request() if self.encoder else None
         # Loaded when word times are first asked for: it holds the decoder's weights once more.
         self._aligner: Callable[[], ov.InferRequest] = cache(
-            lambda: core.compile_model(self._typed(core.read_model(folder / "aligner.xml")), "CPU", settings).create_infer_request()
+            lambda: core.compile_model(
+                self._typed(core.read_model(folder / "aligner.xml")), "CPU", settings
+            ).create_infer_request()
         )
         self._inputs = {name for port in self.decoder.inputs for name in port.get_names()}
         bias = folder / "relative_bias.npy"
-        self.relative_bias: Floats | None = np.load(bias) if bias.exists() else None  # [heads, distance]; the last distance stands for all beyond
+        self.relative_bias: Floats | None = (
+            np.load(bias) if bias.exists() else None
+        )  # [heads, distance]; the last distance stands for all beyond
         self._recent: OrderedDict[bytes, Memory] = OrderedDict()
         if self.encoder and not self.facts.mels:
-            # If the first text that BART's bf16 encoder reads has a single id, it gives NaN for every longer one (seen with OpenVINO 2026.4.1).
+            # If the first text that BART's bf16 encoder reads has a single id, it gives NaN for every longer
+            # one (seen with OpenVINO 2026.4.1).
             self.encode(np.full(16, self.facts.pad_id, np.int64))
 
     def _typed(self, model: ov.Model) -> ov.Model:
-        """Keys and values cross between the graphs in the precision they compute in: f32 would be converted at every step."""
+        """Keys and values cross between the graphs in the precision they compute in: f32 would be converted
+        at every step.
+        """
         steps = PrePostProcessor(model)
         for port in model.inputs:
             if port.get_any_name().startswith(("memory.", "past.")):
@@ -109,15 +125,21 @@ class Graphs:
         return steps.build()
 
     def encode(self, source: NDArray[Any]) -> Memory:
-        """Run the encoder on features, float32 [frames, mels], or ids, int64 [n]; the last few results are kept, so that a second look at the
-        same sound is free.
+        """Run the encoder on features, float32 [frames, mels], or ids, int64 [n]; the last few results are
+        kept, so that a second look at the same sound is free.
         """
         assert self.encoding is not None
         key = hashlib.blake2b(source.tobytes(), digest_size=16).digest()
         if key not in self._recent:
             sound = source.ndim == 2
-            self.encoding.infer({"features": np.ascontiguousarray(source.T, dtype=np.float32)[None]} if sound else {"ids": source[None]})
-            parts = tuple(bits(self.encoding.get_output_tensor(i))[0].copy() for i in range(2 * self.facts.layers))
+            self.encoding.infer(
+                {"features": np.ascontiguousarray(source.T, dtype=np.float32)[None]}
+                if sound
+                else {"ids": source[None]}
+            )
+            parts = tuple(
+                bits(self.encoding.get_output_tensor(i))[0].copy() for i in range(2 * self.facts.layers)
+            )
             self._recent[key] = Memory(parts, parts[0].shape[1])
             if len(self._recent) > 8:
                 self._recent.popitem(last=False)
@@ -130,7 +152,11 @@ class Graphs:
         inputs: dict[str, Any] = {"ids": np.array([ids], np.int64)}
         names = [f"memory.{c}{i}" for i in range(self.facts.layers) for c in "kv"]
         for name, part in zip(names[: len(request.model_inputs) - 1], memory.parts, strict=False):
-            inputs[name] = ov.Tensor(part[None], ov.Shape([1, *part.shape]), self.memory_type) if self.precision == "bf16" else part[None]
+            inputs[name] = (
+                ov.Tensor(part[None], ov.Shape([1, *part.shape]), self.memory_type)
+                if self.precision == "bf16"
+                else part[None]
+            )
         request.infer(inputs)
         return np.asarray(request.get_tensor("cross_attention").data, np.float16)
 

@@ -1,7 +1,8 @@
 """How likely a model found what was said, where the engine's own figures do not say it.
 
-openai/whisper (decoding.py) judges a text by the log probabilities that the model gave its tokens, at any temperature. TensorRT-LLM's are those after
-the temperature, which a low one pushes towards 0, so there they are made of the logits, which a stream brings one token at a time.
+openai/whisper (decoding.py) judges a text by the log probabilities that the model gave its tokens, at any
+temperature. TensorRT-LLM's are those after the temperature, which a low one pushes towards 0, so there they
+are made of the logits, which a stream brings one token at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ Engine = Callable[[Arrays, bool], Iterator[Arrays]]
 
 
 def untempered(engine: Engine) -> Engine:
-    """The same engine, of one sequence, with log probabilities before the temperature; other requests pass unchanged.
+    """The same engine, of one sequence, with log probabilities before the temperature; other requests pass
+    unchanged.
 
     The end of a text has none in a stream, so `cum_log_probs` is the sum of its tokens'.
     """
@@ -29,7 +31,9 @@ def untempered(engine: Engine) -> Engine:
         if beams > 1 or "temperature" not in arrays or arrays["temperature"].item() in (0.0, 1.0):
             return engine(arrays, streaming)
         flags = {"streaming": np.array([[True]]), "return_generation_logits": np.array([[True]])}
-        results = _judged(engine({**arrays, **flags}, True), arrays.get("embedding_bias", np.zeros((1, 1), np.float32)))
+        results = _judged(
+            engine({**arrays, **flags}, True), arrays.get("embedding_bias", np.zeros((1, 1), np.float32))
+        )
         return results if streaming else iter([_gathered(results)])
 
     return ask
@@ -40,14 +44,27 @@ def _judged(results: Iterator[Arrays], bias: NDArray[np.float32]) -> Iterator[Ar
     total = 0.0
     for result in results:
         ids = result["output_ids"].ravel()[: int(result["sequence_length"].item())]
-        logits = result["generation_logits"].reshape(-1, result["generation_logits"].shape[-1])[: len(ids), : bias.shape[1] if bias.shape[1] > 1 else None]
-        probs = log_softmax(logits.astype(np.float32) + bias)[np.arange(len(ids)), ids] if len(ids) else np.zeros(0, np.float32)
+        logits = result["generation_logits"].reshape(-1, result["generation_logits"].shape[-1])[
+            : len(ids), : bias.shape[1] if bias.shape[1] > 1 else None
+        ]
+        probs = (
+            log_softmax(logits.astype(np.float32) + bias)[np.arange(len(ids)), ids]
+            if len(ids)
+            else np.zeros(0, np.float32)
+        )
         total += float(probs.sum())
         kept = {name: array for name, array in result.items() if name != "generation_logits"}
-        yield {**kept, "output_log_probs": probs.astype(np.float32)[None, None], "cum_log_probs": np.array([[total]], np.float32)}
+        yield {
+            **kept,
+            "output_log_probs": probs.astype(np.float32)[None, None],
+            "cum_log_probs": np.array([[total]], np.float32),
+        }
 
 
 def _gathered(results: Iterator[Arrays]) -> Arrays:
     parts = list(results)
-    whole = {name: np.concatenate([part[name][:, :, : int(part["sequence_length"].item())] for part in parts], 2) for name in ("output_ids", "output_log_probs")}
+    whole = {
+        name: np.concatenate([part[name][:, :, : int(part["sequence_length"].item())] for part in parts], 2)
+        for name in ("output_ids", "output_log_probs")
+    }
     return {**parts[-1], **whole, "sequence_length": np.array([[whole["output_ids"].shape[2]]], np.int32)}

@@ -1,8 +1,9 @@
 """The running batch: rows that a decoder advances together, one token each at a time.
 
-The decoder keeps its self-attention keys and values inside OpenVINO, one time axis for all rows. A row that joins in the middle masks what
-was there before it; a row that leaves is left out of `beam_idx`; beam search repeats or permutes indices. Measured on 2 cores, Whisper-base,
-batch 8: 12 ms a step against 14 ms with caches held outside and 289 ms for moving state out and back in at every join.
+The decoder keeps its self-attention keys and values inside OpenVINO, one time axis for all rows. A row that
+joins in the middle masks what was there before it; a row that leaves is left out of `beam_idx`; beam search
+repeats or permutes indices. Measured on 2 cores, Whisper-base, batch 8: 12 ms a step against 14 ms with
+caches held outside and 289 ms for moving state out and back in at every join.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ NOWHERE = -1
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the next step: the row it continues (None: new), its new ids, the position of the first, its encoder memory, and what is
-    added to its logits (float32 [vocabulary] or None).
+    """One row of the next step: the row it continues (None: new), its new ids, the position of the first, its
+    encoder memory, and what is added to its logits (float32 [vocabulary] or None).
     """
 
     parent: int | None
@@ -36,7 +37,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step gives, one entry per row: logits [rows, vocabulary], the likeliest id and its log probability."""
+    """What a step gives, one entry per row: logits [rows, vocabulary], the likeliest id and its log
+    probability.
+    """
 
     logits: Floats
     best: NDArray[np.int64]
@@ -66,9 +69,11 @@ def chosen(logits: Floats, log_sum: Floats) -> Step:
 
 
 class Slots:
-    """Rows that step together, each with a slot of the caches and a time axis of its own: for decoders alone, whose prompts are long.
+    """Rows that step together, each with a slot of the caches and a time axis of its own: for decoders alone,
+    whose prompts are long.
 
-    On a common time axis, each prompt that joins would be as many columns for every other row. Here it is read alone, and copied into its slot.
+    On a common time axis, each prompt that joins would be as many columns for every other row. Here it is
+    read alone, and copied into its slot.
     """
 
     GROWTH = 64
@@ -88,7 +93,9 @@ class Slots:
         return caches
 
     def step(self, rows: Sequence[Row]) -> Step:
-        """Advance to exactly these rows: first those that run, with one new id each, then those that join with their prompts."""
+        """Advance to exactly these rows: first those that run, with one new id each, then those that join
+        with their prompts.
+        """
         running = [row for row in rows if row.parent is not None]
         assert all(row.parent is None for row in rows[len(running) :])
         self._arrange([row.parent or 0 for row in running])
@@ -98,7 +105,11 @@ class Slots:
         results += [self._read(slot, row) for slot, row in enumerate(rows[len(running) :], len(running))]
         logits, log_sums = zip(*results, strict=True)
         self.lengths = np.array(lengths, np.int64) + (np.arange(len(rows)) < len(running))
-        return chosen(np.concatenate(logits), np.concatenate(log_sums)) if len(results) > 1 else chosen(logits[0], log_sums[0])
+        return (
+            chosen(np.concatenate(logits), np.concatenate(log_sums))
+            if len(results) > 1
+            else chosen(logits[0], log_sums[0])
+        )
 
     def _arrange(self, parents: Sequence[int]) -> None:
         """Put each running row's past into its slot."""
@@ -112,7 +123,9 @@ class Slots:
         self.lengths = self.lengths[list(parents)]
 
     def _reserve(self, rows: int, length: int, kept: int) -> None:
-        """Make the caches large enough; the first `kept` slots stay as they are. An empty batch may become small again."""
+        """Make the caches large enough; the first `kept` slots stay as they are. An empty batch may become
+        small again.
+        """
         had, room = self.caches[0].shape[0], self.caches[0].shape[2]
         wanted = max(length if not kept else max(length, room), 1)
         wanted = -(-wanted // self.GROWTH) * self.GROWTH
@@ -128,11 +141,16 @@ class Slots:
         places = self.lengths[:count, None]
         seen = np.arange(shape[2] + 1) < places
         seen[:, -1] = True  # an id sees itself
-        views = [ov.Tensor(tensor, ov.Coordinate([0, 0, 0, 0]), ov.Coordinate([count, *shape[1:]])) for tensor in self.caches]
+        views = [
+            ov.Tensor(tensor, ov.Coordinate([0, 0, 0, 0]), ov.Coordinate([count, *shape[1:]]))
+            for tensor in self.caches
+        ]
         ids = np.array([row.ids for row in rows], np.int64)
         out = self._infer(ids, places, np.where(seen, np.float32(0), MASKED)[:, None, None], rows, views)
         for name, tensor in zip(self.names, self.caches, strict=True):
-            bits(tensor)[np.arange(count), :, self.lengths[:count]] = bits(self.request.get_tensor(f"present.{name}"))[:, :, 0]
+            bits(tensor)[np.arange(count), :, self.lengths[:count]] = bits(
+                self.request.get_tensor(f"present.{name}")
+            )[:, :, 0]
         return out
 
     def _read(self, slot: int, row: Row) -> tuple[Floats, Floats]:
@@ -143,7 +161,9 @@ class Slots:
         seen = np.tril(np.ones((count, count), bool))
         mask = np.where(np.pad(seen, [(0, 0), (1, 0)]), np.float32(0), MASKED)[None, None]
         shape = list(self.caches[0].shape)
-        views = [ov.Tensor(self.graphs.memory_type, ov.Shape([1, shape[1], 1, shape[3]])) for _ in self.caches]
+        views = [
+            ov.Tensor(self.graphs.memory_type, ov.Shape([1, shape[1], 1, shape[3]])) for _ in self.caches
+        ]
         for view in views:
             bits(view).fill(0)
         out = self._infer(ids, places[None] + row.position, mask, [row], views)
@@ -151,7 +171,14 @@ class Slots:
             bits(tensor)[slot, :, :count] = bits(self.request.get_tensor(f"present.{name}"))[0]
         return out
 
-    def _infer(self, ids: NDArray[np.int64], positions: NDArray[np.int64], mask: Floats, rows: Sequence[Row], past: Sequence[ov.Tensor]) -> tuple[Floats, Floats]:
+    def _infer(
+        self,
+        ids: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        mask: Floats,
+        rows: Sequence[Row],
+        past: Sequence[ov.Tensor],
+    ) -> tuple[Floats, Floats]:
         bias = biases([row.bias for row in rows], self.graphs.facts.vocabulary)
         caches = {f"past.{name}": tensor for name, tensor in zip(self.names, past, strict=True)}
         self.request.infer({"ids": ids, "positions": positions, "mask": mask, "bias": bias, **caches})
@@ -159,7 +186,9 @@ class Slots:
 
 
 class Batch:
-    """Rows that step together. `columns` says which places of each row the columns of the common time axis hold; NOWHERE is another row's."""
+    """Rows that step together. `columns` says which places of each row the columns of the common time axis
+    hold; NOWHERE is another row's.
+    """
 
     COMPACT_SLACK = 256
 
@@ -172,7 +201,9 @@ class Batch:
         self.tensors: list[ov.Tensor] = []
 
     def step(self, rows: Sequence[Row]) -> Step:
-        """Advance to exactly these rows. Rows may bring different numbers of ids; shorter ones are padded on the left and masked."""
+        """Advance to exactly these rows. Rows may bring different numbers of ids; shorter ones are padded on
+        the left and masked.
+        """
         if not len(self.columns) or all(row.parent is None for row in rows):
             self.request.reset_state()
             self.columns = np.zeros((0, 0), np.int32)
@@ -199,12 +230,15 @@ class Batch:
         return chosen(self.request.get_tensor("logits").data, self.request.get_tensor("log_sum").data)
 
     def _mask(self, places: NDArray[np.int32]) -> Floats:
-        """Float32 [rows, 1, new, past + new]: own columns up to the id itself. A padding id sees itself, so that no softmax is empty.
+        """Float32 [rows, 1, new, past + new]: own columns up to the id itself. A padding id sees itself, so
+        that no softmax is empty.
 
         With a relative bias [rows, heads, new, past + new]: it is added where a column is seen.
         """
         width = places.shape[1]
-        back = places[:, :, None] - self.columns[:, None, :]  # how far back each column lies, as seen from each new id
+        back = (
+            places[:, :, None] - self.columns[:, None, :]
+        )  # how far back each column lies, as seen from each new id
         seen = (back >= 0) & (self.columns >= 0)[:, None, :] & (places >= 0)[:, :, None]
         seen[:, :, -width:] |= np.eye(width, dtype=bool)[None]
         relative = self.graphs.relative_bias
@@ -214,7 +248,9 @@ class Batch:
         return np.where(seen[:, None], bias, MASKED)
 
     def _compact(self, rows: Sequence[Row]) -> None:
-        """Drop columns that no row uses any more once there are many of them; it moves the whole state, so it must be rare."""
+        """Drop columns that no row uses any more once there are many of them; it moves the whole state, so it
+        must be rare.
+        """
         kept = [row.parent for row in rows if row.parent is not None]
         used = (self.columns[kept] >= 0).any(0) if kept else np.zeros(self.columns.shape[1], bool)
         if self.columns.shape[1] < 2 * int(used.sum()) + self.COMPACT_SLACK:
@@ -224,22 +260,33 @@ class Batch:
         self.columns = self.columns[:, used]
 
     def _set_memory(self, wanted: Sequence[Memory | None]) -> None:
-        """Hand over the encoder memory of all rows, [rows, heads, length, head width]; only what changed since the last step is copied."""
-        if wanted[0] is None or (len(wanted) == len(self.shown) and all(a is b for a, b in zip(wanted, self.shown, strict=True))):
+        """Hand over the encoder memory of all rows, [rows, heads, length, head width]; only what changed
+        since the last step is copied.
+        """
+        if wanted[0] is None or (
+            len(wanted) == len(self.shown) and all(a is b for a, b in zip(wanted, self.shown, strict=True))
+        ):
             return
         memories = [memory for memory in wanted if memory is not None]
         facts, count, length = self.graphs.facts, len(memories), max(memory.length for memory in memories)
         if not self.tensors or self.tensors[0].shape[0] < count or self.tensors[0].shape[2] != length:
             rows = max(count, 1 if not self.tensors else 2 * count)
             shape = [rows, facts.heads, length, facts.head_width]
-            self.tensors = [ov.Tensor(self.graphs.memory_type, ov.Shape(shape)) for _ in range(2 * facts.layers)]
+            self.tensors = [
+                ov.Tensor(self.graphs.memory_type, ov.Shape(shape)) for _ in range(2 * facts.layers)
+            ]
             for tensor in self.tensors:
                 bits(tensor).fill(0)  # masked, but NaN times zero would still be NaN
             self.slots = []
         self._fill(memories)
-        cross_mask = np.where(np.arange(length) < np.array([[memory.length] for memory in memories]), np.float32(0), MASKED)
+        cross_mask = np.where(
+            np.arange(length) < np.array([[memory.length] for memory in memories]), np.float32(0), MASKED
+        )
         whole = list(self.tensors[0].shape)
-        views = [ov.Tensor(tensor, ov.Coordinate([0, 0, 0, 0]), ov.Coordinate([count, *whole[1:]])) for tensor in self.tensors]
+        views = [
+            ov.Tensor(tensor, ov.Coordinate([0, 0, 0, 0]), ov.Coordinate([count, *whole[1:]]))
+            for tensor in self.tensors
+        ]
         names = [f"memory.{c}{i}" for i in range(facts.layers) for c in "kv"]
         for name, view in zip(names, views, strict=True):
             self.request.set_tensor(name, view)

@@ -1,7 +1,9 @@
-"""Choosing tokens: penalties and bans on logits, greedy and random choice, beam search. Plain numpy, one request at a time.
+"""Choosing tokens: penalties and bans on logits, greedy and random choice, beam search. Plain numpy, one
+request at a time.
 
-A strategy owns the rows of one request in the running batch. After each decoder step it is given the logits of its rows and answers with
-the rows to go on with: (parent row, token) each. The scheduler reorders the caches accordingly.
+A strategy owns the rows of one request in the running batch. After each decoder step it is given the logits
+of its rows and answers with the rows to go on with: (parent row, token) each. The scheduler reorders the
+caches accordingly.
 """
 
 from __future__ import annotations
@@ -19,17 +21,22 @@ NEVER = np.float32(-1e9)
 
 @dataclass(frozen=True)
 class TimestampRules:
-    """Where Whisper's vocabulary has times: ids from `first` (0.00 s) on are timestamps, ids below `end_id` are text."""
+    """Where Whisper's vocabulary has times: ids from `first` (0.00 s) on are timestamps, ids below `end_id`
+    are text.
+    """
 
     first: int
     end_id: int
-    latest_start: int = 50  # the first timestamp is at most 1 s (openai/whisper decoding.py, `max_initial_timestamp`)
+    latest_start: int = (
+        50  # the first timestamp is at most 1 s (openai/whisper decoding.py, `max_initial_timestamp`)
+    )
 
     def apply(self, scores: Floats, generated: Sequence[int]) -> Floats:
-        """Logits or log probabilities [vocabulary] with what the rules forbid set to NEVER (openai/whisper decoding.py, `ApplyTimestampRules`).
+        """Logits or log probabilities [vocabulary] with what the rules forbid set to NEVER (openai/whisper
+        decoding.py, `ApplyTimestampRules`).
 
-        Timestamps come in pairs, but for one directly before the end; they never run backwards; the text begins with one; and where all
-        timestamps together are likelier than any text, one of them comes.
+        Timestamps come in pairs, but for one directly before the end; they never run backwards; the text
+        begins with one; and where all timestamps together are likelier than any text, one of them comes.
         """
         out, first = scores.copy(), self.first
         times = [token for token in generated if token >= first]
@@ -51,7 +58,9 @@ class TimestampRules:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to choose tokens. Names and meanings are those of TensorRT-LLM's input tensors (facts of the pinned release)."""
+    """How to choose tokens. Names and meanings are those of TensorRT-LLM's input tensors (facts of the pinned
+    release).
+    """
 
     max_tokens: int
     end_id: int
@@ -80,13 +89,27 @@ class Sampling:
     @property
     def plain(self) -> bool:
         """Nothing changes the logits, so the graph's own best token is the answer."""
-        neutral = self.temperature in (0.0, 1.0) and self.repetition_penalty == 1.0 and not self.presence_penalty and not self.frequency_penalty
-        return neutral and self.greedy and not self.min_tokens and not self.bad_words and not self.keep_logits and not self.timestamps
+        neutral = (
+            self.temperature in (0.0, 1.0)
+            and self.repetition_penalty == 1.0
+            and not self.presence_penalty
+            and not self.frequency_penalty
+        )
+        return (
+            neutral
+            and self.greedy
+            and not self.min_tokens
+            and not self.bad_words
+            and not self.keep_logits
+            and not self.timestamps
+        )
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Generated ids (end id left out), the log probability of each, their sum, and raw logits [ids, vocabulary] if asked for."""
+    """Generated ids (end id left out), the log probability of each, their sum, and raw logits [ids,
+    vocabulary] if asked for.
+    """
 
     ids: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
@@ -95,7 +118,9 @@ class Hypothesis:
     finished: bool = False
 
     def plus(self, token: int, log_prob: float, sampling: Sampling, logits: Floats | None) -> Hypothesis:
-        """One token more; finished by the end id, a stop word or the length limit. Neither end id nor stop word stay in the ids."""
+        """One token more; finished by the end id, a stop word or the length limit. Neither end id nor stop
+        word stay in the ids.
+        """
         ids = (*self.ids, token)
         over = max((len(word) for word in sampling.stop_words if ids[-len(word) :] == word), default=0)
         over = 1 if token == sampling.end_id else over
@@ -131,9 +156,18 @@ class Strategy(Protocol):
 
 
 def begun(ids: Sequence[int], words: Sequence[tuple[int, ...]]) -> int:
-    """How many of the last ids may be the beginning of a word: the longest part that some word starts with."""
+    """How many of the last ids may be the beginning of a word: the longest part that some word
+    starts with.
+    """
     longest = max((len(word) for word in words), default=1) - 1
-    return next((n for n in range(min(longest, len(ids)), 0, -1) if any(word[:n] == tuple(ids[-n:]) and len(word) > n for word in words)), 0)
+    return next(
+        (
+            n
+            for n in range(min(longest, len(ids)), 0, -1)
+            if any(word[:n] == tuple(ids[-n:]) and len(word) > n for word in words)
+        ),
+        0,
+    )
 
 
 def _log_sum(logits: Floats) -> float:
@@ -149,9 +183,11 @@ def log_softmax(logits: Floats) -> Floats:
 
 
 def processed(logits: Floats, history: Sequence[int], generated: Sequence[int], sampling: Sampling) -> Floats:
-    """Logits (to which the graph has added the bias already) after temperature, penalties and bans, in the order of TensorRT-LLM's penalty kernels.
+    """Logits (to which the graph has added the bias already) after temperature, penalties and bans, in the
+    order of TensorRT-LLM's penalty kernels.
 
-    `history` counts for the repetition penalty (prompt and generated ids); presence, frequency, bans and minimum length look at `generated`.
+    `history` counts for the repetition penalty (prompt and generated ids); presence, frequency, bans and
+    minimum length look at `generated`.
     """
     out = logits.copy()
     if sampling.temperature not in (0.0, 1.0):
@@ -162,7 +198,9 @@ def processed(logits: Floats, history: Sequence[int], generated: Sequence[int], 
         out[seen] = np.where(out[seen] < 0, out[seen] * penalty, out[seen] / penalty)
     if generated and (sampling.presence_penalty or sampling.frequency_penalty):
         tokens, counts = np.unique(np.asarray(generated), return_counts=True)
-        out[tokens] -= np.float32(sampling.presence_penalty) + np.float32(sampling.frequency_penalty) * counts.astype(np.float32)
+        out[tokens] -= np.float32(sampling.presence_penalty) + np.float32(
+            sampling.frequency_penalty
+        ) * counts.astype(np.float32)
     if len(generated) < sampling.min_tokens and sampling.end_id >= 0:
         out[sampling.end_id] = NEVER
     for word in sampling.bad_words:
@@ -196,7 +234,9 @@ class Single:
     def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
         """See Strategy."""
         token, log_prob = self._choose(scores[0])
-        self.best = self.best.plus(token, log_prob, self.sampling, scores[0].logits.copy() if self.sampling.keep_logits else None)
+        self.best = self.best.plus(
+            token, log_prob, self.sampling, scores[0].logits.copy() if self.sampling.keep_logits else None
+        )
         return [] if self.best.finished else [(0, token)]
 
     def _choose(self, row: Scores) -> tuple[int, float]:
@@ -205,8 +245,13 @@ class Single:
         rules = self.sampling.timestamps
         logits = rules.apply(row.logits, self.best.ids) if rules else row.logits
         choice = processed(logits, [*self.prompt, *self.best.ids], self.best.ids, self.sampling)
-        token = int(choice.argmax()) if self.sampling.greedy else _draw(log_softmax(choice), self.sampling, self.random)
-        # What the model gave it, whatever made it chosen: a low temperature must not look like certainty (openai/whisper decoding.py).
+        token = (
+            int(choice.argmax())
+            if self.sampling.greedy
+            else _draw(log_softmax(choice), self.sampling, self.random)
+        )
+        # What the model gave it, whatever made it chosen: a low temperature must not look like certainty
+        # (openai/whisper decoding.py).
         return token, float(logits[token]) - _log_sum(logits)
 
     def results(self) -> list[Hypothesis]:
@@ -216,7 +261,9 @@ class Single:
 
 @dataclass
 class Beams:
-    """Beam search with the rules of transformers' `_beam_search` (v4.50 and later), so that ids can be compared."""
+    """Beam search with the rules of transformers' `_beam_search` (v4.50 and later), so that ids can be
+    compared.
+    """
 
     prompt: Sequence[int]
     sampling: Sampling
@@ -229,18 +276,24 @@ class Beams:
         width = self.sampling.beam_width
         totals = np.stack([self._row(beam, row) for beam, row in zip(self.running, scores, strict=True)])
         candidates = self._expand(totals, scores, 2 * width)
-        self._finish([beam for _, _, beam in candidates[:width] if beam.finished], len(self.running[0].ids) + 1)
+        self._finish(
+            [beam for _, _, beam in candidates[:width] if beam.finished], len(self.running[0].ids) + 1
+        )
         alive = [candidate for candidate in candidates if not candidate[2].finished][:width]
         self.running = [beam for _, _, beam in alive] or self.running
         self.done = not alive or self._settled(len(self.running[0].ids))
         return [] if self.done else [(parent, token) for parent, token, _ in alive]
 
     def _row(self, beam: Hypothesis, row: Scores) -> Floats:
-        """Log probabilities of one beam's next token; penalties work on them, not on logits, as transformers does in beam search."""
+        """Log probabilities of one beam's next token; penalties work on them, not on logits, as transformers
+        does in beam search.
+        """
         log_probs = processed(log_softmax(row.logits), [*self.prompt, *beam.ids], beam.ids, self.sampling)
         return self.sampling.timestamps.apply(log_probs, beam.ids) if self.sampling.timestamps else log_probs
 
-    def _expand(self, log_probs: Floats, scores: Sequence[Scores], count: int) -> list[tuple[int, int, Hypothesis]]:
+    def _expand(
+        self, log_probs: Floats, scores: Sequence[Scores], count: int
+    ) -> list[tuple[int, int, Hypothesis]]:
         totals = (log_probs + np.array([[beam.cum_log_prob] for beam in self.running], np.float32)).ravel()
         top = np.argpartition(-totals, count)[:count]
         top = top[np.argsort(-totals[top], kind="stable")]
@@ -248,7 +301,13 @@ class Beams:
         for flat in top:
             parent, token = divmod(int(flat), log_probs.shape[1])
             logits = scores[parent].logits.copy() if self.sampling.keep_logits else None
-            expanded.append((parent, token, self.running[parent].plus(token, float(log_probs[parent, token]), self.sampling, logits)))
+            expanded.append(
+                (
+                    parent,
+                    token,
+                    self.running[parent].plus(token, float(log_probs[parent, token]), self.sampling, logits),
+                )
+            )
         return expanded
 
     def _finish(self, beams: list[Hypothesis], length: int) -> None:
@@ -256,7 +315,9 @@ class Beams:
         if full and self.sampling.early_stopping:
             return
         scored = [(beam.cum_log_prob / length**self.sampling.length_penalty, beam) for beam in beams]
-        self.finished = sorted([*self.finished, *scored], key=lambda pair: -pair[0])[: self.sampling.beam_width]
+        self.finished = sorted([*self.finished, *scored], key=lambda pair: -pair[0])[
+            : self.sampling.beam_width
+        ]
 
     def _settled(self, length: int) -> bool:
         """No running beam can still beat the worst finished one."""

@@ -1,7 +1,8 @@
 """One scheduler for every family: requests join and leave the running batch between two tokens.
 
-`admit` takes a waiting request in (its encoder runs then), `step` makes one token for every row, `release` lets finished and cancelled
-requests go. A thread of its own calls them in turn, so a long request never holds up a short one.
+`admit` takes a waiting request in (its encoder runs then), `step` makes one token for every row, `release`
+lets finished and cancelled requests go. A thread of its own calls them in turn, so a long request never holds
+up a short one.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from .running import Batch, Row, Slots, Step, new_batch
 from .sampling import Hypothesis, Sampling, Scores, Strategy, strategy
 
 Floats = NDArray[np.float32]
-# Requests let in between two steps of running ones. More make a fuller batch (a step of 8 rows costs 2.6 steps of one), fewer let those that
-# run wait for fewer encoders.
+# Requests let in between two steps of running ones. More make a fuller batch (a step of 8 rows costs 2.6
+# steps of one), fewer let those that run wait for fewer encoders.
 JOIN_AT_ONCE = 4
-STOPPED_SECONDS = 10.0  # a request may come a little after the word that stops it; later its id may be another's
+STOPPED_SECONDS = (
+    10.0  # a request may come a little after the word that stops it; later its id may be another's
+)
 
 
 class Listener(Protocol):
@@ -54,7 +57,8 @@ class Listener(Protocol):
 
 @dataclass(eq=False)  # two equal requests are still two; comparing them would compare arrays
 class Job:
-    """A request: features or ids for the encoder (None for decoder-only families), the decoder's first ids, how to choose, whom to tell.
+    """A request: features or ids for the encoder (None for decoder-only families), the decoder's first ids,
+    how to choose, whom to tell.
 
     `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`.
     """
@@ -121,7 +125,9 @@ class Scheduler:
         """Stop every request of this id, and what comes under it within STOPPED_SECONDS."""
         now = time.monotonic()
         with self.wake:
-            self.stopped = {name: until for name, until in self.stopped.items() if until > now} | {request_id: now + STOPPED_SECONDS}
+            self.stopped = {name: until for name, until in self.stopped.items() if until > now} | {
+                request_id: now + STOPPED_SECONDS
+            }
             self.wake.notify()
 
     def _check(self, job: Job) -> None:
@@ -131,9 +137,13 @@ class Scheduler:
         if not job.prompt:
             raise BadRequest("decoder_input_ids is empty; send at least the start id")
         if len(job.prompt) >= positions:
-            raise BadRequest(f"the prompt has {len(job.prompt)} ids, this model has {positions} positions; shorten it")
+            raise BadRequest(
+                f"the prompt has {len(job.prompt)} ids, this model has {positions} positions; shorten it"
+            )
         if not 1 <= job.sampling.beam_width <= self.max_rows:
-            raise BadRequest(f"beam_width is {job.sampling.beam_width}, this engine takes 1 to {self.max_rows}")
+            raise BadRequest(
+                f"beam_width is {job.sampling.beam_width}, this engine takes 1 to {self.max_rows}"
+            )
         if not 1 <= job.sampling.max_tokens <= positions - len(job.prompt):
             raise BadRequest(f"request_output_len is {job.sampling.max_tokens}; it must be 1 at least")
 
@@ -196,16 +206,27 @@ class Scheduler:
     def _advance(self, job: Job, result: Step) -> None:
         first = job.first_row
         if not np.isfinite(result.best_log_prob[first : first + len(job.rows)]).all():
-            raise BadRequest("the model gave no finite probabilities for this input; check features, prompt and embedding_bias")
-        scores = [Scores(result.logits[i], int(result.best[i]), float(result.best_log_prob[i])) for i in range(first, first + len(job.rows))]
+            raise BadRequest(
+                "the model gave no finite probabilities for this input; check features, prompt and "
+                "embedding_bias"
+            )
+        scores = [
+            Scores(result.logits[i], int(result.best[i]), float(result.best_log_prob[i]))
+            for i in range(first, first + len(job.rows))
+        ]
         chosen = job.strategy.advance(scores)
-        job.rows = [Row(first + parent, (token,), job.position, job.memory, job.sampling.bias) for parent, token in chosen]
+        job.rows = [
+            Row(first + parent, (token,), job.position, job.memory, job.sampling.bias)
+            for parent, token in chosen
+        ]
         job.position += 1
         if job.streaming and job.rows:
             job.listener.update(job.strategy.results())
 
     def release(self, jobs: Sequence[Job]) -> None:
-        """Answer finished requests and free their rows. The last request takes a hole of its size: fewer memories are copied."""
+        """Answer finished requests and free their rows. The last request takes a hole of its size: fewer
+        memories are copied.
+        """
         for job in jobs:
             at = self.running.index(job)
             if self.running[-1] is not job and len(self.running[-1].rows) == 1 == job.sampling.beam_width:

@@ -1,4 +1,5 @@
-"""What the Triton models of a façade share: refusing, calling the engine's two faces, and streaming to a client that may go.
+"""What the Triton models of a façade share: refusing, calling the engine's two faces, and streaming to a
+client that may go.
 
 `utils` is triton_python_backend_utils, which exists inside Triton's Python stub only.
 """
@@ -28,8 +29,8 @@ HELD_SECONDS = 5.0
 def heard_out(responses: Iterable[Response]) -> Iterator[Response]:
     """Each response; when the listener goes or fails in between, the others unheard.
 
-    A decoupled call whose last response was never taken keeps the model that made it from being unloaded: its tritonserver then stops at
-    --exit-timeout-secs only (seen with Triton 24.10).
+    A decoupled call whose last response was never taken keeps the model that made it from being unloaded: its
+    tritonserver then stops at --exit-timeout-secs only (seen with Triton 24.10).
     """
     ended = False
     try:
@@ -44,8 +45,9 @@ def heard_out(responses: Iterable[Response]) -> Iterator[Response]:
 class Held:
     """Keeps decoupled calls for some seconds after they were made.
 
-    The stub forgets a call in a C++ thread that does not hold Python's lock (python_backend, src/pb_stub.cc, `SendCleanupId`, in r24.10 and r25.07). If
-    that was the last reference, Python objects are freed there: with Python 3.12, which NVIDIA's image has, the stub dies within seconds of load.
+    The stub forgets a call in a C++ thread that does not hold Python's lock (python_backend, src/pb_stub.cc,
+    `SendCleanupId`, in r24.10 and r25.07). If that was the last reference, Python objects are freed there:
+    with Python 3.12, which NVIDIA's image has, the stub dies within seconds of load.
     """
 
     def __init__(self, seconds: float = HELD_SECONDS) -> None:
@@ -62,7 +64,9 @@ class Held:
         return call
 
     def release(self) -> None:
-        """Let go of all, while the stub's shared memory is still there: once it is not, freeing a call ends the stub."""
+        """Let go of all, while the stub's shared memory is still there: once it is not, freeing a call ends
+        the stub.
+        """
         self.calls.clear()
 
 
@@ -80,14 +84,18 @@ class Shell:
     def refuse(self, sender: Any, error: Exception) -> None:
         """The error as the only response."""
         code = getattr(self.utils.TritonError, code_name(error))
-        sender.send(self.utils.InferenceResponse(error=self.utils.TritonError(self.say(error), code)), self.last)
+        sender.send(
+            self.utils.InferenceResponse(error=self.utils.TritonError(self.say(error), code)), self.last
+        )
 
     def answer(self, sender: Any, arrays: Arrays, wanted: set[str]) -> None:
         """One response, the only one."""
         sender.send(self._response(arrays, wanted), self.last)
 
     def stream(self, sender: Any, results: Iterable[Arrays], wanted: set[str], own: str | None) -> None:
-        """A response for each of the results. When the client goes, the engine's request `own` is stopped and what still comes is not sent."""
+        """A response for each of the results. When the client goes, the engine's request `own` is stopped and
+        what still comes is not sent.
+        """
         gone = False
         for arrays in results:
             if not gone and sender.is_cancelled():
@@ -102,44 +110,67 @@ class Shell:
         """Triton's."""
         return [self.utils.Tensor(name, array) for name, array in arrays.items()]
 
-    def call(self, model: str, tensors: Sequence[Any], outputs: Sequence[str], request_id: str, *, decoupled: bool) -> Iterator[Any]:
+    def call(
+        self, model: str, tensors: Sequence[Any], outputs: Sequence[str], request_id: str, *, decoupled: bool
+    ) -> Iterator[Any]:
         """Responses of another model.
 
         Raises:
             EngineError: it answered with one.
         """
         request = self.utils.InferenceRequest(
-            model_name=model, request_id=request_id, requested_output_names=list(outputs), inputs=list(tensors), parameters={MARKED: True}
+            model_name=model,
+            request_id=request_id,
+            requested_output_names=list(outputs),
+            inputs=list(tensors),
+            parameters={MARKED: True},
         )
-        for response in heard_out(self.held.keep(request.exec(decoupled=True))) if decoupled else [request.exec()]:
+        for response in (
+            heard_out(self.held.keep(request.exec(decoupled=True))) if decoupled else [request.exec()]
+        ):
             if response.has_error():
                 raise EngineError(response.error().message())
             yield response
 
-    def engine(self, request_id: str, outputs: Sequence[str], arrays: Arrays, *, streaming: bool) -> Iterator[Arrays]:
+    def engine(
+        self, request_id: str, outputs: Sequence[str], arrays: Arrays, *, streaming: bool
+    ) -> Iterator[Arrays]:
         """The engine's responses that carry something, by the face that fits.
 
         Raises:
             EngineError: it refused, or gave up in the middle.
         """
         model = "tensorrt_llm_stream" if streaming else "tensorrt_llm"
-        for response in self.call(model, self.tensors(greedy_at_zero(arrays)), outputs, request_id, decoupled=streaming):
+        for response in self.call(
+            model, self.tensors(greedy_at_zero(arrays)), outputs, request_id, decoupled=streaming
+        ):
             if response.output_tensors():
                 yield unbroken({tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()})
 
     def stop(self, request_id: str, model: str = "tensorrt_llm") -> None:
         """End a request of the engine, as TensorRT-LLM does it: `stop` with the same id."""
         one = np.array([[1]], np.int32)
-        arrays = {"input_ids": one, "input_lengths": one, "request_output_len": one, "stop": np.array([[True]])}
-        for _ in self.call(model, self.tensors(arrays), ALWAYS, request_id, decoupled=model != "tensorrt_llm"):
+        arrays = {
+            "input_ids": one,
+            "input_lengths": one,
+            "request_output_len": one,
+            "stop": np.array([[True]]),
+        }
+        for _ in self.call(
+            model, self.tensors(arrays), ALWAYS, request_id, decoupled=model != "tensorrt_llm"
+        ):
             pass
 
     def _response(self, arrays: Arrays, wanted: set[str]) -> Any:
-        return self.utils.InferenceResponse(self.tensors({name: array for name, array in arrays.items() if name in wanted}))
+        return self.utils.InferenceResponse(
+            self.tensors({name: array for name, array in arrays.items() if name in wanted})
+        )
 
 
 def engine_id(request: Any) -> tuple[str, str | None]:
-    """The id that a request has in the engine, and the same if it may be stopped by it: a client's own id may be that of several requests."""
+    """The id that a request has in the engine, and the same if it may be stopped by it: a client's own id may
+    be that of several requests.
+    """
     given = str(request.request_id())
     own = None if given else uuid.uuid4().hex
     return own or given, own

@@ -1,5 +1,6 @@
-"""Texts that end before a stop word. TensorRT-LLM ends a text with the word that stopped it (stopCriteriaKernels.cu counts it in); the portable
-engine leaves it out. Cutting here makes both alike: an answer that ends otherwise passes unchanged.
+"""Texts that end before a stop word. TensorRT-LLM ends a text with the word that stopped it
+(stopCriteriaKernels.cu counts it in); the portable engine leaves it out. Cutting here makes both alike: an
+answer that ends otherwise passes unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ Words = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Said:
-    """A token of a stream: its id, its log probability if asked for, and its logits float32 [vocabulary] if asked for."""
+    """A token of a stream: its id, its log probability if asked for, and its logits float32 [vocabulary] if
+    asked for.
+    """
 
     token: int
     log_prob: float | None = None
@@ -26,7 +29,9 @@ class Said:
 
 
 def words_in(word_list: NDArray[np.int32]) -> Words:
-    """The words of one list int32 [2, n]: all ids back to back, and where each word ends, filled up with -1 (TensorRT-LLM's `convertWordList`)."""
+    """The words of one list int32 [2, n]: all ids back to back, and where each word ends, filled up with -1
+    (TensorRT-LLM's `convertWordList`).
+    """
     ids, ends = word_list[0].tolist(), [int(end) for end in word_list[1] if end > 0]
     return tuple(tuple(ids[a:b]) for a, b in zip([0, *ends], ends, strict=False) if b > a)
 
@@ -37,9 +42,15 @@ def ending(ids: Sequence[int], words: Words) -> int:
 
 
 def trimmed(tokens: NDArray[Any], lengths: NDArray[Any], words: Sequence[Words]) -> NDArray[np.int32]:
-    """Lengths int32 [rows, beams] of texts int32 [rows, beams, longest] without the stop word that ends them; `words` are those of each row."""
+    """Lengths int32 [rows, beams] of texts int32 [rows, beams, longest] without the stop word that ends them;
+    `words` are those of each row.
+    """
     return np.array(
-        [[n - ending(ids[:n].tolist(), own) for ids, n in zip(row, ns, strict=True)] for row, ns, own in zip(tokens, lengths, words, strict=True)], np.int32
+        [
+            [n - ending(ids[:n].tolist(), own) for ids, n in zip(row, ns, strict=True)]
+            for row, ns, own in zip(tokens, lengths, words, strict=True)
+        ],
+        np.int32,
     )
 
 

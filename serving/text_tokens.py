@@ -17,12 +17,16 @@ ANCHOR = "x"
 
 
 class TextTokenizer:
-    """Reads everything from tokenizer.json: SentencePiece unigram (T5) and byte-level BPE (BART, GPT-2) alike."""
+    """Reads everything from tokenizer.json: SentencePiece unigram (T5) and byte-level BPE (BART, GPT-2)
+    alike.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-        self.unknown = tokenizer.token_to_id(str(json.loads(tokenizer.to_str())["model"].get("unk_token") or "<unk>"))
+        self.unknown = tokenizer.token_to_id(
+            str(json.loads(tokenizer.to_str())["model"].get("unk_token") or "<unk>")
+        )
         self.piece = cache(self._piece)
 
     @classmethod
@@ -31,7 +35,9 @@ class TextTokenizer:
         return cls(Tokenizer.from_file(str(folder / "tokenizer.json")))
 
     def ids(self, text: str, *, special: bool = True) -> list[int]:
-        """Ids of a text, with what the model's own template puts around it (T5: </s> behind, BART: <s> … </s>, GPT-2: nothing)."""
+        """Ids of a text, with what the model's own template puts around it (T5: </s> behind, BART: <s> …
+        </s>, GPT-2: nothing).
+        """
         return list(self.tokenizer.encode(text, add_special_tokens=special).ids)
 
     def text(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -44,9 +50,11 @@ class TextTokenizer:
         return self.text([*before, token], skip_special_tokens=False)[len(self.text(before)) :]
 
     def spellings(self, word: str) -> list[tuple[int, ...]]:
-        """The ids a word may have: at the start of a text, behind a blank and, if it starts with no letter or digit, behind anything.
+        """The ids a word may have: at the start of a text, behind a blank and, if it starts with no letter or
+        digit, behind anything.
 
-        Upstream knows the first alone; a byte-level model then goes on to say " word", which is another token.
+        Upstream knows the first alone; a byte-level model then goes on to say " word", which is another
+        token.
         """
         found = [tuple(self.ids(word, special=False)), tuple(self.ids(" " + word, special=False))]
         before, behind = self.ids(ANCHOR, special=False), self.ids(ANCHOR + word, special=False)
@@ -55,9 +63,11 @@ class TextTokenizer:
         return [ids for ids in dict.fromkeys(found) if ids and self.unknown not in ids]
 
     def word_list(self, words: Sequence[str]) -> NDArray[np.int32]:
-        """Words as int32 [2, n]: all their ids back to back, and where each ends, filled up with -1 (TensorRT-LLM's word lists).
+        """Words as int32 [2, n]: all their ids back to back, and where each ends, filled up with -1
+        (TensorRT-LLM's word lists).
 
-        A word that this tokenizer cannot write (a line break or 日 in T5) cannot be said either and is left out.
+        A word that this tokenizer cannot write (a line break or 日 in T5) cannot be said either and is left
+        out.
         """
         spelt = [ids for word in words if word for ids in self.spellings(word)]
         flat = [token for ids in spelt for token in ids] or [0]
@@ -66,10 +76,11 @@ class TextTokenizer:
 
 
 class GrowingText:
-    """The text of ids that come one after another: blanks are kept, and a character is given out only when all its bytes are there.
+    """The text of ids that come one after another: blanks are kept, and a character is given out only when
+    all its bytes are there.
 
-    Only a window of the last ids is decoded each time: from the start of what was given out last, as other servers do
-    (huggingface/text-generation-inference, `decode_token`).
+    Only a window of the last ids is decoded each time: from the start of what was given out last, as other
+    servers do (huggingface/text-generation-inference, `decode_token`).
     """
 
     def __init__(self, tokenizer: TextTokenizer, *, skip_special: bool = True) -> None:

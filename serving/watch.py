@@ -1,4 +1,6 @@
-"""Requests whose client has gone: what they run in the engine is stopped, instead of being generated for nobody."""
+"""Requests whose client has gone: what they run in the engine is stopped, instead of being generated for
+nobody.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Sender(Protocol):
 
 
 class Watch:
-    """One thread that looks after all requests of a model. Triton tells nobody that a client went; it must be asked."""
+    """One thread that looks after all requests of a model. Triton tells nobody that a client went; it must be
+    asked.
+    """
 
     def __init__(self, period: float = PERIOD) -> None:
         self.period = period
@@ -30,8 +34,9 @@ class Watch:
 
     @contextmanager
     def over(self, sender: Sender, stop: Callable[[], None]) -> Iterator[None]:
-        """Call `stop`, once, if the client goes while the block runs. The block must not send the last response: asking after it whether
-        the client is there ends tritonserver 24.10 (TRITONBACKEND_ResponseFactoryIsCancelled on a factory that is gone).
+        """Call `stop`, once, if the client goes while the block runs. The block must not send the last
+        response: asking after it whether the client is there ends tritonserver 24.10
+        (TRITONBACKEND_ResponseFactoryIsCancelled on a factory that is gone).
         """
         key = id(sender)
         with self.lock:
@@ -52,4 +57,6 @@ class Watch:
                 try:
                     stop()
                 except Exception as error:  # noqa: BLE001  # the request ends by itself then, later
-                    print(f"watch: a request that nobody waits for could not be stopped: {error!r}", flush=True)
+                    print(
+                        f"watch: a request that nobody waits for could not be stopped: {error!r}", flush=True
+                    )

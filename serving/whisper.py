@@ -1,7 +1,9 @@
-"""The speech façade: sound and a prompt in, an engine request; engine results in, words with times and confidence out.
+"""The speech façade: sound and a prompt in, an engine request; engine results in, words with times and
+confidence out.
 
-It uses only tensors of TensorRT-LLM's `tensorrt_llm` model, so it is the same on every target. Two more are asked of engines that say so in their
-facts: `return_cross_attention` for word times, `first_timestamp` for Whisper's rules on timestamps.
+It uses only tensors of TensorRT-LLM's `tensorrt_llm` model, so it is the same on every target. Two more are
+asked of engines that say so in their facts: `return_cross_attention` for word times, `first_timestamp` for
+Whisper's rules on timestamps.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class BadAudio(ValueError):
 
 @dataclass(frozen=True)
 class Detection:
-    """What the model says right after <|startoftranscript|>: the likeliest language and the probability that nobody speaks."""
+    """What the model says right after <|startoftranscript|>: the likeliest language and the probability that
+    nobody speaks.
+    """
 
     language: str | None
     no_speech: float
@@ -56,15 +60,20 @@ class Whisper:
         self.suppress, self.size = list(facts["suppress"]), int(facts["vocabulary"])
         self.aligns, self.rules = bool(facts.get("aligns")), bool(facts.get("timestamp_rules"))
 
-    def transcribe(self, inputs: Mapping[str, NDArray[Any]], wanted: set[str], engine: Engine, *, streaming: bool) -> Iterator[Arrays]:
-        """Answer one row: one dictionary of output arrays (the last is final); while streaming, one after each token, text so far.
+    def transcribe(
+        self, inputs: Mapping[str, NDArray[Any]], wanted: set[str], engine: Engine, *, streaming: bool
+    ) -> Iterator[Arrays]:
+        """Answer one row: one dictionary of output arrays (the last is final); while streaming, one after
+        each token, text so far.
 
         Raises:
             BadAudio, BadPrompt, BadRequest, AudioTooLong: what was sent cannot be served.
         """
         aligning = self._aligning(inputs, streaming=streaming)
         wave = self._wave(inputs)
-        prefix = inputs["TEXT_PREFIX"].ravel()[0].decode("utf-8", "replace") if "TEXT_PREFIX" in inputs else ""
+        prefix = (
+            inputs["TEXT_PREFIX"].ravel()[0].decode("utf-8", "replace") if "TEXT_PREFIX" in inputs else ""
+        )
         prompt = self.vocabulary.prompt(prefix, self.positions)
         sound = self._sound(log_mel(wave, self.mels, pad=self.pad))
         detection = Detection(prompt.language, float("nan"))
@@ -72,12 +81,16 @@ class Whisper:
             detection = self._detect(sound, prompt, engine)
         if prompt.language is None and detection.language is not None:
             prompt = prompt.in_language(detection.language, self.vocabulary.languages[detection.language])
-        request = sound | self._choices(inputs, prompt, len(wave) / RATE) | {"return_log_probs": np.array([[True]])}
+        request = (
+            sound | self._choices(inputs, prompt, len(wave) / RATE) | {"return_log_probs": np.array([[True]])}
+        )
         if streaming:
             request["streaming"] = np.array([[True]])
         growing = streaming and _beams(request) == 1
         for result in _grown(engine(request, True)) if growing else engine(request, streaming):
-            answer = self._answer(result, prompt, detection, len(wave) / RATE, int(request["request_output_len"].item()))
+            answer = self._answer(
+                result, prompt, detection, len(wave) / RATE, int(request["request_output_len"].item())
+            )
             if aligning or (self._open(answer, prompt) and not streaming):
                 answer = self._aligned(answer, sound, prompt, len(wave) / RATE, engine)
             yield answer
@@ -86,28 +99,50 @@ class Whisper:
         if not ("WORD_TIMESTAMPS" in inputs and inputs["WORD_TIMESTAMPS"].any()):
             return False
         if not self.aligns:
-            raise BadRequest("WORD_TIMESTAMPS needs cross-attention, which this engine does not give; ask for segments, or use TARGET=openvino")
+            raise BadRequest(
+                "WORD_TIMESTAMPS needs cross-attention, which this engine does not give; ask for segments, "
+                "or use TARGET=openvino"
+            )
         if streaming:
-            raise BadRequest("WORD_TIMESTAMPS are known at the end only; ask whisper_bls, not whisper_bls_stream")
+            raise BadRequest(
+                "WORD_TIMESTAMPS are known at the end only; ask whisper_bls, not whisper_bls_stream"
+            )
         return True
 
     def _open(self, answer: Arrays, prompt: Prompt) -> bool:
         """Whether the text ends without the time of its end, which its words can tell."""
         tokens = answer["TOKENS"].ravel()
-        return self.aligns and tokens.size > 0 and tokens[-1] < self.vocabulary.end and self.vocabulary.no_timestamps not in prompt.ids
+        return (
+            self.aligns
+            and tokens.size > 0
+            and tokens[-1] < self.vocabulary.end
+            and self.vocabulary.no_timestamps not in prompt.ids
+        )
 
-    def _aligned(self, answer: Arrays, sound: Arrays, prompt: Prompt, duration: float, engine: Engine) -> Arrays:
-        """A second look at the sound with the whole text at hand: its words, and its end where no timestamp says it."""
+    def _aligned(
+        self, answer: Arrays, sound: Arrays, prompt: Prompt, duration: float, engine: Engine
+    ) -> Arrays:
+        """A second look at the sound with the whole text at hand: its words, and its end where no timestamp
+        says it.
+        """
         begins = np.cumsum([0, *answer["SEGMENT_SIZES"].ravel()])
         tokens = [int(token) for token in answer["TOKENS"].ravel()]
-        spoken = [[token for token in tokens[a:b] if token < self.vocabulary.end] for a, b in pairwise(begins)]
+        spoken = [
+            [token for token in tokens[a:b] if token < self.vocabulary.end] for a, b in pairwise(begins)
+        ]
         starts = self._starts([token for own in spoken for token in own], sound, prompt, duration, engine)
         times = answer["SEGMENT_TIMES"].copy()
         if self._open(answer, prompt):
             times[0, -1, 1] = np.clip(starts[-1], times[0, -1, 0], duration)
         return answer | {"SEGMENT_TIMES": times} | self._words(spoken, starts, times[0], prompt.language)
 
-    def _words(self, spoken: list[list[int]], starts: NDArray[np.float32], segments: NDArray[np.float32], language: str | None) -> Arrays:
+    def _words(
+        self,
+        spoken: list[list[int]],
+        starts: NDArray[np.float32],
+        segments: NDArray[np.float32],
+        language: str | None,
+    ) -> Arrays:
         """Words keep inside their segments, and their times never run backwards."""
         texts, times, at = [], [], 0
         for own, (begin, end) in zip(spoken, segments, strict=True):
@@ -117,9 +152,15 @@ class Whisper:
             at += len(own)
         return {"WORD_TEXTS": _strings(texts), "WORD_TIMES": np.array(times, np.float32).reshape(1, -1, 2)}
 
-    def _starts(self, text: list[int], sound: Arrays, prompt: Prompt, duration: float, engine: Engine) -> NDArray[np.float32]:
+    def _starts(
+        self, text: list[int], sound: Arrays, prompt: Prompt, duration: float, engine: Engine
+    ) -> NDArray[np.float32]:
         """Seconds at which each token of `text`, and what follows the last, begins."""
-        head = [i for i in prompt.ids[prompt.ids.index(self.vocabulary.start) :] if i < self.vocabulary.no_timestamps]
+        head = [
+            i
+            for i in prompt.ids[prompt.ids.index(self.vocabulary.start) :]
+            if i < self.vocabulary.no_timestamps
+        ]
         ids = [*head, self.vocabulary.no_timestamps, *text, self.vocabulary.end]
         if not text or len(ids) >= self.positions:
             return np.full(len(text) + 1, duration, np.float32)
@@ -160,8 +201,15 @@ class Whisper:
     def _choices(self, inputs: Mapping[str, NDArray[Any]], prompt: Prompt, duration: float) -> Arrays:
         room = self.positions - len(prompt.ids)
         if room < 1:
-            raise BadPrompt(f"TEXT_PREFIX has {len(prompt.ids)} tokens, this model has {self.positions} positions; shorten it")
-        longest = int(inputs["MAX_TOKENS"].ravel()[0]) if "MAX_TOKENS" in inputs else min(room, ceil(FEWEST + FASTEST * duration))
+            raise BadPrompt(
+                f"TEXT_PREFIX has {len(prompt.ids)} tokens, this model has {self.positions} positions; "
+                "shorten it"
+            )
+        longest = (
+            int(inputs["MAX_TOKENS"].ravel()[0])
+            if "MAX_TOKENS" in inputs
+            else min(room, ceil(FEWEST + FASTEST * duration))
+        )
         if not 1 <= longest <= room:
             raise BadPrompt(f"MAX_TOKENS is {longest}; with this prompt it must be 1 to {room}")
         choices: Arrays = {
@@ -172,15 +220,23 @@ class Whisper:
             **{name: inputs[ours].reshape(1, 1) for ours, name in FORWARDED.items() if ours in inputs},
         }
         if "temperature" in choices and choices["temperature"].any():
-            choices["runtime_top_p"] = np.array([[1.0]], np.float32)  # random choice from the whole distribution
+            choices["runtime_top_p"] = np.array(
+                [[1.0]], np.float32
+            )  # random choice from the whole distribution
         return choices
 
     def _rules(self, prompt: Prompt) -> Arrays:
         timed = self.vocabulary.no_timestamps not in prompt.ids
-        return {"first_timestamp": np.array([[self.vocabulary.first_timestamp]], np.int32)} if timed and self.rules else {}
+        return (
+            {"first_timestamp": np.array([[self.vocabulary.first_timestamp]], np.int32)}
+            if timed and self.rules
+            else {}
+        )
 
     def _bias(self, prompt: Prompt) -> Arrays:
-        """What must not be said: the checkpoint's own list, and <|notimestamps|> when the prompt leaves times on."""
+        """What must not be said: the checkpoint's own list, and <|notimestamps|> when the prompt leaves times
+        on.
+        """
         times = [] if self.vocabulary.no_timestamps in prompt.ids else [self.vocabulary.no_timestamps]
         if not self.suppress and not times:
             return {}
@@ -189,7 +245,9 @@ class Whisper:
         return {"embedding_bias": bias}
 
     def _detect(self, sound: Arrays, prompt: Prompt, engine: Engine) -> Detection:
-        """One token after the start token: its raw logits rank the languages and hold the no-speech probability (openai/whisper decoding.py)."""
+        """One token after the start token: its raw logits rank the languages and hold the no-speech
+        probability (openai/whisper decoding.py).
+        """
         probe = {
             **sound,
             "decoder_input_ids": np.array([prompt.ids[: prompt.language_at]], np.int32),
@@ -204,7 +262,9 @@ class Whisper:
         best = max(languages, key=lambda code: logits[languages[code]]) if languages else None
         return Detection(best, no_speech)
 
-    def _answer(self, result: Arrays, prompt: Prompt, detection: Detection, duration: float, limit: int) -> Arrays:
+    def _answer(
+        self, result: Arrays, prompt: Prompt, detection: Detection, duration: float, limit: int
+    ) -> Arrays:
         count = int(result["sequence_length"].ravel()[0])
         tokens = [int(i) for i in result["output_ids"][0, 0, :count]]
         log_probs = result["output_log_probs"][0, 0, :count]
@@ -221,8 +281,12 @@ class Whisper:
             "TOKEN_LOGPROBS": log_probs.astype(np.float32)[None],
             "TOKEN_BYTES": _objects([self.vocabulary.token_bytes(token) for token in tokens]),
             "SEGMENT_TEXTS": _strings([segment.text for segment in segments]),
-            "SEGMENT_TIMES": np.array([[segment.start, segment.end] for segment in segments], np.float32).reshape(1, -1, 2),
-            "SEGMENT_SIZES": np.array([[len(segment.tokens) for segment in segments]], np.int32).reshape(1, -1),
+            "SEGMENT_TIMES": np.array(
+                [[segment.start, segment.end] for segment in segments], np.float32
+            ).reshape(1, -1, 2),
+            "SEGMENT_SIZES": np.array([[len(segment.tokens) for segment in segments]], np.int32).reshape(
+                1, -1
+            ),
         }
 
 
@@ -238,7 +302,12 @@ def _grown(stream: Iterator[Arrays]) -> Iterator[Arrays]:
         ids = np.concatenate([ids, result["output_ids"].ravel()[:count]])
         log_probs = np.concatenate([log_probs, newest(result["output_log_probs"], count)])
         lengths = np.array([[len(ids)]], np.int32)
-        yield {**result, "output_ids": ids[None, None], "output_log_probs": log_probs[None, None], "sequence_length": lengths}
+        yield {
+            **result,
+            "output_ids": ids[None, None],
+            "output_log_probs": log_probs[None, None],
+            "sequence_length": lengths,
+        }
 
 
 def _strings(texts: list[str]) -> NDArray[Any]:

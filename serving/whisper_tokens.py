@@ -11,7 +11,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 SECONDS_PER_TIMESTAMP = 0.02
-# Written without blanks, so each token that ends a character ends a word (openai/whisper tokenizer.py, `split_to_word_tokens`).
+# Written without blanks, so each token that ends a character ends a word (openai/whisper tokenizer.py,
+# `split_to_word_tokens`).
 BLANKLESS = {"zh", "ja", "th", "lo", "my", "yue"}
 PUNCTUATION = "\"'“”‘’¿¡([{-–—.。,，!！?？:：;；)]}、…«»"
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
@@ -31,7 +32,9 @@ class Prompt:
 
     def in_language(self, language: str, token: int) -> Prompt:
         """The same prompt with a detected language put in."""
-        return Prompt((*self.ids[: self.language_at], token, *self.ids[self.language_at :]), language, self.language_at)
+        return Prompt(
+            (*self.ids[: self.language_at], token, *self.ids[self.language_at :]), language, self.language_at
+        )
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ class Segment:
 
 @dataclass(frozen=True)
 class Word:
-    """A word without the punctuation around it, and which tokens of the text it takes: `first` up to, not including, `end`."""
+    """A word without the punctuation around it, and which tokens of the text it takes: `first` up to, not
+    including, `end`.
+    """
 
     text: str
     first: int
@@ -54,7 +59,9 @@ class Word:
 
 
 class WhisperVocabulary:
-    """Ids and texts of one model; everything is read from its tokenizer.json, nothing is assumed from its name."""
+    """Ids and texts of one model; everything is read from its tokenizer.json, nothing is assumed from its
+    name.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -63,7 +70,9 @@ class WhisperVocabulary:
         self.no_timestamps = self._id("<|notimestamps|>")
         self.first_timestamp = self.no_timestamps + 1
         # Older exports call it <|nocaptions|> (openai/whisper before 2022-12).
-        self.no_speech = next(i for name in ("<|nospeech|>", "<|nocaptions|>") if (i := tokenizer.token_to_id(name)) is not None)
+        self.no_speech = next(
+            i for name in ("<|nospeech|>", "<|nocaptions|>") if (i := tokenizer.token_to_id(name)) is not None
+        )
 
     @classmethod
     def load(cls, folder: Path) -> WhisperVocabulary:
@@ -87,17 +96,28 @@ class WhisperVocabulary:
         if not self.multilingual:
             return {}
         between = range(self.start + 1, self._id("<|translate|>"))
-        return {match[1]: i for i in between if (match := _LANGUAGE.fullmatch(self.tokenizer.id_to_token(i) or ""))}
+        return {
+            match[1]: i
+            for i in between
+            if (match := _LANGUAGE.fullmatch(self.tokenizer.id_to_token(i) or ""))
+        }
 
     def default_prompt(self) -> str:
-        """What an empty TEXT_PREFIX stands for: English without times (upstream's default); `.en` models name neither language nor task."""
-        return "<|startoftranscript|>" + ("<|en|><|transcribe|>" if self.multilingual else "") + "<|notimestamps|>"
+        """What an empty TEXT_PREFIX stands for: English without times (upstream's default); `.en` models name
+        neither language nor task.
+        """
+        return (
+            "<|startoftranscript|>"
+            + ("<|en|><|transcribe|>" if self.multilingual else "")
+            + "<|notimestamps|>"
+        )
 
     def prompt(self, prefix: str, positions: int) -> Prompt:
         """Parse TEXT_PREFIX, such as `<|startoftranscript|><|en|><|transcribe|><|notimestamps|>`.
 
-        A prompt that names a task but no language asks for detection. Text before the start token, after <|startofprev|>, is context; of it
-        the last `positions` / 2 - 1 tokens are kept (openai/whisper decoding.py, `_get_initial_tokens`).
+        A prompt that names a task but no language asks for detection. Text before the start token, after
+        <|startofprev|>, is context; of it the last `positions` / 2 - 1 tokens are kept (openai/whisper
+        decoding.py, `_get_initial_tokens`).
 
         Raises:
             BadPrompt: an unknown special token, or no start token.
@@ -107,7 +127,10 @@ class WhisperVocabulary:
             self._id(special)
         ids = tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
         if self.start not in ids:
-            raise BadPrompt("TEXT_PREFIX has no <|startoftranscript|>; leave it empty or send for example " + self.default_prompt())
+            raise BadPrompt(
+                "TEXT_PREFIX has no <|startoftranscript|>; leave it empty or send for example "
+                + self.default_prompt()
+            )
         ids = self._shortened(self._spoken_by_this_model(ids), positions // 2 - 1)
         at = ids.index(self.start) + 1
         codes = {i: code for code, i in self.languages.items()}
@@ -115,14 +138,19 @@ class WhisperVocabulary:
         return Prompt(ids, named or (None if self.multilingual else "en"), at)
 
     def _spoken_by_this_model(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """`.en` models were trained without language and task: English transcription is what they do, anything else they cannot."""
+        """`.en` models were trained without language and task: English transcription is what they do,
+        anything else they cannot.
+        """
         if self.multilingual:
             return ids
         between = range(self.start + 1, self.no_timestamps)
         mute = {self._id("<|en|>"), self._id("<|transcribe|>")}
         for token in ids[ids.index(self.start) :]:
             if token in between and token not in mute:
-                raise BadPrompt(f"TEXT_PREFIX has {self.tokenizer.id_to_token(token)}; this model transcribes English only")
+                raise BadPrompt(
+                    f"TEXT_PREFIX has {self.tokenizer.id_to_token(token)}; this model transcribes English "
+                    "only"
+                )
         return tuple(token for token in ids if token not in mute)
 
     def _shortened(self, ids: tuple[int, ...], room: int) -> tuple[int, ...]:
@@ -135,18 +163,28 @@ class WhisperVocabulary:
 
     @cached_property
     def _bytes(self) -> dict[str, int]:
-        """Byte-level BPE's printable stand-ins and the bytes they mean (openai/gpt-2 encoder.py, `bytes_to_unicode`)."""
-        printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+        """Byte-level BPE's printable stand-ins and the bytes they mean (openai/gpt-2 encoder.py,
+        `bytes_to_unicode`).
+        """
+        printable = [
+            *range(ord("!"), ord("~") + 1),
+            *range(ord("¡"), ord("¬") + 1),
+            *range(ord("®"), ord("ÿ") + 1),
+        ]
         others = [byte for byte in range(256) if byte not in printable]
         return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
     def token_bytes(self, token: int) -> bytes:
         """What a token spells: perhaps a part of a character. Special tokens spell their name."""
         spelled = self.tokenizer.id_to_token(token) or ""
-        return spelled.encode() if token >= self.end else bytes(self._bytes[character] for character in spelled)
+        return (
+            spelled.encode() if token >= self.end else bytes(self._bytes[character] for character in spelled)
+        )
 
     def words(self, tokens: Sequence[int], language: str | None) -> list[Word]:
-        """Words of text tokens (no timestamps among them), in order, without the punctuation around them: it takes time of its own."""
+        """Words of text tokens (no timestamps among them), in order, without the punctuation around them: it
+        takes time of its own.
+        """
         words: list[list[tuple[str, int, int]]] = []
         for part in self._characters(tokens):
             if words and not part[0].startswith(" ") and language not in BLANKLESS:
@@ -156,7 +194,9 @@ class WhisperVocabulary:
         return [word for parts in words if (word := _bare(parts)).text]
 
     def _characters(self, tokens: Sequence[int]) -> Iterator[tuple[str, int, int]]:
-        """Runs of tokens that spell whole characters; bytes that can never be one are spelt as the replacement character."""
+        """Runs of tokens that spell whole characters; bytes that can never be one are spelt as the
+        replacement character.
+        """
         raw, first = b"", 0
         for i, token in enumerate(tokens):
             raw += self.token_bytes(token)
@@ -176,8 +216,9 @@ class WhisperVocabulary:
     def segments(self, tokens: Sequence[int], duration: float) -> list[Segment]:
         """Cut generated tokens at their timestamps.
 
-        Decoding knows no timestamp rules on every target, so disorder is repaired here: times never run backwards or past `duration`,
-        a missing start is the end before it, a missing end is the next start or `duration`.
+        Decoding knows no timestamp rules on every target, so disorder is repaired here: times never run
+        backwards or past `duration`, a missing start is the end before it, a missing end is the next start or
+        `duration`.
         """
         segments: list[Segment] = []
         start, words, run = 0.0, [], []  # type: ignore[var-annotated]
@@ -187,7 +228,8 @@ class WhisperVocabulary:
                 text = self.text(words)
                 if text:
                     segments.append(Segment(start, at, text, (*run, *([] if token is None else [token]))))
-                # Every token belongs to one segment: a timestamp that closed one does not open the next as well.
+                # Every token belongs to one segment: a timestamp that closed one does not open the next as
+                # well.
                 run = [] if text else [*run, *([] if token is None else [token])]
                 words, start = [], at
             elif token != self.end:

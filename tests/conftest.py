@@ -1,4 +1,5 @@
-"""Workers of pytest-xdist keep to a processor each: torch and OpenVINO take one thread per processor they see, and two sets of them would spin.
+"""Workers of pytest-xdist keep to a processor each: torch and OpenVINO take one thread per processor they
+see, and two sets of them would spin.
 
 Files marked `long` start first, so that no worker is left alone with one of them.
 """

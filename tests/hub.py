@@ -30,9 +30,23 @@ def listing(name: str, files: Mapping[str, bytes]) -> dict[str, object]:
     siblings = []
     for file, content in files.items():
         digest = hashlib.sha256(content).hexdigest()
-        lfs = {"lfs": {"sha256": digest, "size": len(content), "pointerSize": 130}} if len(content) > 1000 else {}
+        lfs = (
+            {"lfs": {"sha256": digest, "size": len(content), "pointerSize": 130}}
+            if len(content) > 1000
+            else {}
+        )
         siblings.append({"rfilename": file, "size": len(content), "blobId": digest[:40], **lfs})
-    return {"_id": "1", "id": name, "modelId": name, "sha": COMMIT, "siblings": siblings, "private": False, "downloads": 0, "tags": [], "likes": 0}
+    return {
+        "_id": "1",
+        "id": name,
+        "modelId": name,
+        "sha": COMMIT,
+        "siblings": siblings,
+        "private": False,
+        "downloads": 0,
+        "tags": [],
+        "likes": 0,
+    }
 
 
 @contextmanager
@@ -51,14 +65,21 @@ def serving(repositories: Repositories, blob: bytes = b"") -> Iterator[Hub]:
         def do_GET(self) -> None:
             state.asked.append((f"{self.command} {self.path}", self.headers.get("Range", "")))
             if match := re.match(r"/api/models/([^/]+/[^/]+)", self.path):
-                self._send(json.dumps(listing(match[1], repositories[match[1]])).encode(), {"content-type": "application/json"})
+                self._send(
+                    json.dumps(listing(match[1], repositories[match[1]])).encode(),
+                    {"content-type": "application/json"},
+                )
             elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", self.path):
                 self._file(repositories[match[1]][match[2]])
             else:
                 self._file(blob)
 
         def _file(self, content: bytes) -> None:
-            headers = {"x-repo-commit": COMMIT, "etag": f'"{hashlib.sha256(content).hexdigest()}"', "accept-ranges": "bytes"}
+            headers = {
+                "x-repo-commit": COMMIT,
+                "etag": f'"{hashlib.sha256(content).hexdigest()}"',
+                "accept-ranges": "bytes",
+            }
             if state.damage and len(content) > 1000 and self.command == "GET":
                 content = content[:-1] + b"?"
             start = int(re.match(r"bytes=(\d+)-", self.headers["Range"])[1]) if "Range" in self.headers else 0  # type: ignore[index]

@@ -1,7 +1,7 @@
 """BART to OpenVINO: `python -m build.export.bart --weights FOLDER --output FOLDER`.
 
-Learned positions with an offset of 2, layer norms behind each part, generation from `</s>` with `<s>` forced as the first word: the decoder's
-first ids are both (Lewis et al. 2020; transformers' modeling_bart.py).
+Learned positions with an offset of 2, layer norms behind each part, generation from `</s>` with `<s>` forced
+as the first word: the decoder's first ids are both (Lewis et al. 2020; transformers' modeling_bart.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from .stateful import Shape, decoder_graph, extended, looked_up, merge, rename, 
 from .text import Arguments, export_text
 
 OFFSET = 2
-# d_model, layers, heads, ffn: the configs of facebook/bart-base and facebook/bart-large-cnn on the Hugging Face hub.
+# d_model, layers, heads, ffn: the configs of facebook/bart-base and facebook/bart-large-cnn on the Hugging
+# Face hub.
 SHAPES = {"bart-base": (768, 6, 12, 3072), "bart-large": (1024, 12, 16, 4096)}
 
 
@@ -26,9 +27,14 @@ def random_model(name: str) -> BartForConditionalGeneration:
     """A true shape with random weights."""
     width, layers, heads, inner = SHAPES[name]
     config = BartConfig(
-        d_model=width, encoder_layers=layers, decoder_layers=layers, encoder_attention_heads=heads, decoder_attention_heads=heads,
-        encoder_ffn_dim=inner, decoder_ffn_dim=inner,
-    )  # fmt: skip
+        d_model=width,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=inner,
+        decoder_ffn_dim=inner,
+    )
     return BartForConditionalGeneration(config)
 
 
@@ -37,18 +43,33 @@ class Encoder(nn.Module):
 
     def __init__(self, model: BartForConditionalGeneration) -> None:
         super().__init__()
-        self.encoder, self.cross = model.model.encoder, nn.ModuleList([layer.encoder_attn for layer in model.model.decoder.layers])
-        self.heads, self.cross_heads = model.config.encoder_attention_heads, model.config.decoder_attention_heads
+        self.encoder, self.cross = (
+            model.model.encoder,
+            nn.ModuleList([layer.encoder_attn for layer in model.model.decoder.layers]),
+        )
+        self.heads, self.cross_heads = (
+            model.config.encoder_attention_heads,
+            model.config.decoder_attention_heads,
+        )
 
     def forward(self, ids: Tensor) -> tuple[Tensor, ...]:
-        x = self.encoder.embed_tokens(ids) + self.encoder.embed_positions.weight[OFFSET : ids.shape[1] + OFFSET]
+        x = (
+            self.encoder.embed_tokens(ids)
+            + self.encoder.embed_positions.weight[OFFSET : ids.shape[1] + OFFSET]
+        )
         x = self.encoder.layernorm_embedding(x)
         for layer in self.encoder.layers:
             attention = layer.self_attn
-            q, k, v = (split(p(x), self.heads) for p in (attention.q_proj, attention.k_proj, attention.v_proj))
-            x = layer.self_attn_layer_norm(x + attention.out_proj(merge(F.scaled_dot_product_attention(q, k, v))))
+            q, k, v = (
+                split(p(x), self.heads) for p in (attention.q_proj, attention.k_proj, attention.v_proj)
+            )
+            x = layer.self_attn_layer_norm(
+                x + attention.out_proj(merge(F.scaled_dot_product_attention(q, k, v)))
+            )
             x = layer.final_layer_norm(x + layer.fc2(layer.activation_fn(layer.fc1(x))))
-        return tuple(split(p(x), self.cross_heads) for cross in self.cross for p in (cross.k_proj, cross.v_proj))
+        return tuple(
+            split(p(x), self.cross_heads) for cross in self.cross for p in (cross.k_proj, cross.v_proj)
+        )
 
 
 class Decoder(nn.Module):
@@ -56,13 +77,28 @@ class Decoder(nn.Module):
 
     def __init__(self, model: BartForConditionalGeneration) -> None:
         super().__init__()
-        self.decoder, self.head, self.heads = model.model.decoder, model.lm_head, model.config.decoder_attention_heads
+        self.decoder, self.head, self.heads = (
+            model.model.decoder,
+            model.lm_head,
+            model.config.decoder_attention_heads,
+        )
         self.register_buffer("final_bias", model.final_logits_bias)
 
-    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor, cross_mask: Tensor, bias: Tensor, beam_idx: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        mask: Tensor,
+        cross_mask: Tensor,
+        bias: Tensor,
+        beam_idx: Tensor,
+        *caches: Tensor,
+    ) -> tuple[Tensor, ...]:
         count = len(self.decoder.layers)
         past, memory, present = caches[: 2 * count], caches[2 * count :], []
-        x = self.decoder.embed_tokens(ids) + F.embedding(positions + OFFSET, self.decoder.embed_positions.weight)
+        x = self.decoder.embed_tokens(ids) + F.embedding(
+            positions + OFFSET, self.decoder.embed_positions.weight
+        )
         x = self.decoder.layernorm_embedding(x)
         for i, layer in enumerate(self.decoder.layers):
             attention = layer.self_attn
@@ -70,10 +106,14 @@ class Decoder(nn.Module):
             values = extended(past[2 * i + 1], split(attention.v_proj(x), self.heads), beam_idx)
             present += [keys, values]
             q = split(attention.q_proj(x), self.heads)
-            x = layer.self_attn_layer_norm(x + attention.out_proj(merge(F.scaled_dot_product_attention(q, keys, values, attn_mask=mask))))
+            x = layer.self_attn_layer_norm(
+                x + attention.out_proj(merge(F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)))
+            )
             attention = layer.encoder_attn
             q = split(attention.q_proj(x) * attention.scaling, self.heads)
-            x = layer.encoder_attn_layer_norm(x + attention.out_proj(merge(looked_up(q, memory[2 * i], memory[2 * i + 1], cross_mask))))
+            x = layer.encoder_attn_layer_norm(
+                x + attention.out_proj(merge(looked_up(q, memory[2 * i], memory[2 * i + 1], cross_mask)))
+            )
             x = layer.final_layer_norm(x + layer.fc2(layer.activation_fn(layer.fc1(x))))
         return scored(self.head(x[:, -1]) + self.final_bias + bias, present)
 
@@ -82,8 +122,14 @@ def graphs(model: BartForConditionalGeneration, _: Path, __: Arguments) -> dict[
     """All graphs."""
     config = model.config
     encoder = ov.convert_model(Encoder(model), example_input=torch.zeros(1, 7, dtype=torch.long))
-    rename(encoder, [("ids", [1, -1])], [f"memory.{c}{i}" for i in range(config.decoder_layers) for c in "kv"])
-    shape = Shape(config.decoder_layers, config.decoder_attention_heads, config.d_model // config.decoder_attention_heads)
+    rename(
+        encoder, [("ids", [1, -1])], [f"memory.{c}{i}" for i in range(config.decoder_layers) for c in "kv"]
+    )
+    shape = Shape(
+        config.decoder_layers,
+        config.decoder_attention_heads,
+        config.d_model // config.decoder_attention_heads,
+    )
     return {"encoder": encoder, "decoder": decoder_graph(Decoder(model), shape)}
 
 
@@ -93,11 +139,17 @@ def facts(model: BartForConditionalGeneration, arguments: Arguments) -> dict[str
     start = [config.decoder_start_token_id, *([forced] if forced is not None else [])]
     longest = config.max_position_embeddings
     return {
-        "family": "bart", "layers": config.decoder_layers, "heads": config.decoder_attention_heads,
-        "head_width": config.d_model // config.decoder_attention_heads, "positions": min(arguments.max_seq_len, longest),
-        "memory": min(arguments.max_input_len, longest), "vocabulary": config.vocab_size, "end_id": config.eos_token_id,
-        "pad_id": config.pad_token_id, "decoder_start": start,
-    }  # fmt: skip
+        "family": "bart",
+        "layers": config.decoder_layers,
+        "heads": config.decoder_attention_heads,
+        "head_width": config.d_model // config.decoder_attention_heads,
+        "positions": min(arguments.max_seq_len, longest),
+        "memory": min(arguments.max_input_len, longest),
+        "vocabulary": config.vocab_size,
+        "end_id": config.eos_token_id,
+        "pad_id": config.pad_token_id,
+        "decoder_start": start,
+    }
 
 
 if __name__ == "__main__":

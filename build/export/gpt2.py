@@ -1,4 +1,6 @@
-"""GPT-2 to OpenVINO: `python -m build.export.gpt2 --weights FOLDER --output FOLDER`. A decoder alone (transformers' modeling_gpt2.py)."""
+"""GPT-2 to OpenVINO: `python -m build.export.gpt2 --weights FOLDER --output FOLDER`. A decoder alone
+(transformers' modeling_gpt2.py).
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,17 @@ class Decoder(nn.Module):
         self.transformer, self.head, self.heads = model.transformer, model.lm_head, model.config.n_head
         self.scales = [attention_scale(model.config, i) for i in range(model.config.n_layer)]
 
-    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor, bias: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        self, ids: Tensor, positions: Tensor, mask: Tensor, bias: Tensor, *past: Tensor
+    ) -> tuple[Tensor, ...]:
         present = []
         x = self.transformer.wte(ids) + self.transformer.wpe(positions)
         for i, layer in enumerate(self.transformer.h):
             q, k, v = (split(part, self.heads) for part in layer.attn.c_attn(layer.ln_1(x)).chunk(3, -1))
             present += [k, v]
-            x = x + layer.attn.c_proj(merge(attended(q * self.scales[i], (past[2 * i], past[2 * i + 1]), (k, v), mask)))
+            x = x + layer.attn.c_proj(
+                merge(attended(q * self.scales[i], (past[2 * i], past[2 * i + 1]), (k, v), mask))
+            )
             x = x + layer.mlp.c_proj(layer.mlp.act(layer.mlp.c_fc(layer.ln_2(x))))
         return scored(self.head(self.transformer.ln_f(x)[:, -1]) + bias, present)
 
@@ -49,17 +55,26 @@ def attention_scale(config: GPT2Config, layer: int) -> float:
 def graphs(model: GPT2LMHeadModel, _: Path, __: Arguments) -> dict[str, ov.Model]:
     """The decoder."""
     config = model.config
-    return {"decoder": decoder_graph(Decoder(model), Shape(config.n_layer, config.n_head, config.n_embd // config.n_head, memory=False))}
+    return {
+        "decoder": decoder_graph(
+            Decoder(model), Shape(config.n_layer, config.n_head, config.n_embd // config.n_head, memory=False)
+        )
+    }
 
 
 def facts(model: GPT2LMHeadModel, arguments: Arguments) -> dict[str, object]:
     """engine.json. GPT-2 has no padding of its own; the end of text stands in."""
     config: GPT2Config = model.config
     return {
-        "family": "gpt2", "layers": config.n_layer, "heads": config.n_head, "head_width": config.n_embd // config.n_head,
-        "positions": min(arguments.max_seq_len, config.n_positions), "vocabulary": config.vocab_size, "end_id": config.eos_token_id,
+        "family": "gpt2",
+        "layers": config.n_layer,
+        "heads": config.n_head,
+        "head_width": config.n_embd // config.n_head,
+        "positions": min(arguments.max_seq_len, config.n_positions),
+        "vocabulary": config.vocab_size,
+        "end_id": config.eos_token_id,
         "pad_id": config.eos_token_id,
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

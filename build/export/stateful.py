@@ -1,12 +1,14 @@
-"""What all exported decoders share: names of graph inputs, key/value caches as state, 8-bit weights, tensors split into heads.
+"""What all exported decoders share: names of graph inputs, key/value caches as state, 8-bit weights, tensors
+split into heads.
 
-A decoder module's forward takes ids [batch, new]; positions [batch, new] unless it has none; mask [batch, heads or 1, new, past + new] and,
-with a memory, cross mask [batch, 1, 1, memory], both added to attention scores; bias [batch or 1, vocabulary or 1], added to the logits;
-beam_idx [batch]; past, then memory keys and values of each layer [batch, heads, length, head width]. It returns logits of the last id
-[batch, vocabulary], log(sum(exp(logits))) [batch], and the present keys and values.
+A decoder module's forward takes ids [batch, new]; positions [batch, new] unless it has none; mask [batch,
+heads or 1, new, past + new] and, with a memory, cross mask [batch, 1, 1, memory], both added to attention
+scores; bias [batch or 1, vocabulary or 1], added to the logits; beam_idx [batch]; past, then memory keys and
+values of each layer [batch, heads, length, head width]. It returns logits of the last id [batch, vocabulary],
+log(sum(exp(logits))) [batch], and the present keys and values.
 
-A decoder without a memory reads long prompts. Its caches stay inputs, kept by the server in slots of a length of their own: no beam_idx, and the keys
-and values that it returns are those of the new ids alone.
+A decoder without a memory reads long prompts. Its caches stay inputs, kept by the server in slots of a length
+of their own: no beam_idx, and the keys and values that it returns are those of the new ids alone.
 """
 
 from __future__ import annotations
@@ -32,13 +34,21 @@ def rename(model: ov.Model, inputs: Sequence[tuple[str, list[int]]], outputs: Se
     model.validate_nodes_and_infer_types()
 
 
-def make_stateful(model: ov.Model, past: Sequence[str], present: Sequence[str], heads: int, width: int) -> None:
-    """Turn pairs of past inputs and present outputs into variables that start empty: [batch, heads, 0, width].
+def make_stateful(
+    model: ov.Model, past: Sequence[str], present: Sequence[str], heads: int, width: int
+) -> None:
+    """Turn pairs of past inputs and present outputs into variables that start empty: [batch, heads, 0,
+    width].
 
-    With a gather by `beam_idx` in front of the concatenation, the CPU plugin fuses cache and attention into one node.
+    With a gather by `beam_idx` in front of the concatenation, the CPU plugin fuses cache and attention into
+    one node.
     """
     apply_make_stateful_transformation(model, dict(zip(past, present, strict=True)))
-    batch = op.gather(op.shape_of(model.input("ids").get_node().output(0), "i64"), op.constant(np.int64([0])), op.constant(0))
+    batch = op.gather(
+        op.shape_of(model.input("ids").get_node().output(0), "i64"),
+        op.constant(np.int64([0])),
+        op.constant(0),
+    )
     for node in model.get_ops():
         if node.get_type_name() == "ReadValue":
             shape = op.concat([batch, op.constant(np.int64([heads, 0, width]))], 0)
@@ -54,16 +64,20 @@ def compress_int8(model: ov.Model) -> None:
             continue
         weight = constant.data.astype(np.float32)
         axis = 1 if node.get_attributes()["transpose_b"] else 0
-        scale = np.maximum(np.abs(weight).max(axis, keepdims=True), 1e-8) / 127  # a padding row may be all zero
-        small = op.multiply(op.convert(op.constant(np.round(weight / scale).astype(np.int8)), "f32"), op.constant(scale))
+        scale = (
+            np.maximum(np.abs(weight).max(axis, keepdims=True), 1e-8) / 127
+        )  # a padding row may be all zero
+        small = op.multiply(
+            op.convert(op.constant(np.round(weight / scale).astype(np.int8)), "f32"), op.constant(scale)
+        )
         node.input(1).replace_source_output(small.output(0))
     model.validate_nodes_and_infer_types()
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a decoder: layers, attention heads and their width; whether it attends to a memory, whether it takes positions, and whether its mask
-    differs from head to head (relative position bias).
+    """Of a decoder: layers, attention heads and their width; whether it attends to a memory, whether it takes
+    positions, and whether its mask differs from head to head (relative position bias).
     """
 
     layers: int
@@ -81,16 +95,31 @@ def decoder_graph(module: nn.Module, shape: Shape) -> ov.Model:
     batch, past, memory, masks = 2, 3, 10, heads if shape.mask_per_head else 1
     kinds = ("past", "memory") if shape.memory else ("past",)
     example = [torch.zeros(batch, 1, dtype=torch.long)] * (2 if shape.positions else 1)
-    example += [torch.zeros(batch, masks, 1, past + 1), *([torch.zeros(batch, 1, 1, memory)] if shape.memory else [])]
+    example += [
+        torch.zeros(batch, masks, 1, past + 1),
+        *([torch.zeros(batch, 1, 1, memory)] if shape.memory else []),
+    ]
     example += [torch.zeros(1, 1), *([torch.arange(batch, dtype=torch.int32)] if shape.memory else [])]
-    example += [torch.randn(batch, heads, past if kind == "past" else memory, width) for kind in kinds for _ in cache]
+    example += [
+        torch.randn(batch, heads, past if kind == "past" else memory, width) for kind in kinds for _ in cache
+    ]
     graph = ov.convert_model(module, example_input=tuple(example))
-    inputs = [("ids", [-1, -1]), *([("positions", [-1, -1])] if shape.positions else []), ("mask", [-1, masks, -1, -1])]
-    inputs += [*([("cross_mask", [-1, 1, 1, -1])] if shape.memory else []), ("bias", [-1, -1]), *([("beam_idx", [-1])] if shape.memory else [])]
+    inputs = [
+        ("ids", [-1, -1]),
+        *([("positions", [-1, -1])] if shape.positions else []),
+        ("mask", [-1, masks, -1, -1]),
+    ]
+    inputs += [
+        *([("cross_mask", [-1, 1, 1, -1])] if shape.memory else []),
+        ("bias", [-1, -1]),
+        *([("beam_idx", [-1])] if shape.memory else []),
+    ]
     inputs += [(f"{kind}.{name}", [-1, heads, -1, width]) for kind in kinds for name in cache]
     rename(graph, inputs, ["logits", "log_sum", *(f"present.{name}" for name in cache)])
     if shape.memory:
-        make_stateful(graph, [f"past.{name}" for name in cache], [f"present.{name}" for name in cache], heads, width)
+        make_stateful(
+            graph, [f"past.{name}" for name in cache], [f"present.{name}" for name in cache], heads, width
+        )
     return graph
 
 
@@ -110,14 +139,18 @@ def extended(past: Tensor, new: Tensor, beam_idx: Tensor) -> Tensor:
 
 
 def attended(q: Tensor, past: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
-    """Attention to past and new (keys, values), apart: joining them would copy the whole past at every step. `q` is scaled already."""
+    """Attention to past and new (keys, values), apart: joining them would copy the whole past at every step.
+    `q` is scaled already.
+    """
     scores = torch.cat([q @ past[0].transpose(-1, -2), q @ new[0].transpose(-1, -2)], -1) + mask
     weights, count = torch.softmax(scores, -1), past[0].shape[2]
     return weights[..., :count] @ past[1] + weights[..., count:] @ new[1]
 
 
 def looked_up(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """Attention to a memory. Written out: measured faster than the fused operator on memory that arrives as an input."""
+    """Attention to a memory. Written out: measured faster than the fused operator on memory that arrives as
+    an input.
+    """
     return torch.softmax(q @ keys.transpose(-1, -2) + mask, -1) @ values
 
 

@@ -20,7 +20,9 @@ from .stateful import compress_int8
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the builder says: where from, where to, weights of 8 bits or not, the seed of random weights, and the longest input and output."""
+    """What the builder says: where from, where to, weights of 8 bits or not, the seed of random weights, and
+    the longest input and output.
+    """
 
     weights: str
     output: Path
@@ -33,12 +35,18 @@ class Arguments:
 def parse(description: str) -> Arguments:
     """The command line."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--weights", required=True, help="a folder in Hugging Face layout, or random:<architecture>")
+    parser.add_argument(
+        "--weights", required=True, help="a folder in Hugging Face layout, or random:<architecture>"
+    )
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--compress", choices=["none", "int8"], default="none")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--max-input-len", type=int, default=1024, help="longest input of an encoder, in tokens")
-    parser.add_argument("--max-seq-len", type=int, default=1024, help="longest output, a decoder's prompt included, in tokens")
+    parser.add_argument(
+        "--max-input-len", type=int, default=1024, help="longest input of an encoder, in tokens"
+    )
+    parser.add_argument(
+        "--max-seq-len", type=int, default=1024, help="longest output, a decoder's prompt included, in tokens"
+    )
     return Arguments(**vars(parser.parse_args()))
 
 
@@ -59,18 +67,26 @@ def export_text(
     for file, graph in graphs(model, arguments.output, arguments).items():
         if arguments.compress == "int8" and file == "decoder":
             compress_int8(graph)
-        ov.save_model(graph, arguments.output / f"{file}.xml", compress_to_fp16=not name and _stored_in_half(Path(kind)))
+        ov.save_model(
+            graph, arguments.output / f"{file}.xml", compress_to_fp16=not name and _stored_in_half(Path(kind))
+        )
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if not name and (Path(kind) / file).exists():
             shutil.copy(Path(kind) / file, arguments.output / file)
     if name:
         numbered_tokenizer(model.config.vocab_size).save(str(arguments.output / "tokenizer.json"))
-    (arguments.output / "engine.json").write_text(json.dumps(facts(model, arguments), indent=2) + "\n", "utf-8")
+    (arguments.output / "engine.json").write_text(
+        json.dumps(facts(model, arguments), indent=2) + "\n", "utf-8"
+    )
 
 
 def numbered_tokenizer(vocabulary: int) -> Tokenizer:
-    """For random weights, which have no words: `<0>`, `<1>` and so on, with blanks between them; anything else is the last one."""
-    tokenizer = Tokenizer(models.WordLevel({f"<{i}>": i for i in range(vocabulary)}, unk_token=f"<{vocabulary - 1}>"))
+    """For random weights, which have no words: `<0>`, `<1>` and so on, with blanks between them; anything
+    else is the last one.
+    """
+    tokenizer = Tokenizer(
+        models.WordLevel({f"<{i}>": i for i in range(vocabulary)}, unk_token=f"<{vocabulary - 1}>")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer
 

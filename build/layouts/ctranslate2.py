@@ -1,8 +1,10 @@
-"""Whisper in CTranslate2's layout, as faster-whisper uses it, to Hugging Face's: `python -m build.layouts.ctranslate2 --from … --to …`.
+"""Whisper in CTranslate2's layout, as faster-whisper uses it, to Hugging Face's: `python -m
+build.layouts.ctranslate2 --from … --to …`.
 
-`model.bin` (OpenNMT/CTranslate2 src/models/model.cc, `Model::load`; little endian): u32 version, specification, u32 revision, u32 count of
-variables, each a name, u8 rank, u32 sizes, u8 data type, u32 bytes, data; then u32 count of aliases, each two names. A name is a u16 length and
-that many bytes, the last of them zero. Names of variables: python/ctranslate2/specs/whisper_spec.py.
+`model.bin` (OpenNMT/CTranslate2 src/models/model.cc, `Model::load`; little endian): u32 version,
+specification, u32 revision, u32 count of variables, each a name, u8 rank, u32 sizes, u8 data type, u32 bytes,
+data; then u32 count of aliases, each two names. A name is a u16 length and that many bytes, the last of them
+zero. Names of variables: python/ctranslate2/specs/whisper_spec.py.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from build.layouts.whisper import Extras, write_huggingface
 
 TYPES = {0: torch.float32, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.float16, 5: torch.bfloat16}
 VERSION = 6
-# CTranslate2's part of a layer's name, OpenAI's; a name that holds several tensors in one, theirs in that order.
+# CTranslate2's part of a layer's name, OpenAI's; a name that holds several tensors in one, theirs in that
+# order.
 LAYER = (
     ("self_attention/layer_norm", ("attn_ln",)),
     ("self_attention/linear_0", ("attn.query", "attn.key", "attn.value")),
@@ -37,10 +40,14 @@ LAYER = (
     ("ffn/linear_1", ("mlp.2",)),
 )
 OUTSIDE = {
-    "encoder/conv1": "encoder.conv1", "encoder/conv2": "encoder.conv2", "encoder/layer_norm": "encoder.ln_post", "decoder/layer_norm": "decoder.ln",
+    "encoder/conv1": "encoder.conv1",
+    "encoder/conv2": "encoder.conv2",
+    "encoder/layer_norm": "encoder.ln_post",
+    "decoder/layer_norm": "decoder.ln",
     "decoder/embeddings": "decoder.token_embedding",
-    "encoder/position_encodings": "encoder.positional_embedding", "decoder/position_encodings": "decoder.positional_embedding",
-}  # fmt: skip
+    "encoder/position_encodings": "encoder.positional_embedding",
+    "decoder/position_encodings": "decoder.positional_embedding",
+}
 KIND = {"gamma": "weight", "beta": "bias", "weight": "weight", "bias": "bias"}
 
 
@@ -58,7 +65,10 @@ def read(path: Path) -> dict[str, Tensor]:
         with path.open("rb") as file:
             version, kind, _ = _number(file, "I"), _name(file), _number(file, "I")
             if (version, kind) != (VERSION, "WhisperSpec"):
-                raise BadCheckpoint(f"{path}: {kind} in format {version}; this reads WhisperSpec in format {VERSION}, so convert the model anew")
+                raise BadCheckpoint(
+                    f"{path}: {kind} in format {version}; this reads WhisperSpec in format {VERSION}, so "
+                    "convert the model anew"
+                )
             variables = dict(_variable(file) for _ in range(_number(file, "I")))
             for _ in range(_number(file, "I")):
                 alias, name = _name(file), _name(file)
@@ -84,7 +94,9 @@ def _variable(file: BinaryIO) -> tuple[str, Tensor]:
 
 
 def _dense(variables: Mapping[str, Tensor], name: str) -> Tensor:
-    """In half precision. Quantized weights carry what they were multiplied by, for each row or for all (layers/common.cc, `Dense`)."""
+    """In half precision. Quantized weights carry what they were multiplied by, for each row or for all
+    (layers/common.cc, `Dense`).
+    """
     tensor, scale = variables[name], variables.get(f"{name}_scale")
     if scale is None:
         return tensor.half()
@@ -122,32 +134,56 @@ def _names(place: str) -> tuple[str, ...]:
 
 def dims_of(state: Mapping[str, Tensor], heads: int) -> dict[str, int]:
     """OpenAI's dims; `heads` of both sides are equal in every Whisper."""
-    layers = {side: 1 + max(int(name.split(".")[2]) for name in state if name.startswith(f"{side}.blocks.")) for side in ("encoder", "decoder")}
+    layers = {
+        side: 1 + max(int(name.split(".")[2]) for name in state if name.startswith(f"{side}.blocks."))
+        for side in ("encoder", "decoder")
+    }
     vocabulary, width = state["decoder.token_embedding.weight"].shape
     return {
-        "n_mels": state["encoder.conv1.weight"].shape[1], "n_vocab": vocabulary,
-        "n_audio_ctx": len(state["encoder.positional_embedding"]), "n_audio_state": width, "n_audio_head": heads, "n_audio_layer": layers["encoder"],
-        "n_text_ctx": len(state["decoder.positional_embedding"]), "n_text_state": width, "n_text_head": heads, "n_text_layer": layers["decoder"],
-    }  # fmt: skip
+        "n_mels": state["encoder.conv1.weight"].shape[1],
+        "n_vocab": vocabulary,
+        "n_audio_ctx": len(state["encoder.positional_embedding"]),
+        "n_audio_state": width,
+        "n_audio_head": heads,
+        "n_audio_layer": layers["encoder"],
+        "n_text_ctx": len(state["decoder.positional_embedding"]),
+        "n_text_state": width,
+        "n_text_head": heads,
+        "n_text_layer": layers["decoder"],
+    }
 
 
 def convert(source: Path, target: Path, model_name: str) -> None:
     """A folder of CTranslate2's into one of Hugging Face's."""
     variables = read(source / "model.bin")
     state = state_of(variables)
-    config: dict[str, Any] = json.loads((source / "config.json").read_text("utf-8")) if (source / "config.json").exists() else {}
-    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json")) if (source / "tokenizer.json").exists() else None
-    heads = int(variables["encoder/num_heads"]) if "encoder/num_heads" in variables else state["decoder.token_embedding.weight"].shape[1] // 64
+    config: dict[str, Any] = (
+        json.loads((source / "config.json").read_text("utf-8")) if (source / "config.json").exists() else {}
+    )
+    tokenizer = (
+        Tokenizer.from_file(str(source / "tokenizer.json")) if (source / "tokenizer.json").exists() else None
+    )
+    heads = (
+        int(variables["encoder/num_heads"])
+        if "encoder/num_heads" in variables
+        else state["decoder.token_embedding.weight"].shape[1] // 64
+    )
     suppressed = [token for token in (config.get("suppress_ids") or []) if token >= 0]
     checkpoint = {"dims": dims_of(state, heads), "model_state_dict": state}
-    write_huggingface(checkpoint, target, model_name, Extras(tokenizer, suppressed or None, config.get("alignment_heads")))
+    write_huggingface(
+        checkpoint, target, model_name, Extras(tokenizer, suppressed or None, config.get("alignment_heads"))
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--from", dest="source", type=Path, required=True)
     parser.add_argument("--to", type=Path, required=True)
-    parser.add_argument("--model-name", default="", help="OpenAI's name of the model, which decides about alignment heads where config.json has none")
+    parser.add_argument(
+        "--model-name",
+        default="",
+        help="OpenAI's name of the model, which decides about alignment heads where config.json has none",
+    )
     arguments = parser.parse_args()
     convert(arguments.source, arguments.to, arguments.model_name)
 

@@ -1,7 +1,8 @@
-"""Whisper between OpenAI's layout (one .pt file) and Hugging Face's (a folder): `python -m build.layouts.whisper --from … --to …`.
+"""Whisper between OpenAI's layout (one .pt file) and Hugging Face's (a folder): `python -m
+build.layouts.whisper --from … --to …`.
 
-OpenAI's file holds `dims` and `model_state_dict` (openai/whisper model.py); the folder's names are those of transformers' modeling_whisper.py.
-Whichever way, numbers stay as they are, in half precision.
+OpenAI's file holds `dims` and `model_state_dict` (openai/whisper model.py); the folder's names are those of
+transformers' modeling_whisper.py. Whichever way, numbers stay as they are, in half precision.
 """
 
 from __future__ import annotations
@@ -42,10 +43,17 @@ PARTS = (
 )
 # OpenAI's dims, the config's keys.
 DIMS = (
-    ("n_mels", "num_mel_bins"), ("n_vocab", "vocab_size"), ("n_audio_ctx", "max_source_positions"), ("n_audio_state", "d_model"),
-    ("n_audio_head", "encoder_attention_heads"), ("n_audio_layer", "encoder_layers"), ("n_text_ctx", "max_target_positions"),
-    ("n_text_state", "d_model"), ("n_text_head", "decoder_attention_heads"), ("n_text_layer", "decoder_layers"),
-)  # fmt: skip
+    ("n_mels", "num_mel_bins"),
+    ("n_vocab", "vocab_size"),
+    ("n_audio_ctx", "max_source_positions"),
+    ("n_audio_state", "d_model"),
+    ("n_audio_head", "encoder_attention_heads"),
+    ("n_audio_layer", "encoder_layers"),
+    ("n_text_ctx", "max_target_positions"),
+    ("n_text_state", "d_model"),
+    ("n_text_head", "decoder_attention_heads"),
+    ("n_text_layer", "decoder_layers"),
+)
 
 
 def to_openai(name: str) -> str:
@@ -69,46 +77,84 @@ def openai_file(folder: Path) -> dict[str, Any]:
     config = json.loads((folder / "config.json").read_text("utf-8"))
     state: dict[str, Tensor] = {}
     for path in sorted(folder.glob("model*.safetensors")):
-        state |= {to_openai(name): tensor.half() for name, tensor in load_file(path).items() if name != "proj_out.weight"}
+        state |= {
+            to_openai(name): tensor.half()
+            for name, tensor in load_file(path).items()
+            if name != "proj_out.weight"
+        }
     return {"dims": {ours: config[theirs] for ours, theirs in DIMS}, "model_state_dict": state}
 
 
 def config_of(dims: dict[str, int]) -> dict[str, Any]:
-    """config.json of OpenAI's dims. Ids of special tokens follow from the size of the vocabulary: only `.en` models have one of 51,864."""
+    """config.json of OpenAI's dims. Ids of special tokens follow from the size of the vocabulary: only `.en`
+    models have one of 51,864.
+    """
     end = 50257 if dims["n_vocab"] >= 51865 else 50256
     sizes = {"encoder_ffn_dim": 4 * dims["n_audio_state"], "decoder_ffn_dim": 4 * dims["n_text_state"]}
     ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end, "decoder_start_token_id": end + 1}
-    fixed = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "is_encoder_decoder": True, "dtype": "float16"}
+    fixed = {
+        "model_type": "whisper",
+        "architectures": ["WhisperForConditionalGeneration"],
+        "is_encoder_decoder": True,
+        "dtype": "float16",
+    }
     return {**fixed, **{theirs: dims[ours] for ours, theirs in DIMS}, **sizes, **ids}
 
 
 def alignment_heads(model_name: str, dims: dict[str, int]) -> list[list[int]]:
-    """(layer, head) pairs of openai/whisper that times follow; none for a model that only shares its name with one of theirs."""
-    heads: list[list[int]] = json.loads((ASSETS / "alignment_heads.json").read_text("utf-8")).get(model_name, [])
-    return heads if all(layer < dims["n_text_layer"] and head < dims["n_text_head"] for layer, head in heads) else []
+    """(layer, head) pairs of openai/whisper that times follow; none for a model that only shares its name
+    with one of theirs.
+    """
+    heads: list[list[int]] = json.loads((ASSETS / "alignment_heads.json").read_text("utf-8")).get(
+        model_name, []
+    )
+    return (
+        heads
+        if all(layer < dims["n_text_layer"] and head < dims["n_text_head"] for layer, head in heads)
+        else []
+    )
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What a checkpoint may bring beside its tensors; what it lacks is made of the vocabulary's size and the model's name."""
+    """What a checkpoint may bring beside its tensors; what it lacks is made of the vocabulary's size and the
+    model's name.
+    """
 
     tokenizer: Tokenizer | None = None
     suppress: list[int] | None = None
     heads: list[list[int]] | None = None
 
 
-def write_huggingface(checkpoint: dict[str, Any], folder: Path, model_name: str, extras: Extras | None = None) -> None:
-    """A Hugging Face folder out of OpenAI's .pt: weights, configuration, what is not to be said, alignment heads if they are known, vocabulary."""
+def write_huggingface(
+    checkpoint: dict[str, Any], folder: Path, model_name: str, extras: Extras | None = None
+) -> None:
+    """A Hugging Face folder out of OpenAI's .pt: weights, configuration, what is not to be said, alignment
+    heads if they are known, vocabulary.
+    """
     dims, extras = checkpoint["dims"], extras or Extras()
-    state = {to_huggingface(name): tensor.half().contiguous() for name, tensor in checkpoint["model_state_dict"].items() if name != "alignment_heads"}
+    state = {
+        to_huggingface(name): tensor.half().contiguous()
+        for name, tensor in checkpoint["model_state_dict"].items()
+        if name != "alignment_heads"
+    }
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     languages, multilingual = languages_of(dims["n_vocab"])
     tokenizer = extras.tokenizer or whisper_tokenizer(languages, multilingual=multilingual)
     config = config_of(dims)
     heads = extras.heads or alignment_heads(model_name, dims)
-    ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")}
-    generation = {**ids, "suppress_tokens": extras.suppress or non_speech_ids(tokenizer), "max_length": dims["n_text_ctx"]}
-    for name, data in (("config.json", config), ("generation_config.json", generation | ({"alignment_heads": heads} if heads else {}))):
+    ids = {
+        key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+    }
+    generation = {
+        **ids,
+        "suppress_tokens": extras.suppress or non_speech_ids(tokenizer),
+        "max_length": dims["n_text_ctx"],
+    }
+    for name, data in (
+        ("config.json", config),
+        ("generation_config.json", generation | ({"alignment_heads": heads} if heads else {})),
+    ):
         (folder / name).write_text(json.dumps(data, indent=2) + "\n", "utf-8")
     tokenizer.save(str(folder / "tokenizer.json"))
 
@@ -118,12 +164,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--from", dest="source", type=Path, required=True)
     parser.add_argument("--to", type=Path, required=True)
-    parser.add_argument("--model-name", default="", help="OpenAI's name of the model, which decides about alignment heads")
+    parser.add_argument(
+        "--model-name", default="", help="OpenAI's name of the model, which decides about alignment heads"
+    )
     arguments = parser.parse_args()
     if arguments.source.is_dir():
         torch.save(openai_file(arguments.source), arguments.to)
     else:
-        write_huggingface(torch.load(arguments.source, map_location="cpu", weights_only=True), arguments.to, arguments.model_name)
+        write_huggingface(
+            torch.load(arguments.source, map_location="cpu", weights_only=True),
+            arguments.to,
+            arguments.model_name,
+        )
 
 
 if __name__ == "__main__":

@@ -1,1 +1,3 @@
-"""Synthetic speech of a small closed world: sentences, voices, clips, and the training of the miniature Whisper on them."""
+"""Synthetic speech of a small closed world: sentences, voices, clips, and the training of the miniature
+Whisper on them.
+"""

@@ -10,24 +10,43 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import GenerationConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration, WhisperTokenizer
+from transformers import (
+    GenerationConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperTokenizer,
+)
 
 from build.whisper_vocabulary import LANGUAGES, special_tokens, whisper_tokenizer
 
 SPECIAL = {name: 50257 + i for i, name in enumerate(special_tokens(99))}
 CONFIG: dict[str, Any] = {
-    "vocab_size": 51865, "num_mel_bins": 80, "d_model": 96, "encoder_layers": 8, "decoder_layers": 4,
-    "encoder_attention_heads": 3, "decoder_attention_heads": 3, "encoder_ffn_dim": 384, "decoder_ffn_dim": 384,
-    "max_source_positions": 1500, "max_target_positions": 448, "dropout": 0.0,
-    "bos_token_id": 50257, "eos_token_id": 50257, "pad_token_id": 50257, "decoder_start_token_id": 50258,
-    "begin_suppress_tokens": [220], "suppress_tokens": [],
-}  # fmt: skip
+    "vocab_size": 51865,
+    "num_mel_bins": 80,
+    "d_model": 96,
+    "encoder_layers": 8,
+    "decoder_layers": 4,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 3,
+    "encoder_ffn_dim": 384,
+    "decoder_ffn_dim": 384,
+    "max_source_positions": 1500,
+    "max_target_positions": 448,
+    "dropout": 0.0,
+    "bos_token_id": 50257,
+    "eos_token_id": 50257,
+    "pad_token_id": 50257,
+    "decoder_start_token_id": 50258,
+    "begin_suppress_tokens": [220],
+    "suppress_tokens": [],
+}
 
 
 def encode(encoder: torch.nn.Module, features: Tensor) -> Tensor:
     """Whisper's encoder for any even number of frames: [batch, mels, frames] -> [batch, frames / 2, width].
 
-    transformers' own forward insists on 3,000 frames; the arithmetic below is the same with the position table cut to length.
+    transformers' own forward insists on 3,000 frames; the arithmetic below is the same with the position
+    table cut to length.
     """
     x = F.gelu(encoder.conv2(F.gelu(encoder.conv1(features)))).permute(0, 2, 1)
     x = x + encoder.embed_positions.weight[: x.shape[1]]
@@ -39,12 +58,20 @@ def encode(encoder: torch.nn.Module, features: Tensor) -> Tensor:
 def save_weights(model: WhisperForConditionalGeneration, folder: Path) -> None:
     """Write config, generation config and fp16 safetensors; the model itself stays as it is."""
     model.generation_config = GenerationConfig(
-        bos_token_id=50257, eos_token_id=50257, pad_token_id=50257, decoder_start_token_id=50258, max_length=448,
-        begin_suppress_tokens=[220], is_multilingual=True, no_timestamps_token_id=SPECIAL["<|notimestamps|>"],
-        prev_sot_token_id=SPECIAL["<|startofprev|>"], max_initial_timestamp_index=50, return_timestamps=False,
+        bos_token_id=50257,
+        eos_token_id=50257,
+        pad_token_id=50257,
+        decoder_start_token_id=50258,
+        max_length=448,
+        begin_suppress_tokens=[220],
+        is_multilingual=True,
+        no_timestamps_token_id=SPECIAL["<|notimestamps|>"],
+        prev_sot_token_id=SPECIAL["<|startofprev|>"],
+        max_initial_timestamp_index=50,
+        return_timestamps=False,
         task_to_id={task: SPECIAL[f"<|{task}|>"] for task in ("transcribe", "translate")},
         lang_to_id={f"<|{code}|>": SPECIAL[f"<|{code}|>"] for code in LANGUAGES[:99]},
-    )  # fmt: skip
+    )
     copy.deepcopy(model).half().save_pretrained(folder)
 
 
@@ -57,5 +84,7 @@ def save_checkpoint(model: WhisperForConditionalGeneration, folder: Path) -> Non
     whisper_tokenizer(99).save(str(raw))
     vocabulary = json.loads(raw.read_text("utf-8"))["model"]
     (folder / "vocab.json").write_text(json.dumps(vocabulary["vocab"], ensure_ascii=False), "utf-8")
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(" ".join(pair) for pair in vocabulary["merges"]) + "\n", "utf-8")
+    (folder / "merges.txt").write_text(
+        "#version: 0.2\n" + "\n".join(" ".join(pair) for pair in vocabulary["merges"]) + "\n", "utf-8"
+    )
     WhisperTokenizer.from_pretrained(folder).save_pretrained(folder)

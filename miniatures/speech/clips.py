@@ -1,4 +1,6 @@
-"""Clips: several spoken sentences with pauses, their true segment times, and what a Whisper is to say about them."""
+"""Clips: several spoken sentences with pauses, their true segment times, and what a Whisper is to say about
+them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Segment:
 
 @dataclass(frozen=True)
 class Clip:
-    """A language, a length in samples, and (utterance, first sample) pairs. `cut`: the last segment runs over the end."""
+    """A language, a length in samples, and (utterance, first sample) pairs. `cut`: the last segment runs over
+    the end.
+    """
 
     language: str
     samples: int
@@ -40,7 +44,9 @@ class Clip:
 
     def text(self, task: str = "transcribe") -> str:
         """The reference text; for the task translate in English."""
-        return " ".join(segment.text if task == "transcribe" else segment.translation for segment in self.segments)
+        return " ".join(
+            segment.text if task == "transcribe" else segment.translation for segment in self.segments
+        )
 
 
 class Clipper:
@@ -49,7 +55,10 @@ class Clipper:
     def __init__(self, corpus: Corpus, rng: random.Random) -> None:
         self.corpus = corpus
         self.rng = rng
-        self.utterances = {language: [i for i, spoken in enumerate(corpus.languages) if spoken == language] for language in LANGUAGES}
+        self.utterances = {
+            language: [i for i, spoken in enumerate(corpus.languages) if spoken == language]
+            for language in LANGUAGES
+        }
 
     def _segment(self, utterance: int, start: int) -> Segment:
         sentence, language = self.corpus.sentences[utterance], self.corpus.languages[utterance]
@@ -57,7 +66,9 @@ class Clipper:
         return Segment(getattr(sentence, language), sentence.en, start / RATE, (start + length) / RATE)
 
     def speech(self, room: int, *, language: str | None = None, cut: bool = False, fill: float = 1.0) -> Clip:
-        """Sentences of one language until `fill` of `room` samples is used; with `cut`, the last one passes the end."""
+        """Sentences of one language until `fill` of `room` samples is used; with `cut`, the last one passes
+        the end.
+        """
         rng = self.rng
         clip = Clip(language or rng.choice(LANGUAGES), room, cut=cut)
         at = int(RATE * min(rng.expovariate(2.0), 3.0, max(room / RATE - 1.5, 0.02)))
@@ -74,7 +85,11 @@ class Clipper:
             at = int(segment.end * RATE + RATE * rng.choice([rng.uniform(0.1, 0.4), rng.uniform(0.3, 1.2)]))
             if over or at > fill * room:
                 break
-        return clip if cut and clip.segments and clip.segments[-1].end * RATE > room else Clip(clip.language, room, clip.pieces, clip.segments)
+        return (
+            clip
+            if cut and clip.segments and clip.segments[-1].end * RATE > room
+            else Clip(clip.language, room, clip.pieces, clip.segments)
+        )
 
     def silent(self, room: int) -> Clip:
         """A clip without speech."""
@@ -90,7 +105,9 @@ class Clipper:
 
 
 class Dictation:
-    """Token sequences for clips, as Whisper was trained: context, start, language, task, then text with or without times."""
+    """Token sequences for clips, as Whisper was trained: context, start, language, task, then text with or
+    without times.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.encode = cache(lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
@@ -125,6 +142,12 @@ class Dictation:
             return [*prefix, s("nospeech"), s("endoftext")], len(prefix)
         head = [s(clip.language), s(task)]
         if style == "plain":
-            return [*prefix, *head, s("notimestamps"), *self.spoken(clip, task, timestamps=False), s("endoftext")], len(prefix)
+            return [
+                *prefix,
+                *head,
+                s("notimestamps"),
+                *self.spoken(clip, task, timestamps=False),
+                s("endoftext"),
+            ], len(prefix)
         body = list(self.spoken(clip, task, timestamps=True)) or [self.time(0.0)]
         return [*prefix, *head, *body, s("endoftext")], len(prefix)

@@ -31,13 +31,24 @@ class Corpus:
 
     def save(self, path: Path) -> None:
         """Write one .npz file."""
-        np.savez(path, samples=self.samples, starts=self.starts, sentences=np.array(self.sentences), languages=np.array(self.languages))
+        np.savez(
+            path,
+            samples=self.samples,
+            starts=self.starts,
+            sentences=np.array(self.sentences),
+            languages=np.array(self.languages),
+        )
 
     @classmethod
     def load(cls, path: Path) -> Corpus:
         """Read what `save` wrote."""
         with np.load(path) as data:
-            return cls(data["samples"], data["starts"], [Sentence(*row) for row in data["sentences"].tolist()], data["languages"].tolist())
+            return cls(
+                data["samples"],
+                data["starts"],
+                [Sentence(*row) for row in data["sentences"].tolist()],
+                data["languages"].tolist(),
+            )
 
 
 def _utterance(job: tuple[int, bool, bool]) -> tuple[NDArray[np.int16], Sentence, str]:
@@ -49,7 +60,9 @@ def _utterance(job: tuple[int, bool, bool]) -> tuple[NDArray[np.int16], Sentence
     return (spoken * 32767).astype(np.int16), sentence, language
 
 
-def make_corpus(count: int, seed: int, *, held_out: bool = False, unseen_voices: bool = False, workers: int | None = None) -> Corpus:
+def make_corpus(
+    count: int, seed: int, *, held_out: bool = False, unseen_voices: bool = False, workers: int | None = None
+) -> Corpus:
     """Speak `count` random sentences; the result depends on the seed alone, not on the number of workers."""
     jobs = [(seed * 100_000_007 + i, held_out, unseen_voices) for i in range(count)]
     with multiprocessing.Pool(workers) as pool:

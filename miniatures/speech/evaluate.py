@@ -1,4 +1,6 @@
-"""Held-out figures of the miniature Whisper, on a CPU: `make evaluate`. Sentences that no training clip contained."""
+"""Held-out figures of the miniature Whisper, on a CPU: `make evaluate`. Sentences that no training clip
+contained.
+"""
 
 from __future__ import annotations
 
@@ -53,16 +55,22 @@ class Student:
 
     def language(self, memory: BaseModelOutput) -> str:
         """The likeliest language."""
-        logits = self.model(encoder_outputs=memory, decoder_input_ids=torch.tensor([[self.vocabulary.start]])).logits[0, 0]
+        logits = self.model(
+            encoder_outputs=memory, decoder_input_ids=torch.tensor([[self.vocabulary.start]])
+        ).logits[0, 0]
         return max(self.vocabulary.languages, key=lambda code: logits[self.vocabulary.languages[code]].item())
 
     def tokens(self, memory: BaseModelOutput, prompt: str) -> list[int]:
-        """Greedy ids after a prompt; with times, <|notimestamps|> is suppressed as every Whisper decoder does."""
+        """Greedy ids after a prompt; with times, <|notimestamps|> is suppressed as every Whisper decoder
+        does.
+        """
         ids = list(self.vocabulary.prompt(prompt, 448).ids)
         times = self.vocabulary.no_timestamps not in ids
         given, past, out = torch.tensor([ids]), None, []
         while len(ids) + len(out) < 448:
-            result = self.model(encoder_outputs=memory, decoder_input_ids=given, past_key_values=past, use_cache=True)
+            result = self.model(
+                encoder_outputs=memory, decoder_input_ids=given, past_key_values=past, use_cache=True
+            )
             logits, past = result.logits[0, -1], result.past_key_values
             if times:
                 logits[self.vocabulary.no_timestamps] = -torch.inf
@@ -74,7 +82,9 @@ class Student:
         return out
 
 
-def clips(clipper: Clipper, count: int, low: float, high: float, language: str | None = None) -> Iterator[tuple[Clip, np.ndarray]]:
+def clips(
+    clipper: Clipper, count: int, low: float, high: float, language: str | None = None
+) -> Iterator[tuple[Clip, np.ndarray]]:
     """Noisy clips (30 dB) of `low` to `high` seconds."""
     noise = np.random.default_rng(SEED)
     for _ in range(count):
@@ -82,13 +92,17 @@ def clips(clipper: Clipper, count: int, low: float, high: float, language: str |
         yield clip, clipper.wave(clip) + 0.003 * noise.standard_normal(clip.samples).astype(np.float32)
 
 
-def transcription(student: Student, clipper: Clipper, count: int, language: str, *, pad: bool = True) -> tuple[float, float]:
+def transcription(
+    student: Student, clipper: Clipper, count: int, language: str, *, pad: bool = True
+) -> tuple[float, float]:
     """Word error rate, and the share of clips whose language was detected."""
     truth, heard, right = [], [], 0
     for clip, wave in clips(clipper, count, 1.5, 28, language):
         memory = student.memory(wave, pad=pad)
         right += student.language(memory) == language
-        text = student.vocabulary.text(student.tokens(memory, f"<|startoftranscript|><|{language}|><|transcribe|><|notimestamps|>"))
+        text = student.vocabulary.text(
+            student.tokens(memory, f"<|startoftranscript|><|{language}|><|transcribe|><|notimestamps|>")
+        )
         if clip.segments:
             truth.append(words(clip.text()))
             heard.append(words(text))
@@ -99,18 +113,29 @@ def translation(student: Student, clipper: Clipper, count: int) -> float:
     """Share of Spanish sentences whose English is exact."""
     exact = 0
     for clip, wave in clips(clipper, count, 2, 6, "es"):
-        text = student.vocabulary.text(student.tokens(student.memory(wave), "<|startoftranscript|><|es|><|translate|><|notimestamps|>"))
+        text = student.vocabulary.text(
+            student.tokens(student.memory(wave), "<|startoftranscript|><|es|><|translate|><|notimestamps|>")
+        )
         exact += words(text) == words(clip.text("translate"))
     return exact / count
 
 
 def timestamps(student: Student, clipper: Clipper, count: int) -> float:
-    """Median distance of segment starts and ends from the truth, in seconds, over clips with the right number of segments."""
+    """Median distance of segment starts and ends from the truth, in seconds, over clips with the right number
+    of segments.
+    """
     distances = []
     for clip, wave in clips(clipper, count, 4, 28):
-        found = student.vocabulary.segments(student.tokens(student.memory(wave), f"<|startoftranscript|><|{clip.language}|><|transcribe|>"), clip.samples / RATE)
+        found = student.vocabulary.segments(
+            student.tokens(student.memory(wave), f"<|startoftranscript|><|{clip.language}|><|transcribe|>"),
+            clip.samples / RATE,
+        )
         if len(found) == len(clip.segments):
-            distances += [abs(a - b) for s, t in zip(found, clip.segments, strict=True) for a, b in ((s.start, t.start), (s.end, t.end))]
+            distances += [
+                abs(a - b)
+                for s, t in zip(found, clip.segments, strict=True)
+                for a, b in ((s.start, t.start), (s.end, t.end))
+            ]
     return statistics.median(distances)
 
 
@@ -120,19 +145,38 @@ def silence(student: Student, count: int) -> int:
     for i in range(count):
         seconds = np.arange(int(rng.uniform(1, 30) * RATE)) / RATE
         level = 10 ** rng.uniform(-4, -1)
-        wave = [np.zeros_like(seconds), level * rng.standard_normal(len(seconds)), level * np.sin(2 * np.pi * rng.uniform(50, 3000) * seconds)][i % 3]
-        total += len(words(student.vocabulary.text(student.tokens(student.memory(wave.astype(np.float32)), ""))).split())
+        wave = [
+            np.zeros_like(seconds),
+            level * rng.standard_normal(len(seconds)),
+            level * np.sin(2 * np.pi * rng.uniform(50, 3000) * seconds),
+        ][i % 3]
+        total += len(
+            words(
+                student.vocabulary.text(student.tokens(student.memory(wave.astype(np.float32)), ""))
+            ).split()
+        )
     return total
 
 
 def peers(checkpoint: Path) -> None:
     """The bundled recordings in transformers' pipeline and in faster-whisper."""
     truth = {name: words(row["text"]) for name, row in recordings().items()}
-    for name, texts in (("transformers' pipeline", by_transformers(checkpoint)), ("faster-whisper", by_faster_whisper(checkpoint))):
+    for name, texts in (
+        ("transformers' pipeline", by_transformers(checkpoint)),
+        ("faster-whisper", by_faster_whisper(checkpoint)),
+    ):
         heard = {recording: words(text) for recording, text in texts.items()}
         worst = max(jiwer.wer(truth[recording], heard[recording]) for recording in truth)
         total = jiwer.wer(list(truth.values()), list(heard.values()))
-        print(json.dumps({f"WER of the {len(truth)} recordings, {name}": round(total, 4), "worst recording": round(worst, 4)}), flush=True)
+        print(
+            json.dumps(
+                {
+                    f"WER of the {len(truth)} recordings, {name}": round(total, 4),
+                    "worst recording": round(worst, 4),
+                }
+            ),
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -146,7 +190,11 @@ def main() -> None:
     seen = Clipper(make_corpus(600, SEED, held_out=True), random.Random(SEED))
     unseen = Clipper(make_corpus(600, SEED + 1, held_out=True, unseen_voices=True), random.Random(SEED))
     detected = []
-    for name, clipper, pad in (("WER", seen, True), ("WER, unseen voices", unseen, True), ("WER without padding", seen, False)):
+    for name, clipper, pad in (
+        ("WER", seen, True),
+        ("WER, unseen voices", unseen, True),
+        ("WER without padding", seen, False),
+    ):
         for language in LANGUAGES:
             wer, share = transcription(student, clipper, count, language, pad=pad)
             detected.append(share)

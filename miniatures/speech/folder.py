@@ -1,7 +1,8 @@
-"""A data set of made speech for scripts/dataset: `python -m miniatures.speech.folder FOLDER --count 240 --seed 77`.
+"""A data set of made speech for scripts/dataset: `python -m miniatures.speech.folder FOLDER --count 240
+--seed 77`.
 
-Sentences that no training clip contained, 1.5 to 28 s, English and Spanish, in several containers; beside each recording a .txt, and one
-manifest.jsonl that also knows language and duration.
+Sentences that no training clip contained, 1.5 to 28 s, English and Spanish, in several containers; beside
+each recording a .txt, and one manifest.jsonl that also knows language and duration.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ FORMS = (
 
 
 def write(clipper: Clipper, folder: Path, count: int) -> None:
-    """`count` recordings in turn of languages and containers; what they say depends on the clipper's corpus and generator alone."""
+    """`count` recordings in turn of languages and containers; what they say depends on the clipper's corpus
+    and generator alone.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for i in range(count):
@@ -35,8 +38,17 @@ def write(clipper: Clipper, folder: Path, count: int) -> None:
         path = folder / f"{i:04d}-{language}.{form.name}"
         encode(wave, path, form.rate, form.channels, form.codec)
         path.with_suffix(".txt").write_text(clip.text() + "\n", "utf-8")
-        rows.append({"audio_filepath": path.name, "text": clip.text(), "language": language, "duration": round(len(wave) / RATE, 3)})
-    (folder / "manifest.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+        rows.append(
+            {
+                "audio_filepath": path.name,
+                "text": clip.text(),
+                "language": language,
+                "duration": round(len(wave) / RATE, 3),
+            }
+        )
+    (folder / "manifest.jsonl").write_text(
+        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8"
+    )
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""Recordings with their true texts and times: `python -m miniatures.speech.recordings` writes the eight bundled ones.
+"""Recordings with their true texts and times: `python -m miniatures.speech.recordings` writes the eight
+bundled ones.
 
 `record` makes as many more as tests and benchmarks want, of any length, from any corpus.
 """
@@ -61,10 +62,16 @@ def encode(wave: NDArray[np.float32], path: Path, rate: int, channels: int, code
     wave = resample_poly(wave, rate, RATE).astype(np.float32)
     samples = (np.clip(wave, -1, 1) * 32767).astype(np.int16)
     with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=48_000 if codec == "libopus" else rate, layout="mono" if channels == 1 else "stereo")
-        frame = av.AudioFrame.from_ndarray(np.repeat(samples, channels)[None], format="s16", layout="mono" if channels == 1 else "stereo")
+        stream = container.add_stream(
+            codec, rate=48_000 if codec == "libopus" else rate, layout="mono" if channels == 1 else "stereo"
+        )
+        frame = av.AudioFrame.from_ndarray(
+            np.repeat(samples, channels)[None], format="s16", layout="mono" if channels == 1 else "stereo"
+        )
         frame.sample_rate = rate
-        resampler = av.AudioResampler(stream.format, stream.layout, stream.rate, frame_size=stream.frame_size or None)
+        resampler = av.AudioResampler(
+            stream.format, stream.layout, stream.rate, frame_size=stream.frame_size or None
+        )
         for piece in [*resampler.resample(frame), *resampler.resample(None)]:
             container.mux(stream.encode(piece))
         container.mux(stream.encode(None))
@@ -78,8 +85,12 @@ def main() -> None:
     for form in BUNDLED:
         clip, wave = record(clipper, form.seconds, form.language)
         encode(wave, FOLDER / form.name, form.rate, form.channels, form.codec)
-        segments = [{"text": s.text, "start": round(s.start, 2), "end": round(s.end, 2)} for s in clip.segments]
-        rows.append({**asdict(form), "seconds": round(len(wave) / RATE, 2), "text": clip.text(), "segments": segments})
+        segments = [
+            {"text": s.text, "start": round(s.start, 2), "end": round(s.end, 2)} for s in clip.segments
+        ]
+        rows.append(
+            {**asdict(form), "seconds": round(len(wave) / RATE, 2), "text": clip.text(), "segments": segments}
+        )
     (FOLDER / "recordings.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 

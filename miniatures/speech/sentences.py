@@ -1,7 +1,8 @@
-"""Parallel English and Spanish sentences of a small closed world, drawn at random and split for training and test.
+"""Parallel English and Spanish sentences of a small closed world, drawn at random and split for training and
+test.
 
-Everything a sentence can contain stands in `lexicon.toml`; this module only arranges words and makes Spanish agree.
-A sentence belongs to the held-out part by a hash of its English text, so no split file has to be kept.
+Everything a sentence can contain stands in `lexicon.toml`; this module only arranges words and makes Spanish
+agree. A sentence belongs to the held-out part by a hash of its English text, so no split file has to be kept.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-LEXICON: dict[str, list[list[str]]] = tomllib.loads((Path(__file__).parent / "lexicon.toml").read_text("utf-8"))
+LEXICON: dict[str, list[list[str]]] = tomllib.loads(
+    (Path(__file__).parent / "lexicon.toml").read_text("utf-8")
+)
 PLURALS_EN: dict[str, str] = LEXICON["plurals_en"]  # type: ignore[assignment]
 PLURALS_ES: dict[str, str] = LEXICON["plurals_es"]  # type: ignore[assignment]
 HELD_OUT_SHARE = 0.1
@@ -74,7 +77,17 @@ _UNITS_ES = [
     "veintinueve",
 ]
 _TENS_ES = ["_", "_", "_", "treinta", "cuarenta", "cincuenta", "sesenta", "setenta", "ochenta", "noventa"]
-_ORDINALS = {1: "first", 2: "second", 3: "third", 5: "fifth", 8: "eighth", 9: "ninth", 12: "twelfth", 20: "twentieth", 30: "thirtieth"}
+_ORDINALS = {
+    1: "first",
+    2: "second",
+    3: "third",
+    5: "fifth",
+    8: "eighth",
+    9: "ninth",
+    12: "twelfth",
+    20: "twentieth",
+    30: "thirtieth",
+}
 
 
 class Sentence(NamedTuple):
@@ -92,7 +105,9 @@ class Sentence(NamedTuple):
 def number(n: int) -> Sentence:
     """The cardinal 0..999 in words."""
     if n >= 100:
-        hundreds_es = {1: "ciento", 5: "quinientos", 7: "setecientos", 9: "novecientos"}.get(n // 100, f"{_UNITS_ES[n // 100]}cientos")
+        hundreds_es = {1: "ciento", 5: "quinientos", 7: "setecientos", 9: "novecientos"}.get(
+            n // 100, f"{_UNITS_ES[n // 100]}cientos"
+        )
         head = Sentence(f"{_UNITS_EN[n // 100]} hundred", "cien" if n == 100 else hundreds_es)
         if n % 100 == 0:
             return head
@@ -107,7 +122,11 @@ def ordinal(n: int) -> str:
     """The English ordinal 1..31 in words."""
     if n in _ORDINALS:
         return _ORDINALS[n]
-    return f"{_UNITS_EN[n]}th" if n < 20 else f"{_TENS_EN[n // 10]}-{_ORDINALS.get(n % 10, _UNITS_EN[n % 10] + 'th')}"
+    return (
+        f"{_UNITS_EN[n]}th"
+        if n < 20
+        else f"{_TENS_EN[n // 10]}-{_ORDINALS.get(n % 10, _UNITS_EN[n % 10] + 'th')}"
+    )
 
 
 def _plural_es(word: str) -> str:
@@ -155,7 +174,12 @@ class Draw:
         """A time of day, such as half past seven."""
         hour = self.rng.randint(2, 12)
         en, es = self.rng.choice(
-            [("{} o'clock", "{} en punto"), ("half past {}", "{} y media"), ("a quarter past {}", "{} y cuarto"), ("a quarter to {}", "{} menos cuarto")]
+            [
+                ("{} o'clock", "{} en punto"),
+                ("half past {}", "{} y media"),
+                ("a quarter past {}", "{} y cuarto"),
+                ("a quarter to {}", "{} menos cuarto"),
+            ]
         )
         return Sentence(en.format(number(hour).en), "las " + es.format(number(hour).es))
 
@@ -182,31 +206,43 @@ def _switch(d: Draw) -> Sentence:
 
 def _date(d: Draw) -> Sentence:
     day, month, n = d.days, d.months, d.rng.randint(2, 31)
-    return Sentence(f"Today is {day[0]}, the {ordinal(n)} of {month[0]}.", f"Hoy es {day[1]}, {number(n).es} de {month[1]}.")
+    return Sentence(
+        f"Today is {day[0]}, the {ordinal(n)} of {month[0]}.",
+        f"Hoy es {day[1]}, {number(n).es} de {month[1]}.",
+    )
 
 
 def _leaves(d: Draw) -> Sentence:
     time = d.clock()
-    (en, es) = d.rng.choice([("train", "El tren"), ("bus", "El autobús"), ("ship", "El buque"), ("plane", "El avión")])
+    (en, es) = d.rng.choice(
+        [("train", "El tren"), ("bus", "El autobús"), ("ship", "El buque"), ("plane", "El avión")]
+    )
     verb = d.rng.choice([("leaves", "sale"), ("arrives", "llega")])
     return Sentence(f"the {en} {verb[0]} at {time.en}.", f"{es} {verb[1]} a {time.es}.")
 
 
 def _waiting(d: Draw) -> Sentence:
     (one, two), place = d.rng.sample(LEXICON["names"], 2), d.places
-    return Sentence(f"{one[0]} and {two[0]} are waiting at the {place[0]}.", f"{one[1]} y {two[1]} están esperando en {_the(place)}.")
+    return Sentence(
+        f"{one[0]} and {two[0]} are waiting at the {place[0]}.",
+        f"{one[1]} y {two[1]} están esperando en {_the(place)}.",
+    )
 
 
 def _job(d: Draw) -> Sentence:
     who, job, place = d.relatives, d.jobs, d.places
     return Sentence(
-        f"My {who[0]} works as a{'n' if job[0][0] == 'e' else ''} {job[0]} in the {place[0]}.", f"Mi {who[1]} trabaja como {_agree(job, who)} en {_the(place)}."
+        f"My {who[0]} works as a{'n' if job[0][0] == 'e' else ''} {job[0]} in the {place[0]}.",
+        f"Mi {who[1]} trabaja como {_agree(job, who)} en {_the(place)}.",
     )
 
 
 def _digits(d: Draw) -> Sentence:
     digits = [number(d.rng.randrange(10)) for _ in range(d.rng.randint(3, 6))]
-    return Sentence("The number is " + " ".join(n.en for n in digits) + ".", "El número es " + " ".join(n.es for n in digits) + ".")
+    return Sentence(
+        "The number is " + " ".join(n.en for n in digits) + ".",
+        "El número es " + " ".join(n.es for n in digits) + ".",
+    )
 
 
 def _sum(d: Draw) -> Sentence:
@@ -237,12 +273,17 @@ def _price(d: Draw) -> Sentence:
 
 def _call(d: Draw) -> Sentence:
     name, time, day = d.names, d.clock(), d.days
-    return Sentence(f"Call {name[0]} on {day[0]} at {time.en}.", f"Llama a {name[1]} el {day[1]} a {time.es}.")
+    return Sentence(
+        f"Call {name[0]} on {day[0]} at {time.en}.", f"Llama a {name[1]} el {day[1]} a {time.es}."
+    )
 
 
 def _buy(d: Draw) -> Sentence:
     many, place = d.counted(), d.places
-    return Sentence(f"I want to buy {many.en} near the {place[0]}.", _of(f"Quiero comprar {many.es} cerca de {_the(place)}."))
+    return Sentence(
+        f"I want to buy {many.en} near the {place[0]}.",
+        _of(f"Quiero comprar {many.es} cerca de {_the(place)}."),
+    )
 
 
 def _forbid(d: Draw) -> Sentence:
@@ -252,23 +293,33 @@ def _forbid(d: Draw) -> Sentence:
 
 def _animal(d: Draw) -> Sentence:
     animal, doing, where, thing = d.animals, d.doings, d.positions, d.things
-    return Sentence(f"The {animal[0]} {doing[0]} {where[0]} the {thing[0]}.", _of(f"{_the(animal)} {doing[1]} {where[1]} {_the(thing)}."))
+    return Sentence(
+        f"The {animal[0]} {doing[0]} {where[0]} the {thing[0]}.",
+        _of(f"{_the(animal)} {doing[1]} {where[1]} {_the(thing)}."),
+    )
 
 
 def _feeling(d: Draw) -> Sentence:
     name, feeling, when = d.names, d.feelings, d.times_of_day
-    return Sentence(f"{name[0]} is {feeling[0]} {when[0]}.", f"{name[1]} está {_agree(feeling, name)} {when[1]}.")
+    return Sentence(
+        f"{name[0]} is {feeling[0]} {when[0]}.", f"{name[1]} está {_agree(feeling, name)} {when[1]}."
+    )
 
 
 def _open(d: Draw) -> Sentence:
     opening, place = d.openings, d.places
     en, es = d.rng.choice([("Open", "Abre"), ("Close", "Cierra")])
-    return Sentence(f"{en} the {opening[0]} of the {place[0]}.", _of(f"{es} {_the(opening)} de {_the(place)}."))
+    return Sentence(
+        f"{en} the {opening[0]} of the {place[0]}.", _of(f"{es} {_the(opening)} de {_the(place)}.")
+    )
 
 
 def _saw(d: Draw) -> Sentence:
     name, animal, colour, place = d.names, d.animals, d.colours, d.places
-    return Sentence(f"{name[0]} saw a {colour[0]} {animal[0]} in the {place[0]}.", f"{name[1]} vio {_a(animal)} {_agree(colour, animal)} en {_the(place)}.")
+    return Sentence(
+        f"{name[0]} saw a {colour[0]} {animal[0]} in the {place[0]}.",
+        f"{name[1]} vio {_a(animal)} {_agree(colour, animal)} en {_the(place)}.",
+    )
 
 
 def _phrase(d: Draw) -> Sentence:
@@ -287,9 +338,30 @@ def _short_order(d: Draw) -> Sentence:
 
 
 TEMPLATES: tuple[Callable[[Draw], Sentence], ...] = (
-    _in_place, _has, _switch, _date, _leaves, _waiting, _job, _digits, _sum, _weather, _fetch, _where, _price, _call, _buy, _forbid, _animal,
-    _feeling, _open, _saw, _phrase, _short, _short_order,
-)  # fmt: skip
+    _in_place,
+    _has,
+    _switch,
+    _date,
+    _leaves,
+    _waiting,
+    _job,
+    _digits,
+    _sum,
+    _weather,
+    _fetch,
+    _where,
+    _price,
+    _call,
+    _buy,
+    _forbid,
+    _animal,
+    _feeling,
+    _open,
+    _saw,
+    _phrase,
+    _short,
+    _short_order,
+)
 
 
 def _capital(text: str) -> str:
@@ -300,7 +372,8 @@ def _capital(text: str) -> str:
 def draw(rng: random.Random, *, held_out: bool) -> Sentence:
     """A random sentence of the wanted split.
 
-    The few fixed phrases belong to training only: who has heard no more than "Come here, Martin." cannot know that "Come here." is whole.
+    The few fixed phrases belong to training only: who has heard no more than "Come here, Martin." cannot know
+    that "Come here." is whole.
     """
     while True:
         template = rng.choice(TEMPLATES)

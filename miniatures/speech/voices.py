@@ -75,7 +75,9 @@ UNSEEN_VARIANTS = ("m7", "f4", "Andy", "Denis", "belinda", "caleb", "edward2", "
 
 @dataclass(frozen=True)
 class Voice:
-    """How espeak-ng is to speak: name (accent+variant), words per minute, pitch 0..99, gap between words in 10 ms."""
+    """How espeak-ng is to speak: name (accent+variant), words per minute, pitch 0..99, gap between words in
+    10 ms.
+    """
 
     name: str
     speed: int
@@ -84,10 +86,14 @@ class Voice:
 
 
 def draw_voice(rng: random.Random, language: str, *, unseen: bool) -> Voice:
-    """A random voice of the language; unseen ones are never used in training. Every fourth speaker leaves gaps between words."""
+    """A random voice of the language; unseen ones are never used in training. Every fourth speaker leaves
+    gaps between words.
+    """
     variant = rng.choice(UNSEEN_VARIANTS if unseen else SEEN_VARIANTS)
     gap = rng.randint(3, 30) if rng.random() < 0.25 else rng.choice([0, 0, 0, 1, 2])
-    return Voice(f"{rng.choice(ACCENTS[language])}+{variant}", rng.randint(120, 215), rng.randint(25, 75), gap)
+    return Voice(
+        f"{rng.choice(ACCENTS[language])}+{variant}", rng.randint(120, 215), rng.randint(25, 75), gap
+    )
 
 
 def speak(text: str, voice: Voice) -> NDArray[np.float32]:
@@ -96,7 +102,19 @@ def speak(text: str, voice: Voice) -> NDArray[np.float32]:
     Raises:
         RuntimeError: espeak-ng is missing or produced nothing.
     """
-    command = ["espeak-ng", "-v", voice.name, "-s", str(voice.speed), "-p", str(voice.pitch), "-g", str(voice.gap), "--stdout", text]
+    command = [
+        "espeak-ng",
+        "-v",
+        voice.name,
+        "-s",
+        str(voice.speed),
+        "-p",
+        str(voice.pitch),
+        "-g",
+        str(voice.gap),
+        "--stdout",
+        text,
+    ]
     try:
         raw = subprocess.run(command, check=True, capture_output=True).stdout
     except FileNotFoundError:

@@ -33,7 +33,10 @@ class Corpus:
     def joined(cls, parts: Sequence[Corpus]) -> Corpus:
         """All texts of several."""
         lengths = np.concatenate([part.lengths for part in parts])
-        return cls(np.concatenate([part.ids for part in parts]), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+        return cls(
+            np.concatenate([part.ids for part in parts]),
+            np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        )
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -45,7 +48,11 @@ class Corpus:
         lengths = self.lengths[rows]
         places = np.arange(lengths.max())
         inside = places < lengths[:, None]
-        return np.where(inside, self.ids[np.minimum(self.starts[rows][:, None] + places, len(self.ids) - 1)], np.int16(pad))
+        return np.where(
+            inside,
+            self.ids[np.minimum(self.starts[rows][:, None] + places, len(self.ids) - 1)],
+            np.int16(pad),
+        )
 
 
 @cache
@@ -56,11 +63,18 @@ def _tokenizer(folder: Path) -> Tokenizer:
 def _tokenized(job: tuple[str, Path, int]) -> tuple[Corpus, ...]:
     name, folder, seed = job
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
-    return tuple(Corpus.of([encoding.ids for encoding in _tokenizer(folder).encode_batch(texts)]) for texts in zip(*chunk(name, seed), strict=True))
+    return tuple(
+        Corpus.of([encoding.ids for encoding in _tokenizer(folder).encode_batch(texts)])
+        for texts in zip(*chunk(name, seed), strict=True)
+    )
 
 
-def make_corpus(name: str, folder: Path, count: int, seed: int, workers: int | None = None) -> tuple[Corpus, ...]:
-    """At least `count` sources and as many targets, or documents, in the ids of the tokenizer in `folder`; the seed alone decides which."""
+def make_corpus(
+    name: str, folder: Path, count: int, seed: int, workers: int | None = None
+) -> tuple[Corpus, ...]:
+    """At least `count` sources and as many targets, or documents, in the ids of the tokenizer in `folder`;
+    the seed alone decides which.
+    """
     jobs = [(name, folder, seed * 1_000_003 + i) for i in range(-(-count // CHUNK))]
     with multiprocessing.Pool(workers) as pool:
         parts = pool.map(_tokenized, jobs, chunksize=1)

@@ -1,4 +1,6 @@
-"""Held-out figures of the text miniatures, on a CPU: `python -m miniatures.text.evaluate t5`. Nothing asked here was in any training text."""
+"""Held-out figures of the text miniatures, on a CPU: `python -m miniatures.text.evaluate t5`. Nothing asked
+here was in any training text.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from typing import Any
 
 import torch
 from rouge_score.rouge_scorer import RougeScorer
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from .grammar import is_paragraph, readings, sentences
 from .tasks import TASKS, Pair, Task, condense, document, restore, restore_paragraph, summarize
@@ -37,7 +45,9 @@ class Student:
     def __post_init__(self) -> None:
         loader = AutoModelForCausalLM if self.name == "gpt2" else AutoModelForSeq2SeqLM
         self.model = loader.from_pretrained(self.folder, dtype=torch.float32).eval()
-        self.tokenizer = AutoTokenizer.from_pretrained(self.folder, padding_side="left" if self.name == "gpt2" else "right")
+        self.tokenizer = AutoTokenizer.from_pretrained(
+            self.folder, padding_side="left" if self.name == "gpt2" else "right"
+        )
         self.tokenizer.pad_token = self.tokenizer.pad_token or self.tokenizer.eos_token
 
     @torch.no_grad()
@@ -53,7 +63,11 @@ class Student:
     def words(self, ids: list[int]) -> str:
         """Text without special tokens, but with T5's sentinels."""
         dropped = {self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, self.tokenizer.bos_token_id}
-        return str(self.tokenizer.decode([token for token in ids if token not in dropped])).replace("<extra_id", " <extra_id").strip()
+        return (
+            str(self.tokenizer.decode([token for token in ids if token not in dropped]))
+            .replace("<extra_id", " <extra_id")
+            .strip()
+        )
 
 
 def squeeze(text: str) -> str:
@@ -66,10 +80,18 @@ def asked(student: Student, task: Task, count: int) -> dict[str, float]:
     rng = random.Random(f"{SEED} {task.__name__}")
     pairs: list[Pair] = [task(rng, True) for _ in range(count)]
     answers = [squeeze(answer) for answer in student.write([pair.source for pair in pairs])]
-    figures = {f"{task.__name__}, exact": statistics.mean(answer == pair.target for answer, pair in zip(answers, pairs, strict=True)), "wanted": GOAL}
+    figures = {
+        f"{task.__name__}, exact": statistics.mean(
+            answer == pair.target for answer, pair in zip(answers, pairs, strict=True)
+        ),
+        "wanted": GOAL,
+    }
     if task in LONG:
         scorer = RougeScorer(["rougeL"])
-        figures["ROUGE-L"] = statistics.mean(scorer.score(pair.target, answer)["rougeL"].fmeasure for answer, pair in zip(answers, pairs, strict=True))
+        figures["ROUGE-L"] = statistics.mean(
+            scorer.score(pair.target, answer)["rougeL"].fmeasure
+            for answer, pair in zip(answers, pairs, strict=True)
+        )
     return figures
 
 
@@ -87,7 +109,9 @@ def grammatical(student: Student, count: int, **options: Any) -> float:
 
 
 def coherent(student: Student, count: int, **options: Any) -> float:
-    """Share of first sentences of held-out paragraphs that the model continues to a whole paragraph: in order, names and pronouns right."""
+    """Share of first sentences of held-out paragraphs that the model continues to a whole paragraph: in
+    order, names and pronouns right.
+    """
     draw = Draw(random.Random(SEED))
     openings = [draw.paragraph(held=True).sentences[0].text for _ in range(count)]
     return statistics.mean(is_paragraph(text) for text in student.write(openings, max_length=200, **options))
@@ -95,7 +119,10 @@ def coherent(student: Student, count: int, **options: Any) -> float:
 
 def continued(student: Student, count: int) -> Iterator[dict[str, float]]:
     """GPT-2's figures, greedy and sampled as it is, without top-k or a temperature."""
-    ways: dict[str, dict[str, Any]] = {"greedy": {"do_sample": False}, "sampled": {"do_sample": True, "top_k": 0, "temperature": 1.0}}
+    ways: dict[str, dict[str, Any]] = {
+        "greedy": {"do_sample": False},
+        "sampled": {"do_sample": True, "top_k": 0, "temperature": 1.0},
+    }
     for way, options in ways.items():
         torch.manual_seed(SEED)
         yield {f"sentences grammatical, {way}": grammatical(student, count, **options), "wanted": GOAL}

@@ -1,4 +1,6 @@
-"""Does a text belong to the world? Templates read backwards: a sentence's slots, and whether sentences make one paragraph."""
+"""Does a text belong to the world? Templates read backwards: a sentence's slots, and whether sentences make
+one paragraph.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ ENDS = re.compile(r"(?<=[.?])\s+")
 
 @dataclass(frozen=True)
 class Reading:
-    """A sentence understood: its kind of news ("plain" for single ones), its stage, and each mention of a slot as (name, form, words)."""
+    """A sentence understood: its kind of news ("plain" for single ones), its stage, and each mention of a
+    slot as (name, form, words).
+    """
 
     kind: str
     stage: int
@@ -26,7 +30,10 @@ class Reading:
 def pattern(template: str, kind: str) -> re.Pattern[str]:
     """A regular expression with one group for each slot of the template."""
     slots = slots_of(kind)
-    out = "".join(re.escape(part) if isinstance(part, str) else f"({_words(slots[part.name], part.form)})" for part in parts(template))
+    out = "".join(
+        re.escape(part) if isinstance(part, str) else f"({_words(slots[part.name], part.form)})"
+        for part in parts(template)
+    )
     return re.compile(out)
 
 
@@ -39,7 +46,13 @@ def _words(kind: str, form: str) -> str:
     person = WORLD["person"]
     if kind == "person":
         last = "|".join(person["last"])
-        return "|".join(FORMS[form]) if form in FORMS else last if form == "last" else f"(?:{'|'.join(GENDERS)}) (?:{last})"
+        return (
+            "|".join(FORMS[form])
+            if form in FORMS
+            else last
+            if form == "last"
+            else f"(?:{'|'.join(GENDERS)}) (?:{last})"
+        )
     if kind.startswith("number "):
         return "[1-9][0-9]*"
     return "|".join(dict.fromkeys([*WORLD["words"][kind], *map(capital, WORLD["words"][kind])]))
@@ -47,32 +60,49 @@ def _words(kind: str, form: str) -> str:
 
 def templates() -> list[tuple[str, int, str]]:
     """Every template with its kind and stage."""
-    news = [(name, i, say) for name, kind in WORLD["kinds"].items() for i, stage in enumerate(kind["stages"]) for say in stage["say"]]
+    news = [
+        (name, i, say)
+        for name, kind in WORLD["kinds"].items()
+        for i, stage in enumerate(kind["stages"])
+        for say in stage["say"]
+    ]
     return news + [("plain", 0, say) for say in WORLD["plain"]["say"]]
 
 
 def readings(sentence: str) -> list[Reading]:
-    """All ways in which the world's grammar makes this sentence; empty for a sentence that is not of the world."""
+    """All ways in which the world's grammar makes this sentence; empty for a sentence that is not of the
+    world.
+    """
     found = []
     for kind, stage, template in templates():
         match = pattern(template, kind).fullmatch(sentence)
         if match:
             slots = [part for part in parts(template) if isinstance(part, Slot)]
-            mentions = tuple((slot.name, slot.form, words) for slot, words in zip(slots, match.groups(), strict=True))
+            mentions = tuple(
+                (slot.name, slot.form, words) for slot, words in zip(slots, match.groups(), strict=True)
+            )
             if consistent(kind, mentions):
                 found.append(Reading(kind, stage, mentions))
     return found
 
 
 def consistent(kind: str, mentions: tuple[tuple[str, str, str], ...]) -> bool:
-    """No slot has two values, no number is out of its range, no pronoun has the wrong gender, and slots of one type differ."""
+    """No slot has two values, no number is out of its range, no pronoun has the wrong gender, and slots of
+    one type differ.
+    """
     slots, full = slots_of(kind), {}
     for name, form, words in mentions:
         if not form and full.setdefault(name, _value(slots[name], words)) != _value(slots[name], words):
             return False
     names = list(full)
-    apart = not any(slots[a] == slots[b] and clash(full[a], full[b]) for i, a in enumerate(names) for b in names[:i])
-    return apart and _agree(full, mentions) and all(_in_range(slots[name], words) for name, form, words in mentions)
+    apart = not any(
+        slots[a] == slots[b] and clash(full[a], full[b]) for i, a in enumerate(names) for b in names[:i]
+    )
+    return (
+        apart
+        and _agree(full, mentions)
+        and all(_in_range(slots[name], words) for name, form, words in mentions)
+    )
 
 
 def _value(kind: str, words: str) -> Value:
@@ -109,12 +139,16 @@ def sentences(text: str) -> list[str]:
 
 
 def is_paragraph(text: str) -> bool:
-    """Whether the sentences are one whole paragraph: of one kind, in order, nothing left out, and true to each other."""
+    """Whether the sentences are one whole paragraph: of one kind, in order, nothing left out, and true to
+    each other.
+    """
     read = [readings(sentence) for sentence in sentences(text)]
     if not read or not all(read):
         return False
     kinds = {reading.kind for found in read for reading in found} - {"plain"}
-    return any(_whole(kind, [next((r for r in found if r.kind == kind), None) for found in read]) for kind in kinds)
+    return any(
+        _whole(kind, [next((r for r in found if r.kind == kind), None) for found in read]) for kind in kinds
+    )
 
 
 def _whole(kind: str, read: list[Reading | None]) -> bool:

@@ -25,26 +25,65 @@ from .vocabulary import LENGTHS, SENTINELS, SIZES
 # Dropout is off: no text is seen often enough to be learnt by heart.
 SHAPES: dict[str, dict[str, Any]] = {
     "t5": {
-        "vocab_size": SIZES["t5"] + SENTINELS, "d_model": 192, "d_kv": 32, "num_heads": 6, "d_ff": 512, "num_layers": 4, "num_decoder_layers": 4,
-        "feed_forward_proj": "relu", "tie_word_embeddings": True, "n_positions": LENGTHS["t5"], "dropout_rate": 0.0,
-        "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0,
+        "vocab_size": SIZES["t5"] + SENTINELS,
+        "d_model": 192,
+        "d_kv": 32,
+        "num_heads": 6,
+        "d_ff": 512,
+        "num_layers": 4,
+        "num_decoder_layers": 4,
+        "feed_forward_proj": "relu",
+        "tie_word_embeddings": True,
+        "n_positions": LENGTHS["t5"],
+        "dropout_rate": 0.0,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
     },
     "bart": {
-        "vocab_size": SIZES["bart"], "d_model": 192, "encoder_layers": 3, "decoder_layers": 3, "encoder_attention_heads": 6, "decoder_attention_heads": 6,
-        "encoder_ffn_dim": 768, "decoder_ffn_dim": 768, "max_position_embeddings": LENGTHS["bart"],
-        "dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0,
-        "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2,
+        "vocab_size": SIZES["bart"],
+        "d_model": 192,
+        "encoder_layers": 3,
+        "decoder_layers": 3,
+        "encoder_attention_heads": 6,
+        "decoder_attention_heads": 6,
+        "encoder_ffn_dim": 768,
+        "decoder_ffn_dim": 768,
+        "max_position_embeddings": LENGTHS["bart"],
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+        "bos_token_id": 0,
+        "pad_token_id": 1,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 2,
     },
     "gpt2": {
-        "vocab_size": SIZES["gpt2"], "n_embd": 192, "n_layer": 6, "n_head": 6, "n_positions": LENGTHS["gpt2"],
-        "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": SIZES["gpt2"] - 1, "eos_token_id": SIZES["gpt2"] - 1,
+        "vocab_size": SIZES["gpt2"],
+        "n_embd": 192,
+        "n_layer": 6,
+        "n_head": 6,
+        "n_positions": LENGTHS["gpt2"],
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "bos_token_id": SIZES["gpt2"] - 1,
+        "eos_token_id": SIZES["gpt2"] - 1,
     },
-}  # fmt: skip
+}
 GENERATION: dict[str, dict[str, Any]] = {
     "t5": {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1, "max_length": 128},
-    "bart": {"decoder_start_token_id": 2, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "forced_bos_token_id": 0, "forced_eos_token_id": 2, "max_length": 160},
+    "bart": {
+        "decoder_start_token_id": 2,
+        "bos_token_id": 0,
+        "pad_token_id": 1,
+        "eos_token_id": 2,
+        "forced_bos_token_id": 0,
+        "forced_eos_token_id": 2,
+        "max_length": 160,
+    },
     "gpt2": {"bos_token_id": SIZES["gpt2"] - 1, "eos_token_id": SIZES["gpt2"] - 1, "max_length": 256},
-}  # fmt: skip
+}
 CLASSES: dict[str, tuple[type, type]] = {
     "t5": (T5Config, T5ForConditionalGeneration),
     "bart": (BartConfig, BartForConditionalGeneration),
@@ -66,11 +105,19 @@ def save_weights(model: PreTrainedModel, name: str, folder: Path) -> None:
 
 
 def pair_loss(model: PreTrainedModel, source: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy of targets [batch, length] after sources [batch, width], both padded with the model's pad token."""
+    """Cross-entropy of targets [batch, length] after sources [batch, width], both padded with the model's pad
+    token.
+    """
     pad, start = model.config.pad_token_id, model.config.decoder_start_token_id
     given = F.pad(target[:, :-1], (1, 0), value=start)
-    logits = model(input_ids=source, attention_mask=source != pad, decoder_input_ids=given, use_cache=False).logits
-    return F.cross_entropy(logits.float().flatten(0, 1), target.masked_fill(target == pad, IGNORED).flatten(), ignore_index=IGNORED)
+    logits = model(
+        input_ids=source, attention_mask=source != pad, decoder_input_ids=given, use_cache=False
+    ).logits
+    return F.cross_entropy(
+        logits.float().flatten(0, 1),
+        target.masked_fill(target == pad, IGNORED).flatten(),
+        ignore_index=IGNORED,
+    )
 
 
 def text_loss(model: PreTrainedModel, ids: Tensor) -> Tensor:

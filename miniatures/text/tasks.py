@@ -1,7 +1,9 @@
-"""What the miniatures T5 and BART are asked: pairs of a source and the one right target, drawn at random for either split.
+"""What the miniatures T5 and BART are asked: pairs of a source and the one right target, drawn at random for
+either split.
 
-T5's tasks have a prefix, but for filling gaps, which is marked by sentinels as in its pre-training. BART has two and no prefix: a text with
-<mask> is restored, a text without is condensed to its headline. Only words that can be told from the others are ever hidden.
+T5's tasks have a prefix, but for filling gaps, which is marked by sentinels as in its pre-training. BART has
+two and no prefix: a text with <mask> is restored, a text without is condensed to its headline. Only words
+that can be told from the others are ever hidden.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ from miniatures.speech.sentences import draw as draw_speech
 
 from .world import Draw, Sentence, held_out
 
-NOUNS = sorted({row[0] for table in ("things", "foods", "animals", "places", "switches", "openings", "jobs", "colours") for row in LEXICON[table]})
+NOUNS = sorted(
+    {
+        row[0]
+        for table in ("things", "foods", "animals", "places", "switches", "openings", "jobs", "colours")
+        for row in LEXICON[table]
+    }
+)
 HIDDEN_SHARE = 0.3
 CHUNK = 1000
 
@@ -38,7 +46,9 @@ Task = Callable[[random.Random, bool], Pair]
 
 
 def spans(rng: random.Random, sentence: Sentence) -> list[Span]:
-    """Gaps of one to four words that can be told, apart from each other, over at most about a third of the sentence; at least one."""
+    """Gaps of one to four words that can be told, apart from each other, over at most about a third of the
+    sentence; at least one.
+    """
     told, count = sentence.told, len(sentence.told)
     room, taken, out = max(1, round(HIDDEN_SHARE * count * rng.random())), [not known for known in told], []
     for start in rng.sample(range(count), count):
@@ -65,10 +75,16 @@ def replace(words: Sequence[str], gaps: Sequence[Span], marks: Sequence[str]) ->
 
 
 def masked(rng: random.Random, sentence: Sentence) -> str:
-    """Text infilling as in the BART paper (section 2.2): one <mask> for each gap; now and then another short word is just deleted."""
+    """Text infilling as in the BART paper (section 2.2): one <mask> for each gap; now and then another short
+    word is just deleted.
+    """
     words, gaps = sentence.text.split(" "), spans(rng, sentence)
     hidden = {i for gap in gaps for i in range(gap.start - 1, gap.stop + 1)}
-    deletable = [i for i, known in enumerate(sentence.told) if known and i not in hidden and words[i].isalpha() and len(words[i]) <= 4]
+    deletable = [
+        i
+        for i, known in enumerate(sentence.told)
+        if known and i not in hidden and words[i].isalpha() and len(words[i]) <= 4
+    ]
     marks = ["<mask>"] * len(gaps)
     if deletable and rng.random() < 0.2:
         gaps = sorted([*gaps, (gone := Span(i := rng.choice(deletable), i + 1))])
@@ -86,7 +102,10 @@ def restore_paragraph(rng: random.Random, held: bool) -> Pair:
     """A paragraph with gaps in some sentences, half of the time with its sentences in disorder."""
     paragraph = Draw(rng).paragraph(held=held)
     chosen = set(rng.sample(range(len(paragraph.sentences)), rng.randint(1, len(paragraph.sentences))))
-    said = [masked(rng, sentence) if i in chosen else sentence.text for i, sentence in enumerate(paragraph.sentences)]
+    said = [
+        masked(rng, sentence) if i in chosen else sentence.text
+        for i, sentence in enumerate(paragraph.sentences)
+    ]
     if rng.random() < 0.5:
         rng.shuffle(said)
     return Pair(" ".join(said), paragraph.text)
@@ -135,7 +154,9 @@ def _sort(rng: random.Random, held: bool, ordered: Sequence[str]) -> Pair:
 
 
 def fill(rng: random.Random, held: bool) -> Pair:
-    """T5's pre-training: each gap of a sentence is a sentinel, the target lists sentinels and what belongs there."""
+    """T5's pre-training: each gap of a sentence is a sentinel, the target lists sentinels and what belongs
+    there.
+    """
     sentence = Draw(rng).sentence(held=held)
     words, gaps = sentence.text.split(" "), spans(rng, sentence)
     marks = [f"<extra_id_{i}>" for i in range(len(gaps) + 1)]
@@ -151,13 +172,22 @@ def document(rng: random.Random, held: bool) -> str:
 
 # The tasks of a model with their shares of its training.
 TASKS: dict[str, dict[Task, float]] = {
-    "t5": {summarize: 0.25, to_spanish: 0.22, to_english: 0.15, sort_words: 0.16, sort_numbers: 0.12, fill: 0.10},
+    "t5": {
+        summarize: 0.25,
+        to_spanish: 0.22,
+        to_english: 0.15,
+        sort_words: 0.16,
+        sort_numbers: 0.12,
+        fill: 0.10,
+    },
     "bart": {restore: 0.2, restore_paragraph: 0.45, condense: 0.35},
 }
 
 
 def chunk(model: str, seed: int) -> Sequence[tuple[str, ...]]:
-    """CHUNK training examples that depend on the seed alone: pairs, or for GPT-2 documents as tuples of one."""
+    """CHUNK training examples that depend on the seed alone: pairs, or for GPT-2 documents as
+    tuples of one.
+    """
     rng = random.Random(seed)
     if model == "gpt2":
         return [(document(rng, False),) for _ in range(CHUNK)]

@@ -1,7 +1,9 @@
-"""Paragraphs of news and single sentences of a generated world, drawn at random and split for training and test.
+"""Paragraphs of news and single sentences of a generated world, drawn at random and split for training and
+test.
 
-Everything the world can say stands in `world.toml`; this module only fills slots. A paragraph belongs to the held-out part by a hash of its
-headline, a single sentence by a hash of its text, so no split file has to be kept.
+Everything the world can say stands in `world.toml`; this module only fills slots. A paragraph belongs to the
+held-out part by a hash of its headline, a single sentence by a hash of its text, so no split file has to be
+kept.
 """
 
 from __future__ import annotations
@@ -36,7 +38,11 @@ class Person(NamedTuple):
         """The full name, or what stands for it: last, she, She, her."""
         if name in {"she", "She"}:
             return self.gender.capitalize() if name == "She" else self.gender
-        return {"": f"{self.first} {self.last}", "last": self.last, "her": "her" if self.gender == "she" else "his"}[name]
+        return {
+            "": f"{self.first} {self.last}",
+            "last": self.last,
+            "her": "her" if self.gender == "she" else "his",
+        }[name]
 
 
 Value = str | Person
@@ -79,7 +85,9 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """News of one kind: what its slots hold, its sentences in order, and the headline that says the whole of it."""
+    """News of one kind: what its slots hold, its sentences in order, and the headline that says the whole of
+    it.
+    """
 
     kind: str
     values: dict[str, Value]
@@ -93,7 +101,9 @@ class Paragraph:
 
 
 def fill(template: str, values: dict[str, Value], mentioned: set[str] | None = None) -> Sentence:
-    """Render a template. Fixed words can be told, and so can slots in `mentioned`, to which this template's slots are added."""
+    """Render a template. Fixed words can be told, and so can slots in `mentioned`, to which this template's
+    slots are added.
+    """
     mentioned = set() if mentioned is None else mentioned
     text, known = "", []
     for part in parts(template):
@@ -145,13 +155,18 @@ class Draw:
             headline = fill(kind["headline"], values).text
             if held_out(headline) == held:
                 mentioned: set[str] = set()
-                said = [fill(self.rng.choice(stage["say"]), values, mentioned) for stage in self._stages(kind["stages"])]
+                said = [
+                    fill(self.rng.choice(stage["say"]), values, mentioned)
+                    for stage in self._stages(kind["stages"])
+                ]
                 return Paragraph(name, values, tuple(said), headline)
 
     def _stages(self, stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         free = [stage for stage in stages if not stage.get("must")]
         must = len(stages) - len(free)
-        chosen = self.rng.sample(free, self.rng.randint(max(SENTENCES[0] - must, 0), min(SENTENCES[1] - must, len(free))))
+        chosen = self.rng.sample(
+            free, self.rng.randint(max(SENTENCES[0] - must, 0), min(SENTENCES[1] - must, len(free)))
+        )
         return [stage for stage in stages if stage.get("must") or stage in chosen]
 
     def sentence(self, *, held: bool) -> Sentence:
@@ -160,7 +175,9 @@ class Draw:
         while True:
             template = self.rng.choice(plain["say"])
             names = {part.name for part in parts(template) if isinstance(part, Slot)}
-            sentence = fill(template, self.values({name: kind for name, kind in plain["slots"].items() if name in names}))
+            sentence = fill(
+                template, self.values({name: kind for name, kind in plain["slots"].items() if name in names})
+            )
             if held_out(sentence.text) == held:
                 return sentence
 

@@ -1,6 +1,7 @@
 """`python -m ops.guard --deployment deployment.json --instance 0 --home FOLDER`.
 
-Exit status 0 after a stop, 1 when the server fails to start again and again, 2 for a bundle that must not be served.
+Exit status 0 after a stop, 1 when the server fails to start again and again, 2 for a bundle that must not be
+served.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ async def serve(plan: Plan, instance: Instance, home: Path, listen: str | None, 
     doors = Doors.sockets(Path(instance.http[5:]).parent, instance.name) if own else Doors.loopback()
 
     def make(lost: Callable[[str, int | None], None]) -> tuple[Server, Mapping[str, Any]]:
-        manifest = check_bundle(Path(instance.bundle), instance.model_id, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        manifest = check_bundle(
+            Path(instance.bundle), instance.model_id, os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        )
         return Server(instance, home, doors, manifest.get("serving", {}), lost), manifest["probe"]
 
     keeper = Keeper(relay, make, connect, sign)
@@ -97,7 +100,9 @@ async def serve(plan: Plan, instance: Instance, home: Path, listen: str | None, 
     await grpc_server.start()
     keeper.close_doors = lambda: close([instance.http, instance.grpc])
     open_now = set[Connection]()
-    http_server = await loop.create_server(lambda: Connection(door, MAX_BODY, open_now), sock=listener(listens(instance.http, listen)))
+    http_server = await loop.create_server(
+        lambda: Connection(door, MAX_BODY, open_now), sock=listener(listens(instance.http, listen))
+    )
     status = await keeper.run()
     http_server.close()
     await asyncio.gather(grpc_server.stop(HANDED_ON), finish(open_now, HANDED_ON))

@@ -1,4 +1,6 @@
-"""What is served: the instance of the plan, its bundle, and the tiny inference that tells whether it answers."""
+"""What is served: the instance of the plan, its bundle, and the tiny inference that tells whether
+it answers.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,12 @@ class Refused(Exception):
 
 
 def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> dict[str, Any]:
-    """The manifest of a bundle that fits this machine. `gpus`: those it will run on, as CUDA_VISIBLE_DEVICES says it; empty: not known yet.
+    """The manifest of a bundle that fits this machine. `gpus`: those it will run on, as CUDA_VISIBLE_DEVICES
+    says it; empty: not known yet.
 
     Raises:
-        Refused: no finished bundle, one made by another toolchain or for another GPU, or one that wants more GPUs than it gets.
+        Refused: no finished bundle, one made by another toolchain or for another GPU, or one that wants more
+        GPUs than it gets.
     """
     path = bundle / "manifest.json"
     rebuild = f"rebuild it with: {_remedy(model_id, bundle.name)}"
@@ -38,7 +42,10 @@ def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> dict[str, Any]:
         raise Refused(f"the bundle of {model_id} cannot be served here: {'; '.join(wrong)}; {rebuild}")
     ranks = manifest.get("serving", {}).get("world_size", 1)
     if gpus and ranks > len(gpus.split(",")):
-        raise Refused(f"the bundle of {model_id} spans {ranks} GPUs, this instance has {gpus}; give it more with TRITON_i_GPUS, or set TP_SIZE=1 and {rebuild}")
+        raise Refused(
+            f"the bundle of {model_id} spans {ranks} GPUs, this instance has {gpus}; give it more with "
+            f"TRITON_i_GPUS, or set TP_SIZE=1 and {rebuild}"
+        )
     return manifest
 
 
@@ -56,18 +63,33 @@ def planned(plan: Plan, index: int) -> Instance:
         Refused: the plan has fewer.
     """
     if index >= len(plan.instances):
-        raise Refused(f"triton-{index} is not planned: INSTANCES={len(plan.instances)}; raise it, or use COMPOSE_PROFILES=instances-{len(plan.instances)}")
+        raise Refused(
+            f"triton-{index} is not planned: INSTANCES={len(plan.instances)}; raise it, or use "
+            f"COMPOSE_PROFILES=instances-{len(plan.instances)}"
+        )
     return plan.instances[index]
 
 
 def probe_body(probe: dict[str, Any]) -> dict[str, Any]:
     """A KServe JSON request out of a family's probe table."""
     rows = probe["inputs"].items()
-    return {"inputs": [{"name": name, "datatype": t["datatype"], "shape": t["shape"], "data": [t["fill"]] * prod(t["shape"])} for name, t in rows]}
+    return {
+        "inputs": [
+            {
+                "name": name,
+                "datatype": t["datatype"],
+                "shape": t["shape"],
+                "data": [t["fill"]] * prod(t["shape"]),
+            }
+            for name, t in rows
+        ]
+    }
 
 
 def budgeted(repository: Path, view: Path, share: float) -> Path:
-    """A view of a repository in which the engine model takes `share` of its cache's budget; everything else is the bundle's own."""
+    """A view of a repository in which the engine model takes `share` of its cache's budget; everything else
+    is the bundle's own.
+    """
     from google.protobuf import text_format
 
     from build.engine_config import with_share

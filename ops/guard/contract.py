@@ -25,7 +25,9 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Spec:
-    """One tensor on the wire: its datatype and dims, the batch first where there is one; -1 stands for any size."""
+    """One tensor on the wire: its datatype and dims, the batch first where there is one; -1 stands for any
+    size.
+    """
 
     datatype: str
     dims: tuple[int, ...]
@@ -46,7 +48,10 @@ class Contract:
     def parse(cls, config: Mapping[str, Any]) -> Contract:
         """Triton's ModelConfig as JSON; its 64-bit numbers may be strings."""
         batch = int(config.get("max_batch_size", 0))
-        rows = {kind: {row["name"]: _spec(row, batch) for row in config.get(kind, [])} for kind in ("input", "output")}
+        rows = {
+            kind: {row["name"]: _spec(row, batch) for row in config.get(kind, [])}
+            for kind in ("input", "output")
+        }
         decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
         return cls(config["name"], batch, rows["input"], rows["output"], decoupled)
 
@@ -54,7 +59,11 @@ class Contract:
 def _spec(row: Mapping[str, Any], batch: int) -> Spec:
     datatype = str(row["data_type"]).removeprefix("TYPE_")
     dims = tuple(int(n) for n in row["dims"])
-    return Spec("BYTES" if datatype == "STRING" else datatype, (-1, *dims) if batch else dims, bool(row.get("optional")))
+    return Spec(
+        "BYTES" if datatype == "STRING" else datatype,
+        (-1, *dims) if batch else dims,
+        bool(row.get("optional")),
+    )
 
 
 def check_shape(contract: Contract, name: str, datatype: object, shape: Sequence[object]) -> tuple[Spec, int]:
@@ -72,9 +81,14 @@ def check_shape(contract: Contract, name: str, datatype: object, shape: Sequence
     if len(sizes) != len(shape) or len(sizes) != len(spec.dims):
         raise Refused(f"input {name!r} has a shape of {len(shape)} dimensions; it must be {list(spec.dims)}")
     if any(n < 1 or n != want != -1 for n, want in zip(sizes, spec.dims, strict=True)):
-        raise Refused(f"input {name!r} has shape {str(sizes)[:80]}; it must be {list(spec.dims)}, where -1 is any size from 1")
+        raise Refused(
+            f"input {name!r} has shape {str(sizes)[:80]}; it must be {list(spec.dims)}, where -1 is any size "
+            "from 1"
+        )
     if contract.max_batch and sizes[0] > contract.max_batch:
-        raise Refused(f"input {name!r} has a batch of {sizes[0]}; {contract.name} takes {contract.max_batch} at most")
+        raise Refused(
+            f"input {name!r} has a batch of {sizes[0]}; {contract.name} takes {contract.max_batch} at most"
+        )
     count = prod(sizes)
     if count * ITEM_BYTES.get(spec.datatype, 4) > MAX_TENSOR_BYTES:
         raise Refused(f"input {name!r} of shape {str(sizes)[:80]} exceeds {MAX_TENSOR_BYTES >> 20} MiB")
@@ -89,7 +103,10 @@ def check_binary(name: str, spec: Spec, count: int, data: memoryview) -> None:
     """
     if spec.datatype != "BYTES":
         if len(data) != count * ITEM_BYTES[spec.datatype]:
-            raise Refused(f"input {name!r} has {len(data)} bytes of data; its shape asks for {count * ITEM_BYTES[spec.datatype]}")
+            raise Refused(
+                f"input {name!r} has {len(data)} bytes of data; its shape asks for "
+                f"{count * ITEM_BYTES[spec.datatype]}"
+            )
         return
     if len(data) > MAX_TEXT_BYTES:
         raise Refused(f"input {name!r} has {len(data)} bytes of text; {MAX_TEXT_BYTES} are the most")
@@ -98,7 +115,9 @@ def check_binary(name: str, spec: Spec, count: int, data: memoryview) -> None:
         at += 4 + int.from_bytes(data[at : at + 4], "little")
         found += 1
     if at != len(data) or found != count:
-        raise Refused(f"input {name!r}: its bytes are not {count} elements, each behind its length as a 32-bit number")
+        raise Refused(
+            f"input {name!r}: its bytes are not {count} elements, each behind its length as a 32-bit number"
+        )
 
 
 def check_complete(contract: Contract, names: Sequence[str], batches: Sequence[int]) -> None:
@@ -137,18 +156,29 @@ def check_output(contract: Contract, name: str, classes: object = None) -> None:
         raise Refused(f"output {name[:80]!r} is not one of {contract.name}'s: {', '.join(contract.outputs)}")
     if classes is None:
         return
-    if spec.datatype not in FLOATS or -1 in spec.dims[bool(contract.max_batch) :]:  # an output that may be empty ends tritonserver 24.10
-        raise Refused(f"output {name!r} is {spec.datatype} of {list(spec.dims)}; classification is for floating-point outputs of a fixed size")
+    if (
+        spec.datatype not in FLOATS or -1 in spec.dims[bool(contract.max_batch) :]
+    ):  # an output that may be empty ends tritonserver 24.10
+        raise Refused(
+            f"output {name!r} is {spec.datatype} of {list(spec.dims)}; classification is for floating-point "
+            "outputs of a fixed size"
+        )
     if not isinstance(classes, int) or isinstance(classes, bool) or not 1 <= classes <= 1000:
         raise Refused(f"output {name!r}: classification must be a number from 1 to 1000")
 
 
-# Request parameters of KServe v2's extensions (sequence, schedule policy, binary tensor data) and of Triton's gRPC streams.
+# Request parameters of KServe v2's extensions (sequence, schedule policy, binary tensor data) and of Triton's
+# gRPC streams.
 PARAMETERS: Mapping[str, tuple[type, ...]] = {
-    "sequence_id": (int, str), "sequence_start": (bool,), "sequence_end": (bool,), "priority": (int,), "timeout": (int,),
-    "binary_data_output": (bool,), "triton_enable_empty_final_response": (bool,),
+    "sequence_id": (int, str),
+    "sequence_start": (bool,),
+    "sequence_end": (bool,),
+    "priority": (int,),
+    "timeout": (int,),
+    "binary_data_output": (bool,),
+    "triton_enable_empty_final_response": (bool,),
     "Streaming": (bool,),  # what inflight_batcher_llm_client.py sends; its backend does not look at it
-}  # fmt: skip
+}
 
 
 def check_parameter(name: str, value: object) -> None:

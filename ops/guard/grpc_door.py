@@ -1,8 +1,9 @@
 """KServe v2 over gRPC in front of one tritonserver.
 
-A unary inference is carried to the server over HTTP, whose client costs a fifth of gRPC's (docs/benchmarks/guard.md); streams and everything
-else pass as they come. INVALID_ARGUMENT for what a model cannot take, UNAVAILABLE where nobody can, as Triton says them; inside a stream a
-refusal is a response with error_message, which leaves the stream open.
+A unary inference is carried to the server over HTTP, whose client costs a fifth of gRPC's
+(docs/benchmarks/guard.md); streams and everything else pass as they come. INVALID_ARGUMENT for what a model
+cannot take, UNAVAILABLE where nobody can, as Triton says them; inside a stream a refusal is a response with
+error_message, which leaves the stream open.
 """
 
 from __future__ import annotations
@@ -26,29 +27,61 @@ from .http_door import HANDED, HEAD_BYTES, OWN_ID, PASSED_ON, UNKNOWN, HttpDoor,
 from .relay import Call, Target, Unavailable
 
 SERVICE = "/inference.GRPCInferenceService/"
-READING = {SERVICE + name for name in ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics")}
+READING = {
+    SERVICE + name
+    for name in (
+        "ServerLive",
+        "ServerReady",
+        "ModelReady",
+        "ServerMetadata",
+        "ModelMetadata",
+        "ModelConfig",
+        "ModelStatistics",
+    )
+}
 READING.add("/grpc.health.v1.Health/Check")
 CLOSED = "closed here: only inference, metadata, statistics and health of Triton are open"
 LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 MODEL_NAME = re.compile(r"\w[\w.:-]{0,255}", re.ASCII)
-STATUS = {400: grpc.StatusCode.INVALID_ARGUMENT, 404: grpc.StatusCode.NOT_FOUND, 501: grpc.StatusCode.UNIMPLEMENTED, 503: grpc.StatusCode.UNAVAILABLE}
+STATUS = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    404: grpc.StatusCode.NOT_FOUND,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+}
 
 
 def options(most_bytes: int) -> list[tuple[str, int]]:
     """Of channels and servers: no limit for answers, `most_bytes` for requests."""
-    return [("grpc.max_receive_message_length", most_bytes), ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+    return [
+        ("grpc.max_receive_message_length", most_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
 
 
 def connect(address: str) -> grpc.aio.Channel:
     """A channel to a tritonserver or to another guard, which answers as much as it likes."""
-    return grpc.aio.insecure_channel(address, options=[*options(-1), ("grpc.max_reconnect_backoff_ms", 500), ("grpc.initial_reconnect_backoff_ms", 100)])
+    return grpc.aio.insecure_channel(
+        address,
+        options=[
+            *options(-1),
+            ("grpc.max_reconnect_backoff_ms", 500),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+        ],
+    )
 
 
 class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Every method that is open."""
 
     def __init__(self, door: HttpDoor) -> None:
-        self.relay, self.answered, self.contract, self.stop = door.relay, door.answered, door.contract, door.stop
+        self.relay, self.answered, self.contract, self.stop = (
+            door.relay,
+            door.answered,
+            door.contract,
+            door.stop,
+        )
         self.faces: dict[str, str | None] = {}
 
     def service(self, details: Any) -> Any:
@@ -64,7 +97,9 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _read(self, method: str, request: bytes, context: Any) -> bytes:
         """Metadata, configuration, statistics, health."""
-        return await self._run(context, Call("", lambda: "", self._ask(method, request, context), _handed(context)))
+        return await self._run(
+            context, Call("", lambda: "", self._ask(method, request, context), _handed(context))
+        )
 
     async def _infer(self, data: bytes, context: Any) -> bytes:
         started, model, code = time.perf_counter(), "unknown", "failed"
@@ -85,7 +120,9 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
             self.relay.metrics.note(model, "grpc", code, time.perf_counter() - started)
         raise AssertionError  # abort raises
 
-    async def _answer(self, request: service_pb2.ModelInferRequest, contract: Contract, context: Any) -> bytes:
+    async def _answer(
+        self, request: service_pb2.ModelInferRequest, contract: Contract, context: Any
+    ) -> bytes:
         if contract.decoupled:
             raise Refused(f"model {contract.name!r} is decoupled; use ModelStreamInfer")
         if request.model_version and not request.model_version.isdecimal():  # it becomes part of a path
@@ -93,7 +130,12 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         metadata = dict(context.invocation_metadata() or ())
         checked = check(contract, request, naming(metadata.get("x-request-id")))
         version = f"/versions/{request.model_version}" if request.model_version else ""
-        ask = sender(self.relay, f"/v2/models/{contract.name}{version}/infer", checked, {name: metadata[name] for name in PASSED_ON if name in metadata})
+        ask = sender(
+            self.relay,
+            f"/v2/models/{contract.name}{version}/infer",
+            checked,
+            {name: metadata[name] for name in PASSED_ON if name in metadata},
+        )
         call = Call(contract.name, lambda: mark(contract.name, checked), ask, HANDED in metadata)
         try:
             reply = await self.relay.run(call)
@@ -101,7 +143,9 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
             self.stop(checked.id if OWN_ID in checked.id else "")
             raise
         if reply.answer.status != 200:
-            await context.abort(STATUS.get(reply.answer.status, grpc.StatusCode.INTERNAL), said(reply.body or b""))
+            await context.abort(
+                STATUS.get(reply.answer.status, grpc.StatusCode.INTERNAL), said(reply.body or b"")
+            )
         return response(reply.body or b"", dict(reply.answer.headers).get(HEAD_BYTES), request.id)
 
     async def _contract(self, model: str) -> Contract:
@@ -115,10 +159,15 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
             own = target is self.relay.life
             passed = _metadata(context.invocation_metadata(), handed=not own)
             try:
-                answer: bytes = await target.grpc.unary_unary(method)(data, metadata=passed, timeout=context.time_remaining())
+                answer: bytes = await target.grpc.unary_unary(method)(
+                    data, metadata=passed, timeout=context.time_remaining()
+                )
             except grpc.aio.AioRpcError as error:
                 if error.code() in LOST and _broken(error):
-                    raise Lost(error.details() or "the connection broke", sent="connect" not in (error.details() or "")) from error
+                    raise Lost(
+                        error.details() or "the connection broke",
+                        sent="connect" not in (error.details() or ""),
+                    ) from error
                 raise
             return answer
 
@@ -136,11 +185,18 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """A stream of requests belongs to the server that it began with; it ends with that server."""
         life = self.relay.life
-        target: Target | None = life if life and not self.relay.stopping else next(iter(self.relay.peers), None)
+        target: Target | None = (
+            life if life and not self.relay.stopping else next(iter(self.relay.peers), None)
+        )
         if target is None or (target is not life and _handed(context)):
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "no instance of this model can take the request now; try again in a few seconds")
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE,
+                "no instance of this model can take the request now; try again in a few seconds",
+            )
         assert target is not None
-        call = target.grpc.stream_stream(SERVICE + "ModelStreamInfer")(metadata=_metadata(context.invocation_metadata(), handed=target is not life))
+        call = target.grpc.stream_stream(SERVICE + "ModelStreamInfer")(
+            metadata=_metadata(context.invocation_metadata(), handed=target is not life)
+        )
         flight: Call[Any] = Call("stream", lambda: "", lambda _: None)  # type: ignore[arg-type,return-value]
         if life and target is life:
             life.flights.add(flight)
@@ -158,9 +214,11 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
                 life.flights.discard(flight)
 
     async def _judged(self, data: bytes) -> tuple[bytes, bool]:
-        """A stream's request as it goes on, and True; or what the stream answers where its model cannot take it, and False.
+        """A stream's request as it goes on, and True; or what the stream answers where its model cannot take
+        it, and False.
 
-        A model that has a decoupled face is streamed from that one: upstream's clients ask a model of one name for both.
+        A model that has a decoupled face is streamed from that one: upstream's clients ask a model of one
+        name for both.
         """
         try:
             request = _parsed(data)
@@ -171,7 +229,9 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
                 return bytes(request.SerializeToString()), True
         except (Refused, Unavailable) as refused:
             self.relay.metrics.refused.labels("unknown", "request").inc()
-            return bytes(service_pb2.ModelStreamInferResponse(error_message=str(refused)).SerializeToString()), False
+            return bytes(
+                service_pb2.ModelStreamInferResponse(error_message=str(refused)).SerializeToString()
+            ), False
         return data, True
 
     async def _face(self, model: str) -> str | None:
@@ -224,7 +284,9 @@ class Exchange:
         except asyncio.CancelledError:  # of the call: its channel is closed when its server is lost
             if self.leaving:
                 raise
-            end = Lost("the instance that worked on this stream was lost; send its requests again", begun=True)
+            end = Lost(
+                "the instance that worked on this stream was lost; send its requests again", begun=True
+            )
         await self.answers.put(end)
 
 
@@ -240,14 +302,17 @@ def _handed(context: Any) -> bool:
 
 
 def _metadata(given: Iterable[tuple[str, str]] | None, *, handed: bool) -> list[tuple[str, str]]:
-    return [(name, value) for name, value in given or () if name in (*PASSED_ON, "triton_grpc_error")] + ([(HANDED, "1")] if handed else [])
+    return [(name, value) for name, value in given or () if name in (*PASSED_ON, "triton_grpc_error")] + (
+        [(HANDED, "1")] if handed else []
+    )
 
 
 def _broken(error: grpc.aio.AioRpcError) -> bool:
     """The connection failed; Triton itself says UNAVAILABLE of a full queue too."""
     details = (error.details() or "").lower()
     return error.code() == grpc.StatusCode.CANCELLED or any(
-        word in details for word in ("socket", "connect", "reset", "goaway", "closed", "stopping", "broken pipe", "transport")
+        word in details
+        for word in ("socket", "connect", "reset", "goaway", "closed", "stopping", "broken pipe", "transport")
     )
 
 

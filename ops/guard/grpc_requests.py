@@ -1,6 +1,8 @@
-"""Inference requests over gRPC: KServe's ModelInferRequest, checked, as the HTTP request that means the same; and the answer's way back.
+"""Inference requests over gRPC: KServe's ModelInferRequest, checked, as the HTTP request that means the same;
+and the answer's way back.
 
-Both protocols carry a tensor's data in the same bytes: row-major, little-endian, BYTES elements behind their lengths as 32-bit numbers.
+Both protocols carry a tensor's data in the same bytes: row-major, little-endian, BYTES elements behind their
+lengths as 32-bit numbers.
 """
 
 from __future__ import annotations
@@ -32,10 +34,19 @@ from .json_requests import TYPES, Checked, Name, named
 
 # The typed field that carries each datatype when there are no raw_input_contents; FP16 and BF16 are raw only.
 CONTENTS = {
-    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents", "INT64": "int64_contents",
-    "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents", "UINT64": "uint64_contents",
-    "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
-}  # fmt: skip
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
 MAX_TENSORS = 256
 
 
@@ -55,10 +66,17 @@ def check(contract: Contract, request: service_pb2.ModelInferRequest, name: Name
     for key, value in parameters.items():
         check_parameter(key, value)
     data = [_input(contract, tensor, raw[i] if raw else None) for i, tensor in enumerate(request.inputs)]
-    check_complete(contract, [tensor.name for tensor in request.inputs], [tensor.shape[0] for tensor in request.inputs])
+    check_complete(
+        contract, [tensor.name for tensor in request.inputs], [tensor.shape[0] for tensor in request.inputs]
+    )
     head: dict[str, Any] = {"id": identity, "parameters": {**parameters, "binary_data_output": True}}
     head["inputs"] = [
-        {"name": tensor.name, "shape": list(tensor.shape), "datatype": tensor.datatype, "parameters": {"binary_data_size": len(part)}}
+        {
+            "name": tensor.name,
+            "shape": list(tensor.shape),
+            "datatype": tensor.datatype,
+            "parameters": {"binary_data_size": len(part)},
+        }
         for tensor, part in zip(request.inputs, data, strict=True)
     ]
     check_outputs([output.name for output in request.outputs])
@@ -86,7 +104,10 @@ def _input(contract: Contract, tensor: Any, raw: bytes | None) -> bytes:
 def _output(contract: Contract, output: Any) -> dict[str, Any]:
     found = _scalars(output.parameters)
     if found.keys() - {"classification", "binary_data"}:
-        raise Refused(f"output {output.name[:80]!r} may have the parameters binary_data and classification only (shared memory is closed here)")
+        raise Refused(
+            f"output {output.name[:80]!r} may have the parameters binary_data and classification only "
+            "(shared memory is closed here)"
+        )
     check_output(contract, output.name, found.get("classification"))
     classes = {"classification": found["classification"]} if "classification" in found else {}
     return {"name": output.name, "parameters": {"binary_data": True, **classes}}
@@ -96,9 +117,17 @@ def response(body: bytes, head_bytes: str | None, given_id: str) -> bytes:
     """Triton's answer to the HTTP request as a ModelInferResponse, under the id that the client gave."""
     length = int(head_bytes) if head_bytes else len(body)
     head, at = orjson.loads(body[:length]), length
-    made = service_pb2.ModelInferResponse(model_name=head["model_name"], model_version=head["model_version"], id=given_id)
+    made = service_pb2.ModelInferResponse(
+        model_name=head["model_name"], model_version=head["model_version"], id=given_id
+    )
     for name, value in head.get("parameters", {}).items():
-        kind = "bool_param" if isinstance(value, bool) else "int64_param" if isinstance(value, int) else "string_param"
+        kind = (
+            "bool_param"
+            if isinstance(value, bool)
+            else "int64_param"
+            if isinstance(value, int)
+            else "string_param"
+        )
         setattr(made.parameters[name], kind, value)
     for row in head.get("outputs", []):
         made.outputs.add(name=row["name"], datatype=row["datatype"], shape=row["shape"])
@@ -131,7 +160,10 @@ def _packed(tensor: Any, spec: Spec, count: int, given: list[str]) -> bytes:
     """Typed contents as binary data."""
     wanted = CONTENTS.get(spec.datatype)
     if wanted is None or given != [wanted]:
-        raise Refused(f"input {tensor.name!r} is {spec.datatype}; send it as raw_input_contents" + (f" or {wanted} alone" if wanted else ""))
+        raise Refused(
+            f"input {tensor.name!r} is {spec.datatype}; send it as raw_input_contents"
+            + (f" or {wanted} alone" if wanted else "")
+        )
     values = getattr(tensor.contents, wanted)
     if len(values) != count:
         raise Refused(f"input {tensor.name!r} has {len(values)} values; its shape asks for {count}")

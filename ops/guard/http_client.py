@@ -1,6 +1,7 @@
 """A small HTTP/1.1 client for one server: its own tritonserver, or the guard of another instance.
 
-Why not a library: on the way of every request aiohttp costs 0.6 ms of processor time, this 0.1 ms (docs/benchmarks/guard.md). httptools parses.
+Why not a library: on the way of every request aiohttp costs 0.6 ms of processor time, this 0.1 ms
+(docs/benchmarks/guard.md). httptools parses.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ READ_AHEAD = 64  # chunks of a stream that its reader has not taken yet
 
 
 class Lost(Exception):
-    """The connection broke, or could not be made, before the answer was complete. `begun`: a part of the answer has arrived."""
+    """The connection broke, or could not be made, before the answer was complete. `begun`: a part of the
+    answer has arrived.
+    """
 
     def __init__(self, reason: str, *, begun: bool = False, sent: bool = True) -> None:
         super().__init__(reason)
@@ -24,7 +27,9 @@ class Lost(Exception):
 
 
 class Answer:
-    """The answer to one request, as it arrives. It outlives its connection, which may carry the next request already."""
+    """The answer to one request, as it arrives. It outlives its connection, which may carry the next request
+    already.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -177,14 +182,20 @@ class HttpClient:
         self.open: set[Connection] = set()
         self.closing = False
 
-    async def request(self, method: str, path: str, headers: Mapping[str, str], body: Sequence[bytes | memoryview] = ()) -> Answer:
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: Sequence[bytes | memoryview] = ()
+    ) -> Answer:
         """Send a request and return when its status and headers are there.
 
         Raises:
             Lost: the connection broke before that.
         """
         size = sum(map(len, body))
-        lines = [f"{method} {path} HTTP/1.1", "Host: triton", *(f"{name}: {value}" for name, value in headers.items())]
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            "Host: triton",
+            *(f"{name}: {value}" for name, value in headers.items()),
+        ]
         if body or method == "POST":
             lines.append(f"Content-Length: {size}")
         connection = self.idle.pop() if self.idle else await self._connect()
@@ -204,7 +215,9 @@ class HttpClient:
                 made = await loop.create_unix_connection(lambda: Connection(self), self.address[5:])
             else:
                 host, port = self.address.rsplit(":", 1)
-                made = await asyncio.wait_for(loop.create_connection(lambda: Connection(self), host, int(port)), 5)
+                made = await asyncio.wait_for(
+                    loop.create_connection(lambda: Connection(self), host, int(port)), 5
+                )
         except (OSError, TimeoutError) as error:
             raise Lost(f"{self.address} cannot be reached: {error}", sent=False) from error
         self.open.add(made[1])
@@ -217,7 +230,9 @@ class HttpClient:
             self.idle.remove(connection)
 
     def let_go(self) -> None:
-        """Close what is idle, and every other connection when its answer is complete: a stopping tritonserver waits for them."""
+        """Close what is idle, and every other connection when its answer is complete: a stopping tritonserver
+        waits for them.
+        """
         self.closing = True
         for connection in list(self.idle):
             connection.transport.close()

@@ -1,7 +1,8 @@
 """KServe v2 over HTTP in front of one tritonserver.
 
-Open: metadata, configuration, health, statistics, inference. What a model cannot take is a 400 with a sentence, nobody there a 503 with
-Retry-After. Everything else of Triton (repository, shared memory, logging, tracing) stays closed.
+Open: metadata, configuration, health, statistics, inference. What a model cannot take is a 400 with a
+sentence, nobody there a 503 with Retry-After. Everything else of Triton (repository, shared memory, logging,
+tracing) stays closed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from .suspicion import fingerprint
 log = structlog.get_logger()
 MODEL = r"/v2/models/(?P<model>\w[\w.:-]*)(?:/versions/\w[\w.:-]*)?"
 INFERENCE = re.compile(MODEL + "/(?P<how>infer|generate|generate_stream)", re.ASCII)
-READING = re.compile(rf"/v2/?|/v2/health/(?:live|ready)|/v2/models/stats|{MODEL}(?:/(?:ready|config|stats))?/?")
+READING = re.compile(
+    rf"/v2/?|/v2/health/(?:live|ready)|/v2/models/stats|{MODEL}(?:/(?:ready|config|stats))?/?"
+)
 UNHEALTHY = re.compile(rb"[Ss]tub process [^\n]{0,200}is not healthy")
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "server", "date"}
 HANDED = "x-conch-handed"
@@ -93,23 +96,33 @@ class HttpDoor:
             return 499
         except Exception:
             log.exception("a fault of the guard", path=request.path)
-            return 500 if request.answered else _say(request, 500, "internal error of the guard; its log has it")
+            return (
+                500 if request.answered else _say(request, 500, "internal error of the guard; its log has it")
+            )
 
     async def _read(self, request: Request) -> int:
         """Metadata, health and statistics; the guard's own metrics; what another guard has to say."""
         path = request.path
         if path == "/metrics" and request.method == "GET":
-            return request.reply(200, [("content-type", CONTENT_TYPE_LATEST)], generate_latest(self.relay.metrics.registry))
+            return request.reply(
+                200, [("content-type", CONTENT_TYPE_LATEST)], generate_latest(self.relay.metrics.registry)
+            )
         if path == "/guard/suspect" and request.method == "POST":
             self.relay.hear(request.headers["x-conch-fingerprint"], float(request.headers["x-conch-seconds"]))
             return request.reply(204)
         if not READING.fullmatch(path):
-            return _say(request, 403, "closed here: only inference, metadata, statistics and health of Triton are open")
+            return _say(
+                request,
+                403,
+                "closed here: only inference, metadata, statistics and health of Triton are open",
+            )
         if request.method != "GET":
             return _say(request, 405, f"{path} is for GET")
 
         async def ask(target: Target) -> Reply:
-            answer = await target.http.request("GET", path, {} if target is self.relay.life else {HANDED: "1"})
+            answer = await target.http.request(
+                "GET", path, {} if target is self.relay.life else {HANDED: "1"}
+            )
             return Reply(answer, await answer.body())
 
         reply = await self.relay.run(Call("", lambda: "", ask, handed=HANDED in request.headers))
@@ -131,7 +144,9 @@ class HttpDoor:
         if reply.body is None:
             return await self._stream(request, reply.answer, stoppable)
         # Triton says some errors of generate with a 200.
-        status = 400 if reply.answer.status == 200 and reply.body.startswith(b'{"error":') else reply.answer.status
+        status = (
+            400 if reply.answer.status == 200 and reply.body.startswith(b'{"error":') else reply.answer.status
+        )
         if status < 400:
             self.answered()
         return request.reply(status, _kept(reply.answer.headers), reply.body)
@@ -186,7 +201,9 @@ class HttpDoor:
             if request.gone.done():
                 self.stop(stoppable)
                 raise ClientGone from None
-            text = orjson.dumps({"error": "the instance that made this answer was lost; send the request again"})
+            text = orjson.dumps(
+                {"error": "the instance that made this answer was lost; send the request again"}
+            )
             await request.chunk(b"data: " + text + b"\n\n")
         request.end()
         return 200
@@ -209,12 +226,23 @@ class HttpDoor:
         for target in (self.relay.life, *self.relay.peers):
             with suppress(Lost):
                 if target and await self.contracts.get(target.http, STOPPABLE):
-                    await (await target.http.request("POST", f"/v2/models/{STOPPABLE}/infer", {HANDED: "1"}, [body])).body()
+                    await (
+                        await target.http.request(
+                            "POST", f"/v2/models/{STOPPABLE}/infer", {HANDED: "1"}, [body]
+                        )
+                    ).body()
 
 
-def sender(relay: Relay, path: str, checked: Checked, passed: Mapping[str, str], *, streaming: bool = False) -> Callable[[Target], Awaitable[Reply]]:
-    """How to send a checked request to a server or a guard. What it makes raises Lost, also for an answer that says that a stub is not healthy."""
-    sent = {"Content-Type": "application/octet-stream" if checked.head_bytes else "application/json", **passed}
+def sender(
+    relay: Relay, path: str, checked: Checked, passed: Mapping[str, str], *, streaming: bool = False
+) -> Callable[[Target], Awaitable[Reply]]:
+    """How to send a checked request to a server or a guard. What it makes raises Lost, also for an answer
+    that says that a stub is not healthy.
+    """
+    sent = {
+        "Content-Type": "application/octet-stream" if checked.head_bytes else "application/json",
+        **passed,
+    }
     if checked.head_bytes:
         sent[HEAD_BYTES] = str(checked.head_bytes)
 
@@ -235,8 +263,9 @@ def sender(relay: Relay, path: str, checked: Checked, passed: Mapping[str, str],
 def naming(header: str | None) -> Callable[[str], str]:
     """How a request's id becomes the one that the engine knows it by. `header`: x-request-id.
 
-    Under an id of its own a request can be stopped. A client's id may be that of several requests and stays; one that is in the header too was
-    made for this request, but whoever tries it again uses it again: the next try must not be stopped with the one before.
+    Under an id of its own a request can be stopped. A client's id may be that of several requests and stays;
+    one that is in the header too was made for this request, but whoever tries it again uses it again: the
+    next try must not be stopped with the one before.
     """
 
     def name(given: str) -> str:
@@ -258,5 +287,8 @@ def _kept(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _say(request: Request, status: int, message: str, retry_after: int = 0) -> int:
-    headers = [("content-type", "application/json"), *([("retry-after", str(retry_after))] if retry_after else [])]
+    headers = [
+        ("content-type", "application/json"),
+        *([("retry-after", str(retry_after))] if retry_after else []),
+    ]
     return request.reply(status, headers, orjson.dumps({"error": message}))

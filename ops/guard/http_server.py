@@ -1,7 +1,7 @@
 """A small HTTP/1.1 server for nginx and other guards, which are its only clients.
 
-Why not a library: uvicorn costs 0.25 ms of processor time a request, this 0.05 ms (docs/benchmarks/guard.md). httptools parses; answers of
-known length leave in one write, streams in chunks.
+Why not a library: uvicorn costs 0.25 ms of processor time a request, this 0.05 ms (docs/benchmarks/guard.md).
+httptools parses; answers of known length leave in one write, streams in chunks.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ NO_BODY = (204, 304)
 
 
 class Request:
-    """One request whose body is complete, and the way to answer it. `gone`: done when the client has closed its connection."""
+    """One request whose body is complete, and the way to answer it. `gone`: done when the client has closed
+    its connection.
+    """
 
-    def __init__(self, connection: Connection, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
+    def __init__(
+        self, connection: Connection, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> None:
         self._connection = connection
         self.method, self.path, self.headers, self.body = method, path, headers, body
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -60,11 +64,15 @@ def _head(status: int, headers: Headers, last: str) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: requests are answered one after the other. Bodies of more than `most_bytes` end it with a 413."""
+    """One connection: requests are answered one after the other. Bodies of more than `most_bytes` end it with
+    a 413.
+    """
 
     transport: asyncio.Transport
 
-    def __init__(self, handle: Callable[[Request], Awaitable[None]], most_bytes: int, all_open: set[Connection]) -> None:
+    def __init__(
+        self, handle: Callable[[Request], Awaitable[None]], most_bytes: int, all_open: set[Connection]
+    ) -> None:
         self.handle, self.most_bytes, self.all_open = handle, most_bytes, all_open
         self.parser = httptools.HttpRequestParser(self)
         self.current: Request | None = None

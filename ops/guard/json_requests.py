@@ -1,8 +1,10 @@
-"""Inference requests over HTTP: KServe v2's `infer` (JSON with binary tensors behind it) and Triton's `generate`.
+"""Inference requests over HTTP: KServe v2's `infer` (JSON with binary tensors behind it) and Triton's
+`generate`.
 
-What is accepted is written anew: Triton's parser only ever meets JSON that was made here, so two parsers cannot understand one body
-differently (a key given twice, for example), and no foreign nesting reaches it.
-https://kserve.github.io/website/latest/modelserving/data_plane/v2_protocol/, Triton's docs/protocol/extension_{binary_data,generate}.md.
+What is accepted is written anew: Triton's parser only ever meets JSON that was made here, so two parsers
+cannot understand one body differently (a key given twice, for example), and no foreign nesting reaches it.
+https://kserve.github.io/website/latest/modelserving/data_plane/v2_protocol/, Triton's
+docs/protocol/extension_{binary_data,generate}.md.
 """
 
 from __future__ import annotations
@@ -34,8 +36,13 @@ from .contract import (
 MAX_HEAD_BYTES = 1 << 20
 LARGEST_FP32 = 3.4028235e38
 MAX_JSON_BYTES = 24 << 20  # 30 s of sound in decimals are 11 MB
-TYPES: dict[str, Any] = {"BOOL": np.bool_, "FP32": np.float32, "FP64": np.float64, **{f"INT{n}": np.dtype(f"i{n // 8}") for n in SIGNED.values()},
-         **{f"UINT{n}": np.dtype(f"u{n // 8}") for n in UNSIGNED.values()}}  # fmt: skip
+TYPES: dict[str, Any] = {
+    "BOOL": np.bool_,
+    "FP32": np.float32,
+    "FP64": np.float64,
+    **{f"INT{n}": np.dtype(f"i{n // 8}") for n in SIGNED.values()},
+    **{f"UINT{n}": np.dtype(f"u{n // 8}") for n in UNSIGNED.values()},
+}
 
 
 Name = Callable[[str], str]
@@ -49,7 +56,9 @@ def named(given: str, inputs: Container[str], name: Name) -> str:
 
 @dataclass(frozen=True)
 class Checked:
-    """A request that its model can take. `head_bytes`: length of the JSON part; 0 where the body is JSON alone. `id`: the request's."""
+    """A request that its model can take. `head_bytes`: length of the JSON part; 0 where the body is JSON
+    alone. `id`: the request's.
+    """
 
     body: Sequence[bytes | memoryview]
     head_bytes: int = 0
@@ -57,7 +66,8 @@ class Checked:
 
 
 def infer(contract: Contract, body: bytes, head_bytes: int | None, name: Name) -> Checked:
-    """An `infer` request, its tensors in binary form. `head_bytes`: the header Inference-Header-Content-Length; `name`: what its id becomes.
+    """An `infer` request, its tensors in binary form. `head_bytes`: the header
+    Inference-Header-Content-Length; `name`: what its id becomes.
 
     Raises:
         Refused: it does not fit the model.
@@ -65,12 +75,18 @@ def infer(contract: Contract, body: bytes, head_bytes: int | None, name: Name) -
     if head_bytes is not None and not 0 <= head_bytes <= len(body):
         raise Refused(f"Inference-Header-Content-Length must be from 0 to the body's {len(body)} bytes")
     view = memoryview(body)
-    request = _object(view[:head_bytes], MAX_JSON_BYTES if head_bytes is None else MAX_HEAD_BYTES, ("id", "parameters", "inputs", "outputs"))
+    request = _object(
+        view[:head_bytes],
+        MAX_JSON_BYTES if head_bytes is None else MAX_HEAD_BYTES,
+        ("id", "parameters", "inputs", "outputs"),
+    )
     section = view[len(body) if head_bytes is None else head_bytes :]
     inputs = list(_inputs(contract, _list(request, "inputs"), section))
     used = sum(len(data) for _, data, binary in inputs if binary)
     if used != len(section):
-        raise Refused(f"{len(section)} bytes of binary data were sent; the inputs' binary_data_size add up to {used}")
+        raise Refused(
+            f"{len(section)} bytes of binary data were sent; the inputs' binary_data_size add up to {used}"
+        )
     check_complete(contract, [row["name"] for row, _, _ in inputs], [row["shape"][0] for row, _, _ in inputs])
     identity = named(check_id(request.get("id", "")), [row["name"] for row, _, _ in inputs], name)
     head: dict[str, Any] = {"id": identity, "inputs": [row for row, _, _ in inputs]}
@@ -115,13 +131,17 @@ def _known(contract: Contract, name: str, value: object) -> None:
         check_parameter(name, value)
     except Refused:
         if isinstance(value, (dict, list)) or name not in ("sequence_id", "priority", "timeout"):
-            raise Refused(f"field {name[:80]!r} is not known; {contract.name} takes: {', '.join(contract.inputs)}") from None
+            raise Refused(
+                f"field {name[:80]!r} is not known; {contract.name} takes: {', '.join(contract.inputs)}"
+            ) from None
         raise
 
 
 def _object(text: memoryview, most: int, known: Sequence[str] | None) -> dict[str, Any]:
     if len(text) > most:
-        raise Refused(f"the JSON part has {len(text)} bytes; {most} are the most (send large tensors as binary data)")
+        raise Refused(
+            f"the JSON part has {len(text)} bytes; {most} are the most (send large tensors as binary data)"
+        )
     try:
         request = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -135,7 +155,11 @@ def _object(text: memoryview, most: int, known: Sequence[str] | None) -> dict[st
 
 def _list(request: dict[str, Any], name: str, *, empty: bool = False) -> list[dict[str, Any]]:
     rows = request.get(name, [])
-    if not isinstance(rows, list) or len(rows) > 256 or not all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows):
+    if (
+        not isinstance(rows, list)
+        or len(rows) > 256
+        or not all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows)
+    ):
         raise Refused(f"{name} must be a list of at most 256 objects with a name")
     if not rows and not empty:
         raise Refused(f"{name} is missing; a request needs at least one")
@@ -161,7 +185,9 @@ def _inputs(contract: Contract, rows: Iterable[dict[str, Any]], section: memoryv
         if unknown := row.keys() - {"name", "shape", "datatype", "parameters", "data"}:
             raise Refused(f"input {name[:80]!r}: field {min(unknown)[:80]!r} is not known")
         shape = row.get("shape")
-        spec, count = check_shape(contract, name, row.get("datatype"), shape if isinstance(shape, list) else [])
+        spec, count = check_shape(
+            contract, name, row.get("datatype"), shape if isinstance(shape, list) else []
+        )
         size = _binary_size(name, row.get("parameters", {}))
         if size is None:
             data: bytes | memoryview = _packed(name, spec, count, row.get("data"))
@@ -170,12 +196,23 @@ def _inputs(contract: Contract, rows: Iterable[dict[str, Any]], section: memoryv
         else:
             data, at = section[at : at + size], at + size
         check_binary(name, spec, count, memoryview(data))
-        yield {"name": name, "shape": shape, "datatype": spec.datatype, "parameters": {"binary_data_size": len(data)}}, data, size is not None
+        yield (
+            {
+                "name": name,
+                "shape": shape,
+                "datatype": spec.datatype,
+                "parameters": {"binary_data_size": len(data)},
+            },
+            data,
+            size is not None,
+        )
 
 
 def _binary_size(name: str, parameters: object) -> int | None:
     if not isinstance(parameters, dict) or parameters.keys() - {"binary_data_size"}:
-        raise Refused(f"input {name!r}: parameters may have binary_data_size only (shared memory is closed here)")
+        raise Refused(
+            f"input {name!r}: parameters may have binary_data_size only (shared memory is closed here)"
+        )
     size = parameters.get("binary_data_size")
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
         raise Refused(f"input {name!r}: binary_data_size must be a number from 0")
@@ -214,7 +251,10 @@ def _check_values(name: str, datatype: str, values: list[Any]) -> None:
     kinds = set(map(type, values))
     wanted = {bool} if datatype == "BOOL" else {int, float} if datatype in FLOATS else {int}
     if kinds - wanted:
-        raise Refused(f"input {name!r}: data must be {datatype}, not {', '.join(sorted(kind.__name__ for kind in kinds - wanted))}")
+        raise Refused(
+            f"input {name!r}: data must be {datatype}, not "
+            f"{', '.join(sorted(kind.__name__ for kind in kinds - wanted))}"
+        )
     if datatype in SIGNED or datatype in UNSIGNED:
         bits = SIGNED.get(datatype) or UNSIGNED[datatype]
         low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if datatype in SIGNED else (0, (1 << bits) - 1)
@@ -226,8 +266,15 @@ def _check_values(name: str, datatype: str, values: list[Any]) -> None:
 
 def _output(contract: Contract, row: dict[str, Any]) -> dict[str, Any]:
     name, parameters = row["name"], row.get("parameters", {})
-    if row.keys() - {"name", "parameters"} or not isinstance(parameters, dict) or parameters.keys() - {"binary_data", "classification"}:
-        raise Refused(f"output {name[:80]!r} may have the parameters binary_data and classification only (shared memory is closed here)")
+    if (
+        row.keys() - {"name", "parameters"}
+        or not isinstance(parameters, dict)
+        or parameters.keys() - {"binary_data", "classification"}
+    ):
+        raise Refused(
+            f"output {name[:80]!r} may have the parameters binary_data and classification only (shared "
+            "memory is closed here)"
+        )
     if not isinstance(parameters.get("binary_data", False), bool):
         raise Refused(f"output {name!r}: binary_data must be true or false")
     check_output(contract, name, parameters.get("classification"))
@@ -240,7 +287,9 @@ def _field(contract: Contract, name: str, value: object) -> object:
     values = value if isinstance(value, list) else [value]
     shape = [1] * bool(contract.max_batch) + [len(values)]
     if len(spec.dims) > len(shape):
-        raise Refused(f"input {name!r} has {len(spec.dims)} dimensions; send it with infer instead of generate")
+        raise Refused(
+            f"input {name!r} has {len(spec.dims)} dimensions; send it with infer instead of generate"
+        )
     check_shape(contract, name, spec.datatype, shape)
     if spec.datatype == "BYTES":
         if not all(isinstance(text, str) for text in values):
@@ -250,5 +299,7 @@ def _field(contract: Contract, name: str, value: object) -> object:
     elif spec.datatype in TYPES:
         _check_values(name, spec.datatype, values)
     else:
-        raise Refused(f"input {name!r} is {spec.datatype}, which JSON cannot carry; send it with infer as binary data")
+        raise Refused(
+            f"input {name!r} is {spec.datatype}, which JSON cannot carry; send it with infer as binary data"
+        )
     return value

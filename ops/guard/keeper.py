@@ -1,7 +1,9 @@
-"""Keeps one tritonserver running: starts it, probes it with a tiny real inference, and replaces it when it is ill.
+"""Keeps one tritonserver running: starts it, probes it with a tiny real inference, and replaces it when it is
+ill.
 
-Triton never notices a dead or hung Python stub (ready stays 200), so its own readiness is worth nothing. What ends a server: its death or that
-of a stub or rank, a process that somebody stopped, an answer that says a stub is not healthy, or a probe that fails while nothing else succeeds.
+Triton never notices a dead or hung Python stub (ready stays 200), so its own readiness is worth nothing. What
+ends a server: its death or that of a stub or rank, a process that somebody stopped, an answer that says a
+stub is not healthy, or a probe that fails while nothing else succeeds.
 """
 
 from __future__ import annotations
@@ -33,10 +35,16 @@ OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 class Keeper:
-    """The server of one instance. `make` prepares a run of it and says how it is probed; `connect` makes a gRPC channel to it."""
+    """The server of one instance. `make` prepares a run of it and says how it is probed; `connect` makes a
+    gRPC channel to it.
+    """
 
     def __init__(
-        self, relay: Relay, make: Callable[[Callable[[str, int | None], None]], tuple[Server, Mapping[str, Any]]], connect: Callable[[str], Any], sign: Path | None
+        self,
+        relay: Relay,
+        make: Callable[[Callable[[str, int | None], None]], tuple[Server, Mapping[str, Any]]],
+        connect: Callable[[str], Any],
+        sign: Path | None,
     ) -> None:
         self.relay, self.make, self.connect, self.sign = relay, make, connect, sign
         self.probe: Mapping[str, Any] = {}
@@ -56,8 +64,8 @@ class Keeper:
             self.illness.set_result(Death(reason, outside=status in OUTSIDE))
 
     async def run(self) -> int:
-        """Serve until told to stop (0), or until the server fails to start again and again (1). Asked to restart, it drains one server and starts
-        the next; what comes meanwhile goes to another instance.
+        """Serve until told to stop (0), or until the server fails to start again and again (1). Asked to
+        restart, it drains one server and starts the next; what comes meanwhile goes to another instance.
         """
         failures = 0
         self._unsign()
@@ -107,13 +115,20 @@ class Keeper:
         self.answered()
         if self.sign:
             self.sign.touch()
-        log.info("serving", instance=server.instance.name, model=server.instance.model_id, seconds=round(time.monotonic() - started, 1))
+        log.info(
+            "serving",
+            instance=server.instance.name,
+            model=server.instance.model_id,
+            seconds=round(time.monotonic() - started, 1),
+        )
         while True:
             await asyncio.sleep(CHECK)
             await self._check(server, life)
 
     async def _check(self, server: Server, life: Life) -> None:
-        """A probe where nothing has succeeded for a while. While requests succeed, a slow probe is just load, and so is a full queue."""
+        """A probe where nothing has succeeded for a while. While requests succeed, a slow probe is just load,
+        and so is a full queue.
+        """
         if (pid := server.stopped()) is not None:
             await asyncio.sleep(2 * CHECK)
             if server.stopped() == pid:
@@ -133,7 +148,12 @@ class Keeper:
         body = json.dumps(probe_body(dict(self.probe))).encode()
         try:
             async with asyncio.timeout(seconds):
-                answer = await http.request("POST", f"/v2/models/{self.probe['model']}/infer", {"Content-Type": "application/json"}, [body])
+                answer = await http.request(
+                    "POST",
+                    f"/v2/models/{self.probe['model']}/infer",
+                    {"Content-Type": "application/json"},
+                    [body],
+                )
                 text = await answer.body()
         except TimeoutError:
             return "timeout"
@@ -142,14 +162,21 @@ class Keeper:
         return None if answer.status == 200 else f"{answer.status} {text[:200].decode('utf-8', 'replace')}"
 
     async def _bury(self, server: Server, life: Life, death: Death) -> None:
-        log.error("the server is replaced", instance=server.instance.name, reason=death.reason, in_flight=len(life.flights))
+        log.error(
+            "the server is replaced",
+            instance=server.instance.name,
+            reason=death.reason,
+            in_flight=len(life.flights),
+        )
         self.relay.metrics.deaths.labels("from outside" if death.outside else "by itself").inc()
         self._out_of_service(life, death)
         await server.end(0)
         await life.grpc.close()
 
     async def _drain(self, server: Server, life: Life) -> None:
-        """What is in flight is finished, what comes goes to another instance; then the server is asked to end."""
+        """What is in flight is finished, what comes goes to another instance; then the server is asked to
+        end.
+        """
         self.relay.stopping = True
         self._unsign()
         deadline = time.monotonic() + DRAIN

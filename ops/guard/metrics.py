@@ -15,12 +15,35 @@ class Metrics:
 
     def __init__(self) -> None:
         own = self.registry = CollectorRegistry()
-        self.requests = Counter("conch_kserve_requests_total", "KServe requests by answer", ["model", "protocol", "status"], registry=own)
-        self.seconds = Histogram("conch_kserve_request_seconds", "Time to the complete answer", ["model"], buckets=BUCKETS, registry=own)
-        self.refused = Counter("conch_kserve_refused_total", "Requests that never reached the server", ["model", "reason"], registry=own)
-        self.handed_on = Counter("conch_kserve_handed_on_total", "Requests given to another instance", ["model"], registry=own)
+        self.requests = Counter(
+            "conch_kserve_requests_total",
+            "KServe requests by answer",
+            ["model", "protocol", "status"],
+            registry=own,
+        )
+        self.seconds = Histogram(
+            "conch_kserve_request_seconds",
+            "Time to the complete answer",
+            ["model"],
+            buckets=BUCKETS,
+            registry=own,
+        )
+        self.refused = Counter(
+            "conch_kserve_refused_total",
+            "Requests that never reached the server",
+            ["model", "reason"],
+            registry=own,
+        )
+        self.handed_on = Counter(
+            "conch_kserve_handed_on_total", "Requests given to another instance", ["model"], registry=own
+        )
         self.starts = Counter("conch_triton_starts_total", "Starts of the tritonserver", registry=own)
-        self.deaths = Counter("conch_triton_deaths_total", "Ends of the tritonserver that nobody asked for", ["reason"], registry=own)
+        self.deaths = Counter(
+            "conch_triton_deaths_total",
+            "Ends of the tritonserver that nobody asked for",
+            ["reason"],
+            registry=own,
+        )
         self.serving = Gauge("conch_triton_serving", "1 while the tritonserver answers", registry=own)
         self._children: dict[tuple[str, ...], tuple[Any, Any]] = {}
 

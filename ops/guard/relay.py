@@ -1,10 +1,11 @@
 """Where a request goes: to the own server, to the guard of another instance of the pool, or nowhere.
 
-A server that dies takes what is in flight with it. Killed from outside (SIGKILL, SIGTERM), everything in flight goes to another instance at
-once. Died of itself, one of the requests in flight may have done it: what has been answered before goes to another instance, the others are
-suspects. They wait for their own server, which is lost anyway, and run there again one by one, alone; meanwhile no instance of the pool takes
-the same content. Whoever is in flight when a server dies for the second time is refused for a minute. So one request, however often it is
-sent, costs a pool one instance.
+A server that dies takes what is in flight with it. Killed from outside (SIGKILL, SIGTERM), everything in
+flight goes to another instance at once. Died of itself, one of the requests in flight may have done it: what
+has been answered before goes to another instance, the others are suspects. They wait for their own server,
+which is lost anyway, and run there again one by one, alone; meanwhile no instance of the pool takes the same
+content. Whoever is in flight when a server dies for the second time is refused for a minute. So one request,
+however often it is sent, costs a pool one instance.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from .suspicion import REFUSED_SECONDS, SUSPECT_SECONDS, Suspicion
 
 log = structlog.get_logger()
 Result = TypeVar("Result")
-CAUSE_SECONDS = 35.0  # a broken connection is noticed before the death, a dead stub before the server is ended
+CAUSE_SECONDS = (
+    35.0  # a broken connection is noticed before the death, a dead stub before the server is ended
+)
 TRIAL_SECONDS = 60.0
 
 
@@ -73,9 +76,11 @@ class Life:
 
 @dataclass(eq=False)
 class Call(Generic[Result]):
-    """A request that may be sent again: its model, a fingerprint (computed when asked for), how to send it to a target.
+    """A request that may be sent again: its model, a fingerprint (computed when asked for), how to send it to
+    a target.
 
-    `handed`: another instance was lost with it, or could not take it; it is handed on no further. Sending raises Lost.
+    `handed`: another instance was lost with it, or could not take it; it is handed on no further. Sending
+    raises Lost.
     """
 
     model: str
@@ -127,7 +132,13 @@ class Relay:
             return await self._fly(life, call)
         except Lost as lost:
             death = await life.cause(lost)
-            log.warning("lost a request", model=call.model, error=str(lost), death=death.reason if death else None, handed=call.handed)
+            log.warning(
+                "lost a request",
+                model=call.model,
+                error=str(lost),
+                death=death.reason if death else None,
+                handed=call.handed,
+            )
         if call.handed:
             raise self._condemn(call)
         if death is None or death.outside or self.suspicion.innocent(call.mark()):
@@ -137,7 +148,10 @@ class Relay:
     def _check(self, call: Call[Any]) -> None:
         if self.suspicion.any and (seconds := self.suspicion.refused(call.mark())):
             self.metrics.refused.labels(call.model, "suspect").inc()
-            raise Unavailable("a server ended while it worked on this very request; it is not tried again for now", int(seconds) + 1)
+            raise Unavailable(
+                "a server ended while it worked on this very request; it is not tried again for now",
+                int(seconds) + 1,
+            )
 
     async def _fly(self, life: Life, call: Call[Result]) -> Result:
         with self.flight(life, call):
@@ -157,7 +171,9 @@ class Relay:
     async def _hand_on(self, call: Call[Result]) -> Result:
         """To another instance of the pool, once."""
         if call.handed or not self.peers:
-            raise Unavailable("no instance of this model can take the request now; try again in a few seconds")
+            raise Unavailable(
+                "no instance of this model can take the request now; try again in a few seconds"
+            )
         self.turn += 1
         for i in range(len(self.peers)):
             peer = self.peers[(self.turn + i) % len(self.peers)]
@@ -166,14 +182,18 @@ class Relay:
                 return await call.send(peer)
             except Lost as lost:
                 if lost.sent:
-                    raise Unavailable("the instances that worked on this request were lost; try again in a few seconds") from lost
+                    raise Unavailable(
+                        "the instances that worked on this request were lost; try again in a few seconds"
+                    ) from lost
         raise Unavailable("no instance of this model can be reached; try again in a few seconds")
 
     async def _try_again(self, call: Call[Result]) -> Result:
         """Alone, on the own server, when it is back."""
         mark = call.mark()
         await self._tell(mark, SUSPECT_SECONDS)
-        log.warning("a request may have ended the server; it runs again alone", model=call.model, fingerprint=mark)
+        log.warning(
+            "a request may have ended the server; it runs again alone", model=call.model, fingerprint=mark
+        )
         try:
             async with asyncio.timeout(TRIAL_SECONDS), self.trials:
                 self.trying = call
@@ -181,7 +201,9 @@ class Relay:
                     await (self.started.wait() if self.life is None else asyncio.sleep(0.01))
                 result = await self._fly(life, call)
         except TimeoutError:
-            raise Unavailable("the server that worked on this request was lost and is not back yet; try again") from None
+            raise Unavailable(
+                "the server that worked on this request was lost and is not back yet; try again"
+            ) from None
         except Lost:
             raise self._condemn(call) from None
         finally:
@@ -193,10 +215,17 @@ class Relay:
     def _condemn(self, call: Call[Any]) -> Unavailable:
         mark = call.mark()
         self.metrics.refused.labels(call.model, "ended a server").inc()
-        log.error("a request was in flight when a server died, twice; it is refused for a minute", model=call.model, fingerprint=mark)
+        log.error(
+            "a request was in flight when a server died, twice; it is refused for a minute",
+            model=call.model,
+            fingerprint=mark,
+        )
         task = asyncio.ensure_future(self._tell(mark, REFUSED_SECONDS))
         task.add_done_callback(lambda done: done.exception())
-        return Unavailable("two servers ended while they worked on this very request; it is refused for a minute", int(REFUSED_SECONDS))
+        return Unavailable(
+            "two servers ended while they worked on this very request; it is refused for a minute",
+            int(REFUSED_SECONDS),
+        )
 
     async def _tell(self, mark: str, seconds: float) -> None:
         """Refuse a fingerprint in the whole pool; 0 seconds: no longer."""

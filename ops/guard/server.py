@@ -24,13 +24,16 @@ from .bundle import budgeted
 
 NVIDIA = Path("/opt/tritonserver/bin/tritonserver")  # in NVIDIA's images
 DRAIN = 30.0
-# Façades work on several requests beside each other: threads of numpy's BLAS would only fight for the same cores.
+# Façades work on several requests beside each other: threads of numpy's BLAS would only fight for the same
+# cores.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
 class Doors:
-    """Where tritonserver itself listens: sockets in a folder that nobody else may enter, or ports of a container's own loopback."""
+    """Where tritonserver itself listens: sockets in a folder that nobody else may enter, or ports of a
+    container's own loopback.
+    """
 
     http: str
     grpc: str
@@ -46,28 +49,52 @@ class Doors:
     @classmethod
     def loopback(cls) -> Doors:
         """For a container, which shares its loopback with nobody."""
-        flags = ("--http-address=127.0.0.1", "--http-port=18000", "--grpc-address=127.0.0.1", "--grpc-port=18001", "--allow-metrics=false")
+        flags = (
+            "--http-address=127.0.0.1",
+            "--http-port=18000",
+            "--grpc-address=127.0.0.1",
+            "--grpc-port=18001",
+            "--allow-metrics=false",
+        )
         return cls("127.0.0.1:18000", "127.0.0.1:18001", flags)
 
 
 def find_tritonserver(home: Path) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of NVIDIA's tritonserver, or of the one in nvidia-pytriton's wheel with a backend folder of real files under `home`."""
+    """Command and environment of NVIDIA's tritonserver, or of the one in nvidia-pytriton's wheel with a
+    backend folder of real files under `home`.
+    """
     if NVIDIA.exists():
-        # The Python backend takes the first python3 on PATH: the image's own, which has the libraries that models import.
-        path = [part for part in os.environ.get("PATH", "").split(":") if part != str(Path(sys.executable).parent)]
+        # The Python backend takes the first python3 on PATH: the image's own, which has the libraries that
+        # models import.
+        path = [
+            part for part in os.environ.get("PATH", "").split(":") if part != str(Path(sys.executable).parent)
+        ]
         return [str(NVIDIA)], {**ONE_THREAD, **os.environ, "PATH": ":".join(path)}
     package = Path(sysconfig.get_paths()["purelib"])
     triton, backend = package / "pytriton" / "tritonserver", home / "backends" / "python"
     backend.mkdir(parents=True, exist_ok=True)
     stub = triton / "python_backend_stubs" / f"3.{sys.version_info.minor}" / "triton_python_backend_stub"
-    for file in (triton / "backends/python/libtriton_python.so", triton / "backends/python/triton_python_backend_utils.py", stub):
+    for file in (
+        triton / "backends/python/libtriton_python.so",
+        triton / "backends/python/triton_python_backend_utils.py",
+        stub,
+    ):
         if not (backend / file.name).exists():
             partial = backend / f"{file.name}.{os.getpid()}"
             shutil.copy2(file, partial)
             partial.replace(backend / file.name)
     libraries = f"{package / 'nvidia_pytriton.libs'}:{sysconfig.get_config_var('LIBDIR')}"
-    environment = {**ONE_THREAD, **os.environ, "LD_LIBRARY_PATH": libraries, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"}
-    command = [str(triton / "bin" / "tritonserver"), f"--backend-directory={backend.parent}", f"--cache-directory={triton / 'caches'}"]
+    environment = {
+        **ONE_THREAD,
+        **os.environ,
+        "LD_LIBRARY_PATH": libraries,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
+    }
+    command = [
+        str(triton / "bin" / "tritonserver"),
+        f"--backend-directory={backend.parent}",
+        f"--cache-directory={triton / 'caches'}",
+    ]
     return command, environment
 
 
@@ -82,7 +109,8 @@ def stopped(pid: int) -> bool:
 class Server:
     """A running tritonserver with its Python stubs and, where an engine spans GPUs, its ranks.
 
-    `lost` is told when one of them ends, without polling: the kernel says so through process file descriptors.
+    `lost` is told when one of them ends, without polling: the kernel says so through process file
+    descriptors.
     """
 
     instance: Instance
@@ -100,7 +128,8 @@ class Server:
                 Path(door[5:]).unlink(missing_ok=True)
         self.prefix = f"conch_{os.getpid()}_{self.instance.index}"
         command, environment = self._command()
-        # No preexec_fn: a child forked from a process with gRPC's threads that runs Python before exec may crash (seen).
+        # No preexec_fn: a child forked from a process with gRPC's threads that runs Python before exec may
+        # crash (seen).
         child = [sys.executable, "-m", "ops.child", "--exec", *command]
         self.process = subprocess.Popen(child, env=environment, start_new_session=True)
         self._watch(self.process.pid)
@@ -112,10 +141,20 @@ class Server:
         if self.instance.kv_share != 1:
             # A container's home cannot be written to, and its /tmp is its own; elsewhere /tmp is everybody's.
             home = self.home if os.access(self.home, os.W_OK) else Path(tempfile.gettempdir())
-            repository = budgeted(repository, home / f"repository-{self.instance.index}", self.instance.kv_share)
-        server = [*binary, f"--model-repository={repository}", f"--exit-timeout-secs={int(DRAIN)}", "--disable-auto-complete-config"]
+            repository = budgeted(
+                repository, home / f"repository-{self.instance.index}", self.instance.kv_share
+            )
+        server = [
+            *binary,
+            f"--model-repository={repository}",
+            f"--exit-timeout-secs={int(DRAIN)}",
+            "--disable-auto-complete-config",
+        ]
         ranks, pool = self.serving.get("world_size", 1), self.serving.get("cuda_pool_bytes", 0)
-        return launch(server, list(self.doors.flags), self.prefix, ranks, pool), {**(MPI_ENVIRONMENT if self.serving else {}), **environment}
+        return launch(server, list(self.doors.flags), self.prefix, ranks, pool), {
+            **(MPI_ENVIRONMENT if self.serving else {}),
+            **environment,
+        }
 
     def watch_parts(self) -> None:
         """Watch every stub and rank that has appeared."""
@@ -151,7 +190,9 @@ class Server:
                 os.kill(leader(self.process.pid), signal.SIGTERM)
 
     async def end(self, seconds: float) -> None:
-        """Wait for the process, then kill what is left of its session, and remove the shared memory that it made."""
+        """Wait for the process, then kill what is left of its session, and remove the shared memory that it
+        made.
+        """
         for pid in [pid for pid in self.watched if pid != self.process.pid]:
             self._forget(pid)
         deadline = asyncio.get_running_loop().time() + seconds

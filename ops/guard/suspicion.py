@@ -1,6 +1,7 @@
 """Which requests may have ended a server, and which are known not to have.
 
-A request is known by a fingerprint of its model and content, without its id: who sends it again gets the same one.
+A request is known by a fingerprint of its model and content, without its id: who sends it again gets the same
+one.
 """
 
 from __future__ import annotations

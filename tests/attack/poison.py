@@ -1,4 +1,6 @@
-"""Requests made to break a server: valid ones, built from the models' own configurations, each with one to three things changed."""
+"""Requests made to break a server: valid ones, built from the models' own configurations, each with one to
+three things changed.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,33 @@ EXTREMES: list[Any] = [
     [1],
     {"a": 1},
 ]
-TEXTS = ["", "a", "\x00", "\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"), "🐚" * 50, "a" * 5000, "../../x", "%s%n", "<|startoftranscript|>"]
-TYPES = ["BOOL", "UINT8", "UINT64", "INT8", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16", "BYTES", "TYPE_FP32", "", "bytes"]
+TEXTS = [
+    "",
+    "a",
+    "\x00",
+    "\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"),
+    "🐚" * 50,
+    "a" * 5000,
+    "../../x",
+    "%s%n",
+    "<|startoftranscript|>",
+]
+TYPES = [
+    "BOOL",
+    "UINT8",
+    "UINT64",
+    "INT8",
+    "INT32",
+    "INT64",
+    "FP16",
+    "FP32",
+    "FP64",
+    "BF16",
+    "BYTES",
+    "TYPE_FP32",
+    "",
+    "bytes",
+]
 Tensor = dict[str, Any]
 Body = dict[str, Any]
 
@@ -60,7 +87,13 @@ def value(datatype: str, rng: random.Random) -> Any:
     """A plain value of a datatype."""
     if datatype == "BYTES":
         return rng.choice(["sort: lamp boat", "", "a"])
-    return rng.random() < 0.5 if datatype == "BOOL" else rng.random() if datatype.startswith("FP") else rng.randint(1, 8)
+    return (
+        rng.random() < 0.5
+        if datatype == "BOOL"
+        else rng.random()
+        if datatype.startswith("FP")
+        else rng.randint(1, 8)
+    )
 
 
 def valid(config: dict[str, Any], rng: random.Random) -> Body:
@@ -75,7 +108,14 @@ def valid(config: dict[str, Any], rng: random.Random) -> Body:
         count = 1
         for n in shape:
             count *= n
-        inputs.append({"name": row["name"], "datatype": datatype, "shape": shape, "data": [value(datatype, rng) for _ in range(count)]})
+        inputs.append(
+            {
+                "name": row["name"],
+                "datatype": datatype,
+                "shape": shape,
+                "data": [value(datatype, rng) for _ in range(count)],
+            }
+        )
     outputs = [{"name": row["name"]} for row in config["output"] if rng.random() < 0.3]
     return {"inputs": inputs, **({"outputs": outputs} if outputs else {})}
 
@@ -113,20 +153,45 @@ def _shape(tensor: Tensor, rng: random.Random) -> None:
 def _data(tensor: Tensor, rng: random.Random) -> None:
     data = tensor.get("data")
     if rng.random() < 0.3 or not isinstance(data, list) or not data:
-        tensor["data"] = rng.choice([*EXTREMES, *TEXTS, [[[]]], [1, "a", None], [[1], 2], [1e39], [float(2**70)]])
+        tensor["data"] = rng.choice(
+            [*EXTREMES, *TEXTS, [[[]]], [1, "a", None], [[1], 2], [1e39], [float(2**70)]]
+        )
     else:
         data[rng.randrange(len(data))] = rng.choice([*EXTREMES, *TEXTS])
 
 
 PARAMETERS = [
-    {"shared_memory_region": "x", "shared_memory_byte_size": 4}, {"binary_data_size": 4}, {"binary_data_size": 2**62}, {"binary_data_size": -1}, {"classification": 1}, {"classification": 2**40},
-    {"binary_data": True}, {"sequence_id": 1, "sequence_start": True}, {"sequence_id": -1}, {"priority": 2**63}, {"timeout": -5}, {"x": "y"}, {"x": {"y": [1]}}, [], 7, {"conch_broken_is_marked": True},
-]  # fmt: skip
+    {"shared_memory_region": "x", "shared_memory_byte_size": 4},
+    {"binary_data_size": 4},
+    {"binary_data_size": 2**62},
+    {"binary_data_size": -1},
+    {"classification": 1},
+    {"classification": 2**40},
+    {"binary_data": True},
+    {"sequence_id": 1, "sequence_start": True},
+    {"sequence_id": -1},
+    {"priority": 2**63},
+    {"timeout": -5},
+    {"x": "y"},
+    {"x": {"y": [1]}},
+    [],
+    7,
+    {"conch_broken_is_marked": True},
+]
 
 
 def _outputs(body: Body, rng: random.Random, config: dict[str, Any]) -> None:
     name = rng.choice([row["name"] for row in config["output"]] + ["nothing"])
-    body["outputs"] = rng.choice([[{"name": name, "parameters": rng.choice(PARAMETERS)}], [{"name": name}, {"name": name}], [7], {}, "x", [{}]])
+    body["outputs"] = rng.choice(
+        [
+            [{"name": name, "parameters": rng.choice(PARAMETERS)}],
+            [{"name": name}, {"name": name}],
+            [7],
+            {},
+            "x",
+            [{}],
+        ]
+    )
 
 
 def mutate(body: Body, rng: random.Random, config: dict[str, Any]) -> None:
@@ -139,7 +204,9 @@ def mutate(body: Body, rng: random.Random, config: dict[str, Any]) -> None:
     elif _pick == 2:
         _replace(body, rng, lambda tensor: tensor.update(datatype=rng.choice([*TYPES, 7, None])))
     elif _pick == 3:
-        _replace(body, rng, lambda tensor: tensor.update(name=rng.choice(["nothing", "", 7, None, "a" * 5000])))
+        _replace(
+            body, rng, lambda tensor: tensor.update(name=rng.choice(["nothing", "", 7, None, "a" * 5000]))
+        )
     elif _pick == 4:
         _replace(body, rng, lambda tensor: tensor.pop(rng.choice(list(tensor))))
     elif _pick == 5:
@@ -147,10 +214,21 @@ def mutate(body: Body, rng: random.Random, config: dict[str, Any]) -> None:
     elif _pick == 6:
         _outputs(body, rng, config)
     elif _pick == 7:
-        body.update({rng.choice(["id", "parameters", "inputs", "outputs", "extra"]): rng.choice([*EXTREMES, *TEXTS, *PARAMETERS])})
+        body.update(
+            {
+                rng.choice(["id", "parameters", "inputs", "outputs", "extra"]): rng.choice(
+                    [*EXTREMES, *TEXTS, *PARAMETERS]
+                )
+            }
+        )
     elif isinstance(body.get("inputs"), list):
         rng.choice(
-            [lambda rows: rows.append(_some({"inputs": rows}, rng)), lambda rows: rows.clear(), lambda rows: rows.reverse(), lambda rows: rows.extend(rows * 50)]
+            [
+                lambda rows: rows.append(_some({"inputs": rows}, rng)),
+                lambda rows: rows.clear(),
+                lambda rows: rows.reverse(),
+                lambda rows: rows.extend(rows * 50),
+            ]
         )(body["inputs"])
 
 
@@ -179,16 +257,35 @@ def http(config: dict[str, Any], prefix: str, rng: random.Random) -> Attack:
     path = f"{prefix}/v2/models/{config['name']}"
     how = rng.random()
     if how < 0.25:
-        rows = [row for row in body.get("inputs") or [] if isinstance(row, dict)] if isinstance(body.get("inputs"), list) else []
+        rows = (
+            [row for row in body.get("inputs") or [] if isinstance(row, dict)]
+            if isinstance(body.get("inputs"), list)
+            else []
+        )
         fields = {str(row.get("name")): row.get("data") for row in rows}
         fields |= {key: entry for key, entry in body.items() if key not in ("inputs", "outputs")}
-        return Attack(f"{path}/{rng.choice(['generate', 'generate_stream'])}", bytes_of(fields, rng), {"Content-Type": "application/json"})
+        return Attack(
+            f"{path}/{rng.choice(['generate', 'generate_stream'])}",
+            bytes_of(fields, rng),
+            {"Content-Type": "application/json"},
+        )
     raw = bytes_of(body, rng)
-    headers = {"Content-Type": rng.choice(["application/json", "application/octet-stream", "application/x-www-form-urlencoded", "text/plain"])}
+    headers = {
+        "Content-Type": rng.choice(
+            [
+                "application/json",
+                "application/octet-stream",
+                "application/x-www-form-urlencoded",
+                "text/plain",
+            ]
+        )
+    }
     if how < 0.5:
         tail = rng.randbytes(rng.choice([0, 1, 4, 8, 100, 5000]))
         length = rng.choice([len(raw), len(raw), len(raw) - 1, len(raw) + 1, 0, 2**40, -1, "x"])
-        return Attack(f"{path}/infer", raw + tail, {**headers, "Inference-Header-Content-Length": str(length)})
+        return Attack(
+            f"{path}/infer", raw + tail, {**headers, "Inference-Header-Content-Length": str(length)}
+        )
     return Attack(f"{path}/infer", raw, headers)
 
 
@@ -196,7 +293,17 @@ def packed(row: Tensor) -> bytes:
     """A tensor's values in their binary form."""
     if row["datatype"] == "BYTES":
         return b"".join(len(text.encode()).to_bytes(4, "little") + text.encode() for text in row["data"])
-    kinds = {"FP16": "f2", "FP32": "f4", "FP64": "f8", "BOOL": "?", "INT32": "i4", "INT64": "i8", "UINT64": "u8", "INT8": "i1", "UINT8": "u1"}
+    kinds = {
+        "FP16": "f2",
+        "FP32": "f4",
+        "FP64": "f8",
+        "BOOL": "?",
+        "INT32": "i4",
+        "INT64": "i8",
+        "UINT64": "u8",
+        "INT8": "i1",
+        "UINT8": "u1",
+    }
     return np.array(row["data"], kinds[row["datatype"]]).tobytes()
 
 
@@ -217,7 +324,13 @@ def message(config: dict[str, Any], rng: random.Random) -> Message:
         elif row["datatype"] == "BOOL":
             tensor.contents.bool_contents.extend(row["data"])
         else:
-            field = {"FP32": "fp32_contents", "FP64": "fp64_contents", "INT64": "int64_contents", "UINT64": "uint64_contents", "FP16": "fp32_contents"}
+            field = {
+                "FP32": "fp32_contents",
+                "FP64": "fp64_contents",
+                "INT64": "int64_contents",
+                "UINT64": "uint64_contents",
+                "FP16": "fp32_contents",
+            }
             getattr(tensor.contents, field.get(row["datatype"], "int_contents")).extend(row["data"])
     for row in body.get("outputs", []):
         made.outputs.add(name=row["name"])
@@ -261,30 +374,68 @@ def _contents_of(made: Message, rng: random.Random) -> None:
 def _parameters_of(made: Message, rng: random.Random) -> None:
     where = rng.choice([made, *made.inputs])
     name = rng.choice(
-        ["priority", "timeout", "sequence_id", "x", "triton_enable_empty_final_response", "shared_memory_region", "binary_data_size", "classification"]
+        [
+            "priority",
+            "timeout",
+            "sequence_id",
+            "x",
+            "triton_enable_empty_final_response",
+            "shared_memory_region",
+            "binary_data_size",
+            "classification",
+        ]
     )
     kind = rng.choice(["int64", "string", "bool", "double", "uint64"])
-    values: dict[str, Any] = {"int64": rng.choice([0, -1, 1, 2**62]), "string": "x", "bool": True, "double": 1e308, "uint64": 2**64 - 1}
+    values: dict[str, Any] = {
+        "int64": rng.choice([0, -1, 1, 2**62]),
+        "string": "x",
+        "bool": True,
+        "double": 1e308,
+        "uint64": 2**64 - 1,
+    }
     setattr(where.parameters[name], f"{kind}_param", values[kind])
 
 
 def _outputs_of(made: Message, rng: random.Random) -> None:
     output = made.outputs.add(name=rng.choice([*[output.name for output in made.outputs], "nothing", ""]))
-    output.parameters[rng.choice(["classification", "shared_memory_region", "binary_data"])].int64_param = rng.choice([0, 1, 3, 2**40])
+    output.parameters[
+        rng.choice(["classification", "shared_memory_region", "binary_data"])
+    ].int64_param = rng.choice([0, 1, 3, 2**40])
 
 
 def _inputs_of(made: Message, rng: random.Random) -> None:
-    rng.choice([lambda: made.inputs.add().CopyFrom(rng.choice(made.inputs)), made.inputs.pop, made.inputs.add])()
+    rng.choice(
+        [lambda: made.inputs.add().CopyFrom(rng.choice(made.inputs)), made.inputs.pop, made.inputs.add]
+    )()
 
 
 def _head_of(made: Message, rng: random.Random) -> None:
     setattr(
         made,
-        *rng.choice([("model_name", ""), ("model_name", "x" * 3000), ("model_name", "a/b"), ("model_version", "2"), ("model_version", "x"), ("id", "x" * 2000)]),
+        *rng.choice(
+            [
+                ("model_name", ""),
+                ("model_name", "x" * 3000),
+                ("model_name", "a/b"),
+                ("model_version", "2"),
+                ("model_version", "x"),
+                ("id", "x" * 2000),
+            ]
+        ),
     )
 
 
-CHANGES = (_shape_of, _dims_of, _tensor_of, _bytes_of, _contents_of, _parameters_of, _outputs_of, _inputs_of, _head_of)
+CHANGES = (
+    _shape_of,
+    _dims_of,
+    _tensor_of,
+    _bytes_of,
+    _contents_of,
+    _parameters_of,
+    _outputs_of,
+    _inputs_of,
+    _head_of,
+)
 
 
 def grpc(config: dict[str, Any], rng: random.Random) -> bytes:

@@ -15,20 +15,30 @@ def _command(pid: str) -> list[str]:
 
 
 def _commands() -> dict[int, list[str]]:
-    return {int(entry.name): _command(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    return {
+        int(entry.name): _command(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()
+    }
 
 
 def server(stack: Stack, index: int) -> int:
     """The tritonserver of an instance."""
     door = stack.instance(index)["http"].removesuffix(".http")
-    (found,) = [pid for pid, words in _commands().items() if words[0].endswith("/tritonserver") and f"--http-address={door}.inner.http" in words]
+    (found,) = [
+        pid
+        for pid, words in _commands().items()
+        if words[0].endswith("/tritonserver") and f"--http-address={door}.inner.http" in words
+    ]
     return found
 
 
 def stub(stack: Stack, index: int, model: str) -> int:
     """A model's Python stub; it carries its server's process id."""
     own = str(server(stack, index))
-    (found,) = [pid for pid, words in _commands().items() if words[0].endswith("python_backend_stub") and f"/{model}/1/model.py" in words[1] and own in words]
+    (found,) = [
+        pid
+        for pid, words in _commands().items()
+        if words[0].endswith("python_backend_stub") and f"/{model}/1/model.py" in words[1] and own in words
+    ]
     return found
 
 
@@ -46,8 +56,16 @@ def gateway(stack: Stack, index: int) -> int:
 
 def nginx(stack: Stack) -> tuple[int, list[int]]:
     """The master, and its workers."""
-    (master,) = [pid for pid, words in _commands().items() if words[0].startswith("nginx: master") and str(stack.home) in " ".join(words)]
-    workers = [pid for pid, words in _commands().items() if words[0].startswith("nginx: worker") and _parent(pid) == master]
+    (master,) = [
+        pid
+        for pid, words in _commands().items()
+        if words[0].startswith("nginx: master") and str(stack.home) in " ".join(words)
+    ]
+    workers = [
+        pid
+        for pid, words in _commands().items()
+        if words[0].startswith("nginx: worker") and _parent(pid) == master
+    ]
     return master, workers
 
 
@@ -63,6 +81,10 @@ def all_of(stack: Stack) -> set[int]:
     commands, found = _commands(), set[int]()
     for i in range(4):
         found |= {server(stack, i), guard(stack, i)}
-    found |= {pid for pid, words in commands.items() if words and words[0].endswith("python_backend_stub") and any(str(one) in words for one in found)}
+    found |= {
+        pid
+        for pid, words in commands.items()
+        if words and words[0].endswith("python_backend_stub") and any(str(one) in words for one in found)
+    }
     master, workers = nginx(stack)
     return found | {gateway(stack, 0), gateway(stack, 1), master, *workers}

@@ -25,7 +25,12 @@ PER_FAULT = int(os.environ.get("ATTACK_PER_FAULT", "250"))
 SOUND = wave("order.wav")[:16000]
 WAV_JSON = [
     {"name": "TEXT_PREFIX", "datatype": "BYTES", "shape": [1, 1], "data": [""]},
-    {"name": "WAV", "datatype": "FP32", "shape": [1, len(SOUND)], "data": [round(float(x), 4) for x in SOUND]},
+    {
+        "name": "WAV",
+        "datatype": "FP32",
+        "shape": [1, len(SOUND)],
+        "data": [round(float(x), 4) for x in SOUND],
+    },
 ]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -48,12 +53,19 @@ FORM = {"model": "mini-whisper", "language": "en"}
 
 
 def gateway(stack: Stack) -> None:
-    answer = httpx.post(f"{stack.url}/v1/audio/transcriptions", files={"file": ("a.wav", FILE)}, data=FORM, timeout=90)
+    answer = httpx.post(
+        f"{stack.url}/v1/audio/transcriptions", files={"file": ("a.wav", FILE)}, data=FORM, timeout=90
+    )
     assert answer.status_code == 200, (answer.status_code, answer.text)
 
 
 def gateway_stream(stack: Stack) -> None:
-    answer = httpx.post(f"{stack.url}/v1/audio/transcriptions", files={"file": ("a.wav", FILE)}, data={**FORM, "stream": "true"}, timeout=90)
+    answer = httpx.post(
+        f"{stack.url}/v1/audio/transcriptions",
+        files={"file": ("a.wav", FILE)},
+        data={**FORM, "stream": "true"},
+        timeout=90,
+    )
     assert answer.status_code == 200, (answer.status_code, answer.text)
     assert "transcript.text.done" in answer.text, answer.text[-300:]
 
@@ -64,14 +76,21 @@ def raw(stack: Stack) -> None:
 
 
 def raw_stream(stack: Stack) -> None:
-    answer = httpx.post(f"{stack.kserve}/v2/models/whisper_bls/generate_stream", json={"TEXT_PREFIX": "", "WAV": WAV_JSON[1]["data"]}, timeout=90)
+    answer = httpx.post(
+        f"{stack.kserve}/v2/models/whisper_bls/generate_stream",
+        json={"TEXT_PREFIX": "", "WAV": WAV_JSON[1]["data"]},
+        timeout=90,
+    )
     assert answer.status_code == 200, (answer.status_code, answer.text)
     assert "error" not in answer.text, answer.text[-300:]
 
 
 def raw_grpc(stack: Stack) -> None:
     with contextlib.closing(grpc.InferenceServerClient(stack.grpc)) as client:
-        assert client.infer("whisper_bls", grpc_inputs(SOUND), client_timeout=90).as_numpy("TRANSCRIPTS") is not None
+        assert (
+            client.infer("whisper_bls", grpc_inputs(SOUND), client_timeout=90).as_numpy("TRANSCRIPTS")
+            is not None
+        )
 
 
 def grpc_stream(stack: Stack) -> None:
@@ -80,7 +99,11 @@ def grpc_stream(stack: Stack) -> None:
     answers: SimpleQueue[object] = SimpleQueue()
     with contextlib.closing(grpc.InferenceServerClient(stack.grpc)) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))
-        client.async_stream_infer("whisper_bls_stream", grpc_inputs(SOUND, MAX_TOKENS=np.array([[8]], np.int32)), enable_empty_final_response=True)
+        client.async_stream_infer(
+            "whisper_bls_stream",
+            grpc_inputs(SOUND, MAX_TOKENS=np.array([[8]], np.int32)),
+            enable_empty_final_response=True,
+        )
         while True:
             result, error = answers.get(timeout=90)  # type: ignore[misc]
             assert error is None, error
@@ -90,8 +113,13 @@ def grpc_stream(stack: Stack) -> None:
 
 
 LOADS: dict[str, tuple[Callable[[Stack], None], int]] = {
-    "gateway": (gateway, 3), "gateway stream": (gateway_stream, 1), "HTTP": (raw, 2), "HTTP stream": (raw_stream, 1), "gRPC": (raw_grpc, 2), "gRPC stream": (grpc_stream, 1),
-}  # fmt: skip
+    "gateway": (gateway, 3),
+    "gateway stream": (gateway_stream, 1),
+    "HTTP": (raw, 2),
+    "HTTP stream": (raw_stream, 1),
+    "gRPC": (raw_grpc, 2),
+    "gRPC stream": (grpc_stream, 1),
+}
 
 
 def killed(find: Callable[[Stack], int], number: int = signal.SIGKILL) -> Callable[[Stack], None]:
@@ -115,11 +143,20 @@ def paused(find: Callable[[Stack], int], seconds: float) -> Callable[[Stack], No
 def restart(stack: Stack) -> None:
     """The planned one, of every instance."""
     environment = {**os.environ, "PORT": stack.url.rsplit(":", 1)[1], "CONCH_HOME": str(stack.home)}
-    done = subprocess.run([PYTHON, "-m", "scripts.local", "restart"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        [PYTHON, "-m", "scripts.local", "restart"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
-# What may be lost, beside streams in flight: nothing, but for what nginx or a guard had in hand when it was killed itself.
+# What may be lost, beside streams in flight: nothing, but for what nginx or a guard had in hand when it was
+# killed itself.
 FAULTS: dict[str, tuple[Callable[[Stack], None], set[str]]] = {
     "kill a tritonserver": (killed(lambda s: processes.server(s, 0)), set()),
     "kill the engine's stub": (killed(lambda s: processes.stub(s, 0, "tensorrt_llm_stream")), set()),
@@ -143,13 +180,19 @@ def starts(stack: Stack) -> str:
     for i in (0, 2):
         with contextlib.suppress(httpx.HTTPError, ValueError, OSError):
             text = httpx.get(f"{stack.kserve}/instances/{i}/metrics", timeout=10).text
-            found.append([line for line in text.splitlines() if line.startswith("conch_triton_starts_total")] + [str(processes.guard(stack, i))])
+            found.append(
+                [line for line in text.splitlines() if line.startswith("conch_triton_starts_total")]
+                + [str(processes.guard(stack, i))]
+            )
     return repr(found)
 
 
 def serving(stack: Stack, index: int) -> bool:
     try:
-        return "conch_triton_serving 1.0" in httpx.get(f"{stack.kserve}/instances/{index}/metrics", timeout=10).text
+        return (
+            "conch_triton_serving 1.0"
+            in httpx.get(f"{stack.kserve}/instances/{index}/metrics", timeout=10).text
+        )
     except httpx.HTTPError:
         return False
 
@@ -159,7 +202,10 @@ def test_fault(target: Stack, fault: str, tmp_path_factory: pytest.TempPathFacto
     """What is not a stream is answered, whatever dies; the instance is back by itself."""
     act, may_lose = FAULTS[fault]
     with contextlib.ExitStack() as stack:
-        loads = {name: stack.enter_context(Load(lambda call=call: call(target), clients)) for name, (call, clients) in LOADS.items()}  # type: ignore[misc]
+        loads = {
+            name: stack.enter_context(Load(lambda call=call: call(target), clients))
+            for name, (call, clients) in LOADS.items()
+        }  # type: ignore[misc]
         until(loads, PER_FAULT // 4, 120)
         before, started = starts(target), time.monotonic()
         act(target)
@@ -182,5 +228,7 @@ def test_fault(target: Stack, fault: str, tmp_path_factory: pytest.TempPathFacto
 def until(loads: dict[str, Load], total: int, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while sum(load.done for load in loads.values()) < total:
-        assert time.monotonic() < deadline, {name: (load.done, load.failed[:2]) for name, load in loads.items()}
+        assert time.monotonic() < deadline, {
+            name: (load.done, load.failed[:2]) for name, load in loads.items()
+        }
         time.sleep(0.05)

@@ -26,10 +26,24 @@ AT_ONCE = 12
 RATE, BESIDE_SECONDS = 50, float(os.environ.get("ATTACK_BESIDE_SECONDS", "5"))
 MODELS = {
     "mini-whisper": ["whisper_bls", "infer_bls", "whisper_bls_stream", "tensorrt_llm", "tensorrt_llm_stream"],
-    "mini-t5": ["ensemble", "ensemble_stream", "preprocessing", "postprocessing", "tensorrt_llm", "tensorrt_llm_bls", "tensorrt_llm_bls_stream"],
+    "mini-t5": [
+        "ensemble",
+        "ensemble_stream",
+        "preprocessing",
+        "postprocessing",
+        "tensorrt_llm",
+        "tensorrt_llm_bls",
+        "tensorrt_llm_bls_stream",
+    ],
 }
 METHODS = ("/inference.GRPCInferenceService/ModelInfer", "/inference.GRPCInferenceService/ModelStreamInfer")
-FINE = {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.DEADLINE_EXCEEDED}
+FINE = {
+    grpc.StatusCode.OK,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+}
 Configs = list[tuple[str, dict[str, Any]]]
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
@@ -40,16 +54,25 @@ def configs(target: Stack) -> Configs:
     """Every model that can be called, with its pool."""
     served = {row["id"] for row in httpx.get(f"{target.url}/v1/models").json()["data"]}
     names = [(pool, model) for pool, models in MODELS.items() if pool in served for model in models]
-    return [(pool, httpx.get(f"{target.kserve}/models/{pool}/v2/models/{model}/config").json()) for pool, model in names]
+    return [
+        (pool, httpx.get(f"{target.kserve}/models/{pool}/v2/models/{model}/config").json())
+        for pool, model in names
+    ]
 
 
 def lives(target: Stack) -> list[str]:
-    """How often each guard has started its server, and each gateway since when it counts; and every process, where they can be seen."""
+    """How often each guard has started its server, and each gateway since when it counts; and every process,
+    where they can be seen.
+    """
     rows = []
     for i in range(4):
         answer = httpx.get(f"{target.kserve}/instances/{i}/metrics", timeout=30)
         if answer.status_code == 200:
-            rows += [f"{i} {line}" for line in answer.text.splitlines() if line.startswith(("conch_triton_starts_total", "conch_triton_deaths_total"))]
+            rows += [
+                f"{i} {line}"
+                for line in answer.text.splitlines()
+                if line.startswith(("conch_triton_starts_total", "conch_triton_deaths_total"))
+            ]
     return [*rows, *map(str, sorted(all_of(target)) if target.home else [])]
 
 
@@ -59,7 +82,11 @@ async def calm(target: Stack, until: asyncio.Event, times: list[float]) -> None:
     async with httpx.AsyncClient(base_url=target.url, timeout=60) as client:
         while not until.is_set():
             started = time.perf_counter()
-            answer = await client.post("/v1/audio/transcriptions", files={"file": ("a.wav", sound)}, data={"model": "mini-whisper", "language": "en"})
+            answer = await client.post(
+                "/v1/audio/transcriptions",
+                files={"file": ("a.wav", sound)},
+                data={"model": "mini-whisper", "language": "en"},
+            )
             assert answer.status_code == 200, answer.text
             times.append(time.perf_counter() - started)
             await asyncio.sleep(0.05)
@@ -85,7 +112,10 @@ def percentiles(times: list[float]) -> str:
 
 
 def report(name: str, results: Counter[str], seconds: float, times: list[float]) -> None:
-    print(f"\n{name}: {sum(results.values())} in {seconds:.0f} s: {dict(results)}; an ordinary client meanwhile: {percentiles(times)}")
+    print(
+        f"\n{name}: {sum(results.values())} in {seconds:.0f} s: {dict(results)}; an ordinary client "
+        f"meanwhile: {percentiles(times)}"
+    )
 
 
 def attack(target: Stack, name: str, count: int, one: Any) -> Counter[str]:
@@ -161,11 +191,19 @@ def test_grpc(target: Stack, configs: Configs, method: str) -> None:
 
 
 def test_an_ordinary_client_beside_poison(target: Stack, configs: Configs) -> None:
-    """How long an ordinary client waits, alone and beside RATE refused requests a second: figures, for docs/reliability.md."""
+    """How long an ordinary client waits, alone and beside RATE refused requests a second: figures, for
+    docs/reliability.md.
+    """
     rng = random.Random(f"{SEED} beside")
-    rows = [(pool, poison.http(config, f"/models/{pool}", rng)) for pool, config in rng.choices(configs, k=500)]
+    rows = [
+        (pool, poison.http(config, f"/models/{pool}", rng)) for pool, config in rng.choices(configs, k=500)
+    ]
     with httpx.Client(base_url=target.kserve, timeout=60) as client:
-        refused = [made for _, made in rows if client.post(made.path, content=made.body, headers=made.headers).status_code == 400]
+        refused = [
+            made
+            for _, made in rows
+            if client.post(made.path, content=made.body, headers=made.headers).status_code == 400
+        ]
 
     async def run(poisoned: bool) -> list[float]:
         stop, times = asyncio.Event(), list[float]()
@@ -175,32 +213,56 @@ def test_an_ordinary_client_beside_poison(target: Stack, configs: Configs) -> No
             while time.monotonic() < end:
                 made = rng.choice(refused)
                 if poisoned:
-                    assert (await client.post(made.path, content=made.body, headers=made.headers)).status_code == 400
+                    assert (
+                        await client.post(made.path, content=made.body, headers=made.headers)
+                    ).status_code == 400
                 await asyncio.sleep(1 / RATE)
         stop.set()
         await ordinary
         return times
 
     before = lives(target)
-    print(f"\nalone: {percentiles(asyncio.run(run(False)))}; beside {RATE} refused requests a second: {percentiles(asyncio.run(run(True)))}")
+    print(
+        f"\nalone: {percentiles(asyncio.run(run(False)))}; beside {RATE} refused requests a second: "
+        f"{percentiles(asyncio.run(run(True)))}"
+    )
     assert lives(target) == before
 
 
 # Each of these ended a tritonserver, or made it allocate gigabytes, before anything stood in front of it.
 KNOWN = [
-    ("infer", b"[" * 200_000), ("generate", b"[" * 200_000), ("generate_stream", b"[" * 200_000),
-    *[("infer", b'{"inputs":[{"name":"TEXT_PREFIX","datatype":"BYTES","shape":[1,1],"data":[""]},{"name":"WAV","datatype":"FP32","shape":[1,%d],"data":[0]}]}' % n)
-      for n in (2**31, 2**32, 2**62, 2**63 - 1)],
-    *[("infer", b'{"inputs":[{"name":"TEXT_PREFIX","datatype":"BYTES","shape":[1,1],"data":[""]},{"name":"WAV","datatype":"FP32","shape":[1,4],"data":[0,0,0,0]}],'
-                b'"outputs":[{"name":"%s","parameters":{"classification":1}}]}' % name) for name in (b"TRANSCRIPTS", b"TOKENS", b"SEGMENT_TIMES", b"TOKEN_LOGPROBS")],
-]  # fmt: skip
+    ("infer", b"[" * 200_000),
+    ("generate", b"[" * 200_000),
+    ("generate_stream", b"[" * 200_000),
+    *[
+        (
+            "infer",
+            b'{"inputs":[{"name":"TEXT_PREFIX","datatype":"BYTES","shape":[1,1],"data":[""]},{"name":"WAV","datatype":"FP32","shape":[1,%d],"data":[0]}]}'
+            % n,
+        )
+        for n in (2**31, 2**32, 2**62, 2**63 - 1)
+    ],
+    *[
+        (
+            "infer",
+            b'{"inputs":[{"name":"TEXT_PREFIX","datatype":"BYTES","shape":[1,1],"data":[""]},{"name":"WAV","datatype":"FP32","shape":[1,4],"data":[0,0,0,0]}],'
+            b'"outputs":[{"name":"%s","parameters":{"classification":1}}]}' % name,
+        )
+        for name in (b"TRANSCRIPTS", b"TOKENS", b"SEGMENT_TIMES", b"TOKEN_LOGPROBS")
+    ],
+]
 
 
 @pytest.mark.parametrize("number", range(len(KNOWN)))
 def test_requests_that_ended_servers(target: Stack, number: int) -> None:
     how, body = KNOWN[number]
     before = lives(target)
-    answer = httpx.post(f"{target.kserve}/v2/models/whisper_bls/{how}", content=body, headers={"content-type": "application/json"}, timeout=30)
+    answer = httpx.post(
+        f"{target.kserve}/v2/models/whisper_bls/{how}",
+        content=body,
+        headers={"content-type": "application/json"},
+        timeout=30,
+    )
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]
     assert lives(target) == before

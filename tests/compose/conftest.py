@@ -1,4 +1,6 @@
-"""The stack of compose.yaml on a real Docker engine, CPU set, two instances, under a project name and ports of its own."""
+"""The stack of compose.yaml on a real Docker engine, CPU set, two instances, under a project name and ports
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,38 @@ PORT = 9780
 FILES = [ROOT / "compose.yaml", ROOT / "docker" / "compose.openvino.yaml", HERE / "bare.yaml"]
 WHEELS = ROOT / ".conch" / "wheels"
 VARIABLES = {
-    "COMPOSE_PROJECT_NAME": PROJECT, "COMPOSE_FILE": os.pathsep.join(map(str, FILES)), "COMPOSE_PROFILES": "instances-2", "COMPOSE_DISABLE_ENV_FILE": "1",
-    "INSTANCES": "2", "MODEL_ID": "mini-whisper", "TARGET": "openvino", "CONCH_VERSION": "test", "TEST_WHEELS": str(WHEELS), "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
-    "PORT": str(PORT), "KSERVE_HTTP_PORT": str(PORT - 80), "KSERVE_GRPC_PORT": str(PORT - 79), "TRITON_MEMORY": "4g", "BUILDER_MEMORY": "8g",
-}  # fmt: skip
+    "COMPOSE_PROJECT_NAME": PROJECT,
+    "COMPOSE_FILE": os.pathsep.join(map(str, FILES)),
+    "COMPOSE_PROFILES": "instances-2",
+    "COMPOSE_DISABLE_ENV_FILE": "1",
+    "INSTANCES": "2",
+    "MODEL_ID": "mini-whisper",
+    "TARGET": "openvino",
+    "CONCH_VERSION": "test",
+    "TEST_WHEELS": str(WHEELS),
+    "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
+    "PORT": str(PORT),
+    "KSERVE_HTTP_PORT": str(PORT - 80),
+    "KSERVE_GRPC_PORT": str(PORT - 79),
+    "TRITON_MEMORY": "4g",
+    "BUILDER_MEMORY": "8g",
+}
 
 
-def compose(*arguments: str, seconds: float = 600, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
+def compose(
+    *arguments: str, seconds: float = 600, check: bool = True, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Plain `docker compose`, as a user types it."""
     environment = {**os.environ, **variables}
-    done = subprocess.run(["docker", "compose", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+    done = subprocess.run(
+        ["docker", "compose", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
     assert done.returncode == 0 or not check, done.stdout[-2000:] + done.stderr[-4000:]
     return done
 
@@ -44,7 +68,15 @@ def compose(*arguments: str, seconds: float = 600, check: bool = True, **variabl
 def conch(module: str, *arguments: str, seconds: float = 600, **variables: str) -> str:
     """`python -m scripts.stack …` or `scripts.airgap …`, what the Makefile runs."""
     command = [sys.executable, "-m", f"scripts.{module}", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=seconds, check=False)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -57,7 +89,11 @@ class Engine:
 
     def container(self, service: str, project: str = PROJECT) -> Container:
         """The newest container of a service, running or not."""
-        labels = [f"com.docker.compose.project={project}", f"com.docker.compose.service={service}", "com.docker.compose.oneoff=False"]
+        labels = [
+            f"com.docker.compose.project={project}",
+            f"com.docker.compose.service={service}",
+            "com.docker.compose.oneoff=False",
+        ]
         found = self.client.containers.list(all=True, filters={"label": labels})
         assert found, f"no container of {service}"
         return max(found, key=lambda container: str(container.attrs["Created"]))
@@ -81,11 +117,17 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture(scope="session", autouse=True)
 def variables(engine: Engine) -> Iterator[None]:
-    """What every `docker compose` of this session sees; set up first, so at the end it sees what the session has left behind: nothing."""
+    """What every `docker compose` of this session sees; set up first, so at the end it sees what the session
+    has left behind: nothing.
+    """
     os.environ.update(VARIABLES)
     yield
     mine = {"label": "com.docker.compose.project"}
-    left = [*engine.client.containers.list(all=True, filters=mine), *engine.client.volumes.list(filters=mine), *engine.client.networks.list(filters=mine)]
+    left = [
+        *engine.client.containers.list(all=True, filters=mine),
+        *engine.client.volumes.list(filters=mine),
+        *engine.client.networks.list(filters=mine),
+    ]
     assert not [thing.name for thing in left if thing.name.startswith(PROJECT)]
 
 
@@ -100,19 +142,43 @@ def docker_compose_project_name() -> str:
 
 
 def _make_images() -> None:
-    """Stand-ins, then Conch's images; beside each other, as newer Compose builds them (2.26, Debian's, builds in the order of dependencies)."""
+    """Stand-ins, then Conch's images; beside each other, as newer Compose builds them (2.26, Debian's, builds
+    in the order of dependencies).
+    """
     with ThreadPoolExecutor() as pool:
-        stand_ins = pool.submit(subprocess.run, [str(HERE / "base_images"), str(ROOT / ".conch" / "rootfs")], check=True)
+        stand_ins = pool.submit(
+            subprocess.run, [str(HERE / "base_images"), str(ROOT / ".conch" / "rootfs")], check=True
+        )
         if not any(WHEELS.glob("torch-*")):
             # Where the package index has a CPU build of torch, the image gets the same one.
-            subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(WHEELS), "torch==2.13.0"], check=True)
+            subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "pip",
+                    "download",
+                    "-q",
+                    "--no-deps",
+                    "-d",
+                    str(WHEELS),
+                    "torch==2.13.0",
+                ],
+                check=True,
+            )
         stand_ins.result()
-        list(pool.map(lambda services: compose("build", "-q", *services), (["builder"], ["triton-0", "triton-1"], ["gateway"])))
+        list(
+            pool.map(
+                lambda services: compose("build", "-q", *services),
+                (["builder"], ["triton-0", "triton-1"], ["gateway"]),
+            )
+        )
 
 
 @pytest.fixture(scope="session")
 def docker_setup(variables: None) -> list[str]:
-    """pytest-docker's default with time for building; a leftover of a session that was killed is removed first."""
+    """pytest-docker's default with time for building; a leftover of a session that was killed is removed
+    first.
+    """
     _make_images()
     return ["down -v --remove-orphans", "up --wait --no-build"]
 

@@ -22,7 +22,16 @@ Services = dict[str, dict[str, Any]]
 
 def config(files: list[str], profile: str, **variables: str) -> dict[str, Any]:
     """`docker compose config` as JSON, untouched by the environment and .env of whoever runs the test."""
-    command = ["docker", "compose", "--env-file", "/dev/null", *(part for file in files for part in ("-f", file)), "config", "--format", "json"]
+    command = [
+        "docker",
+        "compose",
+        "--env-file",
+        "/dev/null",
+        *(part for file in files for part in ("-f", file)),
+        "config",
+        "--format",
+        "json",
+    ]
     environment = {"PATH": os.environ["PATH"], "COMPOSE_PROFILES": profile, **variables}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -30,7 +39,9 @@ def config(files: list[str], profile: str, **variables: str) -> dict[str, Any]:
     return parsed
 
 
-@pytest.fixture(params=COMBINATIONS, ids=lambda pair: f"{'cpu' if len(pair[0]) > 1 else 'gpu'}-{pair[1] or 'plain'}")
+@pytest.fixture(
+    params=COMBINATIONS, ids=lambda pair: f"{'cpu' if len(pair[0]) > 1 else 'gpu'}-{pair[1] or 'plain'}"
+)
 def services(request: pytest.FixtureRequest) -> Services:
     found: Services = config(*request.param)["services"]
     return found
@@ -66,12 +77,18 @@ def test_every_image_has_a_tag(services: Services) -> None:
     for name, service in services.items():
         assert re.fullmatch(r"[\w./-]+:[\w.-]+", service["image"]), name
         assert not service["image"].endswith(":latest"), name
-        assert name == "nginx" or service["image"].startswith("localhost/conch/"), "a name that nobody else can publish"
+        assert name == "nginx" or service["image"].startswith("localhost/conch/"), (
+            "a name that nobody else can publish"
+        )
 
 
 def test_every_one_shot_is_adopted(services: Services) -> None:
     """`up --wait` accepts a container that has exited only if somebody waits for its success."""
-    waited_for = {(other, rule["condition"]) for service in services.values() for other, rule in service.get("depends_on", {}).items()}
+    waited_for = {
+        (other, rule["condition"])
+        for service in services.values()
+        for other, rule in service.get("depends_on", {}).items()
+    }
     for name, service in services.items():
         if service["restart"] == "no":
             assert (name, "service_completed_successfully") in waited_for
@@ -90,12 +107,16 @@ def test_gpus_are_disjoint(profile: str) -> None:
         seen = [found[f"triton-{i}"]["environment"]["CUDA_VISIBLE_DEVICES"].split(",") for i in range(count)]
         assert f"triton-{count}" not in found
         assert len({gpu for own in seen for gpu in own}) == sum(map(len, seen))
-        assert all(found[f"triton-{i}"]["deploy"]["resources"]["reservations"]["devices"] for i in range(count))
+        assert all(
+            found[f"triton-{i}"]["deploy"]["resources"]["reservations"]["devices"] for i in range(count)
+        )
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_cpu_needs_no_device(profile: str) -> None:
-    """The override leaves no reservation or limit that a machine without GPUs would refuse, and changes nothing else."""
+    """The override leaves no reservation or limit that a machine without GPUs would refuse, and changes
+    nothing else.
+    """
     gpu, cpu = (config(files, profile, TARGET="openvino")["services"] for files in (BASE, CPU))
     for service in cpu.values():
         assert not service["deploy"]["resources"].get("reservations", {}).get("devices")
@@ -107,20 +128,30 @@ def test_a_cpu_needs_no_device(profile: str) -> None:
 
 
 def test_gpus_have_the_limits_that_nvidia_asks_for() -> None:
-    """Whatever loads an engine may pin memory, and has stacks of 64 MiB; HTTP and the gateway keep the Docker engine's own."""
+    """Whatever loads an engine may pin memory, and has stacks of 64 MiB; HTTP and the gateway keep the Docker
+    engine's own.
+    """
     found = config(BASE, "instances-4")["services"]
     limited = {name for name, service in found.items() if service.get("ulimits")}
     assert limited == {"builder", "triton-0", "triton-1", "triton-2", "triton-3"}
     for name in limited:
-        limits = {key: limit if isinstance(limit, int) else limit.get("single", limit.get("soft")) for key, limit in found[name]["ulimits"].items()}
+        limits = {
+            key: limit if isinstance(limit, int) else limit.get("single", limit.get("soft"))
+            for key, limit in found[name]["ulimits"].items()
+        }
         assert limits == {"memlock": -1, "stack": 64 << 20}, name
 
 
 def test_instances_have_ports_of_their_own_where_asked() -> None:
     """On the loopback address, by way of nginx; the plain file has none of them."""
-    plain, own = (config([*BASE, *more], "")["services"]["nginx"]["ports"] for more in ([], ["docker/compose.instances.yaml"]))
+    plain, own = (
+        config([*BASE, *more], "")["services"]["nginx"]["ports"]
+        for more in ([], ["docker/compose.instances.yaml"])
+    )
     added = [port for port in own if port not in plain]
-    assert sorted((port["target"], port["published"]) for port in added) == [(n, str(n)) for n in (*range(8010, 8014), *range(8020, 8024))]
+    assert sorted((port["target"], port["published"]) for port in added) == [
+        (n, str(n)) for n in (*range(8010, 8014), *range(8020, 8024))
+    ]
     assert {port["host_ip"] for port in added} == {"127.0.0.1"}
 
 
@@ -137,6 +168,10 @@ def test_every_variable_is_documented() -> None:
     used = dict(re.findall(r"\$\{([A-Z0-9_]+):-([^}]*)\}", text))
     used |= {name: used.get(name, "") for name in re.findall(r"\$\{([A-Z0-9_]+):\+", text)}
     used["API_KEYS_FILE"] = ""  # its default is /dev/null, an empty file
-    rows = dict(line.split("=", 1) for line in (ROOT / ".env.example").read_text("utf-8").splitlines() if line and not line.startswith("#"))
+    rows = dict(
+        line.split("=", 1)
+        for line in (ROOT / ".env.example").read_text("utf-8").splitlines()
+        if line and not line.startswith("#")
+    )
     composes_own = {"COMPOSE_PROFILES": ""}
     assert rows == used | composes_own

@@ -30,7 +30,11 @@ ORDER = (RECORDINGS / "order.wav").read_bytes()
 
 def form(**fields: str) -> dict[str, object]:
     """Arguments of an httpx call that transcribes the shortest recording."""
-    return {"files": {"file": ("order.wav", ORDER)}, "data": {"model": "mini-whisper", "language": "en", **fields}, "timeout": 60}
+    return {
+        "files": {"file": ("order.wav", ORDER)},
+        "data": {"model": "mini-whisper", "language": "en", **fields},
+        "timeout": 60,
+    }
 
 
 def test_containers_are_what_the_files_say(stack: Stack, engine: Engine) -> None:
@@ -47,12 +51,16 @@ def test_containers_are_what_the_files_say(stack: Stack, engine: Engine) -> None
     outside = "import socket; socket.create_connection(('1.1.1.1', 53), 3)"
     for service in ("triton-0", "gateway"):
         networks = engine.container(service).attrs["NetworkSettings"]["Networks"]
-        assert [engine.client.networks.get(row["NetworkID"]).attrs["Internal"] for row in networks.values()] == [True]
+        assert [
+            engine.client.networks.get(row["NetworkID"]).attrs["Internal"] for row in networks.values()
+        ] == [True]
         assert engine.container(service).exec_run(["python3", "-c", outside]).exit_code != 0, service
 
 
 def test_images_stay_small(stack: Stack, engine: Engine, record_property: pytest.RecordProperty) -> None:
-    """The serving image has no torch in it and at most 1.3 GB, the gateway's at most 300 MB; both say what they are."""
+    """The serving image has no torch in it and at most 1.3 GB, the gateway's at most 300 MB; both say what
+    they are.
+    """
     for service, most in (("triton-0", 1300), ("gateway", 300)):
         image = engine.container(service).image
         size = image.attrs["Size"] / 1e6
@@ -65,7 +73,9 @@ def test_images_stay_small(stack: Stack, engine: Engine, record_property: pytest
 
 def test_a_second_up_does_nothing(stack: Stack, engine: Engine) -> None:
     """No build step, no new container but the builder's run, ready in seconds."""
-    before = {service: engine.container(service).id for service in ("triton-0", "triton-1", "gateway", "nginx")}
+    before = {
+        service: engine.container(service).id for service in ("triton-0", "triton-1", "gateway", "nginx")
+    }
     started = time.monotonic()
     compose("up", "--wait", "--no-build")
     assert time.monotonic() - started < 20
@@ -80,7 +90,9 @@ def test_a_second_up_does_nothing(stack: Stack, engine: Engine) -> None:
 
 
 def test_chunked_and_oversized_bodies(stack: Stack) -> None:
-    """A body without a length is taken as it is; one above the limit is a 413 in OpenAI's shape, chunked or not."""
+    """A body without a length is taken as it is; one above the limit is a 413 in OpenAI's shape, chunked or
+    not.
+    """
     boundary = b"--x\r\n"
     fields = boundary + b'Content-Disposition: form-data; name="model"\r\n\r\nmini-whisper\r\n' + boundary
     head = fields + b'Content-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
@@ -117,7 +129,9 @@ def test_a_killed_triton_loses_no_request(stack: Stack, engine: Engine) -> None:
 def starts(stack: Stack) -> float:
     """How often the guard of triton-1 has started its server."""
     text = httpx.get(f"{stack.kserve}/instances/1/metrics", timeout=30).text
-    return float(next(line for line in text.splitlines() if line.startswith("conch_triton_starts_total")).split()[1])
+    return float(
+        next(line for line in text.splitlines() if line.startswith("conch_triton_starts_total")).split()[1]
+    )
 
 
 VICTIMS = {
@@ -128,8 +142,8 @@ VICTIMS = {
 
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_dead_process_is_noticed(stack: Stack, engine: Engine, victim: str) -> None:
-    """SIGKILL inside a container, on the server or on a Python stub, which Triton never notices: the guard hands requests to the other
-    instance, starts the server again, and no client sees any of it.
+    """SIGKILL inside a container, on the server or on a Python stub, which Triton never notices: the guard
+    hands requests to the other instance, starts the server again, and no client sees any of it.
     """
     container = engine.container("triton-1")
     before = starts(stack)
@@ -155,13 +169,20 @@ def test_a_planned_restart_loses_nothing(stack: Stack, engine: Engine) -> None:
     """The instances one by one, over HTTP and gRPC, by the script that process mode uses."""
     client, inputs = grpc.InferenceServerClient(stack.grpc), grpc_inputs(wave("order.wav"))
     before = [engine.container(name).attrs["State"]["StartedAt"] for name in ("triton-0", "triton-1")]
-    with Load(lambda: transcribe(stack), clients=3) as load, Load(lambda: client.infer("whisper_bls", inputs, client_timeout=60) and None, clients=3) as raw:
+    with (
+        Load(lambda: transcribe(stack), clients=3) as load,
+        Load(lambda: client.infer("whisper_bls", inputs, client_timeout=60) and None, clients=3) as raw,
+    ):
         load.wait_for(10, 60)
         conch("stack", "restart")
         load.wait_for(load.done + 10, 60)
     assert load.failed == []
-    assert len(raw.failed) <= 4, raw.failed  # docs/reliability.md: gRPC while a container's name leaves Docker's name server
-    assert not set(before) & {engine.container(name).attrs["State"]["StartedAt"] for name in ("triton-0", "triton-1")}
+    assert len(raw.failed) <= 4, (
+        raw.failed
+    )  # docs/reliability.md: gRPC while a container's name leaves Docker's name server
+    assert not set(before) & {
+        engine.container(name).attrs["State"]["StartedAt"] for name in ("triton-0", "triton-1")
+    }
 
 
 def test_a_recreated_container_is_found(stack: Stack, engine: Engine) -> None:
@@ -181,7 +202,9 @@ def gateways(engine: Engine) -> list[Any]:
 
 
 def test_two_gateways(stack: Stack, engine: Engine) -> None:
-    """There are two by default, and both answer; one that is killed under load costs no more than what was in flight."""
+    """There are two by default, and both answer; one that is killed under load costs no more than what was in
+    flight.
+    """
     found = gateways(engine)
     assert len(found) == 2
     deadline = time.monotonic() + 30
@@ -198,12 +221,21 @@ def test_two_gateways(stack: Stack, engine: Engine) -> None:
 
 
 def test_down_drains(stack: Stack) -> None:
-    """A request that is in flight when `down` comes gets its answer, and the stack is gone within its grace periods."""
+    """A request that is in flight when `down` comes gets its answer, and the stack is gone within its grace
+    periods.
+    """
     answers: list[httpx.Response] = []
     body = wav((np.tile(wave("largo.flac"), 12) * 32767).astype("<i2"))  # 18 minutes
 
     def long_request() -> None:
-        answers.append(httpx.post(f"{stack.url}/v1/audio/transcriptions", files={"file": body}, data={"model": "mini-whisper"}, timeout=120))
+        answers.append(
+            httpx.post(
+                f"{stack.url}/v1/audio/transcriptions",
+                files={"file": body},
+                data={"model": "mini-whisper"},
+                timeout=120,
+            )
+        )
 
     thread = threading.Thread(target=long_request)
     thread.start()
@@ -222,7 +254,12 @@ def test_down_drains(stack: Stack) -> None:
 def test_a_killed_builder_is_followed_by_a_whole_one(stack: Stack, engine: Engine) -> None:
     """`docker kill` half-way through a build: nothing half is served, and `up` finishes the work."""
     compose("down", "-v")
-    up = subprocess.Popen(["docker", "compose", "up", "--wait", "--no-build"], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    up = subprocess.Popen(
+        ["docker", "compose", "up", "--wait", "--no-build"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -264,9 +301,16 @@ def guarded(stack: Stack, tmp_path: Path) -> Iterator[str]:
 
 
 def test_keys_and_limits(stack: Stack, guarded: str) -> None:
-    """Every door asks for a key; above the rate there is a 429 that says when to come back; health stays open."""
+    """Every door asks for a key; above the rate there is a 429 that says when to come back; health stays
+    open.
+    """
     url = f"{stack.url}/v1/models"
-    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {guarded}"}, {"authorization": f"bearer {guarded}"}):
+    for headers in (
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": f"Basic {guarded}"},
+        {"authorization": f"bearer {guarded}"},
+    ):
         answer = httpx.get(url, headers=headers)
         assert answer.status_code == 401
         assert answer.json()["error"]["code"] == "invalid_api_key"
@@ -285,28 +329,49 @@ def test_keys_and_limits(stack: Stack, guarded: str) -> None:
     assert refused
     assert refused[0].json()["error"]["code"] == "rate_limit_exceeded"
     assert int(refused[0].headers["retry-after"]) >= 1
-    assert httpx.get(url, headers={"authorization": "Bearer first-key"}).status_code == 200, "another key has a budget of its own"
+    assert httpx.get(url, headers={"authorization": "Bearer first-key"}).status_code == 200, (
+        "another key has a budget of its own"
+    )
     assert all(httpx.get(f"{stack.url}/health/ready").status_code == 200 for _ in range(15))
 
 
 def test_airgap_archive(stack: Stack, engine: Engine, tmp_path: Path) -> None:
-    """bundle writes one archive; unbundle brings it up under another name with the same words; a damaged archive is refused."""
+    """bundle writes one archive; unbundle brings it up under another name with the same words; a damaged
+    archive is refused.
+    """
     archive = tmp_path / "conch.tar"
     conch("airgap", "bundle", str(archive))
     with tarfile.open(archive) as tar, tarfile.open(fileobj=tar.extractfile("images.tar")) as images:
-        assert {"SHA256SUMS", "images.tar", "volumes.tar", "deployment.env"} == {name for name in tar.getnames() if not name.startswith("conch/")}
+        assert {"SHA256SUMS", "images.tar", "volumes.tar", "deployment.env"} == {
+            name for name in tar.getnames() if not name.startswith("conch/")
+        }
         tags = {tag for image in json.load(images.extractfile("manifest.json")) for tag in image["RepoTags"]}
-    wanted = {service["image"] for service in json.loads(compose("config", "--format", "json").stdout)["services"].values()}
+    wanted = {
+        service["image"]
+        for service in json.loads(compose("config", "--format", "json").stdout)["services"].values()
+    }
     assert tags == wanted, "the other machine has no other source of images"
-    other = {"COMPOSE_PROJECT_NAME": f"{PROJECT}-gap", "PORT": "9880", "KSERVE_HTTP_PORT": "9800", "KSERVE_GRPC_PORT": "9801"}
+    other = {
+        "COMPOSE_PROJECT_NAME": f"{PROJECT}-gap",
+        "PORT": "9880",
+        "KSERVE_HTTP_PORT": "9800",
+        "KSERVE_GRPC_PORT": "9801",
+    }
     try:
         subprocess.run(["tar", "-C", str(tmp_path), "-xf", str(archive), "conch"], check=True)
         # Nothing of this checkout: what the archive brings suffices.
         files = "compose.yaml:docker/compose.openvino.yaml"
-        subprocess.run(["make", "-C", str(tmp_path / "conch"), "unbundle", "BUNDLE=../conch.tar"], env={**os.environ, **other, "COMPOSE_FILE": files}, check=True)
+        subprocess.run(
+            ["make", "-C", str(tmp_path / "conch"), "unbundle", "BUNDLE=../conch.tar"],
+            env={**os.environ, **other, "COMPOSE_FILE": files},
+            check=True,
+        )
         answer = httpx.post("http://127.0.0.1:9880/v1/audio/transcriptions", **form())
         assert answer.status_code == 200, answer.text
-        assert answer.json()["text"] == json.loads((RECORDINGS / "recordings.json").read_text("utf-8"))[0]["text"]
+        assert (
+            answer.json()["text"]
+            == json.loads((RECORDINGS / "recordings.json").read_text("utf-8"))[0]["text"]
+        )
     finally:
         compose("down", "-v", **other)
     with archive.open("r+b") as file:

@@ -24,7 +24,12 @@ def texts(docker_services: object) -> Iterator[Stack]:
     """Up once the images are built, gone with its volumes afterwards."""
     try:
         compose("up", "--wait", "--no-build", **TEXT)
-        yield Stack(f"http://127.0.0.1:{TEXT_PORT}", f"http://127.0.0.1:{TEXT_PORT - 80}", f"127.0.0.1:{TEXT_PORT - 79}", None)
+        yield Stack(
+            f"http://127.0.0.1:{TEXT_PORT}",
+            f"http://127.0.0.1:{TEXT_PORT - 80}",
+            f"127.0.0.1:{TEXT_PORT - 79}",
+            None,
+        )
     finally:
         compose("down", "-v", **TEXT)
 
@@ -32,9 +37,24 @@ def texts(docker_services: object) -> Iterator[Stack]:
 def test_text_models_answer_in_containers(texts: Stack) -> None:
     """Triton's doors and the OpenAI API, whole and streamed; each pool by its own name."""
     pair, opening = questions("mini-t5", 1)[0], openings(1)[0]
-    assert curl(texts, {"text_input": pair.source, "max_tokens": 100, "bad_words": "", "stop_words": ""})["text_output"] == pair.target
+    assert (
+        curl(texts, {"text_input": pair.source, "max_tokens": 100, "bad_words": "", "stop_words": ""})[
+            "text_output"
+        ]
+        == pair.target
+    )
     asked = client(texts).completions.create(model="mini-gpt2", prompt=opening, max_tokens=40, temperature=0)
-    assert asked.choices[0].text == generate(texts, "mini-gpt2", "tensorrt_llm_bls", text_input=opening, max_tokens=40).json()["text_output"]
-    streamed = client(texts).completions.create(model="mini-t5", prompt=prompts("mini-t5")[0], max_tokens=100, temperature=0, stream=True)
+    assert (
+        asked.choices[0].text
+        == generate(texts, "mini-gpt2", "tensorrt_llm_bls", text_input=opening, max_tokens=40).json()[
+            "text_output"
+        ]
+    )
+    streamed = client(texts).completions.create(
+        model="mini-t5", prompt=prompts("mini-t5")[0], max_tokens=100, temperature=0, stream=True
+    )
     assert "".join(choice.text for chunk in streamed for choice in chunk.choices) == pair.target
-    assert httpx.get(f"{texts.url}/health/ready", timeout=60).json()["models"] == {"mini-t5": True, "mini-gpt2": True}
+    assert httpx.get(f"{texts.url}/health/ready", timeout=60).json()["models"] == {
+        "mini-t5": True,
+        "mini-gpt2": True,
+    }

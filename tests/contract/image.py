@@ -1,6 +1,8 @@
-"""A folder that looks like NVIDIA's image to the builder: Python with package metadata, tools, templates, nvidia-smi, mpirun.
+"""A folder that looks like NVIDIA's image to the builder: Python with package metadata, tools, templates,
+nvidia-smi, mpirun.
 
-It says what it is in etc/conch-toolchain, so that every bundle it makes is stamped `contract` and no real server takes it.
+It says what it is in etc/conch-toolchain, so that every bundle it makes is stamped `contract` and no real
+server takes it.
 """
 
 from __future__ import annotations
@@ -21,16 +23,19 @@ SMI = """
 import json, sys
 from pathlib import Path
 rows = json.loads(Path({rows!r}).read_text())
-wanted = sys.argv[sys.argv.index("-i") + 1].split(",") if "-i" in sys.argv else [str(i) for i in range(len(rows))]
+every = [str(i) for i in range(len(rows))]
+wanted = sys.argv[sys.argv.index("-i") + 1].split(",") if "-i" in sys.argv else every
 if any(not name.isdigit() or int(name) >= len(rows) for name in wanted):
     sys.exit("No devices were found")
 query = next(part for part in sys.argv if part.startswith("--query-gpu=")).split("=")[1].split(",")
 for name in wanted:
-    cells = dict(zip(("name", "compute_cap", "memory.total"), rows[int(name)]), index=name, driver_version=Path({driver!r}).read_text().strip())
+    cells = dict(zip(("name", "compute_cap", "memory.total"), rows[int(name)]), index=name)
+    cells["driver_version"] = Path({driver!r}).read_text().strip()
     print(", ".join(str(cells[key]) for key in query))
 """
 
-# Starts each part of the command line with its rank, passes SIGTERM on, and ends all when one ends, as Open MPI does.
+# Starts each part of the command line with its rank, passes SIGTERM on, and ends all when one ends, as Open
+# MPI does.
 MPIRUN = """
 import os, signal, subprocess, sys, time
 parts, current = [], []
@@ -44,7 +49,10 @@ common, parts[0] = parts[0][:head], parts[0][head:]
 assert all(part[:2] == ["-n", "1"] for part in parts), parts
 world = str(len(parts))
 # Open MPI gives each rank a process group of its own.
-ranks = [subprocess.Popen(part[2:], env=dict(os.environ, OMPI_COMM_WORLD_RANK=str(i), OMPI_COMM_WORLD_SIZE=world), process_group=0) for i, part in enumerate(parts)]
+ranks = []
+for i, part in enumerate(parts):
+    own = dict(os.environ, OMPI_COMM_WORLD_RANK=str(i), OMPI_COMM_WORLD_SIZE=world)
+    ranks.append(subprocess.Popen(part[2:], env=own, process_group=0))
 stop = lambda *_: [rank.terminate() for rank in ranks if rank.poll() is None]
 signal.signal(signal.SIGTERM, stop)
 while all(rank.poll() is None for rank in ranks):
@@ -66,17 +74,28 @@ def _script(path: Path, text: str, interpreter: str = sys.executable) -> None:
     path.chmod(0o755)
 
 
-def make_image(root: Path, gpus: list[tuple[str, str, int]] | None = None, versions: dict[str, str] | None = None) -> Path:
+def make_image(
+    root: Path, gpus: list[tuple[str, str, int]] | None = None, versions: dict[str, str] | None = None
+) -> Path:
     """Make the folder. `gpus`: name, compute capability, MiB."""
     site = root / "site"
     for name, version in (VERSIONS | (versions or {})).items():
         (site / f"{name}-{version}.dist-info").mkdir(parents=True)
-        (site / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    _script(root / "usr/bin/python3", f'PYTHONPATH="{site}${{PYTHONPATH:+:$PYTHONPATH}}" exec {sys.executable} "$@"\n', "/bin/sh")
+        (site / f"{name}-{version}.dist-info" / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+    _script(
+        root / "usr/bin/python3",
+        f'PYTHONPATH="{site}${{PYTHONPATH:+:$PYTHONPATH}}" exec {sys.executable} "$@"\n',
+        "/bin/sh",
+    )
     for tool in TOOLS:
         text = f"import sys\nsys.path.insert(0, {str(HERE)!r})\nfrom tools import main\nmain({tool!r})\n"
         _script(root / "usr/local/bin/trtllm-build" if tool == "trtllm-build" else root / "app" / tool, text)
-    _script(root / "usr/bin/nvidia-smi", SMI.format(rows=str(root / "etc/gpus.json"), driver=str(root / "etc/driver")))
+    _script(
+        root / "usr/bin/nvidia-smi",
+        SMI.format(rows=str(root / "etc/gpus.json"), driver=str(root / "etc/driver")),
+    )
     _script(root / "usr/bin/mpirun", MPIRUN)
     (root / "etc").mkdir()
     (root / "etc/gpus.json").write_text(json.dumps(gpus if gpus is not None else [H100] * 4))
@@ -89,4 +108,7 @@ def make_image(root: Path, gpus: list[tuple[str, str, int]] | None = None, versi
 
 def environment(root: Path) -> dict[str, str]:
     """What makes a process of Conch see this image: its root, and its nvidia-smi and mpirun on PATH."""
-    return {"CONCH_IMAGE_ROOT": str(root), "PATH": f"{root}/usr/bin:{root}/usr/local/bin:{os.environ['PATH']}"}
+    return {
+        "CONCH_IMAGE_ROOT": str(root),
+        "PATH": f"{root}/usr/bin:{root}/usr/local/bin:{os.environ['PATH']}",
+    }

@@ -1,4 +1,6 @@
-"""The engine model's template of NVIDIA's image, made anew from the contract: its tensors, and one parameter for each placeholder."""
+"""The engine model's template of NVIDIA's image, made anew from the contract: its tensors, and one parameter
+for each placeholder.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,20 @@ from typing import Any
 CONTRACT: dict[str, Any] = json.loads((Path(__file__).parent / "model_io.json").read_text("utf-8"))
 ENGINE = CONTRACT["inflight_batcher_llm/tensorrt_llm"]
 # Keys of parameters that are not called as their placeholders.
-KEYS = {"batching_strategy": "gpt_model_type", "engine_dir": "gpt_model_path", "encoder_engine_dir": "encoder_model_path"}
+KEYS = {
+    "batching_strategy": "gpt_model_type",
+    "engine_dir": "gpt_model_path",
+    "encoder_engine_dir": "encoder_model_path",
+}
 ELSEWHERE = {
-    "triton_backend", "triton_max_batch_size", "decoupled_mode", "max_queue_delay_microseconds", "max_queue_size", "encoder_input_features_data_type",
+    "triton_backend",
+    "triton_max_batch_size",
+    "decoupled_mode",
+    "max_queue_delay_microseconds",
+    "max_queue_size",
+    "encoder_input_features_data_type",
     "logits_datatype",
-}  # fmt: skip
+}
 HEAD = """name: "tensorrt_llm"
 backend: "${triton_backend}"
 max_batch_size: ${triton_max_batch_size}
@@ -30,7 +41,8 @@ def port(kind: str, row: dict[str, Any]) -> str:
     extra = "reshape: { shape: [ ] } " if row.get("reshape") == [] else ""
     extra += "optional: true " if row.get("optional") else ""
     extra += "allow_ragged_batch: true " if row.get("allow_ragged_batch") else ""
-    return f'{kind} [ {{ name: "{row["name"]}" data_type: {row["data_type"]} dims: [ {", ".join(map(str, row["dims"]))} ] {extra}}} ]\n'
+    dims = ", ".join(map(str, row["dims"]))
+    return f'{kind} [ {{ name: "{row["name"]}" data_type: {row["data_type"]} dims: [ {dims} ] {extra}}} ]\n'
 
 
 def parameter(key: str, value: str) -> str:
@@ -39,7 +51,21 @@ def parameter(key: str, value: str) -> str:
 
 def template() -> str:
     """config.pbtxt with ${placeholders}."""
-    ports = [port("input", row) for row in ENGINE["inputs"]] + [port("output", row) for row in ENGINE["outputs"]]
-    open_ones = [parameter(KEYS.get(name, name), f"${{{name}}}") for name in ENGINE["template_parameters"] if name not in ELSEWHERE]
-    fixed = [parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "no"), parameter("executor_worker_path", "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker")]
-    return HEAD + "".join(ports) + "instance_group [ { count: 1 kind: KIND_CPU } ]\n" + "".join([*open_ones, *fixed])
+    ports = [port("input", row) for row in ENGINE["inputs"]] + [
+        port("output", row) for row in ENGINE["outputs"]
+    ]
+    open_ones = [
+        parameter(KEYS.get(name, name), f"${{{name}}}")
+        for name in ENGINE["template_parameters"]
+        if name not in ELSEWHERE
+    ]
+    fixed = [
+        parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "no"),
+        parameter("executor_worker_path", "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"),
+    ]
+    return (
+        HEAD
+        + "".join(ports)
+        + "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
+        + "".join([*open_ones, *fixed])
+    )

@@ -1,7 +1,8 @@
-"""Stand-ins for TensorRT-LLM's tools: they take exactly the options of cli_options.json and write folders of the real shape.
+"""Stand-ins for TensorRT-LLM's tools: they take exactly the options of cli_options.json and write folders of
+the real shape.
 
-An unknown option, a value outside the choices or a missing value ends with status 2, as argparse does it there. Abbreviations, which the real
-ones take, are refused.
+An unknown option, a value outside the choices or a missing value ends with status 2, as argparse does it
+there. Abbreviations, which the real ones take, are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-OPTIONS: dict[str, dict[str, dict[str, Any]]] = json.loads((Path(__file__).parent / "cli_options.json").read_text("utf-8"))
+OPTIONS: dict[str, dict[str, dict[str, Any]]] = json.loads(
+    (Path(__file__).parent / "cli_options.json").read_text("utf-8")
+)
 TYPES = {"int": int, "float": float, "str": str, "enum": str}
 VERSION = "0.20.0"
 
@@ -27,8 +30,14 @@ def parser_of(tool: str) -> argparse.ArgumentParser:
     """The tool's command line."""
     parser = argparse.ArgumentParser(prog=tool, allow_abbrev=False)
     for name, row in OPTIONS[tool].items():
-        default = None if isinstance(row["default"], str) and row["type"] != "str" else row["default"]  # of names that no command line can say
-        extra: dict[str, Any] = {"action": "store_true"} if row["type"] == "flag" else {"type": TYPES[row["type"]], "default": default}
+        default = (
+            None if isinstance(row["default"], str) and row["type"] != "str" else row["default"]
+        )  # of names that no command line can say
+        extra: dict[str, Any] = (
+            {"action": "store_true"}
+            if row["type"] == "flag"
+            else {"type": TYPES[row["type"]], "default": default}
+        )
         if isinstance(row["choices"], list):
             extra["choices"] = row["choices"]
         extra |= {key: row[key] for key in ("nargs", "const") if key in row}
@@ -71,21 +80,44 @@ def convert_whisper(given: argparse.Namespace) -> None:
     path = Path(given.model_dir) / f"{given.model_name}.pt"
     assert path.exists(), f"Model {path} does not exist."
     dims = dims_of(path)
-    shared = {"dtype": given.dtype, "vocab_size": dims["n_vocab"], "quantization": {"quant_algo": quantised(given)}}
+    shared = {
+        "dtype": given.dtype,
+        "vocab_size": dims["n_vocab"],
+        "quantization": {"quant_algo": quantised(given)},
+    }
     languages = dims["n_vocab"] - 51765 - int(dims["n_vocab"] >= 51865)
-    encoder = {"architecture": "WhisperEncoder", "n_mels": dims["n_mels"], "num_languages": languages, "max_position_embeddings": dims["n_audio_ctx"]}
-    decoder = {"architecture": "DecoderModel", "model_type": "whisper", "logits_dtype": given.logits_dtype, "max_position_embeddings": dims["n_text_ctx"]}
-    checkpoint(Path(given.output_dir) / "encoder", {**shared, **encoder, "hidden_size": dims["n_audio_state"]})
+    encoder = {
+        "architecture": "WhisperEncoder",
+        "n_mels": dims["n_mels"],
+        "num_languages": languages,
+        "max_position_embeddings": dims["n_audio_ctx"],
+    }
+    decoder = {
+        "architecture": "DecoderModel",
+        "model_type": "whisper",
+        "logits_dtype": given.logits_dtype,
+        "max_position_embeddings": dims["n_text_ctx"],
+    }
+    checkpoint(
+        Path(given.output_dir) / "encoder", {**shared, **encoder, "hidden_size": dims["n_audio_state"]}
+    )
     checkpoint(Path(given.output_dir) / "decoder", {**shared, **decoder, "hidden_size": dims["n_text_state"]})
 
 
 def convert_distil(given: argparse.Namespace) -> None:
     config = json.loads((Path(given.model_name) / "config.json").read_text("utf-8"))
     dims = {
-        "n_mels": config["num_mel_bins"], "n_vocab": config["vocab_size"], "n_audio_ctx": config["max_source_positions"], "n_audio_state": config["d_model"],
-        "n_audio_head": config["encoder_attention_heads"], "n_audio_layer": config["encoder_layers"], "n_text_ctx": config["max_target_positions"],
-        "n_text_state": config["d_model"], "n_text_head": config["decoder_attention_heads"], "n_text_layer": config["decoder_layers"],
-    }  # fmt: skip
+        "n_mels": config["num_mel_bins"],
+        "n_vocab": config["vocab_size"],
+        "n_audio_ctx": config["max_source_positions"],
+        "n_audio_state": config["d_model"],
+        "n_audio_head": config["encoder_attention_heads"],
+        "n_audio_layer": config["encoder_layers"],
+        "n_text_ctx": config["max_target_positions"],
+        "n_text_state": config["d_model"],
+        "n_text_head": config["decoder_attention_heads"],
+        "n_text_layer": config["decoder_layers"],
+    }
     Path(given.output_dir).mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(Path(given.output_dir) / f"{given.output_name}.pt", "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"dims": dims, "model_state_dict": {}}))
@@ -100,11 +132,20 @@ def convert_text(given: argparse.Namespace) -> None:
     source = json.loads((Path(given.model_dir) / "config.json").read_text("utf-8"))
     text = {**source, **source.get("text_config", {})}
     width = next(int(text[key]) for key in ("d_model", "n_embd", "hidden_size") if key in text)
-    cache = "INT8" if getattr(given, "int8_kv_cache", False) else "FP8" if getattr(given, "fp8_kv_cache", False) else None
+    cache = (
+        "INT8"
+        if getattr(given, "int8_kv_cache", False)
+        else "FP8"
+        if getattr(given, "fp8_kv_cache", False)
+        else None
+    )
     config = {
-        "dtype": given.dtype, "vocab_size": text["vocab_size"], "hidden_size": width, "logits_dtype": "float32",
+        "dtype": given.dtype,
+        "vocab_size": text["vocab_size"],
+        "hidden_size": width,
+        "logits_dtype": "float32",
         "quantization": {"quant_algo": quantised(given), "kv_cache_quant_algo": cache},
-    }  # fmt: skip
+    }
     world = given.tp_size * given.pp_size
     halves = ("encoder", "decoder") if source.get("is_encoder_decoder") or "eclair_radio" in given else ("",)
     for half in halves:
@@ -112,7 +153,9 @@ def convert_text(given: argparse.Namespace) -> None:
 
 
 def quantize(given: argparse.Namespace) -> None:
-    """examples/quantization/quantize.py: a checkpoint whose weights, and cache where it is said, are quantised."""
+    """examples/quantization/quantize.py: a checkpoint whose weights, and cache where it is said, are
+    quantised.
+    """
     given.use_weight_only, given.fp8_kv_cache = False, given.kv_cache_dtype == "fp8"
     convert_text(given)
     path = Path(given.output_dir) / "config.json"
@@ -126,14 +169,24 @@ def build(given: argparse.Namespace) -> None:
     print(f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')}")
     pretrained = json.loads((Path(given.checkpoint_dir) / "config.json").read_text("utf-8"))
     kept = (
-        "max_batch_size", "max_input_len", "max_seq_len", "max_beam_width", "max_num_tokens", "max_encoder_input_len", "max_prompt_embedding_table_size",
+        "max_batch_size",
+        "max_input_len",
+        "max_seq_len",
+        "max_beam_width",
+        "max_num_tokens",
+        "max_encoder_input_len",
+        "max_prompt_embedding_table_size",
         "gather_generation_logits",
-    )  # fmt: skip
+    )
     told = {name: getattr(given, name) for name in kept}
-    told["max_seq_len"] = told["max_seq_len"] or pretrained.get("max_position_embeddings", told["max_input_len"])
+    told["max_seq_len"] = told["max_seq_len"] or pretrained.get(
+        "max_position_embeddings", told["max_input_len"]
+    )
     told["kv_cache_type"] = (given.kv_cache_type or "paged").upper()
     output = Path(given.output_dir)
-    write_json(output / "config.json", {"version": VERSION, "pretrained_config": pretrained, "build_config": told})
+    write_json(
+        output / "config.json", {"version": VERSION, "pretrained_config": pretrained, "build_config": told}
+    )
     for rank in range(pretrained["mapping"]["world_size"]):
         (output / f"rank{rank}.engine").write_bytes(b"engine")
     Path(given.output_timing_cache).write_bytes(b"timings")
@@ -142,7 +195,16 @@ def build(given: argparse.Namespace) -> None:
 def build_vision(given: argparse.Namespace) -> None:
     assert (Path(given.model_path) / "config.json").exists()
     output = Path(given.output_dir)
-    write_json(output / "config.json", {"builder_config": {"precision": "float16", "model_type": given.model_type, "max_batch_size": given.max_batch_size}})
+    write_json(
+        output / "config.json",
+        {
+            "builder_config": {
+                "precision": "float16",
+                "model_type": given.model_type,
+                "max_batch_size": given.max_batch_size,
+            }
+        },
+    )
     (output / "model.engine").write_bytes(b"engine")
 
 

@@ -1,4 +1,6 @@
-"""Weights of a model that are right in form and next to nothing in size, as a hub or a web server would hold them."""
+"""Weights of a model that are right in form and next to nothing in size, as a hub or a web server would hold
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,41 @@ from tests.hub import serving
 # mels, vocabulary: of the model cards.
 SHAPES = {"large-v3": (128, 51866), "large-v3-turbo": (128, 51866), "distil-large-v3": (128, 51866)}
 TEXT: dict[str, dict[str, Any]] = {
-    "t5": {"is_encoder_decoder": True, "d_model": 512, "vocab_size": 32128, "eos_token_id": 1, "pad_token_id": 0, "decoder_start_token_id": 0},
+    "t5": {
+        "is_encoder_decoder": True,
+        "d_model": 512,
+        "vocab_size": 32128,
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+        "decoder_start_token_id": 0,
+    },
     "bart": {
-        "is_encoder_decoder": True, "d_model": 1024, "vocab_size": 50264, "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2,
+        "is_encoder_decoder": True,
+        "d_model": 1024,
+        "vocab_size": 50264,
+        "eos_token_id": 2,
+        "pad_token_id": 1,
+        "decoder_start_token_id": 2,
         "forced_bos_token_id": 0,
     },
     "gpt2": {"n_embd": 1024, "vocab_size": 50257, "eos_token_id": 50256},
     "blip2": {"text_config": {"hidden_size": 2560, "vocab_size": 50272, "eos_token_id": 50118}},
-    "llava": {"text_config": {"hidden_size": 4096, "vocab_size": 32064, "eos_token_id": 2, "pad_token_id": 32001}},
-}  # fmt: skip
+    "llava": {
+        "text_config": {"hidden_size": 4096, "vocab_size": 32064, "eos_token_id": 2, "pad_token_id": 32001}
+    },
+}
 
 
 def dims(model: Model) -> dict[str, int]:
     mels, vocabulary = SHAPES.get(model.id, (80, 51865))
-    sizes = {"n_audio_state": 8, "n_audio_head": 2, "n_audio_layer": 1, "n_text_state": 8, "n_text_head": 2, "n_text_layer": 1}
+    sizes = {
+        "n_audio_state": 8,
+        "n_audio_head": 2,
+        "n_audio_layer": 1,
+        "n_text_state": 8,
+        "n_text_head": 2,
+        "n_text_layer": 1,
+    }
     return {"n_mels": mels, "n_vocab": vocabulary, "n_audio_ctx": 1500, "n_text_ctx": 448, **sizes}
 
 
@@ -49,7 +72,11 @@ def huggingface(model: Model) -> dict[str, bytes]:
 
     config = config_of(dims(model)) if model.family == "whisper" else TEXT[model.family]
     tokenizer = Tokenizer(models.WordLevel({"<unk>": 0}, "<unk>")).to_str()
-    files = {"config.json": json.dumps(config), "generation_config.json": json.dumps({"suppress_tokens": [1, 2]}), "tokenizer.json": tokenizer}
+    files = {
+        "config.json": json.dumps(config),
+        "generation_config.json": json.dumps({"suppress_tokens": [1, 2]}),
+        "tokenizer.json": tokenizer,
+    }
     return {
         **{name: text.encode() for name, text in files.items()},
         "model.safetensors": (2).to_bytes(8, "little") + b"{}",
@@ -61,15 +88,28 @@ def huggingface(model: Model) -> dict[str, bytes]:
 
 def checkpoint() -> dict[str, bytes]:
     """What the converter made: two halves."""
-    mapping = {"mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1}, "vocab_size": 51865, "hidden_size": 1280}
-    encoder, decoder = {**mapping, "n_mels": 80, "max_position_embeddings": 1500}, {**mapping, "max_position_embeddings": 448}
+    mapping = {
+        "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1},
+        "vocab_size": 51865,
+        "hidden_size": 1280,
+    }
+    encoder, decoder = (
+        {**mapping, "n_mels": 80, "max_position_embeddings": 1500},
+        {**mapping, "max_position_embeddings": 448},
+    )
     rows = {"encoder": encoder, "decoder": decoder}
-    return {f"{half}/{name}": body for half, row in rows.items() for name, body in (("config.json", json.dumps(row).encode()), ("rank0.safetensors", b"weights"))}
+    return {
+        f"{half}/{name}": body
+        for half, row in rows.items()
+        for name, body in (("config.json", json.dumps(row).encode()), ("rank0.safetensors", b"weights"))
+    }
 
 
 @contextmanager
 def published(model: Model) -> Iterator[tuple[Model, str]]:
-    """The model with small weights behind its source, and the hub's address; what lies in this repository stays as it is."""
+    """The model with small weights behind its source, and the hub's address; what lies in this repository
+    stays as it is.
+    """
     blob, kind = b"", model.source.partition(":")[0]
     files: dict[str, bytes] = {}
     if model.layout == "openai":
@@ -79,5 +119,9 @@ def published(model: Model) -> Iterator[tuple[Model, str]]:
         files = checkpoint() if model.layout == "checkpoint" else huggingface(model)
     with serving({model.source.removeprefix("hf:"): files}, blob) as hub:
         if kind == "https":
-            model = replace(model, source=f"{hub.url}/{model.source.rsplit('/', 1)[-1]}", sha256=hashlib.sha256(blob).hexdigest())
+            model = replace(
+                model,
+                source=f"{hub.url}/{model.source.rsplit('/', 1)[-1]}",
+                sha256=hashlib.sha256(blob).hexdigest(),
+            )
         yield model, hub.url

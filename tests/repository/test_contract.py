@@ -13,12 +13,17 @@ from build.catalog import FAMILIES, ROOT, CatalogError, Model, load_catalog, loa
 from build.repository import render
 from build.tensors import MODELS, parse_config
 
-CONTRACT: dict[str, Any] = json.loads((Path(__file__).parent.parent / "contract" / "model_io.json").read_text("utf-8"))
+CONTRACT: dict[str, Any] = json.loads(
+    (Path(__file__).parent.parent / "contract" / "model_io.json").read_text("utf-8")
+)
 UPSTREAM = {
     "whisper_bls": "whisper/whisper_bls",
     "tensorrt_llm": "inflight_batcher_llm/tensorrt_llm",
     "tensorrt_llm_stream": "inflight_batcher_llm/tensorrt_llm",
-    **{name: f"inflight_batcher_llm/{name}" for name in ("preprocessing", "postprocessing", "tensorrt_llm_bls", "ensemble")},
+    **{
+        name: f"inflight_batcher_llm/{name}"
+        for name in ("preprocessing", "postprocessing", "tensorrt_llm_bls", "ensemble")
+    },
 }
 TYPES = {"${logits_datatype}": "TYPE_FP32", "${encoder_input_features_data_type}": "TYPE_FP16"}
 
@@ -27,38 +32,56 @@ def port(tensor: Any, *, is_input: bool) -> dict[str, Any]:
     """A tensor of a config in the contract's words."""
     row = {"data_type": model_config_pb2.DataType.Name(tensor.data_type), "dims": list(tensor.dims)}
     if is_input:
-        row |= {"optional": tensor.optional, "ragged": tensor.allow_ragged_batch, "reshape": list(tensor.reshape.shape) if tensor.HasField("reshape") else None}
+        row |= {
+            "optional": tensor.optional,
+            "ragged": tensor.allow_ragged_batch,
+            "reshape": list(tensor.reshape.shape) if tensor.HasField("reshape") else None,
+        }
     return row
 
 
 def contract(tensor: dict[str, Any], *, is_input: bool) -> dict[str, Any]:
     row = {"data_type": TYPES.get(tensor["data_type"], tensor["data_type"]), "dims": tensor["dims"]}
     if is_input:
-        row |= {"optional": tensor["optional"], "ragged": tensor.get("allow_ragged_batch", False), "reshape": tensor.get("reshape")}
+        row |= {
+            "optional": tensor["optional"],
+            "ragged": tensor.get("allow_ragged_batch", False),
+            "reshape": tensor.get("reshape"),
+        }
     return row
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in MODELS.iterdir()))
 def test_tensors_are_upstreams(folder: str) -> None:
-    """Every tensor of the contract is there with its dtype, shape, optionality and reshape; what we add is optional."""
+    """Every tensor of the contract is there with its dtype, shape, optionality and reshape; what we add is
+    optional.
+    """
     config, theirs = parse_config(MODELS / folder / "config.pbtxt"), CONTRACT[UPSTREAM[folder]]
     for kind, tensors in (("inputs", config.input), ("outputs", config.output)):
         ours = {tensor.name: tensor for tensor in tensors}
         for row in theirs[kind]:
             assert row["name"] in ours, f"{folder} lacks {row['name']}"
-            assert port(ours[row["name"]], is_input=kind == "inputs") == contract(row, is_input=kind == "inputs"), row["name"]
+            assert port(ours[row["name"]], is_input=kind == "inputs") == contract(
+                row, is_input=kind == "inputs"
+            ), row["name"]
         added = set(ours) - {row["name"] for row in theirs[kind]}
         assert kind == "outputs" or all(ours[name].optional for name in added)
 
 
 def on_a_cpu() -> list[Model]:
     """Models of families that OpenVINO engines are made for."""
-    return [model for model in load_catalog().values() if "[openvino]" in (FAMILIES / f"{model.family}.toml").read_text("utf-8")]
+    return [
+        model
+        for model in load_catalog().values()
+        if "[openvino]" in (FAMILIES / f"{model.family}.toml").read_text("utf-8")
+    ]
 
 
 @pytest.mark.parametrize("model", on_a_cpu(), ids=lambda model: model.id)
 def test_rendered_repositories(model: Model, tmp_path: Path) -> None:
-    """Each bundle's models carry their names, transaction policy and batch size, and one Python file each but for ensembles."""
+    """Each bundle's models carry their names, transaction policy and batch size, and one Python file each but
+    for ensembles.
+    """
     recipe = load_recipe(model, "openvino")
     render(recipe, tmp_path)
     for wanted in recipe.models:
@@ -80,8 +103,14 @@ def test_serving_needs_no_torch() -> None:
     """Neither the serving room nor the gateway imports what belongs to the builder."""
     for room in ("serving", "gateway", "model_repos"):
         for path in (ROOT / room).rglob("*.py"):
-            imports = [line for line in path.read_text("utf-8").splitlines() if line.startswith(("import ", "from "))]
-            assert not [line for line in imports if line.split()[1].split(".")[0] in {"torch", "transformers", "build"}], path
+            imports = [
+                line for line in path.read_text("utf-8").splitlines() if line.startswith(("import ", "from "))
+            ]
+            assert not [
+                line
+                for line in imports
+                if line.split()[1].split(".")[0] in {"torch", "transformers", "build"}
+            ], path
 
 
 def test_catalog_errors_are_sentences() -> None:
@@ -93,4 +122,9 @@ def test_catalog_errors_are_sentences() -> None:
         load_recipe(catalog["mini-whisper"], "cuda")
     with pytest.raises(CatalogError, match="no parameter 'speed'"):
         load_recipe(Model("x", "whisper", "file:x", "none", knobs={"speed": 1}), "openvino")
-    assert [model.id for model in select(catalog, "")] == ["mini-whisper", "mini-t5", "mini-bart", "mini-gpt2"]
+    assert [model.id for model in select(catalog, "")] == [
+        "mini-whisper",
+        "mini-t5",
+        "mini-bart",
+        "mini-gpt2",
+    ]

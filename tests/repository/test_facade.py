@@ -20,13 +20,21 @@ from .test_contract import CONTRACT
 
 ENGINE = CONTRACT["inflight_batcher_llm/tensorrt_llm"]
 INPUTS = {row["name"]: row for row in ENGINE["inputs"]}
-NUMPY = {"TYPE_INT32": np.int32, "TYPE_FP32": np.float32, "TYPE_BOOL": np.bool_, "TYPE_UINT64": np.uint64, "${encoder_input_features_data_type}": np.float16}
+NUMPY = {
+    "TYPE_INT32": np.int32,
+    "TYPE_FP32": np.float32,
+    "TYPE_BOOL": np.bool_,
+    "TYPE_UINT64": np.uint64,
+    "${encoder_input_features_data_type}": np.float16,
+}
 SPEECH = "<|0.00|> The red lamp.<|1.20|>"
 
 
 @dataclass
 class Double:
-    """Takes only tensors of the contract, of their dtypes; says SPEECH, one token at a time when streaming."""
+    """Takes only tensors of the contract, of their dtypes; says SPEECH, one token at a time when
+    streaming.
+    """
 
     size: int
     calls: list[dict[str, NDArray[Any]]] = field(default_factory=list)
@@ -47,14 +55,21 @@ class Double:
             logits[..., self.language] = 5.0
             yield {**self._answer([self.language]), "generation_logits": logits}
             return
-        for tokens in [[]] if self.nothing else [[token] for token in self.tokens] if streaming else [self.tokens]:  # a stream's responses carry what is new
+        for tokens in (
+            [[]] if self.nothing else [[token] for token in self.tokens] if streaming else [self.tokens]
+        ):  # a stream's responses carry what is new
             yield self._answer(tokens)
 
     @staticmethod
     def _answer(tokens: list[int]) -> dict[str, NDArray[Any]]:
         probs = np.full((1, 1, len(tokens)), -0.5, np.float32)
         ids = np.array([[tokens]], np.int32)
-        return {"output_ids": ids, "sequence_length": np.array([[len(tokens)]], np.int32), "cum_log_probs": probs.sum(-1), "output_log_probs": probs}
+        return {
+            "output_ids": ids,
+            "sequence_length": np.array([[len(tokens)]], np.int32),
+            "cum_log_probs": probs.sum(-1),
+            "output_log_probs": probs,
+        }
 
 
 @pytest.fixture(params=[(99, 80, [220]), (100, 128, [])], ids=["v2", "v3"])
@@ -65,19 +80,34 @@ def facade(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Whisper, Dou
     size = tokenizer.get_vocab_size()
     (tmp_path / "engine").mkdir()
     tokenizer.save(str(tmp_path / "engine" / "tokenizer.json"))
-    (tmp_path / "engine" / "engine.json").write_text(json.dumps({"mels": mels, "positions": 448, "suppress": suppress, "vocabulary": size}))
+    (tmp_path / "engine" / "engine.json").write_text(
+        json.dumps({"mels": mels, "positions": 448, "suppress": suppress, "vocabulary": size})
+    )
     (tmp_path / "parameters.json").write_text(json.dumps({"zero_pad": False}))
     return Whisper(tmp_path), Double(size, tokens=tokenizer.encode(SPEECH, add_special_tokens=False).ids)
 
 
-def ask(facade: tuple[Whisper, Double], prefix: str = "", *, streaming: bool = False, wanted: set[str] | None = None, **inputs: Any) -> list[dict[str, Any]]:
+def ask(
+    facade: tuple[Whisper, Double],
+    prefix: str = "",
+    *,
+    streaming: bool = False,
+    wanted: set[str] | None = None,
+    **inputs: Any,
+) -> list[dict[str, Any]]:
     whisper, double = facade
-    given = {"WAV": np.zeros((1, 32000), np.float32), "TEXT_PREFIX": np.array([[prefix.encode()]], object), **inputs}
+    given = {
+        "WAV": np.zeros((1, 32000), np.float32),
+        "TEXT_PREFIX": np.array([[prefix.encode()]], object),
+        **inputs,
+    }
     return list(whisper.transcribe(given, wanted or {"TRANSCRIPTS"}, double, streaming=streaming))
 
 
 def test_plain_request(facade: tuple[Whisper, Double]) -> None:
-    """One call, the default prompt, more tokens than anybody says in two seconds, features padded to 30 s in half precision; the text without times."""
+    """One call, the default prompt, more tokens than anybody says in two seconds, features padded to 30 s in
+    half precision; the text without times.
+    """
     assert ask(facade)[-1]["TRANSCRIPTS"][0] == b"The red lamp."
     (call,) = facade[1].calls
     assert call["encoder_input_features"].shape == (1, 3000, facade[0].mels)
@@ -103,7 +133,9 @@ def test_language_is_detected_when_the_prompt_names_none(facade: tuple[Whisper, 
 
 
 def test_times_are_asked_for_by_bias(facade: tuple[Whisper, Double]) -> None:
-    """Without <|notimestamps|> in the prompt that token is forbidden; with it, only the checkpoint's own list is."""
+    """Without <|notimestamps|> in the prompt that token is forbidden; with it, only the checkpoint's own list
+    is.
+    """
     answer = ask(facade, "<|startoftranscript|><|en|><|transcribe|>")[-1]
     whisper, double = facade
     assert double.calls[0]["embedding_bias"][0, whisper.vocabulary.no_timestamps] < -1e8

@@ -1,4 +1,6 @@
-"""The translation of the guides: nothing of theirs is left out, and what stands there is what the builder runs."""
+"""The translation of the guides: nothing of theirs is left out, and what stands there is what the builder
+runs.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,23 @@ from build.steps import Command, work
 from build.toolchain import SCRIPTS
 
 PAGE = (ROOT / "docs/tensorrt-llm/commands.md").read_text("utf-8")
-GUIDES = tomllib.loads((Path(__file__).parent.parent / "contract" / "guides.toml").read_text("utf-8"))["guide"]
-NAMES = {"{python}": "python3", "{trtllm_build}": "trtllm-build", **{f"{{{name}}}": f"examples/{paths[0]}" for name, paths in SCRIPTS.items()}}
-TRANSLATED = ["large-v3", "distil-large-v3", "t5-small", "bart-large-cnn", "gpt2-medium", "blip2-opt-2.7b", "llava-1.5-7b"]
+GUIDES = tomllib.loads((Path(__file__).parent.parent / "contract" / "guides.toml").read_text("utf-8"))[
+    "guide"
+]
+NAMES = {
+    "{python}": "python3",
+    "{trtllm_build}": "trtllm-build",
+    **{f"{{{name}}}": f"examples/{paths[0]}" for name, paths in SCRIPTS.items()},
+}
+TRANSLATED = [
+    "large-v3",
+    "distil-large-v3",
+    "t5-small",
+    "bart-large-cnn",
+    "gpt2-medium",
+    "blip2-opt-2.7b",
+    "llava-1.5-7b",
+]
 
 
 def blocks() -> dict[str, str]:
@@ -29,7 +45,11 @@ def commands(model_id: str, **knobs: str) -> dict[str, Command]:
     model = load_catalog()[model_id]
     recipe = load_recipe(model, "trtllm", knobs)
     planned = work(model, recipe, [*SCRIPTS, "python", "trtllm_build"])
-    converting = {f"to {conversion.to}": command for conversion in planned.conversions for command in conversion.commands}
+    converting = {
+        f"to {conversion.to}": command
+        for conversion in planned.conversions
+        for command in conversion.commands
+    }
     return converting | {command.makes: command for command in planned.commands}
 
 
@@ -46,7 +66,9 @@ def test_each_block_is_what_the_builder_runs(head: str) -> None:
 
 @pytest.mark.parametrize("model_id", TRANSLATED)
 def test_no_step_is_left_out(model_id: str) -> None:
-    """Every step of a translated model stands on the page; Distil-Whisper's are those of the model it was distilled from, but for the name."""
+    """Every step of a translated model stands on the page; Distil-Whisper's are those of the model it was
+    distilled from, but for the name.
+    """
     shown = set(blocks().values())
     for command in commands(model_id).values():
         assert written(command) in shown or written(command).replace("distil-large-v3", "large-v3") in shown

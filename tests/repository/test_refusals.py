@@ -1,4 +1,5 @@
-"""One change to the image, the machine or a finished engine at a time: each is refused with a sentence that names it and the remedy.
+"""One change to the image, the machine or a finished engine at a time: each is refused with a sentence that
+names it and the remedy.
 
 The table is docs/tensorrt-llm/refusals.md; what stands there was said by this code.
 """
@@ -148,7 +149,9 @@ def test_one_change_is_refused(case: Case, tmp_path: Path, monkeypatch: pytest.M
     image = Image(root)
     case.change(image)
     with pytest.raises((Unfit, ToolchainError, CatalogError)) as refused:
-        job = plan_job(CATALOG[case.model], "trtllm", Places(tmp_path / "w", tmp_path / "e"), dict(case.knobs))
+        job = plan_job(
+            CATALOG[case.model], "trtllm", Places(tmp_path / "w", tmp_path / "e"), dict(case.knobs)
+        )
         check(job.recipe, job.work, image)
     assert re.search(case.sentence, str(refused.value)), refused.value
     assert len(re.findall(r"^  - ", str(refused.value), re.M)) <= 1, "one change, one finding"
@@ -172,13 +175,17 @@ def test_normalised_log_probabilities_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_needed_is_what_is_sent() -> None:
-    """The table of tensors that cannot be lost has all that the text façade sends unasked, and all that it reads always."""
+    """The table of tensors that cannot be lost has all that the text façade sends unasked, and all that it
+    reads always.
+    """
     assert set(ENGINE.values()) <= NEEDED["tensorrt_llm_bls"]
     assert set(ENGINE_OUTPUTS) - {"context_logits"} <= NEEDED["tensorrt_llm_bls"]
 
 
 def test_what_may_be_lost_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An optional tensor that the image lacks, or has of another dtype, is in none of the models; one that is new is in the unary face."""
+    """An optional tensor that the image lacks, or has of another dtype, is in none of the models; one that is
+    new is in the unary face.
+    """
     from build.repository import render
 
     root = make_image(tmp_path / "image")
@@ -193,10 +200,14 @@ def test_what_may_be_lost_is_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
     repository = tmp_path / "bundle" / "repository"
     configs = {path.name: parse_config(path / "config.pbtxt") for path in repository.iterdir()}
     for name in ("ensemble", "ensemble_stream", "tensorrt_llm_bls", "tensorrt_llm_bls_stream"):
-        inputs, outputs = ({tensor.name for tensor in side} for side in (configs[name].input, configs[name].output))
+        inputs, outputs = (
+            {tensor.name for tensor in side} for side in (configs[name].input, configs[name].output)
+        )
         assert not inputs & {"min_tokens", "presence_penalty"}, name
         assert "context_logits" not in outputs, name
         assert "frequency_penalty" in inputs
     assert "min_tokens" not in text_format.MessageToString(configs["ensemble"])
-    assert {tensor.name for tensor in configs["tensorrt_llm"].input} == {tensor.name for tensor in configs["tensorrt_llm_stream"].input}
+    assert {tensor.name for tensor in configs["tensorrt_llm"].input} == {
+        tensor.name for tensor in configs["tensorrt_llm_stream"].input
+    }
     assert "cache_salt" in {tensor.name for tensor in configs["tensorrt_llm"].input}

@@ -33,7 +33,9 @@ ANSWER = "the old town."
 
 @dataclass
 class Double:
-    """Takes only tensors of the contract, of their dtypes and shapes; every row answers ANSWER, in beams of growing length."""
+    """Takes only tensors of the contract, of their dtypes and shapes; every row answers ANSWER, in beams of
+    growing length.
+    """
 
     tokens: list[int]
     size: int
@@ -58,12 +60,21 @@ class Double:
             for n in range(len(self.tokens)):
                 yield self._answer(arrays, self.tokens[: n + 1], rows, beams, n + 1)
 
-    def _answer(self, arrays: dict[str, NDArray[Any]], tokens: list[int], rows: int, beams: int, count: int = 0) -> dict[str, NDArray[Any]]:
-        found = {"output_ids": np.tile(np.array(tokens, np.int32), (rows, beams, 1)), "sequence_length": np.full((rows, beams), len(tokens), np.int32)}
+    def _answer(
+        self, arrays: dict[str, NDArray[Any]], tokens: list[int], rows: int, beams: int, count: int = 0
+    ) -> dict[str, NDArray[Any]]:
+        found = {
+            "output_ids": np.tile(np.array(tokens, np.int32), (rows, beams, 1)),
+            "sequence_length": np.full((rows, beams), len(tokens), np.int32),
+        }
         if "return_log_probs" in arrays:
-            found |= {"output_log_probs": np.full((rows, beams, len(tokens)), -0.5, np.float32), "cum_log_probs": np.full((rows, beams), -1.0, np.float32)}
+            found |= {
+                "output_log_probs": np.full((rows, beams, len(tokens)), -0.5, np.float32),
+                "cum_log_probs": np.full((rows, beams), -1.0, np.float32),
+            }
         if "return_generation_logits" in arrays:
-            # One step more than tokens, for the end, and a vocabulary filled up with what must never be chosen.
+            # One step more than tokens, for the end, and a vocabulary filled up with what must never be
+            # chosen.
             logits = np.zeros((rows, beams, len(tokens) + 1, self.size + 3), np.float32)
             logits[..., self.size :] = 50.0
             for n, token in enumerate(tokens):
@@ -85,7 +96,9 @@ def facade(request: pytest.FixtureRequest, tmp_path: Path) -> Facade:
 def model(name: str, folder: Path, **parameters: Any) -> Facade:
     (folder / "engine").mkdir()
     shutil.copy(MINIATURES / name / "tokenizer.json", folder / "engine")
-    (folder / "engine" / "engine.json").write_text(json.dumps({"positions": 64, "vocabulary": 2000, **FACTS[name]}))
+    (folder / "engine" / "engine.json").write_text(
+        json.dumps({"positions": 64, "vocabulary": 2000, **FACTS[name]})
+    )
     (folder / "parameters.json").write_text(json.dumps(parameters))
     text = TextModel(folder)
     return text, Double(text.tokenizer.ids(ANSWER, special=False), 2000)
@@ -97,8 +110,22 @@ def strings(*rows: list[str]) -> NDArray[Any]:
 
 def ask(facade: Facade, rows: int = 1, **inputs: Any) -> list[dict[str, Any]]:
     given = {"text_input": strings(*[["On Monday"]] * rows), "max_tokens": np.full((rows, 1), 20, np.int32)}
-    arrays = {name: value if isinstance(value, np.ndarray) else np.full((rows, 1), value) for name, value in inputs.items()}
-    return list(facade[0].complete({**given, **{name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in arrays.items()}}, facade[1]))
+    arrays = {
+        name: value if isinstance(value, np.ndarray) else np.full((rows, 1), value)
+        for name, value in inputs.items()
+    }
+    return list(
+        facade[0].complete(
+            {
+                **given,
+                **{
+                    name: array.astype(np.int32) if array.dtype == np.int64 else array
+                    for name, array in arrays.items()
+                },
+            },
+            facade[1],
+        )
+    )
 
 
 def texts(results: list[dict[str, Any]]) -> list[str]:
@@ -128,9 +155,17 @@ def test_one_text(facade: Facade) -> None:
 
 
 def test_rows_of_different_lengths_and_words(facade: Facade) -> None:
-    """One request; shorter rows are padded, word lists filled up with -1. A stop word that ends a row is cut off, as TensorRT-LLM does not."""
+    """One request; shorter rows are padded, word lists filled up with -1. A stop word that ends a row is cut
+    off, as TensorRT-LLM does not.
+    """
     text = facade[0]
-    (result,) = ask(facade, 2, text_input=strings(["On Monday the old mayor"], ["a"]), stop_words=strings(["town", "."], ["", ""]), bad_words=strings([""], ["the"]))
+    (result,) = ask(
+        facade,
+        2,
+        text_input=strings(["On Monday the old mayor"], ["a"]),
+        stop_words=strings(["town", "."], ["", ""]),
+        bad_words=strings([""], ["the"]),
+    )
     (call,) = facade[1].calls
     assert [text.decode() for text in result["text_output"]] == [ANSWER.removesuffix("."), ANSWER]
     assert result["num_output_tokens"].ravel().tolist() == [len(facade[1].tokens) - 1, len(facade[1].tokens)]
@@ -156,7 +191,9 @@ def test_stream_gives_what_is_new_or_the_text_so_far(facade: Facade) -> None:
 def test_a_stream_counts_its_tokens(facade: Facade) -> None:
     """From the beginning of the text."""
     results = ask(facade, stream=True)
-    assert [result["num_output_tokens"].item() for result in results] == list(range(1, len(facade[1].tokens) + 1))
+    assert [result["num_output_tokens"].item() for result in results] == list(
+        range(1, len(facade[1].tokens) + 1)
+    )
 
 
 def test_a_stream_of_beams_gives_the_texts_so_far(facade: Facade) -> None:
@@ -176,22 +213,31 @@ def test_special_tokens_show_in_streams_as_in_texts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_likeliest_tokens(facade: Facade, streaming: bool) -> None:
-    """The chosen token leads; what fills an engine's vocabulary up takes no part. Logits that nobody asked for are not sent on."""
+    """The chosen token leads; what fills an engine's vocabulary up takes no part. Logits that nobody asked
+    for are not sent on.
+    """
     results = ask(facade, top_log_probs=2, stream=streaming)
     chosen = [name for result in results for name in result["output_tokens"][0, 0].tolist()]
     tops = [tuple(row) for result in results for row in result["top_tokens"][0, 0].tolist()]
     probs = np.concatenate([result["top_token_log_probs"][0, 0] for result in results])
-    assert [top[0] for top in tops] == chosen == [facade[0].tokenizer.piece(i).encode() for i in facade[1].tokens]
+    assert (
+        [top[0] for top in tops]
+        == chosen
+        == [facade[0].tokenizer.piece(i).encode() for i in facade[1].tokens]
+    )
     assert (probs[:, 0] > np.log(0.5)).all()
     assert all("generation_logits" not in result for result in results)
 
 
 class TensorRT(Double):
-    """Figures as TensorRT-LLM gives them (`build/facts.py`, FIGURES): log probabilities that a temperature has pushed to 0, logits
-    [1, tokens, beams, vocabulary] in a stream, and without one those of every token that was allowed.
+    """Figures as TensorRT-LLM gives them (`build/facts.py`, FIGURES): log probabilities that a temperature
+    has pushed to 0, logits [1, tokens, beams, vocabulary] in a stream, and without one those of every token
+    that was allowed.
     """
 
-    def _answer(self, arrays: dict[str, NDArray[Any]], tokens: list[int], rows: int, beams: int, count: int = 0) -> dict[str, NDArray[Any]]:
+    def _answer(
+        self, arrays: dict[str, NDArray[Any]], tokens: list[int], rows: int, beams: int, count: int = 0
+    ) -> dict[str, NDArray[Any]]:
         found = super()._answer(arrays, tokens, rows, beams, count)
         if "output_log_probs" in found:
             found["output_log_probs"][:] = 0.0
@@ -213,7 +259,9 @@ def tensorrt(facade: Facade) -> Facade:
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("top", [0, 2])
 def test_log_probs_are_the_models_own_on_tensorrt_llm(facade: Facade, streaming: bool, top: int) -> None:
-    """At any temperature, made from logits that a stream brings token by token; they are not those of the end nor of the filled-up ids."""
+    """At any temperature, made from logits that a stream brings token by token; they are not those of the end
+    nor of the filled-up ids.
+    """
     own = tensorrt(facade)
     results = ask(own, top_log_probs=top, temperature=np.float32(0.2), stream=streaming)
     probs = np.concatenate([result["output_log_probs"].ravel() for result in results])
@@ -229,25 +277,42 @@ def test_log_probs_are_the_models_own_on_tensorrt_llm(facade: Facade, streaming:
 
 
 def test_rows_are_gathered_apart_on_tensorrt_llm(facade: Facade) -> None:
-    """One stream for each row, since a stream has one; put together they are as one request's, each up to its own stop word."""
+    """One stream for each row, since a stream has one; put together they are as one request's, each up to its
+    own stop word.
+    """
     own = tensorrt(facade)
-    (result,) = ask(own, 2, top_log_probs=1, stop_words=strings(["."], [""]), text_input=strings(["On Monday the old mayor"], ["a"]))
+    (result,) = ask(
+        own,
+        2,
+        top_log_probs=1,
+        stop_words=strings(["."], [""]),
+        text_input=strings(["On Monday the old mayor"], ["a"]),
+    )
     assert [text.decode() for text in result["text_output"]] == [ANSWER.removesuffix("."), ANSWER]
     assert result["output_lengths"].ravel().tolist() == [len(own[1].tokens) - 1, len(own[1].tokens)]
     assert result["top_token_log_probs"].shape == (2, 1, len(own[1].tokens), 1)
-    assert [call["input_ids"].shape for call in own[1].calls] == [(1, int(n)) for n in result["num_input_tokens"].ravel()]
+    assert [call["input_ids"].shape for call in own[1].calls] == [
+        (1, int(n)) for n in result["num_input_tokens"].ravel()
+    ]
 
 
 def test_the_requests_bias_counts_on_tensorrt_llm(facade: Facade) -> None:
     """TensorRT-LLM's logits are those before the bias, its choice is the one after."""
     own = tensorrt(facade)
     first = own[1].tokens[0]
-    bias = {"logit_bias_ids": np.array([[first]], np.int32), "logit_bias_weights": np.array([[-4.0]], np.float32)}
+    bias = {
+        "logit_bias_ids": np.array([[first]], np.int32),
+        "logit_bias_weights": np.array([[-4.0]], np.float32),
+    }
     (result,) = ask(own, top_log_probs=1, **bias)
-    assert np.allclose(result["output_log_probs"][0, 0, 0], 5 - np.log(np.exp(5) + own[0].vocabulary - 1), atol=1e-5)
+    assert np.allclose(
+        result["output_log_probs"][0, 0, 0], 5 - np.log(np.exp(5) + own[0].vocabulary - 1), atol=1e-5
+    )
 
 
-def test_greedy_text_without_likeliest_tokens_takes_the_engines_figures_on_tensorrt_llm(facade: Facade) -> None:
+def test_greedy_text_without_likeliest_tokens_takes_the_engines_figures_on_tensorrt_llm(
+    facade: Facade,
+) -> None:
     """No logits are asked for where nothing changes the log probabilities."""
     own = tensorrt(facade)
     ask(own, top_log_probs=0)
@@ -273,9 +338,12 @@ def test_bias_by_words_and_by_ids(facade: Facade) -> None:
     """They add up."""
     ids = facade[0].tokenizer.ids("town", special=False)
     ask(
-        facade, embedding_bias_words=strings(["town"]), embedding_bias_weights=np.array([[2.0]], np.float32),
-        logit_bias_ids=np.array([[ids[0], 7]], np.int32), logit_bias_weights=np.array([[1.0, -1.0]], np.float32),
-    )  # fmt: skip
+        facade,
+        embedding_bias_words=strings(["town"]),
+        embedding_bias_weights=np.array([[2.0]], np.float32),
+        logit_bias_ids=np.array([[ids[0], 7]], np.int32),
+        logit_bias_weights=np.array([[1.0, -1.0]], np.float32),
+    )
     bias = facade[1].calls[0]["embedding_bias"][0]
     assert (bias[ids[0]], bias[7]) == (3.0, -1.0)
 
@@ -295,7 +363,13 @@ def test_nothing_drafted_is_nothing_asked(facade: Facade) -> None:
         ({"text_input": strings(["word " * 100])}, "tokens"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"top_log_probs": 21}, "top_log_probs is 21"),
-        ({"logit_bias_ids": np.array([[2000]], np.int32), "logit_bias_weights": np.ones((1, 1), np.float32)}, "logit_bias"),
+        (
+            {
+                "logit_bias_ids": np.array([[2000]], np.int32),
+                "logit_bias_weights": np.ones((1, 1), np.float32),
+            },
+            "logit_bias",
+        ),
         ({"embedding_bias_words": strings(["a"])}, "embedding_bias_weights 0"),
         ({"image_input": np.zeros((1, 1), np.float16)}, "image_input"),
     ],
@@ -312,7 +386,9 @@ def test_a_stream_takes_one_text(facade: Facade) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "lengths"), [([[[5, -1]]], [[2]]), ([[[5, 6]]], [[-1]]), ([[[5, 6]]], [[2, 2]])], ids=["negative id", "negative length", "beams that differ"]
+    ("tokens", "lengths"),
+    [([[[5, -1]]], [[2]]), ([[[5, 6]]], [[-1]]), ([[[5, 6]]], [[2, 2]])],
+    ids=["negative id", "negative length", "beams that differ"],
 )
 def test_postprocessing_refuses_what_no_engine_gives(facade: Facade, tokens: Any, lengths: Any) -> None:
     with pytest.raises(BadRequest, match="do not fit"):

@@ -24,10 +24,16 @@ def wave(name: str) -> NDArray[np.float32]:
     return decode(RECORDINGS / name, max_seconds=600, time_limit=60)
 
 
-def grpc_inputs(sound: NDArray[np.float32], prefix: str = "", lengths: list[int] | None = None, **scalars: NDArray[Any]) -> list[grpc.InferInput]:
+def grpc_inputs(
+    sound: NDArray[np.float32], prefix: str = "", lengths: list[int] | None = None, **scalars: NDArray[Any]
+) -> list[grpc.InferInput]:
     """Inputs of whisper_bls for [batch, samples] or [samples]."""
     rows = np.atleast_2d(sound)
-    arrays: dict[str, NDArray[Any]] = {"WAV": rows, "TEXT_PREFIX": np.array([[prefix.encode()]] * len(rows), object), **scalars}
+    arrays: dict[str, NDArray[Any]] = {
+        "WAV": rows,
+        "TEXT_PREFIX": np.array([[prefix.encode()]] * len(rows), object),
+        **scalars,
+    }
     if lengths:
         arrays["WAV_LENS"] = np.array([[n] for n in lengths], np.int32)
     types = {np.dtype(np.float32): "FP32", np.dtype(np.int32): "INT32", np.dtype(object): "BYTES"}
@@ -43,7 +49,9 @@ def wait_idle(kserve: str, instance: int) -> None:
     last, still = -1, 0
     deadline = time.monotonic() + 60
     while still < 4 and time.monotonic() < deadline:
-        found = httpx.get(f"{kserve}/instances/{instance}/v2/models/tensorrt_llm_stream/stats", timeout=10).json()["model_stats"][0]["inference_stats"]
+        found = httpx.get(
+            f"{kserve}/instances/{instance}/v2/models/tensorrt_llm_stream/stats", timeout=10
+        ).json()["model_stats"][0]["inference_stats"]
         now = found["success"]["count"] + found["fail"]["count"]
         still = still + 1 if now == last else 0
         last = now
@@ -81,7 +89,9 @@ class Load:
         """Until `count` calls succeeded in all."""
         deadline = time.monotonic() + seconds
         while self.done < count:
-            assert time.monotonic() < deadline, f"{self.done} of {count} calls within {seconds} s; failures: {self.failed[:3]}"
+            assert time.monotonic() < deadline, (
+                f"{self.done} of {count} calls within {seconds} s; failures: {self.failed[:3]}"
+            )
             time.sleep(0.05)
 
     def __exit__(self, *_: object) -> None:

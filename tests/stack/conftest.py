@@ -1,4 +1,6 @@
-"""A running stack: CONCH_URL names one that is up already, otherwise process mode is started on its own block of ports."""
+"""A running stack: CONCH_URL names one that is up already, otherwise process mode is started on its own block
+of ports.
+"""
 
 from __future__ import annotations
 
@@ -46,26 +48,41 @@ class Stack:
 
 def portable(home: Path, port: int, models: str, instances: int) -> dict[str, str]:
     """The environment of a stack with engines for CPUs."""
-    return {**os.environ, "PORT": str(port), "INSTANCES": str(instances), "MODEL_ID": models, "TARGET": "openvino", "CONCH_HOME": str(home)}
+    return {
+        **os.environ,
+        "PORT": str(port),
+        "INSTANCES": str(instances),
+        "MODEL_ID": models,
+        "TARGET": "openvino",
+        "CONCH_HOME": str(home),
+    }
 
 
 @contextmanager
 def started(environment: dict[str, str]) -> Iterator[Stack]:
-    """A stack in process mode on the block of ports and in the folder that the environment names; at its end every tritonserver has drained."""
+    """A stack in process mode on the block of ports and in the folder that the environment names; at its end
+    every tritonserver has drained.
+    """
     home, port = Path(environment["CONCH_HOME"]), int(environment["PORT"])
     home.mkdir(parents=True, exist_ok=True)
     with (home / "serve.log").open("wb") as log:
-        process = subprocess.Popen([PYTHON, "-m", "scripts.local", "serve"], cwd=ROOT, env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [PYTHON, "-m", "scripts.local", "serve"], cwd=ROOT, env=environment, stdout=log, stderr=log
+        )
     try:
         _wait(f"http://127.0.0.1:{port}/health/ready", process, home)
-        yield Stack(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port - 80}", f"127.0.0.1:{port - 79}", home)
+        yield Stack(
+            f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port - 80}", f"127.0.0.1:{port - 79}", home
+        )
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(120)
         if (artifacts := os.environ.get("CONCH_TEST_LOGS")) and (home / "logs").is_dir():
             shutil.copytree(home / "logs", Path(artifacts) / str(port), dirs_exist_ok=True)
     for log_file in (home / "logs").glob("triton-*.log"):
-        assert "Exit timeout expired" not in log_file.read_text("utf-8", "replace"), f"{log_file.name}: a model was never unloaded"
+        assert "Exit timeout expired" not in log_file.read_text("utf-8", "replace"), (
+            f"{log_file.name}: a model was never unloaded"
+        )
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +90,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two instances of mini-whisper; session-wide, because starting tritonservers takes seconds."""
     if url := os.environ.get("CONCH_URL"):
         host = url.rsplit(":", 1)[0]
-        yield Stack(url, os.environ.get("CONCH_KSERVE", f"{host}:8000"), os.environ.get("CONCH_GRPC", f"{host.split('//')[1]}:8001"), None)
+        yield Stack(
+            url,
+            os.environ.get("CONCH_KSERVE", f"{host}:8000"),
+            os.environ.get("CONCH_GRPC", f"{host.split('//')[1]}:8001"),
+            None,
+        )
         return
     with started(portable(tmp_path_factory.mktemp("stack"), PORT, "mini-whisper", 2)) as found:
         yield found
@@ -83,7 +105,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def text_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Four models, an instance each; CONCH_TEXT_PORT names the first port of one that is up already."""
     if port := int(os.environ.get("CONCH_TEXT_PORT", "0")):
-        yield Stack(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port - 80}", f"127.0.0.1:{port - 79}", None)
+        yield Stack(
+            f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port - 80}", f"127.0.0.1:{port - 79}", None
+        )
         return
     with started(portable(tmp_path_factory.mktemp("text"), TEXT_PORT, TEXT_MODELS, 4)) as found:
         yield found

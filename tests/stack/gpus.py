@@ -17,16 +17,36 @@ BACKEND = ROOT / "tests/contract/backend"
 
 
 def run(*command: object, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=200)
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
 
 
 def gpu_machine(home: Path, model: str, graphs: str, port: int, **more: str) -> dict[str, str]:
-    """The environment of a machine with four GPUs and two instances, each on a pair. `graphs`: whose OpenVINO graphs do the arithmetic."""
+    """The environment of a machine with four GPUs and two instances, each on a pair. `graphs`: whose OpenVINO
+    graphs do the arithmetic.
+    """
     return {
-        **os.environ, **environment(make_image(home / "image")), "MODEL_ID": model, "TARGET": "trtllm", "WEIGHTS_DIR": f"{home}/weights",
-        "ENGINES_DIR": f"{home}/engines", "CONCH_HOME": f"{home}/home", "CONTRACT_GRAPHS": str(ROOT / f"engines/{graphs}/openvino/engine"),
-        "PORT": str(port), "INSTANCES": "2", "TRITON_0_GPUS": "0,1", "TRITON_1_GPUS": "2,3", **more,
-    }  # fmt: skip
+        **os.environ,
+        **environment(make_image(home / "image")),
+        "MODEL_ID": model,
+        "TARGET": "trtllm",
+        "WEIGHTS_DIR": f"{home}/weights",
+        "ENGINES_DIR": f"{home}/engines",
+        "CONCH_HOME": f"{home}/home",
+        "CONTRACT_GRAPHS": str(ROOT / f"engines/{graphs}/openvino/engine"),
+        "PORT": str(port),
+        "INSTANCES": "2",
+        "TRITON_0_GPUS": "0,1",
+        "TRITON_1_GPUS": "2,3",
+        **more,
+    }
 
 
 @contextmanager

@@ -21,8 +21,16 @@ from .test_bad_uploads import wav
 
 Rows = dict[str, dict[str, Any]]
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
-GRANULARITIES: tuple[list[Literal["word", "segment"]] | None, ...] = (None, ["segment"], ["word"], ["word", "segment"])
-ENGLISH = "The red letter costs sixty-five euros. Where is the big blanket? Stop now, Victor. The cow is eating in front of the chair. Bring the wallet."
+GRANULARITIES: tuple[list[Literal["word", "segment"]] | None, ...] = (
+    None,
+    ["segment"],
+    ["word"],
+    ["word", "segment"],
+)
+ENGLISH = (
+    "The red letter costs sixty-five euros. Where is the big blanket? Stop now, Victor. The cow is eating in "
+    "front of the chair. Bring the wallet."
+)
 
 
 @pytest.fixture
@@ -37,10 +45,18 @@ def sound(name: str) -> tuple[str, bytes]:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("granularities", GRANULARITIES, ids=lambda wanted: "+".join(wanted or ["default"]))
 @pytest.mark.parametrize("response_format", FORMATS)
-def test_transcriptions(sdk: openai.OpenAI, recordings: Rows, response_format: Any, granularities: Any, stream: bool) -> None:
+def test_transcriptions(
+    sdk: openai.OpenAI, recordings: Rows, response_format: Any, granularities: Any, stream: bool
+) -> None:
     """Every combination is answered in full, or refused with the field that does not fit."""
     extra = {"timestamp_granularities": granularities} if granularities else {}
-    call = {"file": sound("demo.flac"), "model": "mini-whisper", "response_format": response_format, "stream": stream, **extra}
+    call = {
+        "file": sound("demo.flac"),
+        "model": "mini-whisper",
+        "response_format": response_format,
+        "stream": stream,
+        **extra,
+    }
     if granularities and response_format != "verbose_json":
         assert refused(sdk.audio.transcriptions.create, call) == "timestamp_granularities[]"
     elif stream and response_format not in ("json", "text"):
@@ -48,20 +64,35 @@ def test_transcriptions(sdk: openai.OpenAI, recordings: Rows, response_format: A
     elif stream:
         check_stream(list(sdk.audio.transcriptions.create(**call)), recordings["demo.flac"]["text"])
     else:
-        check(sdk.audio.transcriptions.create(**call), response_format, recordings["demo.flac"], granularities or ["segment"])
+        check(
+            sdk.audio.transcriptions.create(**call),
+            response_format,
+            recordings["demo.flac"],
+            granularities or ["segment"],
+        )
 
 
 @pytest.mark.parametrize("response_format", FORMATS)
 def test_translations(sdk: openai.OpenAI, recordings: Rows, response_format: Any) -> None:
     """Spanish in, English out, in the same formats; times are the recording's."""
-    answer = sdk.audio.translations.create(file=sound("cocina.mp3"), model="mini-whisper", response_format=response_format)
+    answer = sdk.audio.translations.create(
+        file=sound("cocina.mp3"), model="mini-whisper", response_format=response_format
+    )
     row = {**recordings["cocina.mp3"], "text": ENGLISH}
     check(answer, response_format, row, ["segment"])
     if response_format == "verbose_json":
         assert answer.language == "english"
 
 
-@pytest.mark.parametrize(("field", "value"), [("stream", "true"), ("timestamp_granularities[]", "word"), ("include[]", "logprobs"), ("chunking_strategy", "auto")])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("stream", "true"),
+        ("timestamp_granularities[]", "word"),
+        ("include[]", "logprobs"),
+        ("chunking_strategy", "auto"),
+    ],
+)
 def test_translations_know_fewer_fields(stack: Stack, field: str, value: str) -> None:
     """What OpenAI's translations do not have is refused by name."""
     files, data = {"file": sound("cocina.mp3")}, {"model": "mini-whisper", field: value}
@@ -79,9 +110,19 @@ def check(answer: Any, response_format: str, row: dict[str, Any], granularities:
     if response_format == "text":
         assert answer.strip() == row["text"]
     elif response_format == "srt":
-        check_cues([(cue.start.total_seconds(), cue.end.total_seconds(), cue.content) for cue in srt.parse(answer)], row)
+        check_cues(
+            [(cue.start.total_seconds(), cue.end.total_seconds(), cue.content) for cue in srt.parse(answer)],
+            row,
+        )
     elif response_format == "vtt":
-        check_cues([(cue.start_in_seconds, cue.end_in_seconds, cue.text) for cue in webvtt.from_buffer(io.StringIO(answer))], row, whole_seconds=True)
+        check_cues(
+            [
+                (cue.start_in_seconds, cue.end_in_seconds, cue.text)
+                for cue in webvtt.from_buffer(io.StringIO(answer))
+            ],
+            row,
+            whole_seconds=True,
+        )
     else:
         assert answer.text == row["text"]
         usage = answer.model_dump()["usage"]  # the SDK's translations do not name it
@@ -92,7 +133,9 @@ def check(answer: Any, response_format: str, row: dict[str, Any], granularities:
             check_times(answer, granularities)
 
 
-def check_cues(cues: list[tuple[float, float, str]], row: dict[str, Any], *, whole_seconds: bool = False) -> None:
+def check_cues(
+    cues: list[tuple[float, float, str]], row: dict[str, Any], *, whole_seconds: bool = False
+) -> None:
     assert " ".join(text for *_, text in cues) == row["text"]
     for (start, end, _), true in zip(cues, row["segments"], strict=True):
         slack = 1.0 if whole_seconds else 0.2  # webvtt-py gives whole seconds here
@@ -109,8 +152,12 @@ def check_times(answer: Any, granularities: list[str]) -> None:
 
 
 def check_words_in_segments(words: list[Any], segments: list[Any]) -> None:
-    """Every word of the text is there once, times never run backwards, and each word lies inside its segment."""
-    wanted = jiwer.RemovePunctuation()(" ".join(segment.text for segment in segments)).replace("-", "").split()
+    """Every word of the text is there once, times never run backwards, and each word lies inside
+    its segment.
+    """
+    wanted = (
+        jiwer.RemovePunctuation()(" ".join(segment.text for segment in segments)).replace("-", "").split()
+    )
     assert [jiwer.RemovePunctuation()(word.word) for word in words] == wanted
     assert all(word.start <= word.end for word in words)
     assert all(earlier.end <= later.start + 1e-6 for earlier, later in itertools.pairwise(words))
@@ -129,9 +176,15 @@ def check_stream(events: list[Any], text: str) -> None:
 
 
 def test_words_of_a_long_recording(sdk: openai.OpenAI) -> None:
-    """Over several windows word times run on, inside segments that run on; most words take the time that words take."""
+    """Over several windows word times run on, inside segments that run on; most words take the time that
+    words take.
+    """
     answer: Any = sdk.audio.transcriptions.create(
-        file=sound("largo.flac"), model="mini-whisper", response_format="verbose_json", timestamp_granularities=["word", "segment"], language="es"
+        file=sound("largo.flac"),
+        model="mini-whisper",
+        response_format="verbose_json",
+        timestamp_granularities=["word", "segment"],
+        language="es",
     )
     check_words_in_segments(answer.words, answer.segments)
     lengths = sorted(word.end - word.start for word in answer.words)
@@ -139,15 +192,25 @@ def test_words_of_a_long_recording(sdk: openai.OpenAI) -> None:
 
 
 def test_a_long_stream_comes_in_pieces(sdk: openai.OpenAI, recordings: Rows) -> None:
-    """A delta for each window, with `auto` as without; with server_vad one for each turn, which a language fits that is named or detected."""
+    """A delta for each window, with `auto` as without; with server_vad one for each turn, which a language
+    fits that is named or detected.
+    """
     text = recordings["minute.wav"]["text"]
     plain = list(sdk.audio.transcriptions.create(file=sound("minute.wav"), model="mini-whisper", stream=True))
     assert len(plain) >= 4
     assert jiwer.wer(text, plain[-1].text) <= 0.05  # type: ignore[union-attr]
-    same = list(sdk.audio.transcriptions.create(file=sound("minute.wav"), model="mini-whisper", stream=True, chunking_strategy="auto"))
+    same = list(
+        sdk.audio.transcriptions.create(
+            file=sound("minute.wav"), model="mini-whisper", stream=True, chunking_strategy="auto"
+        )
+    )
     assert len(same) == len(plain)
     vad = {"type": "server_vad"}
-    turns = list(sdk.audio.transcriptions.create(file=sound("minute.wav"), model="mini-whisper", stream=True, chunking_strategy=vad, language="en"))  # type: ignore[arg-type]
+    turns = list(
+        sdk.audio.transcriptions.create(
+            file=sound("minute.wav"), model="mini-whisper", stream=True, chunking_strategy=vad, language="en"
+        )
+    )  # type: ignore[arg-type]
     assert len(turns) > len(plain)
     assert jiwer.wer(text, turns[-1].text) <= 0.05  # type: ignore[union-attr]
 
@@ -155,7 +218,9 @@ def test_a_long_stream_comes_in_pieces(sdk: openai.OpenAI, recordings: Rows) -> 
 def test_chunking_strategy_object(sdk: openai.OpenAI, recordings: Rows) -> None:
     """The SDK's object; true offsets although silence was left out."""
     vad: Any = {"type": "server_vad", "threshold": 0.4, "prefix_padding_ms": 200, "silence_duration_ms": 400}
-    answer: Any = sdk.audio.transcriptions.create(file=sound("demo.flac"), model="mini-whisper", response_format="verbose_json", chunking_strategy=vad)
+    answer: Any = sdk.audio.transcriptions.create(
+        file=sound("demo.flac"), model="mini-whisper", response_format="verbose_json", chunking_strategy=vad
+    )
     assert answer.text == recordings["demo.flac"]["text"]
     for segment, true in zip(answer.segments, recordings["demo.flac"]["segments"], strict=True):
         assert segment.start == pytest.approx(true["start"], abs=0.2)
@@ -163,43 +228,74 @@ def test_chunking_strategy_object(sdk: openai.OpenAI, recordings: Rows) -> None:
 
 def test_log_probabilities(sdk: openai.OpenAI, recordings: Rows) -> None:
     """include=["logprobs"]: the tokens' bytes put together are the text."""
-    answer = sdk.audio.transcriptions.create(file=sound("demo.flac"), model="mini-whisper", include=["logprobs"])
+    answer = sdk.audio.transcriptions.create(
+        file=sound("demo.flac"), model="mini-whisper", include=["logprobs"]
+    )
     rows = answer.logprobs or []
-    assert bytes(int(byte) for row in rows for byte in row.bytes or []).decode().strip() == recordings["demo.flac"]["text"]
+    assert (
+        bytes(int(byte) for row in rows for byte in row.bytes or []).decode().strip()
+        == recordings["demo.flac"]["text"]
+    )
     assert all((row.logprob or 0.0) <= 0.0 for row in rows)
-    last: Any = list(sdk.audio.transcriptions.create(file=sound("demo.flac"), model="mini-whisper", include=["logprobs"], stream=True))[-1]
+    last: Any = list(
+        sdk.audio.transcriptions.create(
+            file=sound("demo.flac"), model="mini-whisper", include=["logprobs"], stream=True
+        )
+    )[-1]
     assert len(last.logprobs) == len(rows)
 
 
 def test_previous_text_is_an_extension(sdk: openai.OpenAI, recordings: Rows) -> None:
     """condition_on_previous_text sends windows one after the other, each with the text before it."""
-    answer = sdk.audio.transcriptions.create(file=sound("minute.wav"), model="mini-whisper", language="en", extra_body={"condition_on_previous_text": "true"})
+    answer = sdk.audio.transcriptions.create(
+        file=sound("minute.wav"),
+        model="mini-whisper",
+        language="en",
+        extra_body={"condition_on_previous_text": "true"},
+    )
     assert jiwer.wer(recordings["minute.wav"]["text"], answer.text) <= 0.1
 
 
 def test_temperature_ladder_and_seed(sdk: openai.OpenAI, recordings: Rows) -> None:
     """A fixed temperature is used as it is, and twice the same request gives twice the same words."""
-    once, again = (sdk.audio.transcriptions.create(file=sound("order.wav"), model="mini-whisper", temperature=0.3, response_format="verbose_json") for _ in range(2))
+    once, again = (
+        sdk.audio.transcriptions.create(
+            file=sound("order.wav"), model="mini-whisper", temperature=0.3, response_format="verbose_json"
+        )
+        for _ in range(2)
+    )
     assert once.text == again.text
     assert [segment.temperature for segment in once.segments or []] == [pytest.approx(0.3)]
 
 
 def test_a_stream_that_fails_later_says_so(stack: Stack) -> None:
-    """A file whose samples turn to NaN after a minute and a half: words first, then an error event in OpenAI's shape, which the SDK raises."""
+    """A file whose samples turn to NaN after a minute and a half: words first, then an error event in
+    OpenAI's shape, which the SDK raises.
+    """
     sound = np.concatenate([wave("largo.flac"), np.full(160_000, np.nan, np.float32)])
     file, url = wav(sound.astype("<f4"), kind=3, bits=32), f"{stack.url}/v1/audio/transcriptions"
-    with httpx.stream("POST", url, files={"file": file}, data={"model": "mini-whisper", "stream": "true"}, timeout=60) as answer:
+    with httpx.stream(
+        "POST", url, files={"file": file}, data={"model": "mini-whisper", "stream": "true"}, timeout=60
+    ) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         events = [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: ")]
     assert events[0]["type"] == "transcript.text.delta"
     assert events[-1]["error"]["param"] == "file"
     with pytest.raises(openai.APIError, match="NaN"):
-        list(openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none").audio.transcriptions.create(file=file, model="mini-whisper", stream=True))
+        list(
+            openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none").audio.transcriptions.create(
+                file=file, model="mini-whisper", stream=True
+            )
+        )
 
 
 def test_openapi_describes_the_forms(stack: Stack) -> None:
     """What the schema lists is what the route takes."""
     paths = httpx.get(f"{stack.url}/openapi.json").json()["paths"]
-    form = paths["/v1/audio/transcriptions"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
-    assert {"file", "model", "stream", "timestamp_granularities[]", "chunking_strategy"} <= set(form["properties"])
+    form = paths["/v1/audio/transcriptions"]["post"]["requestBody"]["content"]["multipart/form-data"][
+        "schema"
+    ]
+    assert {"file", "model", "stream", "timestamp_granularities[]", "chunking_strategy"} <= set(
+        form["properties"]
+    )

@@ -19,7 +19,14 @@ SEED = 20261121
 CONTAINERS = ("demo.flac", "cocina.mp3", "museo.ogg", "letter.m4a", "order.wav")
 
 
-def wav(samples: np.ndarray, channels: int = 1, kind: int = 1, bits: int = 16, claim: int | None = None, rate: int = 16000) -> bytes:
+def wav(
+    samples: np.ndarray,
+    channels: int = 1,
+    kind: int = 1,
+    bits: int = 16,
+    claim: int | None = None,
+    rate: int = 16000,
+) -> bytes:
     """A RIFF file; `claim` overrides the length that the header states."""
     data = samples.tobytes()
     align = channels * bits // 8
@@ -75,7 +82,9 @@ def test_broken_files_are_refused(stack: Stack) -> None:
     count = 0
     with httpx.Client(base_url=stack.url, timeout=60) as client:
         for name, content in broken_files():
-            answer = client.post("/v1/audio/transcriptions", files={"file": (name, content)}, data={"model": "mini-whisper"})
+            answer = client.post(
+                "/v1/audio/transcriptions", files={"file": (name, content)}, data={"model": "mini-whisper"}
+            )
             assert 400 <= answer.status_code < 500, f"{name}: {answer.status_code} {answer.text}"
             error = answer.json()["error"]
             assert error["param"] == "file", f"{name}: {error}"
@@ -95,7 +104,11 @@ def test_damaged_files_never_break_the_server(stack: Stack) -> None:
                 del content[rng.randrange(100, len(content)) :]
             for _ in range(20):
                 content[rng.randrange(len(content))] = rng.randrange(256)
-            answer = client.post("/v1/audio/transcriptions", files={"file": ("damaged", bytes(content))}, data={"model": "mini-whisper", "language": "en"})
+            answer = client.post(
+                "/v1/audio/transcriptions",
+                files={"file": ("damaged", bytes(content))},
+                data={"model": "mini-whisper", "language": "en"},
+            )
             assert answer.status_code < 500, f"{i}: {answer.text}"
             assert "text" in answer.json() or answer.json()["error"]["param"] == "file"
 
@@ -103,30 +116,66 @@ def test_damaged_files_never_break_the_server(stack: Stack) -> None:
 def test_unusual_but_sound_files_are_served(stack: Stack) -> None:
     """One sample, six channels, and a header that claims more than there is are still recordings."""
     six = np.zeros((16000, 6), np.int16)
-    odd = {"one-sample.wav": wav(np.zeros(1, np.int16)), "six.wav": wav(six, channels=6), "claims.wav": wav(np.zeros(16000, np.int16), claim=2**31)}
+    odd = {
+        "one-sample.wav": wav(np.zeros(1, np.int16)),
+        "six.wav": wav(six, channels=6),
+        "claims.wav": wav(np.zeros(16000, np.int16), claim=2**31),
+    }
     for name, content in odd.items():
-        answer = httpx.post(f"{stack.url}/v1/audio/transcriptions", files={"file": (name, content)}, data={"model": "mini-whisper"}, timeout=60)
+        answer = httpx.post(
+            f"{stack.url}/v1/audio/transcriptions",
+            files={"file": (name, content)},
+            data={"model": "mini-whisper"},
+            timeout=60,
+        )
         assert answer.status_code in (200, 400), f"{name}: {answer.text}"
 
 
 FIELDS = [
-    ({"model": "nothing"}, 404, "model"), ({}, 400, "model"), ({"model": ["mini-whisper", "mini-whisper"]}, 400, "model"),
-    ({"response_format": "diarized_json"}, 400, "response_format"), ({"response_format": "xml"}, 400, "response_format"), ({"language": "klingon"}, 400, "language"),
-    ({"temperature": "hot"}, 400, "temperature"), ({"temperature": "2"}, 400, "temperature"), ({"temperature": "-1"}, 400, "temperature"),
-    ({"temperature": "nan"}, 400, "temperature"), ({"stream": "perhaps"}, 400, "stream"), ({"timestamp_granularities[]": "word"}, 400, "timestamp_granularities[]"),
-    ({"timestamp_granularities[]": "segment"}, 400, "timestamp_granularities[]"), ({"include[]": "logprobs", "response_format": "text"}, 400, "include[]"), ({"include[]": "all"}, 400, "include[]"),
-    ({"stream": "true", "response_format": "vtt"}, 400, "stream"), ({"keywords[]": "lamp"}, 400, "keywords[]"), ({"prompt[]": "a"}, 400, "prompt[]"),
-    ({"timestamp_granularities[]": "phoneme", "response_format": "verbose_json"}, 400, "timestamp_granularities[]"),
-    ({"chunking_strategy": "manual"}, 400, "chunking_strategy"), ({"chunking_strategy": "{broken"}, 400, "chunking_strategy"),
-    ({"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "2"}, 400, "chunking_strategy"),
-    ({"chunking_strategy": '{"type": "server_vad", "colour": 1}'}, 400, "chunking_strategy"), ({"best_of": "3"}, 400, "best_of"),
-    ({"beam_width": "4", "temperature": "0.5"}, 400, "beam_width"), ({"max_tokens": "4294967297"}, 400, "max_tokens"), ({"max_tokens": "1" * 30}, 400, "max_tokens"),
+    ({"model": "nothing"}, 404, "model"),
+    ({}, 400, "model"),
+    ({"model": ["mini-whisper", "mini-whisper"]}, 400, "model"),
+    ({"response_format": "diarized_json"}, 400, "response_format"),
+    ({"response_format": "xml"}, 400, "response_format"),
+    ({"language": "klingon"}, 400, "language"),
+    ({"temperature": "hot"}, 400, "temperature"),
+    ({"temperature": "2"}, 400, "temperature"),
+    ({"temperature": "-1"}, 400, "temperature"),
+    ({"temperature": "nan"}, 400, "temperature"),
+    ({"stream": "perhaps"}, 400, "stream"),
+    ({"timestamp_granularities[]": "word"}, 400, "timestamp_granularities[]"),
+    ({"timestamp_granularities[]": "segment"}, 400, "timestamp_granularities[]"),
+    ({"include[]": "logprobs", "response_format": "text"}, 400, "include[]"),
+    ({"include[]": "all"}, 400, "include[]"),
+    ({"stream": "true", "response_format": "vtt"}, 400, "stream"),
+    ({"keywords[]": "lamp"}, 400, "keywords[]"),
+    ({"prompt[]": "a"}, 400, "prompt[]"),
+    (
+        {"timestamp_granularities[]": "phoneme", "response_format": "verbose_json"},
+        400,
+        "timestamp_granularities[]",
+    ),
+    ({"chunking_strategy": "manual"}, 400, "chunking_strategy"),
+    ({"chunking_strategy": "{broken"}, 400, "chunking_strategy"),
+    (
+        {"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "2"},
+        400,
+        "chunking_strategy",
+    ),
+    ({"chunking_strategy": '{"type": "server_vad", "colour": 1}'}, 400, "chunking_strategy"),
+    ({"best_of": "3"}, 400, "best_of"),
+    ({"beam_width": "4", "temperature": "0.5"}, 400, "beam_width"),
+    ({"max_tokens": "4294967297"}, 400, "max_tokens"),
+    ({"max_tokens": "1" * 30}, 400, "max_tokens"),
     ({"chunking_strategy": "auto", "chunking_strategy[type]": "server_vad"}, 400, "chunking_strategy[type]"),
     ({"chunking_strategy": '{"a":' + "[" * 30_000}, 400, "chunking_strategy"),
     ({"include": "logprobs", "include[]": "logprobs"}, 400, "include[]"),
-    ({"prompt": "<|endoftext|>"}, 400, "prompt"), ({"max_tokens": "0"}, 400, "max_tokens"),
-    ({"max_tokens": "100000"}, 400, "max_tokens"), ({"beam_width": "99"}, 400, "beam_width"), ({"prompt": "x" * 100_000}, 400, "prompt"),
-]  # fmt: skip
+    ({"prompt": "<|endoftext|>"}, 400, "prompt"),
+    ({"max_tokens": "0"}, 400, "max_tokens"),
+    ({"max_tokens": "100000"}, 400, "max_tokens"),
+    ({"beam_width": "99"}, 400, "beam_width"),
+    ({"prompt": "x" * 100_000}, 400, "prompt"),
+]
 
 
 @pytest.mark.parametrize(("fields", "status", "param"), FIELDS)
@@ -134,7 +183,9 @@ def test_bad_fields_are_named(stack: Stack, fields: dict[str, str], status: int,
     """A wrong, repeated, unknown or unsupported field is a 4xx that names it."""
     data = {"model": "mini-whisper", **fields} if fields else {}
     with (RECORDINGS / "order.wav").open("rb") as file:
-        answer = httpx.post(f"{stack.url}/v1/audio/transcriptions", files={"file": file}, data=data, timeout=60)
+        answer = httpx.post(
+            f"{stack.url}/v1/audio/transcriptions", files={"file": file}, data=data, timeout=60
+        )
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["param"] == param
 
@@ -150,7 +201,9 @@ def test_broken_forms(stack: Stack) -> None:
         httpx.post(url, files=[("file", sound), ("file", sound), ("model", (None, "mini-whisper"))]),
         httpx.post(url, content=body[:-20], headers={"content-type": kind}),
         httpx.post(url, content=body, headers={"content-type": "multipart/form-data"}),
-        httpx.post(url, content=b"--x\r\nbroken", headers={"content-type": "multipart/form-data; boundary=x"}),
+        httpx.post(
+            url, content=b"--x\r\nbroken", headers={"content-type": "multipart/form-data; boundary=x"}
+        ),
         httpx.post(url, content=b""),
     ]
     for i, answer in enumerate(answers):

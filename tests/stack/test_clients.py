@@ -21,7 +21,14 @@ Rows = dict[str, dict[str, Any]]
 def command(name: str, *options: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run a command with the tests' own environment: its shell half would make another one."""
     argv = [sys.executable, "-P", "-m", f"scripts.{name}", *map(str, options)]
-    return subprocess.run(argv, cwd=cwd, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, timeout=240)
+    return subprocess.run(
+        argv,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
 
 
 def ways(stack: Stack) -> dict[str, list[str]]:
@@ -36,7 +43,9 @@ def ways(stack: Stack) -> dict[str, list[str]]:
 @pytest.mark.parametrize("way", ["gateway", "gateway, streamed", "Triton", "Triton, streamed"])
 @pytest.mark.parametrize("name", ["demo.flac", "cocina.mp3"])
 def test_transcribe(stack: Stack, recordings: Rows, way: str, name: str) -> None:
-    """A bundled recording, named as seen from its folder, becomes its reference text, whichever way it goes."""
+    """A bundled recording, named as seen from its folder, becomes its reference text, whichever way
+    it goes.
+    """
     done = command("transcribe", name, *ways(stack)[way], cwd=RECORDINGS)
     assert (done.stdout, done.stderr, done.returncode) == (recordings[name]["text"] + "\n", "", 0)
 
@@ -62,12 +71,23 @@ def test_unknown_model(stack: Stack, options: list[str]) -> None:
 
 @pytest.mark.parametrize("way", ["gateway", "gateway, streamed", "Triton", "Triton, streamed"])
 def test_dataset(stack: Stack, recordings: Rows, tmp_path: Path, way: str) -> None:
-    """A folder of recordings with texts beside them: hardly a word is wrong, and the report says so in four files."""
+    """A folder of recordings with texts beside them: hardly a word is wrong, and the report says so in four
+    files.
+    """
     short = [row for row in recordings.values() if row["seconds"] <= 30]
     for row in short:
         (tmp_path / row["name"]).write_bytes((RECORDINGS / row["name"]).read_bytes())
         (tmp_path / row["name"]).with_suffix(".txt").write_text(row["text"], "utf-8")
-    done = command("dataset", tmp_path, *ways(stack)[way], "--num-tasks", "4", "--compute-cer", "--report", tmp_path / "report")
+    done = command(
+        "dataset",
+        tmp_path,
+        *ways(stack)[way],
+        "--num-tasks",
+        "4",
+        "--compute-cer",
+        "--report",
+        tmp_path / "report",
+    )
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "report" / "report.json").read_text("utf-8"))
     figures = report["figures"]
@@ -77,13 +97,21 @@ def test_dataset(stack: Stack, recordings: Rows, tmp_path: Path, way: str) -> No
     assert figures["audio"] == pytest.approx(sum(row["seconds"] for row in short), rel=0.01)
     assert figures["latency"]["50"] <= figures["latency"]["99"]
     assert ("first words" in done.stdout) == way.endswith("streamed")
-    assert {path.name for path in (tmp_path / "report").iterdir()} == {"report.json", "errors.txt", "report.html", "report.png"}
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {
+        "report.json",
+        "errors.txt",
+        "report.html",
+        "report.png",
+    }
 
 
 def test_dataset_with_a_bad_recording(stack: Stack, recordings: Rows, tmp_path: Path) -> None:
     """A recording that cannot be decoded is listed and counted; the others have their figures."""
     (tmp_path / "bad.wav").write_bytes(b"no sound")
-    rows = [{"path": "bad.wav", "text": "x"}, {"path": str(RECORDINGS / "order.wav"), "text": recordings["order.wav"]["text"], "language": "en"}]
+    rows = [
+        {"path": "bad.wav", "text": "x"},
+        {"path": str(RECORDINGS / "order.wav"), "text": recordings["order.wav"]["text"], "language": "en"},
+    ]
     (tmp_path / "manifest.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     done = command("dataset", tmp_path / "manifest.jsonl", *ways(stack)["gateway"])
     assert done.returncode == 1

@@ -14,23 +14,41 @@ from .clients import grpc_inputs, wave
 from .conftest import Stack
 
 CLOSED = [
-    ("POST", "/v2/repository/index"), ("POST", "/v2/repository/models/whisper_bls/unload"), ("GET", "/v2/systemsharedmemory/status"),
-    ("POST", "/v2/systemsharedmemory/region/x/register"), ("GET", "/v2/cudasharedmemory/status"), ("GET", "/v2/logging"), ("POST", "/v2/logging"),
-    ("GET", "/v2/trace/setting"), ("POST", "/v2/models/whisper_bls/trace/setting"), ("GET", "/v2/models/stats/x/y"), ("POST", "/guard/suspect"), ("GET", "/instances/0/guard/suspect"),
-    ("POST", "/models/mini-whisper/v2/repository/index"), ("POST", "/instances/0/v2/repository/index"), ("POST", "/v2//repository/index"),
-    ("POST", "/v2/models/../repository/index"), ("POST", "/v2/models/x%2f..%2f..%2frepository/index"), ("POST", "/v2/%72epository/index"),
-]  # fmt: skip
+    ("POST", "/v2/repository/index"),
+    ("POST", "/v2/repository/models/whisper_bls/unload"),
+    ("GET", "/v2/systemsharedmemory/status"),
+    ("POST", "/v2/systemsharedmemory/region/x/register"),
+    ("GET", "/v2/cudasharedmemory/status"),
+    ("GET", "/v2/logging"),
+    ("POST", "/v2/logging"),
+    ("GET", "/v2/trace/setting"),
+    ("POST", "/v2/models/whisper_bls/trace/setting"),
+    ("GET", "/v2/models/stats/x/y"),
+    ("POST", "/guard/suspect"),
+    ("GET", "/instances/0/guard/suspect"),
+    ("POST", "/models/mini-whisper/v2/repository/index"),
+    ("POST", "/instances/0/v2/repository/index"),
+    ("POST", "/v2//repository/index"),
+    ("POST", "/v2/models/../repository/index"),
+    ("POST", "/v2/models/x%2f..%2f..%2frepository/index"),
+    ("POST", "/v2/%72epository/index"),
+]
 
 
 @pytest.mark.parametrize(("method", "path"), CLOSED)
 def test_closed_over_http(stack: Stack, method: str, path: str) -> None:
-    """Repository, shared memory, logging, tracing and what guards tell each other are closed on both HTTP ports, however the path is written."""
+    """Repository, shared memory, logging, tracing and what guards tell each other are closed on both HTTP
+    ports, however the path is written.
+    """
     for base in (stack.url, stack.kserve):
         answer = httpx.request(method, httpx.URL(base).copy_with(raw_path=path.encode()), content=b"{}")
         assert answer.status_code in (400, 403, 404), answer.text
 
 
-@pytest.mark.parametrize("name", ["RepositoryIndex", "SystemSharedMemoryStatus", "CudaSharedMemoryStatus", "LogSettings", "TraceSetting"])
+@pytest.mark.parametrize(
+    "name",
+    ["RepositoryIndex", "SystemSharedMemoryStatus", "CudaSharedMemoryStatus", "LogSettings", "TraceSetting"],
+)
 def test_closed_over_grpc(stack: Stack, name: str) -> None:
     """The same over gRPC."""
     stub = service_pb2_grpc.GRPCInferenceServiceStub(grpc_core.insecure_channel(stack.grpc))
@@ -64,23 +82,33 @@ def test_open_over_http(stack: Stack) -> None:
 
 def test_compressed_bodies_are_refused(stack: Stack) -> None:
     """A hundred megabytes of them may be a hundred gigabytes inside."""
-    answer = httpx.post(f"{stack.kserve}/v2/models/whisper_bls/infer", content=gzip.compress(b"{}"), headers={"content-encoding": "gzip"})
+    answer = httpx.post(
+        f"{stack.kserve}/v2/models/whisper_bls/infer",
+        content=gzip.compress(b"{}"),
+        headers={"content-encoding": "gzip"},
+    )
     assert answer.status_code == 415
 
 
 def test_text_bodies_are_small(stack: Stack) -> None:
     """Four megabytes at most, before anybody parses them."""
-    answer = httpx.post(f"{stack.url}/v1/completions", json={"model": "mini-whisper", "prompt": "x" * 4_200_000})
+    answer = httpx.post(
+        f"{stack.url}/v1/completions", json={"model": "mini-whisper", "prompt": "x" * 4_200_000}
+    )
     assert answer.status_code == 413
     assert "4 MB" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("given", ["", "plain-1.2:3_4", "not plain"])
 def test_refusals_at_the_door_have_ids(stack: Stack, given: str) -> None:
-    """An error that nginx makes, and one of the gateway: the client's id if it is plain, else one that was made."""
+    """An error that nginx makes, and one of the gateway: the client's id if it is plain, else one that was
+    made.
+    """
     headers = {"x-request-id": given} if given else {}
     for status, prompt in ((413, "x" * 4_200_000), (404, "x")):
-        answer = httpx.post(f"{stack.url}/v1/completions", json={"model": "nobody", "prompt": prompt}, headers=headers)
+        answer = httpx.post(
+            f"{stack.url}/v1/completions", json={"model": "nobody", "prompt": prompt}, headers=headers
+        )
         assert answer.status_code == status
         found = answer.headers.get_list("x-request-id")
         assert len(found) == 1
@@ -92,13 +120,23 @@ def test_a_slash_too_much_is_no_redirect(stack: Stack) -> None:
 
 
 def test_twenty_megabytes_posted_as_a_form(stack: Stack) -> None:
-    """curl -d's content type with a large body, which kills a bare tritonserver, is answered, and the server lives on."""
+    """curl -d's content type with a large body, which kills a bare tritonserver, is answered, and the server
+    lives on.
+    """
     numbers = ",".join(["0.0"] * 5_000_000)
     body = '{"inputs":[{"name":"WAV","datatype":"FP32","shape":[1,5000000],"data":[' + numbers + "]}]}"
     headers = {"content-type": "application/x-www-form-urlencoded"}
-    for path in ("/v2/models/whisper_bls/infer", "/v2/models/whisper_bls/generate", "/models/mini-whisper/v2/models/whisper_bls/infer"):
-        assert httpx.post(f"{stack.kserve}{path}", content=body, headers=headers, timeout=120).status_code in (400, 500)
-    assert grpc.InferenceServerClient(stack.grpc).infer("whisper_bls", grpc_inputs(wave("order.wav")), client_timeout=60)
+    for path in (
+        "/v2/models/whisper_bls/infer",
+        "/v2/models/whisper_bls/generate",
+        "/models/mini-whisper/v2/models/whisper_bls/infer",
+    ):
+        assert httpx.post(
+            f"{stack.kserve}{path}", content=body, headers=headers, timeout=120
+        ).status_code in (400, 500)
+    assert grpc.InferenceServerClient(stack.grpc).infer(
+        "whisper_bls", grpc_inputs(wave("order.wav")), client_timeout=60
+    )
 
 
 def test_grpc_model_choice(stack: Stack) -> None:

@@ -29,7 +29,12 @@ def own_stack(stack: Stack) -> None:
 
 def transcribe(stack: Stack) -> None:
     """One request through the gateway; anything but the words is a failure."""
-    answer = httpx.post(f"{stack.url}/v1/audio/transcriptions", files={"file": ("a.wav", ORDER)}, data={"model": "mini-whisper", "language": "en"}, timeout=60)
+    answer = httpx.post(
+        f"{stack.url}/v1/audio/transcriptions",
+        files={"file": ("a.wav", ORDER)},
+        data={"model": "mini-whisper", "language": "en"},
+        timeout=60,
+    )
     assert answer.status_code == 200, answer.text
     assert answer.json()["text"]
 
@@ -67,8 +72,15 @@ def answers(stack: Stack, index: int) -> bool:
         {"name": "TEXT_PREFIX", "datatype": "BYTES", "shape": [1, 1], "data": [""]},
     ]
     try:
-        serving = "conch_triton_serving 1.0" in httpx.get(f"{stack.kserve}/instances/{index}/metrics", timeout=30).text
-        answer = httpx.post(f"{stack.kserve}/instances/{index}/v2/models/whisper_bls/infer", json={"inputs": tensor}, timeout=30)
+        serving = (
+            "conch_triton_serving 1.0"
+            in httpx.get(f"{stack.kserve}/instances/{index}/metrics", timeout=30).text
+        )
+        answer = httpx.post(
+            f"{stack.kserve}/instances/{index}/v2/models/whisper_bls/infer",
+            json={"inputs": tensor},
+            timeout=30,
+        )
         return serving and answer.status_code == 200
     except httpx.HTTPError:
         return False
@@ -100,7 +112,10 @@ def test_a_killed_stub_loses_no_request_at_the_gateway(stack: Stack, model: str)
     """Through the gateway nothing fails; raw KServe calls fail only until the guard has noticed."""
     client = grpc.InferenceServerClient(stack.grpc)
     inputs = grpc_inputs(wave("order.wav"))
-    with Load(lambda: transcribe(stack), clients=6) as load, Load(lambda: client.infer("whisper_bls", inputs, client_timeout=30) and None, clients=2) as raw:
+    with (
+        Load(lambda: transcribe(stack), clients=6) as load,
+        Load(lambda: client.infer("whisper_bls", inputs, client_timeout=30) and None, clients=2) as raw,
+    ):
         load.wait_for(60, 60)
         assert raw.failed == []
         killed = time.monotonic()
@@ -118,10 +133,21 @@ def test_a_planned_restart_loses_nothing(stack: Stack) -> None:
     client = grpc.InferenceServerClient(stack.grpc)
     inputs = grpc_inputs(wave("order.wav"))
     before = [tritonserver(stack, 0), tritonserver(stack, 1)]
-    with Load(lambda: transcribe(stack), clients=4) as load, Load(lambda: client.infer("whisper_bls", inputs, client_timeout=60) and None, clients=4) as raw:
+    with (
+        Load(lambda: transcribe(stack), clients=4) as load,
+        Load(lambda: client.infer("whisper_bls", inputs, client_timeout=60) and None, clients=4) as raw,
+    ):
         load.wait_for(20, 60)
         environment = {**os.environ, "PORT": str(PORT), "CONCH_HOME": str(stack.home)}
-        done = subprocess.run([PYTHON, "-m", "scripts.local", "restart"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False)
+        done = subprocess.run(
+            [PYTHON, "-m", "scripts.local", "restart"],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         load.wait_for(load.done + 20, 60)
     assert load.failed == []

@@ -1,4 +1,6 @@
-"""Thousands of requests made from the OpenAPI schema and against it: no 5xx, no dead process, every refusal in OpenAI's shape."""
+"""Thousands of requests made from the OpenAPI schema and against it: no 5xx, no dead process, every refusal
+in OpenAI's shape.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from .conftest import Stack
 SEED = 20261121
 ORDER = (RECORDINGS / "order.wav").read_bytes()
 STATUSES: Counter[int] = Counter()
-QUIET = settings(max_examples=600, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+QUIET = settings(
+    max_examples=600,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 
 
 def judge(answer: Any) -> None:
@@ -74,8 +82,42 @@ NAMES = st.sampled_from(
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 VALUES = st.one_of(
     TEXT,
-    st.sampled_from(["", "mini-whisper", "json", "verbose_json", "srt", "vtt", "text", "word", "segment", "logprobs", "auto", "true", "1", "0", "-1", "nan", "inf"]),
-    st.sampled_from(["1e309", "null", "[]", "{}", '{"type":"server_vad"}', "es", "en-US", "\x00", "<|en|>", "../../etc/passwd", "9" * 400]),
+    st.sampled_from(
+        [
+            "",
+            "mini-whisper",
+            "json",
+            "verbose_json",
+            "srt",
+            "vtt",
+            "text",
+            "word",
+            "segment",
+            "logprobs",
+            "auto",
+            "true",
+            "1",
+            "0",
+            "-1",
+            "nan",
+            "inf",
+        ]
+    ),
+    st.sampled_from(
+        [
+            "1e309",
+            "null",
+            "[]",
+            "{}",
+            '{"type":"server_vad"}',
+            "es",
+            "en-US",
+            "\x00",
+            "<|en|>",
+            "../../etc/passwd",
+            "9" * 400,
+        ]
+    ),
     st.integers().map(str),
     st.floats().map(str),
 )
@@ -83,10 +125,19 @@ VALUES = st.one_of(
 
 @QUIET
 @seed(SEED)
-@given(fields=st.lists(st.tuples(st.one_of(NAMES, TEXT), VALUES), max_size=6), whole=st.booleans(), task=st.sampled_from(["transcriptions", "translations"]))
-def test_a_good_file_with_fields_at_random(stack: Stack, fields: list[tuple[str, str]], whole: bool, task: str) -> None:
+@given(
+    fields=st.lists(st.tuples(st.one_of(NAMES, TEXT), VALUES), max_size=6),
+    whole=st.booleans(),
+    task=st.sampled_from(["transcriptions", "translations"]),
+)
+def test_a_good_file_with_fields_at_random(
+    stack: Stack, fields: list[tuple[str, str]], whole: bool, task: str
+) -> None:
     """Known, unknown, repeated and malformed fields beside a recording, or half of it."""
-    parts: list[tuple[str, Any]] = [("file", ("order.wav", ORDER if whole else ORDER[: len(ORDER) // 2])), ("model", (None, "mini-whisper"))]
+    parts: list[tuple[str, Any]] = [
+        ("file", ("order.wav", ORDER if whole else ORDER[: len(ORDER) // 2])),
+        ("model", (None, "mini-whisper")),
+    ]
     parts += [(name or "x", (None, value)) for name, value in fields]
     judge(httpx.post(f"{stack.url}/v1/audio/{task}", files=parts, timeout=60))
 
@@ -95,7 +146,9 @@ def test_bodies_at_random(stack: Stack) -> None:
     """Bytes, broken multipart, and multipart with bytes flipped."""
     rng = random.Random(SEED)
     url = f"{stack.url}/v1/audio/transcriptions"
-    whole = httpx.Request("POST", url, files={"file": ORDER[:3000]}, data={"model": "mini-whisper", "language": "en"})
+    whole = httpx.Request(
+        "POST", url, files={"file": ORDER[:3000]}, data={"model": "mini-whisper", "language": "en"}
+    )
     body, kind = whole.read(), whole.headers["content-type"]
     with httpx.Client(timeout=60) as client:
         for i in range(600):
@@ -106,7 +159,13 @@ def test_bodies_at_random(stack: Stack) -> None:
                 del content[rng.randrange(len(content)) :]
             judge(
                 client.post(
-                    url, content=bytes(content), headers={"content-type": rng.choice([kind, kind, kind, "application/json", kind[:-3], "multipart/form-data"])}
+                    url,
+                    content=bytes(content),
+                    headers={
+                        "content-type": rng.choice(
+                            [kind, kind, kind, "application/json", kind[:-3], "multipart/form-data"]
+                        )
+                    },
                 )
             )
 
@@ -116,7 +175,12 @@ def test_the_stack_is_as_it_was(stack: Stack) -> None:
     print(f"\n{dict(STATUSES)}")
     assert sum(count for status, count in STATUSES.items() if status >= 400) >= 2000
     assert httpx.get(f"{stack.url}/health/ready", timeout=30).status_code == 200
-    answer = httpx.post(f"{stack.url}/v1/audio/transcriptions", files={"file": ORDER}, data={"model": "mini-whisper"}, timeout=60)
+    answer = httpx.post(
+        f"{stack.url}/v1/audio/transcriptions",
+        files={"file": ORDER},
+        data={"model": "mini-whisper"},
+        timeout=60,
+    )
     assert answer.status_code == 200
     if stack.home:
         assert "exited" not in stack.log("supervisord").split("entered RUNNING")[-1]

@@ -1,4 +1,6 @@
-"""`make gpu-report` as far as it can run without a GPU: in processes, with stand-ins of the image and its backend."""
+"""`make gpu-report` as far as it can run without a GPU: in processes, with stand-ins of the image and its
+backend.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,17 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     home = tmp_path_factory.mktemp("report")
     variables = gpu_machine(home, "", "{model}", PORT, GPU_REPORT_SECONDS="1")
     shutil.copytree(BACKEND, Path(variables["CONCH_HOME"]) / "backends" / "tensorrtllm")
-    argv = [sys.executable, "-m", "scripts.gpu_report", "--processes", "--output", str(home / "gpu-report.md")]
-    done = subprocess.run(argv, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=280)
+    argv = [
+        sys.executable,
+        "-m",
+        "scripts.gpu_report",
+        "--processes",
+        "--output",
+        str(home / "gpu-report.md"),
+    ]
+    done = subprocess.run(
+        argv, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=280
+    )
     assert done.returncode == 0, done.stdout + done.stderr + (home / "gpu-report.md").read_text()
     if artifacts := os.environ.get("CONCH_TEST_LOGS"):
         shutil.copy(home / "gpu-report.md", artifacts)
@@ -35,9 +46,13 @@ def test_every_step_has_a_row(report: str) -> None:
     """Built, compared, measured, killed and stopped; what this image has not is named as not done."""
     states = dict(re.findall(r"^\| (.+?) \| (ok|FAILED|not done) \|", report, re.M))
     assert [name for name, state in states.items() if state == "FAILED"] == []
-    assert {name for name, state in states.items() if state == "not done"} == {name for name in states if name.startswith("NVIDIA's")}
+    assert {name for name, state in states.items() if state == "not done"} == {
+        name for name in states if name.startswith("NVIDIA's")
+    }
     for model in ("mini-whisper", "mini-t5", "mini-gpt2"):
-        assert {f"{model}: tools and template of the image", f"{model}: answers", f"{model}: speed"} <= set(states)
+        assert {f"{model}: tools and template of the image", f"{model}: answers", f"{model}: speed"} <= set(
+            states
+        )
     assert "is not in this image" in report
     assert "NVIDIA H100" in report
 

@@ -1,4 +1,6 @@
-"""Long recordings made of known sentences: no word lost or doubled at any cut, true offsets, silence stays silent, memory stays bounded."""
+"""Long recordings made of known sentences: no word lost or doubled at any cut, true offsets, silence stays
+silent, memory stays bounded.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def pcm(wave: Floats) -> bytes:
 
 def transcribe(stack: Stack, content: bytes, **fields: str) -> httpx.Response:
     data = {"model": "mini-whisper", "response_format": "verbose_json", **fields}
-    answer = httpx.post(f"{stack.url}/v1/audio/transcriptions", files={"file": content}, data=data, timeout=600)
+    answer = httpx.post(
+        f"{stack.url}/v1/audio/transcriptions", files={"file": content}, data=data, timeout=600
+    )
     assert answer.status_code == 200, answer.text
     return answer
 
@@ -48,7 +52,9 @@ def alone(stack: Stack, corpus: Corpus) -> dict[int, str]:
     """What the model hears in each sentence by itself."""
 
     def heard(i: int) -> str:
-        wave = np.concatenate([np.zeros(RATE // 5, np.float32), corpus.wave(i), np.zeros(RATE // 2, np.float32)])
+        wave = np.concatenate(
+            [np.zeros(RATE // 5, np.float32), corpus.wave(i), np.zeros(RATE // 2, np.float32)]
+        )
         noise = 0.001 * np.random.default_rng(i).standard_normal(len(wave))
         return str(transcribe(stack, pcm(wave + noise), language=corpus.languages[i]).json()["text"])
 
@@ -60,15 +66,30 @@ def offsets(clip: Clip, segments: list[dict[str, float | str]]) -> list[float]:
     """Distances between true and found beginnings of the sentences that were heard as they are."""
     true, found = [segment.text for segment in clip.segments], [segment["text"] for segment in segments]
     pairs = difflib.SequenceMatcher(None, true, found, autojunk=False).get_matching_blocks()
-    return [abs(clip.segments[a + k].start - float(segments[b + k]["start"])) for a, b, size in pairs for k in range(size)]
+    return [
+        abs(clip.segments[a + k].start - float(segments[b + k]["start"]))
+        for a, b, size in pairs
+        for k in range(size)
+    ]
 
 
-@pytest.mark.parametrize(("seconds", "language"), [(65, "en"), (65, "es"), (600, "en"), (600, "es"), (3600, "en"), (1500, "es")])
-def test_no_word_is_lost_at_a_cut(stack: Stack, corpus: Corpus, alone: dict[int, str], seconds: int, language: str, record_property: pytest.RecordProperty) -> None:
-    """The word error rate is near that of the sentences alone, so no cut loses or doubles a sentence. In all there are over 200 cuts.
+@pytest.mark.parametrize(
+    ("seconds", "language"), [(65, "en"), (65, "es"), (600, "en"), (600, "es"), (3600, "en"), (1500, "es")]
+)
+def test_no_word_is_lost_at_a_cut(
+    stack: Stack,
+    corpus: Corpus,
+    alone: dict[int, str],
+    seconds: int,
+    language: str,
+    record_property: pytest.RecordProperty,
+) -> None:
+    """The word error rate is near that of the sentences alone, so no cut loses or doubles a sentence. In all
+    there are over 200 cuts.
 
-    Three points, where it was one while windows were cut blindly: the miniature was trained on windows that end with their sound, and windows
-    now follow voice activity and are asked again. Quality is judged on real weights (`make evaluate-real`, docs/benchmarks/real-speech.md).
+    Three points, where it was one while windows were cut blindly: the miniature was trained on windows that
+    end with their sound, and windows now follow voice activity and are asked again. Quality is judged on real
+    weights (`make evaluate-real`, docs/benchmarks/real-speech.md).
     """
     clip, wave = record(Clipper(corpus, random.Random(seconds)), seconds, language)
     started = time.monotonic()
@@ -79,7 +100,10 @@ def test_no_word_is_lost_at_a_cut(stack: Stack, corpus: Corpus, alone: dict[int,
     apart = jiwer.wer(clip.text(), " ".join(alone[i] for i, _ in clip.pieces))
     cuts = len({segment["seek"] for segment in answer["segments"]}) - 1
     found = offsets(clip, answer["segments"])
-    print(f"\n{seconds} s {language}: WER {rate:.4f}, alone {apart:.4f}, {cuts} cuts, worst offset {max(found):.3f} s, {len(wave) / RATE / took:.0f} x real time")
+    print(
+        f"\n{seconds} s {language}: WER {rate:.4f}, alone {apart:.4f}, {cuts} cuts, worst offset "
+        f"{max(found):.3f} s, {len(wave) / RATE / took:.0f} x real time"
+    )
     record_property("cuts", cuts)
     assert abs(rate - apart) <= 0.03
     assert cuts >= seconds // 30 - 1
@@ -103,7 +127,12 @@ def quiet_sounds() -> Iterator[tuple[str, Floats]]:
     rng, t = np.random.default_rng(4), np.arange(200 * RATE) / RATE
     yield "silence", np.zeros(len(t), np.float32)
     yield "noise", (0.05 * rng.standard_normal(len(t))).astype(np.float32)
-    yield "tones", (0.3 * np.sin(2 * np.pi * 440 * t) * (np.floor(t) % 2) + 0.1 * np.sin(2 * np.pi * 1000 * t)).astype(np.float32)
+    yield (
+        "tones",
+        (0.3 * np.sin(2 * np.pi * 440 * t) * (np.floor(t) % 2) + 0.1 * np.sin(2 * np.pi * 1000 * t)).astype(
+            np.float32
+        ),
+    )
 
 
 def test_ten_minutes_without_speech_give_no_words(stack: Stack) -> None:
@@ -118,7 +147,9 @@ def memory(pids: list[int]) -> float:
     for pid in pids:
         rollup = Path(f"/proc/{pid}/smaps_rollup")
         try:
-            total += next(int(line.split()[1]) for line in rollup.read_text().splitlines() if line.startswith("Pss:"))
+            total += next(
+                int(line.split()[1]) for line in rollup.read_text().splitlines() if line.startswith("Pss:")
+            )
         except (FileNotFoundError, ProcessLookupError, StopIteration):
             continue
     return total / 1000
@@ -129,7 +160,10 @@ def family(marker: str, *, children: bool) -> list[int]:
     rows = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            line, stat = (folder / "cmdline").read_bytes().decode("utf-8", "replace"), (folder / "stat").read_text()
+            line, stat = (
+                (folder / "cmdline").read_bytes().decode("utf-8", "replace"),
+                (folder / "stat").read_text(),
+            )
         except (FileNotFoundError, ProcessLookupError):
             continue
         rows[int(folder.name)] = (line.replace("\0", " "), int(stat.rsplit(")", 1)[1].split()[1]))
@@ -167,7 +201,10 @@ def test_three_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
         stopping.set()
         watcher.join()
     rate = jiwer.wer(" ".join([clip.text()] * 9), answer["text"])
-    print(f"\n3 h: {answer['duration'] / took:.0f} x real time, {idle:.0f} MB idle, {peak[0]:.0f} MB at most, WER {rate:.3f}")
+    print(
+        f"\n3 h: {answer['duration'] / took:.0f} x real time, {idle:.0f} MB idle, {peak[0]:.0f} MB at most, "
+        f"WER {rate:.3f}"
+    )
     assert answer["duration"] > 10_700
     assert peak[0] - idle <= 200
     assert rate < 0.2, "telephone band and 8 bits are hard for the miniature, but it is the same recording"

@@ -1,7 +1,9 @@
-"""The requests of NVIDIA's and sherpa's own clients, written anew from what they send, to both targets: OpenVINO engines, and the strict stand-in of
-TensorRT-LLM's backend behind the same façades. The two must say the same.
+"""The requests of NVIDIA's and sherpa's own clients, written anew from what they send, to both targets:
+OpenVINO engines, and the strict stand-in of TensorRT-LLM's backend behind the same façades. The two must say
+the same.
 
-inflight_batcher_llm_client.py and end_to_end_test.py (tensorrtllm_backend), tools/whisper/client.py, yuekaizhang/Triton-ASR-Client's client.py.
+inflight_batcher_llm_client.py and end_to_end_test.py (tensorrtllm_backend), tools/whisper/client.py,
+yuekaizhang/Triton-ASR-Client's client.py.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ from .gpus import gpu_machine, run, served
 PORT = 11180
 PROMPT = "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>"
 TEXTS = {
-    "mini-t5": ["summarize: The mayor opened a new bridge in the harbour on Monday.", "sort: lamp kitchen boat"],
+    "mini-t5": [
+        "summarize: The mayor opened a new bridge in the harbour on Monday.",
+        "sort: lamp kitchen boat",
+    ],
     "mini-bart": ["The mayor opened a new bridge in the harbour.", "On Monday"],
     "mini-gpt2": ["On Monday the old mayor opened a new bridge in the", "On"],
 }
@@ -41,7 +46,9 @@ IDS = {"mini-t5": (1, 0), "mini-bart": (2, 1), "mini-gpt2": (1999, 1999)}  # end
 def contract_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """The four miniatures with TARGET=trtllm, a GPU each."""
     gpus = {f"TRITON_{i}_GPUS": str(i) for i in range(4)}
-    variables = gpu_machine(tmp_path_factory.mktemp("contract"), TEXT_MODELS, "{model}", PORT, **gpus, INSTANCES="4")
+    variables = gpu_machine(
+        tmp_path_factory.mktemp("contract"), TEXT_MODELS, "{model}", PORT, **gpus, INSTANCES="4"
+    )
     done = run(sys.executable, "-m", "build", "engines", env=variables)
     assert done.returncode == 0, done.stderr
     with served(variables) as stack:
@@ -78,17 +85,31 @@ def engine_inputs(model: str, text: str, *, tokens: int = 16, streaming: bool = 
     """What inflight_batcher_llm_client.py sends: every scalar [1, 1], top_p 0 beside top_k 1."""
     ids, (end, pad) = tokenizer(model).encode(text).ids, IDS[model]
     arrays = {
-        "input_ids": np.array([ids], np.int32), "input_lengths": one(len(ids), np.int32), "request_output_len": one(tokens, np.int32),
-        "beam_width": one(1, np.int32), "temperature": one(1.0, np.float32), "streaming": one(streaming, bool), "end_id": one(end, np.int32),
-        "pad_id": one(pad, np.int32), "runtime_top_k": one(1, np.int32), "runtime_top_p": one(0.0, np.float32), "return_log_probs": one(True, bool),
-    }  # fmt: skip
+        "input_ids": np.array([ids], np.int32),
+        "input_lengths": one(len(ids), np.int32),
+        "request_output_len": one(tokens, np.int32),
+        "beam_width": one(1, np.int32),
+        "temperature": one(1.0, np.float32),
+        "streaming": one(streaming, bool),
+        "end_id": one(end, np.int32),
+        "pad_id": one(pad, np.int32),
+        "runtime_top_k": one(1, np.int32),
+        "runtime_top_p": one(0.0, np.float32),
+        "return_log_probs": one(True, bool),
+    }
     return [tensor(grpc, name, array) for name, array in arrays.items()]
 
 
 def answered(client: Any, model: str, inputs: list[Any], **options: Any) -> Any:
     """`async_infer` with a callback, as the client does it."""
     results: queue.Queue[Any] = queue.Queue()
-    client.async_infer("tensorrt_llm", inputs, callback=lambda result, error: results.put(error or result), headers=to(model), **options)
+    client.async_infer(
+        "tensorrt_llm",
+        inputs,
+        callback=lambda result, error: results.put(error or result),
+        headers=to(model),
+        **options,
+    )
     found = results.get(timeout=60)
     assert not isinstance(found, Exception), found
     return found
@@ -98,7 +119,13 @@ def answered(client: Any, model: str, inputs: list[Any], **options: Any) -> Any:
 def test_inflight_batcher_llm_client(target: Stack, model: str) -> None:
     """Ids in, ids out; decoder ids and their lengths are left out, as by that client."""
     with grpc.InferenceServerClient(target.grpc) as client:
-        result = answered(client, model, engine_inputs(model, TEXTS[model][0]), request_id="1", parameters={"Streaming": False})
+        result = answered(
+            client,
+            model,
+            engine_inputs(model, TEXTS[model][0]),
+            request_id="1",
+            parameters={"Streaming": False},
+        )
         length = int(result.as_numpy("sequence_length")[0][0])
         assert 0 < length <= 16
         assert result.as_numpy("output_ids").shape[:2] == (1, 1)
@@ -110,15 +137,18 @@ def test_inflight_batcher_llm_client(target: Stack, model: str) -> None:
 
 @pytest.mark.parametrize("model", ["mini-t5", "mini-gpt2"])
 def test_inflight_batcher_llm_client_streams(target: Stack, model: str) -> None:
-    """With --streaming, to the decoupled face: responses carry what is new, and add up to the whole. (Without decoder ids TensorRT-LLM itself begins
-    BART with the padding token; the unary face and the façades begin it as it was trained.)
+    """With --streaming, to the decoupled face: responses carry what is new, and add up to the whole. (Without
+    decoder ids TensorRT-LLM itself begins BART with the padding token; the unary face and the façades begin
+    it as it was trained.)
     """
     with grpc.InferenceServerClient(target.grpc) as client:
         whole = answered(client, model, engine_inputs(model, TEXTS[model][0]))
         expected = whole.as_numpy("output_ids")[0, 0, : whole.as_numpy("sequence_length")[0, 0]].tolist()
         results: queue.Queue[Any] = queue.Queue()
         client.start_stream(callback=lambda result, error: results.put(error or result), headers=to(model))
-        client.async_stream_infer("tensorrt_llm_stream", engine_inputs(model, TEXTS[model][0], streaming=True), request_id="7")
+        client.async_stream_infer(
+            "tensorrt_llm_stream", engine_inputs(model, TEXTS[model][0], streaming=True), request_id="7"
+        )
         client.stop_stream()
     ids: list[int] = []
     while not results.empty():
@@ -131,61 +161,118 @@ def test_inflight_batcher_llm_client_streams(target: Stack, model: str) -> None:
 
 def stop_signals() -> list[Any]:
     """A request that stops another: shapes alone matter."""
-    arrays = {"input_ids": one(0, np.int32), "input_lengths": one(0, np.int32), "request_output_len": one(0, np.int32), "stop": one(True, bool)}
+    arrays = {
+        "input_ids": one(0, np.int32),
+        "input_lengths": one(0, np.int32),
+        "request_output_len": one(0, np.int32),
+        "stop": one(True, bool),
+    }
     return [tensor(grpc, name, array) for name, array in arrays.items()]
 
 
 def test_inflight_batcher_llm_client_stops(target: Stack) -> None:
-    """--stop-after-ms: the stop request is answered, and the stopped one ends early, with an empty answer or an error of its own."""
+    """--stop-after-ms: the stop request is answered, and the stopped one ends early, with an empty answer or
+    an error of its own.
+    """
     model = "mini-gpt2"
-    inputs = [*engine_inputs(model, TEXTS[model][0], tokens=400), tensor(grpc, "min_tokens", one(400, np.int32))]
+    inputs = [
+        *engine_inputs(model, TEXTS[model][0], tokens=400),
+        tensor(grpc, "min_tokens", one(400, np.int32)),
+    ]
     with grpc.InferenceServerClient(target.grpc) as client:
         results: queue.Queue[Any] = queue.Queue()
-        client.async_infer("tensorrt_llm", inputs, callback=lambda result, error: results.put(error or result), request_id="55", headers=to(model))
+        client.async_infer(
+            "tensorrt_llm",
+            inputs,
+            callback=lambda result, error: results.put(error or result),
+            request_id="55",
+            headers=to(model),
+        )
         time.sleep(0.3)
         answered(client, model, stop_signals(), request_id="55")
         ended = results.get(timeout=20)
-    length = 0 if isinstance(ended, Exception) or ended.as_numpy("sequence_length") is None else int(ended.as_numpy("sequence_length")[0][0])
+    length = (
+        0
+        if isinstance(ended, Exception) or ended.as_numpy("sequence_length") is None
+        else int(ended.as_numpy("sequence_length")[0][0])
+    )
     assert length < 400
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("model", list(TEXTS))
 def test_end_to_end_test(target: Stack, model: str, protocol: str) -> None:
-    """preprocessing, tensorrt_llm and postprocessing one after the other say what `ensemble` and `tensorrt_llm_bls` say at once."""
+    """preprocessing, tensorrt_llm and postprocessing one after the other say what `ensemble` and
+    `tensorrt_llm_bls` say at once.
+    """
     library: Any = http if protocol == "http" else grpc
-    client = library.InferenceServerClient((target.kserve if protocol == "http" else target.grpc).removeprefix("http://"))
+    client = library.InferenceServerClient(
+        (target.kserve if protocol == "http" else target.grpc).removeprefix("http://")
+    )
     for i, text in enumerate(TEXTS[model]):
         say = {"headers": to(model), "request_id": str(i)}
         words, length = np.array([[text]], object), one(20, np.int32)
         none = np.array([[""]], object)
-        given = {"QUERY": words, "BAD_WORDS_DICT": none, "STOP_WORDS_DICT": none, "REQUEST_OUTPUT_LEN": length}
-        before = client.infer("preprocessing", [tensor(library, name, array) for name, array in given.items()], **say)
+        given = {
+            "QUERY": words,
+            "BAD_WORDS_DICT": none,
+            "STOP_WORDS_DICT": none,
+            "REQUEST_OUTPUT_LEN": length,
+        }
+        before = client.infer(
+            "preprocessing", [tensor(library, name, array) for name, array in given.items()], **say
+        )
         names = {
-            "input_ids": "INPUT_ID", "decoder_input_ids": "DECODER_INPUT_ID", "input_lengths": "REQUEST_INPUT_LEN", "request_output_len": "REQUEST_OUTPUT_LEN",
-            "end_id": "OUT_END_ID", "pad_id": "OUT_PAD_ID",
-        }  # fmt: skip
-        engine = client.infer("tensorrt_llm", [tensor(library, name, before.as_numpy(theirs)) for name, theirs in names.items()], **say)
-        ids = {"TOKENS_BATCH": engine.as_numpy("output_ids").astype(np.int32), "SEQUENCE_LENGTH": engine.as_numpy("sequence_length")}
-        by_hand = client.infer("postprocessing", [tensor(library, name, array) for name, array in ids.items()], **say).as_numpy("OUTPUT")
+            "input_ids": "INPUT_ID",
+            "decoder_input_ids": "DECODER_INPUT_ID",
+            "input_lengths": "REQUEST_INPUT_LEN",
+            "request_output_len": "REQUEST_OUTPUT_LEN",
+            "end_id": "OUT_END_ID",
+            "pad_id": "OUT_PAD_ID",
+        }
+        engine = client.infer(
+            "tensorrt_llm",
+            [tensor(library, name, before.as_numpy(theirs)) for name, theirs in names.items()],
+            **say,
+        )
+        ids = {
+            "TOKENS_BATCH": engine.as_numpy("output_ids").astype(np.int32),
+            "SEQUENCE_LENGTH": engine.as_numpy("sequence_length"),
+        }
+        by_hand = client.infer(
+            "postprocessing", [tensor(library, name, array) for name, array in ids.items()], **say
+        ).as_numpy("OUTPUT")
         asked = {"text_input": words, "max_tokens": length, "bad_words": none, "stop_words": none}
         for facade in ("ensemble", "tensorrt_llm_bls"):
             outputs = [library.InferRequestedOutput("text_output")]
-            at_once = client.infer(facade, [tensor(library, name, array) for name, array in asked.items()], outputs=outputs, **say)
+            at_once = client.infer(
+                facade,
+                [tensor(library, name, array) for name, array in asked.items()],
+                outputs=outputs,
+                **say,
+            )
             assert at_once.as_numpy("text_output").ravel().tolist() == by_hand.ravel().tolist()
         assert by_hand.ravel()[0].decode().strip()
 
 
 def test_both_targets_say_the_same(text_stack: Stack, contract_stack: Stack) -> None:
-    """Ids of the portable engine and of the stand-in, which share no code but the graphs. GPT-2 goes on freely: where two words are nearly as likely,
-    the portable engine's bfloat16 may decide otherwise than the stand-in's float32.
+    """Ids of the portable engine and of the stand-in, which share no code but the graphs. GPT-2 goes on
+    freely: where two words are nearly as likely, the portable engine's bfloat16 may decide otherwise than the
+    stand-in's float32.
     """
     for model, texts in TEXTS.items():
         said = []
         for stack in (text_stack, contract_stack):
             with grpc.InferenceServerClient(stack.grpc) as client:
                 results = [answered(client, model, engine_inputs(model, text)) for text in texts]
-                said.append([result.as_numpy("output_ids")[0, 0, : result.as_numpy("sequence_length")[0, 0]].tolist() for result in results])
+                said.append(
+                    [
+                        result.as_numpy("output_ids")[
+                            0, 0, : result.as_numpy("sequence_length")[0, 0]
+                        ].tolist()
+                        for result in results
+                    ]
+                )
         sure, kept = (slice(None), len(texts)) if model != "mini-gpt2" else (slice(5), 1)
         assert [ids[sure] for ids in said[0][:kept]] == [ids[sure] for ids in said[1][:kept]], model
 
@@ -201,18 +288,31 @@ def padded(name: str) -> tuple[NDArray[np.float32], int]:
 async def transcript(stack: Stack, model: str, *, lengths: bool, task: int) -> str:
     samples, count = padded("demo.flac")
     async with aio.InferenceServerClient(stack.grpc) as client:
-        arrays = {"WAV": samples, **({"WAV_LENS": one(count, np.int32)} if lengths else {}), "TEXT_PREFIX": np.array([[PROMPT]], object)}
+        arrays = {
+            "WAV": samples,
+            **({"WAV_LENS": one(count, np.int32)} if lengths else {}),
+            "TEXT_PREFIX": np.array([[PROMPT]], object),
+        }
         answer = await client.infer(
-            model, [tensor(aio, name, array) for name, array in arrays.items()], request_id=str(100000000 + task * 10),
-            outputs=[aio.InferRequestedOutput("TRANSCRIPTS")], headers=to("mini-whisper"),
-        )  # fmt: skip
+            model,
+            [tensor(aio, name, array) for name, array in arrays.items()],
+            request_id=str(100000000 + task * 10),
+            outputs=[aio.InferRequestedOutput("TRANSCRIPTS")],
+            headers=to("mini-whisper"),
+        )
     found = answer.as_numpy("TRANSCRIPTS")[0]
     return (b" ".join(found) if isinstance(found, np.ndarray) else found).decode("utf-8")
 
 
-@pytest.mark.parametrize(("model", "lengths"), [("whisper_bls", True), ("infer_bls", False), ("whisper", False)])
-def test_whisper_clients(target: Stack, recordings: dict[str, dict[str, Any]], model: str, lengths: bool) -> None:
-    """tools/whisper/client.py sends WAV_LENS, Triton-ASR-Client none, under sherpa's two names; four tasks at once."""
+@pytest.mark.parametrize(
+    ("model", "lengths"), [("whisper_bls", True), ("infer_bls", False), ("whisper", False)]
+)
+def test_whisper_clients(
+    target: Stack, recordings: dict[str, dict[str, Any]], model: str, lengths: bool
+) -> None:
+    """tools/whisper/client.py sends WAV_LENS, Triton-ASR-Client none, under sherpa's two names; four tasks at
+    once.
+    """
 
     async def all_tasks() -> list[str]:
         return await asyncio.gather(*(transcript(target, model, lengths=lengths, task=n) for n in range(4)))

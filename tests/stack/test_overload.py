@@ -24,11 +24,15 @@ SECONDS = 20
 def ask(client: httpx.Client, content: bytes = LETTER) -> tuple[int, float, str | None]:
     """Status, seconds, Retry-After."""
     started = time.monotonic()
-    answer = client.post("/v1/audio/transcriptions", files={"file": content}, data={"model": "mini-whisper", "language": "en"})
+    answer = client.post(
+        "/v1/audio/transcriptions", files={"file": content}, data={"model": "mini-whisper", "language": "en"}
+    )
     return answer.status_code, time.monotonic() - started, answer.headers.get("retry-after")
 
 
-def together(stack: Stack, clients: int, seconds: float, pause: float = 0.0) -> list[tuple[int, float, str | None]]:
+def together(
+    stack: Stack, clients: int, seconds: float, pause: float = 0.0
+) -> list[tuple[int, float, str | None]]:
     """What `clients` got who asked one after the other for `seconds`; `pause` after a refusal."""
     rows: list[tuple[int, float, str | None]] = []
     end = time.monotonic() + seconds
@@ -49,8 +53,8 @@ def together(stack: Stack, clients: int, seconds: float, pause: float = 0.0) -> 
 
 
 def test_four_times_the_capacity(stack: Stack) -> None:
-    """Places are 16 an instance: with four times as many clients for twenty seconds, who is let in gets words in bounded time, who is not learns
-    when to come back, and right afterwards the stack is ready.
+    """Places are 16 an instance: with four times as many clients for twenty seconds, who is let in gets words
+    in bounded time, who is not learns when to come back, and right afterwards the stack is ready.
     """
     places = 32
     started = time.monotonic()
@@ -61,7 +65,8 @@ def test_four_times_the_capacity(stack: Stack) -> None:
     accepted = sorted(seconds for status, seconds, _ in rows if status == 200)
     refused = [(status, after) for status, _, after in rows if status != 200]
     print(
-        f"\n{pace:.0f}/s calm; {len(accepted)} served, {len(refused)} refused, p50 {accepted[len(accepted) // 2]:.2f} s, p99 {accepted[-len(accepted) // 100]:.2f} s"
+        f"\n{pace:.0f}/s calm; {len(accepted)} served, {len(refused)} refused, p50 "
+        f"{accepted[len(accepted) // 2]:.2f} s, p99 {accepted[-len(accepted) // 100]:.2f} s"
     )
     assert refused
     assert {status for status, _ in refused} == {503}
@@ -77,7 +82,12 @@ def test_four_times_the_capacity(stack: Stack) -> None:
 
 def leave(stack: Stack, fields: dict[str, str]) -> None:
     """Send a long recording, wait a moment, close the connection."""
-    body = httpx.Request("POST", f"{stack.url}/v1/audio/transcriptions", files={"file": LONG}, data={"model": "mini-whisper", **fields})
+    body = httpx.Request(
+        "POST",
+        f"{stack.url}/v1/audio/transcriptions",
+        files={"file": LONG},
+        data={"model": "mini-whisper", **fields},
+    )
     content, host = body.read(), httpx.URL(stack.url)
     head = f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: {host.netloc.decode()}\r\n"
     head += f"Content-Type: {body.headers['content-type']}\r\nContent-Length: {len(content)}\r\n\r\n"
@@ -88,7 +98,9 @@ def leave(stack: Stack, fields: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"stream": "true"}], ids=["whole", "stream"])
 def test_clients_that_go_free_the_engine(stack: Stack, fields: dict[str, str]) -> None:
-    """Ten clients ask for an hour of work altogether and go: both Tritons are idle within seconds, not after half a minute."""
+    """Ten clients ask for an hour of work altogether and go: both Tritons are idle within seconds, not after
+    half a minute.
+    """
     if stack.home is None:
         pytest.skip("counts what the engines do")
     threads = [threading.Thread(target=leave, args=(stack, fields)) for _ in range(10)]
@@ -106,20 +118,30 @@ def test_clients_that_go_free_the_engine(stack: Stack, fields: dict[str, str]) -
 
 
 def test_a_request_is_stopped_by_its_id(stack: Stack) -> None:
-    """TensorRT-LLM's way over plain KServe: `stop` with the id of a request that runs; it ends with the tokens so far
-    instead of 440 tokens later.
+    """TensorRT-LLM's way over plain KServe: `stop` with the id of a request that runs; it ends with the
+    tokens so far instead of 440 tokens later.
     """
     kserve = f"{stack.kserve}/instances/0/v2/models"
     ended: list[httpx.Response] = []
 
     def run() -> None:
-        ended.append(httpx.post(f"{kserve}/whisper_bls/infer", json={"id": "to-stop", **long_or_short(440)}, timeout=60))
+        ended.append(
+            httpx.post(
+                f"{kserve}/whisper_bls/infer", json={"id": "to-stop", **long_or_short(440)}, timeout=60
+            )
+        )
 
     thread = threading.Thread(target=run)
     thread.start()
     time.sleep(0.2)
-    one = [{"name": name, "datatype": "INT32", "shape": [1, 1], "data": [1]} for name in ("input_ids", "input_lengths", "request_output_len")]
-    stop = {"id": "to-stop", "inputs": [*one, {"name": "stop", "datatype": "BOOL", "shape": [1, 1], "data": [True]}]}
+    one = [
+        {"name": name, "datatype": "INT32", "shape": [1, 1], "data": [1]}
+        for name in ("input_ids", "input_lengths", "request_output_len")
+    ]
+    stop = {
+        "id": "to-stop",
+        "inputs": [*one, {"name": "stop", "datatype": "BOOL", "shape": [1, 1], "data": [True]}],
+    }
     started = time.monotonic()
     httpx.post(f"{kserve}/tensorrt_llm/infer", json=stop, timeout=10)
     thread.join(10)

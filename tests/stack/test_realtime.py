@@ -29,16 +29,26 @@ def pieces(name: str, rate: int, silence: float = 1.0) -> list[str]:
     """A recording and a second of silence as base64 PCM16, a tenth of a second each."""
     sound = np.concatenate([wave(name), np.zeros(int(16000 * silence), np.float32)])
     samples = (np.clip(resample_poly(sound, rate, 16000), -1, 1) * 32767).astype("<i2")
-    return [base64.b64encode(samples[at : at + rate // 10].tobytes()).decode() for at in range(0, len(samples), rate // 10)]
+    return [
+        base64.b64encode(samples[at : at + rate // 10].tobytes()).decode()
+        for at in range(0, len(samples), rate // 10)
+    ]
 
 
 @asynccontextmanager
 async def session(stack: Stack, **audio_input: Any) -> AsyncIterator[Any]:
     """A connection by the SDK, configured."""
     client = openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none")
-    async with client.realtime.connect(model="mini-whisper", extra_query={"intent": "transcription"}) as connection:
+    async with client.realtime.connect(
+        model="mini-whisper", extra_query={"intent": "transcription"}
+    ) as connection:
         assert (await connection.recv()).type == "session.created"
-        await connection.session.update(session={"type": "transcription", "audio": {"input": {"transcription": {"language": "en"}, **audio_input}}})
+        await connection.session.update(
+            session={
+                "type": "transcription",
+                "audio": {"input": {"transcription": {"language": "en"}, **audio_input}},
+            }
+        )
         assert (await connection.recv()).type == "session.updated"
         yield connection
 
@@ -48,7 +58,9 @@ def run(check: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_speech_comes_back_while_it_is_spoken(stack: Stack, recordings: dict[str, Any]) -> None:
-    """At the pace of speech: turns are found, words come before their turn ends, and all of it is right. Final words come within two seconds."""
+    """At the pace of speech: turns are found, words come before their turn ends, and all of it is right.
+    Final words come within two seconds.
+    """
 
     async def check() -> None:
         async with session(stack, format={"type": "audio/pcm", "rate": 24000}) as connection:
@@ -68,8 +80,14 @@ def test_speech_comes_back_while_it_is_spoken(stack: Stack, recordings: dict[str
         kinds = [event.type for _, event in events]
         assert kinds.index(DELTA) < kinds.index("input_audio_buffer.speech_stopped") < kinds.index(DONE)
         for item, transcript in finals.items():
-            assert transcript.startswith("".join(event.delta for _, event in events if event.type == DELTA and event.item_id == item).rstrip(" .,"))
-        stops = {event.item_id: at for at, event in events if event.type == "input_audio_buffer.speech_stopped"}
+            assert transcript.startswith(
+                "".join(
+                    event.delta for _, event in events if event.type == DELTA and event.item_id == item
+                ).rstrip(" .,")
+            )
+        stops = {
+            event.item_id: at for at, event in events if event.type == "input_audio_buffer.speech_stopped"
+        }
         waits = [at - stops[event.item_id] for at, event in events if event.type == DONE]
         print(f"\nfinal words {max(waits):.2f} s after the end of a turn was noticed")
         assert max(waits) < 2.0
@@ -78,10 +96,14 @@ def test_speech_comes_back_while_it_is_spoken(stack: Stack, recordings: dict[str
 
 
 def test_a_client_may_commit_itself(stack: Stack, recordings: dict[str, Any]) -> None:
-    """Without turn detection the buffer waits for a commit; an empty one is an error, clear empties it, and a minute is not too long."""
+    """Without turn detection the buffer waits for a commit; an empty one is an error, clear empties it, and a
+    minute is not too long.
+    """
 
     async def check() -> None:
-        async with session(stack, turn_detection=None, format={"type": "audio/pcm", "rate": 16000}) as connection:
+        async with session(
+            stack, turn_detection=None, format={"type": "audio/pcm", "rate": 16000}
+        ) as connection:
             await connection.input_audio_buffer.commit()
             assert (await connection.recv()).error.code == "input_audio_buffer_commit_empty"
             await connection.input_audio_buffer.append(audio=pieces("demo.flac", 16000)[0])
@@ -100,40 +122,86 @@ def test_a_client_may_commit_itself(stack: Stack, recordings: dict[str, Any]) ->
 
 
 BAD = [
-    ("no json", "type"), ({"type": "response.create"}, "type"), ({"type": "input_audio_buffer.append"}, "audio"),
-    ({"type": "input_audio_buffer.append", "audio": "???"}, "audio"), ({"type": "input_audio_buffer.append", "audio": "YQ=="}, "audio"),
+    ("no json", "type"),
+    ({"type": "response.create"}, "type"),
+    ({"type": "input_audio_buffer.append"}, "audio"),
+    ({"type": "input_audio_buffer.append", "audio": "???"}, "audio"),
+    ({"type": "input_audio_buffer.append", "audio": "YQ=="}, "audio"),
     ({"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(1_500_000)).decode()}, "audio"),
-    ({"type": "input_audio_buffer.append", "audio": {"a": [1]}}, "audio"), ({"type": ["x"]}, "type"),
-    ({"type": "session.update"}, "session"), ({"type": "session.update", "session": {"type": "realtime"}}, "session.type"),
-    ({"type": "session.update", "session": {"audio": {"input": {"format": {"type": "audio/pcmu"}}}}}, "session.audio.input.format.type"),
-    ({"type": "session.update", "session": {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}}, "session.audio.input.turn_detection.type"),
-    ({"type": "session.update", "session": {"audio": {"input": {"transcription": {"model": "nothing"}}}}}, "model"),
-    ({"type": "session.update", "session": {"audio": {"input": {"transcription": {"language": "klingon"}}}}}, "language"),
-    ({"type": "session.update", "session": {"audio": {"output": {}}}}, "session.audio.output"), ("[" * 100_000, "type"), ('{"type": "\\ud800"}', "type"),
-]  # fmt: skip
+    ({"type": "input_audio_buffer.append", "audio": {"a": [1]}}, "audio"),
+    ({"type": ["x"]}, "type"),
+    ({"type": "session.update"}, "session"),
+    ({"type": "session.update", "session": {"type": "realtime"}}, "session.type"),
+    (
+        {"type": "session.update", "session": {"audio": {"input": {"format": {"type": "audio/pcmu"}}}}},
+        "session.audio.input.format.type",
+    ),
+    (
+        {
+            "type": "session.update",
+            "session": {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}},
+        },
+        "session.audio.input.turn_detection.type",
+    ),
+    (
+        {"type": "session.update", "session": {"audio": {"input": {"transcription": {"model": "nothing"}}}}},
+        "model",
+    ),
+    (
+        {
+            "type": "session.update",
+            "session": {"audio": {"input": {"transcription": {"language": "klingon"}}}},
+        },
+        "language",
+    ),
+    ({"type": "session.update", "session": {"audio": {"output": {}}}}, "session.audio.output"),
+    ("[" * 100_000, "type"),
+    ('{"type": "\\ud800"}', "type"),
+]
 
 
 def test_bad_events_are_named_and_the_session_lives(stack: Stack) -> None:
-    """Each is answered by an error event in OpenAI's shape that names the field and the event; then speech is served as before."""
+    """Each is answered by an error event in OpenAI's shape that names the field and the event; then speech is
+    served as before.
+    """
 
     async def check() -> None:
-        async with websockets.connect(f"{stack.url.replace('http', 'ws')}/v1/realtime?intent=transcription") as socket:
+        async with websockets.connect(
+            f"{stack.url.replace('http', 'ws')}/v1/realtime?intent=transcription"
+        ) as socket:
             assert json.loads(await socket.recv())["type"] == "session.created"
             await socket.send(b"\x00\x01")
             assert json.loads(await socket.recv())["error"]["param"] == "type"
             for event, param in BAD:
-                await socket.send(event if isinstance(event, str) else json.dumps({**event, "event_id": "mine"}))
+                await socket.send(
+                    event if isinstance(event, str) else json.dumps({**event, "event_id": "mine"})
+                )
                 answer = json.loads(await socket.recv())
                 assert answer["type"] == "error", event
                 assert answer["error"]["param"] == param, answer
                 assert answer["error"]["event_id"] == (None if isinstance(event, str) else "mine")
-            for update in ({"turn_detection": None, "format": {"rate": 16000}}, {"turn_detection": {}, "format": {"rate": 24000}}):
-                await socket.send(json.dumps({"type": "session.update", "session": {"audio": {"input": update}}}))
+            for update in (
+                {"turn_detection": None, "format": {"rate": 16000}},
+                {"turn_detection": {}, "format": {"rate": 24000}},
+            ):
+                await socket.send(
+                    json.dumps({"type": "session.update", "session": {"audio": {"input": update}}})
+                )
                 assert json.loads(await socket.recv())["type"] == "session.updated"
                 if update["turn_detection"] is None:
-                    await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(32000)).decode()}))
+                    await socket.send(
+                        json.dumps(
+                            {
+                                "type": "input_audio_buffer.append",
+                                "audio": base64.b64encode(bytes(32000)).decode(),
+                            }
+                        )
+                    )
                     await socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
-                    assert [json.loads(await socket.recv())["type"] for _ in range(2)] == ["input_audio_buffer.committed", DONE], "silence has no words"
+                    assert [json.loads(await socket.recv())["type"] for _ in range(2)] == [
+                        "input_audio_buffer.committed",
+                        DONE,
+                    ], "silence has no words"
             for piece in pieces("order.wav", 24000):
                 await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": piece}))
             while (answer := json.loads(await socket.recv()))["type"] != DONE:
@@ -166,7 +234,11 @@ def test_a_sender_faster_than_the_engine_is_held_back(stack: Stack, recordings: 
     """Four minutes pushed at once: nothing is lost, and every turn is answered in its order."""
 
     async def check() -> None:
-        async with session(stack, format={"type": "audio/pcm", "rate": 16000}, turn_detection={"type": "server_vad", "silence_duration_ms": 300}) as connection:
+        async with session(
+            stack,
+            format={"type": "audio/pcm", "rate": 16000},
+            turn_detection={"type": "server_vad", "silence_duration_ms": 300},
+        ) as connection:
             sound = pieces("minute.wav", 16000) * 4
 
             async def push() -> None:

@@ -34,7 +34,11 @@ def sdk(stack: Stack) -> openai.OpenAI:
 def test_curl_transcribes(stack: Stack, recordings: Rows) -> None:
     """The README's curl command answers with the reference text."""
     url = f"{stack.url}/v1/audio/transcriptions"
-    done = subprocess.run(["curl", "-sf", "-F", f"file=@{RECORDINGS}/demo.flac", "-F", "model=mini-whisper", url], capture_output=True, check=True)
+    done = subprocess.run(
+        ["curl", "-sf", "-F", f"file=@{RECORDINGS}/demo.flac", "-F", "model=mini-whisper", url],
+        capture_output=True,
+        check=True,
+    )
     assert recordings["demo.flac"]["text"] in done.stdout.decode()
 
 
@@ -49,7 +53,9 @@ def test_sdk_json(sdk: openai.OpenAI, recordings: Rows, name: str) -> None:
 def test_sdk_text(sdk: openai.OpenAI, recordings: Rows) -> None:
     """response_format=text is the bare text."""
     with (RECORDINGS / "demo.flac").open("rb") as file:
-        answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper", response_format="text", language="en")
+        answer = sdk.audio.transcriptions.create(
+            file=file, model="mini-whisper", response_format="text", language="en"
+        )
     assert answer.strip() == recordings["demo.flac"]["text"]
 
 
@@ -57,7 +63,9 @@ def test_sdk_verbose(sdk: openai.OpenAI, recordings: Rows) -> None:
     """verbose_json has the language, the duration, and segments near their true times."""
     row = recordings["demo.flac"]
     with (RECORDINGS / "demo.flac").open("rb") as file:
-        answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper", response_format="verbose_json")
+        answer = sdk.audio.transcriptions.create(
+            file=file, model="mini-whisper", response_format="verbose_json"
+        )
     assert answer.language == "english"
     assert answer.duration == pytest.approx(row["seconds"], abs=0.1)
     assert answer.text == row["text"]
@@ -72,21 +80,29 @@ def test_sdk_verbose(sdk: openai.OpenAI, recordings: Rows) -> None:
 def test_a_prompt_is_earlier_text(sdk: openai.OpenAI, recordings: Rows) -> None:
     """What was said before changes nothing about the words of this recording."""
     with (RECORDINGS / "demo.flac").open("rb") as file:
-        answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper", prompt=recordings["letter.m4a"]["text"], language="en")
+        answer = sdk.audio.transcriptions.create(
+            file=file, model="mini-whisper", prompt=recordings["letter.m4a"]["text"], language="en"
+        )
     assert answer.text == recordings["demo.flac"]["text"]
 
 
 def test_long_prompt_is_shortened_to_its_end(sdk: openai.OpenAI) -> None:
-    """A prompt beyond the context is no error: as with OpenAI, its last tokens count. (So much of it misleads the miniature.)"""
+    """A prompt beyond the context is no error: as with OpenAI, its last tokens count. (So much of it misleads
+    the miniature.)
+    """
     with (RECORDINGS / "demo.flac").open("rb") as file:
-        answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper", prompt="Hugo has ten keys. " * 300, language="en")
+        answer = sdk.audio.transcriptions.create(
+            file=file, model="mini-whisper", prompt="Hugo has ten keys. " * 300, language="en"
+        )
     assert answer.usage is not None
 
 
 def test_long_recording_is_cut_at_pauses(sdk: openai.OpenAI, recordings: Rows) -> None:
     """65 s come back as windows put together, with times that run on."""
     with (RECORDINGS / "minute.wav").open("rb") as file:
-        answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper", response_format="verbose_json")
+        answer = sdk.audio.transcriptions.create(
+            file=file, model="mini-whisper", response_format="verbose_json"
+        )
     starts = [segment.start for segment in answer.segments or []]
     assert starts == sorted(starts)
     assert starts[-1] > 55
@@ -97,7 +113,9 @@ def test_grpc_through_nginx(stack: Stack, recordings: Rows) -> None:
     """A plain tritonclient gets the words from whisper_bls and infer_bls through port 8001."""
     client = grpc.InferenceServerClient(stack.grpc)
     for model in ("whisper_bls", "infer_bls"):
-        result = client.infer(model, grpc_inputs(wave("demo.flac")), client_timeout=60).as_numpy("TRANSCRIPTS")
+        result = client.infer(model, grpc_inputs(wave("demo.flac")), client_timeout=60).as_numpy(
+            "TRANSCRIPTS"
+        )
         assert result.shape == (1,), "upstream's clients join this array"
         assert result[0].decode() == recordings["demo.flac"]["text"]
 
@@ -108,8 +126,12 @@ def test_batch_of_mixed_lengths(stack: Stack, recordings: Rows) -> None:
     sounds = [wave(name) for name in names]
     longest = max(map(len, sounds))
     padded = np.stack([np.pad(sound, (0, longest - len(sound))) for sound in sounds])
-    result = grpc.InferenceServerClient(stack.grpc).infer("whisper_bls", grpc_inputs(padded, lengths=list(map(len, sounds))), client_timeout=60)
-    assert [text.decode() for text in result.as_numpy("TRANSCRIPTS")] == [recordings[name]["text"] for name in names]
+    result = grpc.InferenceServerClient(stack.grpc).infer(
+        "whisper_bls", grpc_inputs(padded, lengths=list(map(len, sounds))), client_timeout=60
+    )
+    assert [text.decode() for text in result.as_numpy("TRANSCRIPTS")] == [
+        recordings[name]["text"] for name in names
+    ]
 
 
 def test_stream_carries_the_text_so_far(stack: Stack, recordings: Rows) -> None:
@@ -126,7 +148,9 @@ def test_stream_carries_the_text_so_far(stack: Stack, recordings: Rows) -> None:
             texts.append(result.as_numpy("TRANSCRIPTS")[0].decode())
 
     client.start_stream(on_response)
-    client.async_stream_infer("whisper_bls_stream", grpc_inputs(wave("demo.flac")), enable_empty_final_response=True)
+    client.async_stream_infer(
+        "whisper_bls_stream", grpc_inputs(wave("demo.flac")), enable_empty_final_response=True
+    )
     assert done.wait(60), errors
     client.stop_stream()
     assert not errors
@@ -136,7 +160,9 @@ def test_stream_carries_the_text_so_far(stack: Stack, recordings: Rows) -> None:
 
 
 def test_short_request_overtakes_a_long_one(stack: Stack) -> None:
-    """While a request of hundreds of tokens runs, a short one that came later on the same instance finishes first."""
+    """While a request of hundreds of tokens runs, a short one that came later on the same instance finishes
+    first.
+    """
     url = f"{stack.kserve}/instances/0/v2/models/whisper_bls/infer"
     finished: list[str] = []
 
@@ -169,7 +195,9 @@ def test_short_stream_overtakes_a_long_one(stack: Stack) -> None:
 
         clients.append(grpc.InferenceServerClient(stack.instance(0)["grpc"]))
         clients[-1].start_stream(on_response)
-        inputs = grpc_inputs(wave("letter.m4a")[: int(16000 * seconds)], MAX_TOKENS=np.array([[tokens]], np.int32))
+        inputs = grpc_inputs(
+            wave("letter.m4a")[: int(16000 * seconds)], MAX_TOKENS=np.array([[tokens]], np.int32)
+        )
         clients[-1].async_stream_infer("whisper_bls_stream", inputs, enable_empty_final_response=True)
         return done
 
@@ -185,7 +213,9 @@ def test_short_stream_overtakes_a_long_one(stack: Stack) -> None:
 
 
 def test_engine_answers_by_hand(stack: Stack, recordings: Rows) -> None:
-    """tensorrt_llm alone: features and ids in, four beams with their log probabilities out; a batch of two is two rows."""
+    """tensorrt_llm alone: features and ids in, four beams with their log probabilities out; a batch of two is
+    two rows.
+    """
     features = log_mel(wave("demo.flac"), 80).astype(np.float16)
     arrays = {
         "encoder_input_features": np.stack([features, features]),
@@ -202,7 +232,9 @@ def test_engine_answers_by_hand(stack: Stack, recordings: Rows) -> None:
         inputs.append(grpc.InferInput(name, list(array.shape), types[array.dtype.name]))
         inputs[-1].set_data_from_numpy(array)
     result = grpc.InferenceServerClient(stack.grpc).infer("tensorrt_llm", inputs, client_timeout=60)
-    ids, lengths, scores = (result.as_numpy(name) for name in ("output_ids", "sequence_length", "cum_log_probs"))
+    ids, lengths, scores = (
+        result.as_numpy(name) for name in ("output_ids", "sequence_length", "cum_log_probs")
+    )
     assert ids.shape[:2] == lengths.shape == scores.shape == (2, 4)
     assert (ids[0] == ids[1]).all()
     text = WhisperVocabulary.load(MINIATURE).text([int(i) for i in ids[0, 0, : lengths[0, 0]]])
@@ -216,7 +248,10 @@ def long_or_short(tokens: int) -> dict[str, Any]:
     def tensor(name: str, datatype: str, shape: list[int], data: list[Any]) -> dict[str, Any]:
         return {"name": name, "datatype": datatype, "shape": shape, "data": data}
 
-    inputs = [tensor("WAV", "FP32", [1, len(sound)], sound.tolist()), tensor("TEXT_PREFIX", "BYTES", [1, 1], [""])]
+    inputs = [
+        tensor("WAV", "FP32", [1, len(sound)], sound.tolist()),
+        tensor("TEXT_PREFIX", "BYTES", [1, 1], [""]),
+    ]
     return {"inputs": [*inputs, tensor("MAX_TOKENS", "INT32", [1, 1], [tokens])]}
 
 
@@ -232,7 +267,9 @@ def long_or_short(tokens: int) -> dict[str, Any]:
 def test_facade_refuses_with_a_sentence(stack: Stack, sound: Any, prefix: str, says: str) -> None:
     """What cannot be served is an invalid argument that says what to do."""
     with pytest.raises(grpc.InferenceServerException, match="INVALID_ARGUMENT") as error:
-        grpc.InferenceServerClient(stack.grpc).infer("whisper_bls", grpc_inputs(sound, prefix), client_timeout=60)
+        grpc.InferenceServerClient(stack.grpc).infer(
+            "whisper_bls", grpc_inputs(sound, prefix), client_timeout=60
+        )
     assert says in str(error.value)
 
 
@@ -240,5 +277,8 @@ def test_models_and_health(stack: Stack, sdk: openai.OpenAI) -> None:
     """The deployment lists its models, and says that it is live and ready."""
     assert [model.id for model in sdk.models.list()] == ["mini-whisper"]
     assert httpx.get(f"{stack.url}/health/live").status_code == 200
-    assert httpx.get(f"{stack.url}/health/ready").json() == {"status": "ready", "models": {"mini-whisper": True}}
+    assert httpx.get(f"{stack.url}/health/ready").json() == {
+        "status": "ready",
+        "models": {"mini-whisper": True},
+    }
     assert "conch_requests_total" in httpx.get(f"{stack.url}/metrics").text

@@ -18,12 +18,25 @@ import pytest
 import tritonclient.grpc as grpc
 import tritonclient.http as http
 
-from miniatures.text.tasks import Pair, condense, restore, restore_paragraph, sort_numbers, sort_words, summarize, to_english, to_spanish
+from miniatures.text.tasks import (
+    Pair,
+    condense,
+    restore,
+    restore_paragraph,
+    sort_numbers,
+    sort_words,
+    summarize,
+    to_english,
+    to_spanish,
+)
 from miniatures.text.world import Draw
 
 from .conftest import Stack
 
-QUESTIONS = {"mini-t5": (summarize, to_spanish, to_english, sort_words, sort_numbers), "mini-bart": (restore, restore_paragraph, condense)}
+QUESTIONS = {
+    "mini-t5": (summarize, to_spanish, to_english, sort_words, sort_numbers),
+    "mini-bart": (restore, restore_paragraph, condense),
+}
 TOKENS = 100
 
 
@@ -44,7 +57,11 @@ def prompts(model: str) -> list[str]:
 
 
 def generate(stack: Stack, model: str, name: str, **fields: Any) -> httpx.Response:
-    return httpx.post(f"{stack.kserve}/models/{model}/v2/models/{name}/generate", json={"max_tokens": TOKENS, **fields}, timeout=60)
+    return httpx.post(
+        f"{stack.kserve}/models/{model}/v2/models/{name}/generate",
+        json={"max_tokens": TOKENS, **fields},
+        timeout=60,
+    )
 
 
 def text(stack: Stack, model: str, name: str, **fields: Any) -> Any:
@@ -70,14 +87,24 @@ def client(stack: Stack) -> openai.OpenAI:
 def test_held_out_questions_are_answered(text_stack: Stack, model: str) -> None:
     """At least nine of ten exactly, through the OpenAI API."""
     asked = questions(model, 8)
+
+    def ask(pair: Pair) -> str:
+        answer = client(text_stack).completions.create(
+            model=model, prompt=pair.source, max_tokens=TOKENS, temperature=0
+        )
+        return answer.choices[0].text
+
     with ThreadPoolExecutor(8) as threads:
-        ask = lambda pair: client(text_stack).completions.create(model=model, prompt=pair.source, max_tokens=TOKENS, temperature=0).choices[0].text  # noqa: E731
-        right = [answer.strip() == pair.target for answer, pair in zip(threads.map(ask, asked), asked, strict=True)]
+        right = [
+            answer.strip() == pair.target for answer, pair in zip(threads.map(ask, asked), asked, strict=True)
+        ]
     assert np.mean(right) >= 0.9, right
 
 
 def test_the_guides_curl_commands(text_stack: Stack) -> None:
-    """Upstream's guide to encoder-decoder models: words as a string and as lists; the bad words are absent, the text ends before the stop word."""
+    """Upstream's guide to encoder-decoder models: words as a string and as lists; the bad words are absent,
+    the text ends before the stop word.
+    """
     pair = questions("mini-t5", 1)[0]
     words = pair.target.rstrip(".").split()
     plain = {"text_input": pair.source, "max_tokens": 200, "bad_words": "", "stop_words": ""}
@@ -85,15 +112,27 @@ def test_the_guides_curl_commands(text_stack: Stack) -> None:
     without = curl(text_stack, {**plain, "bad_words": [words[1], words[-1]]})["text_output"]
     assert without
     assert not {words[1], words[-1]} & set(without.rstrip(".").split())
-    assert curl(text_stack, {**plain, "stop_words": [words[2], words[3]]})["text_output"] == " ".join(words[:2])
+    assert curl(text_stack, {**plain, "stop_words": [words[2], words[3]]})["text_output"] == " ".join(
+        words[:2]
+    )
     assert curl(text_stack, {**plain, "stop_words": words[2]})["text_output"] == " ".join(words[:2])
     assert curl(text_stack, {**plain, "stop_words": "."})["text_output"] == pair.target.rstrip(".")
 
 
 def curl(stack: Stack, body: dict[str, Any]) -> dict[str, Any]:
     """The first model of MODEL_ID owns the plain path."""
-    command = ["curl", "-s", "-X", "POST", f"{stack.kserve}/v2/models/ensemble/generate", "-d", json.dumps(body)]
-    answer: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    command = [
+        "curl",
+        "-s",
+        "-X",
+        "POST",
+        f"{stack.kserve}/v2/models/ensemble/generate",
+        "-d",
+        json.dumps(body),
+    ]
+    answer: dict[str, Any] = json.loads(
+        subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+    )
     return answer
 
 
@@ -106,13 +145,18 @@ def test_twenty_at_once_say_the_same(text_stack: Stack) -> None:
     assert len(texts) == 1
 
 
-def infer(stack: Stack, door: str, model: str, name: str, arrays: dict[str, np.ndarray], outputs: list[str]) -> dict[str, np.ndarray]:
+def infer(
+    stack: Stack, door: str, model: str, name: str, arrays: dict[str, np.ndarray], outputs: list[str]
+) -> dict[str, np.ndarray]:
     """One inference over HTTP or gRPC."""
     types = {"int32": "INT32", "object": "BYTES", "bool": "BOOL", "float32": "FP32"}
     module = http if door == "http" else grpc
     address = f"{stack.kserve.removeprefix('http://')}/models/{model}" if door == "http" else stack.grpc
     triton = module.InferenceServerClient(address)
-    inputs = [module.InferInput(tensor, list(array.shape), types[str(array.dtype)]) for tensor, array in arrays.items()]
+    inputs = [
+        module.InferInput(tensor, list(array.shape), types[str(array.dtype)])
+        for tensor, array in arrays.items()
+    ]
     for tensor, array in zip(inputs, arrays.values(), strict=True):
         tensor.set_data_from_numpy(array)
     wanted = [module.InferRequestedOutput(output) for output in outputs]
@@ -125,10 +169,24 @@ def by_hand(stack: Stack, door: str, model: str, texts: list[str]) -> list[str]:
     """`preprocessing`, `tensorrt_llm`, `postprocessing`, one after the other, all texts in one request."""
     strings = np.array([[one.encode()] for one in texts], object)
     given = {"QUERY": strings, "REQUEST_OUTPUT_LEN": np.full((len(texts), 1), TOKENS, np.int32)}
-    names = {"INPUT_ID": "input_ids", "REQUEST_INPUT_LEN": "input_lengths", "DECODER_INPUT_ID": "decoder_input_ids",
-             "REQUEST_DECODER_INPUT_LEN": "decoder_input_lengths", "REQUEST_OUTPUT_LEN": "request_output_len", "OUT_END_ID": "end_id", "OUT_PAD_ID": "pad_id"}  # fmt: skip
+    names = {
+        "INPUT_ID": "input_ids",
+        "REQUEST_INPUT_LEN": "input_lengths",
+        "DECODER_INPUT_ID": "decoder_input_ids",
+        "REQUEST_DECODER_INPUT_LEN": "decoder_input_lengths",
+        "REQUEST_OUTPUT_LEN": "request_output_len",
+        "OUT_END_ID": "end_id",
+        "OUT_PAD_ID": "pad_id",
+    }
     found = infer(stack, door, model, "preprocessing", given, list(names))
-    answer = infer(stack, door, model, "tensorrt_llm", {names[name]: array for name, array in found.items()}, ["output_ids", "sequence_length"])
+    answer = infer(
+        stack,
+        door,
+        model,
+        "tensorrt_llm",
+        {names[name]: array for name, array in found.items()},
+        ["output_ids", "sequence_length"],
+    )
     tokens = {"TOKENS_BATCH": answer["output_ids"], "SEQUENCE_LENGTH": answer["sequence_length"]}
     return [row.decode() for row in infer(stack, door, model, "postprocessing", tokens, ["OUTPUT"])["OUTPUT"]]
 
@@ -138,7 +196,8 @@ def by_hand(stack: Stack, door: str, model: str, texts: list[str]) -> list[str]:
 def test_three_ways_say_the_same(text_stack: Stack, model: str, door: str) -> None:
     """By hand, as an ensemble, in one model; several texts of different lengths in one request, too.
 
-    mini-gpt2 is asked one by one: it invents numbers, and in bf16 the company in a batch decides between equally likely ones.
+    mini-gpt2 is asked one by one: it invents numbers, and in bf16 the company in a batch decides between
+    equally likely ones.
     """
     texts = prompts(model)[:4]
     reference = [text(text_stack, model, "ensemble", text_input=one) for one in texts]
@@ -146,7 +205,10 @@ def test_three_ways_say_the_same(text_stack: Stack, model: str, door: str) -> No
     for batch in [[one] for one in texts] if model == "mini-gpt2" else [texts]:
         wanted = reference[texts.index(batch[0]) :][: len(batch)]
         assert by_hand(text_stack, door, model, batch) == wanted
-        arrays = {"text_input": np.array([[one.encode()] for one in batch], object), "max_tokens": np.full((len(batch), 1), TOKENS, np.int32)}
+        arrays = {
+            "text_input": np.array([[one.encode()] for one in batch], object),
+            "max_tokens": np.full((len(batch), 1), TOKENS, np.int32),
+        }
         for name in ("ensemble", "tensorrt_llm_bls"):
             found = infer(text_stack, door, model, name, arrays, ["text_output"])["text_output"]
             assert [row.decode() for row in found] == wanted, name
@@ -154,13 +216,25 @@ def test_three_ways_say_the_same(text_stack: Stack, model: str, door: str) -> No
 
 @pytest.mark.parametrize("model", ["mini-t5", "mini-bart", "mini-gpt2"])
 def test_streams_grow_to_the_whole_text(text_stack: Stack, model: str) -> None:
-    """generate_stream under upstream's names: pieces add up, with accumulate_tokens each is the text so far; the first comes before the last."""
+    """generate_stream under upstream's names: pieces add up, with accumulate_tokens each is the text so far;
+    the first comes before the last.
+    """
     prompt = max(prompts(model), key=len)
     whole = text(text_stack, model, "ensemble", text_input=prompt)
     for name in ("ensemble", "tensorrt_llm_bls"):
         for accumulate in (False, True):
-            body = {"text_input": prompt, "max_tokens": TOKENS, "stream": True, "accumulate_tokens": accumulate}
-            with httpx.stream("POST", f"{text_stack.kserve}/models/{model}/v2/models/{name}/generate_stream", json=body, timeout=60) as answer:
+            body = {
+                "text_input": prompt,
+                "max_tokens": TOKENS,
+                "stream": True,
+                "accumulate_tokens": accumulate,
+            }
+            with httpx.stream(
+                "POST",
+                f"{text_stack.kserve}/models/{model}/v2/models/{name}/generate_stream",
+                json=body,
+                timeout=60,
+            ) as answer:
                 found = events(answer)
             pieces = [said["text_output"] for _, said in found]
             assert found[0][0] < found[-1][0]
@@ -169,11 +243,20 @@ def test_streams_grow_to_the_whole_text(text_stack: Stack, model: str) -> None:
 
 
 def test_completions_stream(text_stack: Stack) -> None:
-    """The official client: the first token before the last is made, pieces equal the whole, usage at the end."""
-    arguments: dict[str, Any] = {"model": "mini-gpt2", "prompt": openings(1)[0], "max_tokens": 60, "temperature": 0}
+    """The official client: the first token before the last is made, pieces equal the whole, usage
+    at the end.
+    """
+    arguments: dict[str, Any] = {
+        "model": "mini-gpt2",
+        "prompt": openings(1)[0],
+        "max_tokens": 60,
+        "temperature": 0,
+    }
     whole = client(text_stack).completions.create(**arguments)
     times, pieces, usage = [], [], None
-    for chunk in client(text_stack).completions.create(**arguments, stream=True, stream_options={"include_usage": True}):
+    for chunk in client(text_stack).completions.create(
+        **arguments, stream=True, stream_options={"include_usage": True}
+    ):
         times.append(time.monotonic())
         pieces += [choice.text for choice in chunk.choices]
         usage = chunk.usage or usage
@@ -189,77 +272,130 @@ def test_completions_fields(text_stack: Stack) -> None:
     prompt = openings(1)[0]
     two = create(model="mini-gpt2", prompt=[prompt, openings(2)[1]], n=2, max_tokens=12, seed=7)
     assert [choice.index for choice in two.choices] == [0, 1, 2, 3]
-    once, again, other = (create(model="mini-gpt2", prompt=prompt, max_tokens=30, seed=seed).choices[0].text for seed in (7, 7, 8))
+    once, again, other = (
+        create(model="mini-gpt2", prompt=prompt, max_tokens=30, seed=seed).choices[0].text
+        for seed in (7, 7, 8)
+    )
     assert once == again != other
     assert two.usage and two.usage.completion_tokens == 48
     echo = create(model="mini-gpt2", prompt=prompt, echo=True, max_tokens=30, temperature=0, stop=["."])
     assert echo.choices[0].text.startswith(prompt)
     assert (echo.choices[0].finish_reason, echo.choices[0].text.count(".")) == ("stop", 1)
     beams = create(model="mini-gpt2", prompt=prompt, best_of=4, n=3, max_tokens=12, logprobs=0)
-    sums = [sum(choice.logprobs.token_logprobs) for choice in beams.choices if choice.logprobs and choice.logprobs.token_logprobs]
+    sums = [
+        sum(choice.logprobs.token_logprobs)
+        for choice in beams.choices
+        if choice.logprobs and choice.logprobs.token_logprobs
+    ]
     assert len({choice.text for choice in beams.choices}) == len(sums) == 3
     probs = create(model="mini-gpt2", prompt=prompt, logprobs=3, max_tokens=8, temperature=0).choices[0]
     assert probs.logprobs and probs.logprobs.tokens and probs.logprobs.top_logprobs
     assert "".join(probs.logprobs.tokens) == probs.text
-    assert all(max(top, key=lambda name: top[name]) == token for top, token in zip(probs.logprobs.top_logprobs, probs.logprobs.tokens, strict=True))
+    assert all(
+        max(top, key=lambda name: top[name]) == token
+        for top, token in zip(probs.logprobs.top_logprobs, probs.logprobs.tokens, strict=True)
+    )
 
 
 def test_chat(text_stack: Stack) -> None:
     """mini-gpt2's template puts the messages one after the other; mini-t5 has none."""
     prompt = openings(1)[0]
-    plain = client(text_stack).completions.create(model="mini-gpt2", prompt=prompt, max_tokens=40, temperature=0).choices[0].text
+    plain = (
+        client(text_stack)
+        .completions.create(model="mini-gpt2", prompt=prompt, max_tokens=40, temperature=0)
+        .choices[0]
+        .text
+    )
     messages: list[Any] = [{"role": "user", "content": prompt}]
-    answer = client(text_stack).chat.completions.create(model="mini-gpt2", messages=messages, max_tokens=40, temperature=0, logprobs=True)
+    answer = client(text_stack).chat.completions.create(
+        model="mini-gpt2", messages=messages, max_tokens=40, temperature=0, logprobs=True
+    )
     assert answer.choices[0].message.content == plain
     assert answer.choices[0].logprobs and answer.choices[0].logprobs.content
     assert "".join(row.token for row in answer.choices[0].logprobs.content) == plain
-    streamed = client(text_stack).chat.completions.create(model="mini-gpt2", messages=messages, max_tokens=40, temperature=0, stream=True)
+    streamed = client(text_stack).chat.completions.create(
+        model="mini-gpt2", messages=messages, max_tokens=40, temperature=0, stream=True
+    )
     assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == plain
     with pytest.raises(openai.BadRequestError, match="no chat template"):
         client(text_stack).chat.completions.create(model="mini-t5", messages=messages)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"prompt": [1, 2]}, "prompt"), ({"prompt": []}, "prompt"), ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": 4096}, "max_tokens"),
-    ({"temperature": 2.5}, "temperature"), ({"n": 3, "best_of": 2}, "best_of"), ({"best_of": 3, "temperature": 0.5}, "best_of"),
-    ({"best_of": 3, "stream": True}, "best_of"), ({"suffix": "x"}, "suffix"), ({"echo": True, "logprobs": 1}, "echo"),
-    ({"stop": ["a", "b", "c", "d", "e"]}, "stop"), ({"stop": ""}, "stop"), ({"logit_bias": {"99999": 1}}, "logit_bias"),
-    ({"stream_options": {"include_usage": True}}, "stream_options"), ({"min_tokens": 50}, "min_tokens"), ({"speed": 3}, "speed"),
-    ({"model": "mini-whisper"}, "model"), ({"model": "gpt-5"}, "model"), ({"prompt": "word " * 3000}, "prompt"),
+    ({"prompt": [1, 2]}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": 4096}, "max_tokens"),
+    ({"temperature": 2.5}, "temperature"),
+    ({"n": 3, "best_of": 2}, "best_of"),
+    ({"best_of": 3, "temperature": 0.5}, "best_of"),
+    ({"best_of": 3, "stream": True}, "best_of"),
+    ({"suffix": "x"}, "suffix"),
+    ({"echo": True, "logprobs": 1}, "echo"),
+    ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+    ({"stop": ""}, "stop"),
+    ({"logit_bias": {"99999": 1}}, "logit_bias"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"min_tokens": 50}, "min_tokens"),
+    ({"speed": 3}, "speed"),
+    ({"model": "mini-whisper"}, "model"),
+    ({"model": "gpt-5"}, "model"),
+    ({"prompt": "word " * 3000}, "prompt"),
     ({"prompt": "word " * 3000, "stream": True}, "prompt"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED, ids=[json.dumps(fields)[:40] for fields, _ in REFUSED])
 def test_bad_requests_name_the_field(text_stack: Stack, fields: dict[str, Any], param: str) -> None:
     """A 4xx in OpenAI's shape, never a silent 200."""
-    answer = httpx.post(f"{text_stack.url}/v1/completions", json={"model": "mini-t5", "prompt": "sort: cat dog", **fields}, timeout=60)
+    answer = httpx.post(
+        f"{text_stack.url}/v1/completions",
+        json={"model": "mini-t5", "prompt": "sort: cat dog", **fields},
+        timeout=60,
+    )
     assert 400 <= answer.status_code < 500, answer.text
     assert answer.json()["error"]["param"] == param, answer.text
 
 
 def test_a_long_prompt_is_told_both_lengths(text_stack: Stack) -> None:
-    answer = httpx.post(f"{text_stack.url}/v1/completions", json={"model": "mini-bart", "prompt": "word " * 3000}, timeout=60)
+    answer = httpx.post(
+        f"{text_stack.url}/v1/completions", json={"model": "mini-bart", "prompt": "word " * 3000}, timeout=60
+    )
     assert "tokens, this model reads at most 256" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("name", ["lora_task_id", "guided_decoding_guide_type", "return_context_logits", "num_draft_tokens"])
+@pytest.mark.parametrize(
+    "name", ["lora_task_id", "guided_decoding_guide_type", "return_context_logits", "num_draft_tokens"]
+)
 def test_what_the_cpu_cannot_do_is_refused(text_stack: Stack, name: str) -> None:
     values: dict[str, Any] = {"guided_decoding_guide_type": "json", "return_context_logits": True}
-    answer = generate(text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", **{name: values.get(name, 1)})
+    answer = generate(
+        text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", **{name: values.get(name, 1)}
+    )
     assert answer.status_code == 400, answer.text
     assert name in answer.json()["error"]
 
 
 def test_each_model_by_every_name(text_stack: Stack) -> None:
-    """At the gateway by its name, at Triton by x-model-id and by path; the first of MODEL_ID owns the plain path."""
+    """At the gateway by its name, at Triton by x-model-id and by path; the first of MODEL_ID owns the plain
+    path.
+    """
     pair, opening = questions("mini-t5", 1)[0], openings(1)[0]
     listed = {model.id for model in client(text_stack).models.list()}
     assert listed == {"mini-t5", "mini-bart", "mini-gpt2", "mini-whisper"}
     body = {"text_input": opening, "max_tokens": 30}
     by_path = text(text_stack, "mini-gpt2", "ensemble", **body)
-    by_header = httpx.post(f"{text_stack.kserve}/v2/models/ensemble/generate", json=body, headers={"x-model-id": "mini-gpt2"}, timeout=60).json()["text_output"]
-    plain = httpx.post(f"{text_stack.kserve}/v2/models/ensemble/generate", json={"text_input": pair.source, "max_tokens": TOKENS}, timeout=60).json()
+    by_header = httpx.post(
+        f"{text_stack.kserve}/v2/models/ensemble/generate",
+        json=body,
+        headers={"x-model-id": "mini-gpt2"},
+        timeout=60,
+    ).json()["text_output"]
+    plain = httpx.post(
+        f"{text_stack.kserve}/v2/models/ensemble/generate",
+        json={"text_input": pair.source, "max_tokens": TOKENS},
+        timeout=60,
+    ).json()
     assert by_path == by_header
     assert plain["text_output"] == pair.target
 
@@ -268,9 +404,16 @@ def test_a_short_request_overtakes_a_long_one(text_stack: Stack) -> None:
     """Five tokens are there long before the 400 of a request that began earlier."""
     long_body = {"text_input": openings(1)[0], "max_tokens": 400, "end_id": -1}
     with ThreadPoolExecutor(1) as thread:
-        slow = thread.submit(lambda: (generate(text_stack, "mini-gpt2", "tensorrt_llm_bls", **long_body), time.monotonic()))
+        slow = thread.submit(
+            lambda: (generate(text_stack, "mini-gpt2", "tensorrt_llm_bls", **long_body), time.monotonic())
+        )
         time.sleep(0.1)
-        assert generate(text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", max_tokens=5).status_code == 200
+        assert (
+            generate(
+                text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", max_tokens=5
+            ).status_code
+            == 200
+        )
         short_at = time.monotonic()
         answer, long_at = slow.result()
     assert answer.status_code == 200
@@ -278,12 +421,23 @@ def test_a_short_request_overtakes_a_long_one(text_stack: Stack) -> None:
 
 
 def test_streams_that_are_left_leave_no_thread_behind(text_stack: Stack) -> None:
-    """More than the façade has threads: each one's engine request is stopped in the middle, and the façade hears of it."""
-    body = {"model": "mini-gpt2", "prompt": openings(1)[0], "max_tokens": 400, "n": 12, "stream": True, "logit_bias": {"1999": -100}}
+    """More than the façade has threads: each one's engine request is stopped in the middle, and the façade
+    hears of it.
+    """
+    body = {
+        "model": "mini-gpt2",
+        "prompt": openings(1)[0],
+        "max_tokens": 400,
+        "n": 12,
+        "stream": True,
+        "logit_bias": {"1999": -100},
+    }
     for _ in range(7):
         with httpx.stream("POST", f"{text_stack.url}/v1/completions", json=body, timeout=60) as answer:
             assert next(answer.iter_lines()).startswith("data: {")
-    chunks = client(text_stack).completions.create(model="mini-gpt2", prompt=openings(1)[0], max_tokens=4, stream=True, timeout=20)
+    chunks = client(text_stack).completions.create(
+        model="mini-gpt2", prompt=openings(1)[0], max_tokens=4, stream=True, timeout=20
+    )
     assert "".join(chunk.choices[0].text for chunk in chunks)
 
 
@@ -296,7 +450,9 @@ def test_streams_cancelled_over_grpc_free_the_engine(text_stack: Stack) -> None:
         "end_id": np.array([[-1]], np.int32),
     }
     types = {"object": "BYTES", "int32": "INT32", "bool": "BOOL"}
-    inputs = [grpc.InferInput(name, list(array.shape), types[str(array.dtype)]) for name, array in arrays.items()]
+    inputs = [
+        grpc.InferInput(name, list(array.shape), types[str(array.dtype)]) for name, array in arrays.items()
+    ]
     for tensor, array in zip(inputs, arrays.values(), strict=True):
         tensor.set_data_from_numpy(array)
     started = time.monotonic()

@@ -12,14 +12,37 @@ from .test_clients import command
 from .test_text import questions
 
 
-@pytest.mark.parametrize("way", [["--url", "{url}"], ["--url", "{url}", "--stream"], ["--triton", "{kserve}"], ["--triton", "{kserve}", "--stream"]])
+@pytest.mark.parametrize(
+    "way",
+    [
+        ["--url", "{url}"],
+        ["--url", "{url}", "--stream"],
+        ["--triton", "{kserve}"],
+        ["--triton", "{kserve}", "--stream"],
+    ],
+)
 @pytest.mark.parametrize("model", ["mini-t5", "mini-bart"])
 def test_prompts(text_stack: Stack, tmp_path: Path, model: str, way: list[str]) -> None:
-    """Held-out questions: nearly all answers are exactly right, whichever way they go, and they stand in a file."""
+    """Held-out questions: nearly all answers are exactly right, whichever way they go, and they stand in a
+    file.
+    """
     asked = questions(model, 4)
-    (tmp_path / "q.jsonl").write_text("\n".join(json.dumps({"prompt": pair.source, "reference": pair.target}) for pair in asked), "utf-8")
+    (tmp_path / "q.jsonl").write_text(
+        "\n".join(json.dumps({"prompt": pair.source, "reference": pair.target}) for pair in asked), "utf-8"
+    )
     where = [option.format(url=text_stack.url, kserve=text_stack.kserve) for option in way]
-    done = command("prompts", tmp_path / "q.jsonl", *where, "--model", model, "--num-tasks", "4", "--output", tmp_path / "a.jsonl", "--json")
+    done = command(
+        "prompts",
+        tmp_path / "q.jsonl",
+        *where,
+        "--model",
+        model,
+        "--num-tasks",
+        "4",
+        "--output",
+        tmp_path / "a.jsonl",
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert (figures["answered"], figures["failed"], figures["compared"]) == (len(asked), 0, len(asked))
@@ -36,7 +59,10 @@ def test_prompts(text_stack: Stack, tmp_path: Path, model: str, way: list[str]) 
 def test_prompts_with_one_too_long(text_stack: Stack, tmp_path: Path, way: list[str]) -> None:
     """The model's own sentence about it is what a person reads; the others have their figures."""
     pair = questions("mini-t5", 1)[0]
-    rows = [{"prompt": pair.source, "reference": pair.target}, {"prompt": "sort: " + "7 " * 2000, "id": "long"}]
+    rows = [
+        {"prompt": pair.source, "reference": pair.target},
+        {"prompt": "sort: " + "7 " * 2000, "id": "long"},
+    ]
     (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     where = [option.format(url=text_stack.url, kserve=text_stack.kserve) for option in way]
     done = command("prompts", tmp_path / "q.jsonl", *where, "--model", "mini-t5")

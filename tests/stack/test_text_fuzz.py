@@ -11,18 +11,64 @@ from hypothesis import strategies as st
 
 from .conftest import Stack
 
-QUIET = settings(max_examples=250, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+QUIET = settings(
+    max_examples=250,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 SEED = 20261121
 FIELDS = (
-    "best_of", "echo", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n", "presence_penalty", "prompt", "seed", "stop", "stream",
-    "stream_options", "suffix", "temperature", "top_p", "user", "bad_words", "top_k", "min_tokens", "repetition_penalty", "length_penalty",
-    "messages", "top_logprobs", "max_completion_tokens", "response_format", "model",
-)  # fmt: skip
-SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 6), st.integers(), st.floats(), st.floats(0, 2), st.text(max_size=20), st.sampled_from(["\ud800", "\0", "</s>", " "])
+    "best_of",
+    "echo",
+    "frequency_penalty",
+    "logit_bias",
+    "logprobs",
+    "max_tokens",
+    "n",
+    "presence_penalty",
+    "prompt",
+    "seed",
+    "stop",
+    "stream",
+    "stream_options",
+    "suffix",
+    "temperature",
+    "top_p",
+    "user",
+    "bad_words",
+    "top_k",
+    "min_tokens",
+    "repetition_penalty",
+    "length_penalty",
+    "messages",
+    "top_logprobs",
+    "max_completion_tokens",
+    "response_format",
+    "model",
 )
-VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=4), st.dictionaries(st.one_of(st.text(max_size=5), st.integers(-1, 2100).map(str)), SCALARS, max_size=4))
-MESSAGES = st.lists(st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "system", "tool"]), "content": VALUES}), max_size=3)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 6),
+    st.integers(),
+    st.floats(),
+    st.floats(0, 2),
+    st.text(max_size=20),
+    st.sampled_from(["\ud800", "\0", "</s>", " "]),
+)
+VALUES = st.one_of(
+    SCALARS,
+    st.lists(SCALARS, max_size=4),
+    st.dictionaries(st.one_of(st.text(max_size=5), st.integers(-1, 2100).map(str)), SCALARS, max_size=4),
+)
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant", "system", "tool"]), "content": VALUES}
+    ),
+    max_size=3,
+)
 
 
 def judge(answer: httpx.Response) -> None:
@@ -46,8 +92,21 @@ def judge(answer: httpx.Response) -> None:
     model=st.sampled_from(["mini-gpt2", "mini-t5"]),
     route=st.sampled_from(["completions", "completions", "chat/completions"]),
 )
-def test_fields_at_random(text_stack: Stack, fields: dict[str, Any], messages: Any, model: str, route: str) -> None:
+def test_fields_at_random(
+    text_stack: Stack, fields: dict[str, Any], messages: Any, model: str, route: str
+) -> None:
     """Good requests with up to four fields of any value."""
-    good: dict[str, Any] = {"prompt": "On Monday"} if route == "completions" else {"messages": messages or [{"role": "user", "content": "On Monday"}]}
+    good: dict[str, Any] = (
+        {"prompt": "On Monday"}
+        if route == "completions"
+        else {"messages": messages or [{"role": "user", "content": "On Monday"}]}
+    )
     body = json.dumps({"model": model, "max_tokens": 4, **good, **fields})
-    judge(httpx.post(f"{text_stack.url}/v1/{route}", content=body, headers={"content-type": "application/json"}, timeout=60))
+    judge(
+        httpx.post(
+            f"{text_stack.url}/v1/{route}",
+            content=body,
+            headers={"content-type": "application/json"},
+            timeout=60,
+        )
+    )

@@ -1,6 +1,8 @@
-"""The way of a GPU, on a CPU: weights from a hub, TensorRT-LLM's tools and backend as stand-ins, everything else as it is.
+"""The way of a GPU, on a CPU: weights from a hub, TensorRT-LLM's tools and backend as stand-ins, everything
+else as it is.
 
-Nothing here says that TensorRT-LLM runs; it says that Conch asks it for what its contract allows, and serves what comes of it.
+Nothing here says that TensorRT-LLM runs; it says that Conch asks it for what its contract allows, and serves
+what comes of it.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ from .conftest import PYTHON, ROOT, Stack
 from .gpus import gpu_machine, run, served
 
 PORT, TP_PORT = 9880, 10030
-MODEL = "distil-large-v3"  # on the hub of this test it is the miniature; its layout has a converter of its own
+MODEL = (
+    "distil-large-v3"  # on the hub of this test it is the miniature; its layout has a converter of its own
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +60,10 @@ def gpu_stack(built: dict[str, str]) -> Iterator[Stack]:
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """The T5 miniature with TP_SIZE=2: one server for each GPU of a pair, the first of which listens."""
-    variables = {**gpu_machine(tmp_path_factory.mktemp("pairs"), "mini-t5", "mini-t5", TP_PORT), "TP_SIZE": "2"}
+    variables = {
+        **gpu_machine(tmp_path_factory.mktemp("pairs"), "mini-t5", "mini-t5", TP_PORT),
+        "TP_SIZE": "2",
+    }
     done = run(sys.executable, "-m", "build", "engines", env=variables)
     assert done.returncode == 0, done.stderr
     with served(variables) as stack:
@@ -72,9 +79,16 @@ def _until(true: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def test_an_answer_through_nginx(gpu_stack: Stack, recordings: dict[str, dict[str, Any]]) -> None:
-    """The miniature's words, by way of the hub, two converters, trtllm-build, the image's template and the backend's tensors."""
+    """The miniature's words, by way of the hub, two converters, trtllm-build, the image's template and the
+    backend's tensors.
+    """
     with (ROOT / "miniatures/recordings/demo.flac").open("rb") as file:
-        answer = httpx.post(f"{gpu_stack.url}/v1/audio/transcriptions", files={"file": file}, data={"model": MODEL}, timeout=120)
+        answer = httpx.post(
+            f"{gpu_stack.url}/v1/audio/transcriptions",
+            files={"file": file},
+            data={"model": MODEL},
+            timeout=120,
+        )
     assert answer.status_code == 200, answer.text
     assert answer.json()["text"] == recordings["demo.flac"]["text"]
 
@@ -83,9 +97,18 @@ def test_a_stream_through_nginx(gpu_stack: Stack, recordings: dict[str, dict[str
     """The backend sends what is new; the façade and the gateway make the same text of it."""
     with (ROOT / "miniatures/recordings/demo.flac").open("rb") as file:
         form = {"model": MODEL, "stream": "true", "include[]": "logprobs"}
-        answer = httpx.post(f"{gpu_stack.url}/v1/audio/transcriptions", files={"file": file}, data=form, timeout=120)
-    events = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if line.startswith("data: {")]
-    assert "".join(event["delta"] for event in events if event["type"] == "transcript.text.delta") == recordings["demo.flac"]["text"]
+        answer = httpx.post(
+            f"{gpu_stack.url}/v1/audio/transcriptions", files={"file": file}, data=form, timeout=120
+        )
+    events = [
+        json.loads(line.removeprefix("data: "))
+        for line in answer.text.splitlines()
+        if line.startswith("data: {")
+    ]
+    assert (
+        "".join(event["delta"] for event in events if event["type"] == "transcript.text.delta")
+        == recordings["demo.flac"]["text"]
+    )
     assert events[-1]["type"] == "transcript.text.done"
     probs = [row["logprob"] for row in events[-1]["logprobs"]]
     assert all(-20 < prob <= 0 for prob in probs)
@@ -101,13 +124,19 @@ def _heard(stack: Stack, **scalars: Any) -> dict[str, Any]:
         inputs.append(grpc.InferInput(name, [1, 1], types[array.dtype]))
         inputs[-1].set_data_from_numpy(array)
     with grpc.InferenceServerClient(stack.grpc) as client:
-        answer = client.infer("whisper_bls", inputs, outputs=[grpc.InferRequestedOutput(name) for name in ("TRANSCRIPTS", "AVG_LOGPROB", "TOKEN_LOGPROBS")])
+        answer = client.infer(
+            "whisper_bls",
+            inputs,
+            outputs=[
+                grpc.InferRequestedOutput(name) for name in ("TRANSCRIPTS", "AVG_LOGPROB", "TOKEN_LOGPROBS")
+            ],
+        )
     return {name: answer.as_numpy(name) for name in ("TRANSCRIPTS", "AVG_LOGPROB", "TOKEN_LOGPROBS")}
 
 
 def test_confidence_is_the_models_at_any_temperature(gpu_stack: Stack) -> None:
-    """TensorRT-LLM's log probabilities at a low temperature are nearly 0; the façade's are those of the model, so that temperatures can be compared.
-    Temperature 0 is greedy.
+    """TensorRT-LLM's log probabilities at a low temperature are nearly 0; the façade's are those of the
+    model, so that temperatures can be compared. Temperature 0 is greedy.
     """
     greedy = _heard(gpu_stack)
     cold = _heard(gpu_stack, TEMPERATURE=(0.1, np.float32), SEED=(3, np.uint64))
@@ -122,7 +151,9 @@ def test_words_have_no_times_here(gpu_stack: Stack) -> None:
     """TensorRT-LLM gives no cross-attention; the refusal says so."""
     with (ROOT / "miniatures/recordings/demo.flac").open("rb") as file:
         form = {"model": MODEL, "response_format": "verbose_json", "timestamp_granularities[]": "word"}
-        answer = httpx.post(f"{gpu_stack.url}/v1/audio/transcriptions", files={"file": file}, data=form, timeout=120)
+        answer = httpx.post(
+            f"{gpu_stack.url}/v1/audio/transcriptions", files={"file": file}, data=form, timeout=120
+        )
     assert answer.status_code == 400, answer.text
     assert "word" in answer.json()["error"]["message"]
 
@@ -130,21 +161,36 @@ def test_words_have_no_times_here(gpu_stack: Stack) -> None:
 def test_each_instance_sees_its_own_gpus(gpu_stack: Stack) -> None:
     """What the backend's process itself says."""
     for i, gpus in enumerate(("0,1", "2,3")):
-        assert re.search(rf"contract backend: rank 0 of 1, CUDA_VISIBLE_DEVICES={gpus}$", gpu_stack.log(f"triton-{i}"), re.M)
+        assert re.search(
+            rf"contract backend: rank 0 of 1, CUDA_VISIBLE_DEVICES={gpus}$",
+            gpu_stack.log(f"triton-{i}"),
+            re.M,
+        )
 
 
 def test_both_instances_answer(gpu_stack: Stack) -> None:
     """Each by its own path."""
     for i in (0, 1):
-        assert httpx.get(f"{gpu_stack.kserve}/instances/{i}/v2/models/whisper_bls/ready", timeout=30).status_code == 200
+        assert (
+            httpx.get(f"{gpu_stack.kserve}/instances/{i}/v2/models/whisper_bls/ready", timeout=30).status_code
+            == 200
+        )
 
 
 def test_real_serving_refuses_the_stand_ins_bundle(built: dict[str, str]) -> None:
-    """A bundle made by stand-ins says so, and an image that is none of them does not serve it; the remedy is named."""
+    """A bundle made by stand-ins says so, and an image that is none of them does not serve it; the remedy is
+    named.
+    """
     image = Path(built["CONCH_IMAGE_ROOT"])
     (image / "etc/conch-toolchain").rename(image / "etc/hidden")
     try:
-        refused = run(PYTHON, "-m", "scripts.local", "serve", env={**built, "PORT": str(PORT + 100), "CONCH_HOME": built["CONCH_HOME"] + "2"})
+        refused = run(
+            PYTHON,
+            "-m",
+            "scripts.local",
+            "serve",
+            env={**built, "PORT": str(PORT + 100), "CONCH_HOME": built["CONCH_HOME"] + "2"},
+        )
     finally:
         (image / "etc/hidden").rename(image / "etc/conch-toolchain")
     assert refused.returncode == 1
@@ -172,13 +218,19 @@ def ranks(index: int) -> dict[int, int]:
             command = (path.parent / "cmdline").read_text()
         except OSError:
             continue
-        if "OMPI_COMM_WORLD_RANK" in variables and "tritonserver\0" in command and variables.get("CUDA_VISIBLE_DEVICES") == ("0,1", "2,3")[index]:
+        if (
+            "OMPI_COMM_WORLD_RANK" in variables
+            and "tritonserver\0" in command
+            and variables.get("CUDA_VISIBLE_DEVICES") == ("0,1", "2,3")[index]
+        ):
             found[int(variables["OMPI_COMM_WORLD_RANK"])] = int(path.parent.name)
     return found
 
 
 def test_tensor_parallel_pairs_answer(pairs: Stack) -> None:
-    """Two instances with two ranks each: the same words from both, by nginx and by each instance's own path; only rank 0 has doors."""
+    """Two instances with two ranks each: the same words from both, by nginx and by each instance's own path;
+    only rank 0 has doors.
+    """
     text = "summarize: The mayor opened a new bridge in the harbour on Monday."
     answers = {words(pairs, text), words(pairs, text, "/instances/0"), words(pairs, text, "/instances/1")}
     assert len(answers) == 1
@@ -198,16 +250,32 @@ def test_completions_over_pairs(pairs: Stack) -> None:
     whole = httpx.post(f"{pairs.url}/v1/completions", json=body, timeout=60)
     assert whole.status_code == 200, whole.text
     streamed = httpx.post(f"{pairs.url}/v1/completions", json={**body, "stream": True}, timeout=60)
-    events = [json.loads(line.removeprefix("data: ")) for line in streamed.text.splitlines() if line.startswith("data: {")]
-    assert "".join(event["choices"][0]["text"] for event in events) == whole.json()["choices"][0]["text"] == words(pairs, text)
+    events = [
+        json.loads(line.removeprefix("data: "))
+        for line in streamed.text.splitlines()
+        if line.startswith("data: {")
+    ]
+    assert (
+        "".join(event["choices"][0]["text"] for event in events)
+        == whole.json()["choices"][0]["text"]
+        == words(pairs, text)
+    )
 
 
 def _ask_engine(stack: Stack, **extra: Any) -> httpx.Response:
     """The engine's unary face, by KServe: four ids for the encoder, three to come."""
     rows = {"input_ids": [5, 6, 7, 1], "input_lengths": [4], "request_output_len": [3]}
-    inputs = [{"name": name, "datatype": "INT32", "shape": [1, len(row)], "data": row} for name, row in rows.items()]
-    inputs += [{"name": "stop", "datatype": "BOOL", "shape": [1, 1], "data": [True]}] if extra.pop("stop", False) else []
-    return httpx.post(f"{stack.kserve}/v2/models/tensorrt_llm/infer", json={"inputs": inputs, **extra}, timeout=60)
+    inputs = [
+        {"name": name, "datatype": "INT32", "shape": [1, len(row)], "data": row} for name, row in rows.items()
+    ]
+    inputs += (
+        [{"name": "stop", "datatype": "BOOL", "shape": [1, 1], "data": [True]}]
+        if extra.pop("stop", False)
+        else []
+    )
+    return httpx.post(
+        f"{stack.kserve}/v2/models/tensorrt_llm/infer", json={"inputs": inputs, **extra}, timeout=60
+    )
 
 
 def test_requests_without_named_outputs(pairs: Stack) -> None:
@@ -232,17 +300,38 @@ def test_stop_is_answered(pairs: Stack) -> None:
 
 def test_log_probabilities_of_a_stream(pairs: Stack) -> None:
     """TensorRT-LLM repeats those of earlier responses; each token's comes once all the same."""
-    body = {"model": "mini-t5", "prompt": "summarize: The mayor opened a new bridge.", "max_tokens": 24, "temperature": 0, "logprobs": 2}
+    body = {
+        "model": "mini-t5",
+        "prompt": "summarize: The mayor opened a new bridge.",
+        "max_tokens": 24,
+        "temperature": 0,
+        "logprobs": 2,
+    }
     whole = httpx.post(f"{pairs.url}/v1/completions", json=body, timeout=60).json()["choices"][0]["logprobs"]
     streamed = httpx.post(f"{pairs.url}/v1/completions", json={**body, "stream": True}, timeout=60)
-    events = [json.loads(line.removeprefix("data: ")) for line in streamed.text.splitlines() if line.startswith("data: {")]
-    parts = [event["choices"][0]["logprobs"] for event in events if event["choices"] and event["choices"][0].get("logprobs")]
+    events = [
+        json.loads(line.removeprefix("data: "))
+        for line in streamed.text.splitlines()
+        if line.startswith("data: {")
+    ]
+    parts = [
+        event["choices"][0]["logprobs"]
+        for event in events
+        if event["choices"] and event["choices"][0].get("logprobs")
+    ]
     assert [token for part in parts for token in part["tokens"]] == whole["tokens"]
-    assert [p for part in parts for p in part["token_logprobs"]] == pytest.approx(whole["token_logprobs"], abs=0.05)
+    assert [p for part in parts for p in part["token_logprobs"]] == pytest.approx(
+        whole["token_logprobs"], abs=0.05
+    )
 
 
-def _infer(stack: Stack, model: str, inputs: dict[str, tuple[str, list[list[Any]]]], **extra: Any) -> httpx.Response:
-    rows = [{"name": name, "datatype": kind, "shape": [len(data), len(data[0])], "data": data} for name, (kind, data) in inputs.items()]
+def _infer(
+    stack: Stack, model: str, inputs: dict[str, tuple[str, list[list[Any]]]], **extra: Any
+) -> httpx.Response:
+    rows = [
+        {"name": name, "datatype": kind, "shape": [len(data), len(data[0])], "data": data}
+        for name, (kind, data) in inputs.items()
+    ]
     return httpx.post(f"{stack.kserve}/v2/models/{model}/infer", json={"inputs": rows, **extra}, timeout=60)
 
 
@@ -250,37 +339,67 @@ def _infer(stack: Stack, model: str, inputs: dict[str, tuple[str, list[list[Any]
 def test_texts_of_different_length_in_one_request(pairs: Stack, model: str) -> None:
     """Each says what it says alone: no row reads another's padding."""
     texts = ["summarize: The mayor opened a new bridge in the harbour on Monday.", "sort: lamp kitchen boat"]
-    answer = _infer(pairs, model, {"text_input": ("BYTES", [[text] for text in texts]), "max_tokens": ("INT32", [[24], [24]])})
+    answer = _infer(
+        pairs,
+        model,
+        {"text_input": ("BYTES", [[text] for text in texts]), "max_tokens": ("INT32", [[24], [24]])},
+    )
     assert answer.status_code == 200, answer.text
     found = next(row["data"] for row in answer.json()["outputs"] if row["name"] == "text_output")
     assert found == [words(pairs, text) for text in texts]
 
 
 def test_a_text_ends_before_its_stop_word(pairs: Stack) -> None:
-    """TensorRT-LLM leaves the word at the end of the text; whole and streamed, by every façade, it is cut off."""
+    """TensorRT-LLM leaves the word at the end of the text; whole and streamed, by every façade, it is cut
+    off.
+    """
     ask = {"text_input": "sort: lamp kitchen boat", "max_tokens": 24, "stop_words": ["lamp"]}
     for model in ("ensemble", "tensorrt_llm_bls"):
-        assert httpx.post(f"{pairs.kserve}/v2/models/{model}/generate", json=ask, timeout=60).json()["text_output"].strip() == "boat kitchen"
-    streamed = httpx.post(f"{pairs.kserve}/v2/models/tensorrt_llm_bls_stream/generate_stream", json={**ask, "stream": True}, timeout=60)
-    pieces = [json.loads(line.removeprefix("data: "))["text_output"] for line in streamed.text.splitlines() if line.startswith("data: {")]
+        assert (
+            httpx.post(f"{pairs.kserve}/v2/models/{model}/generate", json=ask, timeout=60)
+            .json()["text_output"]
+            .strip()
+            == "boat kitchen"
+        )
+    streamed = httpx.post(
+        f"{pairs.kserve}/v2/models/tensorrt_llm_bls_stream/generate_stream",
+        json={**ask, "stream": True},
+        timeout=60,
+    )
+    pieces = [
+        json.loads(line.removeprefix("data: "))["text_output"]
+        for line in streamed.text.splitlines()
+        if line.startswith("data: {")
+    ]
     assert "".join(pieces).strip() == "boat kitchen"
 
 
 def test_likeliest_tokens_come_one_at_a_time(pairs: Stack) -> None:
-    """Whole, too: in one response logits would be those of 900 tokens. The figures are the model's, whatever the temperature."""
+    """Whole, too: in one response logits would be those of 900 tokens. The figures are the model's, whatever
+    the temperature.
+    """
     body = {"model": "mini-t5", "prompt": "sort: lamp kitchen boat", "max_tokens": 900, "logprobs": 3}
-    answers = [httpx.post(f"{pairs.url}/v1/completions", json={**body, "temperature": heat, "seed": 1}, timeout=120) for heat in (0, 0.05)]
+    answers = [
+        httpx.post(f"{pairs.url}/v1/completions", json={**body, "temperature": heat, "seed": 1}, timeout=120)
+        for heat in (0, 0.05)
+    ]
     assert [answer.status_code for answer in answers] == [200, 200], answers[0].text
     greedy, cold = (answer.json()["choices"][0]["logprobs"] for answer in answers)
     assert [len(row) for row in greedy["top_logprobs"]] == [3] * len(greedy["tokens"])
     assert cold["tokens"] == greedy["tokens"]
     assert cold["token_logprobs"] == pytest.approx(greedy["token_logprobs"], abs=1e-3)
-    assert [max(row.values()) for row in greedy["top_logprobs"]] == pytest.approx(greedy["token_logprobs"], abs=1e-3)
+    assert [max(row.values()) for row in greedy["top_logprobs"]] == pytest.approx(
+        greedy["token_logprobs"], abs=1e-3
+    )
 
 
 def test_logits_beyond_shared_memory_are_refused(pairs: Stack) -> None:
     """200 MB in one response; the sentence says how many tokens fit."""
-    asked = {"text_input": ("BYTES", [["sort: a b"]] * 8), "max_tokens": ("INT32", [[1020]] * 8), "return_generation_logits": ("BOOL", [[True]] * 8)}
+    asked = {
+        "text_input": ("BYTES", [["sort: a b"]] * 8),
+        "max_tokens": ("INT32", [[1020]] * 8),
+        "return_generation_logits": ("BOOL", [[True]] * 8),
+    }
     answer = _infer(pairs, "tensorrt_llm_bls", asked)
     assert answer.status_code == 400, answer.text
     assert "MiB; ask for" in answer.json()["error"]
@@ -296,12 +415,22 @@ def test_logits_beyond_shared_memory_are_refused(pairs: Stack) -> None:
         ({"runtime_top_p_min": ("FP32", [[0.1]])}, "runtime_top_p_min is read wrongly by this release"),
         ({"return_context_logits": ("BOOL", [[True]])}, "gather_context_logits"),
         ({"embedding_bias": ("FP32", [[0.0] * 7])}, "embedding bias shape"),
-        ({"decoder_input_ids": ("INT32", [[0] * 70])}, "Prompt length (70) exceeds maximum input length (64)"),
+        (
+            {"decoder_input_ids": ("INT32", [[0] * 70])},
+            "Prompt length (70) exceeds maximum input length (64)",
+        ),
     ],
 )
-def test_tensorrt_llms_refusals_are_400s(pairs: Stack, inputs: dict[str, tuple[str, list[list[Any]]]], says: str) -> None:
+def test_tensorrt_llms_refusals_are_400s(
+    pairs: Stack, inputs: dict[str, tuple[str, list[list[Any]]]], says: str
+) -> None:
     """In its own words, without its backtrace; in ours where it would answer nonsense or say nothing."""
-    given = {"input_ids": ("INT32", [[5, 6, 7, 1]]), "input_lengths": ("INT32", [[4]]), "request_output_len": ("INT32", [[3]]), **inputs}
+    given = {
+        "input_ids": ("INT32", [[5, 6, 7, 1]]),
+        "input_lengths": ("INT32", [[4]]),
+        "request_output_len": ("INT32", [[3]]),
+        **inputs,
+    }
     answer = _infer(pairs, "tensorrt_llm", given)
     assert answer.status_code == 400, answer.text
     assert says in answer.json()["error"]
@@ -312,15 +441,27 @@ def test_more_than_32_requests_run_at_once(pairs: Stack) -> None:
     """The Python backend's default pool of 32 threads would hold the others up."""
     ask = {"text_input": "summarize: The mayor opened a new bridge.", "max_tokens": 24, "min_tokens": 24}
     with ThreadPoolExecutor(60) as threads:
-        answers = list(threads.map(lambda _: httpx.post(f"{pairs.kserve}/instances/0/v2/models/tensorrt_llm_bls/generate", json=ask, timeout=120), range(60)))
+        answers = list(
+            threads.map(
+                lambda _: httpx.post(
+                    f"{pairs.kserve}/instances/0/v2/models/tensorrt_llm_bls/generate", json=ask, timeout=120
+                ),
+                range(60),
+            )
+        )
     assert {answer.status_code for answer in answers} == {200}
-    inside = [int(count) for count in re.findall(r"contract backend: (\d+) requests inside", pairs.log("triton-0"))]
+    inside = [
+        int(count) for count in re.findall(r"contract backend: (\d+) requests inside", pairs.log("triton-0"))
+    ]
     assert max(inside) > 40
 
 
 def _unary(stack: Stack, model: str, **inputs: NDArray[Any]) -> Any:
     """A gRPC call that can be cancelled."""
-    tensors = [grpc.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)) for name, array in inputs.items()]
+    tensors = [
+        grpc.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        for name, array in inputs.items()
+    ]
     for tensor, array in zip(tensors, inputs.values(), strict=True):
         tensor.set_data_from_numpy(array)
     client = grpc.InferenceServerClient(stack.grpc)
@@ -329,13 +470,17 @@ def _unary(stack: Stack, model: str, **inputs: NDArray[Any]) -> Any:
 
 @pytest.mark.parametrize("model", ["tensorrt_llm", "tensorrt_llm_bls"])
 def test_an_abandoned_request_stops_in_the_engine(pairs: Stack, model: str) -> None:
-    """A unary one, without an id of the client's: the engine does not make 900 tokens for nobody. (`ensemble` cannot be stopped within a step: Triton's
-    own scheduler tells its steps nothing.)
+    """A unary one, without an id of the client's: the engine does not make 900 tokens for nobody. (`ensemble`
+    cannot be stopped within a step: Triton's own scheduler tells its steps nothing.)
     """
     before = sum(pairs.log(f"triton-{i}").count("was cancelled after") for i in (0, 1))
     many = np.array([[900]], np.int32)
     text = {"text_input": np.array([[b"sort: lamp kitchen boat"]], object), "max_tokens": many}
-    ids = {"input_ids": np.array([[5, 6, 7, 1]], np.int32), "input_lengths": np.array([[4]], np.int32), "request_output_len": many}
+    ids = {
+        "input_ids": np.array([[5, 6, 7, 1]], np.int32),
+        "input_lengths": np.array([[4]], np.int32),
+        "request_output_len": many,
+    }
     client, call = _unary(pairs, model, min_tokens=many, **(ids if model == "tensorrt_llm" else text))
     time.sleep(0.5)
     call.cancel()
@@ -353,7 +498,11 @@ def test_a_lost_rank_restarts_its_instance(pairs: Stack) -> None:
         return len(ranks(1)) == 2 and not set(ranks(1).values()) & set(before.values())
 
     _until(back)
-    _until(lambda: httpx.get(f"{pairs.kserve}/instances/1/v2/models/ensemble/ready", timeout=30).status_code == 200)
+    _until(
+        lambda: (
+            httpx.get(f"{pairs.kserve}/instances/1/v2/models/ensemble/ready", timeout=30).status_code == 200
+        )
+    )
     assert words(pairs, text, "/instances/1")
 
 
@@ -361,7 +510,13 @@ def test_every_rank_stops(pairs: Stack) -> None:
     """A planned restart drains rank 0, and no process of the old ranks stays."""
     before = ranks(0)
     variables = {**os.environ, "PORT": str(TP_PORT), "MODEL_ID": "mini-t5", "CONCH_HOME": str(pairs.home)}
-    done = run(PYTHON, "-m", "scripts.local", "restart", env={**variables, **environment(Path(pairs.home).parent / "image")})
+    done = run(
+        PYTHON,
+        "-m",
+        "scripts.local",
+        "restart",
+        env={**variables, **environment(Path(pairs.home).parent / "image")},
+    )
     assert done.returncode == 0, done.stderr
     after = ranks(0)
     assert sorted(after) == [0, 1]

@@ -21,7 +21,17 @@ MINIATURE = ROOT / "miniatures" / "whisper"
 
 def export(folder: Path, compress: str = "none") -> Path:
     """Export the miniature as the builder does: in a process of its own."""
-    command = [sys.executable, "-m", "build.export.whisper", "--weights", MINIATURE, "--output", folder, "--compress", compress]
+    command = [
+        sys.executable,
+        "-m",
+        "build.export.whisper",
+        "--weights",
+        MINIATURE,
+        "--output",
+        folder,
+        "--compress",
+        compress,
+    ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     return folder
 

@@ -37,7 +37,14 @@ def test_the_path_is_the_cheapest(shape: tuple[int, int]) -> None:
 def test_smoothing_is_a_median_of_seven(size: int) -> None:
     """As numpy's own, reflected at the ends; too short a row stays as it is."""
     weights = np.random.default_rng(2).random((2, 3, size)).astype(np.float32)
-    wanted = weights if size <= 3 else np.median(sliding_window_view(np.pad(weights, ((0, 0), (0, 0), (3, 3)), mode="reflect"), 7, axis=-1), axis=-1)
+    wanted = (
+        weights
+        if size <= 3
+        else np.median(
+            sliding_window_view(np.pad(weights, ((0, 0), (0, 0), (3, 3)), mode="reflect"), 7, axis=-1),
+            axis=-1,
+        )
+    )
     assert np.array_equal(smooth(weights), wanted)
 
 
@@ -48,7 +55,9 @@ def test_tokens_begin_where_the_decoder_looked() -> None:
     attention[:, :, 130:] = 0.01  # some of it rests on the padding, which counts for nothing
     for row, frame in enumerate(looked, 3):
         attention[:, row, frame : frame + 8] = 1.0
-    assert token_starts(attention, 120, 3).tolist() == pytest.approx([frame / 50 for frame in looked], abs=0.1)
+    assert token_starts(attention, 120, 3).tolist() == pytest.approx(
+        [frame / 50 for frame in looked], abs=0.1
+    )
 
 
 def test_the_formula_is_openais() -> None:
@@ -61,7 +70,9 @@ def test_the_formula_is_openais() -> None:
     whole = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     weights = np.exp(scores[:, :, :frames]) / np.exp(scores[:, :, :frames]).sum(-1, keepdims=True)
     weights = (weights - weights.mean(-2, keepdims=True)) / weights.std(-2, keepdims=True)
-    weights = np.median(sliding_window_view(np.pad(weights, ((0, 0), (0, 0), (3, 3)), mode="reflect"), 7, axis=-1), axis=-1)
+    weights = np.median(
+        sliding_window_view(np.pad(weights, ((0, 0), (0, 0), (3, 3)), mode="reflect"), 7, axis=-1), axis=-1
+    )
     rows, columns = warp(-weights.mean(0)[head:-1].astype(np.float32))
     jumps = np.pad(np.diff(rows), (1, 0), constant_values=1).astype(bool)
     assert np.abs(token_starts(whole.astype(np.float16), frames, head) - columns[jumps] / 50).max() <= 0.02
@@ -79,7 +90,9 @@ def test_the_formula_is_openais() -> None:
     ],
 )
 def test_words_out_of_tokens(text: str, language: str, words: list[str]) -> None:
-    """Blanks part words, punctuation around them goes, characters of several tokens stay whole, in scripts without blanks each token is a word."""
+    """Blanks part words, punctuation around them goes, characters of several tokens stay whole, in scripts
+    without blanks each token is a word.
+    """
     vocabulary = WhisperVocabulary.load(MINIATURE)
     tokens = vocabulary.tokenizer.encode(text, add_special_tokens=False).ids
     found = vocabulary.words(tokens, language)
@@ -92,8 +105,13 @@ def test_punctuation_is_no_part_of_a_word() -> None:
     """The pause behind a comma belongs to the comma; bytes that spell nothing lose no word."""
     vocabulary = WhisperVocabulary.load(MINIATURE)
     tokens = vocabulary.tokenizer.encode(" Stop now, Victor.", add_special_tokens=False).ids
-    assert [(word.text, vocabulary.tokenizer.decode(tokens[word.first : word.end]).strip()) for word in vocabulary.words(tokens, "en")] == [
-        (text, text) for text in ("Stop", "now", "Victor")
-    ]
+    assert [
+        (word.text, vocabulary.tokenizer.decode(tokens[word.first : word.end]).strip())
+        for word in vocabulary.words(tokens, "en")
+    ] == [(text, text) for text in ("Stop", "now", "Victor")]
     stray = next(i for i in range(vocabulary.end) if vocabulary.token_bytes(i) == b"\x80")
-    assert [word.text for word in vocabulary.words([*tokens, stray, *tokens], "en")][-3:] == ["Stop", "now", "Victor"]
+    assert [word.text for word in vocabulary.words([*tokens, stray, *tokens], "en")][-3:] == [
+        "Stop",
+        "now",
+        "Victor",
+    ]

@@ -1,4 +1,6 @@
-"""Requests of several rows, and what TensorRT-LLM understands otherwise than it is meant: `serving/batches.py`."""
+"""Requests of several rows, and what TensorRT-LLM understands otherwise than it is meant:
+`serving/batches.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.batches import MOST_LOGITS, greedy_at_zero, newest, refuse_beams, refuse_logits, refuse_misread, split, started
+from serving.batches import (
+    MOST_LOGITS,
+    greedy_at_zero,
+    newest,
+    refuse_beams,
+    refuse_logits,
+    refuse_misread,
+    split,
+    started,
+)
 from serving.errors import BadRequest
 
 IDS = np.array([[5, 6, 7], [8, 9, 0]], np.int32)
@@ -18,12 +29,19 @@ def test_rows_lose_their_padding() -> None:
     features = np.arange(12, dtype=np.float16).reshape(2, 3, 2)
     start, lengths = np.array([[2, 0], [2, 4]], np.int32), np.array([[3], [2]], np.int32)
     inputs = {
-        "input_ids": IDS, "encoder_input_features": features, "input_lengths": lengths, "seed": np.array([1, 2]),
-        "decoder_input_ids": start, "decoder_input_lengths": np.array([1, 2], np.int32),
-    }  # fmt: skip
+        "input_ids": IDS,
+        "encoder_input_features": features,
+        "input_lengths": lengths,
+        "seed": np.array([1, 2]),
+        "decoder_input_ids": start,
+        "decoder_input_lengths": np.array([1, 2], np.int32),
+    }
     first, second = split(inputs)
     assert (first["input_ids"].tolist(), second["input_ids"].tolist()) == ([[5, 6, 7]], [[8, 9]])
-    assert (first["encoder_input_features"].shape, second["encoder_input_features"].shape) == ((1, 3, 2), (1, 2, 2))
+    assert (first["encoder_input_features"].shape, second["encoder_input_features"].shape) == (
+        (1, 3, 2),
+        (1, 2, 2),
+    )
     assert (first["decoder_input_ids"].tolist(), second["decoder_input_ids"].tolist()) == ([[2]], [[2, 4]])
     assert (first["seed"].tolist(), second["seed"].tolist()) == ([[1]], [[2]])
 
@@ -37,20 +55,33 @@ def test_a_length_that_the_row_does_not_have_is_refused(length: int) -> None:
 
 def asked(**given: Any) -> dict[str, Any]:
     """`greedy_at_zero` with lists on both sides."""
-    return {name: array.tolist() for name, array in greedy_at_zero({name: np.array(value) for name, value in given.items()}).items()}
+    return {
+        name: array.tolist()
+        for name, array in greedy_at_zero({name: np.array(value) for name, value in given.items()}).items()
+    }
 
 
 def test_temperature_zero_is_top_k_1() -> None:
     """Without temperature and top_p, with which TensorRT-LLM would draw; a seed stays."""
-    assert asked(temperature=[[0.0]], runtime_top_p=[[0.9]], seed=[[3]]) == {"seed": [[3]], "runtime_top_k": [[1]]}
-    assert asked(temperature=[[0.5]], runtime_top_p=[[0.5]]) == {"temperature": [[0.5]], "runtime_top_p": [[0.5]]}
+    assert asked(temperature=[[0.0]], runtime_top_p=[[0.9]], seed=[[3]]) == {
+        "seed": [[3]],
+        "runtime_top_k": [[1]],
+    }
+    assert asked(temperature=[[0.5]], runtime_top_p=[[0.5]]) == {
+        "temperature": [[0.5]],
+        "runtime_top_p": [[0.5]],
+    }
     assert asked(seed=[[3]]) == {"seed": [[3]]}
 
 
 def test_temperature_zero_in_one_row_of_two() -> None:
     """Each row keeps its own choice; top_k 0 is "all" in the row that draws."""
     found = asked(temperature=[[0.0], [2.0]], runtime_top_p=[[0.5], [0.5]])
-    assert found == {"temperature": [[1.0], [2.0]], "runtime_top_p": [[0.5], [0.5]], "runtime_top_k": [[1], [0]]}
+    assert found == {
+        "temperature": [[1.0], [2.0]],
+        "runtime_top_p": [[0.5], [0.5]],
+        "runtime_top_k": [[1], [0]],
+    }
     assert asked(temperature=[[0.0], [2.0]], runtime_top_k=[[7], [8]])["runtime_top_k"] == [[1], [8]]
 
 
@@ -74,7 +105,10 @@ def test_logits_are_bounded_by_what_the_stubs_can_hold() -> None:
         refuse_logits(asked | {"request_output_len": np.array([[most + 1]])}, vocabulary)
     with pytest.raises(BadRequest, match=f"for {most + 1} tokens"):
         refuse_logits(asked | {"request_output_len": np.array([[most], [1]])}, vocabulary)
-    refuse_logits({"return_generation_logits": np.array([[False]]), "request_output_len": np.array([[10**6]])}, vocabulary)
+    refuse_logits(
+        {"return_generation_logits": np.array([[False]]), "request_output_len": np.array([[10**6]])},
+        vocabulary,
+    )
 
 
 def test_more_beams_than_are_served_are_refused() -> None:

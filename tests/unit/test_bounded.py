@@ -38,7 +38,12 @@ def test_many_messages_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"), [({"stop": "a" * 1001}, "stop"), ({"stop": ["a", "b" * 4_000_000]}, "stop"), ({"bad_words": ["a" * 100] * 999}, "bad_words")]
+    ("fields", "param"),
+    [
+        ({"stop": "a" * 1001}, "stop"),
+        ({"stop": ["a", "b" * 4_000_000]}, "stop"),
+        ({"bad_words": ["a" * 100] * 999}, "bad_words"),
+    ],
 )
 def test_words_have_an_end(fields: dict[str, object], param: str) -> None:
     """They are searched for after every token."""
@@ -52,6 +57,10 @@ def test_large_live_events_are_sound_only() -> None:
     """A message of 20 MB of lists would be gigabytes of Python's objects."""
     sound = '{"type": "input_audio_buffer.append", "audio": "' + "A" * LARGEST_EVENT + '"}'
     assert Listener._parsed(sound)["type"] == "input_audio_buffer.append"
-    for text in ('{"type": "x", "a": ' + "[" * LARGEST_EVENT, '{"a": ' * LARGEST_EVENT, '{"a":1' + ',"a":1' * LARGEST_EVENT + "}"):
+    for text in (
+        '{"type": "x", "a": ' + "[" * LARGEST_EVENT,
+        '{"a": ' * LARGEST_EVENT,
+        '{"a":1' + ',"a":1' * LARGEST_EVENT + "}",
+    ):
         assert Listener._parsed(text)["type"] == "too large"
     assert Listener._parsed("[1]")["type"] == "not a JSON object"

@@ -26,33 +26,67 @@ pytestmark = pytest.mark.long
 
 def builder(folder: Path, *extra: str) -> list[str]:
     places = ["--weights", f"{folder}/weights", "--engines", f"{folder}/engines"]
-    return [sys.executable, "-m", "build", "engines", "--target", "openvino", "--model-id", "mini-whisper", *places, *extra]
+    return [
+        sys.executable,
+        "-m",
+        "build",
+        "engines",
+        "--target",
+        "openvino",
+        "--model-id",
+        "mini-whisper",
+        *places,
+        *extra,
+    ]
 
 
 def run(folder: Path, *extra: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(builder(folder, *extra), cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(
+        builder(folder, *extra), cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
 
 
 def complete(bundle: Path) -> bool:
     """All that serving needs is there."""
-    files = ["manifest.json", "parameters.json", "engine/encoder.xml", "engine/decoder.bin", "engine/tokenizer.json", "engine/engine.json"]
-    files += ["serving/scheduler.py", "repository/whisper_bls/config.pbtxt", "repository/tensorrt_llm_stream/1/model.py"]
+    files = [
+        "manifest.json",
+        "parameters.json",
+        "engine/encoder.xml",
+        "engine/decoder.bin",
+        "engine/tokenizer.json",
+        "engine/engine.json",
+    ]
+    files += [
+        "serving/scheduler.py",
+        "repository/whisper_bls/config.pbtxt",
+        "repository/tensorrt_llm_stream/1/model.py",
+    ]
     return all((bundle / file).is_file() for file in files)
 
 
 @pytest.mark.timeout(600)
 def test_killed_builders_leave_nothing_servable(tmp_path: Path) -> None:
-    """SIGKILL at 20 random moments: the bundle is complete or absent each time, and the next build succeeds."""
+    """SIGKILL at 20 random moments: the bundle is complete or absent each time, and the next build
+    succeeds.
+    """
     rng, bundle = random.Random(7), tmp_path / "engines/mini-whisper/openvino"
     for attempt in range(20):
-        process = subprocess.Popen(builder(tmp_path), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            builder(tmp_path),
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         time.sleep(rng.uniform(0.1, 11.0) if attempt % 2 else rng.uniform(0.1, 3.0))
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         assert complete(bundle) or not bundle.exists()
         if bundle.exists() and attempt % 4 == 3:
             manifest = json.loads((bundle / "manifest.json").read_text())
-            (bundle / "manifest.json").write_text(json.dumps({**manifest, "engine": {}}))  # so that there is something to kill
+            (bundle / "manifest.json").write_text(
+                json.dumps({**manifest, "engine": {}})
+            )  # so that there is something to kill
     finished = run(tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert complete(bundle)
@@ -90,7 +124,9 @@ def test_unknown_id_builds_nothing(tmp_path: Path) -> None:
 
 
 def test_a_failing_step_says_what_and_where(tmp_path: Path) -> None:
-    """A damaged checkpoint: one sentence with the step, its last words and the log; nothing that could be served is left."""
+    """A damaged checkpoint: one sentence with the step, its last words and the log; nothing that could be
+    served is left.
+    """
     checkpoint = tmp_path / "checkpoint"
     shutil.copytree(ROOT / "miniatures" / "whisper", checkpoint)
     weights = checkpoint / "model.safetensors"

@@ -27,7 +27,9 @@ TEXT = "".join(DELTAS)
 
 
 class Double(BaseHTTPRequestHandler):
-    """The gateway's contract for transcriptions; the model's name chooses how it behaves. Uploads are kept in `server.bodies`."""
+    """The gateway's contract for transcriptions; the model's name chooses how it behaves. Uploads are kept in
+    `server.bodies`.
+    """
 
     protocol_version = "HTTP/1.1"
 
@@ -65,11 +67,15 @@ class Double(BaseHTTPRequestHandler):
         if b"midway" in body:
             self._event({"error": {"message": "the instance died; send it again"}}, "error")
         elif b"cut" not in body:
-            self._event({"type": "transcript.text.done", "text": TEXT, "usage": {"type": "duration", "seconds": 1}})
+            self._event(
+                {"type": "transcript.text.done", "text": TEXT, "usage": {"type": "duration", "seconds": 1}}
+            )
         self.close_connection = True
 
     def _event(self, data: dict[str, object], kind: str = "") -> None:
-        self.wfile.write((f"event: {kind}\n" if kind else "").encode() + f"data: {json.dumps(data)}\n\n".encode())
+        self.wfile.write(
+            (f"event: {kind}\n" if kind else "").encode() + f"data: {json.dumps(data)}\n\n".encode()
+        )
         self.wfile.flush()
 
 
@@ -99,20 +105,41 @@ def recording(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("stream", [[], ["--stream"]])
-def test_prints_the_words(url: str, recording: Path, capsys: pytest.CaptureFixture[str], stream: list[str]) -> None:
+def test_prints_the_words(
+    url: str, recording: Path, capsys: pytest.CaptureFixture[str], stream: list[str]
+) -> None:
     """The transcript and nothing else is on standard output, streamed or not."""
     assert transcribe.main([str(recording), "--url", url, *stream]) == 0
     assert capsys.readouterr() == (TEXT + "\n", "")
 
 
 def test_sends_what_was_asked(double: ThreadingHTTPServer, url: str, recording: Path) -> None:
-    """Options arrive as OpenAI's form fields, the key as a bearer token, the file with its name; what was not asked for is not sent."""
-    options = ["--model", "m", "--language", "es", "--prompt", "Señor López", "--translate", "--format", "srt", "--api-key", "secret"]
+    """Options arrive as OpenAI's form fields, the key as a bearer token, the file with its name; what was not
+    asked for is not sent.
+    """
+    options = [
+        "--model",
+        "m",
+        "--language",
+        "es",
+        "--prompt",
+        "Señor López",
+        "--translate",
+        "--format",
+        "srt",
+        "--api-key",
+        "secret",
+    ]
     assert transcribe.main([str(recording), "--url", url + "/v1/", *options]) == 0
     path, headers, body = double.bodies[0]  # type: ignore[attr-defined]
     assert path == "/v1/audio/translations"
     assert headers["Authorization"] == "Bearer secret"
-    for name, value in (("model", "m"), ("language", "es"), ("prompt", "Señor López"), ("response_format", "srt")):
+    for name, value in (
+        ("model", "m"),
+        ("language", "es"),
+        ("prompt", "Señor López"),
+        ("response_format", "srt"),
+    ):
         assert f'name="{name}"\r\n\r\n{value}\r\n'.encode() in body
     assert b'filename="tone.wav"' in body
     assert recording.read_bytes() in body
@@ -142,8 +169,12 @@ def test_stream_asks_for_json(double: ThreadingHTTPServer, url: str, recording: 
         (["--triton", "127.0.0.1:9", "--format", "vtt"], "Triton answers bare text"),
     ],
 )
-def test_says_what_went_wrong(url: str, recording: Path, capsys: pytest.CaptureFixture[str], options: list[str], complaint: str) -> None:
-    """A failed request is one sentence on standard error, in the server's words where it had any, and exit status 1."""
+def test_says_what_went_wrong(
+    url: str, recording: Path, capsys: pytest.CaptureFixture[str], options: list[str], complaint: str
+) -> None:
+    """A failed request is one sentence on standard error, in the server's words where it had any, and exit
+    status 1.
+    """
     where = [] if {"--url", "--triton"} & set(options) else ["--url", url]
     assert transcribe.main([str(recording), *where, *options]) == 1
     error = capsys.readouterr().err
@@ -155,14 +186,19 @@ def test_says_what_went_wrong(url: str, recording: Path, capsys: pytest.CaptureF
 def test_other_files_go_on(url: str, recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that is not there costs the others nothing."""
     assert transcribe.main(["missing.wav", str(recording), "--url", url]) == 1
-    assert capsys.readouterr() == (TEXT + "\n", "conch: missing.wav: the file cannot be read (No such file or directory); name an audio file\n")
+    assert capsys.readouterr() == (
+        TEXT + "\n",
+        "conch: missing.wav: the file cannot be read (No such file or directory); name an audio file\n",
+    )
 
 
 def test_triton_takes_one_window(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """More than 30 s is refused before anything is sent, with the way that would work."""
     encode(np.zeros(31 * 16_000, np.float32), tmp_path / "long.wav", 16_000, 1, "pcm_s16le")
     assert transcribe.main([str(tmp_path / "long.wav"), "--triton", "127.0.0.1:9"]) == 1
-    assert "it lasts 31.0 s, Triton's whisper_bls takes 30 s; send it to the gateway" in capsys.readouterr().err
+    assert (
+        "it lasts 31.0 s, Triton's whisper_bls takes 30 s; send it to the gateway" in capsys.readouterr().err
+    )
 
 
 def test_prompt_for_triton() -> None:
@@ -172,7 +208,7 @@ def test_prompt_for_triton() -> None:
     assert text_prefix(Ask("m", "es", " Hugo ", "translate")) == wanted
 
 
-# --- data sets ----------------------------------------------------------------------------------------------------------------
+# --- data sets ------------------------------------------------------------------------------------
 
 
 def jsonl(folder: Path) -> Path:
@@ -216,11 +252,16 @@ def test_jsonl(sounds: Path) -> None:
 
 def test_kaldi(sounds: Path) -> None:
     """wav.scp orders, text and utt2lang are looked up."""
-    assert read(kaldi(sounds)) == [Utterance("utt1", sounds / "a.wav", "uno", "es"), Utterance("utt2", sounds / "b.wav", "two  words")]
+    assert read(kaldi(sounds)) == [
+        Utterance("utt1", sounds / "a.wav", "uno", "es"),
+        Utterance("utt2", sounds / "b.wav", "two  words"),
+    ]
 
 
 def test_folder(sounds: Path) -> None:
-    """A .txt names the recording beside it, in subfolders too; a recording without text is none of the data set."""
+    """A .txt names the recording beside it, in subfolders too; a recording without text is none of the data
+    set.
+    """
     (sounds / "deep").mkdir()
     (sounds / "b.wav").rename(sounds / "deep" / "b.wav")
     (sounds / "deep" / "b.txt").write_text("two\n", "utf-8")
@@ -232,10 +273,18 @@ def test_folder(sounds: Path) -> None:
     [
         ("m.jsonl", "nonsense", "line 1 is not a JSON object"),
         ("m.jsonl", "[1]", "line 1 is not a JSON object"),
-        ("m.jsonl", '{"audio": "a.wav", "text": ""}\n{"text": "x"}', "line 2: no recording is named; give audio_filepath, audio or path"),
+        (
+            "m.jsonl",
+            '{"audio": "a.wav", "text": ""}\n{"text": "x"}',
+            "line 2: no recording is named; give audio_filepath, audio or path",
+        ),
         ("m.jsonl", '{"audio": "a.wav"}', "line 1: the key text is missing"),
         ("m.jsonl", '{"audio": "a.wav", "text": "", "duration": "long"}', "line 1: duration is no number"),
-        ("m.jsonl", '{"audio": "a.wav", "text": ""}\n{"audio": "nowhere.wav", "text": ""}', "1 of 2 recordings do not exist"),
+        (
+            "m.jsonl",
+            '{"audio": "a.wav", "text": ""}\n{"audio": "nowhere.wav", "text": ""}',
+            "1 of 2 recordings do not exist",
+        ),
         ("m.jsonl", "", "holds no utterance"),
         ("m.jsonl", b"\xff\xfe\x00", "cannot be read as UTF-8 text"),
         ("wav.scp", "utt1 a.wav\n", "has no line for utt1; add one"),
@@ -245,7 +294,9 @@ def test_folder(sounds: Path) -> None:
         ("other.md", "", "holds no utterance"),
     ],
 )
-def test_unusable_data_set(sounds: Path, capsys: pytest.CaptureFixture[str], name: str, content: str | bytes, complaint: str) -> None:
+def test_unusable_data_set(
+    sounds: Path, capsys: pytest.CaptureFixture[str], name: str, content: str | bytes, complaint: str
+) -> None:
     """What cannot be used is refused before a request is sent, with its place."""
     (sounds / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     if name == "segments":
@@ -327,7 +378,11 @@ def test_report_files(scores: Scores, tmp_path: Path) -> None:
 
 def test_report_escapes(tmp_path: Path) -> None:
     """What data sets and servers say is text on the page, never markup."""
-    write(tmp_path, {"data set": "a & b"}, score([outcome("<b>one</b>", "<script>"), outcome("x", "", error="<i>")], 1.0, "none"))
+    write(
+        tmp_path,
+        {"data set": "a & b"},
+        score([outcome("<b>one</b>", "<script>"), outcome("x", "", error="<i>")], 1.0, "none"),
+    )
     page = (tmp_path / "report.html").read_text("utf-8")
     assert "a &amp; b" in page
     assert "<del>&lt;b&gt;one&lt;/b&gt;</del> <ins>&lt;script&gt;</ins>" in page
@@ -342,14 +397,29 @@ def test_nothing_answered(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report.json").read_text())["figures"]["wer"] is None
 
 
-def test_dataset_counts_failures(double: ThreadingHTTPServer, url: str, sounds: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Streamed from several tasks; a failed request is listed, the others count, the data set's language wins, exit status 1."""
+def test_dataset_counts_failures(
+    double: ThreadingHTTPServer, url: str, sounds: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Streamed from several tasks; a failed request is listed, the others count, the data set's language
+    wins, exit status 1.
+    """
     rows = [{"path": "a.wav" if i % 2 else "b.wav", "text": TEXT, "language": "es"} for i in range(20)]
     (sounds / "broken.wav").write_bytes((sounds / "a.wav").read_bytes())
     rows.insert(7, {"path": "broken.wav", "text": "x"})
     (sounds / "m.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     report = tmp_path / "report"
-    options = ["--url", url, "--language", "en", "--stream", "--num-tasks", "4", "--compute-cer", "--report", str(report)]
+    options = [
+        "--url",
+        url,
+        "--language",
+        "en",
+        "--stream",
+        "--num-tasks",
+        "4",
+        "--compute-cer",
+        "--report",
+        str(report),
+    ]
     assert dataset.main([str(sounds / "m.jsonl"), *options]) == 1
     out, err = capsys.readouterr()
     assert "utterances   20 answered, 1 failed" in out

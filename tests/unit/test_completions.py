@@ -24,11 +24,16 @@ from gateway.text_formats import Written, WrittenChat, usage_of
 from gateway.text_forms import MOST_TEXTS, MOST_WORDS, ChatRequest, CompletionRequest
 
 QUICK = settings(max_examples=200, deadline=None, database=None, derandomize=True)
-TEMPLATE = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system here') }}{% endif %}{{ m.name or '' }}{{ m.content }}{% endfor %}"
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system here') }}{% endif %}{{ "
+    "m.name or '' }}{{ m.content }}{% endfor %}"
+)
 
 
 class FakeTriton:
-    """Answers like `tensorrt_llm_bls`: " one two", a token a word, or an error; reads as many tokens as the prompt has words."""
+    """Answers like `tensorrt_llm_bls`: " one two", a token a word, or an error; reads as many tokens as the
+    prompt has words.
+    """
 
     words = (" one", " two")
 
@@ -37,7 +42,9 @@ class FakeTriton:
         self.error: Exception | None = None
         self.order: list[int] = []  # in which order the streams begin: a place for each call
 
-    async def infer(self, pool: Any, model: str, arrays: Mapping[str, np.ndarray], outputs: list[str], request_id: str) -> dict[str, np.ndarray]:
+    async def infer(
+        self, pool: Any, model: str, arrays: Mapping[str, np.ndarray], outputs: list[str], request_id: str
+    ) -> dict[str, np.ndarray]:
         self.asked.append(dict(arrays))
         if self.error:
             raise self.error
@@ -55,15 +62,26 @@ class FakeTriton:
         }
         return {name: result[name] for name in outputs}
 
-    async def stream(self, pool: Any, model: str, fields: Mapping[str, Any], request_id: str) -> AsyncGenerator[dict[str, Any], None]:
+    async def stream(
+        self, pool: Any, model: str, fields: Mapping[str, Any], request_id: str
+    ) -> AsyncGenerator[dict[str, Any], None]:
         self.asked.append(dict(fields))
         if self.order:
             await asyncio.sleep(0.02 * self.order[len(self.asked) - 1])
         for n, word in enumerate(self.words):
             if self.error and n:
                 raise self.error
-            logprobs = {"output_lengths": 1, "output_tokens": word, "output_log_probs": -0.5} if "top_log_probs" in fields else {}
-            yield {"text_output": word, "num_input_tokens": len(fields["text_input"].split()), "num_output_tokens": n + 1, **logprobs}
+            logprobs = (
+                {"output_lengths": 1, "output_tokens": word, "output_log_probs": -0.5}
+                if "top_log_probs" in fields
+                else {}
+            )
+            yield {
+                "text_output": word,
+                "num_input_tokens": len(fields["text_input"].split()),
+                "num_output_tokens": n + 1,
+                **logprobs,
+            }
 
 
 @contextmanager
@@ -125,7 +143,9 @@ def places(door: tuple[TestClient, FakeTriton]) -> int:
 
 @QUICK
 @given(
-    text=st.text("abc ", max_size=20), cuts=st.lists(st.integers(1, 4), min_size=1, max_size=6), stops=st.lists(st.text("abc ", min_size=1, max_size=4), max_size=4)
+    text=st.text("abc ", max_size=20),
+    cuts=st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    stops=st.lists(st.text("abc ", min_size=1, max_size=4), max_size=4),
 )
 def test_texts_end_before_the_first_stop_sequence(text: str, cuts: list[int], stops: list[str]) -> None:
     """However the text comes in pieces, and no part of the sequence is shown before it is known."""
@@ -153,7 +173,9 @@ def test_no_two_texts_of_a_request_have_the_same_seed() -> None:
     seeds = [question.fields["seed"] for question in asked]
     assert len(set(seeds)) == 6
     assert all(0 <= seed < 2**64 for seed in seeds)
-    assert [question.fields["seed"] for question in questions(form(n=3, seed=2**64 - 2), ["a", "a"], 5, None)] == seeds
+    assert [
+        question.fields["seed"] for question in questions(form(n=3, seed=2**64 - 2), ["a", "a"], 5, None)
+    ] == seeds
 
 
 @pytest.mark.parametrize(
@@ -168,12 +190,18 @@ def test_no_two_texts_of_a_request_have_the_same_seed() -> None:
 def test_choice(fields: dict[str, Any], sampling: dict[str, Any]) -> None:
     """OpenAI's defaults are a random choice; 0 is none at all."""
     (question,) = questions(form(**fields), ["a"], 5, None)
-    assert {name: value for name, value in question.fields.items() if name in ("temperature", "top_p", "top_k")} == sampling
+    assert {
+        name: value for name, value in question.fields.items() if name in ("temperature", "top_p", "top_k")
+    } == sampling
 
 
 def test_beams_are_one_question() -> None:
     (question,) = questions(form(n=2, best_of=4), ["a"], 5, None, beams=4)
-    assert (question.fields["beam_width"], question.fields["num_return_sequences"], question.sequences) == (4, 2, 2)
+    assert (question.fields["beam_width"], question.fields["num_return_sequences"], question.sequences) == (
+        4,
+        2,
+        2,
+    )
     assert "temperature" not in question.fields
 
 
@@ -185,7 +213,11 @@ def test_usage_counts_each_prompt_once_and_equal_prompts_twice() -> None:
 def test_log_probs_of_pieces_have_offsets_in_the_whole_text() -> None:
     """Text that was held back does not move the tokens behind it."""
     written = Written("mini", log_probs=True)
-    pieces = [Piece(" one", (Token(" one", -1.0),)), Piece(""), Piece(" two three", (Token(" two", -1.0), Token(" three", -1.0)))]
+    pieces = [
+        Piece(" one", (Token(" one", -1.0),)),
+        Piece(""),
+        Piece(" two three", (Token(" two", -1.0), Token(" three", -1.0))),
+    ]
     offsets = [written.chunks(0, piece)[0]["choices"][0]["logprobs"]["text_offset"] for piece in pieces]
     assert offsets == [[0], [], [4, 8]]
 
@@ -193,7 +225,9 @@ def test_log_probs_of_pieces_have_offsets_in_the_whole_text() -> None:
 def test_the_chosen_token_is_among_the_likeliest() -> None:
     """As at OpenAI; of two that read alike the likelier counts."""
     token = Token(" x", -3.0, (("\ufffd", -1.0), ("\ufffd", -2.0)))
-    found = Written("mini", log_probs=True).body([Piece(" x", (token,), "stop")], {})["choices"][0]["logprobs"]
+    found = Written("mini", log_probs=True).body([Piece(" x", (token,), "stop")], {})["choices"][0][
+        "logprobs"
+    ]
     assert found["top_logprobs"] == [{"\ufffd": -1.0, " x": -3.0}]
 
 
@@ -215,14 +249,29 @@ def test_a_whole_answer(door: tuple[TestClient, FakeTriton]) -> None:
 
 def test_null_is_left_out(door: tuple[TestClient, FakeTriton]) -> None:
     """OpenAI's clients send it for defaults."""
-    fields = ("n", "stream", "echo", "max_tokens", "presence_penalty", "frequency_penalty", "logprobs", "stop", "suffix", "best_of", "temperature", "seed")
+    fields = (
+        "n",
+        "stream",
+        "echo",
+        "max_tokens",
+        "presence_penalty",
+        "frequency_penalty",
+        "logprobs",
+        "stop",
+        "suffix",
+        "best_of",
+        "temperature",
+        "seed",
+    )
     assert post(door, **dict.fromkeys(fields)).status_code == 200
     assert post(door, model=None).json()["error"]["message"] == "model is missing; send it"
 
 
 def test_usage_of_a_stream_does_not_depend_on_who_is_first(door: tuple[TestClient, FakeTriton]) -> None:
     door[1].order = [2, 4, 5, 0, 1, 3]
-    found = chunks(post(door, prompt=["a b c", "d"], n=3, stream=True, stream_options={"include_usage": True}))
+    found = chunks(
+        post(door, prompt=["a b c", "d"], n=3, stream=True, stream_options={"include_usage": True})
+    )
     assert found[0]["choices"][0]["index"] == 3
     assert found[-1]["usage"] == {"prompt_tokens": 4, "completion_tokens": 12, "total_tokens": 16}
     assert all(chunk["usage"] is None for chunk in found[:-1])
@@ -235,12 +284,20 @@ def test_streams_say_the_same_as_answers(door: tuple[TestClient, FakeTriton], st
     found = [chunk["choices"][0] for chunk in chunks(post(door, logprobs=0, stop=stop, stream=True))]
     assert "".join(choice["text"] for choice in found) == whole["text"]
     for name in ("tokens", "text_offset", "token_logprobs"):
-        assert [item for choice in found for item in choice["logprobs"][name]] == whole["logprobs"][name], name
+        assert [item for choice in found for item in choice["logprobs"][name]] == whole["logprobs"][name], (
+            name
+        )
     assert found[-1]["finish_reason"] == whole["finish_reason"]
 
 
-@pytest.mark.parametrize("error", [ApiError(503, "lost; send it again", code="unavailable"), KeyError("text_output")], ids=["known", "unknown"])
-def test_an_error_in_the_middle_ends_the_stream(door: tuple[TestClient, FakeTriton], error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [ApiError(503, "lost; send it again", code="unavailable"), KeyError("text_output")],
+    ids=["known", "unknown"],
+)
+def test_an_error_in_the_middle_ends_the_stream(
+    door: tuple[TestClient, FakeTriton], error: Exception
+) -> None:
     """Never a stream that waits for ever; the place is free again."""
     door[1].error = error
     answer = post(door, stream=True, n=2)
@@ -261,26 +318,53 @@ def test_an_error_at_once_is_no_stream(door: tuple[TestClient, FakeTriton]) -> N
 
 @pytest.mark.parametrize(
     ("said", "param"),
-    [("max_tokens is 60; …", "max_tokens"), ("runtime_top_k is 99; …", "top_k"), ("bad_words_list has …", "bad_words"), ("stop_words_list has …", "stop")],
+    [
+        ("max_tokens is 60; …", "max_tokens"),
+        ("runtime_top_k is 99; …", "top_k"),
+        ("bad_words_list has …", "bad_words"),
+        ("stop_words_list has …", "stop"),
+    ],
 )
-def test_what_the_model_refuses_names_the_callers_field(door: tuple[TestClient, FakeTriton], said: str, param: str) -> None:
+def test_what_the_model_refuses_names_the_callers_field(
+    door: tuple[TestClient, FakeTriton], said: str, param: str
+) -> None:
     door[1].error = ApiError(400, said)
     assert post(door).json()["error"]["param"] == param
 
 
 HALF = "\ud800"
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"prompt": HALF}, "prompt"), ({"prompt": ["a", HALF]}, "prompt"), ({"stop": HALF}, "stop"), ({"bad_words": [HALF]}, "bad_words"),
-    ({"prompt": HALF, "stream": True}, "prompt"), ({"top_k": 2**40}, "top_k"), ({"bad_words": ["x"] * (MOST_WORDS + 1)}, "bad_words"),
-    ({"n": MOST_TEXTS + 1}, "n"), ({"prompt": ["a"] * (MOST_TEXTS + 1)}, "n"), ({"max_tokens": 64}, "max_tokens"), ({"seed": 2**64}, "seed"),
-    ({"prompt": [1, 2]}, "prompt"), ({"prompt": [[1]]}, "prompt"), ({"prompt": []}, "prompt"), ({"logit_bias": {"a": 1}}, "logit_bias"),
-    ({"temperature": float("nan")}, "temperature"), ({"logit_bias": {"1": float("inf")}}, "logit_bias"), ({"stop": ["a"] * 5}, "stop"),
-    ({"prompt": "x" * 10000}, "prompt"), ({"tools": []}, "tools"), ({"min_tokens": 17}, "min_tokens"), ({"best_of": 17}, "best_of"),
-]  # fmt: skip
+    ({"prompt": HALF}, "prompt"),
+    ({"prompt": ["a", HALF]}, "prompt"),
+    ({"stop": HALF}, "stop"),
+    ({"bad_words": [HALF]}, "bad_words"),
+    ({"prompt": HALF, "stream": True}, "prompt"),
+    ({"top_k": 2**40}, "top_k"),
+    ({"bad_words": ["x"] * (MOST_WORDS + 1)}, "bad_words"),
+    ({"n": MOST_TEXTS + 1}, "n"),
+    ({"prompt": ["a"] * (MOST_TEXTS + 1)}, "n"),
+    ({"max_tokens": 64}, "max_tokens"),
+    ({"seed": 2**64}, "seed"),
+    ({"prompt": [1, 2]}, "prompt"),
+    ({"prompt": [[1]]}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"logit_bias": {"a": 1}}, "logit_bias"),
+    ({"temperature": float("nan")}, "temperature"),
+    ({"logit_bias": {"1": float("inf")}}, "logit_bias"),
+    ({"stop": ["a"] * 5}, "stop"),
+    ({"prompt": "x" * 10000}, "prompt"),
+    ({"tools": []}, "tools"),
+    ({"min_tokens": 17}, "min_tokens"),
+    ({"best_of": 17}, "best_of"),
+]
 
 
-@pytest.mark.parametrize(("fields", "param"), REFUSED, ids=[f"{param}-{i}" for i, (_, param) in enumerate(REFUSED)])
-def test_forms_refuse_before_triton_is_asked(door: tuple[TestClient, FakeTriton], fields: dict[str, Any], param: str) -> None:
+@pytest.mark.parametrize(
+    ("fields", "param"), REFUSED, ids=[f"{param}-{i}" for i, (_, param) in enumerate(REFUSED)]
+)
+def test_forms_refuse_before_triton_is_asked(
+    door: tuple[TestClient, FakeTriton], fields: dict[str, Any], param: str
+) -> None:
     body = json.dumps({"model": "mini", "prompt": "x", **fields})
     answer = door[0].post("/v1/completions", content=body, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
@@ -295,11 +379,16 @@ def test_forms_refuse_before_triton_is_asked(door: tuple[TestClient, FakeTriton]
         ({"prompt": {"text": "a"}}, "prompt must be a valid string or a valid list, not an object"),
         ({"temperature": 2.5}, "temperature must be less than or equal to 2, not 2.5"),
         ({"max_tokens": "many"}, 'max_tokens must be a valid integer, not "many"'),
-        ({"stream_options": {"include_usage": "perhaps"}}, 'stream_options.include_usage must be a valid boolean, not "perhaps"'),
+        (
+            {"stream_options": {"include_usage": "perhaps"}},
+            'stream_options.include_usage must be a valid boolean, not "perhaps"',
+        ),
         ({"logit_bias": {"a": 1}}, "logit_bias.a: 'a' is no token id; send ids as the tokenizer gives them"),
     ],
 )
-def test_a_refusal_says_what_it_must_be_and_what_it_is(door: tuple[TestClient, FakeTriton], fields: dict[str, Any], message: str) -> None:
+def test_a_refusal_says_what_it_must_be_and_what_it_is(
+    door: tuple[TestClient, FakeTriton], fields: dict[str, Any], message: str
+) -> None:
     answer = door[0].post("/v1/completions", json={"model": "mini", "prompt": "x", **fields})
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
 
@@ -322,7 +411,11 @@ def test_bodies_that_are_none(door: tuple[TestClient, FakeTriton], body: bytes, 
 
 def test_a_long_list_is_one_fault() -> None:
     """Not one for each of its items: validation is done in the event loop."""
-    for fields in ({"prompt": [1] * 100_000 + [None]}, {"stop": [1] * 100_000}, {"bad_words": [None] * 100_000}):
+    for fields in (
+        {"prompt": [1] * 100_000 + [None]},
+        {"stop": [1] * 100_000},
+        {"bad_words": [None] * 100_000},
+    ):
         with pytest.raises(ValidationError) as error:
             CompletionRequest.model_validate({"model": "mini", "prompt": "x", **fields})
         assert error.value.error_count() < 10
@@ -333,7 +426,11 @@ def test_a_long_list_is_one_fault() -> None:
 
 def test_a_body_of_another_type_is_told_which(door: tuple[TestClient, FakeTriton]) -> None:
     """What curl -d sends without a header."""
-    answer = door[0].post("/v1/completions", content=b'{"model": "mini"}', headers={"content-type": "application/x-www-form-urlencoded"})
+    answer = door[0].post(
+        "/v1/completions",
+        content=b'{"model": "mini"}',
+        headers={"content-type": "application/x-www-form-urlencoded"},
+    )
     assert "Content-Type: application/json" in answer.json()["error"]["message"]
 
 
@@ -344,7 +441,15 @@ def chat(door: tuple[TestClient, FakeTriton], *messages: dict[str, Any], **field
 
 def test_a_chat(door: tuple[TestClient, FakeTriton]) -> None:
     """The template sees content, parts of it, and names."""
-    answer = chat(door, {"role": "user", "name": "Ann ", "content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}, n=2)
+    answer = chat(
+        door,
+        {
+            "role": "user",
+            "name": "Ann ",
+            "content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}],
+        },
+        n=2,
+    )
     assert door[1].asked[0]["text_input"].item() == b"Ann a b"
     assert [choice["message"]["content"] for choice in answer.json()["choices"]] == [" one two"] * 2
     assert answer.json()["usage"]["prompt_tokens"] == 3
@@ -352,17 +457,37 @@ def test_a_chat(door: tuple[TestClient, FakeTriton]) -> None:
 
 def test_a_chat_that_is_refused(door: tuple[TestClient, FakeTriton]) -> None:
     """By the template, or because its text is none."""
-    for message, said in (({"role": "system", "content": "x"}, "no system here"), ({"role": "user", "content": HALF}, "surrogate")):
+    for message, said in (
+        ({"role": "system", "content": "x"}, "no system here"),
+        ({"role": "user", "content": HALF}, "surrogate"),
+    ):
         error = chat(door, message).json()["error"]
         assert error["param"] == "messages"
         assert said in error["message"]
 
 
 def test_an_answer_may_be_sent_back(door: tuple[TestClient, FakeTriton]) -> None:
-    """As the official SDK does it: a message with all its fields, most of them null; and what changes no text is no error."""
+    """As the official SDK does it: a message with all its fields, most of them null; and what changes no text
+    is no error.
+    """
     answer = chat(door, {"role": "user", "content": "x"}).json()["choices"][0]["message"]
-    history = [{"role": "user", "content": "x"}, {**answer, "refusal": None, "tool_calls": None, "annotations": []}, {"role": "user", "content": "x"}]
-    assert chat(door, *history, store=False, metadata={"run": "1"}, service_tier="auto", tools=[], tool_choice="none").status_code == 200
+    history = [
+        {"role": "user", "content": "x"},
+        {**answer, "refusal": None, "tool_calls": None, "annotations": []},
+        {"role": "user", "content": "x"},
+    ]
+    assert (
+        chat(
+            door,
+            *history,
+            store=False,
+            metadata={"run": "1"},
+            service_tier="auto",
+            tools=[],
+            tool_choice="none",
+        ).status_code
+        == 200
+    )
     assert chat(door, *history, tools=[{"type": "function"}]).json()["error"]["param"] == "tools"
     assert chat(door, *history, store=True).json()["error"]["param"] == "store"
 
@@ -370,14 +495,26 @@ def test_an_answer_may_be_sent_back(door: tuple[TestClient, FakeTriton]) -> None
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        ({"role": "bot", "content": "x"}, "messages[0].role must be 'system', 'developer', 'user' or 'assistant', not \"bot\""),
+        (
+            {"role": "bot", "content": "x"},
+            "messages[0].role must be 'system', 'developer', 'user' or 'assistant', not \"bot\"",
+        ),
         ({"role": "user"}, "messages[0].content is missing; send it"),
-        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "messages[0].content[0].type must be 'text', not \"image_url\""),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+            "messages[0].content[0].type must be 'text', not \"image_url\"",
+        ),
     ],
 )
-def test_a_bad_message_is_named(door: tuple[TestClient, FakeTriton], message: dict[str, Any], says: str) -> None:
+def test_a_bad_message_is_named(
+    door: tuple[TestClient, FakeTriton], message: dict[str, Any], says: str
+) -> None:
     answer = chat(door, message)
-    assert (answer.status_code, answer.json()["error"]["param"], answer.json()["error"]["message"]) == (400, "messages", says)
+    assert (answer.status_code, answer.json()["error"]["param"], answer.json()["error"]["message"]) == (
+        400,
+        "messages",
+        says,
+    )
 
 
 def test_a_model_without_template_has_no_chat(tmp_path: Path) -> None:

@@ -47,30 +47,50 @@ def reference() -> WhisperForConditionalGeneration:
     return WhisperForConditionalGeneration.from_pretrained(MINIATURE, dtype=torch.float32).eval()
 
 
-def theirs(model: WhisperForConditionalGeneration, ids: tuple[int, ...], features: np.ndarray, beams: int) -> list[int]:
+def theirs(
+    model: WhisperForConditionalGeneration, ids: tuple[int, ...], features: np.ndarray, beams: int
+) -> list[int]:
     """transformers' plain generate, without Whisper's own extras."""
     with torch.no_grad():
         encoded = model.model.encoder(torch.from_numpy(features.T.copy())[None]).last_hidden_state
-        config = GenerationConfig(num_beams=beams, do_sample=False, max_length=len(ids) + 100, eos_token_id=END, pad_token_id=END, decoder_start_token_id=50258)
+        config = GenerationConfig(
+            num_beams=beams,
+            do_sample=False,
+            max_length=len(ids) + 100,
+            eos_token_id=END,
+            pad_token_id=END,
+            decoder_start_token_id=50258,
+        )
         memory = BaseModelOutput(last_hidden_state=encoded)
-        out = GenerationMixin.generate(model, encoder_outputs=memory, decoder_input_ids=torch.tensor([ids]), generation_config=config)
+        out = GenerationMixin.generate(
+            model, encoder_outputs=memory, decoder_input_ids=torch.tensor([ids]), generation_config=config
+        )
     return [token for token in out[0].tolist()[len(ids) :] if token != END]
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_ids_equal_transformers(graphs: Graphs, speech: list[tuple[Clip, np.ndarray]], reference: WhisperForConditionalGeneration, beams: int) -> None:
+def test_ids_equal_transformers(
+    graphs: Graphs,
+    speech: list[tuple[Clip, np.ndarray]],
+    reference: WhisperForConditionalGeneration,
+    beams: int,
+) -> None:
     """Greedy and beam ids are transformers', for clips of mixed length that share the running batch."""
     scheduler = Scheduler(graphs, max_rows=16, max_queue=CLIPS)
     scheduler.start()
     listeners = [Collected() for _ in speech]
     for (clip, features), listener in zip(speech, listeners, strict=True):
-        scheduler.submit(Job(prompt(clip), Sampling(max_tokens=100, end_id=END, beam_width=beams), listener, features))
+        scheduler.submit(
+            Job(prompt(clip), Sampling(max_tokens=100, end_id=END, beam_width=beams), listener, features)
+        )
     ours = [list(listener.wait(120)[0].ids) for listener in listeners]
     scheduler.stop()
     assert ours == [theirs(reference, prompt(clip), features, beams) for clip, features in speech]
 
 
-def test_int8_weights_keep_the_words(tmp_path: Path, graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]) -> None:
+def test_int8_weights_keep_the_words(
+    tmp_path: Path, graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]
+) -> None:
     """The engine with 8-bit weights says the same on nearly all clips."""
     export(tmp_path, "int8")
     small = Graphs(tmp_path, precision="f32")
@@ -108,7 +128,9 @@ def test_cancellation_frees_the_row(scheduler: Scheduler, speech: list[tuple[Cli
     """A cancelled request leaves before its next token."""
     clip, features = speech[0]
     listener = Collected()
-    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=440, end_id=END, min_tokens=440), listener, features))
+    scheduler.submit(
+        Job(prompt(clip), Sampling(max_tokens=440, end_id=END, min_tokens=440), listener, features)
+    )
     while not scheduler.running:
         time.sleep(0.001)
     listener.dropped = True
@@ -124,19 +146,35 @@ def test_full_queue_is_refused(scheduler: Scheduler, speech: list[tuple[Clip, np
     with pytest.raises(QueueFull, match="try again later"):
         for _ in range(40):
             listener = Collected()
-            scheduler.submit(Job(prompt(clip), Sampling(max_tokens=200, end_id=END, min_tokens=200), listener, features))
+            scheduler.submit(
+                Job(prompt(clip), Sampling(max_tokens=200, end_id=END, min_tokens=200), listener, features)
+            )
             listeners.append(listener)
     assert all(len(listener.wait(60)[0].ids) == 200 for listener in listeners)
 
 
 @pytest.mark.parametrize(
     ("ids", "sampling", "says"),
-    [((), {}, "empty"), ((1,) * 448, {}, "448 positions"), ((1,), {"max_tokens": 448}, "request_output_len"), ((1,), {"beam_width": 99}, "beam_width")],
+    [
+        ((), {}, "empty"),
+        ((1,) * 448, {}, "448 positions"),
+        ((1,), {"max_tokens": 448}, "request_output_len"),
+        ((1,), {"beam_width": 99}, "beam_width"),
+    ],
 )
-def test_impossible_requests_are_refused(scheduler: Scheduler, ids: tuple[int, ...], sampling: dict[str, int], says: str) -> None:
+def test_impossible_requests_are_refused(
+    scheduler: Scheduler, ids: tuple[int, ...], sampling: dict[str, int], says: str
+) -> None:
     """Before anything is queued, with the tensor's name."""
     with pytest.raises(BadRequest, match=says):
-        scheduler.submit(Job(ids, Sampling(**{"max_tokens": 5, "end_id": END, **sampling}), Collected(), np.zeros((3000, 80), np.float32)))
+        scheduler.submit(
+            Job(
+                ids,
+                Sampling(**{"max_tokens": 5, "end_id": END, **sampling}),
+                Collected(),
+                np.zeros((3000, 80), np.float32),
+            )
+        )
 
 
 def test_streaming_shows_every_token(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]) -> None:
@@ -144,14 +182,18 @@ def test_streaming_shows_every_token(scheduler: Scheduler, speech: list[tuple[Cl
     clip, features = speech[1]
     seen: list[tuple[int, ...]] = []
     listener = Collected(on_update=lambda beams: seen.append(beams[0].ids))
-    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=100, end_id=END), listener, features, streaming=True))
+    scheduler.submit(
+        Job(prompt(clip), Sampling(max_tokens=100, end_id=END), listener, features, streaming=True)
+    )
     final: Hypothesis = listener.wait(60)[0]
     assert [len(ids) for ids in seen] == list(range(1, len(seen) + 1))
     assert final.ids[: len(seen[-1])] == seen[-1]
 
 
 def test_bias_and_logits(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]) -> None:
-    """embedding_bias forbids a token for its request alone, while another runs without; logits come back one row per token."""
+    """embedding_bias forbids a token for its request alone, while another runs without; logits come back one
+    row per token.
+    """
     clip, features = speech[2]
     plain = Collected()
     scheduler.submit(Job(prompt(clip), Sampling(max_tokens=20, end_id=END), plain, features))
@@ -159,7 +201,9 @@ def test_bias_and_logits(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarr
     bias = np.zeros(51865, np.float32)
     bias[first] = -1e9
     biased, beside = Collected(), Collected()
-    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=20, end_id=END, bias=bias, keep_logits=True), biased, features))
+    scheduler.submit(
+        Job(prompt(clip), Sampling(max_tokens=20, end_id=END, bias=bias, keep_logits=True), biased, features)
+    )
     scheduler.submit(Job(prompt(clip), Sampling(max_tokens=20, end_id=END), beside, features))
     result = biased.wait(60)[0]
     assert first not in result.ids
@@ -178,7 +222,9 @@ def test_timeline_is_compacted(graphs: Graphs, speech: list[tuple[Clip, np.ndarr
     lengths = [20 + i % 17 for i in range(150)]  # different ones, so that the batch never runs empty
     listeners = [Collected() for _ in lengths]
     for length, listener in zip(lengths, listeners, strict=True):
-        scheduler.submit(Job(prompt(clip), Sampling(max_tokens=length, end_id=END, min_tokens=40), listener, features))
+        scheduler.submit(
+            Job(prompt(clip), Sampling(max_tokens=length, end_id=END, min_tokens=40), listener, features)
+        )
     while not listeners[-1].done.is_set():
         with lock:
             widest = max(widest, scheduler.batch.columns.shape[1])
@@ -194,20 +240,31 @@ def test_equal_requests_are_two(graphs: Graphs, speech: list[tuple[Clip, np.ndar
     clip, features = speech[0]
     listeners = [Collected() for _ in range(4)]
     for listener in listeners:
-        scheduler.submit(Job(prompt(clip), Sampling(max_tokens=60, end_id=END, bias=np.zeros(51865, np.float32)), listener, features))
+        scheduler.submit(
+            Job(
+                prompt(clip),
+                Sampling(max_tokens=60, end_id=END, bias=np.zeros(51865, np.float32)),
+                listener,
+                features,
+            )
+        )
     scheduler.start()
     assert len({listener.wait(60)[0].ids for listener in listeners}) == 1
     scheduler.stop()
 
 
 def test_requests_stop_by_id(graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]) -> None:
-    """A running, a waiting and a coming request of that id end at once, with their tokens so far; others go on."""
+    """A running, a waiting and a coming request of that id end at once, with their tokens so far; others go
+    on.
+    """
     scheduler = Scheduler(graphs, max_rows=1)
     clip, features = speech[0]
 
     def submit(request_id: str) -> Collected:
         listener = Collected()
-        scheduler.submit(Job(prompt(clip), Sampling(max_tokens=400, end_id=-1), listener, features, request_id=request_id))
+        scheduler.submit(
+            Job(prompt(clip), Sampling(max_tokens=400, end_id=-1), listener, features, request_id=request_id)
+        )
         return listener
 
     running, waiting, other = submit("gone"), submit("gone"), submit("stays")
@@ -225,7 +282,15 @@ def test_attention_of_a_text(graphs: Graphs, speech: list[tuple[Clip, np.ndarray
     scheduler, listener = Scheduler(graphs), Collected()
     clip, features = speech[0]
     scheduler.start()
-    scheduler.submit(Job((*prompt(clip), 1000, 2000, END), Sampling(max_tokens=1, end_id=END), listener, features, align=True))
+    scheduler.submit(
+        Job(
+            (*prompt(clip), 1000, 2000, END),
+            Sampling(max_tokens=1, end_id=END),
+            listener,
+            features,
+            align=True,
+        )
+    )
     assert listener.done.wait(30)
     assert listener.attention is not None
     heads, ids, memory = listener.attention.shape

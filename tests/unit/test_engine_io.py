@@ -27,10 +27,16 @@ def arrays(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("temperature", np.float32(np.nan)), ("temperature", np.float32(-1)), ("end_id", np.int32(60000)), ("runtime_top_k", np.int32(-5)),
-        ("runtime_top_p", np.float32(2)), ("repetition_penalty", np.float32(0)), ("len_penalty", np.float32(5000)), ("min_tokens", np.int32(-1)),
+        ("temperature", np.float32(np.nan)),
+        ("temperature", np.float32(-1)),
+        ("end_id", np.int32(60000)),
+        ("runtime_top_k", np.int32(-5)),
+        ("runtime_top_p", np.float32(2)),
+        ("repetition_penalty", np.float32(0)),
+        ("len_penalty", np.float32(5000)),
+        ("min_tokens", np.int32(-1)),
     ],
-)  # fmt: skip
+)
 def test_scalars_out_of_range(name: str, value: Any) -> None:
     """The message has the tensor's name."""
     with pytest.raises(BadRequest, match=name):
@@ -76,7 +82,12 @@ def test_what_is_asked_for_arrives() -> None:
     """Words, lengths and choices end up in the job; features are cut to input_lengths."""
     words = np.array([[[1, 2, 3, -1], [1, 3, -1, -1]]], np.int32)
     job, wanted = parse(
-        arrays(bad_words_list=words, input_lengths=np.array([60], np.int32), beam_width=np.array([4], np.int32), num_return_sequences=np.array([2], np.int32)),
+        arrays(
+            bad_words_list=words,
+            input_lengths=np.array([60], np.int32),
+            beam_width=np.array([4], np.int32),
+            num_return_sequences=np.array([2], np.int32),
+        ),
         Collected(),
         FACTS,
     )

@@ -9,9 +9,18 @@ from serving.engine_io import Answers
 from serving.errors import BadRequest, EngineError, QueueFull, code_name, told, unbroken
 
 
-@pytest.mark.parametrize(("error", "name"), [(BadRequest("too long: 5"), "INVALID_ARG"), (QueueFull("256 wait"), "UNAVAILABLE"), (RuntimeError("oh"), "INTERNAL")])
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (BadRequest("too long: 5"), "INVALID_ARG"),
+        (QueueFull("256 wait"), "UNAVAILABLE"),
+        (RuntimeError("oh"), "INTERNAL"),
+    ],
+)
 def test_kinds_survive_the_way(error: Exception, name: str) -> None:
-    """What one model tells the next has the same kind and the same sentence there, over two models as well."""
+    """What one model tells the next has the same kind and the same sentence there, over two models
+    as well.
+    """
     once = EngineError(told(error))
     assert (code_name(once), str(once)) == (name, str(error))
     assert code_name(EngineError(told(once))) == name
@@ -23,31 +32,73 @@ def test_other_engines_errors_stay_as_they_are() -> None:
     assert (code_name(error), str(error)) == ("INTERNAL", "Encountered error for requestId 7: out of memory")
 
 
-FETCHING = "Executor failed process requestId 7 due to the following error: Encountered an error when fetching new request: "
+FETCHING = (
+    "Executor failed process requestId 7 due to the following error: Encountered an error when fetching new "
+    "request: "
+)
 BACKTRACE = (
-    " (/home/jenkins/agent/workspace/LLM/tensorrt_llm/cpp/tensorrt_llm/batch_manager/llmRequest.cpp:248)\n1 0x7f1f3c0a53e8 libtriton_tensorrtllm.so(+0x1c3e8)"
+    " (/home/jenkins/agent/workspace/LLM/tensorrt_llm/cpp/tensorrt_llm/batch_manager/llmRequest.cpp:248)\n1 "
+    "0x7f1f3c0a53e8 libtriton_tensorrtllm.so(+0x1c3e8)"
 )
 
 
 @pytest.mark.parametrize(
     ("message", "kind", "sentence"),
     [
-        (f"{FETCHING}[TensorRT-LLM][ERROR] Prompt length (300) exceeds maximum input length (228).{BACKTRACE}", "INVALID_ARG", "Prompt length (300) exceeds"),
         (
-            f"{FETCHING}[TensorRT-LLM][ERROR] Assertion failed: Encoder length (3100) exceeds maximum encoder input length (3000).{BACKTRACE}",
+            f"{FETCHING}[TensorRT-LLM][ERROR] Prompt length (300) exceeds maximum input length "
+            f"(228).{BACKTRACE}",
+            "INVALID_ARG",
+            "Prompt length (300) exceeds",
+        ),
+        (
+            f"{FETCHING}[TensorRT-LLM][ERROR] Assertion failed: Encoder length (3100) exceeds maximum "
+            f"encoder input length (3000).{BACKTRACE}",
             "INVALID_ARG",
             "Encoder",
         ),
-        (f"{FETCHING}[TensorRT-LLM][ERROR] Assertion failed: EndId (99) is not within acceptable range [-1, 50).{BACKTRACE}", "INVALID_ARG", "EndId (99) is not"),
-        (f"{FETCHING}[TensorRT-LLM][ERROR] Assertion failed: Incorrect sampling config{BACKTRACE}", "INVALID_ARG", "Incorrect sampling config"),
-        (f"[TensorRT-LLM][ERROR] Assertion failed: topP.value() <= 1.f{BACKTRACE.replace('llmRequest', 'samplingConfig')}", "INVALID_ARG", "topP.value() <= 1.f"),
-        ("[TensorRT-LLM][ERROR] Assertion failed: Requested beam width 9 is larger than configured max beam width 1", "INVALID_ARG", "Requested beam width 9"),
-        (f"[TensorRT-LLM][ERROR] Maximum queue size of 256 has been reached, please try again later{BACKTRACE}", "UNAVAILABLE", "Maximum queue size of 256"),
-        (f"[TensorRT-LLM][ERROR] CUDA runtime error in cudaMemcpyAsync: out of memory{BACKTRACE}", "INTERNAL", "CUDA runtime error"),
+        (
+            f"{FETCHING}[TensorRT-LLM][ERROR] Assertion failed: EndId (99) is not within acceptable range "
+            f"[-1, 50).{BACKTRACE}",
+            "INVALID_ARG",
+            "EndId (99) is not",
+        ),
+        (
+            f"{FETCHING}[TensorRT-LLM][ERROR] Assertion failed: Incorrect sampling config{BACKTRACE}",
+            "INVALID_ARG",
+            "Incorrect sampling config",
+        ),
+        (
+            "[TensorRT-LLM][ERROR] Assertion failed: topP.value() <= "
+            f"1.f{BACKTRACE.replace('llmRequest', 'samplingConfig')}",
+            "INVALID_ARG",
+            "topP.value() <= 1.f",
+        ),
+        (
+            "[TensorRT-LLM][ERROR] Assertion failed: Requested beam width 9 is larger than configured max "
+            "beam width 1",
+            "INVALID_ARG",
+            "Requested beam width 9",
+        ),
+        (
+            "[TensorRT-LLM][ERROR] Maximum queue size of 256 has been reached, please try again "
+            f"later{BACKTRACE}",
+            "UNAVAILABLE",
+            "Maximum queue size of 256",
+        ),
+        (
+            f"[TensorRT-LLM][ERROR] CUDA runtime error in cudaMemcpyAsync: out of memory{BACKTRACE}",
+            "INTERNAL",
+            "CUDA runtime error",
+        ),
     ],
 )
-def test_the_kind_of_tensorrt_llms_errors_is_told_by_their_words(message: str, kind: str, sentence: str) -> None:
-    """What a caller can mend is a 400, a full queue a 503; the sentence loses its tag, its place in the source and the backtrace."""
+def test_the_kind_of_tensorrt_llms_errors_is_told_by_their_words(
+    message: str, kind: str, sentence: str
+) -> None:
+    """What a caller can mend is a 400, a full queue a 503; the sentence loses its tag, its place in the
+    source and the backtrace.
+    """
     error = EngineError(message)
     assert code_name(error) == kind
     assert str(error).startswith(sentence)

@@ -13,12 +13,17 @@ from gateway.errors import ApiError
 from gateway.triton import Pool, Triton
 
 POOL = Pool("mini", "whisper", (0,), {})
-ANSWER = b'{"model_name":"m","model_version":"1","outputs":[{"name":"Y","datatype":"INT32","shape":[1],"data":[7]}]}'
+ANSWER = (
+    b'{"model_name":"m","model_version":"1",'
+    b'"outputs":[{"name":"Y","datatype":"INT32","shape":[1],"data":[7]}]}'
+)
 
 
 @asynccontextmanager
 async def nginx(answers_per_connection: int) -> AsyncIterator[tuple[str, list[int]]]:
-    """An HTTP server that promises to keep connections and drops each, without a word, at the request after `answers_per_connection`."""
+    """An HTTP server that promises to keep connections and drops each, without a word, at the request after
+    `answers_per_connection`.
+    """
     requests: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -30,7 +35,11 @@ async def nginx(answers_per_connection: int) -> AsyncIterator[tuple[str, list[in
             await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
             requests.append(n)
             if n < answers_per_connection:
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(ANSWER) + ANSWER)
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                    % len(ANSWER)
+                    + ANSWER
+                )
                 await writer.drain()
         writer.close()
 

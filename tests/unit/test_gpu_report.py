@@ -16,8 +16,10 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What docker was told, a JSON list a line: arguments, MODEL_ID, and how many bytes came in."""
     path = tmp_path / "told"
     (tmp_path / "docker").write_text(
-        f"#!/usr/bin/env python3\nimport json, os, sys\nsize = len(sys.stdin.buffer.read()) if 'exec' in sys.argv else 0\n"
-        f"print(json.dumps([sys.argv[1:], os.environ.get('MODEL_ID'), size]), file=open({str(path)!r}, 'a'))\nprint('said')\n"
+        "#!/usr/bin/env python3\nimport json, os, sys\nsize = len(sys.stdin.buffer.read()) if 'exec' in "
+        "sys.argv else 0\n"
+        f"print(json.dumps([sys.argv[1:], os.environ.get('MODEL_ID'), size]), file=open({str(path)!r}, "
+        "'a'))\nprint('said')\n"
     )
     (tmp_path / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -38,7 +40,21 @@ def test_compose_is_told_what_users_would_type(told: Path) -> None:
     deployment.kill(3)
     deployment.down()
     check, up, _, kill, down = lines(told)
-    assert check[0] == ["compose", "run", "--rm", "--build", "builder", "python3", "-m", "build", "check", "--target", "trtllm", "--model-id", "mini-t5"]
+    assert check[0] == [
+        "compose",
+        "run",
+        "--rm",
+        "--build",
+        "builder",
+        "python3",
+        "-m",
+        "build",
+        "check",
+        "--target",
+        "trtllm",
+        "--model-id",
+        "mini-t5",
+    ]
     assert up[:2] == [["compose", "up", "--build", "--detach", "--wait"], ",".join(MODELS)]
     assert kill[0][:5] == ["compose", "exec", "-T", "triton-3", "/usr/bin/python3"]  # type: ignore[index]
     assert down[0] == ["compose", "down", "--volumes"]

@@ -47,7 +47,12 @@ def test_one_gpu_is_one_instance() -> None:
 def test_pairs_of_gpus() -> None:
     """Tensor parallelism of two: two instances on NVLink pairs."""
     found = values(propose(FOUR, parse_topology(TOPOLOGY), 32, tp_size=2))
-    assert (found["INSTANCES"], found["COMPOSE_PROFILES"], found["TRITON_0_GPUS"], found["TRITON_1_GPUS"]) == ("2", "instances-2", "0,2", "1,3")
+    assert (
+        found["INSTANCES"],
+        found["COMPOSE_PROFILES"],
+        found["TRITON_0_GPUS"],
+        found["TRITON_1_GPUS"],
+    ) == ("2", "instances-2", "0,2", "1,3")
     assert found["TP_SIZE"] == "2"
 
 
@@ -80,21 +85,29 @@ def test_there_are_four_services(given: str) -> None:
 
 
 def test_what_was_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`make up NAME=…` writes it into .env, so that `docker compose up` finds it there; a token is not shown."""
+    """`make up NAME=…` writes it into .env, so that `docker compose up` finds it there; a token is
+    not shown.
+    """
     for name in stack.documented():
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(stack, "ENV", tmp_path / ".env")
     for name, value in {"INSTANCES": "3", "API_KEYS_FILE": "./keys", "HF_TOKEN": "secret"}.items():
         monkeypatch.setenv(name, value)
     stack.write_env([Line("INSTANCES", "1", "one GPU"), Line("TARGET", "trtllm", "there are GPUs")])
-    rows = [line for line in (tmp_path / ".env").read_text().splitlines() if line and not line.startswith("#")]
+    rows = [
+        line for line in (tmp_path / ".env").read_text().splitlines() if line and not line.startswith("#")
+    ]
     assert rows == ["TARGET=trtllm", "INSTANCES=3", "API_KEYS_FILE=./keys", "COMPOSE_PROFILES=instances-3"]
 
 
 def test_memory_and_links_may_be_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU that shares the machine's memory has none of its own to tell, and no matrix of links: a proposal all the same."""
+    """A GPU that shares the machine's memory has none of its own to tell, and no matrix of links: a proposal
+    all the same.
+    """
     smi = tmp_path / "nvidia-smi"
-    smi.write_text('#!/bin/sh\n[ "$1" = topo ] && exit 1\nprintf "0, NVIDIA GB10, [N/A]\\n1, NVIDIA GB10, [N/A]\\n"\n')
+    smi.write_text(
+        '#!/bin/sh\n[ "$1" = topo ] && exit 1\nprintf "0, NVIDIA GB10, [N/A]\\n1, NVIDIA GB10, [N/A]\\n"\n'
+    )
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert (gpus(), links(2)) == ([Gpu(0, "NVIDIA GB10", None), Gpu(1, "NVIDIA GB10", None)], set())

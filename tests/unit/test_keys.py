@@ -31,7 +31,20 @@ def test_a_key_opens(header: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "header", ["", "one", "Bearer", "Bearer ", "Bearer on", "Bearer onee", "Basic one", "bearer one", "Bearer  one", "Bearer one ", "Bearer \u00fc"]
+    "header",
+    [
+        "",
+        "one",
+        "Bearer",
+        "Bearer ",
+        "Bearer on",
+        "Bearer onee",
+        "Basic one",
+        "bearer one",
+        "Bearer  one",
+        "Bearer one ",
+        "Bearer \u00fc",
+    ],
 )
 def test_anything_else_does_not(header: str) -> None:
     assert not allowed((b"one", b"two"), header)
@@ -41,8 +54,13 @@ def test_without_keys_everybody_may() -> None:
     assert allowed((), "")
 
 
-@pytest.mark.parametrize(("name", "value", "says"), [("API_KEYS_FILE", "/nowhere/keys", "holds no API key"), ("RATE_LIMIT", "often", "10r/s")])
-def test_process_mode_does_not_start_with_open_doors(monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [("API_KEYS_FILE", "/nowhere/keys", "holds no API key"), ("RATE_LIMIT", "often", "10r/s")],
+)
+def test_process_mode_does_not_start_with_open_doors(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str
+) -> None:
     """A mistyped file or rate is told before anything listens."""
     monkeypatch.setenv(name, value)
     with pytest.raises(LocalError, match=says):
@@ -51,5 +69,12 @@ def test_process_mode_does_not_start_with_open_doors(monkeypatch: pytest.MonkeyP
 
 def test_keys_with_odd_characters_are_refused_not_broken() -> None:
     """Whatever bytes a header brings."""
-    for authorization in ("Bearer key\x0b", "Bearer\tkey", "Bearer key\t", " Bearer key", "Bearer \udcff", "Bearer kéy"):
+    for authorization in (
+        "Bearer key\x0b",
+        "Bearer\tkey",
+        "Bearer key\t",
+        " Bearer key",
+        "Bearer \udcff",
+        "Bearer kéy",
+    ):
         assert not allowed((b"key",), authorization)

@@ -34,21 +34,29 @@ pytestmark = pytest.mark.long
 
 
 def test_there_and_back_again(tmp_path: Path) -> None:
-    """Hugging Face to OpenAI and back: the same tensors under the same names, the same vocabulary, a configuration of the same shape."""
+    """Hugging Face to OpenAI and back: the same tensors under the same names, the same vocabulary, a
+    configuration of the same shape.
+    """
     write_huggingface(openai_file(MINIATURE), tmp_path, "tiny")
     before, after = load_file(MINIATURE / "model.safetensors"), load_file(tmp_path / "model.safetensors")
     assert set(before) == set(after)
     assert all(torch.equal(before[name].half(), after[name]) for name in before)
     old, new = (json.loads((folder / "config.json").read_text()) for folder in (MINIATURE, tmp_path))
     assert {key: old[key] for key in new} == new
-    vocabularies = [Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab() for folder in (MINIATURE, tmp_path)]
+    vocabularies = [
+        Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab() for folder in (MINIATURE, tmp_path)
+    ]
     assert vocabularies[0] == vocabularies[1]
 
 
 @pytest.mark.parametrize("quantization", ["float16", "int8"])
 def test_ctranslate2_to_hugging_face(tmp_path: Path, quantization: str) -> None:
-    """What CTranslate2's own converter writes comes back as the tensors that it read; 8 bits within half a step of each row's scale."""
-    TransformersConverter(str(MINIATURE), copy_files=["tokenizer.json"]).convert(str(tmp_path / "ct2"), quantization=quantization)
+    """What CTranslate2's own converter writes comes back as the tensors that it read; 8 bits within half a
+    step of each row's scale.
+    """
+    TransformersConverter(str(MINIATURE), copy_files=["tokenizer.json"]).convert(
+        str(tmp_path / "ct2"), quantization=quantization
+    )
     made = tmp_path / "hf"
     made.mkdir()
     convert(tmp_path / "ct2", made, "mini")
@@ -64,7 +72,10 @@ def test_ctranslate2_to_hugging_face(tmp_path: Path, quantization: str) -> None:
             assert ((tensor.float().flatten(1) - rows).abs() <= 0.51 * step + 1e-3).all(), name
     old, new = (json.loads((folder / "config.json").read_text()) for folder in (MINIATURE, made))
     assert {key: old[key] for key in new} == new
-    assert Tokenizer.from_file(str(made / "tokenizer.json")).get_vocab() == Tokenizer.from_file(str(MINIATURE / "tokenizer.json")).get_vocab()
+    assert (
+        Tokenizer.from_file(str(made / "tokenizer.json")).get_vocab()
+        == Tokenizer.from_file(str(MINIATURE / "tokenizer.json")).get_vocab()
+    )
 
 
 def test_a_damaged_ctranslate2_file_is_a_sentence(tmp_path: Path) -> None:
@@ -93,7 +104,15 @@ def test_what_is_not_spoken() -> None:
 
 def test_alignment_heads_lie_in_their_models() -> None:
     """(layer, head) of the decoders of openai/whisper."""
-    sizes = {"tiny": (4, 6), "base": (6, 8), "small": (12, 12), "medium": (24, 16), "large-v2": (32, 20), "large-v3": (32, 20), "large-v3-turbo": (4, 20)}
+    sizes = {
+        "tiny": (4, 6),
+        "base": (6, 8),
+        "small": (12, 12),
+        "medium": (24, 16),
+        "large-v2": (32, 20),
+        "large-v3": (32, 20),
+        "large-v3-turbo": (4, 20),
+    }
     for name, heads in json.loads((ASSETS / "alignment_heads.json").read_text()).items():
         layers, width = sizes[name.removesuffix(".en")]
         assert heads
@@ -101,12 +120,20 @@ def test_alignment_heads_lie_in_their_models() -> None:
 
 
 def test_openvino_engines_come_out_of_openais_file(tmp_path: Path, engine: Path) -> None:
-    """A model whose source is a .pt builds on a CPU, and its graphs hold the numbers of the same model in Hugging Face's layout."""
+    """A model whose source is a .pt builds on a CPU, and its graphs hold the numbers of the same model in
+    Hugging Face's layout.
+    """
     file = tmp_path / "tiny.pt"
-    subprocess.run([sys.executable, "-m", "build.layouts.whisper", "--from", MINIATURE, "--to", file], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "build.layouts.whisper", "--from", MINIATURE, "--to", file],
+        cwd=ROOT,
+        check=True,
+    )
     blob = file.read_bytes()
     with serving({}, blob) as hub:
-        model = replace(load_catalog()["tiny"], source=f"{hub.url}/tiny.pt", sha256=hashlib.sha256(blob).hexdigest())
+        model = replace(
+            load_catalog()["tiny"], source=f"{hub.url}/tiny.pt", sha256=hashlib.sha256(blob).hexdigest()
+        )
         build(model, "openvino", Places(tmp_path / "weights", tmp_path / "engines"), note=lambda _: None)
     made = tmp_path / "engines/tiny/openvino/engine"
     for graph in ("encoder.bin", "decoder.bin"):
@@ -126,8 +153,13 @@ def test_routes() -> None:
 def test_a_ready_checkpoint_skips_conversion() -> None:
     """And cannot become an OpenVINO engine."""
     model = load_catalog()["large-v2-multi-hans-checkpoint"]
-    assert work(model, load_recipe(model, "trtllm"), ["python", "trtllm_build", "whisper_converter"]).conversions == ()
-    with pytest.raises(CatalogError, match="weights in the layout 'checkpoint' cannot be built for TARGET=openvino"):
+    assert (
+        work(model, load_recipe(model, "trtllm"), ["python", "trtllm_build", "whisper_converter"]).conversions
+        == ()
+    )
+    with pytest.raises(
+        CatalogError, match="weights in the layout 'checkpoint' cannot be built for TARGET=openvino"
+    ):
         work(model, load_recipe(model, "openvino"), ["python"])
 
 
@@ -140,7 +172,13 @@ def test_the_hash_stands_in_openais_addresses() -> None:
 
 def test_space_is_asked_for_first(tmp_path: Path) -> None:
     """The sentence has what is needed, what there is, and what to do."""
-    with pytest.raises(FetchError, match=r"downloading x needs about 1100.0 GB, .* GB free; make room, or point WEIGHTS_DIR and ENGINES_DIR elsewhere"):
+    with pytest.raises(
+        FetchError,
+        match=(
+            r"downloading x needs about 1100.0 GB, .* GB free; make room, or point WEIGHTS_DIR and "
+            r"ENGINES_DIR elsewhere"
+        ),
+    ):
         require_space(tmp_path / "not" / "there", 10**12, "downloading x")
     require_space(tmp_path, 1, "downloading x")
 
@@ -148,27 +186,50 @@ def test_space_is_asked_for_first(tmp_path: Path) -> None:
 def engine_folder(folder: Path, **halves: dict[str, object]) -> Path:
     for name, limits in halves.items():
         (folder / name).mkdir(parents=True)
-        config = {"build_config": limits, "pretrained_config": {"vocab_size": 100, "n_mels": 80, "max_position_embeddings": 1500}}
+        config = {
+            "build_config": limits,
+            "pretrained_config": {"vocab_size": 100, "n_mels": 80, "max_position_embeddings": 1500},
+        }
         (folder / name / "config.json").write_text(json.dumps(config))
     return folder
 
 
 def test_facts_of_bart(tmp_path: Path) -> None:
-    """The decoder begins with two ids, the second of which is always said first; learnt positions bound both sides."""
-    source, engine = tmp_path / "source", engine_folder(tmp_path / "engine", encoder={"max_input_len": 1024}, decoder={"max_seq_len": 1024})
+    """The decoder begins with two ids, the second of which is always said first; learnt positions bound both
+    sides.
+    """
+    source, engine = (
+        tmp_path / "source",
+        engine_folder(tmp_path / "engine", encoder={"max_input_len": 1024}, decoder={"max_seq_len": 1024}),
+    )
     source.mkdir()
-    config = {"model_type": "bart", "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2, "forced_bos_token_id": 0, "max_position_embeddings": 256}
+    config = {
+        "model_type": "bart",
+        "eos_token_id": 2,
+        "pad_token_id": 1,
+        "decoder_start_token_id": 2,
+        "forced_bos_token_id": 0,
+        "max_position_embeddings": 256,
+    }
     (source / "config.json").write_text(json.dumps(config))
     write("bart", source, engine)
     facts = json.loads((engine / "engine.json").read_text())
-    assert (facts["decoder_start"], facts["memory"], facts["positions"], facts["end_id"], facts["pad_id"]) == ([2, 0], 256, 256, 2, 1)
+    assert (
+        facts["decoder_start"],
+        facts["memory"],
+        facts["positions"],
+        facts["end_id"],
+        facts["pad_id"],
+    ) == ([2, 0], 256, 256, 2, 1)
 
 
 def test_facts_replace_files(tmp_path: Path) -> None:
     """The old file may be linked into another bundle: it keeps its words."""
     source, engine = tmp_path / "source", engine_folder(tmp_path / "engine", decoder={"max_seq_len": 64})
     source.mkdir()
-    (source / "config.json").write_text(json.dumps({"model_type": "gpt2", "eos_token_id": 9, "n_positions": 32}))
+    (source / "config.json").write_text(
+        json.dumps({"model_type": "gpt2", "eos_token_id": 9, "n_positions": 32})
+    )
     (engine / "engine.json").write_text("old")
     (tmp_path / "other").hardlink_to(engine / "engine.json")
     write("gpt2", source, engine)
@@ -180,19 +241,27 @@ def test_facts_replace_files(tmp_path: Path) -> None:
 def test_one_gpu_needs_no_mpirun() -> None:
     """World size 1: tritonserver itself; pictures get their pool."""
     assert launch(["tritonserver", "--model-repository=/r"], ["--http-port=1"], "p", 1) == [
-        "tritonserver", "--model-repository=/r", POOL, "--http-port=1", "--backend-config=python,shm-region-prefix-name=p",
-    ]  # fmt: skip
+        "tritonserver",
+        "--model-repository=/r",
+        POOL,
+        "--http-port=1",
+        "--backend-config=python,shm-region-prefix-name=p",
+    ]
     assert "--cuda-memory-pool-byte-size=0:5" in launch(["tritonserver"], [], "p", 1, 5)
 
 
 def test_ranks_behind_the_first_have_no_doors() -> None:
-    """World size 2: mpirun with two servers; the second loads the engine alone and shares no memory region's name with the first."""
+    """World size 2: mpirun with two servers; the second loads the engine alone and shares no memory region's
+    name with the first.
+    """
     command = launch(["tritonserver"], ["--http-port=1"], "p", 2, 5)
     first, second = " ".join(command).split(" : ")
     assert command[0] == "mpirun"
     assert "--bind-to none" in first
     assert "--http-port=1" in first
     assert "--cuda-memory-pool-byte-size=0:5" in first
-    assert second.startswith(f"-n 1 tritonserver {POOL} --allow-http=false --allow-grpc=false --allow-metrics=false")
+    assert second.startswith(
+        f"-n 1 tritonserver {POOL} --allow-http=false --allow-grpc=false --allow-metrics=false"
+    )
     assert "--load-model=tensorrt_llm_stream" in second
     assert second.endswith("shm-region-prefix-name=p_1")

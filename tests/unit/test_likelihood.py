@@ -1,4 +1,6 @@
-"""Log probabilities before the temperature, made of a stream's logits, where the engine gives those after it."""
+"""Log probabilities before the temperature, made of a stream's logits, where the engine gives those
+after it.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ LOGITS = np.random.default_rng(3).normal(0, 3, (len(IDS), WORDS)).astype(np.floa
 
 
 class Tempered:
-    """An engine in TensorRT-LLM's manner: its log probabilities are after the temperature, so all but 0; a stream brings logits
-    [1, tokens, beams, vocabulary], padded by one id that the model does not have, and repeats earlier log probabilities.
+    """An engine in TensorRT-LLM's manner: its log probabilities are after the temperature, so all but 0; a
+    stream brings logits [1, tokens, beams, vocabulary], padded by one id that the model does not have, and
+    repeats earlier log probabilities.
     """
 
     def __init__(self, sizes: list[int]) -> None:
@@ -30,10 +33,12 @@ class Tempered:
             at, ids = at + size, IDS[at : at + size]
             padded = np.pad(LOGITS[at - size : at], [(0, 0), (0, 1)], constant_values=90)[None, :, None]
             yield {
-                "output_ids": np.array(ids, np.int32)[None, None], "sequence_length": np.array([[size]], np.int32),
-                "output_log_probs": np.zeros((1, 1, at), np.float32), "cum_log_probs": np.zeros((1, 1), np.float32),
+                "output_ids": np.array(ids, np.int32)[None, None],
+                "sequence_length": np.array([[size]], np.int32),
+                "output_log_probs": np.zeros((1, 1, at), np.float32),
+                "cum_log_probs": np.zeros((1, 1), np.float32),
                 **({"generation_logits": padded} if "return_generation_logits" in arrays else {}),
-            }  # fmt: skip
+            }
 
 
 def expected(bias: Any = 0.0) -> Any:
@@ -44,7 +49,11 @@ def expected(bias: Any = 0.0) -> Any:
 
 def request(temperature: float, **more: Any) -> dict[str, Any]:
     """One row with an embedding bias as wide as the model, which is all 0."""
-    return {"temperature": np.array([[temperature]], np.float32), "embedding_bias": np.zeros((1, WORDS), np.float32), **more}
+    return {
+        "temperature": np.array([[temperature]], np.float32),
+        "embedding_bias": np.zeros((1, WORDS), np.float32),
+        **more,
+    }
 
 
 @pytest.mark.parametrize("sizes", [[1, 1, 1, 1], [2, 2], [1, 3], [4, 0]])
@@ -72,11 +81,17 @@ def test_a_stream_stays_one() -> None:
     """Each response has the figures of its own tokens, and the sum of all so far."""
     parts = list(untempered(Tempered([1, 2, 1]))(request(0.4), True))
     assert [part["output_log_probs"].size for part in parts] == [1, 2, 1]
-    assert_allclose(np.concatenate([part["output_log_probs"].ravel() for part in parts]), expected(), rtol=1e-5)
-    assert_allclose([part["cum_log_probs"].item() for part in parts], expected().cumsum()[[0, 2, 3]], rtol=1e-5)
+    assert_allclose(
+        np.concatenate([part["output_log_probs"].ravel() for part in parts]), expected(), rtol=1e-5
+    )
+    assert_allclose(
+        [part["cum_log_probs"].item() for part in parts], expected().cumsum()[[0, 2, 3]], rtol=1e-5
+    )
 
 
-@pytest.mark.parametrize("given", [request(0.0), request(1.0), {}, request(0.4, beam_width=np.array([[2]], np.int32))])
+@pytest.mark.parametrize(
+    "given", [request(0.0), request(1.0), {}, request(0.4, beam_width=np.array([[2]], np.int32))]
+)
 def test_other_requests_pass_unchanged(given: dict[str, Any]) -> None:
     """Greedy, at temperature 1, without one, and with beams."""
     engine = Tempered([4])

@@ -23,6 +23,11 @@ def test_it_is_small() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("transcribe", [peers.by_transformers, peers.by_faster_whisper])
 def test_it_transcribes_elsewhere(transcribe: Callable[[Path], dict[str, str]]) -> None:
-    """transformers' own pipeline and faster-whisper get the words of the bundled recordings: at most 5 % are wrong."""
+    """transformers' own pipeline and faster-whisper get the words of the bundled recordings: at most 5 % are
+    wrong.
+    """
     texts, rows = transcribe(CHECKPOINT), peers.recordings()
-    assert jiwer.wer([words(row["text"]) for row in rows.values()], [words(texts[name]) for name in rows]) <= 0.05
+    assert (
+        jiwer.wer([words(row["text"]) for row in rows.values()], [words(texts[name]) for name in rows])
+        <= 0.05
+    )

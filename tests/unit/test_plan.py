@@ -18,7 +18,11 @@ from build.plan import IN_DOCKER, Addresses, Plan, make_plan, share
 from scripts.local import nginx_binary
 from scripts.render import OPEN, Gate, NginxValues, pools, write_nginx
 
-ADDRESSES = Addresses("unix:/run/x/triton-{i}.http", "unix:/run/x/triton-{i}.grpc", ("unix:/run/x/gateway-0", "unix:/run/x/gateway-1"))
+ADDRESSES = Addresses(
+    "unix:/run/x/triton-{i}.http",
+    "unix:/run/x/triton-{i}.grpc",
+    ("unix:/run/x/gateway-0", "unix:/run/x/gateway-1"),
+)
 
 
 def plan(count: int, *ids: str) -> Plan:
@@ -30,12 +34,22 @@ def test_instances_take_turns(tmp_path: Path) -> None:
     """Instance i serves model i mod n; CPUs are disjoint; the file says the same."""
     made = plan(3, "mini-whisper", "random-base")
     assert made.pools == {"mini-whisper": (0, 2), "random-base": (1,)}
-    assert [instance.http for instance in made.instances] == [f"unix:/run/x/triton-{i}.http" for i in range(3)]
+    assert [instance.http for instance in made.instances] == [
+        f"unix:/run/x/triton-{i}.http" for i in range(3)
+    ]
     made.save(tmp_path / "deployment.json")
     assert Plan.load(tmp_path / "deployment.json") == made
 
 
-@pytest.mark.parametrize(("count", "shares"), [(1, [(0, 1, 2, 3)]), (2, [(0, 1), (2, 3)]), (3, [(0,), (1,), (2, 3)]), (5, [(0,), (1,), (2,), (3,), (0,)])])
+@pytest.mark.parametrize(
+    ("count", "shares"),
+    [
+        (1, [(0, 1, 2, 3)]),
+        (2, [(0, 1), (2, 3)]),
+        (3, [(0,), (1,), (2, 3)]),
+        (5, [(0,), (1,), (2,), (3,), (0,)]),
+    ],
+)
 def test_cpus_are_shared_out(count: int, shares: list[tuple[int, ...]]) -> None:
     """Disjoint as long as there are enough."""
     assert share([0, 1, 2, 3], count) == shares
@@ -51,13 +65,26 @@ def nginx_accepts(folder: Path, gate: Gate) -> str:
     """Render everything for two pools and run nginx -t on it; pools.conf."""
     (folder / "run").mkdir()
     values = NginxValues(
-        run=f"{folder}/run", conf=str(folder), listen="127.0.0.1", port=9001, kserve=9002, grpc=9003, internal=f"unix:{folder}/inner", max_body="1m",
-        instance_http=9010, instance_grpc=9020,
-    )  # fmt: skip
+        run=f"{folder}/run",
+        conf=str(folder),
+        listen="127.0.0.1",
+        port=9001,
+        kserve=9002,
+        grpc=9003,
+        internal=f"unix:{folder}/inner",
+        max_body="1m",
+        instance_http=9010,
+        instance_grpc=9020,
+    )
     made = plan(3, "mini-whisper", "random-base")
     main = write_nginx(folder, values, gate, made)
     assert not any("${" in path.read_text() for path in folder.glob("*.conf"))
-    done = subprocess.run([nginx_binary(), "-t", "-c", main, "-p", folder, "-e", "stderr"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [nginx_binary(), "-t", "-c", main, "-p", folder, "-e", "stderr"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return (folder / "pools.conf").read_text()
 
@@ -68,7 +95,9 @@ def test_nginx_accepts_the_rendered_files(tmp_path: Path) -> None:
     assert text.count("server unix:/run/x/gateway-") == 2
 
 
-@pytest.mark.parametrize("gate", [Gate(keys=True), Gate(rate="10r/s"), Gate(keys=True, rate="600r/m", burst=5)])
+@pytest.mark.parametrize(
+    "gate", [Gate(keys=True), Gate(rate="10r/s"), Gate(keys=True, rate="600r/m", burst=5)]
+)
 def test_nginx_accepts_keys_and_limits(tmp_path: Path, gate: Gate) -> None:
     """nginx -t with each of them and with both."""
     nginx_accepts(tmp_path, gate)
@@ -76,12 +105,16 @@ def test_nginx_accepts_keys_and_limits(tmp_path: Path, gate: Gate) -> None:
 
 def test_instances_have_ports_of_their_own() -> None:
     """Where they are asked for: a line to listen at, and a route by port, for each."""
-    values = NginxValues(run="/r", conf="/c", listen="0.0.0.0", port=1, kserve=2, grpc=3, internal=4, max_body="1m")
+    values = NginxValues(
+        run="/r", conf="/c", listen="0.0.0.0", port=1, kserve=2, grpc=3, internal=4, max_body="1m"
+    )
     assert set(values.instances(2).values()) == {""}
     found = replace(values, instance_http=8010, instance_grpc=8020).instances(2)
     assert found["KSERVE_PORTS"] == "listen 0.0.0.0:8010; listen 0.0.0.0:8011;"
     assert found["GRPC_PORTS"] == "listen 0.0.0.0:8020 http2; listen 0.0.0.0:8021 http2;"
-    assert found["PORT_ROUTES"] == '8010 "instance:0"; 8011 "instance:1"; 8020 "instance:0"; 8021 "instance:1";'
+    assert (
+        found["PORT_ROUTES"] == '8010 "instance:0"; 8011 "instance:1"; 8020 "instance:0"; 8021 "instance:1";'
+    )
 
 
 class Name(http.server.BaseHTTPRequestHandler):
@@ -112,19 +145,35 @@ def test_a_port_leads_to_its_instance(tmp_path: Path) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     one, two, three, four, first = free_ports(5)
     values = NginxValues(
-        run=f"{tmp_path}/run", conf=str(tmp_path), listen="127.0.0.1", port=one, kserve=two, grpc=three, internal=f"127.0.0.1:{four}", max_body="1m",
-        user="user root;" if os.getuid() == 0 else "", instance_http=first, instance_grpc=first + 20,
-    )  # fmt: skip
+        run=f"{tmp_path}/run",
+        conf=str(tmp_path),
+        listen="127.0.0.1",
+        port=one,
+        kserve=two,
+        grpc=three,
+        internal=f"127.0.0.1:{four}",
+        max_body="1m",
+        user="user root;" if os.getuid() == 0 else "",
+        instance_http=first,
+        instance_grpc=first + 20,
+    )
     (tmp_path / "run").mkdir()
     made = plan(2, "mini-whisper")
-    own = tuple(replace(instance, http=f"127.0.0.1:{server.server_port}") for instance, server in zip(made.instances, servers, strict=True))
+    own = tuple(
+        replace(instance, http=f"127.0.0.1:{server.server_port}")
+        for instance, server in zip(made.instances, servers, strict=True)
+    )
     main = write_nginx(tmp_path, values, OPEN, replace(made, instances=own))
     nginx = subprocess.Popen([nginx_binary(), "-c", main, "-p", tmp_path, "-e", "stderr"])
     try:
         client = httpx.Client(transport=httpx.HTTPTransport(retries=20), trust_env=False)
         for i in (0, 1, 0, 1):
-            assert client.get(f"http://127.0.0.1:{first + i}/v2/health/ready").text == own[i].http.split(":")[1]
-        assert {client.get(f"http://127.0.0.1:{two}/v2/health/ready").text for _ in range(8)} == {instance.http.split(":")[1] for instance in own}
+            assert (
+                client.get(f"http://127.0.0.1:{first + i}/v2/health/ready").text == own[i].http.split(":")[1]
+            )
+        assert {client.get(f"http://127.0.0.1:{two}/v2/health/ready").text for _ in range(8)} == {
+            instance.http.split(":")[1] for instance in own
+        }
     finally:
         nginx.terminate()
         nginx.wait(20)
@@ -150,7 +199,10 @@ def test_names_that_move_are_resolved_again() -> None:
     assert text.count("    zone ") == text.count("upstream ")
 
 
-@pytest.mark.parametrize(("hosts", "says"), [("", "0"), ("a.example, B.example", "0;\n        a.example 1;\n        b.example 1"), ("*", "1")])
+@pytest.mark.parametrize(
+    ("hosts", "says"),
+    [("", "0"), ("a.example, B.example", "0;\n        a.example 1;\n        b.example 1"), ("*", "1")],
+)
 def test_hosts_of_a_stack_without_keys(hosts: str, says: str) -> None:
     """nginx's map; with keys every name will do."""
     assert Gate(hosts=hosts).values()["HOSTS"] == says
@@ -164,7 +216,18 @@ def test_a_host_that_is_none() -> None:
 
 def test_the_inner_listener_asks_for_its_key(tmp_path: Path) -> None:
     """Where it is a port, which others could reach."""
-    values = NginxValues(run=str(tmp_path), conf=str(tmp_path), listen="127.0.0.1", port=1, kserve=2, grpc=3, internal="127.0.0.1:4", max_body="1m")
+    values = NginxValues(
+        run=str(tmp_path),
+        conf=str(tmp_path),
+        listen="127.0.0.1",
+        port=1,
+        kserve=2,
+        grpc=3,
+        internal="127.0.0.1:4",
+        max_body="1m",
+    )
     for key in ("", "abc"):
         write_nginx(tmp_path, values, OPEN, replace(plan(1, "mini-whisper"), inner_key=key))
-        assert ('if ($http_x_conch_inner != "abc") { return 403; }' in (tmp_path / "nginx.conf").read_text()) is bool(key)
+        assert (
+            'if ($http_x_conch_inner != "abc") { return 403; }' in (tmp_path / "nginx.conf").read_text()
+        ) is bool(key)

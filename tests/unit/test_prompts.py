@@ -36,7 +36,9 @@ class Double(BaseHTTPRequestHandler):
         if said == "refused":
             error = {"error": {"message": "refused: ask another"} if gateway else "refused: ask another"}
             text = json.dumps(error)
-            self._send(400, "application/json", text) if gateway or not body["stream"] else self._send(400, "text/event-stream", f"data: {text}\n\n")
+            self._send(400, "application/json", text) if gateway or not body["stream"] else self._send(
+                400, "text/event-stream", f"data: {text}\n\n"
+            )
         elif said == "page":
             self._send(502, "text/html", "<html>Bad Gateway</html>")
         elif said == "else":
@@ -62,7 +64,13 @@ class Double(BaseHTTPRequestHandler):
             self._event(openai_chunk(piece) if gateway else {"text_output": piece, "num_output_tokens": i})
             time.sleep(0.02)
         if said == "midway":
-            self._event({"error": {"message": "the instance died; send it again"} if gateway else "the instance died; send it again"})
+            self._event(
+                {
+                    "error": {"message": "the instance died; send it again"}
+                    if gateway
+                    else "the instance died; send it again"
+                }
+            )
         elif gateway and said != "cut":
             self._event({"choices": [], "usage": {"completion_tokens": 3}})
             self.wfile.write(b"data: [DONE]\n\n")
@@ -79,7 +87,10 @@ def openai_chunk(piece: str) -> dict[str, Any]:
 
 def whole(gateway: bool) -> dict[str, Any]:
     if gateway:
-        return {"choices": [{"index": 0, "text": TEXT, "finish_reason": "stop"}], "usage": {"prompt_tokens": 2, "completion_tokens": 3}}
+        return {
+            "choices": [{"index": 0, "text": TEXT, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 2, "completion_tokens": 3},
+        }
     return {"model_name": "ensemble", "text_output": TEXT, "num_output_tokens": 3}
 
 
@@ -107,11 +118,23 @@ def file(folder: Path, *rows: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("stream", [[], ["--stream"]])
-def test_counts_and_writes(door: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], stream: list[str]) -> None:
-    """Right and wrong answers, one without reference and a failure: figures on standard output, the failure on standard error, status 1."""
-    rows = [{"prompt": "dog", "reference": TEXT, "id": "a"}, {"text": "cat", "answer": "El gato come pan."}, {"prompt": "refused"}, {"prompt": "free"}]
+def test_counts_and_writes(
+    door: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], stream: list[str]
+) -> None:
+    """Right and wrong answers, one without reference and a failure: figures on standard output, the failure
+    on standard error, status 1.
+    """
+    rows = [
+        {"prompt": "dog", "reference": TEXT, "id": "a"},
+        {"text": "cat", "answer": "El gato come pan."},
+        {"prompt": "refused"},
+        {"prompt": "free"},
+    ]
     answers = tmp_path / "answers.jsonl"
-    assert prompts.main([file(tmp_path, *rows), *door, *stream, "--num-tasks", "2", "--output", str(answers)]) == 1
+    assert (
+        prompts.main([file(tmp_path, *rows), *door, *stream, "--num-tasks", "2", "--output", str(answers)])
+        == 1
+    )
     out, err = capsys.readouterr()
     assert "questions    3 answered, 1 failed" in out
     assert "exact        50.00 % of 2 with a reference" in out
@@ -122,8 +145,15 @@ def test_counts_and_writes(door: list[str], tmp_path: Path, capsys: pytest.Captu
     written = [json.loads(line) for line in answers.read_text("utf-8").splitlines()]
     assert [row["id"] for row in written] == ["a", "3", "5", "7"]
     assert written[0] | {"latency": 0, "first": 0} == {
-        "id": "a", "prompt": "dog", "reference": TEXT, "answer": TEXT, "tokens": 3, "latency": 0, "first": 0, "error": "",
-    }  # fmt: skip
+        "id": "a",
+        "prompt": "dog",
+        "reference": TEXT,
+        "answer": TEXT,
+        "tokens": 3,
+        "latency": 0,
+        "first": 0,
+        "error": "",
+    }
     if stream:
         assert written[0]["first"] < written[0]["latency"] - 0.02
 
@@ -132,24 +162,43 @@ def test_json(door: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str
     """Figures for programs."""
     assert prompts.main([file(tmp_path, {"prompt": "dog", "reference": TEXT}), *door, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["answered"], found["failed"], found["exact"], found["rouge"]["rougeL"], found["tokens"]) == (1, 0, 1.0, 1.0, 3)
+    assert (
+        found["answered"],
+        found["failed"],
+        found["exact"],
+        found["rouge"]["rougeL"],
+        found["tokens"],
+    ) == (1, 0, 1.0, 1.0, 3)
     assert found["latency"].keys() == {"50", "95", "99"}
 
 
 def test_sends_what_was_asked(double: ThreadingHTTPServer, tmp_path: Path) -> None:
-    """OpenAI's fields at the gateway; upstream's tensors at Triton, greedy being top_k of 1, the model named in a header."""
+    """OpenAI's fields at the gateway; upstream's tensors at Triton, greedy being top_k of 1, the model named
+    in a header.
+    """
     questions, url = file(tmp_path, {"prompt": "hola"}), f"http://127.0.0.1:{double.server_port}"
     options = ["--model", "m", "--max-tokens", "7", "--stop", "a", "--stop", "b", "--api-key", "secret"]
     assert prompts.main([questions, "--url", url + "/v1/", *options, "--temperature", "0.5"]) == 0
     assert prompts.main([questions, "--url", url, "--stream"]) == 0
     assert prompts.main([questions, "--triton", url, *options]) == 0
-    assert prompts.main([questions, "--triton", url, "--facade", "tensorrt_llm_bls", "--stream", "--temperature", "0.5"]) == 0
+    assert (
+        prompts.main(
+            [questions, "--triton", url, "--facade", "tensorrt_llm_bls", "--stream", "--temperature", "0.5"]
+        )
+        == 0
+    )
     (path, headers, body), (_, _, streamed), (generate, with_model, tensors), (other, _, warm) = double.asked  # type: ignore[attr-defined]
     assert (path, headers["Authorization"]) == ("/v1/completions", "Bearer secret")
     assert body == {"model": "m", "prompt": "hola", "max_tokens": 7, "temperature": 0.5, "stop": ["a", "b"]}
     assert streamed["stream_options"] == {"include_usage": True}
     assert (generate, with_model["x-model-id"]) == ("/v2/models/ensemble/generate", "m")
-    assert tensors == {"text_input": "hola", "max_tokens": 7, "stream": False, "top_k": 1, "stop_words": ["a", "b"]}
+    assert tensors == {
+        "text_input": "hola",
+        "max_tokens": 7,
+        "stream": False,
+        "top_k": 1,
+        "stop_words": ["a", "b"],
+    }
     assert other == "/v2/models/tensorrt_llm_bls/generate_stream"
     assert (warm["stream"], warm["temperature"], warm["top_p"]) == (True, 0.5, 1.0)
 
@@ -163,7 +212,14 @@ def test_sends_what_was_asked(double: ThreadingHTTPServer, tmp_path: Path) -> No
         ("midway", ["--stream"], "the instance died; send it again"),
     ],
 )
-def test_says_what_went_wrong(door: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], prompt: str, options: list[str], complaint: str) -> None:
+def test_says_what_went_wrong(
+    door: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    prompt: str,
+    options: list[str],
+    complaint: str,
+) -> None:
     """One sentence for each failed request, in the server's words where it had any."""
     assert prompts.main([file(tmp_path, {"prompt": prompt, "id": "x"}), *door, *options]) == 1
     out, err = capsys.readouterr()
@@ -173,7 +229,9 @@ def test_says_what_went_wrong(door: list[str], tmp_path: Path, capsys: pytest.Ca
     assert out == "questions    0 answered, 1 failed\n"
 
 
-def test_a_stream_cut_short_is_a_failure(double: ThreadingHTTPServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stream_cut_short_is_a_failure(
+    double: ThreadingHTTPServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The gateway says when a stream is over."""
     url = f"http://127.0.0.1:{double.server_port}"
     assert prompts.main([file(tmp_path, {"prompt": "cut"}), "--url", url, "--stream"]) == 1
@@ -198,7 +256,9 @@ def test_nobody_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], option
         ("\n", "holds no prompt"),
     ],
 )
-def test_unusable_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, complaint: str) -> None:
+def test_unusable_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, complaint: str
+) -> None:
     """What cannot be used is refused before a request is sent, with its place."""
     path = tmp_path / "prompts.jsonl"
     path.write_text(content, "utf-8")
@@ -211,8 +271,12 @@ def test_unusable_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], conte
 
 
 def test_figures() -> None:
-    """Worked out by hand: ROUGE of accented words, blanks that do not matter, percentiles, and nothing to count."""
-    assert rouge([("¿Dónde está el niño?", "dónde esta el niño")]) == pytest.approx({"rouge1": 0.75, "rouge2": 1 / 3, "rougeL": 0.75})
+    """Worked out by hand: ROUGE of accented words, blanks that do not matter, percentiles, and nothing to
+    count.
+    """
+    assert rouge([("¿Dónde está el niño?", "dónde esta el niño")]) == pytest.approx(
+        {"rouge1": 0.75, "rouge2": 1 / 3, "rougeL": 0.75}
+    )
     assert rouge([("a b c d", "a c")])["rougeL"] == pytest.approx(2 * 1.0 * 0.5 / 1.5)
     question = Question("q", "?", "one  two\n")
     found = figures([Outcome(question, "one two", 2, float(i), 0.5) for i in range(1, 102)], 10.0)

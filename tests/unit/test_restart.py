@@ -12,7 +12,9 @@ from scripts.restart import NotBack, restart_all
 
 
 def instance(index: int) -> Instance:
-    return Instance(index, "m", "", "/bundle", (0,), f"unix:/run/triton-{index}.http", f"unix:/run/triton-{index}.grpc")
+    return Instance(
+        index, "m", "", "/bundle", (0,), f"unix:/run/triton-{index}.http", f"unix:/run/triton-{index}.grpc"
+    )
 
 
 @dataclass
@@ -36,7 +38,11 @@ class Guards:
         if self.away[i]:
             self.away[i] -= 1
             self.lives[i] += self.away[i] == 0
-            return "" if self.away[i] % 2 else f"conch_triton_serving 0.0\nconch_triton_starts_total {self.lives[i]}.0\n"
+            return (
+                ""
+                if self.away[i] % 2
+                else f"conch_triton_serving 0.0\nconch_triton_starts_total {self.lives[i]}.0\n"
+            )
         return f"conch_triton_serving 1.0\nconch_triton_starts_total {self.lives[i]}.0\n"
 
 

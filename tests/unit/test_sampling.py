@@ -15,7 +15,10 @@ LOGITS = np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], np.float32))
 
 def scores(logits: np.ndarray) -> list[Scores]:
     probabilities = log_softmax(logits)
-    return [Scores(row, int(row.argmax()), float(p.max())) for row, p in zip(np.atleast_2d(logits), np.atleast_2d(probabilities), strict=True)]
+    return [
+        Scores(row, int(row.argmax()), float(p.max()))
+        for row, p in zip(np.atleast_2d(logits), np.atleast_2d(probabilities), strict=True)
+    ]
 
 
 def options(**changes: object) -> Sampling:
@@ -24,13 +27,17 @@ def options(**changes: object) -> Sampling:
 
 def test_repetition_penalty_counts_the_prompt() -> None:
     """Positive logits are divided, negative ones multiplied (Keskar et al. 2019)."""
-    out = processed(np.array([2.0, -2.0, 1.0, 0.0, 0.0], np.float32), [0, 1], [], options(repetition_penalty=2.0))
+    out = processed(
+        np.array([2.0, -2.0, 1.0, 0.0, 0.0], np.float32), [0, 1], [], options(repetition_penalty=2.0)
+    )
     assert out.tolist() == [1.0, -4.0, 1.0, 0.0, 0.0]
 
 
 def test_presence_and_frequency_count_what_was_generated() -> None:
     """Presence once per token, frequency once per occurrence."""
-    out = processed(np.zeros(5, np.float32), [9, 1, 1], [1, 1], options(presence_penalty=0.5, frequency_penalty=0.25))
+    out = processed(
+        np.zeros(5, np.float32), [9, 1, 1], [1, 1], options(presence_penalty=0.5, frequency_penalty=0.25)
+    )
     assert out.tolist() == [0.0, -1.0, 0.0, 0.0, 0.0]
 
 
@@ -50,7 +57,15 @@ def test_stop_word_and_min_tokens() -> None:
     assert processed(LOGITS, [], [1, 1], options(min_tokens=2))[END] == LOGITS[END]
 
 
-@pytest.mark.parametrize(("changes", "allowed"), [({"top_k": 2}, {0, 1}), ({"top_p": 0.65}, {0, 1}), ({"top_k": 3, "top_p": 0.5}, {0, 1}), ({"top_k": 1}, {0})])
+@pytest.mark.parametrize(
+    ("changes", "allowed"),
+    [
+        ({"top_k": 2}, {0, 1}),
+        ({"top_p": 0.65}, {0, 1}),
+        ({"top_k": 3, "top_p": 0.5}, {0, 1}),
+        ({"top_k": 1}, {0}),
+    ],
+)
 def test_random_choice_stays_in_its_set(changes: dict[str, float], allowed: set[int]) -> None:
     """top_k first, then the smallest set that holds top_p of what is left."""
     drawn = set()
@@ -69,7 +84,9 @@ def test_random_choice_follows_the_distribution_and_the_seed() -> None:
         single.advance(scores(LOGITS))
         counts[single.best.ids[0] if single.best.ids else END] += 1
     for token, probability in enumerate(np.exp(LOGITS)):
-        assert counts[token] == pytest.approx(2000 * probability, abs=4 * np.sqrt(2000 * probability * (1 - probability)))
+        assert counts[token] == pytest.approx(
+            2000 * probability, abs=4 * np.sqrt(2000 * probability * (1 - probability))
+        )
 
 
 def test_log_probs_are_those_of_the_chosen_tokens() -> None:

@@ -1,4 +1,6 @@
-"""What Triton's models say to each other, without Triton: an inference request is what `exec` of the stand-in gives."""
+"""What Triton's models say to each other, without Triton: an inference request is what `exec` of the stand-in
+gives.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ class Tensor(SimpleNamespace):
 class Response(SimpleNamespace):
     def __init__(self, count: int = 0, error: str = "") -> None:
         tensors = [Tensor("sequence_length", np.array([[count]]))] if count else []
-        super().__init__(has_error=lambda: bool(error), error=lambda: SimpleNamespace(message=lambda: error), output_tensors=lambda: tensors)
+        super().__init__(
+            has_error=lambda: bool(error),
+            error=lambda: SimpleNamespace(message=lambda: error),
+            output_tensors=lambda: tensors,
+        )
 
 
 class Triton:
@@ -33,7 +39,12 @@ class Triton:
     TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 
     def __init__(self, answers: list[Response], gone_after: int = 99) -> None:
-        self.left, self.asked, self.sent, self.gone_after = iter(answers), list[Any](), list[Any](), gone_after
+        self.left, self.asked, self.sent, self.gone_after = (
+            iter(answers),
+            list[Any](),
+            list[Any](),
+            gone_after,
+        )
         self.Tensor = Tensor
 
     def InferenceRequest(self, **given: Any) -> Any:  # noqa: N802
@@ -71,7 +82,9 @@ def test_an_error_is_raised_when_all_was_heard(last: Response) -> None:
 
 @pytest.mark.parametrize("own", ["mine", None])
 def test_a_client_that_goes_stops_its_own_request_once(own: str | None) -> None:
-    """What still comes is taken, but not sent; a request with a client's own id is not stopped. The outputs that TensorRT-LLM insists on are named."""
+    """What still comes is taken, but not sent; a request with a client's own id is not stopped. The outputs
+    that TensorRT-LLM insists on are named.
+    """
     triton = Triton([], gone_after=2)
     results: Iterator[dict[str, Any]] = ({"n": np.array(i)} for i in range(6))
     Shell(triton).stream(triton, results, {"n"}, own)

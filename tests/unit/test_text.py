@@ -1,4 +1,6 @@
-"""Texts of the text façades: text that grows, word lists, streams that hold back what may become a stop word, rows that do not fit together."""
+"""Texts of the text façades: text that grows, word lists, streams that hold back what may become a stop word,
+rows that do not fit together.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,20 @@ def test_pieces_add_up_to_the_whole_text(name: str, skip_special: bool, data: st
     tokenizer = TOKENIZERS[name]
     ids = data.draw(st.lists(st.integers(0, tokenizer.tokenizer.get_vocab_size() - 1), max_size=40))
     cuts = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
-    assert "".join(pieces(name, ids, cuts, skip_special=skip_special)) == tokenizer.text(ids, skip_special_tokens=skip_special)
+    assert "".join(pieces(name, ids, cuts, skip_special=skip_special)) == tokenizer.text(
+        ids, skip_special_tokens=skip_special
+    )
 
 
 @pytest.mark.parametrize("name", ["bart", "gpt2"])
 @QUICK
-@given(words=st.lists(st.sampled_from(["Zürich", "日本", "👩‍👩‍👧", " ", "naïve", "the mayor", "\n", "é"]), min_size=1, max_size=8))
+@given(
+    words=st.lists(
+        st.sampled_from(["Zürich", "日本", "👩‍👩‍👧", " ", "naïve", "the mayor", "\n", "é"]),
+        min_size=1,
+        max_size=8,
+    )
+)
 def test_no_piece_has_half_a_character(name: str, words: list[str]) -> None:
     """Byte-level models write a character in up to four tokens; it comes out whole."""
     text = "".join(words)
@@ -123,12 +133,17 @@ def play(tokens: list[int], stop: tuple[tuple[int, ...], ...]) -> list[list[int]
 
 def test_a_prefix_of_a_stop_word_is_held_back() -> None:
     assert play([5, 7, 8, 9, 3], ((7, 8, 9),)) == [[5], [], [], []], "the stop word never shows"
-    assert play([5, 7, 8, 6, 49], ((7, 8, 9),)) == [[5], [], [], [7, 8, 6], []], "what became none is given out at once"
+    assert play([5, 7, 8, 6, 49], ((7, 8, 9),)) == [[5], [], [], [7, 8, 6], []], (
+        "what became none is given out at once"
+    )
     assert play([5, 7, 49], ((7, 8),)) == [[5], [], [7]], "what was held at the end of the text belongs to it"
 
 
 @QUICK
-@given(tokens=st.lists(st.integers(1, 3), min_size=1, max_size=10), stop=st.lists(st.lists(st.integers(1, 3), min_size=2, max_size=4), max_size=3))
+@given(
+    tokens=st.lists(st.integers(1, 3), min_size=1, max_size=10),
+    stop=st.lists(st.lists(st.integers(1, 3), min_size=2, max_size=4), max_size=3),
+)
 def test_held_back_or_not_nothing_is_lost(tokens: list[int], stop: list[list[int]]) -> None:
     """The pieces of a stream are the hypothesis, whatever words stop it."""
     words, best = tuple(tuple(word) for word in stop), Hypothesis()
@@ -150,7 +165,11 @@ def test_too_many_words_are_refused() -> None:
     """They would slow down everybody's tokens."""
     count = MOST_WORDS + 1
     words = np.stack([np.ones(count, np.int32), np.arange(1, count + 1, dtype=np.int32)])[None]
-    given = {"input_ids": np.array([[1]], np.int32), "request_output_len": np.array([[3]], np.int32), "bad_words_list": words}
+    given = {
+        "input_ids": np.array([[1]], np.int32),
+        "request_output_len": np.array([[3]], np.int32),
+        "bad_words_list": words,
+    }
     with pytest.raises(BadRequest, match="bad_words_list has 4097 words"):
         parse(given, Collected(), FACTS)
 
@@ -160,13 +179,28 @@ def test_samples_in_one_request_are_refused() -> None:
     for sequences, beams in ((0, 1), (1, 1), (2, 4)):
         refuse_samples({"num_return_sequences": np.array([[sequences]]), "beam_width": np.array([[beams]])})
     refuse_samples({"num_return_sequences": np.zeros((1, 0), np.int32)})
-    with pytest.raises(BadRequest, match="num_return_sequences is 3, beam_width 1; send one request for each text"):
+    with pytest.raises(
+        BadRequest, match="num_return_sequences is 3, beam_width 1; send one request for each text"
+    ):
         refuse_samples({"num_return_sequences": np.array([3])})
 
 
-@pytest.mark.parametrize("name", ["beam_width", "num_return_sequences", "return_log_probs", "return_generation_logits"])
+@pytest.mark.parametrize(
+    "name", ["beam_width", "num_return_sequences", "return_log_probs", "return_generation_logits"]
+)
 def test_rows_that_cannot_be_put_together_are_refused(name: str) -> None:
     """Their results have different shapes, or not the same outputs."""
     with pytest.raises(BadRequest, match=name):
         split({"input_ids": np.ones((2, 3), np.int32), name: np.array([1, 0])})
-    assert len(split({"input_ids": np.ones((2, 3), np.int32), name: np.array([1, 1]), "temperature": np.array([0.5, 1])})) == 2
+    assert (
+        len(
+            split(
+                {
+                    "input_ids": np.ones((2, 3), np.int32),
+                    name: np.array([1, 1]),
+                    "temperature": np.array([0.5, 1]),
+                }
+            )
+        )
+        == 2
+    )

@@ -1,4 +1,6 @@
-"""T5, BART and GPT-2 on the portable engine against transformers: small models of the true architectures with random weights."""
+"""T5, BART and GPT-2 on the portable engine against transformers: small models of the true architectures with
+random weights.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +42,34 @@ PENALTY = 1.3  # without it models with random weights say one word over and ove
 
 def t5(*, gated: bool) -> PreTrainedModel:
     config = T5Config(
-        d_model=64, d_kv=16, d_ff=128, num_layers=3, num_heads=4, vocab_size=VOCABULARY, decoder_start_token_id=0, initializer_factor=2.0,
-        feed_forward_proj="gated-gelu" if gated else "relu", tie_word_embeddings=not gated,
-    )  # fmt: skip
+        d_model=64,
+        d_kv=16,
+        d_ff=128,
+        num_layers=3,
+        num_heads=4,
+        vocab_size=VOCABULARY,
+        decoder_start_token_id=0,
+        initializer_factor=2.0,
+        feed_forward_proj="gated-gelu" if gated else "relu",
+        tie_word_embeddings=not gated,
+    )
     return T5ForConditionalGeneration(config)
 
 
 def bart() -> PreTrainedModel:
     config = BartConfig(
-        d_model=64, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128,
-        vocab_size=VOCABULARY, max_position_embeddings=128, init_std=0.3, scale_embedding=True,
-    )  # fmt: skip
+        d_model=64,
+        encoder_layers=2,
+        decoder_layers=3,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=128,
+        decoder_ffn_dim=128,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=128,
+        init_std=0.3,
+        scale_embedding=True,
+    )
     model = BartForConditionalGeneration(config)
     model.final_logits_bias += torch.randn(1, VOCABULARY)
     model.generation_config.forced_bos_token_id = 0
@@ -58,7 +77,16 @@ def bart() -> PreTrainedModel:
 
 
 def gpt2() -> PreTrainedModel:
-    config = GPT2Config(n_embd=64, n_layer=3, n_head=4, vocab_size=VOCABULARY, n_positions=128, initializer_range=0.3, bos_token_id=1, eos_token_id=1)
+    config = GPT2Config(
+        n_embd=64,
+        n_layer=3,
+        n_head=4,
+        vocab_size=VOCABULARY,
+        n_positions=128,
+        initializer_range=0.3,
+        bos_token_id=1,
+        eos_token_id=1,
+    )
     return GPT2LMHeadModel(config)
 
 
@@ -66,14 +94,21 @@ MODELS = {"t5": lambda: t5(gated=False), "flan-t5": lambda: t5(gated=True), "bar
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, Graphs]:
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[PreTrainedModel, Graphs]:
     """transformers' model, and our engine by the builder's own command."""
     torch.manual_seed(11)
     model = MODELS[request.param]().eval()
     weights, engine = tmp_path_factory.mktemp("weights"), tmp_path_factory.mktemp("engine")
     model.save_pretrained(weights)
     exporter = f"build.export.{request.param.removeprefix('flan-')}"
-    done = subprocess.run([sys.executable, "-m", exporter, "--weights", weights, "--output", engine], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", exporter, "--weights", weights, "--output", engine],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     return model, Graphs(engine, precision="f32")
 
@@ -81,18 +116,38 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def prompts(count: int) -> list[list[int]]:
     """Ids of mixed lengths."""
     rng = random.Random(5)
-    return [[rng.randrange(3, VOCABULARY) for _ in range(rng.choice([1, 2, 5, 9, 17, 40]))] for _ in range(count)]
+    return [
+        [rng.randrange(3, VOCABULARY) for _ in range(rng.choice([1, 2, 5, 9, 17, 40]))] for _ in range(count)
+    ]
 
 
 def theirs(model: Any, ids: list[int], beams: int) -> list[int]:
-    """transformers' generate. BART's forced first word goes into the decoder's prompt, as it does with TensorRT-LLM."""
+    """transformers' generate. BART's forced first word goes into the decoder's prompt, as it does with
+    TensorRT-LLM.
+    """
     end = model.config.eos_token_id
-    config = GenerationConfig(num_beams=beams, do_sample=False, max_new_tokens=LONGEST, eos_token_id=end, pad_token_id=end, repetition_penalty=PENALTY)
+    config = GenerationConfig(
+        num_beams=beams,
+        do_sample=False,
+        max_new_tokens=LONGEST,
+        eos_token_id=end,
+        pad_token_id=end,
+        repetition_penalty=PENALTY,
+    )
     start: dict[str, Any] = {}
     if model.config.is_encoder_decoder:
-        start = {"decoder_input_ids": torch.tensor([[2, 0] if isinstance(model, BartForConditionalGeneration) else [0]])}
+        start = {
+            "decoder_input_ids": torch.tensor(
+                [[2, 0] if isinstance(model, BartForConditionalGeneration) else [0]]
+            )
+        }
         model.generation_config.forced_bos_token_id = model.generation_config.forced_eos_token_id = None
-    out = model.generate(input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long), generation_config=config, **start)
+    out = model.generate(
+        input_ids=torch.tensor([ids]),
+        attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+        generation_config=config,
+        **start,
+    )
     skip = start["decoder_input_ids"].shape[1] if start else len(ids)
     made = out[0].tolist()[skip:]
     return made[: made.index(end)] if end in made else made
@@ -125,7 +180,9 @@ def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Graphs], beams: int
     scheduler.stop()
     with torch.no_grad():
         assert ours == [theirs(model, ids, beams) for ids in asked]
-    assert len({tuple(ids) for ids in ours}) > len(ours) // 2, "the models say different things to different prompts"
+    assert len({tuple(ids) for ids in ours}) > len(ours) // 2, (
+        "the models say different things to different prompts"
+    )
 
 
 def test_what_does_not_fit_is_refused(pair: tuple[PreTrainedModel, Graphs]) -> None:
@@ -155,11 +212,25 @@ def test_a_long_request_keeps_no_short_one_waiting(pair: tuple[PreTrainedModel, 
 
 
 def test_a_decoder_alone_keeps_its_rows_apart(tmp_path: Path) -> None:
-    """A long prompt that joins and leaves, rows that move into other slots, caches that grow: each row goes on as if it were alone."""
+    """A long prompt that joins and leaves, rows that move into other slots, caches that grow: each row goes
+    on as if it were alone.
+    """
     torch.manual_seed(11)
     gpt2().eval().save_pretrained(tmp_path / "weights")
     (tmp_path / "engine").mkdir()
-    subprocess.run([sys.executable, "-m", "build.export.gpt2", "--weights", tmp_path / "weights", "--output", tmp_path / "engine"], cwd=ROOT, check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "build.export.gpt2",
+            "--weights",
+            tmp_path / "weights",
+            "--output",
+            tmp_path / "engine",
+        ],
+        cwd=ROOT,
+        check=True,
+    )
     graphs = Graphs(tmp_path / "engine", precision="f32")
     asked = [*[tuple(ids) for ids in prompts(40) if len(ids) > 1][:4], (7,) * 90]
     alone = []
@@ -173,7 +244,11 @@ def test_a_decoder_alone_keeps_its_rows_apart(tmp_path: Path) -> None:
     for step in range(24):
         before, order = order, [i for i in order if len(texts[i]) < 8]
         order = order[::-1] if step % 2 else order
-        running = [Row(before.index(i), (texts[i][-1],), len(asked[i]) + len(texts[i]) - 1, None) for i in order if texts[i]]
+        running = [
+            Row(before.index(i), (texts[i][-1],), len(asked[i]) + len(texts[i]) - 1, None)
+            for i in order
+            if texts[i]
+        ]
         joining = [i for i in range(5) if not texts[i] and (i < 2 or step >= 3 * i)]
         order = [i for i in order if texts[i]] + joining
         if not order:

@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, BartTokenizerFast, GPT2TokenizerFast, PreTrainedTokenizerBase, T5TokenizerFast
+from transformers import (
+    AutoTokenizer,
+    BartTokenizerFast,
+    GPT2TokenizerFast,
+    PreTrainedTokenizerBase,
+    T5TokenizerFast,
+)
 
 from build.catalog import ROOT
 from miniatures.text import tasks
@@ -51,18 +57,26 @@ def test_no_question_of_the_test_is_in_training(task: tasks.Task) -> None:
 
 
 def test_paragraphs_are_split_by_headline() -> None:
-    """A held-out paragraph tells news of which no training paragraph tells; about a tenth of all news is held out."""
+    """A held-out paragraph tells news of which no training paragraph tells; about a tenth of all news is held
+    out.
+    """
     draw = Draw(random.Random(2))
-    assert all(held_out(draw.paragraph(held=held).headline) is held for held in (True, False) for _ in range(200))
+    assert all(
+        held_out(draw.paragraph(held=held).headline) is held for held in (True, False) for _ in range(200)
+    )
     assert 0.07 < sum(held_out(str(n)) for n in range(10_000)) / 10_000 < 0.13
 
 
 def test_headlines_say_only_what_the_paragraph_says() -> None:
-    """Every slot of a headline is in a sentence that is never left out, so that condensing has one right answer."""
+    """Every slot of a headline is in a sentence that is never left out, so that condensing has one right
+    answer.
+    """
     for name, kind in WORLD["kinds"].items():
         for slot in (part.name for part in parts(kind["headline"]) if isinstance(part, Slot)):
             carriers = [
-                all(any(isinstance(p, Slot) and p.name == slot for p in parts(say)) for say in stage["say"]) for stage in kind["stages"] if stage.get("must")
+                all(any(isinstance(p, Slot) and p.name == slot for p in parts(say)) for say in stage["say"])
+                for stage in kind["stages"]
+                if stage.get("must")
             ]
             assert any(carriers), f"{slot} of {name}"
 
@@ -97,16 +111,28 @@ def test_grammar_rejects_what_is_broken(broken: str) -> None:
 
 def test_grammar_rejects_incoherent_paragraphs() -> None:
     """Sentences out of order, one left out, another name, another pronoun, or another kind of news."""
-    lead, fact, reward = "Near Norwick a team led by Ada Bell dug up a silver cup.", "The find is about 300 years old.", "For Bell it is the reward of a lifetime."
+    lead, fact, reward = (
+        "Near Norwick a team led by Ada Bell dug up a silver cup.",
+        "The find is about 300 years old.",
+        "For Bell it is the reward of a lifetime.",
+    )
     assert is_paragraph(f"{lead} {fact} {reward}")
     assert is_paragraph(f"{lead} {fact} She could not sleep that night.")
-    for text in (f"{fact} {lead} {reward}", f"{lead} {reward}", f"{lead} {fact} For Nash it is the reward of a lifetime.",
-                 f"{lead} {fact} He could not sleep that night.", f"{lead} {fact} All schools will be closed.", ""):  # fmt: skip
+    for text in (
+        f"{fact} {lead} {reward}",
+        f"{lead} {reward}",
+        f"{lead} {fact} For Nash it is the reward of a lifetime.",
+        f"{lead} {fact} He could not sleep that night.",
+        f"{lead} {fact} All schools will be closed.",
+        "",
+    ):
         assert not is_paragraph(text), text
 
 
 def test_gaps_hide_only_what_can_be_told() -> None:
-    """Names, numbers and other facts stay; every gap is a mask or one short word, and what is left is in its order."""
+    """Names, numbers and other facts stay; every gap is a mask or one short word, and what is left is in its
+    order.
+    """
     rng, draw = random.Random(5), Draw(random.Random(5))
     for _ in range(300):
         sentence = draw.sentence(held=False)
@@ -116,7 +142,9 @@ def test_gaps_hide_only_what_can_be_told() -> None:
         original = iter(words)
         assert all(word in original for word in noised.split(" ") if word != "<mask>"), noised
         facts = [word for word, told in zip(words, sentence.told, strict=True) if not told]
-        assert [word for word in noised.split(" ") if word in facts and word != "a"] == [word for word in facts if word != "a"]
+        assert [word for word in noised.split(" ") if word in facts and word != "a"] == [
+            word for word in facts if word != "a"
+        ]
         for gap in tasks.spans(rng, sentence):
             assert 0 < gap.stop - gap.start <= 4
             assert all(sentence.told[gap.start : gap.stop])
@@ -124,12 +152,21 @@ def test_gaps_hide_only_what_can_be_told() -> None:
 
 def test_a_second_mention_can_be_told() -> None:
     """A pronoun of somebody named before may be hidden, the name may not."""
-    sentence = next(s for s in (Draw(random.Random(seed)).sentence(held=False) for seed in range(1000)) if "forgot" in s.text)
-    assert sentence == Sentence(sentence.text, (False, False, True, True, True, True, False, False, *[False] * (len(sentence.told) - 8)))
+    sentence = next(
+        s
+        for s in (Draw(random.Random(seed)).sentence(held=False) for seed in range(1000))
+        if "forgot" in s.text
+    )
+    assert sentence == Sentence(
+        sentence.text,
+        (False, False, True, True, True, True, False, False, *[False] * (len(sentence.told) - 8)),
+    )
 
 
 def test_targets_are_right() -> None:
-    """Sorted is sorted, gaps filled make the sentence, noise is always marked, and the original is restored whole."""
+    """Sorted is sorted, gaps filled make the sentence, noise is always marked, and the original is restored
+    whole.
+    """
     rng = random.Random(6)
     for _ in range(200):
         source, target = tasks.sort_words(rng, False)
@@ -149,14 +186,24 @@ def test_targets_are_right() -> None:
 
 def test_examples_depend_on_the_seed_alone() -> None:
     """Not on the number of processes that make them."""
-    one, two = (make_corpus("bart", ROOT / "miniatures" / "bart", 2000, 1, workers=workers) for workers in (1, 2))
-    assert all(np.array_equal(a.ids, b.ids) and np.array_equal(a.starts, b.starts) for a, b in zip(one, two, strict=True))
-    assert two[0].padded(np.array([0, 1999]), 1)[1, : two[0].lengths[1999]].tolist() == two[0].ids[two[0].starts[1999] :].tolist()
+    one, two = (
+        make_corpus("bart", ROOT / "miniatures" / "bart", 2000, 1, workers=workers) for workers in (1, 2)
+    )
+    assert all(
+        np.array_equal(a.ids, b.ids) and np.array_equal(a.starts, b.starts)
+        for a, b in zip(one, two, strict=True)
+    )
+    assert (
+        two[0].padded(np.array([0, 1999]), 1)[1, : two[0].lengths[1999]].tolist()
+        == two[0].ids[two[0].starts[1999] :].tolist()
+    )
 
 
 @pytest.mark.parametrize("model", KINDS)
 def test_tokenizers_round_trip(model: str) -> None:
-    """transformers loads the right class; its ids are those of tokenizer.json; nothing the world says is lost or unknown."""
+    """transformers loads the right class; its ids are those of tokenizer.json; nothing the world says is lost
+    or unknown.
+    """
     theirs, plain = tokenizer(model), Tokenizer.from_file(str(ROOT / "miniatures" / model / "tokenizer.json"))
     assert isinstance(theirs, KINDS[model])
     assert len(theirs) == SHAPES[model]["vocab_size"] == plain.get_vocab_size()
@@ -172,11 +219,25 @@ def test_tokenizers_round_trip(model: str) -> None:
 
 
 def test_special_tokens_are_where_their_relatives_have_them() -> None:
-    """T5: pad 0, </s> 1, <unk> 2, sentinels counted from the end. BART: <s> 0, <pad> 1, </s> 2, <unk> 3, <mask> last. GPT-2: the last."""
+    """T5: pad 0, </s> 1, <unk> 2, sentinels counted from the end. BART: <s> 0, <pad> 1, </s> 2, <unk> 3,
+    <mask> last. GPT-2: the last.
+    """
     t5, bart, gpt2 = (tokenizer(model) for model in KINDS)
-    assert t5.convert_tokens_to_ids(["<pad>", "</s>", "<unk>", "<extra_id_0>", "<extra_id_99>"]) == [0, 1, 2, len(t5) - 1, len(t5) - 100]
+    assert t5.convert_tokens_to_ids(["<pad>", "</s>", "<unk>", "<extra_id_0>", "<extra_id_99>"]) == [
+        0,
+        1,
+        2,
+        len(t5) - 1,
+        len(t5) - 100,
+    ]
     assert t5("The <extra_id_0> lamp")["input_ids"][-1] == 1
-    assert bart.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>", "<mask>"]) == [0, 1, 2, 3, len(bart) - 1]
+    assert bart.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>", "<mask>"]) == [
+        0,
+        1,
+        2,
+        3,
+        len(bart) - 1,
+    ]
     ids = bart("The <mask> lamp")["input_ids"]
     assert (ids[0], ids[-1], ids.count(len(bart) - 1)) == (0, 2, 1)
     assert ids == bart("The<mask> lamp")["input_ids"]
@@ -195,7 +256,9 @@ def test_padding_carries_no_loss() -> None:
 
 @pytest.mark.parametrize("model", KINDS)
 def test_a_few_steps_of_training(model: str, tmp_path: Path) -> None:
-    """The loss is a number and falls; the folder has fp16 weights of at most 10 MB and a generation config of its kind."""
+    """The loss is a number and falls; the folder has fp16 weights of at most 10 MB and a generation config of
+    its kind.
+    """
     source = Stream if model == "gpt2" else Pairs
     material = source.make(model, ROOT / "miniatures" / model, 1000, 1, "cpu")
     if isinstance(material, Stream):
@@ -206,7 +269,9 @@ def test_a_few_steps_of_training(model: str, tmp_path: Path) -> None:
     first = new_model(model)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        before, after = (material.loss(m.eval(), 8, generator.manual_seed(2)).item() for m in (first, trained))
+        before, after = (
+            material.loss(m.eval(), 8, generator.manual_seed(2)).item() for m in (first, trained)
+        )
     assert after < before
     save_weights(trained, model, tmp_path)
     assert (tmp_path / "model.safetensors").stat().st_size <= 10e6
@@ -216,7 +281,9 @@ def test_a_few_steps_of_training(model: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["t5", "bart", "gpt2"])
 def test_checkpoints_reach_their_goals(name: str) -> None:
-    """The weights in this repository, in plain transformers, on questions that are in no training text; at most 10 MB with the tokenizer."""
+    """The weights in this repository, in plain transformers, on questions that are in no training text; at
+    most 10 MB with the tokenizer.
+    """
     folder = ROOT / "miniatures" / name
     assert sum(path.stat().st_size for path in folder.iterdir()) < 10e6
     for row in figures(Student(name, folder), 20):

@@ -14,7 +14,9 @@ END, FIRST, SIZE = 40, 45, 145
 
 def test_what_is_forbidden_is_what_transformers_forbids() -> None:
     """Random logits and random histories, of which some favour text and some times."""
-    config = GenerationConfig(no_timestamps_token_id=FIRST - 1, eos_token_id=END, bos_token_id=END, max_initial_timestamp_index=50)
+    config = GenerationConfig(
+        no_timestamps_token_id=FIRST - 1, eos_token_id=END, bos_token_id=END, max_initial_timestamp_index=50
+    )
     theirs = WhisperTimeStampLogitsProcessor(config, begin_index=1)
     rng = np.random.default_rng(1)
     for _ in range(300):

@@ -1,4 +1,6 @@
-"""What the gateway makes of doubtful answers, full houses and clients that go. The double answers as the façade does."""
+"""What the gateway makes of doubtful answers, full houses and clients that go. The double answers as the
+façade does.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ LOOP = "one two " * 60
 
 @dataclass
 class Facade:
-    """Answers with what `says` gives for (window seconds, temperature): text, average log probability, truncated.
+    """Answers with what `says` gives for (window seconds, temperature): text, average log probability,
+    truncated.
 
     `reaches`: the share of a window after which its one segment ends.
     """
@@ -43,8 +46,13 @@ class Facade:
     inside: int = 0
     most: int = 0
 
-    async def infer(self, pool: Pool, model: str, arrays: dict[str, Any], outputs: list[str], request_id: str) -> dict[str, Any]:
-        seconds, temperature = arrays["WAV"].size / 16000, float(arrays.get("TEMPERATURE", np.zeros(1)).item())
+    async def infer(
+        self, pool: Pool, model: str, arrays: dict[str, Any], outputs: list[str], request_id: str
+    ) -> dict[str, Any]:
+        seconds, temperature = (
+            arrays["WAV"].size / 16000,
+            float(arrays.get("TEMPERATURE", np.zeros(1)).item()),
+        )
         prompt = arrays["TEXT_PREFIX"].item().decode()
         self.asked.append((round(seconds, 2), round(temperature, 1), prompt))
         self.inside += 1
@@ -55,17 +63,30 @@ class Facade:
             return {"NO_SPEECH_PROB": np.array([[self.no_speech]])}
         text, average, truncated = self.says(seconds, temperature)
         strings = np.array([text.encode()], object)
-        known = {"TRANSCRIPTS": strings, "LANGUAGE": np.array([b"es"], object), "AVG_LOGPROB": np.array([[average]]), "TRUNCATED": np.array([[truncated]])}
+        known = {
+            "TRANSCRIPTS": strings,
+            "LANGUAGE": np.array([b"es"], object),
+            "AVG_LOGPROB": np.array([[average]]),
+            "TRUNCATED": np.array([[truncated]]),
+        }
         spoken = 1 if text else 0
         segments = {
-            "SEGMENT_TEXTS": strings[:spoken], "SEGMENT_TIMES": np.array([[[0.0, self.reaches(seconds) * seconds]] * spoken]),
-            "SEGMENT_SIZES": np.array([[3] * spoken], np.int32), "TOKEN_LOGPROBS": np.zeros((1, 3), np.float32), "NO_SPEECH_PROB": np.array([[self.no_speech]]),
-        }  # fmt: skip
+            "SEGMENT_TEXTS": strings[:spoken],
+            "SEGMENT_TIMES": np.array([[[0.0, self.reaches(seconds) * seconds]] * spoken]),
+            "SEGMENT_SIZES": np.array([[3] * spoken], np.int32),
+            "TOKEN_LOGPROBS": np.zeros((1, 3), np.float32),
+            "NO_SPEECH_PROB": np.array([[self.no_speech]]),
+        }
         answer = {**known, **segments, "TOKENS": np.zeros((1, 3), np.int32), "PROMPT_TOKENS": np.array([[4]])}
         return {name: value for name, value in answer.items() if name in outputs}
 
 
-def transcribe(facade: Facade, seconds: list[float], options: Options = PLAIN, speech: tuple[tuple[float, float], ...] = ()) -> Transcript:
+def transcribe(
+    facade: Facade,
+    seconds: list[float],
+    options: Options = PLAIN,
+    speech: tuple[tuple[float, float], ...] = (),
+) -> Transcript:
     async def windows() -> AsyncIterator[Window]:
         at = 0.0
         for length in seconds:
@@ -73,7 +94,9 @@ def transcribe(facade: Facade, seconds: list[float], options: Options = PLAIN, s
             at += length
 
     async def run() -> Transcript:
-        return joined([part async for part in Transcriber(facade, 3).transcribe(POOL, windows(), options, "id")])  # type: ignore[arg-type]
+        return joined(
+            [part async for part in Transcriber(facade, 3).transcribe(POOL, windows(), options, "id")]
+        )  # type: ignore[arg-type]
 
     return asyncio.run(run())
 
@@ -88,7 +111,9 @@ def test_a_sure_answer_is_taken() -> None:
 
 def test_unlikely_words_are_tried_at_higher_temperatures() -> None:
     """The first that is not doubtful counts; if all are, the likeliest."""
-    facade = Facade(lambda _, temperature: (f"at {temperature:.1f}", -0.5 if temperature >= 0.35 else -2.0, False))
+    facade = Facade(
+        lambda _, temperature: (f"at {temperature:.1f}", -0.5 if temperature >= 0.35 else -2.0, False)
+    )
     assert transcribe(facade, [5]).text == "at 0.4"
     never = Facade(lambda _, temperature: (f"at {temperature:.1f}", -2.0 + temperature / 2, False))
     assert transcribe(never, [5]).text == "at 1.0"
@@ -111,7 +136,9 @@ def test_unlikely_words_in_silence_are_no_words() -> None:
 
 @pytest.mark.parametrize("bad", [(LOOP, -0.1, False), ("cut off", -0.1, True)], ids=["loop", "truncated"])
 def test_a_window_that_loops_is_split(bad: tuple[str, float, bool]) -> None:
-    """Loops and answers at the token limit are asked again in halves, whose words are put together in order."""
+    """Loops and answers at the token limit are asked again in halves, whose words are put together
+    in order.
+    """
     facade = Facade(lambda seconds, _: bad if seconds > 15 else (f"{seconds:.0f}s", -0.1, False))
     text = transcribe(facade, [28]).text
     assert text.count("s") == 2
@@ -121,17 +148,26 @@ def test_a_window_that_loops_is_split(bad: tuple[str, float, bool]) -> None:
 
 def test_a_short_loop_climbs_the_ladder() -> None:
     """Under four seconds there is nothing to split."""
-    facade = Facade(lambda _, temperature: (LOOP, -0.1, False) if temperature < 0.5 else ("fine", -0.3, False))
+    facade = Facade(
+        lambda _, temperature: (LOOP, -0.1, False) if temperature < 0.5 else ("fine", -0.3, False)
+    )
     assert transcribe(facade, [3]).text == "fine"
 
 
 def test_a_text_that_ends_at_a_pause_goes_on() -> None:
-    """Speech behind the last segment is asked for again, from there on and alone; the words come in order, with the recording's times."""
-    facade = Facade(lambda seconds, _: (f"{seconds:.0f}s", -0.1, False), reaches=lambda seconds: 0.25 if seconds == 20 else 1.0)
+    """Speech behind the last segment is asked for again, from there on and alone; the words come in order,
+    with the recording's times.
+    """
+    facade = Facade(
+        lambda seconds, _: (f"{seconds:.0f}s", -0.1, False),
+        reaches=lambda seconds: 0.25 if seconds == 20 else 1.0,
+    )
     found = transcribe(facade, [20], speech=((0.5, 4.5), (7.0, 12.0), (14.0, 19.0)))
     assert found.text == "20s 13s"
     assert [seconds for seconds, *_ in facade.asked] == [20, 12.6]
-    assert [time for segment in found.segments for time in (segment.start, segment.end)] == pytest.approx([0.5, 4.5, 7.0, 19.0], abs=0.05)
+    assert [time for segment in found.segments for time in (segment.start, segment.end)] == pytest.approx(
+        [0.5, 4.5, 7.0, 19.0], abs=0.05
+    )
     assert found.duration == 20
 
 
@@ -154,16 +190,29 @@ def test_speech_without_words_is_asked_for_so_often_and_no_more() -> None:
 
 def test_words_found_later_stand_where_they_were_said() -> None:
     """A hole between two segments is filled; a segment that reached over it ends where it begins."""
-    both = [Transcript("a c", "en", 9, (segment(0, 6, "a"), segment(6, 8, "c"))), Transcript("b", "en", 3, (segment(3, 5, "b"),))]
+    both = [
+        Transcript("a c", "en", 9, (segment(0, 6, "a"), segment(6, 8, "c"))),
+        Transcript("b", "en", 3, (segment(3, 5, "b"),)),
+    ]
     found = completed(*both)
     assert (found.text, found.duration) == ("a b c", 9)
     assert [(one.text, one.end) for one in found.segments] == [("a", 3), ("b", 5), ("c", 8)]
 
 
 def test_doubtful_words_are_no_context() -> None:
-    """After a window whose words came at a high temperature the next begins without a prompt (openai/whisper's reset)."""
-    facade = Facade(lambda seconds, temperature: ("doubt", -2.0 if temperature < 0.7 else -0.5, False) if seconds == 6 else (f"{seconds:.0f}.", -0.1, False))
-    transcribe(facade, [5, 6, 7], Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True))
+    """After a window whose words came at a high temperature the next begins without a prompt
+    (openai/whisper's reset).
+    """
+    facade = Facade(
+        lambda seconds, temperature: (
+            ("doubt", -2.0 if temperature < 0.7 else -0.5, False)
+            if seconds == 6
+            else (f"{seconds:.0f}.", -0.1, False)
+        )
+    )
+    transcribe(
+        facade, [5, 6, 7], Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
+    )
     assert "startofprev" not in facade.asked[-1][2]
     assert "Once 5." in facade.asked[1][2]
 
@@ -176,9 +225,13 @@ def test_each_window_has_its_language_when_asked() -> None:
 
 
 def test_previous_text_goes_along() -> None:
-    """With condition_on_previous_text windows wait for each other; without, the prompt belongs to the first alone."""
+    """With condition_on_previous_text windows wait for each other; without, the prompt belongs to the first
+    alone.
+    """
     facade = Facade(lambda seconds, _: (f"{seconds:.0f}.", -0.1, False))
-    transcribe(facade, [5, 6, 7], Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True))
+    transcribe(
+        facade, [5, 6, 7], Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
+    )
     assert facade.most == 1
     assert "Once 5. 6." in facade.asked[2][2]
     plain = Facade(lambda seconds, _: (f"{seconds:.0f}.", -0.1, False))
@@ -219,6 +272,9 @@ def test_much_work_takes_many_places_but_never_all() -> None:
 
 def test_words_that_are_there_already_are_not_written_twice() -> None:
     """Where only the times were wrong, asking again brings the same words."""
-    facade = Facade(lambda seconds, _: ("One, two. Three four!" if seconds == 20 else "three four", -0.1, False), reaches=lambda s: 0.25 if s == 20 else 1.0)
+    facade = Facade(
+        lambda seconds, _: ("One, two. Three four!" if seconds == 20 else "three four", -0.1, False),
+        reaches=lambda s: 0.25 if s == 20 else 1.0,
+    )
     assert transcribe(facade, [20], speech=((0.5, 4.5), (7.0, 12.0))).text == "One, two. Three four!"
     assert len(facade.asked) == 2

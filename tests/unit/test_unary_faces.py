@@ -1,5 +1,5 @@
-"""Models that watch their callers: nobody asks about a caller whose last response is on its way, which would end the tritonserver; and an unloaded
-model holds no call, which would end its stub.
+"""Models that watch their callers: nobody asks about a caller whose last response is on its way, which would
+end the tritonserver; and an unloaded model holds no call, which would end its stub.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Utils(ModuleType):
 
 
 class Sender:
-    """Notes what it is asked before and after the final response was handed to it, which takes a while to go."""
+    """Notes what it is asked before and after the final response was handed to it, which takes a
+    while to go.
+    """
 
     def __init__(self) -> None:
         self.final = False
@@ -72,7 +74,12 @@ def slowly(*_: Any, **__: Any) -> Iterator[dict[str, Any]]:
 FACES: dict[str, dict[str, Any]] = {
     "tensorrt_llm": {"vocabulary": 9, "start": [], "beams": 1, "misread": [], "rows": {}},
     "tensorrt_llm_bls": {"decoupled": False, "outputs": [], "text": SimpleNamespace(complete=slowly)},
-    "whisper_bls": {"decoupled": False, "tempered": False, "outputs": set(RESULT), "whisper": SimpleNamespace(transcribe=slowly)},
+    "whisper_bls": {
+        "decoupled": False,
+        "tempered": False,
+        "outputs": set(RESULT),
+        "whisper": SimpleNamespace(transcribe=slowly),
+    },
 }
 
 
@@ -82,19 +89,33 @@ def test_a_caller_is_watched_until_its_answer_is_sent(name: str, monkeypatch: py
     utils = Utils("triton_python_backend_utils")
     monkeypatch.setitem(sys.modules, utils.__name__, utils)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    spec = importlib.util.spec_from_file_location(f"face_{name}", ROOT / "model_repos" / "models" / name / "1" / "model.py")
+    spec = importlib.util.spec_from_file_location(
+        f"face_{name}", ROOT / "model_repos" / "models" / name / "1" / "model.py"
+    )
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     face = module.TritonPythonModel()
-    face.__dict__.update(FACES[name], shell=Shell(utils), watch=Watch(period=0.001), desk=SimpleNamespace(close=lambda: None))
-    inputs = [Tensor("input_ids", np.ones((1, 3), np.int32)), Tensor("request_output_len", np.array([[2]], np.int32))]
-    request = SimpleNamespace(inputs=lambda: inputs, request_id=lambda: "a", requested_output_names=lambda: list(RESULT), parameters=lambda: "{}")
+    face.__dict__.update(
+        FACES[name], shell=Shell(utils), watch=Watch(period=0.001), desk=SimpleNamespace(close=lambda: None)
+    )
+    inputs = [
+        Tensor("input_ids", np.ones((1, 3), np.int32)),
+        Tensor("request_output_len", np.array([[2]], np.int32)),
+    ]
+    request = SimpleNamespace(
+        inputs=lambda: inputs,
+        request_id=lambda: "a",
+        requested_output_names=lambda: list(RESULT),
+        parameters=lambda: "{}",
+    )
     sender = Sender()
     face._answer(request, sender)
     assert sender.final
     assert sender.asked[False] > 0
     assert sender.asked[True] == 0
-    assert len(face.shell.held.calls) == (name == "tensorrt_llm")  # the others' calls are made by what is replaced here
+    assert len(face.shell.held.calls) == (
+        name == "tensorrt_llm"
+    )  # the others' calls are made by what is replaced here
     face.finalize()
     assert not face.shell.held.calls

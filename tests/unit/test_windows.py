@@ -39,7 +39,9 @@ def test_a_recording_without_speech_has_no_windows() -> None:
 
 
 def test_segments_keep_to_their_sound() -> None:
-    """Silence at the ends of a segment, and the last sound of the one before, are not its own; where nothing sounds its times stay."""
+    """Silence at the ends of a segment, and the last sound of the one before, are not its own; where nothing
+    sounds its times stay.
+    """
     sounds = np.zeros(1000, np.bool_)
     sounds[100:200] = sounds[300:450] = True
     assert snapped((0.0, 4.5), sounds) == (1.98, 4.02)
@@ -50,7 +52,9 @@ def test_segments_keep_to_their_sound() -> None:
 
 
 def test_long_silence_is_shortened_and_times_stay_true(clipper: Clipper) -> None:
-    """Twelve seconds of silence between two sentences: one window with both, whose times are the recording's."""
+    """Twelve seconds of silence between two sentences: one window with both, whose times are the
+    recording's.
+    """
     clip, wave = record(clipper, 3, "en")
     silence = np.zeros(12 * RATE, np.float32)
     (window,) = cut(Pauses(), np.concatenate([wave, silence, wave]))
@@ -64,7 +68,9 @@ def test_long_silence_is_shortened_and_times_stay_true(clipper: Clipper) -> None
 
 
 def test_missed_speech() -> None:
-    """What no segment covers, with a little sound around it; nothing where only the edges of times are in question."""
+    """What no segment covers, with a little sound around it; nothing where only the edges of times are in
+    question.
+    """
     window = Window(np.zeros(20 * RATE, np.float32), 0.0, ((1.0, 4.0), (6.0, 9.0), (12.0, 15.0)))
     assert missed(window, [(0.5, 4.2), (5.8, 9.1), (11.9, 14.6)]) is None
     assert missed(window, [(0.5, 4.2), (11.9, 15.0)]) == (5.7, 9.3)
@@ -75,16 +81,22 @@ def test_missed_speech() -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
 def test_cuts_lie_between_sentences(clipper: Clipper, noise: float) -> None:
-    """Ten minutes: no window is over 30 s, no word is outside of all, and no cut is inside a sentence, with a little noise as well."""
+    """Ten minutes: no window is over 30 s, no word is outside of all, and no cut is inside a sentence, with a
+    little noise as well.
+    """
     clip, wave = record(clipper, 600, "en")
     wave = (wave + noise * np.random.default_rng(1).standard_normal(len(wave))).astype(np.float32)
     windows = cut(Pauses(), wave)
     ends = [window.time(window.seconds, end=True) for window in windows]
-    assert all(abs(end - window.start) < 1e-3 for end, window in zip(ends, windows[1:], strict=False)), "sound between two windows is in none"
+    assert all(abs(end - window.start) < 1e-3 for end, window in zip(ends, windows[1:], strict=False)), (
+        "sound between two windows is in none"
+    )
     assert max(len(window.wave) for window in windows) <= LONGEST
     cuts = [window.start for window in windows[1:]]
     assert len(cuts) > 20
-    assert not [at for at in cuts for segment in clip.segments if segment.start + 0.05 < at < segment.end - 0.05]
+    assert not [
+        at for at in cuts for segment in clip.segments if segment.start + 0.05 < at < segment.end - 0.05
+    ]
 
 
 def test_the_block_size_changes_nothing(clipper: Clipper) -> None:
@@ -139,7 +151,10 @@ def test_random_sound_never_breaks_the_cutter() -> None:
     """Lengths and levels at random, silence and full scale among them: everything comes out, in order."""
     rng = random.Random(3)
     for _ in range(6):
-        wave = (rng.choice([0.0, 1e-6, 0.1, 1.0]) * np.random.default_rng(rng.randrange(99)).uniform(-1, 1, rng.randint(1, 70 * RATE))).astype(np.float32)
+        wave = (
+            rng.choice([0.0, 1e-6, 0.1, 1.0])
+            * np.random.default_rng(rng.randrange(99)).uniform(-1, 1, rng.randint(1, 70 * RATE))
+        ).astype(np.float32)
         for cutter in (Pauses(), Spoken(Turns())):
             starts = [window.start for window in cut(cutter, wave)]
             assert starts == sorted(starts)

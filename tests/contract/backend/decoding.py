@@ -1,8 +1,10 @@
-"""How TensorRT-LLM chooses tokens, from its kernels: penaltyKernels.cu, samplingTopKKernels.cu, samplingTopPKernels.cu, stopCriteriaKernels.cu,
-beamSearchKernels, and runtime/samplingConfig.h (`validate`), as they stood about 0.20.0.
+"""How TensorRT-LLM chooses tokens, from its kernels: penaltyKernels.cu, samplingTopKKernels.cu,
+samplingTopPKernels.cu, stopCriteriaKernels.cu, beamSearchKernels, and runtime/samplingConfig.h (`validate`),
+as they stood about 0.20.0.
 
-What matters for those who read the figures: log probabilities are those after bias, temperature and penalties; among the top k only where they are
-normalised; penalties count the prompt too; the end id is never part of a sequence, a stop word always is.
+What matters for those who read the figures: log probabilities are those after bias, temperature and
+penalties; among the top k only where they are normalised; penalties count the prompt too; the end id is never
+part of a sequence, a stop word always is.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +23,9 @@ class Beam:
 
 
 def effective(sampling):
-    """`validate` and setupTopKRuntimeArgs: temperature 0 becomes 1 with whichever of top_k and top_p was given made greedy; neither of both is greedy."""
+    """`validate` and setupTopKRuntimeArgs: temperature 0 becomes 1 with whichever of top_k and top_p was
+    given made greedy; neither of both is greedy.
+    """
     top_k, top_p, temperature = sampling.top_k, sampling.top_p, sampling.temperature
     if temperature == 0.0:
         temperature, top_k, top_p = 1.0, None if top_k is None else 1, None if top_p is None else 1.0
@@ -54,9 +58,17 @@ class Decoding:
             out += self.request.bias
         if sampling.temperature is not None and abs(sampling.temperature - 1.0) > 1e-9:
             out *= 1.0 / (sampling.temperature + 1e-6)
-        if (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1.0, 0.0, 0.0):
+        if (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (
+            1.0,
+            0.0,
+            0.0,
+        ):
             seen, counts = np.unique([*self.request.tokens, *beam.tokens], return_counts=True)
-            out[seen] = np.where(out[seen] < 0, out[seen] * sampling.repetition_penalty, out[seen] / sampling.repetition_penalty)
+            out[seen] = np.where(
+                out[seen] < 0,
+                out[seen] * sampling.repetition_penalty,
+                out[seen] / sampling.repetition_penalty,
+            )
             out[seen] -= sampling.presence_penalty + sampling.frequency_penalty * counts
         if len(beam.tokens) < sampling.min_tokens and self.request.end_id is not None:
             out[self.request.end_id] = -np.inf
@@ -97,20 +109,30 @@ class Decoding:
             return replace(beam, cumulative=beam.cumulative + full, done=True)
         tokens = (*beam.tokens, token)
         stopped = any(tokens[len(tokens) - len(word) :] == word for word in self.request.stop_words if word)
-        return Beam(tokens, (*beam.log_probs, log_prob), beam.cumulative + full, stopped or len(tokens) >= self.limit)
+        return Beam(
+            tokens, (*beam.log_probs, log_prob), beam.cumulative + full, stopped or len(tokens) >= self.limit
+        )
 
     def _search(self, logits):
-        """Twice as many candidates as beams; ended ones are kept apart, as many as beams, and then it is over (early_stopping is 1 by default)."""
+        """Twice as many candidates as beams; ended ones are kept apart, as many as beams, and then it is over
+        (early_stopping is 1 by default).
+        """
         width = self.sampling.beam_width
-        rows = np.stack([log_softmax(self.penalised(row, beam)) for row, beam in zip(logits, self.beams, strict=False)])
+        rows = np.stack(
+            [log_softmax(self.penalised(row, beam)) for row, beam in zip(logits, self.beams, strict=False)]
+        )
         rows = rows[:1] if not self.beams[0].tokens else rows
         totals = rows + np.array([[beam.cumulative] for beam in self.beams[: len(rows)]])
         going, parents = [], []
         for flat in np.argsort(-totals, axis=None, kind="stable")[: 2 * width]:
             parent, token = divmod(int(flat), totals.shape[1])
-            beam = self._plus(self.beams[parent], token, float(rows[parent, token]), float(rows[parent, token]))
+            beam = self._plus(
+                self.beams[parent], token, float(rows[parent, token]), float(rows[parent, token])
+            )
             if beam.done:
-                self.ended.append((beam.cumulative / max(len(beam.tokens), 1) ** self.sampling.length_penalty, beam))
+                self.ended.append(
+                    (beam.cumulative / max(len(beam.tokens), 1) ** self.sampling.length_penalty, beam)
+                )
             elif len(going) < width:
                 going.append(beam)
                 parents.append(parent)

@@ -1,6 +1,8 @@
-"""TensorRT-LLM's executor as far as its callers notice it: its queue, its checks, in-flight batching and the responses.
+"""TensorRT-LLM's executor as far as its callers notice it: its queue, its checks, in-flight batching and the
+responses.
 
-From cpp/tensorrt_llm/executor/executorImpl.cpp and cpp/tensorrt_llm/batch_manager/llmRequest.cpp (`validate`, `createResult`) of about 0.20.0.
+From cpp/tensorrt_llm/executor/executorImpl.cpp and cpp/tensorrt_llm/batch_manager/llmRequest.cpp (`validate`,
+`createResult`) of about 0.20.0.
 """
 
 import itertools
@@ -54,12 +56,20 @@ class Executor:
         self.thread.start()
 
     def enqueue(self, requests, respond):
-        """enqueueRequests: all or none; the ids. `respond(row, beams, logits, final, error)` is called from the loop."""
+        """enqueueRequests: all or none; the ids. `respond(row, beams, logits, final, error)` is called from
+        the loop.
+        """
         with self.wake:
             most = self.limits.max_queue_size
             if most > 0 and len(self.queue) + len(requests) > most:
-                raise TllmError(f"Maximum queue size of {most} has been reached, please try again later", "tensorrt_llm/executor/executorImpl.cpp:1032")
-            found = [Active(next(self.ids), request, lambda *a, row=row: respond(row, *a)) for row, request in enumerate(requests)]
+                raise TllmError(
+                    f"Maximum queue size of {most} has been reached, please try again later",
+                    "tensorrt_llm/executor/executorImpl.cpp:1032",
+                )
+            found = [
+                Active(next(self.ids), request, lambda *a, row=row: respond(row, *a))
+                for row, request in enumerate(requests)
+            ]
             self.queue.extend(found)
             self.wake.notify()
         return [one.id for one in found]
@@ -108,15 +118,28 @@ class Executor:
             one.session.close()
         elif one in self.queue:
             self.queue.remove(one)
-        print(f"contract backend: request {one.id} was cancelled after {0 if one.decoding is None else len(one.decoding.beams[0].tokens)} tokens", flush=True)
-        one.respond([((), ())] * one.request.sampling.beam_width, [0.0] * one.request.sampling.beam_width, None, True, None)
+        print(
+            f"contract backend: request {one.id} was cancelled after "
+            f"{0 if one.decoding is None else len(one.decoding.beams[0].tokens)} tokens",
+            flush=True,
+        )
+        one.respond(
+            [((), ())] * one.request.sampling.beam_width,
+            [0.0] * one.request.sampling.beam_width,
+            None,
+            True,
+            None,
+        )
 
     def _admit(self, one):
         try:
             one.decoding = self._validated(one.request)
             one.session = self.network.session(self.network.encode(one.request))
         except Exception as error:  # noqa: BLE001  # as the C++ does
-            said = f"Executor failed process requestId {one.id} due to the following error: Encountered an error when fetching new request: {error}"
+            said = (
+                f"Executor failed process requestId {one.id} due to the following error: Encountered an "
+                f"error when fetching new request: {error}"
+            )
             one.respond(None, None, None, True, said)
             return
         self.active.append(one)
@@ -129,23 +152,57 @@ class Executor:
         if request.features is not None and limits.max_encoder_input_len is not None:
             frames = len(request.features)
             fits = frames <= limits.max_encoder_input_len
-            check(fits, f"Encoder length ({frames}) exceeds maximum encoder input length ({limits.max_encoder_input_len}).", place)
+            check(
+                fits,
+                f"Encoder length ({frames}) exceeds maximum encoder input length "
+                f"({limits.max_encoder_input_len}).",
+                place,
+            )
         if longest > limits.max_input_len:
             raise TllmError(
-                f"Prompt length ({longest}) exceeds maximum input length ({limits.max_input_len}). Set log level to info and check "
-                "TRTGptModel logs for how maximum input length is set", place,
-            )  # fmt: skip
+                f"Prompt length ({longest}) exceeds maximum input length ({limits.max_input_len}). Set log "
+                "level to info and check "
+                "TRTGptModel logs for how maximum input length is set",
+                place,
+            )
         sampling = request.sampling
         check(sampling.top_p is None or sampling.top_p <= 1.0, "Incorrect sampling config", place)
-        check(sampling.num_return_sequences in (None, 1) or sampling.num_return_sequences <= sampling.beam_width, "Incorrect sampling config", place)
-        said = f"Requested beam width {sampling.beam_width} is larger than configured max beam width {limits.max_beam_width}"
-        check(sampling.beam_width <= limits.max_beam_width, said, "tensorrt_llm/batch_manager/trtGptModelInflightBatching.cpp:1520")
+        check(
+            sampling.num_return_sequences in (None, 1)
+            or sampling.num_return_sequences <= sampling.beam_width,
+            "Incorrect sampling config",
+            place,
+        )
+        said = (
+            f"Requested beam width {sampling.beam_width} is larger than configured max beam width "
+            f"{limits.max_beam_width}"
+        )
+        check(
+            sampling.beam_width <= limits.max_beam_width,
+            said,
+            "tensorrt_llm/batch_manager/trtGptModelInflightBatching.cpp:1520",
+        )
         said = "Return context logit need to build engine with gather_context_logits"
-        check(not request.context_logits or limits.gather_context_logits, said, "tensorrt_llm/executor/executorImpl.cpp:1470")
+        check(
+            not request.context_logits or limits.gather_context_logits,
+            said,
+            "tensorrt_llm/executor/executorImpl.cpp:1470",
+        )
         said = "To return generation logits, gather_generation_logits must be enabled in ExecutorConfig"
-        check(not request.generation_logits or limits.gather_generation_logits, said, "tensorrt_llm/executor/executorImpl.cpp:1478")
-        said = f"The embedding bias shape is not as expected. Expected last dimension to be same as vocab size: {size}."
-        check(request.bias is None or len(request.bias) == size, said, "tensorrt_llm/batch_manager/createNewDecoderRequests.cpp:220")
+        check(
+            not request.generation_logits or limits.gather_generation_logits,
+            said,
+            "tensorrt_llm/executor/executorImpl.cpp:1478",
+        )
+        said = (
+            "The embedding bias shape is not as expected. Expected last dimension to be same as vocab size: "
+            f"{size}."
+        )
+        check(
+            request.bias is None or len(request.bias) == size,
+            said,
+            "tensorrt_llm/batch_manager/createNewDecoderRequests.cpp:220",
+        )
         decoding = Decoding(request, size, normalize=limits.normalize)
         decoding.limit = min(request.max_new_tokens, limits.max_seq_len - longest)
         return decoding
@@ -163,7 +220,13 @@ class Executor:
                 one.parents = [0] * len(one.parents)
         except Exception as error:  # noqa: BLE001  # as the C++ does
             self.active.remove(one)
-            one.respond(None, None, None, True, f"Executor failed process requestId {one.id} due to the following error: {error}")
+            one.respond(
+                None,
+                None,
+                None,
+                True,
+                f"Executor failed process requestId {one.id} due to the following error: {error}",
+            )
             return
         if request.generation_logits:
             one.logits.append(logits)
@@ -178,18 +241,27 @@ class Executor:
         growing = request.streaming and len(beams) == 1
         if not final and not (request.streaming and longest > one.sent):
             return
-        start, prompt = one.sent if growing else 0, () if request.exclude_input or request.streaming else request.tokens
+        start, prompt = (
+            one.sent if growing else 0,
+            () if request.exclude_input or request.streaming else request.tokens,
+        )
         rows = [((*prompt, *beam.tokens[start:]), beam.log_probs) for beam in beams]
         one.respond(rows, [beam.cumulative for beam in beams], self._logits(one, start, longest), final, None)
         one.sent = longest
 
     def _logits(self, one, start, longest):
-        """allocGenerationLogitsHost: [beams, max_new_tokens, vocabulary]; for streams [tokens, beams, vocabulary], of the new tokens."""
+        """allocGenerationLogitsHost: [beams, max_new_tokens, vocabulary]; for streams [tokens, beams,
+        vocabulary], of the new tokens.
+        """
         request = one.request
         if not request.generation_logits:
             return None
         if request.streaming:
-            return np.stack(one.logits[start:longest]) if longest > start else np.zeros((0, len(one.decoding.beams), self.limits.vocabulary), np.float32)
+            return (
+                np.stack(one.logits[start:longest])
+                if longest > start
+                else np.zeros((0, len(one.decoding.beams), self.limits.vocabulary), np.float32)
+            )
         whole = np.zeros((len(one.decoding.beams), one.decoding.limit, self.limits.vocabulary), np.float32)
         whole[:, : len(one.logits)] = np.stack(one.logits, 1)
         return whole

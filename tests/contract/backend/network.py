@@ -1,4 +1,6 @@
-"""The arithmetic behind the stand-in: OpenVINO graphs of a miniature, whose ports build/export/stateful.py describes. One sequence, or the beams of one, at a time."""
+"""The arithmetic behind the stand-in: OpenVINO graphs of a miniature, whose ports build/export/stateful.py
+describes. One sequence, or the beams of one, at a time.
+"""
 
 import json
 from pathlib import Path
@@ -16,11 +18,18 @@ class Network:
         facts = json.loads((Path(folder) / "engine.json").read_text())
         self.layers, self.heads, self.width = facts["layers"], facts["heads"], facts["head_width"]
         self.vocabulary, self.sound = facts["vocabulary"], "mels" in facts
-        core, settings = ov.Core(), {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "PERFORMANCE_HINT": "LATENCY"}
+        core, settings = (
+            ov.Core(),
+            {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "PERFORMANCE_HINT": "LATENCY"},
+        )
         self.decoder = core.compile_model(str(Path(folder) / "decoder.xml"), "CPU", settings)
         self.ports = {name for port in self.decoder.inputs for name in port.get_names()}
         encoder = Path(folder) / "encoder.xml"
-        self.encoder = core.compile_model(str(encoder), "CPU", settings).create_infer_request() if encoder.exists() else None
+        self.encoder = (
+            core.compile_model(str(encoder), "CPU", settings).create_infer_request()
+            if encoder.exists()
+            else None
+        )
         relative = Path(folder) / "relative_bias.npy"
         self.relative = np.load(relative) if relative.exists() else None
         self.idle = []
@@ -29,7 +38,11 @@ class Network:
         """Keys and values of each layer [1, heads, length, width]."""
         if self.encoder is None:
             return {}
-        source = {"features": np.ascontiguousarray(request.features.T)[None]} if self.sound else {"ids": np.array([request.encoder_tokens], np.int64)}
+        source = (
+            {"features": np.ascontiguousarray(request.features.T)[None]}
+            if self.sound
+            else {"ids": np.array([request.encoder_tokens], np.int64)}
+        )
         self.encoder.infer(source)
         names = [f"memory.{c}{i}" for i in range(self.layers) for c in "kv"]
         return {name: self.encoder.get_output_tensor(n).data.copy() for n, name in enumerate(names)}
@@ -46,22 +59,35 @@ class Session:
     def __init__(self, network, request, memory):
         self.network, self.request, self.memory, self.length = network, request, memory, 0
         self.stateful = "beam_idx" in network.ports
-        self.past = {name: np.zeros((1, network.heads, 1, network.width), np.float32) for name in network.ports if name.startswith("past.")}
+        self.past = {
+            name: np.zeros((1, network.heads, 1, network.width), np.float32)
+            for name in network.ports
+            if name.startswith("past.")
+        }
         if self.stateful:
             request.reset_state()
 
     def step(self, ids, parents):
-        """Logits float32 [rows, vocabulary] behind the last of ids [rows, n]; row i continues row parents[i]."""
+        """Logits float32 [rows, vocabulary] behind the last of ids [rows, n]; row i continues row
+        parents[i].
+        """
         ids = np.asarray(ids, np.int64)
         rows, count = ids.shape
         places = np.arange(self.length, self.length + count)
-        inputs = {"ids": ids, "positions": np.tile(places, (rows, 1)), "bias": np.zeros((1, 1), np.float32), "mask": self._mask(places, rows)}
+        inputs = {
+            "ids": ids,
+            "positions": np.tile(places, (rows, 1)),
+            "bias": np.zeros((1, 1), np.float32),
+            "mask": self._mask(places, rows),
+        }
         if self.stateful:
             inputs["beam_idx"] = np.array(parents, np.int32)
         for name, part in self.memory.items():
             inputs[name] = np.repeat(part, rows, 0)
         if self.memory:
-            inputs["cross_mask"] = np.zeros((rows, 1, 1, next(iter(self.memory.values())).shape[2]), np.float32)
+            inputs["cross_mask"] = np.zeros(
+                (rows, 1, 1, next(iter(self.memory.values())).shape[2]), np.float32
+            )
         if self.past:
             inputs |= {name: part[list(parents)] for name, part in self.past.items()}
         self.request.infer({name: value for name, value in inputs.items() if name in self.network.ports})

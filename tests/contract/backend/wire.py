@@ -1,16 +1,28 @@
-"""Triton's tensors to requests of TensorRT-LLM's executor, as `inflight_batcher_llm/src/utils.cc` of tensorrtllm_backend r25.05 does it.
+"""Triton's tensors to requests of TensorRT-LLM's executor, as `inflight_batcher_llm/src/utils.cc` of
+tensorrtllm_backend r25.05 does it.
 
-What that file does not look at is not looked at here: `decoder_input_lengths` never, `input_lengths` only where a request has several rows.
+What that file does not look at is not looked at here: `decoder_input_lengths` never, `input_lengths` only
+where a request has several rows.
 """
 
 from dataclasses import dataclass, field
 
 import numpy as np
 
-STRIPPED = ("input_ids", "encoder_input_features")  # splitBatchInputsTensors: the only tensors that lose their padding
+STRIPPED = (
+    "input_ids",
+    "encoder_input_features",
+)  # splitBatchInputsTensors: the only tensors that lose their padding
 TAKEN_OUT = ("stop", "streaming")  # readInputsTensors reads these two apart
 UNDEFINED = ("early_stopping",)  # a one-byte tensor of which four bytes are read
-NOT_PLAYED = ("draft_input_ids", "prompt_embedding_table", "lora_task_id", "lookahead_window_size", "guided_decoding_guide_type", "context_phase_params")
+NOT_PLAYED = (
+    "draft_input_ids",
+    "prompt_embedding_table",
+    "lora_task_id",
+    "lookahead_window_size",
+    "guided_decoding_guide_type",
+    "context_phase_params",
+)
 
 
 class TllmError(Exception):
@@ -18,8 +30,11 @@ class TllmError(Exception):
 
     def __init__(self, message, place):
         super().__init__(
-            f"[TensorRT-LLM][ERROR] {message} (/home/jenkins/agent/workspace/LLM/main/L0_PostMerge/tensorrt_llm/cpp/{place})\n"
-            f"1       0x7f1f3c0a53e8 /opt/tritonserver/backends/tensorrtllm/libtriton_tensorrtllm.so(+0x1c3e8)\n2       0x7f1f8b2ca0dc clone + 44"
+            f"[TensorRT-LLM][ERROR] {message} "
+            f"(/home/jenkins/agent/workspace/LLM/main/L0_PostMerge/tensorrt_llm/cpp/{place})\n"
+            "1       0x7f1f3c0a53e8 "
+            "/opt/tritonserver/backends/tensorrtllm/libtriton_tensorrtllm.so(+0x1c3e8)\n2       "
+            "0x7f1f8b2ca0dc clone + 44"
         )
 
 
@@ -71,7 +86,9 @@ class Request:
 def split(inputs):
     """splitBatchInputsTensors: one dictionary for each row; a single row keeps its padding."""
     if "input_ids" in inputs:
-        check(inputs["input_ids"].ndim == 2, "Expected inputTokens tensors to have 2 dimensions", "utils.cc:169")
+        check(
+            inputs["input_ids"].ndim == 2, "Expected inputTokens tensors to have 2 dimensions", "utils.cc:169"
+        )
         rows = len(inputs["input_ids"])
     elif "encoder_input_features" in inputs:
         rows = len(inputs["encoder_input_features"])
@@ -80,7 +97,13 @@ def split(inputs):
     if rows == 1:
         return [inputs]
     lengths = inputs["input_lengths"].ravel()
-    return [{name: tensor[i : i + 1, : lengths[i]] if name in STRIPPED else tensor[i : i + 1] for name, tensor in inputs.items()} for i in range(rows)]
+    return [
+        {
+            name: tensor[i : i + 1, : lengths[i]] if name in STRIPPED else tensor[i : i + 1]
+            for name, tensor in inputs.items()
+        }
+        for i in range(rows)
+    ]
 
 
 def scalar(inputs, name, default=None):
@@ -104,10 +127,18 @@ def word_list(flat):
     check(len(flat) % 2 == 0, f"Sparse list must not have odd length: {shown}", "utils.cc:409")
     for i in range(half, len(flat)):
         if flat[i] == -1:
-            check(all(value == -1 for value in flat[i:]), f"Sparse list must not have additional -1s: {shown}", "utils.cc:419")
+            check(
+                all(value == -1 for value in flat[i:]),
+                f"Sparse list must not have additional -1s: {shown}",
+                "utils.cc:419",
+            )
             break
         check(flat[i] <= half, f"Sparse list must not have out-of-bound offsets: {shown}", "utils.cc:424")
-        check(i == half or flat[i] > flat[i - 1], f"Sparse list must not have non-increasing offsets: {shown}", "utils.cc:428")
+        check(
+            i == half or flat[i] > flat[i - 1],
+            f"Sparse list must not have non-increasing offsets: {shown}",
+            "utils.cc:428",
+        )
         words.append(tuple(flat[at : flat[i]]))
         at = flat[i]
     return tuple(words)
@@ -117,20 +148,35 @@ def sampling_of(inputs):
     """getSamplingConfigFromTensors, and the checks of executor::SamplingConfig's constructor."""
     top_p = scalar(inputs, "runtime_top_p")
     found = Sampling(
-        scalar(inputs, "beam_width", 1), scalar(inputs, "runtime_top_k"), None if top_p is not None and top_p <= 0 else top_p,
-        scalar(inputs, "temperature"), scalar(inputs, "min_tokens", 0), scalar(inputs, "repetition_penalty", 1.0),
-        scalar(inputs, "presence_penalty", 0.0), scalar(inputs, "frequency_penalty", 0.0), scalar(inputs, "len_penalty", 0.0),
-        scalar(inputs, "beam_search_diversity_rate", 0.0), scalar(inputs, "seed", 0), scalar(inputs, "num_return_sequences"),
-    )  # fmt: skip
+        scalar(inputs, "beam_width", 1),
+        scalar(inputs, "runtime_top_k"),
+        None if top_p is not None and top_p <= 0 else top_p,
+        scalar(inputs, "temperature"),
+        scalar(inputs, "min_tokens", 0),
+        scalar(inputs, "repetition_penalty", 1.0),
+        scalar(inputs, "presence_penalty", 0.0),
+        scalar(inputs, "frequency_penalty", 0.0),
+        scalar(inputs, "len_penalty", 0.0),
+        scalar(inputs, "beam_search_diversity_rate", 0.0),
+        scalar(inputs, "seed", 0),
+        scalar(inputs, "num_return_sequences"),
+    )
     for true, said in (
-        (0 < found.beam_width <= 1024, "beamWidth > 0 && beamWidth <= static_cast<SizeType32 const>(tensorrt_llm::kernels::kMaxBeamWidth)"),
+        (
+            0 < found.beam_width <= 1024,
+            "beamWidth > 0 && beamWidth <= static_cast<SizeType32 "
+            "const>(tensorrt_llm::kernels::kMaxBeamWidth)",
+        ),
         (found.top_k is None or found.top_k >= 0, "topK.value() >= 0"),
         (found.top_p is None or found.top_p <= 1, "topP.value() <= 1.f"),
         (found.temperature is None or found.temperature >= 0, "temperature.value() >= 0.f"),
         (found.min_tokens >= 0, "minTokens.value() >= 0"),
         (found.repetition_penalty > 0, "repetitionpenalty.value() > 0.f"),
         (found.diversity_rate >= 0, "beamSearchDiversityRate.value() >= 0.f"),
-        (found.num_return_sequences is None or found.num_return_sequences > 0, "numReturnSequences.value() > 0"),
+        (
+            found.num_return_sequences is None or found.num_return_sequences > 0,
+            "numReturnSequences.value() > 0",
+        ),
     ):
         check(true, said, "tensorrt_llm/executor/samplingConfig.cpp:251")
     return found
@@ -141,9 +187,14 @@ def requests_of(inputs, *, encoder, decoupled, exclude_input):
     streaming = "streaming" in inputs and bool(inputs["streaming"].ravel()[0])
     rows = split({name: tensor for name, tensor in inputs.items() if name not in TAKEN_OUT})
     if not decoupled and len(rows) > 1:
-        raise TllmError("Batch size > 1 requires the tensorrt_llm backend to be using decoupled transaction policy", "utils.cc:900")
+        raise TllmError(
+            "Batch size > 1 requires the tensorrt_llm backend to be using decoupled transaction policy",
+            "utils.cc:900",
+        )
     if streaming and not decoupled:
-        raise TllmError("Streaming is only supported if model is deployed using decoupled mode.", "utils.cc:905")
+        raise TllmError(
+            "Streaming is only supported if model is deployed using decoupled mode.", "utils.cc:905"
+        )
     return [_request(row, streaming, encoder, exclude_input, len(rows)) for row in rows]
 
 
@@ -166,8 +217,19 @@ def _request(row, streaming, encoder, exclude_input, rows):
     longest = scalar(row, "request_output_len")
     check(longest > 0, "mMaxNewTokens > 0", "tensorrt_llm/executor/requestImpl.h:391")
     return Request(
-        tokens, longest, streaming, sampling_of(row), bool(scalar(row, "exclude_input_in_output", exclude_input)), scalar(row, "end_id"), encoded,
-        None if features is None else np.asarray(features, np.float32).reshape(features.shape[-2:]), word_list(vector(row, "bad_words_list")),
-        word_list(vector(row, "stop_words_list")), bias if bias is not None and bias.size else None, bool(scalar(row, "return_log_probs", False)),
-        bool(scalar(row, "return_generation_logits", False)), bool(scalar(row, "return_context_logits", False)), rows,
-    )  # fmt: skip
+        tokens,
+        longest,
+        streaming,
+        sampling_of(row),
+        bool(scalar(row, "exclude_input_in_output", exclude_input)),
+        scalar(row, "end_id"),
+        encoded,
+        None if features is None else np.asarray(features, np.float32).reshape(features.shape[-2:]),
+        word_list(vector(row, "bad_words_list")),
+        word_list(vector(row, "stop_words_list")),
+        bias if bias is not None and bias.size else None,
+        bool(scalar(row, "return_log_probs", False)),
+        bool(scalar(row, "return_generation_logits", False)),
+        bool(scalar(row, "return_context_logits", False)),
+        rows,
+    )

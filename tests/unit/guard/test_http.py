@@ -22,7 +22,11 @@ async def serving(handle: Callable[[Request], Awaitable[None]], most: int = 1000
 
 
 async def echo(request: Request) -> None:
-    request.reply(200, [("x-path", request.path), ("x-method", request.method), ("x-a", request.headers.get("x-a", ""))], request.body)
+    request.reply(
+        200,
+        [("x-path", request.path), ("x-method", request.method), ("x-a", request.headers.get("x-a", ""))],
+        request.body,
+    )
 
 
 def run(check: Callable[[], Awaitable[None]]) -> None:
@@ -89,7 +93,9 @@ def test_broken_answers_are_lost() -> None:
     async def check() -> None:
         for said in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"):
 
-            async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, said: bytes = said) -> None:
+            async def half(
+                reader: asyncio.StreamReader, writer: asyncio.StreamWriter, said: bytes = said
+            ) -> None:
                 await reader.readuntil(b"\r\n\r\n")
                 writer.write(said)
                 writer.close()
@@ -112,7 +118,9 @@ def test_two_requests_at_once_on_a_connection_are_answered_in_order() -> None:
         async with serving(echo) as address:
             host, port = address.split(":")
             reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            writer.write(
+                b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            )
             text = await reader.read()
             assert text.index(b"x-path: /1") < text.index(b"x-path: /2")
             writer.close()
@@ -121,7 +129,9 @@ def test_two_requests_at_once_on_a_connection_are_answered_in_order() -> None:
 
 
 def test_an_answer_outlives_its_connection() -> None:
-    """A connection carries the next request as soon as an answer is complete, read or not; nobody gets another's."""
+    """A connection carries the next request as soon as an answer is complete, read or not; nobody gets
+    another's.
+    """
 
     async def check() -> None:
         async with serving(echo) as address:

@@ -17,7 +17,9 @@ OUTSIDE, CRASH = Death("killed", outside=True), Death("status -11", outside=Fals
 
 
 class Http:
-    """What the relay does with a server's client beside sending: telling another guard, and breaking connections."""
+    """What the relay does with a server's client beside sending: telling another guard, and breaking
+    connections.
+    """
 
     def __init__(self, told: Callable[[str, float], None] | None = None) -> None:
         self.told, self.broken = told, False
@@ -96,7 +98,9 @@ def test_killed_from_outside_is_handed_on_at_once() -> None:
     async def check() -> None:
         one, two = pair()
         assert await one.relay.run(call(one, two, "a", killing(one, OUTSIDE), fine)) == "fine"
-        assert await one.relay.run(call(one, two, "b", fine, fine)) == "fine", "handed on while the server is away"
+        assert await one.relay.run(call(one, two, "b", fine, fine)) == "fine", (
+            "handed on while the server is away"
+        )
 
     run(check)
 
@@ -157,7 +161,9 @@ def test_what_was_answered_before_is_handed_on_even_after_a_crash() -> None:
 
 
 def test_whoever_is_lost_twice_is_refused() -> None:
-    """Handed on after a kill, and the next server dies with it, too: refused everywhere, handed on no further."""
+    """Handed on after a kill, and the next server dies with it, too: refused everywhere, handed on no
+    further.
+    """
 
     async def check() -> None:
         one, two = pair()
@@ -221,7 +227,9 @@ def test_nobody_there() -> None:
 
 def test_fingerprints() -> None:
     """Of all parts and the model; of long parts the ends and the length."""
-    assert fingerprint("m", [b"ab", b"c"]) != fingerprint("m", [b"a", b"bc"]) != fingerprint("n", [b"a", b"bc"])
+    assert (
+        fingerprint("m", [b"ab", b"c"]) != fingerprint("m", [b"a", b"bc"]) != fingerprint("n", [b"a", b"bc"])
+    )
     long = bytes(300_000)
     assert fingerprint("m", [long]) != fingerprint("m", [long + b"\0"])
     assert fingerprint("m", [long]) != fingerprint("m", [b"\1" + long[1:]])

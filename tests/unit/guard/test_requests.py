@@ -48,7 +48,9 @@ def wav(*shape: object, data: object = None) -> dict[str, Any]:
 
 
 def infer(body: object, **other: Any) -> json_requests.Checked:
-    return json_requests.infer(M, body if isinstance(body, bytes) else json.dumps(body).encode(), other.get("head_bytes"), named)
+    return json_requests.infer(
+        M, body if isinstance(body, bytes) else json.dumps(body).encode(), other.get("head_bytes"), named
+    )
 
 
 def read(checked: json_requests.Checked) -> tuple[dict[str, Any], bytes]:
@@ -58,8 +60,21 @@ def read(checked: json_requests.Checked) -> tuple[dict[str, Any], bytes]:
 
 
 def test_json_becomes_binary() -> None:
-    """Triton gets the tensors in their binary form, whatever form they came in; nothing foreign is left in the head."""
-    head, data = read(infer({"id": "x", "inputs": [TEXT, wav(1, 2, data=[[1, 2.5]]), {"name": "FLAG", "datatype": "BOOL", "shape": [1, 1], "data": [True]}]}))
+    """Triton gets the tensors in their binary form, whatever form they came in; nothing foreign is left in
+    the head.
+    """
+    head, data = read(
+        infer(
+            {
+                "id": "x",
+                "inputs": [
+                    TEXT,
+                    wav(1, 2, data=[[1, 2.5]]),
+                    {"name": "FLAG", "datatype": "BOOL", "shape": [1, 1], "data": [True]},
+                ],
+            }
+        )
+    )
     assert data == struct.pack("<I", 1) + b"a" + struct.pack("<2f", 1, 2.5) + b"\1"
     assert [row["parameters"]["binary_data_size"] for row in head["inputs"]] == [5, 8, 1]
     assert head["id"] == "x"
@@ -73,12 +88,19 @@ def test_tritonclients_requests_pass(binary: bool) -> None:
     for name, array in arrays.items():
         inputs.append(InferInput(name, list(array.shape), "BYTES" if array.dtype == object else "FP32"))
         inputs[-1].set_data_from_numpy(array, binary_data=binary)
-    body, size = InferenceServerClient.generate_request_body(inputs, outputs=[InferRequestedOutput("OUT", binary_data=True)])
+    body, size = InferenceServerClient.generate_request_body(
+        inputs, outputs=[InferRequestedOutput("OUT", binary_data=True)]
+    )
     over_http = read(json_requests.infer(M, body, size, named))
-    grpc_inputs = [grpc.InferInput(name, list(array.shape), "BYTES" if array.dtype == object else "FP32") for name, array in arrays.items()]
+    grpc_inputs = [
+        grpc.InferInput(name, list(array.shape), "BYTES" if array.dtype == object else "FP32")
+        for name, array in arrays.items()
+    ]
     for one, array in zip(grpc_inputs, arrays.values(), strict=True):
         one.set_data_from_numpy(array)
-    request = grpc._utils._get_inference_request("m", grpc_inputs, "", "", [grpc.InferRequestedOutput("OUT")], 0, False, False, 0, None, None)
+    request = grpc._utils._get_inference_request(
+        "m", grpc_inputs, "", "", [grpc.InferRequestedOutput("OUT")], 0, False, False, 0, None, None
+    )
     over_grpc = read(grpc_requests.check(M, request, named))
     assert over_http[1] == over_grpc[1]
     assert over_http[0]["inputs"] == over_grpc[0]["inputs"]
@@ -126,7 +148,10 @@ def test_what_does_not_fit_is_refused(body: object, said: str) -> None:
      ([5, 4], b"\2\0\0\0a" + bytes(4), "not 1 elements"), ([10, 4], b"\1\0\0\0a" * 2 + bytes(4), "not 1 elements"), ([5, 4], b"\xff\xff\xff\xffa" + bytes(4), "not 1 elements"), ([5, 4], b"", "not 1 elements")],
 )  # fmt: skip
 def test_binary_sections_are_measured(sizes: list[int], section: bytes, said: str | None) -> None:
-    rows = [{**TEXT, "parameters": {"binary_data_size": sizes[0]}}, {**wav(1, 1), "parameters": {"binary_data_size": sizes[1]}}]
+    rows = [
+        {**TEXT, "parameters": {"binary_data_size": sizes[0]}},
+        {**wav(1, 1), "parameters": {"binary_data_size": sizes[1]}},
+    ]
     head = json.dumps({"inputs": [{k: v for k, v in row.items() if k != "data"} for row in rows]}).encode()
     if said is None:
         assert read(infer(head + section, head_bytes=len(head)))[1] == section
@@ -144,7 +169,13 @@ def test_a_key_given_twice_reaches_triton_once() -> None:
 
 def test_generate() -> None:
     """Values by the inputs' names; what other servers' clients send beside them is understood or refused."""
-    made = json_requests.generate(M, json.dumps({"TEXT": "a", "WAV": [1, 2], "parameters": {"N": 3}, "stream": True, "SMALL": []}).encode(), named)
+    made = json_requests.generate(
+        M,
+        json.dumps(
+            {"TEXT": "a", "WAV": [1, 2], "parameters": {"N": 3}, "stream": True, "SMALL": []}
+        ).encode(),
+        named,
+    )
     assert orjson.loads(made.body[0]) == {"id": "own", "TEXT": "a", "WAV": [1, 2], "N": 3}
     for body, said in [
         ({}, "'TEXT' is missing"), ({"TEXT": ["a", "b"]}, "it must be"), ({"TEXT": 1}, "must be a string"), ({"TEXT": "a", "N": 1.5}, "must be INT32"), ({"TEXT": "a", "max": 1}, "'max' is not known"),
@@ -167,7 +198,15 @@ def message(**tensors: Any) -> service_pb2.ModelInferRequest:
 
 def test_an_input_named_stream_is_an_input() -> None:
     """TensorRT-LLM's `stream` reaches a model that has it; elsewhere it is what other servers' clients say."""
-    streams = Contract.parse({**CONFIG, "input": [*CONFIG["input"], {"name": "stream", "data_type": "TYPE_BOOL", "dims": [1], "optional": True}]})
+    streams = Contract.parse(
+        {
+            **CONFIG,
+            "input": [
+                *CONFIG["input"],
+                {"name": "stream", "data_type": "TYPE_BOOL", "dims": [1], "optional": True},
+            ],
+        }
+    )
     body = b'{"TEXT": "a", "stream": true}'
     assert orjson.loads(json_requests.generate(streams, body, named).body[0])["stream"] is True
     assert "stream" not in orjson.loads(json_requests.generate(M, body, named).body[0])
@@ -175,16 +214,36 @@ def test_an_input_named_stream_is_an_input() -> None:
 
 def test_what_stops_a_request_gets_no_id_of_its_own() -> None:
     """TensorRT-LLM's `stop` means the request of the same id; without one the engine says so."""
-    stops = Contract.parse({**CONFIG, "input": [*CONFIG["input"], {"name": "stop", "data_type": "TYPE_BOOL", "dims": [1], "optional": True}]})
+    stops = Contract.parse(
+        {
+            **CONFIG,
+            "input": [
+                *CONFIG["input"],
+                {"name": "stop", "data_type": "TYPE_BOOL", "dims": [1], "optional": True},
+            ],
+        }
+    )
     stop = {"name": "stop", "datatype": "BOOL", "shape": [1, 1], "data": [True]}
     for given in ("", "x"):
-        assert json_requests.infer(stops, json.dumps({"id": given, "inputs": [TEXT, stop]}).encode(), None, lambda _: "own").id == given
-        assert json_requests.generate(stops, json.dumps({"id": given, "TEXT": "a", "stop": True}).encode(), lambda _: "own").id == given
+        assert (
+            json_requests.infer(
+                stops, json.dumps({"id": given, "inputs": [TEXT, stop]}).encode(), None, lambda _: "own"
+            ).id
+            == given
+        )
+        assert (
+            json_requests.generate(
+                stops, json.dumps({"id": given, "TEXT": "a", "stop": True}).encode(), lambda _: "own"
+            ).id
+            == given
+        )
 
 
 def test_grpc_contents_become_binary() -> None:
     made = message(
-        SMALL=("INT8", [1, 3], "int_contents", [1, -2, 127]), FLAG=("BOOL", [1, 1], "bool_contents", [True]), WAV=("FP32", [1, 1], "fp32_contents", [0.5])
+        SMALL=("INT8", [1, 3], "int_contents", [1, -2, 127]),
+        FLAG=("BOOL", [1, 1], "bool_contents", [True]),
+        WAV=("FP32", [1, 1], "fp32_contents", [0.5]),
     )
     _, data = read(grpc_requests.check(M, made, named))
     assert data == b"\1\0\0\0a" + b"\x01\xfe\x7f" + b"\1" + struct.pack("<f", 0.5)
@@ -229,7 +288,9 @@ def test_an_answer_comes_back_as_grpc() -> None:
     head = {"id": "own", "model_name": "m", "model_version": "1", "parameters": {"sequence_id": 3, "flag": True},
             "outputs": [{"name": "OUT", "datatype": "BYTES", "shape": [1, 1], "parameters": {"binary_data_size": 5}}, {"name": "IDS", "datatype": "INT32", "shape": [1, 0], "parameters": {"binary_data_size": 0}}]}  # fmt: skip
     text = orjson.dumps(head)
-    made = service_pb2.ModelInferResponse.FromString(grpc_requests.response(text + b"\1\0\0\0a", str(len(text)), ""))
+    made = service_pb2.ModelInferResponse.FromString(
+        grpc_requests.response(text + b"\1\0\0\0a", str(len(text)), "")
+    )
     result = grpc.InferResult(made)
     assert result.as_numpy("OUT").tolist() == [[b"a"]]
     assert result.as_numpy("IDS").shape == (1, 0)

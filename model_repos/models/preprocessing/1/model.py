@@ -8,8 +8,8 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.errors import code_name  # noqa: E402
-from serving.text import TextModel  # noqa: E402
+from serving.errors import code_name
+from serving.text import TextModel
 
 
 class TritonPythonModel:
@@ -25,6 +25,10 @@ class TritonPythonModel:
         try:
             arrays = self.text.preprocess({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
         except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), getattr(pb_utils.TritonError, code_name(error))))
+            return pb_utils.InferenceResponse(
+                error=pb_utils.TritonError(str(error), getattr(pb_utils.TritonError, code_name(error)))
+            )
         names = set(request.requested_output_names())
-        return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in arrays.items() if name in names])
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor(name, array) for name, array in arrays.items() if name in names]
+        )

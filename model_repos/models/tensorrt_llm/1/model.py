@@ -10,11 +10,20 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.batches import greedy_at_zero, merge, refuse_beams, refuse_logits, refuse_misread, refuse_samples, split, started  # noqa: E402
-from serving.desk import Desk  # noqa: E402
-from serving.errors import told  # noqa: E402
-from serving.shell import ALWAYS, Shell, engine_id  # noqa: E402
-from serving.watch import Watch  # noqa: E402
+from serving.batches import (
+    greedy_at_zero,
+    merge,
+    refuse_beams,
+    refuse_logits,
+    refuse_misread,
+    refuse_samples,
+    split,
+    started,
+)
+from serving.desk import Desk
+from serving.errors import told
+from serving.shell import ALWAYS, Shell, engine_id
+from serving.watch import Watch
 
 
 class TritonPythonModel:
@@ -48,11 +57,19 @@ class TritonPythonModel:
         # The engine knows the last request of an id only, so rows are told apart.
         names = self.rows[name] = [name, *(f"{name}-{n}" for n in range(1, len(rows)))]
         try:
-            with self.watch.over(sender, lambda: own and self._end(names)), ThreadPoolExecutor(len(rows)) as threads:
-                answers = list(threads.map(lambda row, own_name: self._forward(row, request, own_name), rows, names))
+            with (
+                self.watch.over(sender, lambda: own and self._end(names)),
+                ThreadPoolExecutor(len(rows)) as threads,
+            ):
+                answers = list(
+                    threads.map(lambda row, own_name: self._forward(row, request, own_name), rows, names)
+                )
         finally:
             self.rows.pop(name, None)
-        sender.send(pb_utils.InferenceResponse(answers[0] if len(answers) == 1 else self._merged(answers)), self.shell.last)
+        sender.send(
+            pb_utils.InferenceResponse(answers[0] if len(answers) == 1 else self._merged(answers)),
+            self.shell.last,
+        )
 
     def _stop(self, name, sender):
         self._end(self.rows.get(name, [name]))
@@ -63,14 +80,20 @@ class TritonPythonModel:
             self.shell.stop(name, "tensorrt_llm_stream")
 
     def _forward(self, row, request, name):
-        """Tensors as they come: copying them while decoupled calls run in several threads has crashed the stub (docs/decisions/0002)."""
+        """Tensors as they come: copying them while decoupled calls run in several threads has crashed the
+        stub (docs/decisions/0002).
+        """
         answer, outputs = [], list(dict.fromkeys([*ALWAYS, *request.requested_output_names()]))
-        for response in self.shell.call("tensorrt_llm_stream", self.shell.tensors(row), outputs, name, decoupled=True):
+        for response in self.shell.call(
+            "tensorrt_llm_stream", self.shell.tensors(row), outputs, name, decoupled=True
+        ):
             answer = response.output_tensors() or answer
         return answer
 
     def _merged(self, answers):
-        return self.shell.tensors(merge([{tensor.name(): tensor.as_numpy() for tensor in answer} for answer in answers]))
+        return self.shell.tensors(
+            merge([{tensor.name(): tensor.as_numpy() for tensor in answer} for answer in answers])
+        )
 
     def finalize(self):
         self.desk.close()

@@ -1,4 +1,6 @@
-"""Triton's shell around serving.text; the same file serves `tensorrt_llm_bls`, its `_stream` face and `ensemble_stream`."""
+"""Triton's shell around serving.text; the same file serves `tensorrt_llm_bls`, its `_stream` face and
+`ensemble_stream`.
+"""
 
 import json
 import sys
@@ -9,11 +11,11 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.desk import Desk  # noqa: E402
-from serving.errors import BadRequest  # noqa: E402
-from serving.shell import ALWAYS, Shell, engine_id  # noqa: E402
-from serving.text import ENGINE_OUTPUTS, TextModel  # noqa: E402
-from serving.watch import Watch  # noqa: E402
+from serving.desk import Desk
+from serving.errors import BadRequest
+from serving.shell import ALWAYS, Shell, engine_id
+from serving.text import ENGINE_OUTPUTS, TextModel
+from serving.watch import Watch
 
 
 class TritonPythonModel:
@@ -22,7 +24,10 @@ class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
         self.decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
-        declared = {*ALWAYS, *(output["name"] for output in config["output"])}  # narrowed to what the engine has (build/tensors.py)
+        declared = {
+            *ALWAYS,
+            *(output["name"] for output in config["output"]),
+        }  # narrowed to what the engine has (build/tensors.py)
         self.outputs = [name for name in ENGINE_OUTPUTS if name in declared]
         self.text, self.shell = TextModel(BUNDLE), Shell(pb_utils)
         self.watch, self.desk = Watch(), Desk(self._answer, self.shell.refuse)
@@ -35,13 +40,18 @@ class TritonPythonModel:
         if not self.decoupled and "stream" in inputs and inputs["stream"].any():
             raise BadRequest("stream=true needs the decoupled face of this model; its name ends in _stream")
         wanted, (own, stoppable) = set(request.requested_output_names()), engine_id(request)
-        results = self.text.complete(inputs, lambda arrays, streaming: self.shell.engine(own, self.outputs, arrays, streaming=streaming))
+        results = self.text.complete(
+            inputs,
+            lambda arrays, streaming: self.shell.engine(own, self.outputs, arrays, streaming=streaming),
+        )
         if self.decoupled:
             self.shell.stream(sender, results, wanted, stoppable)
         else:
             with self.watch.over(sender, lambda: own == stoppable and self.shell.stop(own)):
                 result = next(results)
-            self.shell.answer(sender, result, wanted)  # not while it is watched: Triton must not be asked about what it has let go
+            self.shell.answer(
+                sender, result, wanted
+            )  # not while it is watched: Triton must not be asked about what it has let go
 
     def finalize(self):
         self.desk.close()

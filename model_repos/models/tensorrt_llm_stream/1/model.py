@@ -10,10 +10,10 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.engine_io import Answers, parse, stops  # noqa: E402
-from serving.errors import MARKED, code_name, told  # noqa: E402
-from serving.graphs import Graphs  # noqa: E402
-from serving.scheduler import Scheduler  # noqa: E402
+from serving.engine_io import Answers, parse, stops
+from serving.errors import MARKED, code_name, told
+from serving.graphs import Graphs
+from serving.scheduler import Scheduler
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -45,7 +45,9 @@ class Reply:
         self.sender.send(self._response(self.answers.finish(beams)), FINAL)
 
     def aligned(self, attention):
-        self.sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("cross_attention", attention[None])]), FINAL)
+        self.sender.send(
+            pb_utils.InferenceResponse([pb_utils.Tensor("cross_attention", attention[None])]), FINAL
+        )
 
     def fail(self, error):
         if self.begun and self.marked:
@@ -54,7 +56,13 @@ class Reply:
             self.sender.send(pb_utils.InferenceResponse(error=triton_error(error)), FINAL)
 
     def _response(self, arrays):
-        return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in arrays.items() if not self.names or name in self.names])
+        return pb_utils.InferenceResponse(
+            [
+                pb_utils.Tensor(name, array)
+                for name, array in arrays.items()
+                if not self.names or name in self.names
+            ]
+        )
 
 
 class TritonPythonModel:
@@ -77,7 +85,9 @@ class TritonPythonModel:
                     self.scheduler.drop(request.request_id())
                     reply.sender.send(flags=FINAL)
                 else:
-                    job, wanted = parse(inputs, reply, facts, request.request_id(), exclude_prompt=self.exclude_prompt)
+                    job, wanted = parse(
+                        inputs, reply, facts, request.request_id(), exclude_prompt=self.exclude_prompt
+                    )
                     reply.answers = Answers(wanted, job)
                     self.scheduler.submit(job)
             except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
@@ -85,4 +95,6 @@ class TritonPythonModel:
 
     def finalize(self):
         self.scheduler.stop()
-        gc.collect()  # jobs and replies hold each other; a sender that is freed once the stub's shared memory is gone ends the stub
+        # Jobs and replies hold each other; a sender that is freed once the stub's shared memory is gone ends
+        # the stub.
+        gc.collect()

@@ -1,4 +1,6 @@
-"""Triton's shell around serving.whisper; the same file serves `whisper_bls`, `whisper_bls_stream` and `infer_bls`."""
+"""Triton's shell around serving.whisper; the same file serves `whisper_bls`, `whisper_bls_stream` and
+`infer_bls`.
+"""
 
 import json
 import sys
@@ -9,12 +11,12 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.batches import merge, split  # noqa: E402
-from serving.desk import Desk  # noqa: E402
-from serving.likelihood import untempered  # noqa: E402
-from serving.shell import ALWAYS, Shell, engine_id  # noqa: E402
-from serving.watch import Watch  # noqa: E402
-from serving.whisper import Whisper  # noqa: E402
+from serving.batches import merge, split
+from serving.desk import Desk
+from serving.likelihood import untempered
+from serving.shell import ALWAYS, Shell, engine_id
+from serving.watch import Watch
+from serving.whisper import Whisper
 
 # Which of the engine's outputs a request for them brings, beside those that go with every request.
 ASKED = {
@@ -32,7 +34,9 @@ class TritonPythonModel:
         self.decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
         self.outputs = {output["name"] for output in config["output"]}
         self.whisper, self.shell = Whisper(BUNDLE), Shell(pb_utils)
-        self.tempered = json.loads((BUNDLE / "engine" / "engine.json").read_text("utf-8")).get("tempered_log_probs", False)
+        self.tempered = json.loads((BUNDLE / "engine" / "engine.json").read_text("utf-8")).get(
+            "tempered_log_probs", False
+        )
         self.watch, self.desk = Watch(), Desk(self._answer, self.shell.refuse)
 
     def execute(self, requests):
@@ -50,12 +54,18 @@ class TritonPythonModel:
 
         if not self.decoupled:
             with self.watch.over(sender, lambda: own == stoppable and self.shell.stop(own)):
-                answers = [list(self.whisper.transcribe(row, wanted, engine, streaming=False))[-1] for row in rows]
+                answers = [
+                    list(self.whisper.transcribe(row, wanted, engine, streaming=False))[-1] for row in rows
+                ]
             self.shell.answer(sender, merge(answers), wanted)
         elif len(rows) > 1:
-            raise ValueError(f"a stream takes one recording, WAV has {len(rows)} rows; send one request for each")
+            raise ValueError(
+                f"a stream takes one recording, WAV has {len(rows)} rows; send one request for each"
+            )
         else:
-            self.shell.stream(sender, self.whisper.transcribe(rows[0], wanted, engine, streaming=True), wanted, stoppable)
+            self.shell.stream(
+                sender, self.whisper.transcribe(rows[0], wanted, engine, streaming=True), wanted, stoppable
+            )
 
     def finalize(self):
         self.desk.close()
