@@ -63,16 +63,16 @@ demo: setup ## start everything, transcribe a recording (AUDIO=path) with MODEL_
 		[ -z "$(MODEL_ID)" ] || exit 1; \
 		echo "conch: the weights of $$id cannot be had here, neither from its hub nor from the package index; going on with the miniature"; \
 		id=mini-whisper; $$build $$id || exit 1; \
-	}; MODEL_ID=$$id $(RUN) -m scripts.demo
+	}; MODEL_ID=$$id $(RUN) -m ops.demo
 
 serve: setup engines ## run in the foreground until Ctrl-C
-	$(RUN) -m scripts.local serve
+	$(RUN) -m ops.process_mode serve
 
 stop: ## end a running `make serve`
-	$(RUN) -m scripts.local stop
+	$(RUN) -m ops.process_mode stop
 
 restart: ## restart the instances of a running `make serve` one by one
-	$(RUN) -m scripts.local restart
+	$(RUN) -m ops.process_mode restart
 
 test: setup $(BUILD)/.tests tools engines lint ## lint, then every test but the compose tests
 	$(BUILD)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/unit tests/repository
@@ -101,26 +101,26 @@ test-stack: $(BUILD)/.tests ## the stack of compose.yaml in Docker; installs and
 	$(BUILD)/bin/python -m pytest tests/compose; status=$$?; scripts/install_docker stop; exit $$status
 
 up: $(STACK)/.done ## build images and engines and start the stack in Docker; writes .env for this machine if there is none
-	$(STACK)/bin/python -m scripts.stack up
+	$(STACK)/bin/python -m ops.compose up
 
 down: $(STACK)/.done ## stop the stack in Docker; engines and weights stay
-	$(STACK)/bin/python -m scripts.stack down
+	$(STACK)/bin/python -m ops.compose down
 
 restart-stack: $(STACK)/.done ## restart the tritonservers in Docker one by one
-	$(STACK)/bin/python -m scripts.stack restart
+	$(STACK)/bin/python -m ops.compose restart
 
 bundle: ## write images, engines and compose files of the stack into BUNDLE, for a machine without network
-	$(PYTHON) -m scripts.airgap bundle $(BUNDLE)
+	$(PYTHON) -m ops.airgap bundle $(BUNDLE)
 
 unbundle: ## load BUNDLE and start the stack from it
-	$(PYTHON) -m scripts.airgap unbundle $(BUNDLE)
+	$(PYTHON) -m ops.airgap unbundle $(BUNDLE)
 
 gpu-report: $(CLIENT)/.done ## on a machine with NVIDIA GPUs: build, compare, measure, kill one server; writes gpu-report.md to attach to an issue
 	$(CLIENT)/bin/python -m scripts.gpu_report
 
 bench: setup $(BUILD)/.tests ## measure against faster-whisper, CTranslate2 and transformers; writes docs/benchmarks
-	$(BUILD)/bin/python -m scripts.bench
-	$(BUILD)/bin/python -m scripts.bench_text
+	$(BUILD)/bin/python -m scripts.benchmarks.speech
+	$(BUILD)/bin/python -m scripts.benchmarks.text
 
 evaluate: $(BUILD)/.tests tools ## the miniatures' held-out figures
 	$(BUILD)/bin/python -m miniatures.speech.evaluate

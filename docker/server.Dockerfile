@@ -77,7 +77,7 @@ LABEL org.opencontainers.image.title="conch builder (openvino)" \
       org.opencontainers.image.version="0.1.0"
 COPY . .
 USER 10001:10001
-CMD ["python3", "-m", "scripts.deploy"]
+CMD ["python3", "-m", "ops.deploy"]
 
 ################################################################################
 FROM ${NVIDIA_BASE} AS openvino-nvidia
@@ -118,4 +118,4 @@ USER 10001:10001
 CMD ["python3", "-m", "ops.guard", "--help"]
 
 FROM trtllm AS trtllm-builder
-CMD ["python3", "-m", "scripts.deploy"]
+CMD ["python3", "-m", "ops.deploy"]

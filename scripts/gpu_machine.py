@@ -270,7 +270,7 @@ class InProcesses:
             (path for path in (ROOT / ".venv/serve/bin/python",) if path.exists()), Path(sys.executable)
         )
         self.process = subprocess.Popen(
-            [str(python), "-m", "scripts.local", "serve"],
+            [str(python), "-m", "ops.process_mode", "serve"],
             cwd=ROOT,
             env=self.environment,
             stdout=subprocess.DEVNULL,
@@ -304,7 +304,7 @@ class InProcesses:
         return f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port - 80}"
 
     def inside(self, index: int) -> tuple[str, str]:
-        """See `Deployment`. The ports of scripts/local.py."""
+        """See `Deployment`. The ports of ops/process_mode.py."""
         return f"127.0.0.1:{self.port + 20 + index}", f"127.0.0.1:{self.port + 40 + index}"
 
     def inside_run(self, index: int, command: Sequence[str]) -> str:

@@ -144,7 +144,7 @@ def restart(stack: Stack) -> None:
     """The planned one, of every instance."""
     environment = {**os.environ, "PORT": stack.url.rsplit(":", 1)[1], "CONCH_HOME": str(stack.home)}
     done = subprocess.run(
-        [PYTHON, "-m", "scripts.local", "restart"],
+        [PYTHON, "-m", "ops.process_mode", "restart"],
         cwd=ROOT,
         env=environment,
         capture_output=True,

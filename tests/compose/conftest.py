@@ -66,8 +66,8 @@ def compose(
 
 
 def conch(module: str, *arguments: str, seconds: float = 600, **variables: str) -> str:
-    """`python -m scripts.stack …` or `scripts.airgap …`, what the Makefile runs."""
-    command = [sys.executable, "-m", f"scripts.{module}", *arguments]
+    """`python -m ops.compose …` or `ops.airgap …`, what the Makefile runs."""
+    command = [sys.executable, "-m", f"ops.{module}", *arguments]
     done = subprocess.run(
         command,
         cwd=ROOT,

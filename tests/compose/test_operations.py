@@ -174,7 +174,7 @@ def test_a_planned_restart_loses_nothing(stack: Stack, engine: Engine) -> None:
         Load(lambda: client.infer("whisper_bls", inputs, client_timeout=60) and None, clients=3) as raw,
     ):
         load.wait_for(10, 60)
-        conch("stack", "restart")
+        conch("compose", "restart")
         load.wait_for(load.done + 10, 60)
     assert load.failed == []
     assert len(raw.failed) <= 4, (

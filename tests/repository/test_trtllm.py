@@ -39,8 +39,8 @@ from build.staging import source_of
 from build.steps import work
 from build.tensors import parse_config
 from build.toolchain import SCRIPTS, Gpu, Image, ToolchainError, gpus
+from ops.deploy import check_gpus
 from ops.guard.bundle import Refused, budgeted, check_bundle
-from scripts.deploy import check_gpus
 from tests.contract.image import H100, environment, make_image
 from tests.contract.template import ENGINE, template
 from tests.contract.tools import OPTIONS, parser_of

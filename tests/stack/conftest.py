@@ -67,7 +67,7 @@ def started(environment: dict[str, str]) -> Iterator[Stack]:
     home.mkdir(parents=True, exist_ok=True)
     with (home / "serve.log").open("wb") as log:
         process = subprocess.Popen(
-            [PYTHON, "-m", "scripts.local", "serve"], cwd=ROOT, env=environment, stdout=log, stderr=log
+            [PYTHON, "-m", "ops.process_mode", "serve"], cwd=ROOT, env=environment, stdout=log, stderr=log
         )
     try:
         _wait(f"http://127.0.0.1:{port}/health/ready", process, home)

@@ -140,7 +140,7 @@ def test_a_planned_restart_loses_nothing(stack: Stack) -> None:
         load.wait_for(20, 60)
         environment = {**os.environ, "PORT": str(PORT), "CONCH_HOME": str(stack.home)}
         done = subprocess.run(
-            [PYTHON, "-m", "scripts.local", "restart"],
+            [PYTHON, "-m", "ops.process_mode", "restart"],
             cwd=ROOT,
             env=environment,
             capture_output=True,

@@ -322,7 +322,7 @@ def test_whisper_clients(
 
 def test_sherpas_data_set_client_reads_what_conch_reads(tmp_path: Path) -> None:
     """A folder of Triton-ASR-Client: wav.scp and trans.txt."""
-    from scripts.manifests import read
+    from scripts.clients.manifests import read
 
     (tmp_path / "wav").mkdir()
     (tmp_path / "wav/a.wav").write_bytes(b"")

@@ -187,7 +187,7 @@ def test_real_serving_refuses_the_stand_ins_bundle(built: dict[str, str]) -> Non
         refused = run(
             PYTHON,
             "-m",
-            "scripts.local",
+            "ops.process_mode",
             "serve",
             env={**built, "PORT": str(PORT + 100), "CONCH_HOME": built["CONCH_HOME"] + "2"},
         )
@@ -513,7 +513,7 @@ def test_every_rank_stops(pairs: Stack) -> None:
     done = run(
         PYTHON,
         "-m",
-        "scripts.local",
+        "ops.process_mode",
         "restart",
         env={**variables, **environment(Path(pairs.home).parent / "image")},
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import airgap
+from ops import airgap
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ import pytest
 from miniatures.speech.clips import Clipper
 from miniatures.speech.folder import write as write_folder
 from miniatures.speech.recordings import encode
-from scripts import dataset, transcribe
-from scripts.manifests import BadManifest, Utterance, read, seconds
-from scripts.report import write
-from scripts.scores import Outcome, Scores, score, table
-from scripts.speech_client import Ask
-from scripts.triton_client import text_prefix
+from scripts.clients import dataset, transcribe
+from scripts.clients.manifests import BadManifest, Utterance, read, seconds
+from scripts.clients.report import write
+from scripts.clients.scores import Outcome, Scores, score, table
+from scripts.clients.speech import Ask
+from scripts.clients.triton import text_prefix
 
 DELTAS = ("Where is ", "the «niño»", "?")
 TEXT = "".join(DELTAS)

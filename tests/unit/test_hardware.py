@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import stack
-from scripts.hardware import Gpu, Line, gpus, instances, links, pair_up, parse_topology, propose, this_machine
+from ops import compose as stack
+from ops.hardware import Gpu, Line, gpus, instances, links, pair_up, parse_topology, propose, this_machine
 
 TOPOLOGY = """\
 \x1b[4m\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m

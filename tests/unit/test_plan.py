@@ -15,8 +15,8 @@ import pytest
 
 from build.catalog import CatalogError, load_catalog
 from build.plan import IN_DOCKER, Addresses, Plan, make_plan, share
-from scripts.local import nginx_binary
-from scripts.render import OPEN, Gate, NginxValues, pools, write_nginx
+from ops.nginx import OPEN, Gate, NginxValues, pools, write_nginx
+from ops.process_mode import nginx_binary
 
 ADDRESSES = Addresses(
     "unix:/run/x/triton-{i}.http",

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from scripts import prompts
-from scripts.manifests import BadManifest
-from scripts.text_scores import Outcome, Question, figures, rouge, table
+from scripts.clients import prompts
+from scripts.clients.manifests import BadManifest
+from scripts.clients.text_scores import Outcome, Question, figures, rouge, table
 
 PIECES = ("El perro ", "come ", "pan.")
 TEXT = "".join(PIECES)

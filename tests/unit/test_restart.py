@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from build.plan import Instance, Plan
-from scripts import restart
-from scripts.restart import NotBack, restart_all
+from ops import restart
+from ops.restart import NotBack, restart_all
 
 
 def instance(index: int) -> Instance:

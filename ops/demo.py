@@ -14,7 +14,7 @@ import httpx
 from build.catalog import ROOT, CatalogError, load_catalog
 from ops.guard.bundle import Refused
 
-from .local import HOST, Layout, LocalError, start, wait_ready
+from .process_mode import HOST, Layout, LocalError, start, wait_ready
 
 MINIATURE = "mini-whisper"
 JFK = ROOT / "evaluation" / "jfk.flac"  # openai/whisper's test recording, in the public domain

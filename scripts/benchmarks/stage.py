@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from build.catalog import ROOT
-
-from .local import Layout, start, wait_ready
+from ops.process_mode import Layout, start, wait_ready
 
 DOCS = ROOT / "docs" / "benchmarks"
 WORK = ROOT / ".conch" / "bench"

@@ -1,4 +1,4 @@
-"""Conch in Docker: `python -m scripts.stack hardware | up | restart | down`.
+"""Conch in Docker: `python -m ops.compose hardware | up | restart | down`.
 
 What is said here about files and variables holds for plain `docker compose` too; compose.yaml and
 .env.example explain them.

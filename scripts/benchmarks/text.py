@@ -1,4 +1,4 @@
-"""`python -m scripts.bench_text`, part of `make bench`: T5, BART and GPT-2 beside CTranslate2 and
+"""`python -m scripts.benchmarks.text`, part of `make bench`: T5, BART and GPT-2 beside CTranslate2 and
 transformers, the same random weights, one run.
 
 Shapes of flan-t5-small, bart-base and gpt2-medium. Random weights have no words, so everybody is given ids
@@ -29,9 +29,9 @@ import numpy as np
 from tritonclient import grpc
 
 from gateway.triton import decode, encode
+from ops.process_mode import HOST, Layout
 
-from .bench_stage import DOCS, WORK, cores, machine, peer, running
-from .local import HOST, Layout
+from .stage import DOCS, WORK, cores, machine, peer, running
 
 PROMPTS = (16, 96, 32, 160, 64, 24, 128, 48)
 REQUESTS = {1: 8, 8: 16, 32: 32}  # by concurrency; whole rounds of PROMPTS
@@ -553,7 +553,7 @@ def report(runs: Runs) -> None:
     lines = [
         "# T5, BART and GPT-2 on a CPU",
         "",
-        "`python -m scripts.bench_text` (part of `make bench`), all that is compared in one run: "
+        "`python -m scripts.benchmarks.text` (part of `make bench`), all that is compared in one run: "
         + "; ".join(f"{name} {run}" for name, (run, _) in runs.items())
         + ".",
         "Random weights of the shapes of flan-t5-small, bart-base and gpt2-medium, the same for all; "
@@ -616,7 +616,9 @@ def plot(cells: Sequence[Cell]) -> None:
 def everybody(model: Model) -> list[Cell]:
     """Conch, then each peer."""
     rows = [
-        row for name in PEERS for row in peer("scripts.bench_text", "--peer", name, "--models", model.name)
+        row
+        for name in PEERS
+        for row in peer("scripts.benchmarks.text", "--peer", name, "--models", model.name)
     ]
     return conch(model) + [Cell(**row) for row in rows]
 

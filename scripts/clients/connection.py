@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from .speech_client import Gateway, Speech
-from .text_client import Generate, OpenAi, Text
-from .triton_client import Triton
+from .speech import Gateway, Speech
+from .text import Generate, OpenAi, Text
+from .triton import Triton
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

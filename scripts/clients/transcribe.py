@@ -14,7 +14,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from .connection import add_options, connect
-from .speech_client import Ask, RequestFailed
+from .speech import Ask, RequestFailed
 
 FORMATS = ("text", "json", "srt", "vtt", "verbose_json")
 

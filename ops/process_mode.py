@@ -1,4 +1,4 @@
-"""Conch without Docker: `python -m scripts.local serve | restart | stop`.
+"""Conch without Docker: `python -m ops.process_mode serve | restart | stop`.
 
 supervisor runs a guard for each tritonserver, the gateway and nginx. Everything listens on 127.0.0.1 and
 writes below one folder.
@@ -34,7 +34,7 @@ from ops.guard.bundle import Refused, check_bundle
 from ops.guard.server import ONE_THREAD
 
 from .environment import documented
-from .render import Gate, NginxValues, write_nginx
+from .nginx import Gate, NginxValues, write_nginx
 from .restart import NotBack, restart_all
 
 HOST = "127.0.0.1"

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from gateway import media
 from gateway.triton import decode, encode
+from ops.process_mode import HOST, Layout
 
-from .bench_stage import DOCS, WORK, cores, group_memory, machine, own_memory, peer, running
-from .local import HOST, Layout
+from .stage import DOCS, WORK, cores, group_memory, machine, own_memory, peer, running
 
 Floats = NDArray[np.float32]
 RATE = 16_000
@@ -494,7 +494,7 @@ def main() -> None:
     rows = [
         row
         for name in PEERS
-        for row in peer("scripts.bench", "--peer", name, "--requests", str(arguments.requests))
+        for row in peer("scripts.benchmarks.speech", "--peer", name, "--requests", str(arguments.requests))
     ]
     cells += [Cell(**row) for row in rows]
     added = overhead()

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import httpx
 from httpx_sse import EventSource
 
-from .speech_client import SECONDS, RequestFailed, Said, complaint, trouble, unreachable
+from .speech import SECONDS, RequestFailed, Said, complaint, trouble, unreachable
 
 
 @dataclass(frozen=True)

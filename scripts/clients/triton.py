@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from gateway.media import RATE, BadMedia, decode
 
-from .speech_client import SECONDS, Ask, RequestFailed, Said
+from .speech import SECONDS, Ask, RequestFailed, Said
 
 WINDOW = 30
 

@@ -1,7 +1,7 @@
 """One archive for a machine without network: images, engines, settings, compose files, checksums. Python's
 library and the docker command suffice.
 
-`python3 -m scripts.airgap bundle | unbundle FILE`. What is archived is the stack that the environment and
+`python3 -m ops.airgap bundle | unbundle FILE`. What is archived is the stack that the environment and
 .env describe. In the folder `conch` of the archive lies what the other machine needs of this repository, this
 script included.
 """
@@ -28,7 +28,7 @@ SUMS, IMAGES, VOLUMES, SETTINGS = "SHA256SUMS", "images.tar", "volumes.tar", "de
 # Secrets, addresses and sources stay where they are; all other settings make the same stack elsewhere.
 STAYS = {"API_KEYS_FILE", "BIND", "HF_ENDPOINT", "HF_TOKEN", "KSERVE_GRPC_PORT", "KSERVE_HTTP_PORT", "PORT"}
 FOLDER = "conch"
-FILES = (".env.example", "Makefile", "compose.yaml", "docker/*", "docs/docker.md", "scripts/*")
+FILES = (".env.example", "Makefile", "compose.yaml", "docker/*", "docs/docker.md", "ops/*.py")
 # Engines whole; of the weights only the lock, which says what the engines were made from.
 SAVE = (
     "cd / && tar -c --exclude='*.lock' --exclude=engines/deployment engines && if [ -e weights/catalog.lock "

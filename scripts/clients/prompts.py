@@ -20,8 +20,8 @@ from pathlib import Path
 from .connection import add_tasks, add_text_options, connect_text, positive
 from .crowd import at_once
 from .manifests import BadManifest, objects
-from .speech_client import RequestFailed
-from .text_client import Ask, Text
+from .speech import RequestFailed
+from .text import Ask, Text
 from .text_scores import Figures, Outcome, Question, figures, table
 
 

@@ -21,7 +21,7 @@ from .crowd import at_once
 from .manifests import BadManifest, Utterance, read, seconds
 from .report import write
 from .scores import NORMALIZERS, Outcome, Scores, score, table
-from .speech_client import Ask, RequestFailed, Speech
+from .speech import Ask, RequestFailed, Speech
 
 
 async def one(speech: Speech, ask: Ask, utterance: Utterance, duration: float) -> Outcome:

@@ -20,7 +20,7 @@ from build.derived import world_size
 from build.plan import IN_DOCKER, gpus_of, make_plan
 
 from .hardware import instances
-from .render import Gate, NginxValues, write_nginx
+from .nginx import Gate, NginxValues, write_nginx
 
 
 def deploy(engines: Path) -> None:
