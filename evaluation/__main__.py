@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from faster_whisper import WhisperModel
 
-from gateway import media
-from gateway.speech import Options, Transcript
-from gateway.windows import Pauses
+from gateway.audio import media
+from gateway.audio.transcriber import Options, Transcript
+from gateway.audio.windows import Pauses
 
 from .direct import Direct, Listener
 from .recordings import (

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.speech import Options, Transcriber, Transcript, joined
+from gateway.audio.transcriber import Options, Transcriber, Transcript, joined
+from gateway.audio.windows import Cutter, Window
 from gateway.triton import Pool
-from gateway.windows import Cutter, Window
 from serving.engine_io import Answers, parse
 from serving.graphs import Graphs
 from serving.scheduler import Collected, Scheduler

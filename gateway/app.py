@@ -9,16 +9,19 @@ from fastapi import Depends, FastAPI, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from . import audio, errors, realtime, text
+from . import errors
 from .admission import Admission
+from .audio import routes as audio
+from .audio.transcriber import Transcriber
+from .audio.upload import sweep
 from .keys import load_keys, require_key
 from .metrics import gathered
 from .observe import Observe
+from .realtime import routes as realtime
 from .services import Services, ServicesDep
 from .settings import Settings
-from .speech import Transcriber
+from .text import routes as text
 from .triton import Triton, load_gateways, load_inner_key, load_pools
-from .upload import sweep
 
 
 def create_app(settings: Settings) -> FastAPI:

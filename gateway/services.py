@@ -14,10 +14,10 @@ from fastapi import Depends
 from fastapi.requests import HTTPConnection
 
 from .admission import Admission
+from .audio.transcriber import Transcriber
 from .errors import ApiError
 from .metrics import Metrics
 from .settings import Settings
-from .speech import Transcriber
 from .triton import Pool, Triton
 
 OPENAI_SPEECH = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")

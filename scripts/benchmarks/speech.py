@@ -27,7 +27,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway import media
+from gateway.audio import media
 from gateway.triton import decode, encode
 from ops.process_mode import HOST, Layout
 

@@ -16,7 +16,7 @@ from grpc.aio import AioRpcError
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
-from gateway.media import RATE, BadMedia, decode
+from gateway.audio.media import RATE, BadMedia, decode
 
 from .speech import SECONDS, Ask, RequestFailed, Said
 

@@ -14,7 +14,7 @@ import numpy as np
 import tritonclient.grpc as grpc
 from numpy.typing import NDArray
 
-from gateway.media import decode
+from gateway.audio.media import decode
 
 RECORDINGS = Path(__file__).parent.parent.parent / "miniatures" / "recordings"
 

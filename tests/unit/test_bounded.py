@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from gateway.errors import ApiError
-from gateway.realtime import LARGEST_EVENT, Listener
-from gateway.text_forms import ChatRequest, CompletionRequest, check
+from gateway.realtime.routes import LARGEST_EVENT, Listener
+from gateway.text.schema import ChatRequest, CompletionRequest, check
 from gateway.triton import Pool
 
 POOL = Pool("mini", "gpt2", (0,), {}, positions=512)

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gateway.app import create_app
-from gateway.completions import Ending, Piece, Token, questions
 from gateway.errors import ApiError
 from gateway.settings import Settings
-from gateway.text_formats import Written, WrittenChat, usage_of
-from gateway.text_forms import MOST_TEXTS, MOST_WORDS, ChatRequest, CompletionRequest
+from gateway.text.generator import Ending, Piece, Token, questions
+from gateway.text.responses import Written, WrittenChat, usage_of
+from gateway.text.schema import MOST_TEXTS, MOST_WORDS, ChatRequest, CompletionRequest
 
 QUICK = settings(max_examples=200, deadline=None, database=None, derandomize=True)
 TEMPLATE = (

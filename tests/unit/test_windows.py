@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from evaluation.recordings import clicks
-from gateway.voice import RATE, Turns
-from gateway.windows import LONGEST, Cutter, Pauses, Spoken, Window, halves, missed, snapped
+from gateway.audio.vad import RATE, Turns
+from gateway.audio.windows import LONGEST, Cutter, Pauses, Spoken, Window, halves, missed, snapped
 from miniatures.speech.clips import Clipper
 from miniatures.speech.recordings import record
 

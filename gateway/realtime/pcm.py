@@ -11,8 +11,8 @@ import numpy as np
 from av.audio.frame import AudioFrame
 from numpy.typing import NDArray
 
-from .errors import ApiError
-from .voice import RATE
+from ..audio.vad import RATE
+from ..errors import ApiError
 
 Floats = NDArray[np.float32]
 LONGEST = 30  # seconds in one piece

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 from jinja2 import Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from .errors import ApiError
-from .text_forms import Message, refused
-from .triton import Pool
+from ..errors import ApiError
+from ..triton import Pool
+from .schema import Message, refused
 
 
 def _refuse(message: str) -> NoReturn:

@@ -12,14 +12,15 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from ..disconnect import while_present
+from ..errors import ApiError, error_body
+from ..services import Services, ServicesDep
+from ..sse import Events, event
+from ..triton import Pool
 from .chat import rendered
-from .completions import Piece, Question, questions, stream, whole
-from .errors import ApiError, error_body
-from .presence import while_present
-from .services import Services, ServicesDep
-from .sse import Events, event
-from .text_formats import Written, WrittenChat, usage_of
-from .text_forms import (
+from .generator import Piece, Question, questions, stream, whole
+from .responses import Written, WrittenChat, usage_of
+from .schema import (
     ChatRequest,
     CompletionRequest,
     Generation,
@@ -28,7 +29,6 @@ from .text_forms import (
     check_completion,
     check_lengths,
 )
-from .triton import Pool
 
 router = APIRouter()
 # What the model's refusals begin with, where they are about something else than the text.

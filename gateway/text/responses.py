@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .completions import Piece, Token
+from .generator import Piece, Token
 
 
 @dataclass

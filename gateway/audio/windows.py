@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .silero import CHUNK
-from .voice import GOES_ON, RATE, Span, Turns, TurnTaking, Voice, spans, spoken
+from .vad import GOES_ON, RATE, Span, Turns, TurnTaking, Voice, spans, spoken
 
 Floats = NDArray[np.float32]
 

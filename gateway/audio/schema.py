@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .errors import ApiError, explained
+from ..errors import ApiError, explained
 from .languages import language_code
-from .speech import Options
-from .voice import Turns
+from .transcriber import Options
+from .vad import Turns
 
 Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
 TIMED = {"srt", "vtt", "verbose_json"}

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ApiError
-from .triton import Arrays, Pool, Triton
-from .voice import Span
+from ..errors import ApiError
+from ..triton import Arrays, Pool, Triton
+from .vad import Span
 from .windows import Window, halves, missed, snapped, sounding
 
 # openai/whisper transcribe.py: what makes a result doubtful, and the temperatures to try one after the other.

@@ -12,9 +12,15 @@ from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 
-from . import formats, media
-from .errors import ApiError, error_body
-from .forms import (
+from ..disconnect import while_present
+from ..errors import ApiError, error_body
+from ..services import Services, ServicesDep
+from ..settings import Settings
+from ..sse import Events, event
+from ..triton import Pool
+from . import media
+from . import responses as formats
+from .schema import (
     TranscriptionRequest,
     TranslationRequest,
     body_schema,
@@ -23,12 +29,7 @@ from .forms import (
     parse_translation,
     turns,
 )
-from .presence import while_present
-from .services import Services, ServicesDep
-from .settings import Settings
-from .speech import Options, Transcript, between, joined
-from .sse import Events, event
-from .triton import Pool
+from .transcriber import Options, Transcript, between, joined
 from .upload import receive
 from .windows import Cutter, Pauses, Spoken, Window
 

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .errors import ApiError, explained
-from .forms import ServerVad, plain_text
-from .languages import language_code
+from ..audio.languages import language_code
+from ..audio.schema import ServerVad, plain_text
+from ..errors import ApiError, explained
 
 
 class _Strict(BaseModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import ApiError
+from ..errors import ApiError
 
 NAMES = {
     "en": "english",

@@ -26,16 +26,16 @@ from openai.types.realtime.conversation_item_input_audio_transcription_completed
 )
 from starlette.types import Message
 
-from .errors import ApiError, error_body, error_response
-from .keys import check_key
-from .languages import language_code
+from ..audio.languages import language_code
+from ..audio.transcriber import Options, Transcript, joined
+from ..audio.vad import RATE
+from ..audio.windows import Pauses, Spoken, Window
+from ..errors import ApiError, error_body, error_response
+from ..keys import check_key
+from ..services import Services, services
+from ..triton import Pool
 from .pcm import Ears
-from .services import Services, services
 from .session import Session
-from .speech import Options, Transcript, joined
-from .triton import Pool
-from .voice import RATE
-from .windows import Pauses, Spoken, Window
 
 log = structlog.get_logger()
 router = APIRouter()

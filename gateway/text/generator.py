@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .text_forms import Generation, words
-from .triton import Arrays, Pool, Triton
+from ..triton import Arrays, Pool, Triton
+from .schema import Generation, words
 
 FACADE = "tensorrt_llm_bls"
 DTYPES: dict[str, Any] = {
