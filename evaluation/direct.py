@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from gateway.audio.transcriber import Options, Transcriber, Transcript, joined
 from gateway.audio.windows import Cutter, Window
 from gateway.triton import Pool
-from serving.engine_io import Answers, parse
-from serving.graphs import Graphs
-from serving.scheduler import Collected, Scheduler
-from serving.whisper import Whisper
+from serving.audio.whisper import Whisper
+from serving.engine.openvino.graphs import Graphs
+from serving.engine.scheduler import Collected, Scheduler
+from serving.engine.tensors import Answers, parse
 
 Arrays = dict[str, NDArray[Any]]
 Floats = NDArray[np.float32]

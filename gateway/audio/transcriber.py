@@ -111,7 +111,7 @@ BLANKLESS = {
     "lo",
     "my",
     "yue",
-}  # written without blanks, as serving/whisper_tokens.py has it
+}  # written without blanks, as serving/audio/tokens.py has it
 
 
 def between(language: str) -> str:

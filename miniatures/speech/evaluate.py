@@ -20,8 +20,8 @@ from transformers import WhisperForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
 from build.whisper_vocabulary import whisper_tokenizer
-from serving.audio import log_mel
-from serving.whisper_tokens import WhisperVocabulary
+from serving.audio.log_mel import log_mel
+from serving.audio.tokens import WhisperVocabulary
 
 from .checkpoint import encode
 from .clips import Clip, Clipper

@@ -90,7 +90,7 @@ def test_rendered_repositories(model: Model, tmp_path: Path) -> None:
         assert config.max_batch_size == recipe.parameters["max_batch_size"]
         folder = tmp_path / "repository" / wanted.name / "1"
         assert folder.is_dir() if config.platform == "ensemble" else (folder / "model.py").is_file()
-    assert (tmp_path / "serving" / "scheduler.py").is_file()
+    assert (tmp_path / "serving" / "engine" / "scheduler.py").is_file()
 
 
 def test_models_stay_thin() -> None:

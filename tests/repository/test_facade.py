@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from build.whisper_vocabulary import whisper_tokenizer
+from serving.audio.whisper import BadAudio, Whisper
 from serving.errors import BadRequest
-from serving.whisper import BadAudio, Whisper
 
 from .test_contract import CONTRACT
 

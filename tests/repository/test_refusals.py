@@ -23,7 +23,7 @@ from build.engine_rules import Engines, findings
 from build.jobs import Places, plan_job
 from build.tensors import NEEDED, parse_config
 from build.toolchain import Image, ToolchainError
-from serving.text import ENGINE, ENGINE_OUTPUTS
+from serving.text.facade import ENGINE, ENGINE_OUTPUTS
 from tests.contract.image import environment, make_image
 from tests.contract.tools import parser_of
 

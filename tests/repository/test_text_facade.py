@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from serving.errors import BadRequest
-from serving.text import ENGINE_OUTPUTS, TextModel
+from serving.text.facade import ENGINE_OUTPUTS, TextModel
 
 from .test_contract import CONTRACT
 

@@ -15,8 +15,8 @@ import openai
 import pytest
 import tritonclient.grpc as grpc
 
-from serving.audio import log_mel
-from serving.whisper_tokens import WhisperVocabulary
+from serving.audio.log_mel import log_mel
+from serving.audio.tokens import WhisperVocabulary
 
 from .clients import RECORDINGS, grpc_inputs, wave
 from .conftest import ROOT, Stack

@@ -12,8 +12,8 @@ import pytest
 
 from miniatures.speech.clips import Clipper
 from miniatures.speech.corpus import Corpus, make_corpus
-from serving.graphs import Graphs
-from serving.scheduler import Scheduler
+from serving.engine.openvino.graphs import Graphs
+from serving.engine.scheduler import Scheduler
 
 ROOT = Path(__file__).parent.parent.parent
 MINIATURE = ROOT / "miniatures" / "whisper"

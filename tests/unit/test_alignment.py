@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
-from serving.alignment import smooth, token_starts, warp
-from serving.whisper_tokens import WhisperVocabulary
+from serving.audio.alignment import smooth, token_starts, warp
+from serving.audio.tokens import WhisperVocabulary
 
 from .conftest import MINIATURE
 

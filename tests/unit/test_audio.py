@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from transformers import WhisperFeatureExtractor
 
-from serving.audio import AudioTooLong, log_mel
+from serving.audio.log_mel import AudioTooLong, log_mel
 
 
 @pytest.mark.parametrize("mels", [80, 128])

@@ -1,5 +1,5 @@
 """Requests of several rows, and what TensorRT-LLM understands otherwise than it is meant:
-`serving/batches.py`.
+`serving/triton/batches.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.batches import (
+from serving.errors import BadRequest
+from serving.triton.batches import (
     MOST_LOGITS,
     greedy_at_zero,
     newest,
@@ -19,7 +20,6 @@ from serving.batches import (
     split,
     started,
 )
-from serving.errors import BadRequest
 
 IDS = np.array([[5, 6, 7], [8, 9, 0]], np.int32)
 

@@ -57,7 +57,7 @@ def complete(bundle: Path) -> bool:
         "engine/engine.json",
     ]
     files += [
-        "serving/scheduler.py",
+        "serving/engine/scheduler.py",
         "repository/whisper_bls/config.pbtxt",
         "repository/tensorrt_llm_stream/1/model.py",
     ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from serving.desk import Desk
 from serving.errors import QueueFull
+from serving.triton.desk import Desk
 
 
 @dataclass

@@ -16,11 +16,11 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from miniatures.speech.clips import Clip, Clipper
 from miniatures.speech.corpus import Corpus
-from serving.audio import log_mel
+from serving.audio.log_mel import log_mel
+from serving.engine.openvino.graphs import Graphs
+from serving.engine.sampling import Hypothesis, Sampling
+from serving.engine.scheduler import Collected, Job, Scheduler
 from serving.errors import BadRequest, QueueFull
-from serving.graphs import Graphs
-from serving.sampling import Hypothesis, Sampling
-from serving.scheduler import Collected, Job, Scheduler
 
 from .conftest import MINIATURE, export
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.engine_io import UNSUPPORTED, parse, stops
+from serving.engine.openvino.graphs import Facts
+from serving.engine.scheduler import Collected
+from serving.engine.tensors import UNSUPPORTED, parse, stops
 from serving.errors import BadRequest
-from serving.graphs import Facts
-from serving.scheduler import Collected
 
 FACTS = Facts("whisper", 4, 3, 32, 448, 51865, 50257, mels=80, memory=1500)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from serving.likelihood import untempered
+from serving.engine.likelihood import untempered
 
 WORDS, IDS = 11, [4, 9, 2, 7]
 LOGITS = np.random.default_rng(3).normal(0, 3, (len(IDS), WORDS)).astype(np.float32)

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from serving.sampling import Beams, Sampling, Scores, Single, log_softmax, processed
+from serving.engine.sampling import Beams, Sampling, Scores, Single, log_softmax, processed
 
 END = 4
 LOGITS = np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], np.float32))

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from serving.errors import BROKEN, EngineError
-from serving.shell import Held, Shell, engine_id, heard_out
-from serving.watch import Watch
+from serving.triton.shell import Held, Shell, engine_id, heard_out
+from serving.triton.watch import Watch
 
 
 class Tensor(SimpleNamespace):

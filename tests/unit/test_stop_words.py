@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.stop_words import Said, StopFilter, ending, trimmed, words_in
+from serving.engine.stop_words import Said, StopFilter, ending, trimmed, words_in
 
 QUICK = settings(max_examples=200, deadline=None, database=None, derandomize=True)
 WORDS = ((7,), (3, 7), (4, 5))

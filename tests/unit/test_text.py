@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.batches import refuse_samples, split
-from serving.engine_io import MOST_WORDS, Answers, Wanted, parse
+from serving.engine.openvino.graphs import Facts
+from serving.engine.sampling import Hypothesis, Sampling, processed
+from serving.engine.scheduler import Collected, Job
+from serving.engine.tensors import MOST_WORDS, Answers, Wanted, parse
 from serving.errors import BadRequest
-from serving.graphs import Facts
-from serving.sampling import Hypothesis, Sampling, processed
-from serving.scheduler import Collected, Job
-from serving.text_tokens import NO_END, GrowingText, TextTokenizer
+from serving.text.tokens import NO_END, GrowingText, TextTokenizer
+from serving.triton.batches import refuse_samples, split
 
 from .conftest import ROOT
 

@@ -25,12 +25,12 @@ from transformers import (
 )
 
 from build.catalog import ROOT
-from serving.engine_io import parse
+from serving.engine.openvino.batch import Row, new_batch
+from serving.engine.openvino.graphs import Graphs
+from serving.engine.sampling import Sampling
+from serving.engine.scheduler import Collected, Job, Scheduler
+from serving.engine.tensors import parse
 from serving.errors import BadRequest
-from serving.graphs import Graphs
-from serving.running import Row, new_batch
-from serving.sampling import Sampling
-from serving.scheduler import Collected, Job, Scheduler
 
 pytestmark = pytest.mark.long
 

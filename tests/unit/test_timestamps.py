@@ -7,7 +7,7 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
 
-from serving.sampling import NEVER, TimestampRules
+from serving.engine.sampling import NEVER, TimestampRules
 
 END, FIRST, SIZE = 40, 45, 145
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import serving.whisper_tokens
 from gateway.admission import Admission
 from gateway.audio import transcriber
 from gateway.audio.transcriber import Options, Segment, Transcriber, Transcript, completed, joined
 from gateway.audio.windows import Window
 from gateway.errors import ApiError
 from gateway.triton import Pool
+from serving.audio import tokens
 
 POOL = Pool("mini", "whisper", (0, 1), {})
 PLAIN = Options("transcribe", "en", "", 0.0, timestamps=False)
@@ -248,7 +248,7 @@ def test_the_first_window_settles_the_language() -> None:
 
 def test_both_rooms_know_the_same_languages_without_blanks() -> None:
     """The gateway joins windows as the façade joins words; the two rooms share no code."""
-    assert transcriber.BLANKLESS == serving.whisper_tokens.BLANKLESS
+    assert transcriber.BLANKLESS == tokens.BLANKLESS
 
 
 def test_places_are_given_back() -> None:

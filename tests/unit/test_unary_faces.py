@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.shell import Shell
-from serving.watch import Watch
+from serving.triton.shell import Shell
+from serving.triton.watch import Watch
 
 from .conftest import ROOT
 

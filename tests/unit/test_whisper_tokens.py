@@ -6,7 +6,7 @@ import pytest
 import tiktoken
 
 from build.whisper_vocabulary import ASSETS, _ranks, whisper_tokenizer
-from serving.whisper_tokens import BadPrompt, WhisperVocabulary
+from serving.audio.tokens import BadPrompt, WhisperVocabulary
 
 # openai-whisper tokenizer.py, get_encoding
 PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""

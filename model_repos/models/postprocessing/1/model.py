@@ -9,7 +9,7 @@ BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
 from serving.errors import code_name
-from serving.text import TextModel
+from serving.text.facade import TextModel
 
 
 class TritonPythonModel:

@@ -10,7 +10,8 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.batches import (
+from serving.errors import told
+from serving.triton.batches import (
     greedy_at_zero,
     merge,
     refuse_beams,
@@ -20,10 +21,9 @@ from serving.batches import (
     split,
     started,
 )
-from serving.desk import Desk
-from serving.errors import told
-from serving.shell import ALWAYS, Shell, engine_id
-from serving.watch import Watch
+from serving.triton.desk import Desk
+from serving.triton.shell import ALWAYS, Shell, engine_id
+from serving.triton.watch import Watch
 
 
 class TritonPythonModel:

@@ -11,11 +11,11 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.desk import Desk
 from serving.errors import BadRequest
-from serving.shell import ALWAYS, Shell, engine_id
-from serving.text import ENGINE_OUTPUTS, TextModel
-from serving.watch import Watch
+from serving.text.facade import ENGINE_OUTPUTS, TextModel
+from serving.triton.desk import Desk
+from serving.triton.shell import ALWAYS, Shell, engine_id
+from serving.triton.watch import Watch
 
 
 class TritonPythonModel:

@@ -10,10 +10,10 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.engine_io import Answers, parse, stops
+from serving.engine.openvino.graphs import Graphs
+from serving.engine.scheduler import Scheduler
+from serving.engine.tensors import Answers, parse, stops
 from serving.errors import MARKED, code_name, told
-from serving.graphs import Graphs
-from serving.scheduler import Scheduler
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 

@@ -11,12 +11,12 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
-from serving.batches import merge, split
-from serving.desk import Desk
-from serving.likelihood import untempered
-from serving.shell import ALWAYS, Shell, engine_id
-from serving.watch import Watch
-from serving.whisper import Whisper
+from serving.audio.whisper import Whisper
+from serving.engine.likelihood import untempered
+from serving.triton.batches import merge, split
+from serving.triton.desk import Desk
+from serving.triton.shell import ALWAYS, Shell, engine_id
+from serving.triton.watch import Watch
 
 # Which of the engine's outputs a request for them brings, beside those that go with every request.
 ASKED = {

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import BROKEN, BadRequest
-from .graphs import Facts
+from ..errors import BROKEN, BadRequest
+from .openvino.graphs import Facts
 from .sampling import Hypothesis, Sampling, TimestampRules, begun
 from .scheduler import Job, Listener
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import BoundedSemaphore
 from typing import Protocol
 
-from .errors import QueueFull
+from ..errors import QueueFull
 
 PLACES = 256  # requests that wait or run; beyond it 503, so that sound does not pile up in memory
 THREADS = 64

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import MARKED, EngineError, code_name, sentence, unbroken
 from .batches import greedy_at_zero
-from .errors import MARKED, EngineError, code_name, sentence, unbroken
 
 Arrays = dict[str, NDArray[Any]]
 Response = TypeVar("Response")

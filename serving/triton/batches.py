@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import BadRequest
+from ..errors import BadRequest
 
 # What decides which results there are, and their shapes.
 SHAPING = ("beam_width", "num_return_sequences", "return_log_probs", "return_generation_logits")

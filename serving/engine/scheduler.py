@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import BadRequest, QueueFull
-from .graphs import Graphs, Memory
-from .running import Batch, Row, Slots, Step, new_batch
+from ..errors import BadRequest, QueueFull
+from .openvino.batch import Batch, Row, Slots, Step, new_batch
+from .openvino.graphs import Graphs, Memory
 from .sampling import Hypothesis, Sampling, Scores, Strategy, strategy
 
 Floats = NDArray[np.float32]

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import BadRequest
+from ..triton.batches import newest
 from .alignment import FRAMES_PER_SECOND, token_starts
-from .audio import MAX_SAMPLES, RATE, log_mel
-from .batches import newest
-from .errors import BadRequest
-from .whisper_tokens import BadPrompt, Prompt, WhisperVocabulary
+from .log_mel import MAX_SAMPLES, RATE, log_mel
+from .tokens import BadPrompt, Prompt, WhisperVocabulary
 
 Arrays = dict[str, NDArray[Any]]
 Engine = Callable[[Arrays, bool], Iterator[Arrays]]

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batches import merge, newest, refuse_beams, refuse_logits, refuse_samples, split
-from .errors import BadRequest
-from .sampling import log_softmax
-from .stop_words import Said, StopFilter, trimmed, words_in
-from .text_tokens import GrowingText, TextTokenizer
+from ..engine.sampling import log_softmax
+from ..engine.stop_words import Said, StopFilter, trimmed, words_in
+from ..errors import BadRequest
+from ..triton.batches import merge, newest, refuse_beams, refuse_logits, refuse_samples, split
+from .tokens import GrowingText, TextTokenizer
 
 Arrays = dict[str, NDArray[Any]]
 Given = Mapping[str, NDArray[Any]]
