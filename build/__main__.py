@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .bundle import Built, build
-from .cards import devices_of
 from .catalog import CatalogError, Model, load_catalog, select
-from .check import Unfit, check
-from .engine_config import TemplateError
 from .jobs import BuildError, Places, plan_job
 from .sources import FetchError
+from .targets.trtllm.engine_config import TemplateError
+from .targets.trtllm.gpus import devices_of
+from .targets.trtllm.preflight import Unfit, check
 from .toolchain import Image, ToolchainError
 
 

@@ -18,13 +18,13 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from .catalog import Model
-from .check import check
-from .engine_config import NAME as ENGINE_MODEL
-from .engine_rules import Engines, findings, settings
 from .jobs import BuildError, Job, Manifest, Places, plan_job, read_manifest
 from .repository import render
 from .sources import FetchError, Weights, fetch, require_space
 from .staging import converted, source_of
+from .targets.trtllm.engine_config import NAME as ENGINE_MODEL
+from .targets.trtllm.engine_rules import Engines, findings, settings
+from .targets.trtllm.preflight import check
 from .tensors import parse_config
 from .toolchain import Image
 
@@ -48,7 +48,7 @@ def build(
     environment: Mapping[str, str] | None = None,
     devices: str = "",
 ) -> Built:
-    """Make one bundle unless it is there already, on the GPUs of `devices` (build/cards.py).
+    """Make one bundle unless it is there already, on the GPUs of `devices` (build/targets/trtllm/gpus.py).
 
     Raises:
         BuildError: a step failed or another builder is at work.

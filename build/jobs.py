@@ -15,9 +15,9 @@ from typing import Any
 from tqdm import tqdm
 
 from .catalog import ROOT, Model, Recipe, load_recipe
-from .derived import check_possible
 from .sources import Lock, pinned
 from .steps import Command, Work, work
+from .targets.trtllm.limits import check_possible
 from .toolchain import Identity, Image, gpus, identity
 
 Manifest = dict[str, Any]

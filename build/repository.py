@@ -9,8 +9,8 @@ from pathlib import Path
 from google.protobuf import text_format
 
 from .catalog import ROOT, Recipe, TritonModel
-from .engine_config import NAME as ENGINE_MODEL
-from .engine_config import TemplateError, fill
+from .targets.trtllm.engine_config import NAME as ENGINE_MODEL
+from .targets.trtllm.engine_config import TemplateError, fill
 from .tensors import MODELS, misfits, narrow, parse_config
 from .toolchain import Image
 

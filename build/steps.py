@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from .catalog import CatalogError, Layout, Model, Recipe, Steps
-from .derived import Value, derived
+from .targets.trtllm.limits import Value, derived
 
 FOLDERS = ("from", "to", "source", "weights", "engine", "timing")  # filled in when a command runs
 FIELD = re.compile(r"\{(\w+)\}")

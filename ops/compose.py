@@ -15,7 +15,7 @@ from pathlib import Path
 from python_on_whales import DockerClient
 from python_on_whales.exceptions import DockerException
 
-from build.plan import Instance, Plan
+from conch.deployment import Instance, Plan
 
 from . import hardware
 from .environment import ENV, ROOT, documented, settings

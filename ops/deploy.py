@@ -16,8 +16,8 @@ from pathlib import Path
 
 from build.__main__ import main as build
 from build.catalog import CatalogError, Model, load_catalog, load_recipe, select
-from build.derived import world_size
-from build.plan import IN_DOCKER, gpus_of, make_plan
+from build.targets.trtllm.limits import world_size
+from conch.deployment import IN_DOCKER, gpus_of, make_plan
 
 from .hardware import instances
 from .nginx import Gate, NginxValues, write_nginx

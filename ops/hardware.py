@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from build.driver import driver, driver_findings, toolkit, toolkit_findings
+from build.targets.trtllm.driver import driver, driver_findings, toolkit, toolkit_findings
 
 MOST = 4  # services in compose.yaml
 

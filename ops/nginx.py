@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
 
-from build.plan import Plan
+from conch.deployment import Plan
 
 TEMPLATES = Path(__file__).parent.parent / "docker" / "nginx"
 HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")

@@ -26,7 +26,7 @@ import httpx
 from supervisor.xmlrpc import SupervisorTransport
 
 from build.catalog import ROOT, CatalogError, load_catalog, select
-from build.plan import Addresses, Instance, Plan, gpus_of, make_plan
+from conch.deployment import Addresses, Instance, Plan, gpus_of, make_plan
 from gateway.keys import NoKeys, load_keys
 from gateway.settings import Settings
 from ops.child import die_with_parent

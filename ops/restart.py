@@ -13,7 +13,7 @@ import re
 import time
 from typing import Protocol
 
-from build.plan import Instance, Plan
+from conch.deployment import Instance, Plan
 
 SECONDS = 600.0
 STARTS = re.compile(r"^conch_triton_starts_total (\S+)$", re.MULTILINE)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-from build.driver import driver, driver_findings, toolkit
+from build.targets.trtllm.driver import driver, driver_findings, toolkit
 
 ROOT = Path(__file__).parent.parent
 START = 3600.0  # seconds for engines and servers

@@ -21,7 +21,7 @@ import grpc.aio
 import structlog
 import uvloop
 
-from build.plan import Instance, Plan
+from conch.deployment import Instance, Plan
 
 from .bundle import Refused, check_bundle, planned
 from .contracts import Contracts

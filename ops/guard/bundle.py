@@ -10,8 +10,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from build.plan import Instance, Plan
 from build.toolchain import ToolchainError, differences, identity
+from conch.deployment import Instance, Plan
 from ops.ranks import ENGINE_MODEL
 
 
@@ -92,7 +92,7 @@ def budgeted(repository: Path, view: Path, share: float) -> Path:
     """
     from google.protobuf import text_format
 
-    from build.engine_config import with_share
+    from build.targets.trtllm.engine_config import with_share
     from build.tensors import parse_config
 
     shutil.rmtree(view, ignore_errors=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from build.plan import Instance
+from conch.deployment import Instance
 from ops.ranks import MPI_ENVIRONMENT, launch, leader, parts, session
 
 from .bundle import budgeted

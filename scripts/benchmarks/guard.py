@@ -26,7 +26,7 @@ from pathlib import Path
 import httpx
 
 from build.catalog import ROOT
-from build.plan import Instance, Plan
+from conch.deployment import Instance, Plan
 from ops.guard.server import Doors
 
 WHEEL = "tritonclient==2.51.0"

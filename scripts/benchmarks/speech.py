@@ -314,7 +314,7 @@ def checkpoint_folder() -> Path:
     if not (folder / "model.safetensors").exists():
         from transformers import GenerationConfig, WhisperFeatureExtractor
 
-        from build.export.whisper import random_model
+        from build.targets.openvino.whisper import random_model
         from build.whisper_vocabulary import whisper_tokenizer
 
         model = random_model("whisper-base", 0)

@@ -126,8 +126,8 @@ class TextModel:
         )
         self.end, self.pad = int(facts["end_id"]), int(facts["pad_id"])
         self.start = list(facts.get("decoder_start", [])) if self.memory else [self.pad]
-        # What the engine's figures mean (build/facts.py): log probabilities after temperature and penalties,
-        # logits for every token that was allowed.
+        # What the engine's figures mean (build/targets/trtllm/facts.py): log probabilities after temperature
+        # and penalties, logits for every token that was allowed.
         self.tempered, self.full_logits = (
             bool(facts.get("tempered_log_probs")),
             bool(facts.get("full_logits")),

@@ -117,7 +117,7 @@ def refuse_logits(inputs: Mapping[str, NDArray[Any]], vocabulary: int) -> None:
 
 
 def refuse_misread(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> None:
-    """Inputs that the engine takes and reads wrongly (build/facts.py, MISREAD).
+    """Inputs that the engine takes and reads wrongly (build/targets/trtllm/facts.py, MISREAD).
 
     Raises:
         BadRequest: one is there.

@@ -17,10 +17,10 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from build.catalog import ROOT, CatalogError, load_catalog, load_recipe
-from build.check import Unfit, check
-from build.driver import toolkit_findings
-from build.engine_rules import Engines, findings
 from build.jobs import Places, plan_job
+from build.targets.trtllm.driver import toolkit_findings
+from build.targets.trtllm.engine_rules import Engines, findings
+from build.targets.trtllm.preflight import Unfit, check
 from build.tensors import NEEDED, parse_config
 from build.toolchain import Image, ToolchainError
 from serving.text.facade import ENGINE, ENGINE_OUTPUTS

@@ -230,9 +230,9 @@ def test_likeliest_tokens(facade: Facade, streaming: bool) -> None:
 
 
 class TensorRT(Double):
-    """Figures as TensorRT-LLM gives them (`build/facts.py`, FIGURES): log probabilities that a temperature
-    has pushed to 0, logits [1, tokens, beams, vocabulary] in a stream, and without one those of every token
-    that was allowed.
+    """Figures as TensorRT-LLM gives them (`build/targets/trtllm/facts.py`, FIGURES): log probabilities that a
+    temperature has pushed to 0, logits [1, tokens, beams, vocabulary] in a stream, and without one those of
+    every token that was allowed.
     """
 
     def _answer(

@@ -19,9 +19,11 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from build.__main__ import main
 from build.bundle import build
 from build.catalog import CatalogError, Model, load_catalog, load_recipe
-from build.check import Unfit, check, misfits
-from build.check import findings as check_findings
-from build.engine_config import (
+from build.jobs import BuildError, Places, plan_job, read_manifest
+from build.sources import Weights
+from build.staging import source_of
+from build.steps import work
+from build.targets.trtllm.engine_config import (
     EMPTY,
     FILLED,
     FILLED_IF_GIVEN,
@@ -31,14 +33,12 @@ from build.engine_config import (
     fill,
     with_share,
 )
-from build.engine_rules import Engines, cuda_pool_bytes, findings
-from build.jobs import BuildError, Places, plan_job, read_manifest
-from build.plan import IN_DOCKER, gpus_of, kv_shares, make_plan
-from build.sources import Weights
-from build.staging import source_of
-from build.steps import work
+from build.targets.trtllm.engine_rules import Engines, cuda_pool_bytes, findings
+from build.targets.trtllm.preflight import Unfit, check, misfits
+from build.targets.trtllm.preflight import findings as check_findings
 from build.tensors import parse_config
 from build.toolchain import SCRIPTS, Gpu, Image, ToolchainError, gpus
+from conch.deployment import IN_DOCKER, gpus_of, kv_shares, make_plan
 from ops.deploy import check_gpus
 from ops.guard.bundle import Refused, budgeted, check_bundle
 from tests.contract.image import H100, environment, make_image

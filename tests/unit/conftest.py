@@ -24,7 +24,7 @@ def export(folder: Path, compress: str = "none") -> Path:
     command = [
         sys.executable,
         "-m",
-        "build.export.whisper",
+        "build.targets.openvino.whisper",
         "--weights",
         MINIATURE,
         "--output",

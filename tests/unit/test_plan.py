@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from build.catalog import CatalogError, load_catalog
-from build.plan import IN_DOCKER, Addresses, Plan, make_plan, share
+from conch.deployment import IN_DOCKER, Addresses, Plan, make_plan, share
 from ops.nginx import OPEN, Gate, NginxValues, pools, write_nginx
 from ops.process_mode import nginx_binary
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from build.plan import Instance, Plan
+from conch.deployment import Instance, Plan
 from ops import restart
 from ops.restart import NotBack, restart_all
 

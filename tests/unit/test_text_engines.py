@@ -102,7 +102,7 @@ def pair(
     model = MODELS[request.param]().eval()
     weights, engine = tmp_path_factory.mktemp("weights"), tmp_path_factory.mktemp("engine")
     model.save_pretrained(weights)
-    exporter = f"build.export.{request.param.removeprefix('flan-')}"
+    exporter = f"build.targets.openvino.{request.param.removeprefix('flan-')}"
     done = subprocess.run(
         [sys.executable, "-m", exporter, "--weights", weights, "--output", engine],
         cwd=ROOT,
@@ -222,7 +222,7 @@ def test_a_decoder_alone_keeps_its_rows_apart(tmp_path: Path) -> None:
         [
             sys.executable,
             "-m",
-            "build.export.gpt2",
+            "build.targets.openvino.gpt2",
             "--weights",
             tmp_path / "weights",
             "--output",

@@ -1,5 +1,5 @@
-"""The arithmetic behind the stand-in: OpenVINO graphs of a miniature, whose ports build/export/stateful.py
-describes. One sequence, or the beams of one, at a time.
+"""The arithmetic behind the stand-in: OpenVINO graphs of a miniature, whose ports
+build/targets/openvino/stateful.py describes. One sequence, or the beams of one, at a time.
 """
 
 import json

@@ -14,9 +14,9 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from .catalog import Recipe
-from .derived import world_size
+from ...catalog import Recipe
 from .engine_config import EMPTY, NAME, parameter
+from .limits import world_size
 
 BOOLEANS = (
     "enable_kv_cache_reuse",

@@ -1,5 +1,5 @@
-"""engine.json and vocabulary of a TensorRT-LLM engine folder, for the façades: `python -m build.facts
---family … --source … --engine …`.
+"""engine.json and vocabulary of a TensorRT-LLM engine folder, for the façades: `python -m
+build.targets.trtllm.facts --family … --source … --engine …`.
 
 The numbers come from the config.json that trtllm-build writes beside each engine, so they are the engine's
 own; what an engine does not know, from the weights as they were fetched.
@@ -39,7 +39,7 @@ def whisper(source: Path, engine: Path) -> Facts:
     generation, mels = _read(source / "generation_config.json"), encoder["pretrained_config"]["n_mels"]
     vocabulary = int(decoder["pretrained_config"]["vocab_size"])
     if not (source / "tokenizer.json").is_file():
-        from .whisper_vocabulary import languages_of, whisper_tokenizer
+        from ...whisper_vocabulary import languages_of, whisper_tokenizer
 
         languages, multilingual = languages_of(vocabulary)
         whisper_tokenizer(languages, multilingual=multilingual).save(str(engine / "tokenizer.json"))
@@ -58,7 +58,7 @@ def whisper(source: Path, engine: Path) -> Facts:
 def _suppressed(engine: Path) -> list[int]:
     from tokenizers import Tokenizer
 
-    from .whisper_vocabulary import non_speech_ids
+    from ...whisper_vocabulary import non_speech_ids
 
     return non_speech_ids(Tokenizer.from_file(str(engine / "tokenizer.json")))
 

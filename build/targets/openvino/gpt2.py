@@ -1,5 +1,5 @@
-"""GPT-2 to OpenVINO: `python -m build.export.gpt2 --weights FOLDER --output FOLDER`. A decoder alone
-(transformers' modeling_gpt2.py).
+"""GPT-2 to OpenVINO: `python -m build.targets.openvino.gpt2 --weights FOLDER --output FOLDER`. A decoder
+alone (transformers' modeling_gpt2.py).
 """
 
 from __future__ import annotations

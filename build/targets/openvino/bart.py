@@ -1,4 +1,4 @@
-"""BART to OpenVINO: `python -m build.export.bart --weights FOLDER --output FOLDER`.
+"""BART to OpenVINO: `python -m build.targets.openvino.bart --weights FOLDER --output FOLDER`.
 
 Learned positions with an offset of 2, layer norms behind each part, generation from `</s>` with `<s>` forced
 as the first word: the decoder's first ids are both (Lewis et al. 2020; transformers' modeling_bart.py).

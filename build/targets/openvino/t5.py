@@ -1,5 +1,5 @@
-"""T5 (and Flan-T5, T5 v1.1: gated feed-forward) to OpenVINO: `python -m build.export.t5 --weights FOLDER
---output FOLDER`.
+"""T5 (and Flan-T5, T5 v1.1: gated feed-forward) to OpenVINO: `python -m build.targets.openvino.t5 --weights
+FOLDER --output FOLDER`.
 
 Attention has no scale and no positions; a bias by relative distance is added to its scores (Raffel et al.
 2020, §2.1). In the decoder it comes in with the mask, since rows of a running batch sit at different places

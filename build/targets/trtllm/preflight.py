@@ -13,13 +13,13 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from .catalog import Recipe
-from .derived import world_size
+from ...catalog import Recipe
+from ...steps import FOLDERS, Command, Work
+from ...tensors import misfits as tensor_misfits
+from ...toolchain import PIN, SCRIPTS, Gpu, Image, gpus
 from .driver import driver, driver_findings
 from .engine_config import TemplateError, fill, missing_placeholders, unknown_placeholders
-from .steps import FOLDERS, Command, Work
-from .tensors import misfits as tensor_misfits
-from .toolchain import PIN, SCRIPTS, Gpu, Image, gpus
+from .limits import world_size
 
 MINUTES = 10
 WIDTH = {"int8": 1.0, "int4": 0.5}  # bytes for a number, where it is not the precision's

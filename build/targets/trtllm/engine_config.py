@@ -10,7 +10,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from .catalog import Recipe
+from ...catalog import Recipe
 
 NAME = "tensorrt_llm_stream"
 PLACEHOLDER = re.compile(r"\$\{(\w+)\}")

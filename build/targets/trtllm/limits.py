@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .catalog import CatalogError, Model, Recipe
-from .toolchain import Gpu
+from ...catalog import CatalogError, Model, Recipe
+from ...toolchain import Gpu
 
 Value = str | tuple[str, ...]
 # How GPT-2 becomes a checkpoint: by its converter, or by the quantisation tool, whose FP8 brings a cache in

@@ -1,4 +1,4 @@
-"""Whisper to OpenVINO: `python -m build.export.whisper --weights FOLDER --output FOLDER`.
+"""Whisper to OpenVINO: `python -m build.targets.openvino.whisper --weights FOLDER --output FOLDER`.
 
 Three graphs. The encoder maps features [1, mels, frames] to the keys and values of every decoder layer's
 cross-attention, so they are computed once per request. The decoder takes ids [batch, new] and keeps its

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .catalog import CatalogError, Model
-from .plan import gpus_of
-from .toolchain import Gpu, gpus
+from conch.deployment import gpus_of
+
+from ...catalog import CatalogError, Model
+from ...toolchain import Gpu, gpus
 
 
 def devices_of(models: Sequence[Model], target: str, environment: Mapping[str, str]) -> list[str]:

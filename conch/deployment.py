@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .catalog import CatalogError, Model
+from build.catalog import CatalogError, Model
 
 
 @dataclass(frozen=True)
