@@ -1,0 +1,57 @@
+"""`python -m scripts.models`: the README's table of models, out of catalog.toml and the families."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+from build import targets
+from build.catalog import FAMILIES, ROOT, Model, load_catalog
+
+README = ROOT / "README.md"
+BEGIN, END = "<!-- models: python -m scripts.models -->\n", "<!-- end of models -->\n"
+NAMES = {"openvino": "CPU", "trtllm": "TensorRT-LLM"}
+
+
+def _targets(family: str) -> set[str]:
+    data = tomllib.loads((FAMILIES / f"{family}.toml").read_text("utf-8"))
+    return {target for target in targets.names() if target in data}
+
+
+def _key(model: Model) -> tuple[str, str]:
+    """Models that differ in nothing but their name share a row."""
+    return model.family, model.licence.partition(";")[0]
+
+
+def table(models: Iterable[Model]) -> str:
+    """One row for each family and licence."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for model in models:
+        if not model.source.startswith("random:"):  # benchmarks only
+            rows.setdefault(_key(model), []).append(f"`{model.id}`")
+    heads = [NAMES.get(target, target) for target in targets.names()]
+    lines = [
+        f"| family | {' | '.join(heads)} | MODEL_ID | licence of the weights |",
+        "|---" * (3 + len(heads)) + "|",
+    ]
+    for (family, licence), ids in sorted(rows.items()):
+        able = " | ".join("yes" if target in _targets(family) else "–" for target in targets.names())
+        lines.append(f"| {family} | {able} | {', '.join(ids)} | {licence} |")
+    return "\n".join(lines) + "\n"
+
+
+def renewed(text: str) -> str:
+    """The README with the table of today."""
+    made = table(load_catalog().values())
+    return re.sub(f"(?s){re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: BEGIN + made + END, text)
+
+
+def main(readme: Path = README) -> None:
+    """Write it."""
+    readme.write_text(renewed(readme.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
