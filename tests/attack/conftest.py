@@ -13,5 +13,6 @@ PORT = 9880
 
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with started(portable(tmp_path_factory.mktemp("attack"), PORT, "mini-whisper,mini-t5", 4)) as found:
+    environment = portable(tmp_path_factory.mktemp("attack"), PORT, "mini-whisper,mini-t5", 4)
+    with started(environment, tidy=False) as found:
         yield found

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import httpx
 import numpy as np
+import openai
 import pytest
 import tritonclient.grpc as grpc
 
@@ -57,6 +58,13 @@ def gateway(stack: Stack) -> None:
         f"{stack.url}/v1/audio/transcriptions", files={"file": ("a.wav", FILE)}, data=FORM, timeout=90
     )
     assert answer.status_code == 200, (answer.status_code, answer.text)
+
+
+def sdk(stack: Stack) -> None:
+    """OpenAI's own client, which asks again where a connection breaks."""
+    with openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none", timeout=90) as client:
+        answer = client.audio.transcriptions.create(file=("a.wav", FILE), model="mini-whisper", language="en")
+    assert isinstance(answer.text, str)
 
 
 def gateway_stream(stack: Stack) -> None:
@@ -113,7 +121,8 @@ def grpc_stream(stack: Stack) -> None:
 
 
 LOADS: dict[str, tuple[Callable[[Stack], None], int]] = {
-    "gateway": (gateway, 3),
+    "gateway": (gateway, 2),
+    "SDK": (sdk, 1),
     "gateway stream": (gateway_stream, 1),
     "HTTP": (raw, 2),
     "HTTP stream": (raw_stream, 1),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.server
 import os
+import random
 import socket
 import subprocess
 import threading
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +16,9 @@ import httpx
 import pytest
 
 from build.catalog import CatalogError, load_catalog
-from conch.deployment import IN_DOCKER, Addresses, Plan, make_plan, share
+from conch.deployment import Deployment
 from ops.nginx import OPEN, Gate, NginxValues, pools, write_nginx
+from ops.planning import IN_DOCKER, Addresses, make_plan, share
 from ops.process_mode import nginx_binary
 
 ADDRESSES = Addresses(
@@ -25,7 +28,7 @@ ADDRESSES = Addresses(
 )
 
 
-def plan(count: int, *ids: str) -> Plan:
+def plan(count: int, *ids: str) -> Deployment:
     catalog = load_catalog()
     return make_plan([catalog[name] for name in ids], count, [Path("/x")] * len(ids), [0, 1], ADDRESSES)
 
@@ -33,12 +36,15 @@ def plan(count: int, *ids: str) -> Plan:
 def test_instances_take_turns(tmp_path: Path) -> None:
     """Instance i serves model i mod n; CPUs are disjoint; the file says the same."""
     made = plan(3, "mini-whisper", "random-base")
-    assert made.pools == {"mini-whisper": (0, 2), "random-base": (1,)}
+    assert [(pool.model_id, pool.instances) for pool in made.pools] == [
+        ("mini-whisper", (0, 2)),
+        ("random-base", (1,)),
+    ]
     assert [instance.http for instance in made.instances] == [
         f"unix:/run/x/triton-{i}.http" for i in range(3)
     ]
     made.save(tmp_path / "deployment.json")
-    assert Plan.load(tmp_path / "deployment.json") == made
+    assert Deployment.load(tmp_path / "deployment.json") == made
 
 
 @pytest.mark.parametrize(
@@ -130,12 +136,14 @@ class Name(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+def free_block(size: int = 30) -> int:
+    """The first of so many free ports that follow each other, below those of outgoing connections."""
+    for first in random.sample(range(11_000, 30_000, size), 100):
+        with ExitStack() as probes, suppress(OSError):
+            for port in range(first, first + size):
+                probes.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+    raise AssertionError("no free ports")
 
 
 def test_a_port_leads_to_its_instance(tmp_path: Path) -> None:
@@ -143,7 +151,8 @@ def test_a_port_leads_to_its_instance(tmp_path: Path) -> None:
     servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Name) for _ in range(2)]
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-    one, two, three, four, first = free_ports(5)
+    first = free_block()
+    one, two, three, four = range(first + 2, first + 6)
     values = NginxValues(
         run=f"{tmp_path}/run",
         conf=str(tmp_path),
