@@ -11,9 +11,10 @@ BUNDLE ?= conch-bundle.tar
 # Environments are made beside each other; apt, which locks, runs once at a time.
 MAKEFLAGS += --jobs=2
 
-.PHONY: help setup nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack bundle unbundle test-stack attack audit sbom gpu-report
+.DEFAULT_GOAL := help
+.PHONY: help check setup nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack bundle unbundle test-stack attack audit sbom gpu-report
 
-help: ## what there is
+help: ## what there is; the default
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 $(SERVE)/.done: requirements/serve.txt requirements/gateway.txt requirements/guard.txt requirements/local.txt
@@ -77,6 +78,12 @@ restart: ## restart the instances of a running `make serve` one by one
 test: setup $(BUILD)/.tests tools engines lint ## lint, then every test but the compose tests
 	$(BUILD)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/unit tests/repository
 	$(BUILD)/bin/python -m pytest tests/stack
+
+check: $(BUILD)/.tests ## format, lint, types and the quick unit tests: about a minute
+	$(BUILD)/bin/ruff check .
+	$(BUILD)/bin/ruff format --check .
+	$(BUILD)/bin/mypy
+	$(BUILD)/bin/python -m pytest -q -n 2 --dist loadfile -m "not slow and not long" --durations 0 --durations-min 3 tests/unit
 
 lint: $(BUILD)/.tests ## ruff and mypy
 	$(BUILD)/bin/ruff check .

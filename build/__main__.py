@@ -11,13 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .bundle import Built, build
-from .catalog import CatalogError, Model, load_catalog, select
+from .catalog import CatalogError, Model, known, load_catalog, select
 from .jobs import BuildError, Places, plan_job
 from .sources import FetchError
-from .targets.trtllm.engine_config import TemplateError
-from .targets.trtllm.gpus import devices_of
-from .targets.trtllm.preflight import Unfit, check
-from .toolchain import Image, ToolchainError
+from .toolchain import TemplateError, ToolchainError, Unfit
 
 
 def table(rows: list[Built]) -> str:
@@ -37,13 +34,13 @@ def check_all(models: Sequence[Model], target: str, places: Places) -> str:
     Raises:
         Unfit: one that does not.
     """
+    found = known(target)
     jobs = [
         plan_job(model, target, places, os.environ, devices)
-        for model, devices in zip(models, devices_of(models, target, os.environ), strict=True)
+        for model, devices in zip(models, found.build_devices(models, os.environ), strict=True)
     ]
     for job in jobs:
-        if target == "trtllm":
-            check(job.recipe, job.work, Image.from_environment(), devices=job.devices)
+        found.preflight(job.recipe, job.work, devices=job.devices)
     return "\n".join(
         f"{job.model.id}: its {len(job.work.all())} steps fit the toolchain {job.toolchain.toolchain}"
         for job in jobs
@@ -69,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command == "check":
             print(check_all(models, arguments.target, places))
         else:
-            own = devices_of(models, arguments.target, os.environ)
+            own = known(arguments.target).build_devices(models, os.environ)
             print(
                 table(
                     [

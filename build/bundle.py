@@ -6,27 +6,23 @@ manifest equals it does nothing.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
+from conch.bundle import MANIFEST, Manifest, Probe
+from conch.contract import Malformed, save
+
 from .catalog import Model
-from .jobs import BuildError, Job, Manifest, Places, plan_job, read_manifest
+from .jobs import BuildError, Job, Places, Wanted, plan_job, read_manifest
 from .repository import render
 from .sources import FetchError, Weights, fetch, require_space
 from .staging import converted, source_of
-from .targets.trtllm.engine_config import NAME as ENGINE_MODEL
-from .targets.trtllm.engine_rules import Engines, findings, settings
-from .targets.trtllm.preflight import check
-from .tensors import parse_config
-from .toolchain import Image
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ def build(
     environment: Mapping[str, str] | None = None,
     devices: str = "",
 ) -> Built:
-    """Make one bundle unless it is there already, on the GPUs of `devices` (build/targets/trtllm/gpus.py).
+    """Make one bundle unless it is there already, on the GPUs of `devices` (Target.build_devices).
 
     Raises:
         BuildError: a step failed or another builder is at work.
@@ -90,9 +86,18 @@ def fetched(jobs: Sequence[Job], note: Callable[[str], None]) -> tuple[Job, Weig
     raise FetchError("; ".join(failed))
 
 
-def _current(bundle: Path, wanted: Manifest) -> bool:
-    have = read_manifest(bundle)
-    return have is not None and {key: have.get(key) for key in wanted} == wanted
+def _current(bundle: Path, wanted: Wanted) -> bool:
+    have = _made_from(bundle)
+    return have == wanted
+
+
+def _made_from(bundle: Path) -> Wanted:
+    """What the bundle that is there was made from; nothing if there is none that this version reads."""
+    try:
+        manifest = read_manifest(bundle)
+    except Malformed:
+        manifest = None
+    return manifest.wanted if manifest else {}
 
 
 def _build(job: Job, weights: Weights, note: Callable[[str], None]) -> None:
@@ -103,18 +108,19 @@ def _build(job: Job, weights: Weights, note: Callable[[str], None]) -> None:
     (partial / "engine").mkdir(parents=True)
     _make_engine(job, weights, wanted["engine"], partial, note)
     render(job.recipe, partial, bundle)
-    finished = {
+    try:
+        serving = job.target.serving(job.recipe, partial, bundle)
+    except BuildError as error:
+        raise BuildError(f"{job.model.id}: {error}") from None
+    manifest = Manifest(
         **wanted,
-        "content": weights.sha256,
-        "built": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-    manifest = {
-        **finished,
-        "capabilities": job.recipe.capabilities,
-        "probe": job.recipe.probe,
-        "serving": _serving(job, partial),
-    }
-    (partial / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+        content=weights.sha256,
+        built=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        capabilities=job.recipe.capabilities,
+        probe=Probe(**job.recipe.probe),
+        serving=serving,
+    )
+    save(manifest, partial / MANIFEST)
     if bundle.exists():
         bundle.rename(old)
     partial.rename(bundle)
@@ -122,10 +128,10 @@ def _build(job: Job, weights: Weights, note: Callable[[str], None]) -> None:
 
 
 def _make_engine(
-    job: Job, weights: Weights, wanted: Manifest, partial: Path, note: Callable[[str], None]
+    job: Job, weights: Weights, wanted: Wanted, partial: Path, note: Callable[[str], None]
 ) -> None:
     """Link what the bundle that is there has in common with the wanted one, and make the rest."""
-    have = (read_manifest(job.bundle) or {}).get("engine", {})
+    have = _made_from(job.bundle).get("engine", {})
     job.log.write_text("", "utf-8")
     names = {
         **job.tools,
@@ -143,13 +149,12 @@ def _make_engine(
 def _make_parts(
     job: Job,
     weights: Weights,
-    manifests: tuple[Manifest, Manifest],
+    manifests: tuple[Wanted, Wanted],
     names: dict[str, str],
     note: Callable[[str], None],
 ) -> None:
     (have, wanted), engine = manifests, Path(names["engine"])
-    if job.recipe.target == "trtllm":
-        check(job.recipe, job.work, Image.from_environment(), weights.numbers, job.devices)
+    job.target.preflight(job.recipe, job.work, weights.numbers, job.devices)
     ground = {key: value for key, value in wanted.items() if key != "commands"}
     same_ground = ground == {key: value for key, value in have.items() if key != "commands"}
     kept = [
@@ -170,21 +175,3 @@ def _make_parts(
 
 def _link(source: Path, target: Path) -> None:
     shutil.copytree(source, target, copy_function=os.link, dirs_exist_ok=True)
-
-
-def _serving(job: Job, partial: Path) -> dict[str, Any]:
-    """What the guard must know of a bundle for GPUs; its engine model is held to the backend's
-    rules first.
-    """
-    if job.recipe.target != "trtllm":
-        return {}
-    engines, home = Engines.of(job.recipe, partial / "engine"), str(job.bundle / "engine")
-    config = parse_config(partial / "repository" / ENGINE_MODEL / "config.pbtxt")
-    for key in ("gpt_model_path", "encoder_model_path"):  # as they will be once the bundle has its name
-        if key in config.parameters:
-            config.parameters[key].string_value = config.parameters[key].string_value.replace(
-                home, str(engines.folder)
-            )
-    if wrong := findings(config, engines):
-        raise BuildError(f"{job.model.id}: " + "; ".join(wrong))
-    return settings(engines)

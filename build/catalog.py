@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import targets
+from .targets import Target
+
 ROOT = Path(__file__).parent.parent
 FAMILIES = ROOT / "model_repos" / "families"
-TARGETS = ("trtllm", "openvino")
 # What the environment may say about a build, for every model that has a parameter of that name in small
 # letters.
 OVERRIDES = (
@@ -36,6 +38,7 @@ LAYOUT_OF = {
 KNOWN = {"family", "source", "licence", "revision", "sha256", "seed", "note", "layout", "file", "folder"}
 
 Steps = tuple[tuple[str, ...], ...]
+Value = str | tuple[str, ...]  # of a name in a step: one argument, or several
 
 
 class CatalogError(Exception):
@@ -156,6 +159,17 @@ def select(catalog: Mapping[str, Model], ids: str) -> list[Model]:
     return [catalog[name] for name in wanted]
 
 
+def known(target: str) -> Target:
+    """A target by its name.
+
+    Raises:
+        CatalogError: there is no such target.
+    """
+    if target not in targets.names():
+        raise CatalogError(f"TARGET {target!r} is unknown; choose one of: {', '.join(targets.names())}")
+    return targets.find(target)
+
+
 def load_recipe(model: Model, target: str, environment: Mapping[str, str] | None = None) -> Recipe:
     """The family's recipe with the model's knobs, and what the environment says, applied.
 
@@ -192,18 +206,19 @@ def load_recipe(model: Model, target: str, environment: Mapping[str, str] | None
 
 
 def _family(model: Model, target: str) -> dict[str, Any]:
-    if target not in TARGETS:
-        raise CatalogError(f"TARGET {target!r} is unknown; choose one of: {', '.join(TARGETS)}")
+    known(target)
     path = FAMILIES / f"{model.family}.toml"
     if not path.exists():
         raise CatalogError(
             f"{model.id}: there is no family {model.family!r}; it would stand in {path.relative_to(ROOT)}"
         )
     data = tomllib.loads(path.read_text("utf-8"))
+    if target not in data and (table := known(target).table(model.family)) is not None:
+        data[target] = table
     if target not in data:
         raise CatalogError(
             f"family {model.family} cannot be built for TARGET={target} yet; it can for: "
-            f"{', '.join(t for t in TARGETS if t in data)}"
+            f"{', '.join(t for t in targets.names() if t in data)}"
         )
     return data
 
@@ -212,7 +227,10 @@ def _has(data: Mapping[str, Any], knob: str) -> bool:
     """A knob may be meant for another target than this one."""
     return any(
         knob in part
-        for part in (data["parameters"], *(data[t].get("parameters", {}) for t in TARGETS if t in data))
+        for part in (
+            data["parameters"],
+            *(data[t].get("parameters", {}) for t in targets.names() if t in data),
+        )
     )
 
 

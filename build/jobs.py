@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +13,16 @@ from typing import Any
 
 from tqdm import tqdm
 
+from conch.bundle import MANIFEST, Manifest
+
+from . import targets
 from .catalog import ROOT, Model, Recipe, load_recipe
 from .sources import Lock, pinned
 from .steps import Command, Work, work
-from .targets.trtllm.limits import check_possible
-from .toolchain import Identity, Image, gpus, identity
+from .targets import Target
+from .toolchain import Identity
 
-Manifest = dict[str, Any]
-# Folders of build/ whose code shapes an engine; TensorRT-LLM's engines are made by the image's own.
-CODE = {"openvino": ("export", "assets"), "trtllm": ()}
+Wanted = dict[str, Any]
 
 
 class BuildError(Exception):
@@ -56,6 +56,11 @@ class Job:
     devices: str = ""
 
     @property
+    def target(self) -> Target:
+        """What it is built for."""
+        return targets.find(self.recipe.target)
+
+    @property
     def bundle(self) -> Path:
         """Where it will lie."""
         return self.places.bundle(self.model.id, self.recipe.target)
@@ -69,20 +74,9 @@ class Job:
         own = any(
             "-m" in command.argv for conversion in self.work.conversions for command in conversion.commands
         )
-        return (*CODE[self.recipe.target], *(("layouts", "assets") if own else ()))
+        return (*self.target.code, *(("layouts", "assets") if own else ()))
 
-    def _variables(self) -> dict[str, str]:
-        """What the image's tools are told besides: their own PATH, and the GPUs, numbered as
-        nvidia-smi does.
-        """
-        if self.recipe.target != "trtllm":
-            return {}
-        seen = (
-            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self.devices} if self.devices else {}
-        )
-        return {"PATH": Image.from_environment().search_path, **seen}
-
-    def wanted(self) -> Manifest:
+    def wanted(self) -> Wanted:
         """What the bundle must have been made from. Without `commands`, `engine` is the ground that every
         command stands on; `repository` is the rest.
         """
@@ -98,7 +92,7 @@ class Job:
             **self.toolchain.stamp(),
         }
         code = {
-            "code": tree_hash(ROOT / "serving", ROOT / "model_repos"),
+            "code": tree_hash(ROOT / "conch", ROOT / "serving", ROOT / "model_repos"),
             "render": tree_hash(ROOT / "build"),
         }
         repository = {
@@ -107,7 +101,7 @@ class Job:
             "parameters": dict(self.recipe.parameters),
         }
         repository["finish"] = [command.argv for command in self.work.finish]
-        plain: Manifest = json.loads(json.dumps({"engine": engine, "repository": repository}))
+        plain: Wanted = json.loads(json.dumps({"engine": engine, "repository": repository}))
         return {"model": self.model.id, "family": self.model.family, "target": self.recipe.target, **plain}
 
     def run(self, commands: Sequence[Command], names: Mapping[str, str], what: str) -> None:
@@ -118,7 +112,7 @@ class Job:
         """
         if not commands:
             return
-        environment = {**os.environ, **self._variables()}
+        environment = {**os.environ, **self.target.environment(self.devices)}
         with self.log.open("a", encoding="utf-8") as file:
             for command in tqdm(commands, desc=what, unit="step"):
                 argv = command.filled(names)
@@ -149,8 +143,7 @@ def tree_hash(*folders: Path) -> str:
 
 def read_manifest(bundle: Path) -> Manifest | None:
     """A finished bundle's manifest, or None."""
-    path = bundle / "manifest.json"
-    return json.loads(path.read_text("utf-8")) if path.exists() else None
+    return Manifest.load(bundle) if (bundle / MANIFEST).exists() else None
 
 
 def plan_job(
@@ -163,9 +156,8 @@ def plan_job(
         ToolchainError: the toolchain is not there.
     """
     recipe = load_recipe(model, target, environment)
-    if target == "trtllm":
-        check_possible(model, recipe, gpus(devices))
-    tools = Image.from_environment().tools() if target == "trtllm" else {"python": sys.executable}
-    return Job(
-        model, recipe, work(model, recipe, list(tools)), tools, identity(target, devices), places, devices
-    )
+    found = targets.find(target)
+    found.check_possible(model, recipe, devices)
+    tools = found.tools()
+    steps = work(model, recipe, list(tools))
+    return Job(model, recipe, steps, tools, found.identity(devices), places, devices)

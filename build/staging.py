@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from .jobs import BuildError, Job, Manifest
+from .jobs import BuildError, Job, Wanted
 from .sources import Weights, require_space
 from .steps import Conversion
 
@@ -24,7 +24,7 @@ def source_of(job: Job, weights: Weights) -> str:
     return str(_checkpoint(job, folder) if job.model.layout == "checkpoint" else _named(job, folder))
 
 
-def converted(job: Job, weights: Weights, source: str, ground: Manifest, note: Callable[[str], None]) -> str:
+def converted(job: Job, weights: Weights, source: str, ground: Wanted, note: Callable[[str], None]) -> str:
     """The weights in the layout that the target wants."""
     current = source
     for n, conversion in enumerate(job.work.conversions):
@@ -79,7 +79,7 @@ def _named(job: Job, folder: Path) -> Path:
 
 
 def _conversion(
-    job: Job, conversion: Conversion, source: str, ground: Manifest, size: int, note: Callable[[str], None]
+    job: Job, conversion: Conversion, source: str, ground: Wanted, size: int, note: Callable[[str], None]
 ) -> Path:
     """The weights in another layout; one of each kind is kept, the last."""
     folder = job.places.weights / f"{job.model.id}.{conversion.to}"

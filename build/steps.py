@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from .catalog import CatalogError, Layout, Model, Recipe, Steps
-from .targets.trtllm.limits import Value, derived
+from . import targets
+from .catalog import CatalogError, Layout, Model, Recipe, Steps, Value
 
 FOLDERS = ("from", "to", "source", "weights", "engine", "timing")  # filled in when a command runs
 FIELD = re.compile(r"\{(\w+)\}")
@@ -97,7 +97,12 @@ def work(model: Model, recipe: Recipe, tools: Sequence[str]) -> Work:
             f"{model.id}: weights in the layout {model.layout!r} cannot be built for TARGET={recipe.target}; "
             f"family {recipe.family} wants {recipe.layout!r}"
         )
-    values: dict[str, Value] = {"id": model.id, "seed": str(model.seed), **derived(model, recipe.parameters)}
+    values: dict[str, Value] = {
+        "id": model.id,
+        "seed": str(model.seed),
+        "model_name": recipe.parameters.get("model_name") or model.id,
+        **targets.find(recipe.target).derived(recipe.parameters),
+    }
     values |= {name: str(value) for name, value in recipe.parameters.items() if name not in values}
     open_names = {*FOLDERS, *tools}
     conversions = tuple(

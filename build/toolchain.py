@@ -1,65 +1,31 @@
-"""What turns weights into engines on this machine: NVIDIA's image for `trtllm`, Python packages for
-`openvino`. Python's library alone.
-
-Its identity is stamped on every bundle, and whoever serves one compares it with what is there.
+"""What turned weights into engines: its identity is stamped on every bundle, and whoever serves one compares
+it with what is there.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
-
-PIN = {"tensorrt_llm": "0.20.0"}  # what docker/server.Dockerfile's image holds
-OPENVINO_TOOLS = ("openvino", "torch", "transformers", "tokenizers")
-IMAGE_PACKAGES = ("tensorrt_llm", "tensorrt", "torch", "transformers")
-# Tools by the names that family files use: places below the image's examples, the newest first (TensorRT-LLM
-# moved them in 0.20.0).
-SCRIPTS = {
-    "whisper_converter": ("models/core/whisper/convert_checkpoint.py", "whisper/convert_checkpoint.py"),
-    "distil_converter": (
-        "models/core/whisper/distil_whisper/convert_from_distil_whisper.py",
-        "whisper/distil_whisper/convert_from_distil_whisper.py",
-    ),
-    "enc_dec_converter": ("models/core/enc_dec/convert_checkpoint.py", "enc_dec/convert_checkpoint.py"),
-    "opt_converter": ("models/contrib/opt/convert_checkpoint.py", "opt/convert_checkpoint.py"),
-    "llama_converter": ("models/core/llama/convert_checkpoint.py", "llama/convert_checkpoint.py"),
-    "gpt_converter": ("models/core/gpt/convert_checkpoint.py", "gpt/convert_checkpoint.py"),
-    "quantizer": ("quantization/quantize.py",),
-    "vision_builder": (
-        "models/core/multimodal/build_multimodal_engine.py",
-        "multimodal/build_multimodal_engine.py",
-    ),
-}
-SMI = ["nvidia-smi", "--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits"]
 
 
 class ToolchainError(Exception):
     """The toolchain cannot be asked; the message says why and what to do."""
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU as nvidia-smi names it; memory in MiB, None where the GPU shares the machine's and nvidia-smi
-    says [N/A].
-    """
+class TemplateError(Exception):
+    """The template does not fit this version of Conch; the message names placeholder and remedy."""
 
-    name: str
-    compute_capability: str
-    memory: int | None
+
+class Unfit(Exception):
+    """Toolchain or machine are not what the recipe was written for; one sentence for each finding."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a bundle is stamped with. `toolchain`: tensorrt_llm, openvino, or what a stand-in calls itself;
-    `image` is empty for openvino.
+    """What a bundle is stamped with. `toolchain`: its name, or what a stand-in calls itself; `image` and
+    `gpu` are empty where there is none.
     """
 
     toolchain: str
@@ -72,150 +38,25 @@ class Identity:
         return asdict(self)
 
 
-def gpus(devices: str = "") -> list[Gpu]:
-    """The GPUs that nvidia-smi lists, or those of `devices` ("0,1", as CUDA_VISIBLE_DEVICES says); none
-    without it.
-    """
-    if not shutil.which(SMI[0]):
-        return []
-    done = subprocess.run(
-        [*SMI, *(["-i", devices] if devices else [])], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        return []
-    rows = [[cell.strip() for cell in row.split(",")] for row in done.stdout.splitlines() if row.strip()]
-    return [
-        Gpu(name, capability, int(memory) if memory.isdigit() else None) for name, capability, memory in rows
-    ]
-
-
-@dataclass(frozen=True)
-class Image:
-    """NVIDIA's image with TensorRT-LLM, or a stand-in for it, whose file system begins at `root`."""
-
-    root: Path
-
-    @classmethod
-    def from_environment(cls) -> Image:
-        """CONCH_IMAGE_ROOT says where a stand-in lies; the file system's own root otherwise."""
-        return cls(Path(os.environ.get("CONCH_IMAGE_ROOT") or "/"))
-
-    @property
-    def python(self) -> Path:
-        """The image's own Python: the one that TensorRT-LLM is installed for."""
-        return self.root / "usr/bin/python3"
-
-    @property
-    def template(self) -> Path:
-        """The engine model's config.pbtxt with its ${placeholders}."""
-        return self.root / "app/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt"
-
-    @property
-    def search_path(self) -> str:
-        """PATH for its tools: its own folders first, and not those of this virtual environment."""
-        own = str(Path(sys.executable).parent)
-        kept = [part for part in os.environ.get("PATH", "").split(os.pathsep) if part and part != own]
-        return os.pathsep.join([str(self.root / "usr/local/bin"), str(self.root / "usr/bin"), *kept])
-
-    def tools(self) -> dict[str, str]:
-        """Path of each tool by name, in the layout that is there; where none is, the newest, which a check
-        will not find.
-        """
-        examples = self.root / "app/examples"
-        found = {
-            name: next((examples / path for path in paths if (examples / path).exists()), examples / paths[0])
-            for name, paths in SCRIPTS.items()
-        }
-        built = shutil.which("trtllm-build", path=self.search_path) or "trtllm-build"
-        return {
-            "python": str(self.python),
-            "trtllm_build": built,
-            **{name: str(path) for name, path in found.items()},
-        }
-
-    def versions(self) -> dict[str, str]:
-        """Versions of the packages that shape an engine.
-
-        Raises:
-            ToolchainError: its Python does not run, or TensorRT-LLM is not among them.
-        """
-        ask = (
-            "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in "
-            "m.distributions() if d.name}))"
-        )
-        try:
-            done = subprocess.run(
-                [self.python, "-c", ask], capture_output=True, text=True, check=True, timeout=120
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise ToolchainError(
-                f"{self.python} cannot be asked for TensorRT-LLM's version ({error}); run this in Conch's "
-                "trtllm image, or use TARGET=openvino"
-            ) from error
-        installed = {
-            name.lower().replace("-", "_"): version for name, version in json.loads(done.stdout).items()
-        }
-        found = {name: installed[name] for name in IMAGE_PACKAGES if name in installed}
-        if "tensorrt_llm" not in found:
-            raise ToolchainError(
-                f"{self.python} has no TensorRT-LLM; run this in Conch's trtllm image, or use TARGET=openvino"
-            )
-        return found
-
-    def identity(self, devices: str = "") -> Identity:
-        """Its stamp, with the first GPU of `devices`.
-
-        Raises:
-            ToolchainError: see `versions`.
-        """
-        mark = self.root / "etc/conch-toolchain"  # stand-ins say what they are
-        name = mark.read_text("utf-8").strip() if mark.exists() else "tensorrt_llm"
-        # A container cannot ask for its own digest: NVIDIA's build number tells builds of one tag apart, and
-        # the name holds the digest where it is given.
-        base = os.environ.get("CONCH_BASE_IMAGE", "")
-        image = {
-            "name": base,
-            "digest": base.partition("@")[2],
-            "build": os.environ.get("NVIDIA_BUILD_ID", ""),
-        }
-        gpu = next(iter(gpus(devices)), None)
-        return Identity(
-            name,
-            self.versions(),
-            image,
-            {"name": gpu.name, "compute_capability": gpu.compute_capability} if gpu else {},
-        )
-
-
-def identity(target: str, devices: str = "") -> Identity:
-    """The toolchain of a target on this machine; packages that are not installed here are left out.
-
-    Raises:
-        ToolchainError: see `Image.versions`.
-    """
-    if target == "trtllm":
-        return Image.from_environment().identity(devices)
-    return Identity("openvino", dict(_installed(OPENVINO_TOOLS)), {}, {})
-
-
-def _installed(names: Sequence[str]) -> list[tuple[str, str]]:
-    found = []
+def installed(names: Sequence[str]) -> dict[str, str]:
+    """Versions of those packages that are installed here."""
+    found = {}
     for name in names:
         try:
-            found.append((name, metadata.version(name)))
+            found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
     return found
 
 
-def differences(made: Mapping[str, Any], here: Identity) -> list[str]:
+def differences(made: Mapping[str, Any], here: Identity, deciding: Sequence[str]) -> list[str]:
     """Why an engine with stamp `made` does not belong to the toolchain that is here, one clause each.
 
-    Only what is installed in both is compared: a serving environment has neither torch nor an exporter.
+    Of the packages only those that are `deciding` are compared: a serving environment has neither torch nor
+    an exporter.
     """
     if made["toolchain"] != here.toolchain:
         return [f"it was made by the toolchain {made['toolchain']}, this server has {here.toolchain}"]
-    deciding = ("openvino",) if here.toolchain == "openvino" else ("tensorrt_llm", "tensorrt")
     pairs = [(name, made["versions"].get(name), here.versions.get(name)) for name in deciding]
     pairs += [
         (f"GPU {key.replace('_', ' ')}", value, here.gpu.get(key)) for key, value in made["gpu"].items()

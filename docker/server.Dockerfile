@@ -63,6 +63,7 @@ LABEL org.opencontainers.image.title="conch server (openvino)" \
 COPY --from=serving /opt/venv /opt/venv
 COPY catalog.toml ./
 COPY build build
+COPY conch conch
 COPY ops ops
 # Backends must be real files on a file system that may be executed; a tmpfs may not.
 RUN python3 -c "from pathlib import Path; from ops.guard.server import find_tritonserver; find_tritonserver(Path('/opt/conch/home'))"
@@ -90,6 +91,7 @@ WORKDIR /opt/conch
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 COPY catalog.toml ./
 COPY build build
+COPY conch conch
 COPY ops ops
 USER 10001:10001
 CMD ["python3", "-m", "ops.guard", "--help"]

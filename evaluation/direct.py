@@ -8,7 +8,6 @@ nginx.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,12 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conch.bundle import Manifest
+from conch.deployment import Pool
 from gateway.audio.transcriber import Options, Transcriber, Transcript, joined
 from gateway.audio.windows import Cutter, Window
-from gateway.triton import Pool
 from serving.audio.whisper import Whisper
+from serving.engine.collected import Collected
 from serving.engine.openvino.graphs import Graphs
-from serving.engine.scheduler import Collected, Scheduler
+from serving.engine.scheduler import Scheduler
 from serving.engine.tensors import Answers, parse
 
 Arrays = dict[str, NDArray[Any]]
@@ -40,8 +41,8 @@ class Direct:
         self.scheduler.start()
         self.whisper = Whisper(bundle)
         self.threads = ThreadPoolExecutor(16)
-        manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
-        self.pool = Pool(manifest["model"], "whisper", {"direct": 0}, frozenset(manifest["capabilities"]))
+        manifest = Manifest.load(bundle)
+        self.pool = Pool(manifest.model, "whisper", (0,), capabilities=frozenset(manifest.capabilities))
         self.asked = 0
 
     def close(self) -> None:

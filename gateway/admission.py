@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import ceil
 
+from conch.deployment import Pool
+
 from .errors import ApiError
-from .triton import Pool
 
 LONGEST_RETRY = 30
 

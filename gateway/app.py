@@ -9,6 +9,8 @@ from fastapi import Depends, FastAPI, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from conch.deployment import Deployment
+
 from . import errors
 from .admission import Admission
 from .audio import routes as audio
@@ -21,7 +23,7 @@ from .realtime import routes as realtime
 from .services import Services, ServicesDep
 from .settings import Settings
 from .text import routes as text
-from .triton import Triton, load_gateways, load_inner_key, load_pools
+from .triton import Triton
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -30,20 +32,17 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Services]]:
         sweep()
-        pools = load_pools(settings.deployment)
-        triton = Triton(
-            settings.kserve_url, pools, settings.request_seconds, load_inner_key(settings.deployment)
-        )
+        deployment = Deployment.load(settings.deployment)
+        pools = {pool.model_id: pool for pool in deployment.pools}
+        triton = Triton(settings.kserve_url, pools, settings.request_seconds, deployment.inner_key)
         transcriber = Transcriber(triton, settings.windows_at_once)
         keys = load_keys(settings.api_keys_file, required=bool(settings.api_keys_required))
         recordings = Admission(settings.recordings_per_instance / settings.gateways, "recordings")
         generations = Admission(settings.generations_per_instance / settings.gateways, "requests for text")
-        siblings = load_gateways(settings.deployment)
-        yield {
-            "services": Services(
-                settings, pools, triton, transcriber, recordings, generations, keys, siblings
-            )
-        }
+        made = Services(
+            settings, pools, triton, transcriber, recordings, generations, keys, deployment.gateways
+        )
+        yield {"services": made}
         await triton.close()
 
     app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan, redirect_slashes=False)

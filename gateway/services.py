@@ -13,12 +13,14 @@ from typing import Annotated
 from fastapi import Depends
 from fastapi.requests import HTTPConnection
 
+from conch.deployment import Pool
+
 from .admission import Admission
 from .audio.transcriber import Transcriber
 from .errors import ApiError
 from .metrics import Metrics
 from .settings import Settings
-from .triton import Pool, Triton
+from .triton import Triton
 
 OPENAI_SPEECH = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 

@@ -11,8 +11,6 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,6 +21,8 @@ from numpy.typing import NDArray
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
 from tritonclient.utils import np_to_triton_dtype
 
+from conch.deployment import Pool
+
 from .errors import ApiError
 
 log = structlog.get_logger()
@@ -30,53 +30,6 @@ Arrays = dict[str, NDArray[Any]]
 READY_SECONDS = 30.0
 UNREACHED = "no instance of this model can be reached"  # docker/nginx/kserve.conf.template
 AGAIN = 0.3  # seconds until nginx has asked for names again
-
-
-@dataclass(frozen=True)
-class Pool:
-    """The instances of one model, the probe that tells whether it answers, what its engine can do.
-
-    `positions` and `memory`: how many tokens its decoder and (0: there is none) its encoder read.
-    """
-
-    model_id: str
-    family: str
-    instances: tuple[int, ...]
-    probe: Mapping[str, Any]
-    capabilities: frozenset[str] = frozenset()
-    bundle: Path = Path()
-    positions: int = 0
-    memory: int = 0
-
-
-def load_pools(deployment: Path) -> dict[str, Pool]:
-    """Pools by model id, in MODEL_ID order."""
-    data = json.loads(deployment.read_text("utf-8"))
-    pools = {}
-    for model_id, members in data["pools"].items():
-        rows = [data["instances"][i] for i in members]
-        bundle = Path(rows[0]["bundle"])
-        manifest, facts = (
-            json.loads((bundle / name).read_text("utf-8")) for name in ("manifest.json", "engine/engine.json")
-        )
-        capabilities, limits = (
-            frozenset(manifest["capabilities"]),
-            (facts["positions"], facts.get("memory", 0)),
-        )
-        pools[model_id] = Pool(
-            model_id, rows[0]["family"], tuple(members), manifest["probe"], capabilities, bundle, *limits
-        )
-    return pools
-
-
-def load_inner_key(deployment: Path) -> str:
-    """What nginx's inner listener wants to hear; empty where it listens to nobody else."""
-    return str(json.loads(deployment.read_text("utf-8")).get("inner_key", ""))
-
-
-def load_gateways(deployment: Path) -> tuple[str, ...]:
-    """The addresses of the deployment's gateways; none in a file that names none."""
-    return tuple(json.loads(deployment.read_text("utf-8")).get("gateways", ()))
 
 
 def encode(

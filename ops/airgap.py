@@ -28,7 +28,7 @@ SUMS, IMAGES, VOLUMES, SETTINGS = "SHA256SUMS", "images.tar", "volumes.tar", "de
 # Secrets, addresses and sources stay where they are; all other settings make the same stack elsewhere.
 STAYS = {"API_KEYS_FILE", "BIND", "HF_ENDPOINT", "HF_TOKEN", "KSERVE_GRPC_PORT", "KSERVE_HTTP_PORT", "PORT"}
 FOLDER = "conch"
-FILES = (".env.example", "Makefile", "compose.yaml", "docker/*", "docs/docker.md", "ops/*.py")
+FILES = (".env.example", "Makefile", "catalog.toml", "compose.yaml", "docker/*", "docs/docker.md", "ops/*.py")
 # Engines whole; of the weights only the lock, which says what the engines were made from.
 SAVE = (
     "cd / && tar -c --exclude='*.lock' --exclude=engines/deployment engines && if [ -e weights/catalog.lock "

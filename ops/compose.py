@@ -15,7 +15,7 @@ from pathlib import Path
 from python_on_whales import DockerClient
 from python_on_whales.exceptions import DockerException
 
-from conch.deployment import Instance, Plan
+from conch.deployment import Deployment, Instance
 
 from . import hardware
 from .environment import ENV, ROOT, documented, settings
@@ -30,8 +30,8 @@ METRICS = (
 def compose_files(values: dict[str, str]) -> list[Path]:
     """What COMPOSE_FILE says, or what TARGET needs."""
     files = [ROOT / name for name in values.get("COMPOSE_FILE", "compose.yaml").split(os.pathsep)]
-    override = ROOT / "docker" / "compose.openvino.yaml"
-    if values.get("TARGET") == "openvino" and override not in files:
+    override = ROOT / "docker" / f"compose.{values.get('TARGET', '')}.yaml"
+    if override.exists() and override not in files:
         files.insert(1, override)
     return files
 
@@ -92,9 +92,9 @@ class Compose:
     def _run(self, service: str, *command: str) -> str:
         return self.docker.compose.execute(service, list(command), tty=False) or ""
 
-    def plan(self) -> Plan:
+    def plan(self) -> Deployment:
         """The plan that nginx was started with."""
-        return Plan.parse(self._run("nginx", "cat", "/engines/deployment/deployment.json"))
+        return Deployment.parse(self._run("nginx", "cat", "/engines/deployment/deployment.json"))
 
     def restart(self, instance: Instance) -> None:
         """A signal to the container's first process, which is the guard or hands it on."""

@@ -15,12 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from build.__main__ import main as build
-from build.catalog import CatalogError, Model, load_catalog, load_recipe, select
-from build.targets.trtllm.limits import world_size
-from conch.deployment import IN_DOCKER, gpus_of, make_plan
+from build.catalog import CatalogError, Model, known, load_catalog, load_recipe, select
 
 from .hardware import instances
 from .nginx import Gate, NginxValues, write_nginx
+from .planning import IN_DOCKER, described, make_plan
 
 
 def deploy(engines: Path) -> None:
@@ -33,10 +32,11 @@ def deploy(engines: Path) -> None:
     get = os.environ.get
     models = select(load_catalog(), get("MODEL_ID", ""))
     target, count = get("TARGET", "trtllm"), instances(os.environ)
+    found = known(target)
     bundles = [engines / model.id / target for model in models]
     folder = engines / "deployment"
     plan = make_plan(
-        models, count, bundles, sorted(os.sched_getaffinity(0)), IN_DOCKER, gpus_of(target, count, os.environ)
+        models, count, bundles, sorted(os.sched_getaffinity(0)), IN_DOCKER, found.gpus(count, os.environ)
     )
     gate = Gate(
         keys=bool(get("API_KEYS")),
@@ -56,7 +56,7 @@ def deploy(engines: Path) -> None:
         instance_http=8010,
         instance_grpc=8020,
     )
-    plan = replace(plan, inner_key=inner_key(folder / "deployment.json"))
+    plan = replace(described(plan), inner_key=inner_key(folder / "deployment.json"))
     write_nginx(folder, values, gate, plan)
     plan.save(folder / "deployment.json")
 
@@ -73,8 +73,9 @@ def check_gpus(models: Sequence[Model], target: str, count: int, environment: Ma
     Raises:
         CatalogError: one that has not; said before anything is fetched or built.
     """
-    for i, own in enumerate(gpus_of(target, count, environment)):
-        ranks = world_size(load_recipe(models[i % len(models)], target, environment).parameters)
+    found = known(target)
+    for i, own in enumerate(found.gpus(count, environment)):
+        ranks = found.ranks(load_recipe(models[i % len(models)], target, environment))
         if own and ranks > len(own.split(",")):
             pair = ",".join(str(ranks * i + rank) for rank in range(ranks))
             raise CatalogError(
@@ -96,7 +97,7 @@ def main() -> int:
         if status := build(["engines"]):
             return status
         deploy(Path(get("ENGINES_DIR", "/engines")))
-    except (CatalogError, ValueError) as error:
+    except (CatalogError, ValueError) as error:  # Malformed is one
         print(f"conch: {error}", file=sys.stderr)
         return 1
     return 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from build.targets.trtllm.driver import driver, driver_findings, toolkit, toolkit_findings
+from conch.gpus import Gpu, gpus, nvidia_smi
 
 MOST = 4  # services in compose.yaml
 
@@ -27,20 +27,6 @@ def instances(environment: Mapping[str, str]) -> int:
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """One row of nvidia-smi; memory in MiB, None where the GPU shares the machine's and nvidia-smi says
-    [N/A].
-    """
-
-    index: int
-    name: str
-    memory: int | None
-
-    def __str__(self) -> str:
-        return f"{self.name}, {'of unknown memory' if self.memory is None else f'{self.memory} MiB each'}"
-
-
-@dataclass(frozen=True)
 class Line:
     """One line of .env and why."""
 
@@ -50,22 +36,6 @@ class Line:
 
     def __str__(self) -> str:
         return f"# {self.reason}\n{self.name}={self.value}\n"
-
-
-def _ask(*arguments: str) -> str:
-    return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, check=True).stdout
-
-
-def gpus() -> list[Gpu]:
-    """The GPUs that nvidia-smi lists; none without it."""
-    if not shutil.which("nvidia-smi"):
-        return []
-    try:
-        rows = _ask("--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits").splitlines()
-    except (OSError, subprocess.CalledProcessError):
-        return []
-    cells = [[cell.strip() for cell in row.split(",")] for row in rows]
-    return [Gpu(int(index), name, int(memory) if memory.isdigit() else None) for index, name, memory in cells]
 
 
 def obstacles() -> list[str]:
@@ -83,7 +53,7 @@ def obstacles() -> list[str]:
 def links(count: int) -> set[tuple[int, int]]:
     """Pairs of GPUs joined by NVLink; none where nvidia-smi cannot say."""
     try:
-        return parse_topology(_ask("topo", "-m")) if count > 1 else set()
+        return parse_topology(nvidia_smi("topo", "-m")) if count > 1 else set()
     except (OSError, subprocess.CalledProcessError):
         return set()
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
 
-from conch.deployment import Plan
+from conch.deployment import Deployment
 
 TEMPLATES = Path(__file__).parent.parent / "docker" / "nginx"
 HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -124,7 +124,7 @@ def _upstream(name: str, servers: Iterable[str], *, dynamic: bool) -> str:
     return f"upstream {name} {{\n    zone {name} 64k;\n    least_conn;\n{lines}{kept}}}\n"
 
 
-def pools(plan: Plan) -> str:
+def pools(plan: Deployment) -> str:
     """pools.conf: one upstream for each pool and instance, and the maps that choose among them."""
     dynamic = bool(plan.resolver)
     parts = [f"resolver {plan.resolver} valid=2s ipv6=off;\nresolver_timeout 2s;\n"] if dynamic else []
@@ -133,10 +133,10 @@ def pools(plan: Plan) -> str:
     )
     for kind in ("http", "grpc"):
         routes = []
-        for n, (model, members) in enumerate(plan.pools.items()):
-            servers = [f"{getattr(plan.instances[i], kind)} max_fails=0" for i in members]
+        for n, pool in enumerate(plan.pools):
+            servers = [f"{getattr(plan.instances[i], kind)} max_fails=0" for i in pool.instances]
             parts.append(_upstream(f"pool_{n}_{kind}", servers, dynamic=dynamic))
-            keys = [f"header:{model}", f"model:{model}", *(["header:"] if n == 0 else [])]
+            keys = [f"header:{pool.model_id}", f"model:{pool.model_id}", *(["header:"] if n == 0 else [])]
             routes += [f'    "{key}" pool_{n}_{kind};\n' for key in keys]
         for instance in plan.instances:
             parts.append(
@@ -147,7 +147,7 @@ def pools(plan: Plan) -> str:
     return "\n".join(parts)
 
 
-def write_nginx(folder: Path, values: NginxValues, gate: Gate, plan: Plan) -> Path:
+def write_nginx(folder: Path, values: NginxValues, gate: Gate, plan: Deployment) -> Path:
     """Write nginx.conf, what it includes, and pools.conf into `folder`; the path of the first.
 
     Raises:

@@ -25,8 +25,8 @@ from xmlrpc.client import Fault, ServerProxy
 import httpx
 from supervisor.xmlrpc import SupervisorTransport
 
-from build.catalog import ROOT, CatalogError, load_catalog, select
-from conch.deployment import Addresses, Instance, Plan, gpus_of, make_plan
+from build.catalog import ROOT, CatalogError, known, load_catalog, select
+from conch.deployment import Deployment, Instance
 from gateway.keys import NoKeys, load_keys
 from gateway.settings import Settings
 from ops.child import die_with_parent
@@ -35,6 +35,7 @@ from ops.guard.server import ONE_THREAD
 
 from .environment import documented
 from .nginx import Gate, NginxValues, write_nginx
+from .planning import Addresses, described, make_plan
 from .restart import NotBack, restart_all
 
 HOST = "127.0.0.1"
@@ -118,7 +119,7 @@ class Layout:
         gateways = tuple(f"unix:{self.run}/gateway-{i}" for i in range(self.gateways))
         return Addresses(f"unix:{self.run}/triton-{{i}}.http", f"unix:{self.run}/triton-{{i}}.grpc", gateways)
 
-    def plan(self) -> Plan:
+    def plan(self) -> Deployment:
         """The instances, on the CPUs this process may use."""
         models = select(load_catalog(), self.model_id)
         bundles = [self.engines / model.id / self.target for model in models]
@@ -129,13 +130,13 @@ class Layout:
             bundles,
             sorted(os.sched_getaffinity(0)),
             self.addresses,
-            gpus_of(self.target, count, os.environ),
+            known(self.target).gpus(count, os.environ),
         )
         for instance in plan.instances:
             check_bundle(Path(instance.bundle), instance.model_id, instance.gpus)
-        return plan
+        return described(plan)
 
-    def check_ports(self, plan: Plan) -> None:
+    def check_ports(self, plan: Deployment) -> None:
         """Every port is free.
 
         Raises:
@@ -191,7 +192,7 @@ def nginx_values(layout: Layout) -> NginxValues:
     )
 
 
-def supervisor_config(layout: Layout, plan: Plan, python: Path) -> configparser.ConfigParser:
+def supervisor_config(layout: Layout, plan: Deployment, python: Path) -> configparser.ConfigParser:
     """One program for each process. They stop in the opposite order, each when it has finished: the gateway,
     nginx, which it needs for that, the tritonservers, which are a group and stop together.
     """
@@ -277,7 +278,7 @@ def gate() -> Gate:
     return found
 
 
-def prepare(layout: Layout, python: Path) -> Plan:
+def prepare(layout: Layout, python: Path) -> Deployment:
     """Write everything a deployment needs below its home folder."""
     plan = layout.plan()
     layout.check_ports(plan)
@@ -377,9 +378,9 @@ class Supervised:
     layout: Layout
     server: ServerProxy
 
-    def plan(self) -> Plan:
+    def plan(self) -> Deployment:
         """What `serve` wrote."""
-        return Plan.load(self.layout.home / "deployment.json")
+        return Deployment.load(self.layout.home / "deployment.json")
 
     def restart(self, instance: Instance) -> None:
         """A signal through supervisor, which starts a guard that has just died by itself."""

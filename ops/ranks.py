@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-ENGINE_MODEL = "tensorrt_llm_stream"
+from conch.names import ENGINE
+
 PARTS = {b"tritonserver", b"triton_python_backend_stub"}
 # Open MPI binds the ranks of a small job to one core each, and its shared memory wants a capability that
 # containers do not have.
@@ -25,7 +26,7 @@ CLOSED = (
     "--allow-grpc=false",
     "--allow-metrics=false",
     "--model-control-mode=explicit",
-    f"--load-model={ENGINE_MODEL}",
+    f"--load-model={ENGINE}",
 )
 
 

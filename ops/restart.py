@@ -13,7 +13,7 @@ import re
 import time
 from typing import Protocol
 
-from conch.deployment import Instance, Plan
+from conch.deployment import Deployment, Instance
 
 SECONDS = 600.0
 STARTS = re.compile(r"^conch_triton_starts_total (\S+)$", re.MULTILINE)
@@ -26,7 +26,7 @@ class NotBack(RuntimeError):
 class Site(Protocol):
     """A running deployment, whatever supervises its processes."""
 
-    def plan(self) -> Plan:
+    def plan(self) -> Deployment:
         """What runs."""
 
     def restart(self, instance: Instance) -> None:

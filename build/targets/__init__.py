@@ -1,0 +1,132 @@
+"""Targets: how engines run. A target is an object; nobody else compares target names.
+
+One folder is all that one target needs, with its object in `target.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from conch.bundle import Serving
+
+    from ..catalog import Model, Recipe, TritonModel, Value
+    from ..steps import Work
+    from ..toolchain import Identity
+
+
+class Target(Protocol):
+    """What a build, a plan and a guard ask of a target."""
+
+    @property
+    def name(self) -> str:
+        """As TARGET and the families' TOML tables say it."""
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """Folders below build/ whose code shapes an engine: a change makes it anew."""
+
+    @property
+    def deciding(self) -> tuple[str, ...]:
+        """Packages whose versions must be the same where an engine is made and where it is served."""
+
+    def table(self, family: str) -> Mapping[str, Any] | None:
+        """The recipe of a family whose file has none for this target: `layout`, `steps`, `capabilities`, ….
+        None if it cannot be built.
+        """
+
+    def identity(self, devices: str = "") -> Identity:
+        """The toolchain on this machine, with the first GPU of `devices`.
+
+        Raises:
+            ToolchainError: it cannot be asked.
+        """
+
+    def tools(self) -> Mapping[str, str]:
+        """Paths by the names that steps use."""
+
+    def environment(self, devices: str) -> Mapping[str, str]:
+        """Variables for steps that run on `devices`."""
+
+    def gpus(self, count: int, environment: Mapping[str, str]) -> list[str]:
+        """The GPUs of each instance, as CUDA_VISIBLE_DEVICES says it; empty strings on a CPU."""
+
+    def ranks(self, recipe: Recipe) -> int:
+        """GPUs that one instance needs; 1 where it needs none."""
+
+    def build_devices(self, models: Sequence[Model], environment: Mapping[str, str]) -> list[str]:
+        """For each model the GPUs that its engine is made on.
+
+        Raises:
+            CatalogError: instances of one model have different GPUs, or some that are not there.
+        """
+
+    def derived(self, parameters: Mapping[str, Any]) -> Mapping[str, Value]:
+        """Names for steps beside the parameters themselves; a tuple stands for as many arguments."""
+
+    def check_possible(self, model: Model, recipe: Recipe, devices: str) -> None:
+        """Refuse what no tool could build, before anything is downloaded.
+
+        Raises:
+            CatalogError: a combination of parameters and GPUs that cannot be.
+        """
+
+    def preflight(self, recipe: Recipe, work: Work, numbers: int = 0, devices: str = "") -> None:
+        """Compare the steps with the tools that are there, before anything long runs. `numbers`: how many
+        the weights are.
+
+        Raises:
+            Unfit: they do not fit.
+        """
+
+    def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:
+        """Write the Triton model that is the engine. `engine`: where its files will lie.
+
+        Raises:
+            TemplateError: it lacks what a façade needs.
+        """
+
+    def narrow(self, repository: Path) -> None:
+        """Take out of the other models what this target's engine model has not."""
+
+    def serving(self, recipe: Recipe, bundle: Path, home: Path) -> Serving:
+        """What the guard must know of a bundle that lies in `bundle` and will lie in `home`.
+
+        Raises:
+            BuildError: its engine model is one that the backend would refuse or misread.
+        """
+
+    def remedy(self, model_id: str) -> str:
+        """The command that makes a bundle anew."""
+
+
+_TARGETS: dict[str, Target | None] = {"trtllm": None, "openvino": None}
+
+
+def names() -> tuple[str, ...]:
+    """All targets, the default one first. Modules that CONCH_TARGETS names, separated by commas, may bring
+    more: they call `register`.
+    """
+    for module in filter(None, os.environ.get("CONCH_TARGETS", "").split(",")):
+        import_module(module)
+    return tuple(_TARGETS)
+
+
+def find(name: str) -> Target:
+    """A target by its name.
+
+    Raises:
+        KeyError: there is no such target.
+    """
+    found = _TARGETS[name] or import_module(f"{__name__}.{name}.target").TARGET
+    _TARGETS[name] = found
+    return found
+
+
+def register(target: Target) -> None:
+    """One more target."""
+    _TARGETS[target.name] = target

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 
+from conch.deployment import Pool
+
 from ..disconnect import while_present
 from ..errors import ApiError, error_body
 from ..services import Services, ServicesDep
 from ..settings import Settings
 from ..sse import Events, event
-from ..triton import Pool
 from . import media
 from . import responses as formats
 from .schema import (

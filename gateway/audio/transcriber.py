@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conch.deployment import Pool
+
 from ..errors import ApiError
-from ..triton import Arrays, Pool, Triton
+from ..triton import Arrays, Triton
 from .vad import Span
 from .windows import Window, halves, missed, snapped, sounding
 

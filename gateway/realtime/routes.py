@@ -26,6 +26,8 @@ from openai.types.realtime.conversation_item_input_audio_transcription_completed
 )
 from starlette.types import Message
 
+from conch.deployment import Pool
+
 from ..audio.languages import language_code
 from ..audio.transcriber import Options, Transcript, joined
 from ..audio.vad import RATE
@@ -33,7 +35,6 @@ from ..audio.windows import Pauses, Spoken, Window
 from ..errors import ApiError, error_body, error_response
 from ..keys import check_key
 from ..services import Services, services
-from ..triton import Pool
 from .pcm import Ears
 from .session import Session
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..triton import Arrays, Pool, Triton
+from conch.deployment import Pool
+
+from ..triton import Arrays, Triton
 from .schema import Generation, words
 
 FACADE = "tensorrt_llm_bls"

@@ -12,11 +12,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from conch.deployment import Pool
+
 from ..disconnect import while_present
 from ..errors import ApiError, error_body
 from ..services import Services, ServicesDep
 from ..sse import Events, event
-from ..triton import Pool
 from .chat import rendered
 from .generator import Piece, Question, questions, stream, whole
 from .responses import Written, WrittenChat, usage_of

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from conch.deployment import Pool
+
 from ..errors import ApiError
-from ..triton import Pool
 
 MOST_TEXTS = 64  # completions of one request: prompts times n
 MOST_WORDS = 1000  # bad words of one request; each is looked at after every token

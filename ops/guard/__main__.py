@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ import grpc.aio
 import structlog
 import uvloop
 
-from conch.deployment import Instance, Plan
+from conch.bundle import Probe
+from conch.deployment import Deployment, Instance
 
 from .bundle import Refused, check_bundle, planned
 from .contracts import Contracts
@@ -73,20 +74,22 @@ def listens(address: str, host: str | None) -> str:
     return f"{host}:{address.rsplit(':', 1)[1]}" if host and not address.startswith("unix:") else address
 
 
-async def serve(plan: Plan, instance: Instance, home: Path, listen: str | None, sign: Path | None) -> int:
+async def serve(
+    plan: Deployment, instance: Instance, home: Path, listen: str | None, sign: Path | None
+) -> int:
     """Run one instance until SIGTERM; SIGHUP restarts its server with the bundle as it is then."""
     os.sched_setaffinity(0, instance.cpus)
-    others = [plan.instances[i] for i in plan.pools[instance.model_id] if i != instance.index]
+    others = [plan.instances[i] for i in plan.pool(instance.model_id).instances if i != instance.index]
     peers = [Peer(HttpClient(other.http), connect(other.grpc)) for other in others]
     relay = Relay(peers, Metrics())
     own = instance.http.startswith("unix:")
     doors = Doors.sockets(Path(instance.http[5:]).parent, instance.name) if own else Doors.loopback()
 
-    def make(lost: Callable[[str, int | None], None]) -> tuple[Server, Mapping[str, Any]]:
+    def make(lost: Callable[[str, int | None], None]) -> tuple[Server, Probe]:
         manifest = check_bundle(
             Path(instance.bundle), instance.model_id, os.environ.get("CUDA_VISIBLE_DEVICES", "")
         )
-        return Server(instance, home, doors, manifest.get("serving", {}), lost), manifest["probe"]
+        return Server(instance, home, doors, manifest.serving, lost), manifest.probe
 
     keeper = Keeper(relay, make, connect, sign)
     loop = asyncio.get_running_loop()
@@ -137,7 +140,7 @@ def main() -> int:
     parser.add_argument("--sign", type=Path, help="file that exists while the server answers real inferences")
     arguments = parser.parse_args()
     try:
-        plan = Plan.load(arguments.deployment)
+        plan = Deployment.load(arguments.deployment)
         instance = planned(plan, arguments.instance)
         return uvloop.run(serve(plan, instance, arguments.home, arguments.listen, arguments.sign))
     except Refused as error:

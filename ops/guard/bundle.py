@@ -4,22 +4,24 @@ it answers.
 
 from __future__ import annotations
 
-import json
 import shutil
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from build.toolchain import ToolchainError, differences, identity
-from conch.deployment import Instance, Plan
-from ops.ranks import ENGINE_MODEL
+from build.catalog import known
+from build.toolchain import ToolchainError, differences
+from conch.bundle import MANIFEST, Manifest, Probe
+from conch.contract import Malformed
+from conch.deployment import Deployment, Instance
+from conch.names import ENGINE
 
 
 class Refused(Exception):
     """The bundle must not be served; the message says why and how to rebuild it."""
 
 
-def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> dict[str, Any]:
+def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> Manifest:
     """The manifest of a bundle that fits this machine. `gpus`: those it will run on, as CUDA_VISIBLE_DEVICES
     says it; empty: not known yet.
 
@@ -27,20 +29,20 @@ def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> dict[str, Any]:
         Refused: no finished bundle, one made by another toolchain or for another GPU, or one that wants more
         GPUs than it gets.
     """
-    path = bundle / "manifest.json"
-    rebuild = f"rebuild it with: {_remedy(model_id, bundle.name)}"
-    if not path.exists():
+    target = known(bundle.name)
+    rebuild = f"rebuild it with: {target.remedy(model_id)}"
+    if not (bundle / MANIFEST).exists():
         raise Refused(f"{bundle} holds no finished bundle; {rebuild}")
-    manifest: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    if "toolchain" not in manifest["engine"]:
-        raise Refused(f"the bundle of {model_id} was made by an earlier Conch; {rebuild}")
     try:
-        wrong = differences(manifest["engine"], identity(bundle.name, gpus))
+        manifest = Manifest.load(bundle)
+        wrong = differences(manifest.engine, target.identity(gpus), target.deciding)
+    except (Malformed, KeyError):
+        raise Refused(f"the bundle of {model_id} was made by another version of Conch; {rebuild}") from None
     except ToolchainError as error:
         raise Refused(f"the bundle of {model_id} cannot be served here: {error}") from error
     if wrong:
         raise Refused(f"the bundle of {model_id} cannot be served here: {'; '.join(wrong)}; {rebuild}")
-    ranks = manifest.get("serving", {}).get("world_size", 1)
+    ranks = manifest.serving.world_size
     if gpus and ranks > len(gpus.split(",")):
         raise Refused(
             f"the bundle of {model_id} spans {ranks} GPUs, this instance has {gpus}; give it more with "
@@ -49,14 +51,7 @@ def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> dict[str, Any]:
     return manifest
 
 
-def _remedy(model_id: str, target: str) -> str:
-    """What makes a bundle anew. Engines for GPUs come from Compose's builder, whose image holds the tools."""
-    if target == "trtllm":
-        return "docker compose up -d (its builder remakes what does not fit)"
-    return f"make engines MODEL_ID={model_id} TARGET={target} (in Docker: docker compose up -d)"
-
-
-def planned(plan: Plan, index: int) -> Instance:
+def planned(plan: Deployment, index: int) -> Instance:
     """An instance of the plan.
 
     Raises:
@@ -70,9 +65,9 @@ def planned(plan: Plan, index: int) -> Instance:
     return plan.instances[index]
 
 
-def probe_body(probe: dict[str, Any]) -> dict[str, Any]:
+def probe_body(probe: Probe) -> dict[str, Any]:
     """A KServe JSON request out of a family's probe table."""
-    rows = probe["inputs"].items()
+    rows = probe.inputs.items()
     return {
         "inputs": [
             {
@@ -96,11 +91,11 @@ def budgeted(repository: Path, view: Path, share: float) -> Path:
     from build.tensors import parse_config
 
     shutil.rmtree(view, ignore_errors=True)
-    (view / ENGINE_MODEL).mkdir(parents=True)
+    (view / ENGINE).mkdir(parents=True)
     for model in repository.iterdir():
-        if model.name != ENGINE_MODEL:
+        if model.name != ENGINE:
             (view / model.name).symlink_to(model)
-    (view / ENGINE_MODEL / "1").symlink_to(repository / ENGINE_MODEL / "1")
-    config = with_share(parse_config(repository / ENGINE_MODEL / "config.pbtxt"), share)
-    (view / ENGINE_MODEL / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")
+    (view / ENGINE / "1").symlink_to(repository / ENGINE / "1")
+    config = with_share(parse_config(repository / ENGINE / "config.pbtxt"), share)
+    (view / ENGINE / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")
     return view

@@ -12,12 +12,14 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import structlog
+
+from conch.bundle import Probe
 
 from .bundle import probe_body
 from .http_client import HttpClient, Lost
@@ -42,12 +44,12 @@ class Keeper:
     def __init__(
         self,
         relay: Relay,
-        make: Callable[[Callable[[str, int | None], None]], tuple[Server, Mapping[str, Any]]],
+        make: Callable[[Callable[[str, int | None], None]], tuple[Server, Probe]],
         connect: Callable[[str], Any],
         sign: Path | None,
     ) -> None:
         self.relay, self.make, self.connect, self.sign = relay, make, connect, sign
-        self.probe: Mapping[str, Any] = {}
+        self.probe = Probe("", {})
         self.stop_asked, self.restart_asked = asyncio.Event(), asyncio.Event()
         self.illness: asyncio.Future[Death] | None = None
         self.last_good = 0.0
@@ -145,12 +147,12 @@ class Keeper:
 
     async def _probe(self, http: HttpClient, seconds: float) -> str | None:
         """None if a real inference succeeds, else what happened."""
-        body = json.dumps(probe_body(dict(self.probe))).encode()
+        body = json.dumps(probe_body(self.probe)).encode()
         try:
             async with asyncio.timeout(seconds):
                 answer = await http.request(
                     "POST",
-                    f"/v2/models/{self.probe['model']}/infer",
+                    f"/v2/models/{self.probe.model}/infer",
                     {"Content-Type": "application/json"},
                     [body],
                 )

@@ -11,12 +11,12 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from conch.bundle import Serving
 from conch.deployment import Instance
 from ops.ranks import MPI_ENVIRONMENT, launch, leader, parts, session
 
@@ -116,7 +116,7 @@ class Server:
     instance: Instance
     home: Path
     doors: Doors
-    serving: Mapping[str, Any]
+    serving: Serving
     lost: Callable[[str, int | None], None]
     process: subprocess.Popen[bytes] = field(init=False)
     watched: dict[int, int] = field(default_factory=dict)
@@ -150,9 +150,9 @@ class Server:
             f"--exit-timeout-secs={int(DRAIN)}",
             "--disable-auto-complete-config",
         ]
-        ranks, pool = self.serving.get("world_size", 1), self.serving.get("cuda_pool_bytes", 0)
+        ranks, pool = self.serving.world_size, self.serving.cuda_pool_bytes
         return launch(server, list(self.doors.flags), self.prefix, ranks, pool), {
-            **(MPI_ENVIRONMENT if self.serving else {}),
+            **(MPI_ENVIRONMENT if self.serving.mpi else {}),
             **environment,
         }
 

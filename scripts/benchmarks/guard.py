@@ -26,7 +26,7 @@ from pathlib import Path
 import httpx
 
 from build.catalog import ROOT
-from conch.deployment import Instance, Plan
+from conch.deployment import Deployment, Instance, Pool
 from ops.guard.server import Doors
 
 WHEEL = "tritonclient==2.51.0"
@@ -99,7 +99,7 @@ def guarded(model: str, engines: Path, home: Path) -> Iterator[None]:
         GUARD["http"],
         GUARD["grpc"],
     )
-    Plan((instance,), {model: (0,)}, ()).save(home / "deployment.json")
+    Deployment((instance,), (Pool(model, "", (0,)),)).save(home / "deployment.json")
     python = ROOT / ".venv/serve/bin/python"
     command = [
         str(python),

@@ -8,7 +8,6 @@ Whisper's rules on timestamps.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +17,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from conch.bundle import ENGINE, EngineFacts, load_parameters
 
 from ..errors import BadRequest
 from ..triton.batches import newest
@@ -53,12 +54,12 @@ class Whisper:
     """The façade of one bundle."""
 
     def __init__(self, bundle: Path) -> None:
-        facts = json.loads((bundle / "engine" / "engine.json").read_text("utf-8"))
-        self.pad = not json.loads((bundle / "parameters.json").read_text("utf-8"))["zero_pad"]
-        self.mels, self.positions = int(facts["mels"]), int(facts["positions"])
-        self.vocabulary = WhisperVocabulary.load(bundle / "engine")
-        self.suppress, self.size = list(facts["suppress"]), int(facts["vocabulary"])
-        self.aligns, self.rules = bool(facts.get("aligns")), bool(facts.get("timestamp_rules"))
+        facts = EngineFacts.load(bundle / ENGINE)
+        self.pad = not load_parameters(bundle)["zero_pad"]
+        self.mels, self.positions = facts.mels, facts.positions
+        self.vocabulary = WhisperVocabulary.load(bundle / ENGINE)
+        self.suppress, self.size = list(facts.suppress), facts.vocabulary
+        self.aligns, self.rules, self.tempered = facts.aligns, facts.timestamp_rules, facts.tempered_log_probs
 
     def transcribe(
         self, inputs: Mapping[str, NDArray[Any]], wanted: set[str], engine: Engine, *, streaming: bool

@@ -8,7 +8,7 @@ caches accordingly.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -136,11 +136,16 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Scores:
-    """What the graph gives for a row: logits float32 [vocabulary], the best token, its log probability."""
+    """What a step gives for a row: the likeliest token and its log probability; all logits if asked."""
 
-    logits: Floats
+    whole: Callable[[], Floats]
     best: int
     best_log_prob: float
+
+    @property
+    def logits(self) -> Floats:
+        """Float32 [vocabulary]."""
+        return self.whole()
 
 
 class Strategy(Protocol):

@@ -10,25 +10,39 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadRequest, QueueFull
-from .openvino.batch import Batch, Row, Slots, Step, new_batch
-from .openvino.graphs import Graphs, Memory
+from .runtime import Memory, Row, Runtime, Step
 from .sampling import Hypothesis, Sampling, Scores, Strategy, strategy
 
 Floats = NDArray[np.float32]
-# Requests let in between two steps of running ones. More make a fuller batch (a step of 8 rows costs 2.6
-# steps of one), fewer let those that run wait for fewer encoders.
-JOIN_AT_ONCE = 4
-STOPPED_SECONDS = (
-    10.0  # a request may come a little after the word that stops it; later its id may be another's
-)
+# A request may come a little after the word that stops it; later its id may be another's.
+STOPPED_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Parameters of a bundle. `max_rows`: rows that step together; `join_at_once`: requests let in between
+    two steps of running ones (more make a fuller batch: a step of 8 rows costs 2.6 steps of one; fewer let
+    those that run wait for fewer encoders); `max_queue`: requests that may wait.
+    """
+
+    max_rows: int = 16
+    join_at_once: int = 4
+    max_queue: int = 256
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> Limits:
+        """Those that are set."""
+        names = (field.name for field in fields(cls))
+        return cls(**{name: parameters[name] for name in names if name in parameters})
 
 
 class Listener(Protocol):
@@ -83,12 +97,11 @@ class Job:
 class Scheduler:
     """Runs jobs on one engine."""
 
-    def __init__(self, graphs: Graphs, *, max_rows: int = 16, max_queue: int = 256) -> None:
-        self.graphs = graphs
-        self.max_rows, self.max_queue = max_rows, max_queue
+    def __init__(self, runtime: Runtime, limits: Limits = Limits()) -> None:  # it is frozen
+        self.runtime, self.limits = runtime, limits
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
-        self.batch: Batch | Slots = new_batch(graphs)
+        self.batch = runtime.batch()
         self.wake = threading.Condition()
         self.stopping = False
         self.stopped: dict[str, float] = {}
@@ -109,14 +122,14 @@ class Scheduler:
         """Queue a request.
 
         Raises:
-            QueueFull: `max_queue` requests wait already.
+            QueueFull: `limits.max_queue` requests wait already.
             BadRequest: prompt and max_tokens do not fit, or too many beams.
         """
         self._check(job)
         with self.wake:
             if self.stopping or (self.thread.ident and not self.thread.is_alive()):
                 raise RuntimeError("the engine has stopped")
-            if len(self.waiting) >= self.max_queue:
+            if len(self.waiting) >= self.limits.max_queue:
                 raise QueueFull(f"{len(self.waiting)} requests wait already; try again later")
             self.waiting.append(job)
             self.wake.notify()
@@ -131,8 +144,8 @@ class Scheduler:
             self.wake.notify()
 
     def _check(self, job: Job) -> None:
-        positions = self.graphs.facts.positions
-        if job.align and not self.graphs.facts.aligns:
+        positions = self.runtime.facts.positions
+        if job.align and not self.runtime.facts.aligns:
             raise BadRequest("return_cross_attention is not supported by this engine; leave it out")
         if not job.prompt:
             raise BadRequest("decoder_input_ids is empty; send at least the start id")
@@ -140,9 +153,9 @@ class Scheduler:
             raise BadRequest(
                 f"the prompt has {len(job.prompt)} ids, this model has {positions} positions; shorten it"
             )
-        if not 1 <= job.sampling.beam_width <= self.max_rows:
+        if not 1 <= job.sampling.beam_width <= self.limits.max_rows:
             raise BadRequest(
-                f"beam_width is {job.sampling.beam_width}, this engine takes 1 to {self.max_rows}"
+                f"beam_width is {job.sampling.beam_width}, this engine takes 1 to {self.limits.max_rows}"
             )
         if not 1 <= job.sampling.max_tokens <= positions - len(job.prompt):
             raise BadRequest(f"request_output_len is {job.sampling.max_tokens}; it must be 1 at least")
@@ -154,27 +167,53 @@ class Scheduler:
                 if self.stopping:
                     break
             self.release_cancelled()
-            for _ in range(JOIN_AT_ONCE if self.running else self.max_rows):
-                self.admit()
+            self.admit(self.limits.join_at_once if self.running else self.limits.max_rows)
             if self.running:
                 self.step()
         for job in [*self.running, *self.waiting]:
             job.listener.fail(RuntimeError("the server is stopping"))
 
-    def admit(self) -> None:
-        """Let the next waiting request in if its rows fit."""
-        with self.wake:
-            free = self.max_rows - sum(job.sampling.beam_width for job in self.running)
-            if not self.waiting or self.waiting[0].sampling.beam_width > free:
-                return
-            job = self.waiting.popleft()
+    def admit(self, most: int = 1) -> None:
+        """Let up to `most` waiting requests in, as far as their rows fit; what they bring is encoded
+        together.
+        """
+        jobs = self._fitting(most)
+        sources = [job for job in jobs if job.source is not None]
         try:
-            job.memory = None if job.source is None else self.graphs.encode(job.source)
-            if job.align and job.memory is not None:
-                job.listener.aligned(self.graphs.align(job.prompt, job.memory))
-                return
-        except Exception as error:  # noqa: BLE001  # whatever the runtime throws belongs to this request alone
+            for job, memory in zip(sources, self._encoded(sources), strict=True):
+                job.memory = memory
+        except Exception:  # noqa: BLE001  # whose fault it is shows when each is encoded alone
+            jobs = [job for job in jobs if job.source is None or self._encodes(job)]
+        for job in jobs:
+            self._begin(job)
+
+    def _fitting(self, most: int) -> list[Job]:
+        jobs: list[Job] = []
+        with self.wake:
+            free = self.limits.max_rows - sum(job.sampling.beam_width for job in self.running)
+            while self.waiting and len(jobs) < most and self.waiting[0].sampling.beam_width <= free:
+                jobs.append(self.waiting.popleft())
+                free -= jobs[-1].sampling.beam_width
+        return jobs
+
+    def _encoded(self, jobs: Sequence[Job]) -> Sequence[Memory]:
+        return self.runtime.encode([job.source for job in jobs if job.source is not None]) if jobs else ()
+
+    def _encodes(self, job: Job) -> bool:
+        """Encode a source alone; what the runtime throws belongs to this request."""
+        try:
+            (job.memory,) = self._encoded([job])
+        except Exception as error:  # noqa: BLE001  # see above
             job.listener.fail(error)
+            return False
+        return True
+
+    def _begin(self, job: Job) -> None:
+        if job.align and job.memory is not None:
+            try:
+                job.listener.aligned(self.runtime.align(job.prompt, job.memory))
+            except Exception as error:  # noqa: BLE001  # see above
+                job.listener.fail(error)
             return
         job.rows = [Row(None, job.prompt, 0, job.memory, job.sampling.bias)]
         job.position = len(job.prompt)
@@ -211,7 +250,7 @@ class Scheduler:
                 "embedding_bias"
             )
         scores = [
-            Scores(result.logits[i], int(result.best[i]), float(result.best_log_prob[i]))
+            Scores(partial(result.logits, i), int(result.best[i]), float(result.best_log_prob[i]))
             for i in range(first, first + len(job.rows))
         ]
         chosen = job.strategy.advance(scores)
@@ -259,48 +298,4 @@ class Scheduler:
         for job in self.running:
             job.listener.fail(error)
         self.running = []
-        self.batch = new_batch(self.graphs)
-
-
-@dataclass
-class Collected:
-    """A listener that keeps the result, for callers that can wait."""
-
-    on_update: Callable[[list[Hypothesis]], None] | None = None
-    beams: list[Hypothesis] = field(default_factory=list)
-    attention: NDArray[np.float16] | None = None
-    error: Exception | None = None
-    done: threading.Event = field(default_factory=threading.Event)
-    dropped: bool = False
-
-    def cancelled(self) -> bool:
-        """See Listener."""
-        return self.dropped
-
-    def update(self, beams: list[Hypothesis]) -> None:
-        """See Listener."""
-        if self.on_update:
-            self.on_update(beams)
-
-    def finish(self, beams: list[Hypothesis]) -> None:
-        """See Listener."""
-        self.beams = beams
-        self.done.set()
-
-    def aligned(self, attention: NDArray[np.float16]) -> None:
-        """See Listener."""
-        self.attention = attention
-        self.done.set()
-
-    def fail(self, error: Exception) -> None:
-        """See Listener."""
-        self.error = error
-        self.done.set()
-
-    def wait(self, seconds: float) -> list[Hypothesis]:
-        """The result, or the error as an exception."""
-        if not self.done.wait(seconds):
-            raise TimeoutError(f"no result within {seconds} s")
-        if self.error:
-            raise self.error
-        return self.beams
+        self.batch = self.runtime.batch()

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from conch.bundle import EngineFacts
+
 from ..errors import BROKEN, BadRequest
-from .openvino.graphs import Facts
 from .sampling import Hypothesis, Sampling, TimestampRules, begun
 from .scheduler import Job, Listener
 
@@ -184,7 +185,7 @@ def _features(inputs: Arrays, mels: int, longest: int) -> NDArray[np.float32]:
     return features
 
 
-def _source(inputs: Arrays, facts: Facts) -> tuple[bool, NDArray[Any] | None]:
+def _source(inputs: Arrays, facts: EngineFacts) -> tuple[bool, NDArray[Any] | None]:
     """Whether there is an encoder, and what it reads: features float32 [frames, mels], or ids int64 [n]."""
     if not facts.memory:
         return False, None
@@ -200,7 +201,7 @@ def _source(inputs: Arrays, facts: Facts) -> tuple[bool, NDArray[Any] | None]:
     return True, ids
 
 
-def _prompt(inputs: Arrays, facts: Facts) -> tuple[int, ...]:
+def _prompt(inputs: Arrays, facts: EngineFacts) -> tuple[int, ...]:
     """The decoder's first ids."""
     if not facts.memory:
         return _ids(inputs, "input_ids", "input_lengths", facts.vocabulary)
@@ -233,7 +234,12 @@ def stops(inputs: Arrays, request_id: str) -> bool:
 
 
 def parse(
-    inputs: Arrays, listener: Listener, facts: Facts, request_id: str = "", *, exclude_prompt: bool = False
+    inputs: Arrays,
+    listener: Listener,
+    facts: EngineFacts,
+    request_id: str = "",
+    *,
+    exclude_prompt: bool = False,
 ) -> tuple[Job, Wanted]:
     """A job out of one request's arrays (each with a leading dimension of 1). `exclude_prompt`: where a
     request does not say whether a decoder alone is to repeat its prompt.

@@ -7,13 +7,15 @@ of them brings.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from conch.bundle import ENGINE as FOLDER
+from conch.bundle import EngineFacts, load_parameters
 
 from ..engine.sampling import log_softmax
 from ..engine.stop_words import Said, StopFilter, trimmed, words_in
@@ -117,26 +119,16 @@ class TextModel:
     """The façade of one bundle."""
 
     def __init__(self, bundle: Path) -> None:
-        facts = json.loads((bundle / "engine" / "engine.json").read_text("utf-8"))
-        parameters = json.loads((bundle / "parameters.json").read_text("utf-8"))
-        self.memory, self.positions, self.vocabulary = (
-            int(facts.get("memory", 0)),
-            int(facts["positions"]),
-            int(facts["vocabulary"]),
-        )
-        self.end, self.pad = int(facts["end_id"]), int(facts["pad_id"])
-        self.start = list(facts.get("decoder_start", [])) if self.memory else [self.pad]
-        # What the engine's figures mean (build/targets/trtllm/facts.py): log probabilities after temperature
-        # and penalties, logits for every token that was allowed.
-        self.tempered, self.full_logits = (
-            bool(facts.get("tempered_log_probs")),
-            bool(facts.get("full_logits")),
-        )
+        facts, parameters = EngineFacts.load(bundle / FOLDER), load_parameters(bundle)
+        self.memory, self.positions, self.vocabulary = facts.memory, facts.positions, facts.vocabulary
+        self.end, self.pad = facts.end_id, facts.pad_id
+        self.start = list(facts.decoder_start) if self.memory else [self.pad]
+        self.tempered, self.full_logits = facts.tempered_log_probs, facts.full_logits
         self.beams: int | None = parameters.get("served_beam_width")
         self.excludes = bool(parameters.get("exclude_input_in_output", True))
         self.accumulate = bool(parameters.get("accumulate_tokens", False))
         self.skip_special = bool(parameters.get("skip_special_tokens", True))
-        self.tokenizer = TextTokenizer.load(bundle / "engine")
+        self.tokenizer = TextTokenizer.load(bundle / FOLDER)
 
     def preprocess(self, inputs: Given) -> Arrays:
         """`preprocessing`: from strings [rows, 1] to ids int32 [rows, longest] with lengths, word lists int32

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from build.whisper_vocabulary import whisper_tokenizer
+from conch.bundle import EngineFacts
 from serving.audio.whisper import BadAudio, Whisper
 from serving.errors import BadRequest
 
@@ -80,9 +81,7 @@ def facade(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Whisper, Dou
     size = tokenizer.get_vocab_size()
     (tmp_path / "engine").mkdir()
     tokenizer.save(str(tmp_path / "engine" / "tokenizer.json"))
-    (tmp_path / "engine" / "engine.json").write_text(
-        json.dumps({"mels": mels, "positions": 448, "suppress": suppress, "vocabulary": size})
-    )
+    EngineFacts("whisper", 448, size, 50257, mels=mels, suppress=tuple(suppress)).save(tmp_path / "engine")
     (tmp_path / "parameters.json").write_text(json.dumps({"zero_pad": False}))
     return Whisper(tmp_path), Double(size, tokens=tokenizer.encode(SPEECH, add_special_tokens=False).ids)
 

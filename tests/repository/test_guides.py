@@ -12,7 +12,7 @@ import pytest
 
 from build.catalog import ROOT, load_catalog, load_recipe
 from build.steps import Command, work
-from build.toolchain import SCRIPTS
+from build.targets.trtllm.image import SCRIPTS
 
 PAGE = (ROOT / "docs/tensorrt-llm/commands.md").read_text("utf-8")
 GUIDES = tomllib.loads((Path(__file__).parent.parent / "contract" / "guides.toml").read_text("utf-8"))[

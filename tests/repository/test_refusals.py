@@ -20,9 +20,10 @@ from build.catalog import ROOT, CatalogError, load_catalog, load_recipe
 from build.jobs import Places, plan_job
 from build.targets.trtllm.driver import toolkit_findings
 from build.targets.trtllm.engine_rules import Engines, findings
+from build.targets.trtllm.image import Image
 from build.targets.trtllm.preflight import Unfit, check
 from build.tensors import NEEDED, parse_config
-from build.toolchain import Image, ToolchainError
+from build.toolchain import ToolchainError
 from serving.text.facade import ENGINE, ENGINE_OUTPUTS
 from tests.contract.image import environment, make_image
 from tests.contract.tools import parser_of

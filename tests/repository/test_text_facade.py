@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from conch.bundle import EngineFacts
 from serving.errors import BadRequest
 from serving.text.facade import ENGINE_OUTPUTS, TextModel
 
@@ -96,9 +97,7 @@ def facade(request: pytest.FixtureRequest, tmp_path: Path) -> Facade:
 def model(name: str, folder: Path, **parameters: Any) -> Facade:
     (folder / "engine").mkdir()
     shutil.copy(MINIATURES / name / "tokenizer.json", folder / "engine")
-    (folder / "engine" / "engine.json").write_text(
-        json.dumps({"positions": 64, "vocabulary": 2000, **FACTS[name]})
-    )
+    EngineFacts(family=name, positions=64, vocabulary=2000, **FACTS[name]).save(folder / "engine")
     (folder / "parameters.json").write_text(json.dumps(parameters))
     text = TextModel(folder)
     return text, Double(text.tokenizer.ids(ANSWER, special=False), 2000)

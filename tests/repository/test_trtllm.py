@@ -16,6 +16,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from build import targets
 from build.__main__ import main
 from build.bundle import build
 from build.catalog import CatalogError, Model, load_catalog, load_recipe
@@ -34,13 +35,15 @@ from build.targets.trtllm.engine_config import (
     with_share,
 )
 from build.targets.trtllm.engine_rules import Engines, cuda_pool_bytes, findings
+from build.targets.trtllm.image import SCRIPTS, Image
 from build.targets.trtllm.preflight import Unfit, check, misfits
 from build.targets.trtllm.preflight import findings as check_findings
 from build.tensors import parse_config
-from build.toolchain import SCRIPTS, Gpu, Image, ToolchainError, gpus
-from conch.deployment import IN_DOCKER, gpus_of, kv_shares, make_plan
+from build.toolchain import ToolchainError
+from conch.gpus import Gpu, gpus
 from ops.deploy import check_gpus
 from ops.guard.bundle import Refused, budgeted, check_bundle
+from ops.planning import IN_DOCKER, kv_shares, make_plan
 from tests.contract.image import H100, environment, make_image
 from tests.contract.template import ENGINE, template
 from tests.contract.tools import OPTIONS, parser_of
@@ -107,13 +110,13 @@ def test_every_model_builds(
     only wanted files came.
     """
     manifest = make(model, places, monkeypatch)
-    engine = manifest["engine"]
+    engine = manifest.engine
     assert engine["toolchain"] == "contract"
     assert engine["versions"]["tensorrt_llm"] == "0.20.0"
     assert engine["gpu"] == {"name": H100[0], "compute_capability": H100[1]}
     assert engine["weights"]
-    assert len(manifest["content"]) == 64
-    assert manifest["probe"]["model"]
+    assert len(manifest.content) == 64
+    assert manifest.probe.model
     bundle = places.bundle(model.id, "trtllm")
     config = parse_config(bundle / "repository/tensorrt_llm_stream/config.pbtxt")
     assert findings(config, Engines.of(load_recipe(model, "trtllm"), bundle / "engine")) == []
@@ -228,7 +231,7 @@ def test_rendered_configurations(
     engines = Engines.of(load_recipe(model, "trtllm", {"TP_SIZE": str(tp_size)}), bundle / "engine")
     assert "${" not in text
     assert findings(config, engines) == []
-    assert manifest["serving"]["world_size"] == tp_size
+    assert manifest.serving.world_size == tp_size
     assert len(list((bundle / "engine/decoder").glob("rank*.engine"))) == tp_size
     face = parse_config(bundle / "repository/tensorrt_llm/config.pbtxt")
     assert {tensor.name for tensor in face.input} == {tensor.name for tensor in config.input}
@@ -640,7 +643,7 @@ def test_each_model_is_built_on_its_instances_gpus(
     for model_id, card, devices in (("mini-t5", H100[0], "2"), ("mini-gpt2", "NVIDIA A10", "1")):
         manifest = read_manifest(places.bundle(model_id, "trtllm"))
         assert manifest
-        assert manifest["engine"]["gpu"]["name"] == card
+        assert manifest.engine["gpu"]["name"] == card
         log = places.bundle(model_id, "trtllm").with_name("trtllm.log").read_text()
         assert f"CUDA_VISIBLE_DEVICES={devices}\n" in log
 
@@ -656,7 +659,7 @@ def test_the_memory_that_counts_is_the_instances(image: Image, monkeypatch: pyte
 def test_unknown_memory_is_no_finding(image: Image) -> None:
     """GPUs that share the machine's memory say [N/A]."""
     (image.root / "etc/gpus.json").write_text(json.dumps([("NVIDIA GB10", "12.1", "[N/A]")]))
-    assert gpus() == [Gpu("NVIDIA GB10", "12.1", None)]
+    assert gpus() == [Gpu(0, "NVIDIA GB10", "12.1", None)]
     job = plan_job(CATALOG["llava-1.5-7b"], "trtllm", Places(Path("/w"), Path("/e")), {})
     assert check_findings(job.recipe, job.work, image, 7 * 10**9) == []
 
@@ -771,7 +774,7 @@ def test_a_foreign_bundle_is_refused(
     bundle, where it is printed.
     """
     bundle = finished.bundle("mini-whisper", "trtllm")
-    assert check_bundle(bundle, "mini-whisper", "0,1")["serving"]["world_size"] == 1
+    assert check_bundle(bundle, "mini-whisper", "0,1").serving.world_size == 1
     (image.root / change[0]).write_text(change[1])
     with pytest.raises(Refused, match=re.escape(sentence) + ".*rebuild it with: docker compose up -d"):
         check_bundle(bundle, "mini-whisper", "0")
@@ -830,7 +833,7 @@ def test_pictures_get_memory_between_models(finished: Places) -> None:
     """Twice the prompt tables of a full batch: for LLaVA 8 × 576 × 4096 × 2 bytes, 36 MiB."""
     manifest = read_manifest(finished.bundle("llava-1.5-7b", "trtllm"))
     assert manifest
-    assert manifest["serving"]["cuda_pool_bytes"] == 2 * 8 * 576 * 4096 * 2
+    assert manifest.serving.cuda_pool_bytes == 2 * 8 * 576 * 4096 * 2
     whisper = Engines(Path("/nowhere"), "encoder-decoder", 1, 0)
     assert cuda_pool_bytes(whisper) == 0
 
@@ -839,8 +842,8 @@ def test_a_shared_gpu_is_budgeted(finished: Places, tmp_path: Path) -> None:
     """Instances on one GPU take equal parts of the cache's budget, in a view of the bundle's repository;
     alone they take all of it.
     """
-    assert gpus_of("trtllm", 3, {"TRITON_0_GPUS": "0,1"}) == ["0,1", "1", "2"]
-    assert gpus_of("openvino", 2, {"TRITON_0_GPUS": "0"}) == ["", ""]
+    assert targets.find("trtllm").gpus(3, {"TRITON_0_GPUS": "0,1"}) == ["0,1", "1", "2"]
+    assert targets.find("openvino").gpus(2, {"TRITON_0_GPUS": "0"}) == ["", ""]
     assert kv_shares(["0,1", "1", "2"]) == [0.5, 0.5, 1.0]
     assert kv_shares(["", ""]) == [1.0, 1.0]
     plan = make_plan([CATALOG["mini-whisper"]], 2, [Path("/x")], [0, 1], IN_DOCKER, ["0", "0"])

@@ -198,7 +198,7 @@ def test_real_serving_refuses_the_stand_ins_bundle(built: dict[str, str]) -> Non
     assert "rebuild it with: docker compose up -d" in refused.stderr
     manifest = read_manifest(Path(built["ENGINES_DIR"]) / MODEL / "trtllm")
     assert manifest
-    assert manifest["engine"]["toolchain"] == "contract"
+    assert manifest.engine["toolchain"] == "contract"
 
 
 def words(stack: Stack, text: str, instance: str = "") -> str:

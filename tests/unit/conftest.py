@@ -13,7 +13,7 @@ import pytest
 from miniatures.speech.clips import Clipper
 from miniatures.speech.corpus import Corpus, make_corpus
 from serving.engine.openvino.graphs import Graphs
-from serving.engine.scheduler import Scheduler
+from serving.engine.scheduler import Limits, Scheduler
 
 ROOT = Path(__file__).parent.parent.parent
 MINIATURE = ROOT / "miniatures" / "whisper"
@@ -51,7 +51,7 @@ def graphs(engine: Path) -> Graphs:
 @pytest.fixture
 def scheduler(graphs: Graphs) -> Iterator[Scheduler]:
     """A running scheduler."""
-    scheduler = Scheduler(graphs, max_rows=8, max_queue=4)
+    scheduler = Scheduler(graphs, Limits(max_rows=8, max_queue=4))
     scheduler.start()
     yield scheduler
     scheduler.stop()

@@ -7,10 +7,10 @@ import time
 import pytest
 from pydantic import ValidationError
 
+from conch.deployment import Pool
 from gateway.errors import ApiError
 from gateway.realtime.routes import LARGEST_EVENT, Listener
 from gateway.text.schema import ChatRequest, CompletionRequest, check
-from gateway.triton import Pool
 
 POOL = Pool("mini", "gpt2", (0,), {}, positions=512)
 

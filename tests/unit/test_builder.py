@@ -102,8 +102,8 @@ def test_second_build_does_nothing(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in bundle.rglob("*")} == before
     manifest = read_manifest(bundle)
     assert manifest
-    assert manifest["probe"]["model"] == "whisper_bls"
-    assert len(manifest["content"]) == 64
+    assert manifest.probe.model == "whisper_bls"
+    assert len(manifest.content) == 64
 
 
 def test_two_builders_never_share_a_bundle(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from conch.deployment import Chat, Deployment, Instance, Pool
 from gateway.app import create_app
 from gateway.errors import ApiError
 from gateway.settings import Settings
@@ -87,13 +88,10 @@ class FakeTriton:
 @contextmanager
 def gateway(folder: Path, *, template: bool = True) -> Iterator[tuple[TestClient, FakeTriton]]:
     """The application over a deployment of one model, with a fake behind it."""
-    (folder / "engine").mkdir()
-    (folder / "manifest.json").write_text(json.dumps({"capabilities": ["completion"], "probe": {}}))
-    (folder / "engine" / "engine.json").write_text(json.dumps({"positions": 64, "memory": 0}))
-    if template:
-        (folder / "engine" / "chat_template.jinja").write_text(TEMPLATE)
-    instance = {"index": 0, "host": "a", "http": 1, "bundle": str(folder), "family": "gpt2"}
-    (folder / "deployment.json").write_text(json.dumps({"pools": {"mini": [0]}, "instances": [instance]}))
+    instance = Instance(0, "mini", "gpt2", str(folder), (0,), "a:1", "a:2")
+    chat = Chat(TEMPLATE) if template else None
+    pool = Pool("mini", "gpt2", (0,), capabilities=frozenset({"completion"}), positions=64, chat=chat)
+    Deployment((instance,), (pool,)).save(folder / "deployment.json")
     app = create_app(Settings(deployment=folder / "deployment.json", generations_per_instance=2))
     fake = FakeTriton()
 

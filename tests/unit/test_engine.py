@@ -17,9 +17,10 @@ from transformers.modeling_outputs import BaseModelOutput
 from miniatures.speech.clips import Clip, Clipper
 from miniatures.speech.corpus import Corpus
 from serving.audio.log_mel import log_mel
+from serving.engine.collected import Collected
 from serving.engine.openvino.graphs import Graphs
 from serving.engine.sampling import Hypothesis, Sampling
-from serving.engine.scheduler import Collected, Job, Scheduler
+from serving.engine.scheduler import Job, Limits, Scheduler
 from serving.errors import BadRequest, QueueFull
 
 from .conftest import MINIATURE, export
@@ -76,7 +77,7 @@ def test_ids_equal_transformers(
     beams: int,
 ) -> None:
     """Greedy and beam ids are transformers', for clips of mixed length that share the running batch."""
-    scheduler = Scheduler(graphs, max_rows=16, max_queue=CLIPS)
+    scheduler = Scheduler(graphs, Limits(max_rows=16, max_queue=CLIPS))
     scheduler.start()
     listeners = [Collected() for _ in speech]
     for (clip, features), listener in zip(speech, listeners, strict=True):
@@ -214,7 +215,7 @@ def test_bias_and_logits(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarr
 def test_timeline_is_compacted(graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]) -> None:
     """Under load without a pause the common time axis stays bounded, and results stay right."""
     clip, features = speech[3]
-    scheduler, widest, lock = Scheduler(graphs, max_rows=4, max_queue=400), 0, threading.Lock()
+    scheduler, widest, lock = Scheduler(graphs, Limits(max_rows=4, max_queue=400)), 0, threading.Lock()
     scheduler.start()
     alone = Collected()
     scheduler.submit(Job(prompt(clip), Sampling(max_tokens=40, end_id=END, min_tokens=40), alone, features))
@@ -257,7 +258,7 @@ def test_requests_stop_by_id(graphs: Graphs, speech: list[tuple[Clip, np.ndarray
     """A running, a waiting and a coming request of that id end at once, with their tokens so far; others go
     on.
     """
-    scheduler = Scheduler(graphs, max_rows=1)
+    scheduler = Scheduler(graphs, Limits(max_rows=1))
     clip, features = speech[0]
 
     def submit(request_id: str) -> Collected:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.engine.openvino.graphs import Facts
-from serving.engine.scheduler import Collected
+from conch.bundle import EngineFacts
+from serving.engine.collected import Collected
 from serving.engine.tensors import UNSUPPORTED, parse, stops
 from serving.errors import BadRequest
 
-FACTS = Facts("whisper", 4, 3, 32, 448, 51865, 50257, mels=80, memory=1500)
+FACTS = EngineFacts("whisper", 448, 51865, 50257, layers=4, heads=3, head_width=32, mels=80, memory=1500)
 
 
 def arrays(**changes: Any) -> dict[str, Any]:

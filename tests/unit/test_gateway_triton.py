@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
+from conch.deployment import Pool
 from gateway.errors import ApiError
-from gateway.triton import Pool, Triton
+from gateway.triton import Triton
 
 POOL = Pool("mini", "whisper", (0,), {})
 ANSWER = (

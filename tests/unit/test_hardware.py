@@ -21,7 +21,7 @@ Legend:
   X    = Self
   NV#  = Connection traversing a bonded set of # NVLinks
 """
-FOUR = [Gpu(i, "NVIDIA A100-SXM4-80GB", 81920) for i in range(4)]
+FOUR = [Gpu(i, "NVIDIA A100-SXM4-80GB", "8.0", 81920) for i in range(4)]
 
 
 def values(lines: list[Line]) -> dict[str, str]:
@@ -58,7 +58,7 @@ def test_pairs_of_gpus() -> None:
 
 def test_eight_gpus_are_four_instances() -> None:
     """The stack has four services for tritonservers."""
-    assert values(propose([Gpu(i, "H100", 81559) for i in range(8)], set(), 64))["INSTANCES"] == "4"
+    assert values(propose([Gpu(i, "H100", "9.0", 81559) for i in range(8)], set(), 64))["INSTANCES"] == "4"
 
 
 def test_no_gpu_is_a_cpu_stack() -> None:
@@ -106,9 +106,13 @@ def test_memory_and_links_may_be_unknown(tmp_path: Path, monkeypatch: pytest.Mon
     """
     smi = tmp_path / "nvidia-smi"
     smi.write_text(
-        '#!/bin/sh\n[ "$1" = topo ] && exit 1\nprintf "0, NVIDIA GB10, [N/A]\\n1, NVIDIA GB10, [N/A]\\n"\n'
+        '#!/bin/sh\n[ "$1" = topo ] && exit 1\n'
+        'printf "0, NVIDIA GB10, 12.1, [N/A]\\n1, NVIDIA GB10, 12.1, [N/A]\\n"\n'
     )
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert (gpus(), links(2)) == ([Gpu(0, "NVIDIA GB10", None), Gpu(1, "NVIDIA GB10", None)], set())
+    assert (gpus(), links(2)) == (
+        [Gpu(0, "NVIDIA GB10", "12.1", None), Gpu(1, "NVIDIA GB10", "12.1", None)],
+        set(),
+    )
     assert this_machine("trtllm")[0].reason == "2 × NVIDIA GB10, of unknown memory: TensorRT-LLM engines"

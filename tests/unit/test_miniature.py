@@ -12,6 +12,8 @@ from build.catalog import ROOT
 from miniatures.speech import peers
 from miniatures.speech.evaluate import words
 
+pytestmark = pytest.mark.slow  # exports or trains
+
 CHECKPOINT = ROOT / "miniatures" / "whisper"
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from conch.deployment import Instance, Plan
+from conch.deployment import Deployment, Instance, Pool
 from ops import restart
 from ops.restart import NotBack, restart_all
 
@@ -26,8 +26,8 @@ class Guards:
     away: list[int] = field(default_factory=lambda: [0, 0])
     asked: list[tuple[int, list[int]]] = field(default_factory=list)
 
-    def plan(self) -> Plan:
-        return Plan((instance(0), instance(1)), {"m": (0, 1)}, ())
+    def plan(self) -> Deployment:
+        return Deployment((instance(0), instance(1)), (Pool("m", "", (0, 1)),))
 
     def restart(self, instance: Instance) -> None:
         self.asked.append((instance.index, list(self.away)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ LOGITS = np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], np.float32))
 def scores(logits: np.ndarray) -> list[Scores]:
     probabilities = log_softmax(logits)
     return [
-        Scores(row, int(row.argmax()), float(p.max()))
+        Scores(partial(np.asarray, row), int(row.argmax()), float(p.max()))
         for row, p in zip(np.atleast_2d(logits), np.atleast_2d(probabilities), strict=True)
     ]
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.engine.openvino.graphs import Facts
+from conch.bundle import EngineFacts
+from serving.engine.collected import Collected
 from serving.engine.sampling import Hypothesis, Sampling, processed
-from serving.engine.scheduler import Collected, Job
+from serving.engine.scheduler import Job
 from serving.engine.tensors import MOST_WORDS, Answers, Wanted, parse
 from serving.errors import BadRequest
 from serving.text.tokens import NO_END, GrowingText, TextTokenizer
@@ -106,7 +107,7 @@ def test_a_word_that_cannot_be_written_stops_nothing() -> None:
     assert tokenizer.spellings("日") == []
 
 
-FACTS = Facts("gpt2", 2, 2, 8, 64, 50, 49)
+FACTS = EngineFacts("gpt2", 64, 50, 49, layers=2, heads=2, head_width=8)
 
 
 def answers(stop: tuple[tuple[int, ...], ...]) -> Answers:

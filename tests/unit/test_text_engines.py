@@ -25,10 +25,11 @@ from transformers import (
 )
 
 from build.catalog import ROOT
-from serving.engine.openvino.batch import Row, new_batch
+from serving.engine.collected import Collected
 from serving.engine.openvino.graphs import Graphs
+from serving.engine.runtime import Row
 from serving.engine.sampling import Sampling
-from serving.engine.scheduler import Collected, Job, Scheduler
+from serving.engine.scheduler import Job, Limits, Scheduler
 from serving.engine.tensors import parse
 from serving.errors import BadRequest
 
@@ -170,7 +171,7 @@ def job(graphs: Graphs, ids: list[int], beams: int, listener: Collected) -> Job:
 def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Graphs], beams: int, rows: int) -> None:
     """Over 100 prompts, alone and in a running batch of mixed lengths that requests join and leave."""
     model, graphs = pair
-    scheduler = Scheduler(graphs, max_rows=rows * beams, max_queue=PROMPTS)
+    scheduler = Scheduler(graphs, Limits(max_rows=rows * beams, max_queue=PROMPTS))
     scheduler.start()
     asked = prompts(PROMPTS if rows > 1 else 30)
     listeners = [Collected() for _ in asked]
@@ -235,12 +236,12 @@ def test_a_decoder_alone_keeps_its_rows_apart(tmp_path: Path) -> None:
     asked = [*[tuple(ids) for ids in prompts(40) if len(ids) > 1][:4], (7,) * 90]
     alone = []
     for ids in asked:
-        batch = new_batch(graphs)
+        batch = graphs.batch()
         said = [int(batch.step([Row(None, ids, 0, None)]).best[0])]
         while len(said) < 8:
             said.append(int(batch.step([Row(0, (said[-1],), len(ids) + len(said) - 1, None)]).best[0]))
         alone.append(said)
-    batch, texts, order = new_batch(graphs), {i: list[int]() for i in range(5)}, [0, 1]
+    batch, texts, order = graphs.batch(), {i: list[int]() for i in range(5)}, [0, 1]
     for step in range(24):
         before, order = order, [i for i in order if len(texts[i]) < 8]
         order = order[::-1] if step % 2 else order

@@ -30,6 +30,8 @@ from miniatures.text.train import Pairs, Stream, Training
 from miniatures.text.vocabulary import LENGTHS
 from miniatures.text.world import WORLD, Draw, Sentence, Slot, held_out, parts
 
+pytestmark = pytest.mark.slow  # exports or trains
+
 KINDS = {"t5": T5TokenizerFast, "bart": BartTokenizerFast, "gpt2": GPT2TokenizerFast}
 ALL = [pytest.param(task, id=task.__name__) for model in TASKS.values() for task in model]
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conch.deployment import Pool
 from gateway.admission import Admission
 from gateway.audio import transcriber
 from gateway.audio.transcriber import Options, Segment, Transcriber, Transcript, completed, joined
 from gateway.audio.windows import Window
 from gateway.errors import ApiError
-from gateway.triton import Pool
 from serving.audio import tokens
 
 POOL = Pool("mini", "whisper", (0, 1), {})

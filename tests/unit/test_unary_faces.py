@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conch.bundle import EngineFacts
 from serving.triton.shell import Shell
 from serving.triton.watch import Watch
 
@@ -72,13 +73,12 @@ def slowly(*_: Any, **__: Any) -> Iterator[dict[str, Any]]:
 
 # What each model has once it is initialized, beside its shell and its watch.
 FACES: dict[str, dict[str, Any]] = {
-    "tensorrt_llm": {"vocabulary": 9, "start": [], "beams": 1, "misread": [], "rows": {}},
+    "tensorrt_llm": {"facts": EngineFacts("t5", 8, 9, 1), "beams": 1, "rows": {}},
     "tensorrt_llm_bls": {"decoupled": False, "outputs": [], "text": SimpleNamespace(complete=slowly)},
     "whisper_bls": {
         "decoupled": False,
-        "tempered": False,
         "outputs": set(RESULT),
-        "whisper": SimpleNamespace(transcribe=slowly),
+        "whisper": SimpleNamespace(transcribe=slowly, tempered=False),
     },
 }
 

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import BartConfig, BartForConditionalGeneration
 
+from conch.bundle import EngineFacts
+
 from .stateful import Shape, decoder_graph, extended, looked_up, merge, rename, scored, split
 from .text import Arguments, export_text
 
@@ -133,23 +135,23 @@ def graphs(model: BartForConditionalGeneration, _: Path, __: Arguments) -> dict[
     return {"encoder": encoder, "decoder": decoder_graph(Decoder(model), shape)}
 
 
-def facts(model: BartForConditionalGeneration, arguments: Arguments) -> dict[str, object]:
+def facts(model: BartForConditionalGeneration, arguments: Arguments) -> EngineFacts:
     """engine.json."""
     config, forced = model.config, model.generation_config.forced_bos_token_id
     start = [config.decoder_start_token_id, *([forced] if forced is not None else [])]
     longest = config.max_position_embeddings
-    return {
-        "family": "bart",
-        "layers": config.decoder_layers,
-        "heads": config.decoder_attention_heads,
-        "head_width": config.d_model // config.decoder_attention_heads,
-        "positions": min(arguments.max_seq_len, longest),
-        "memory": min(arguments.max_input_len, longest),
-        "vocabulary": config.vocab_size,
-        "end_id": config.eos_token_id,
-        "pad_id": config.pad_token_id,
-        "decoder_start": start,
-    }
+    return EngineFacts(
+        family="bart",
+        layers=config.decoder_layers,
+        heads=config.decoder_attention_heads,
+        head_width=config.d_model // config.decoder_attention_heads,
+        positions=min(arguments.max_seq_len, longest),
+        memory=min(arguments.max_input_len, longest),
+        vocabulary=config.vocab_size,
+        end_id=config.eos_token_id,
+        pad_id=config.pad_token_id,
+        decoder_start=tuple(start),
+    )
 
 
 if __name__ == "__main__":

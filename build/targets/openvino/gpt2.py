@@ -10,6 +10,8 @@ import openvino as ov
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from conch.bundle import EngineFacts
+
 from .stateful import Shape, attended, decoder_graph, merge, scored, split
 from .text import Arguments, export_text
 
@@ -62,19 +64,19 @@ def graphs(model: GPT2LMHeadModel, _: Path, __: Arguments) -> dict[str, ov.Model
     }
 
 
-def facts(model: GPT2LMHeadModel, arguments: Arguments) -> dict[str, object]:
+def facts(model: GPT2LMHeadModel, arguments: Arguments) -> EngineFacts:
     """engine.json. GPT-2 has no padding of its own; the end of text stands in."""
     config: GPT2Config = model.config
-    return {
-        "family": "gpt2",
-        "layers": config.n_layer,
-        "heads": config.n_head,
-        "head_width": config.n_embd // config.n_head,
-        "positions": min(arguments.max_seq_len, config.n_positions),
-        "vocabulary": config.vocab_size,
-        "end_id": config.eos_token_id,
-        "pad_id": config.eos_token_id,
-    }
+    return EngineFacts(
+        family="gpt2",
+        layers=config.n_layer,
+        heads=config.n_head,
+        head_width=config.n_embd // config.n_head,
+        positions=min(arguments.max_seq_len, config.n_positions),
+        vocabulary=config.vocab_size,
+        end_id=config.eos_token_id,
+        pad_id=config.eos_token_id,
+    )
 
 
 if __name__ == "__main__":

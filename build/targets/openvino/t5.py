@@ -18,6 +18,8 @@ from torch.nn import functional as F
 from transformers import T5Config, T5ForConditionalGeneration
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from conch.bundle import EngineFacts
+
 from .stateful import Shape, decoder_graph, extended, looked_up, merge, rename, scored, split
 from .text import Arguments, export_text
 
@@ -140,21 +142,21 @@ def graphs(model: T5ForConditionalGeneration, output: Path, _: Arguments) -> dic
     return {"encoder": encoder, "decoder": decoder_graph(Decoder(model), shape)}
 
 
-def facts(model: T5ForConditionalGeneration, arguments: Arguments) -> dict[str, object]:
+def facts(model: T5ForConditionalGeneration, arguments: Arguments) -> EngineFacts:
     """engine.json. Neither side of the model has an end of its own: the limits are the builder's."""
     config: T5Config = model.config
-    return {
-        "family": "t5",
-        "layers": config.num_decoder_layers,
-        "heads": config.num_heads,
-        "head_width": config.d_kv,
-        "positions": arguments.max_seq_len,
-        "memory": arguments.max_input_len,
-        "vocabulary": config.vocab_size,
-        "end_id": config.eos_token_id,
-        "pad_id": config.pad_token_id,
-        "decoder_start": [config.decoder_start_token_id],
-    }
+    return EngineFacts(
+        family="t5",
+        layers=config.num_decoder_layers,
+        heads=config.num_heads,
+        head_width=config.d_kv,
+        positions=arguments.max_seq_len,
+        memory=arguments.max_input_len,
+        vocabulary=config.vocab_size,
+        end_id=config.eos_token_id,
+        pad_id=config.pad_token_id,
+        decoder_start=(config.decoder_start_token_id,),
+    )
 
 
 if __name__ == "__main__":

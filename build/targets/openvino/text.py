@@ -15,6 +15,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedModel
 
+from conch.bundle import EngineFacts
+
 from .stateful import compress_int8
 
 
@@ -55,7 +57,7 @@ def export_text(
     architecture: type[PreTrainedModel],
     random_model: Callable[[str], PreTrainedModel],
     graphs: Callable[[Any, Path, Arguments], dict[str, ov.Model]],
-    facts: Callable[[Any, Arguments], dict[str, object]],
+    facts: Callable[[Any, Arguments], EngineFacts],
 ) -> None:
     """Write encoder.xml (if there is one), decoder.xml, engine.json and the tokenizer's files."""
     arguments = parse(description or "")
@@ -75,9 +77,7 @@ def export_text(
             shutil.copy(Path(kind) / file, arguments.output / file)
     if name:
         numbered_tokenizer(model.config.vocab_size).save(str(arguments.output / "tokenizer.json"))
-    (arguments.output / "engine.json").write_text(
-        json.dumps(facts(model, arguments), indent=2) + "\n", "utf-8"
-    )
+    facts(model, arguments).save(arguments.output)
 
 
 def numbered_tokenizer(vocabulary: int) -> Tokenizer:

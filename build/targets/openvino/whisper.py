@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
 
 from build.whisper_vocabulary import whisper_tokenizer
+from conch.bundle import EngineFacts
 
 from .stateful import Shape, compress_int8, decoder_graph, extended, looked_up, merge, rename, scored, split
 
@@ -198,22 +199,22 @@ def shape(config: WhisperConfig) -> Shape:
     )
 
 
-def facts(config: WhisperConfig, generation: GenerationConfig) -> dict[str, object]:
+def facts(config: WhisperConfig, generation: GenerationConfig) -> EngineFacts:
     """What serving has to know about the engine: engine.json."""
-    return {
-        "family": "whisper",
-        "layers": config.decoder_layers,
-        "heads": config.decoder_attention_heads,
-        "head_width": config.d_model // config.decoder_attention_heads,
-        "positions": config.max_target_positions,
-        "vocabulary": config.vocab_size,
-        "mels": config.num_mel_bins,
-        "memory": config.max_source_positions,
-        "suppress": sorted(set(generation.suppress_tokens or [])),
-        "end_id": config.eos_token_id,
-        "aligns": True,
-        "timestamp_rules": True,
-    }
+    return EngineFacts(
+        family="whisper",
+        layers=config.decoder_layers,
+        heads=config.decoder_attention_heads,
+        head_width=config.d_model // config.decoder_attention_heads,
+        positions=config.max_target_positions,
+        vocabulary=config.vocab_size,
+        mels=config.num_mel_bins,
+        memory=config.max_source_positions,
+        suppress=tuple(sorted(set(generation.suppress_tokens or []))),
+        end_id=config.eos_token_id,
+        aligns=True,
+        timestamp_rules=True,
+    )
 
 
 def export(weights: str, output: Path, compress: str, seed: int) -> None:
@@ -240,9 +241,7 @@ def export(weights: str, output: Path, compress: str, seed: int) -> None:
         else Tokenizer.from_file(f"{weights}/tokenizer.json")
     )
     tokenizer.save(str(output / "tokenizer.json"))
-    (output / "engine.json").write_text(
-        json.dumps(facts(model.config, model.generation_config), indent=2) + "\n", "utf-8"
-    )
+    facts(model.config, model.generation_config).save(output)
 
 
 def main() -> None:

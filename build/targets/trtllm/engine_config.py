@@ -10,9 +10,11 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from ...catalog import Recipe
+from conch.names import ENGINE
 
-NAME = "tensorrt_llm_stream"
+from ...catalog import Recipe
+from ...toolchain import TemplateError
+
 PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
 # Filled, with names of parameters and of _values in braces.
 FILLED = {
@@ -89,10 +91,6 @@ REQUIRED = (
 )
 
 
-class TemplateError(Exception):
-    """The template does not fit this version of Conch; the message names placeholder and remedy."""
-
-
 def unknown_placeholders(template: str) -> list[str]:
     """Placeholders that no table here accounts for."""
     known = {*FILLED, *FILLED_WITH_ENCODER, *FILLED_IF_GIVEN, *EMPTY, *LEFT}
@@ -129,7 +127,7 @@ def fill(template: str, recipe: Recipe, engine: Path) -> model_config_pb2.ModelC
             f"the filled template of tensorrt_llm is no configuration ({error}); use the pinned image of "
             "docker/server.Dockerfile"
         ) from error
-    config.name = NAME
+    config.name = ENGINE
     for key in {
         key for key, name in _parameter_placeholders(template) if name not in values and name not in EMPTY
     }:

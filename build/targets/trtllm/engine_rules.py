@@ -14,8 +14,11 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from conch.bundle import Serving
+from conch.names import ENGINE
+
 from ...catalog import Recipe
-from .engine_config import EMPTY, NAME, parameter
+from .engine_config import EMPTY, parameter
 from .limits import world_size
 
 BOOLEANS = (
@@ -68,8 +71,8 @@ def findings(config: model_config_pb2.ModelConfig, engines: Engines) -> list[str
 def _form(config: model_config_pb2.ModelConfig) -> Iterator[str]:
     if "${" in text_format.MessageToString(config):
         yield "a placeholder is left in it; build the bundle again with the pinned image"
-    if (config.name, config.backend) != (NAME, "tensorrtllm"):
-        yield f"it is {config.name!r} on backend {config.backend!r}; it must be {NAME!r} on 'tensorrtllm'"
+    if (config.name, config.backend) != (ENGINE, "tensorrtllm"):
+        yield f"it is {config.name!r} on backend {config.backend!r}; it must be {ENGINE!r} on 'tensorrtllm'"
     if not config.model_transaction_policy.decoupled:
         yield "it is not decoupled, so nothing could stream; set model_transaction_policy.decoupled"
     if parameter(config, "gpt_model_type") not in STRATEGIES:
@@ -188,13 +191,8 @@ def cuda_pool_bytes(engines: Engines) -> int:
     return mebibytes << 20
 
 
-def settings(engines: Engines) -> dict[str, Any]:
+def settings(engines: Engines) -> Serving:
     """What the guard needs to know to start a server: how many ranks, and how much memory they exchange
     tensors in.
     """
-    return {
-        "kind": engines.kind,
-        "world_size": engines.world_size,
-        "visual_features": engines.visual_features,
-        "cuda_pool_bytes": cuda_pool_bytes(engines),
-    }
+    return Serving(engines.world_size, cuda_pool_bytes(engines), mpi=True)

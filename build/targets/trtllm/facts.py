@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from conch.bundle import EngineFacts
+
 Facts = dict[str, Any]
 PLACES = {
     "bart": "max_position_embeddings",
@@ -25,7 +27,7 @@ PLACES = {
 FIGURES: Facts = {"aligns": False, "tempered_log_probs": True, "full_logits": True}
 # Inputs that the backend reads wrongly (tensorrtllm_backend r25.05, utils.cc and utils.h): four bytes of a
 # BOOL of one byte, and one that it looks for by the name runtime_top_k_min, which no template has.
-MISREAD: Facts = {"misread": ["early_stopping", "runtime_top_p_min"]}
+MISREAD: Facts = {"misread": ("early_stopping", "runtime_top_p_min")}
 VOCABULARY = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -51,16 +53,16 @@ def whisper(source: Path, engine: Path) -> Facts:
         "end_id": 50257 if vocabulary >= 51865 else 50256,
         "suppress": _suppressed(engine)
         if not generation
-        else sorted(set(generation.get("suppress_tokens") or [])),
+        else tuple(sorted(set(generation.get("suppress_tokens") or []))),
     }
 
 
-def _suppressed(engine: Path) -> list[int]:
+def _suppressed(engine: Path) -> tuple[int, ...]:
     from tokenizers import Tokenizer
 
     from ...whisper_vocabulary import non_speech_ids
 
-    return non_speech_ids(Tokenizer.from_file(str(engine / "tokenizer.json")))
+    return tuple(non_speech_ids(Tokenizer.from_file(str(engine / "tokenizer.json"))))
 
 
 def text(source: Path, engine: Path) -> Facts:
@@ -87,14 +89,14 @@ def text(source: Path, engine: Path) -> Facts:
     return facts
 
 
-def _decoder_start(source: Path, config: Facts) -> list[int]:
+def _decoder_start(source: Path, config: Facts) -> tuple[int, ...]:
     """The decoder's first ids: the start, and the one that is always said first (BART), which an engine
     cannot be told.
     """
     forced = _read(source / "generation_config.json").get(
         "forced_bos_token_id", config.get("forced_bos_token_id")
     )
-    return [config["decoder_start_token_id"], *([] if forced is None else [forced])]
+    return (config["decoder_start_token_id"], *(() if forced is None else (forced,)))
 
 
 def _first(ids: int | list[int] | None) -> int | None:
@@ -120,8 +122,7 @@ def write(family: str, source: Path, engine: Path) -> None:
     for name in VOCABULARY:
         if (source / name).is_file():
             shutil.copy(source / name, engine / name)
-    facts = {"family": family, **FAMILIES[family](source, engine), **FIGURES, **MISREAD}
-    (engine / "engine.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
+    EngineFacts(family=family, **FAMILIES[family](source, engine), **FIGURES, **MISREAD).save(engine)
 
 
 def main() -> None:

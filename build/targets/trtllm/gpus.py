@@ -6,22 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from conch.deployment import gpus_of
+from conch.gpus import Gpu, assigned, gpus
 
 from ...catalog import CatalogError, Model
-from ...toolchain import Gpu, gpus
 
 
-def devices_of(models: Sequence[Model], target: str, environment: Mapping[str, str]) -> list[str]:
-    """For each model what CUDA_VISIBLE_DEVICES says while it is built; empty on a CPU.
+def devices_of(models: Sequence[Model], environment: Mapping[str, str]) -> list[str]:
+    """For each model what CUDA_VISIBLE_DEVICES says while it is built.
 
     Raises:
         CatalogError: instances of one model have different cards, or GPUs that are not there.
     """
-    if target != "trtllm":
-        return [""] * len(models)
     count = max(int(environment.get("INSTANCES") or 1), len(models))
-    own = gpus_of(target, count, environment)
+    own = assigned(count, environment)
     if gpus():
         for n, model in enumerate(models):
             _check_alike(model, {i: own[i] for i in range(n, count, len(models))})

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...catalog import CatalogError, Model, Recipe
-from ...toolchain import Gpu
+from conch.gpus import Gpu
 
-Value = str | tuple[str, ...]
+from ...catalog import CatalogError, Model, Recipe, Value
+
 # How GPT-2 becomes a checkpoint: by its converter, or by the quantisation tool, whose FP8 brings a cache in
 # FP8 (examples/models/core/gpt/README.md).
 CONVERTER = ("{gpt_converter}", "--gpt_variant", "gpt2")
@@ -19,7 +19,7 @@ GPT_CONVERSIONS = {
 }
 
 
-def derived(model: Model, parameters: Mapping[str, Any]) -> dict[str, Value]:
+def derived(parameters: Mapping[str, Any]) -> dict[str, Value]:
     """Names for steps beside the parameters themselves; a tuple stands for as many arguments.
 
     `world_size`: GPUs of one instance. `encoder_tokens`, `decoder_tokens`: what each engine of an
@@ -31,7 +31,6 @@ def derived(model: Model, parameters: Mapping[str, Any]) -> dict[str, Value]:
     batch = int(get("engine_batch_size", 0))
     precision, cache = get("weight_only", "none"), get("kv_cache", "none")
     return {
-        "model_name": get("model_name") or model.id,
         "world_size": str(world_size(parameters)),
         "weight_only_flags": ()
         if precision == "none"

@@ -13,20 +13,19 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from conch.gpus import Gpu, gpus
+
 from ...catalog import Recipe
 from ...steps import FOLDERS, Command, Work
 from ...tensors import misfits as tensor_misfits
-from ...toolchain import PIN, SCRIPTS, Gpu, Image, gpus
+from ...toolchain import TemplateError, Unfit
 from .driver import driver, driver_findings
-from .engine_config import TemplateError, fill, missing_placeholders, unknown_placeholders
+from .engine_config import fill, missing_placeholders, unknown_placeholders
+from .image import PIN, SCRIPTS, Image
 from .limits import world_size
 
 MINUTES = 10
 WIDTH = {"int8": 1.0, "int4": 0.5}  # bytes for a number, where it is not the precision's
-
-
-class Unfit(Exception):
-    """The image, or the machine, is not what the recipe was written for; one sentence for each finding."""
 
 
 def check(recipe: Recipe, work: Work, image: Image, numbers: int = 0, devices: str = "") -> None:

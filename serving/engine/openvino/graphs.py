@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -17,38 +16,11 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino.preprocess import PrePostProcessor
 
-Floats = NDArray[np.float32]
+from conch.bundle import EngineFacts
+
+from ..runtime import Floats, RunningBatch
+
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
-
-
-@dataclass(frozen=True)
-class Facts:
-    """engine.json: the shapes that scheduling needs. `memory`: the longest memory an encoder leaves (0: a
-    decoder alone); `mels`: its features' width if it reads sound (0: it reads ids); `decoder_start`: the
-    decoder's first ids where a request names none.
-    """
-
-    family: str
-    layers: int
-    heads: int
-    head_width: int
-    positions: int
-    vocabulary: int
-    end_id: int
-    mels: int = 0
-    memory: int = 0
-    suppress: tuple[int, ...] = ()
-    aligns: bool = False
-    timestamp_rules: bool = False
-    pad_id: int = 0
-    decoder_start: tuple[int, ...] = ()
-
-    @classmethod
-    def load(cls, folder: Path) -> Facts:
-        """Read `folder`/engine.json."""
-        data: dict[str, Any] = json.loads((folder / "engine.json").read_text("utf-8"))
-        lists = {name: tuple(data.get(name, ())) for name in ("suppress", "decoder_start")}
-        return cls(**{**data, **lists})
 
 
 @dataclass(frozen=True)
@@ -72,7 +44,7 @@ class Graphs:
     """The compiled encoder and decoder of one engine folder."""
 
     def __init__(self, folder: Path, precision: str | None = None, threads: int | None = None) -> None:
-        self.facts = Facts.load(folder)
+        self.facts = EngineFacts.load(folder)
         self.precision = precision or hardware_precision()
         self.memory_type = ov.Type.bf16 if self.precision == "bf16" else ov.Type.f32
         core = ov.Core()
@@ -109,7 +81,7 @@ class Graphs:
         if self.encoder and not self.facts.mels:
             # If the first text that BART's bf16 encoder reads has a single id, it gives NaN for every longer
             # one (seen with OpenVINO 2026.4.1).
-            self.encode(np.full(16, self.facts.pad_id, np.int64))
+            self._encode(np.full(16, self.facts.pad_id, np.int64))
 
     def _typed(self, model: ov.Model) -> ov.Model:
         """Keys and values cross between the graphs in the precision they compute in: f32 would be converted
@@ -124,10 +96,19 @@ class Graphs:
                 steps.output(port.get_any_name()).tensor().set_element_type(self.memory_type)
         return steps.build()
 
-    def encode(self, source: NDArray[Any]) -> Memory:
-        """Run the encoder on features, float32 [frames, mels], or ids, int64 [n]; the last few results are
-        kept, so that a second look at the same sound is free.
+    def batch(self) -> RunningBatch:
+        """See Runtime: of the kind that the decoder is made for."""
+        from .batch import Batch, Slots
+
+        return Slots(self) if self.takes("past.k0") else Batch(self)
+
+    def encode(self, sources: Sequence[NDArray[Any]]) -> list[Memory]:
+        """See Runtime. One after the other: on a CPU that is as fast. The last few results are kept, so that
+        a second look at the same sound is free.
         """
+        return [self._encode(source) for source in sources]
+
+    def _encode(self, source: NDArray[Any]) -> Memory:
         assert self.encoding is not None
         key = hashlib.blake2b(source.tobytes(), digest_size=16).digest()
         if key not in self._recent:
@@ -147,7 +128,7 @@ class Graphs:
         return self._recent[key]
 
     def align(self, ids: Sequence[int], memory: Memory) -> NDArray[np.float16]:
-        """Where each id of a text looked: float16 [heads, ids, memory], a softmax over the last axis."""
+        """See Runtime."""
         request = self._aligner()
         inputs: dict[str, Any] = {"ids": np.array([ids], np.int64)}
         names = [f"memory.{c}{i}" for i in range(self.facts.layers) for c in "kv"]

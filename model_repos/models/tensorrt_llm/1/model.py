@@ -1,6 +1,5 @@
 """The unary face of `tensorrt_llm_stream`: forwards each row, waits in a thread, answers once."""
 
-import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +9,7 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub ignores PYTHONPATH
 
+from conch.bundle import ENGINE, EngineFacts, load_parameters
 from serving.errors import told
 from serving.triton.batches import (
     greedy_at_zero,
@@ -30,10 +30,8 @@ class TritonPythonModel:
     """One response for each request, however many the engine sends."""
 
     def initialize(self, args):
-        facts = json.loads((BUNDLE / "engine" / "engine.json").read_text("utf-8"))
-        self.misread = facts.get("misread", [])
-        self.vocabulary, self.start = facts["vocabulary"], facts.get("decoder_start", [])
-        self.beams = json.loads((BUNDLE / "parameters.json").read_text("utf-8")).get("served_beam_width")
+        self.facts = EngineFacts.load(BUNDLE / ENGINE)
+        self.beams = load_parameters(BUNDLE).get("served_beam_width")
         self.shell = Shell(pb_utils, told)
         self.rows = {}  # of the requests that run here: the engine's ids by their own
         self.watch, self.desk = Watch(), Desk(self._answer, self.shell.refuse)
@@ -48,11 +46,11 @@ class TritonPythonModel:
         if "stop" in inputs and inputs["stop"].any():
             self._stop(request.request_id(), sender)
             return
-        refuse_misread(inputs, self.misread)
+        refuse_misread(inputs, self.facts.misread)
         refuse_samples(inputs)
         refuse_beams(inputs, self.beams)
-        refuse_logits(inputs, self.vocabulary)
-        rows = [started(greedy_at_zero(row), self.start) for row in split(inputs)]
+        refuse_logits(inputs, self.facts.vocabulary)
+        rows = [started(greedy_at_zero(row), list(self.facts.decoder_start)) for row in split(inputs)]
         name, own = engine_id(request)
         # The engine knows the last request of an id only, so rows are told apart.
         names = self.rows[name] = [name, *(f"{name}-{n}" for n in range(1, len(rows)))]

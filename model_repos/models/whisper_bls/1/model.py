@@ -34,9 +34,6 @@ class TritonPythonModel:
         self.decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
         self.outputs = {output["name"] for output in config["output"]}
         self.whisper, self.shell = Whisper(BUNDLE), Shell(pb_utils)
-        self.tempered = json.loads((BUNDLE / "engine" / "engine.json").read_text("utf-8")).get(
-            "tempered_log_probs", False
-        )
         self.watch, self.desk = Watch(), Desk(self._answer, self.shell.refuse)
 
     def execute(self, requests):
@@ -50,7 +47,7 @@ class TritonPythonModel:
             outputs = [*ALWAYS, *(name for flag, names in ASKED.items() if flag in arrays for name in names)]
             return self.shell.engine(own, outputs, arrays, streaming=streaming)
 
-        engine = untempered(call) if self.tempered else call
+        engine = untempered(call) if self.whisper.tempered else call
 
         if not self.decoupled:
             with self.watch.over(sender, lambda: own == stoppable and self.shell.stop(own)):

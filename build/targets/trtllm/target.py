@@ -1,0 +1,107 @@
+"""TensorRT-LLM in NVIDIA's pinned image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+
+from conch.bundle import Serving
+from conch.gpus import assigned, gpus
+from conch.names import ENGINE
+
+from ...catalog import Model, Recipe, TritonModel, Value
+from ...jobs import BuildError
+from ...steps import Work
+from ...tensors import misfits, narrow, parse_config
+from ...toolchain import Identity, TemplateError
+from .engine_config import fill
+from .engine_rules import Engines, findings, settings
+from .gpus import devices_of
+from .image import Image
+from .limits import check_possible, derived, world_size
+from .preflight import check
+
+
+class TensorRtLlm:
+    """Everything follows from the image that this runs in."""
+
+    name = "trtllm"
+    code = ()  # engines are made by the image's own tools
+    deciding = ("tensorrt_llm", "tensorrt")
+
+    def table(self, family: str) -> None:
+        """See Target: recipes stand in the families' files."""
+
+    def identity(self, devices: str = "") -> Identity:
+        """See Target."""
+        return Image.from_environment().identity(devices)
+
+    def tools(self) -> Mapping[str, str]:
+        """See Target."""
+        return Image.from_environment().tools()
+
+    def environment(self, devices: str) -> Mapping[str, str]:
+        """See Target: the image's own PATH, and the GPUs, numbered as nvidia-smi does."""
+        seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": devices} if devices else {}
+        return {"PATH": Image.from_environment().search_path, **seen}
+
+    def gpus(self, count: int, environment: Mapping[str, str]) -> list[str]:
+        """See Target."""
+        return assigned(count, environment)
+
+    def ranks(self, recipe: Recipe) -> int:
+        """See Target."""
+        return world_size(recipe.parameters)
+
+    def build_devices(self, models: Sequence[Model], environment: Mapping[str, str]) -> list[str]:
+        """See Target."""
+        return devices_of(models, environment)
+
+    def derived(self, parameters: Mapping[str, Any]) -> Mapping[str, Value]:
+        """See Target."""
+        return derived(parameters)
+
+    def check_possible(self, model: Model, recipe: Recipe, devices: str) -> None:
+        """See Target."""
+        check_possible(model, recipe, gpus(devices))
+
+    def preflight(self, recipe: Recipe, work: Work, numbers: int = 0, devices: str = "") -> None:
+        """See Target."""
+        check(recipe, work, Image.from_environment(), numbers, devices)
+
+    def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:
+        """See Target: config.pbtxt out of the image's template. The model has no file of its own; Triton
+        wants its version folder all the same.
+        """
+        (folder / "1").mkdir(parents=True)
+        (folder / "1" / ".keep").touch()
+        config = fill(Image.from_environment().template.read_text("utf-8"), recipe, engine)
+        if wrong := misfits(config, recipe):
+            raise TemplateError("; ".join(wrong))
+        (folder / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")
+
+    def narrow(self, repository: Path) -> None:
+        """See Target."""
+        narrow(repository, parse_config(repository / ENGINE / "config.pbtxt"))
+
+    def serving(self, recipe: Recipe, bundle: Path, home: Path) -> Serving:
+        """See Target."""
+        engines = Engines.of(recipe, bundle / "engine")
+        config = parse_config(bundle / "repository" / ENGINE / "config.pbtxt")
+        for key in ("gpt_model_path", "encoder_model_path"):  # as they will be once the bundle has its name
+            if key in config.parameters:
+                path = config.parameters[key].string_value
+                config.parameters[key].string_value = path.replace(str(home / "engine"), str(engines.folder))
+        if wrong := findings(config, engines):
+            raise BuildError("; ".join(wrong))
+        return settings(engines)
+
+    def remedy(self, model_id: str) -> str:
+        """See Target: engines come from Compose's builder, whose image holds the tools."""
+        return "docker compose up -d (its builder remakes what does not fit)"
+
+
+TARGET = TensorRtLlm()

@@ -1,0 +1,124 @@
+"""What a build leaves and serving reads: engines/<model>/<target>/.
+
+manifest.json        what it was made from, and what the guard must know
+parameters.json      the recipe's parameters (precision, batch sizes, …), by name
+engine/engine.json   what schedulers and façades must know about the engine
+engine/…             the engine's own files, and the tokenizer's
+repository/          Triton's model repository
+conch/, serving/     the Python behind the repository's models
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import contract
+
+MANIFEST, PARAMETERS, ENGINE = "manifest.json", "parameters.json", "engine"
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """engine.json.
+
+    `positions`: tokens that the decoder holds; `memory`: the longest memory an encoder leaves (0: a decoder
+    alone). `mels`: width of the features that it reads (0: it reads ids). `suppress`: ids that are never
+    said; `decoder_start`: the decoder's first ids where a request names none. `layers`, `heads`,
+    `head_width`: of portable engines. `aligns`: it gives cross-attention; `timestamp_rules`: it knows
+    Whisper's. `tempered_log_probs`: log probabilities are those after temperature and penalties;
+    `full_logits`: without streaming, logits come for every token that was allowed; `misread`: inputs that
+    the backend reads wrongly.
+    """
+
+    family: str
+    positions: int
+    vocabulary: int
+    end_id: int
+    pad_id: int = 0
+    memory: int = 0
+    decoder_start: tuple[int, ...] = ()
+    mels: int = 0
+    suppress: tuple[int, ...] = ()
+    layers: int = 0
+    heads: int = 0
+    head_width: int = 0
+    aligns: bool = False
+    timestamp_rules: bool = False
+    tempered_log_probs: bool = False
+    full_logits: bool = False
+    misread: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, engine: Path) -> EngineFacts:
+        """Of an engine folder.
+
+        Raises:
+            Malformed: see `contract.load`.
+        """
+        return contract.load(cls, engine / "engine.json")
+
+    def save(self, engine: Path) -> None:
+        """Into an engine folder."""
+        contract.save(self, engine / "engine.json")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A tiny real inference: the model, and for each input its datatype, its shape, and what fills it."""
+
+    model: str
+    inputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What the guard must know to start a server: how many processes, each with a GPU, an instance is
+    (`world_size`), bytes of Triton's CUDA memory pool, and whether its backend uses MPI, which one process
+    does too.
+    """
+
+    world_size: int = 1
+    cuda_pool_bytes: int = 0
+    mpi: bool = False
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """manifest.json. `engine` and `repository`: what the bundle was made from; a build that wants the same
+    does nothing. `content`: hash of the weights; `built`: when, UTC.
+    """
+
+    model: str
+    family: str
+    target: str
+    engine: Mapping[str, Any]
+    repository: Mapping[str, Any]
+    content: str
+    built: str
+    capabilities: tuple[str, ...]
+    probe: Probe
+    serving: Serving = field(default_factory=Serving)
+
+    @classmethod
+    def load(cls, bundle: Path) -> Manifest:
+        """Of a bundle.
+
+        Raises:
+            Malformed: see `contract.load`.
+        """
+        return contract.load(cls, bundle / MANIFEST)
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """What it was made from."""
+        names = ("model", "family", "target", "engine", "repository")
+        return {name: getattr(self, name) for name in names}
+
+
+def load_parameters(bundle: Path) -> dict[str, Any]:
+    """parameters.json: which there are depends on family and target (model_repos/families)."""
+    return dict(json.loads((bundle / PARAMETERS).read_text("utf-8")))

@@ -1,0 +1,6 @@
+"""Names of Triton models that more than one room needs; upstream's, for upstream's clients."""
+
+ENGINE = "tensorrt_llm_stream"  # the engine itself, decoupled
+ENGINE_UNARY = "tensorrt_llm"  # its unary face
+SPEECH = "whisper_bls"
+TEXT = "tensorrt_llm_bls"

@@ -1,0 +1,112 @@
+"""From MODEL_ID, INSTANCES and the machine to a deployment: a list of instances and their pools, from which
+nginx's upstreams follow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from build.catalog import CatalogError, Model
+from conch.bundle import ENGINE, EngineFacts, Manifest
+from conch.deployment import Chat, Deployment, Instance, Pool
+
+SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where guards and gateways listen: "host:port" or "unix:/path"; {i} stands for the instance's number."""
+
+    http: str
+    grpc: str
+    gateways: tuple[str, ...]
+    resolver: str = ""
+
+
+# Each container has the same ports and the name of its service; Docker's own name server knows where it is.
+IN_DOCKER = Addresses("triton-{i}:8000", "triton-{i}:8001", gateways=("gateway:8090",), resolver="127.0.0.11")
+
+
+def share(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """Disjoint shares of the CPUs; with more instances than CPUs, several share one."""
+    if count > len(cpus):
+        return [(cpus[i % len(cpus)],) for i in range(count)]
+    return [tuple(cpus[i * len(cpus) // count : (i + 1) * len(cpus) // count]) for i in range(count)]
+
+
+def kv_shares(gpus: Sequence[str]) -> list[float]:
+    """Equal parts of the cache's budget for instances that sit on one GPU. A part of what is free when an
+    instance starts never grows beyond what is left, whoever starts first.
+    """
+    sets = [{gpu.strip() for gpu in own.split(",") if gpu.strip()} for own in gpus]
+    crowd = [max([sum(gpu in other for other in sets) for gpu in own] or [1]) for own in sets]
+    return [1 / n for n in crowd]
+
+
+def make_plan(
+    models: Sequence[Model],
+    count: int,
+    bundles: Sequence[Path],
+    cpus: Sequence[int],
+    addresses: Addresses,
+    gpus: Sequence[str] = (),
+) -> Deployment:
+    """Instance i serves model i mod n, on `gpus`[i]. `described` adds what bundles say.
+
+    Raises:
+        CatalogError: fewer instances than models.
+    """
+    if count < len(models):
+        names = ",".join(model.id for model in models)
+        raise CatalogError(
+            f"INSTANCES={count} cannot serve the {len(models)} models of MODEL_ID={names}; set "
+            f"INSTANCES={len(models)} or more"
+        )
+    instances, devices = [], list(gpus) or [""] * count
+    shares = kv_shares(devices)
+    for i, own in enumerate(share(cpus, count)):
+        model = models[i % len(models)]
+        bundle = str(bundles[i % len(models)])
+        doors = (addresses.http.format(i=i), addresses.grpc.format(i=i))
+        instances.append(Instance(i, model.id, model.family, bundle, own, *doors, devices[i], shares[i]))
+    pools = (
+        Pool(model.id, model.family, tuple(range(n, count, len(models)))) for n, model in enumerate(models)
+    )
+    return Deployment(tuple(instances), tuple(pools), addresses.gateways, addresses.resolver)
+
+
+def described(deployment: Deployment) -> Deployment:
+    """The same with what each pool's bundle says about itself.
+
+    Raises:
+        Malformed: a bundle that another version made.
+    """
+    return replace(deployment, pools=tuple(_described(deployment, pool) for pool in deployment.pools))
+
+
+def _described(deployment: Deployment, pool: Pool) -> Pool:
+    bundle = Path(deployment.instances[pool.instances[0]].bundle)
+    manifest, facts = Manifest.load(bundle), EngineFacts.load(bundle / ENGINE)
+    return replace(
+        pool,
+        probe={"model": manifest.probe.model, "inputs": manifest.probe.inputs},
+        capabilities=frozenset(manifest.capabilities),
+        positions=facts.positions,
+        memory=facts.memory,
+        chat=chat(bundle / ENGINE),
+    )
+
+
+def chat(tokenizer: Path) -> Chat | None:
+    """The template that a tokenizer's folder carries, in a file of its own or in tokenizer_config.json
+    (https://huggingface.co/docs/transformers/chat_templating).
+    """
+    config, file = tokenizer / "tokenizer_config.json", tokenizer / "chat_template.jinja"
+    known = json.loads(config.read_text("utf-8")) if config.exists() else {}
+    text = file.read_text("utf-8") if file.exists() else known.get("chat_template")
+    if not isinstance(text, str):
+        return None
+    return Chat(text, {name: known[name] for name in SPECIALS if isinstance(known.get(name), str)})

@@ -1,0 +1,56 @@
+"""A listener of the scheduler for callers that can wait: evaluations and tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .sampling import Hypothesis
+
+
+@dataclass
+class Collected:
+    """Keeps the result."""
+
+    on_update: Callable[[list[Hypothesis]], None] | None = None
+    beams: list[Hypothesis] = field(default_factory=list)
+    attention: NDArray[np.float16] | None = None
+    error: Exception | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+    dropped: bool = False
+
+    def cancelled(self) -> bool:
+        """See Listener."""
+        return self.dropped
+
+    def update(self, beams: list[Hypothesis]) -> None:
+        """See Listener."""
+        if self.on_update:
+            self.on_update(beams)
+
+    def finish(self, beams: list[Hypothesis]) -> None:
+        """See Listener."""
+        self.beams = beams
+        self.done.set()
+
+    def aligned(self, attention: NDArray[np.float16]) -> None:
+        """See Listener."""
+        self.attention = attention
+        self.done.set()
+
+    def fail(self, error: Exception) -> None:
+        """See Listener."""
+        self.error = error
+        self.done.set()
+
+    def wait(self, seconds: float) -> list[Hypothesis]:
+        """The result, or the error as an exception."""
+        if not self.done.wait(seconds):
+            raise TimeoutError(f"no result within {seconds} s")
+        if self.error:
+            raise self.error
+        return self.beams

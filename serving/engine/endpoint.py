@@ -1,0 +1,107 @@
+"""Triton's requests as jobs of a scheduler, and its results as Triton's responses: all that the engine model
+of a portable target does.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import MARKED, code_name, told
+from .runtime import Runtime
+from .sampling import Hypothesis
+from .scheduler import Limits, Scheduler
+from .tensors import Answers, parse, stops
+
+
+class Reply:
+    """A scheduler's listener that answers one request through Triton. `pb`: triton_python_backend_utils."""
+
+    def __init__(self, request: Any, pb: Any) -> None:
+        self.pb, self.final = pb, pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        self.sender = request.get_response_sender()
+        self.names = set(request.requested_output_names())
+        self.marked = MARKED in request.parameters()
+        self.answers: Answers | None = None
+        self.begun = False
+
+    def cancelled(self) -> bool:
+        """See Listener."""
+        return bool(self.sender.is_cancelled())
+
+    def update(self, beams: list[Hypothesis]) -> None:
+        """See Listener."""
+        arrays = self.answers.update(beams) if self.answers else None
+        if arrays is not None:
+            self.begun = True
+            self.sender.send(self._response(arrays))
+
+    def finish(self, beams: list[Hypothesis]) -> None:
+        """See Listener."""
+        assert self.answers
+        self.sender.send(self._response(self.answers.finish(beams)), self.final)
+
+    def aligned(self, attention: NDArray[np.float16]) -> None:
+        """See Listener."""
+        tensor = self.pb.Tensor("cross_attention", attention[None])
+        self.sender.send(self.pb.InferenceResponse([tensor]), self.final)
+
+    def fail(self, error: Exception) -> None:
+        """See Listener. Callers that say so are told by a marker behind what has been sent: Triton loses an
+        error behind other responses (docs/decisions/0002-two-faces.md).
+        """
+        if self.begun and self.marked and self.answers:
+            self.sender.send(self._response(self.answers.broken()), self.final)
+        else:
+            code = getattr(self.pb.TritonError, code_name(error))
+            response = self.pb.InferenceResponse(error=self.pb.TritonError(told(error), code))
+            self.sender.send(response, self.final)
+
+    def end(self) -> None:
+        """Nothing more to say."""
+        self.sender.send(flags=self.final)
+
+    def _response(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
+        wanted = {name: array for name, array in arrays.items() if not self.names or name in self.names}
+        return self.pb.InferenceResponse([self.pb.Tensor(name, array) for name, array in wanted.items()])
+
+
+class Endpoint:
+    """The engine model of one bundle. `parameters`: the bundle's."""
+
+    def __init__(self, runtime: Runtime, parameters: Mapping[str, Any], pb: Any) -> None:
+        self.runtime, self.pb = runtime, pb
+        self.exclude_prompt = bool(parameters.get("exclude_input_in_output"))
+        self.scheduler = Scheduler(runtime, Limits.of(parameters))
+        self.scheduler.start()
+
+    def execute(self, requests: Iterable[Any]) -> None:
+        """Queue requests; never waits."""
+        for request in requests:
+            reply = Reply(request, self.pb)
+            try:
+                self._take(request, reply)
+            except Exception as error:  # noqa: BLE001  # the boundary: what went wrong is this request's answer
+                reply.fail(error)
+
+    def _take(self, request: Any, reply: Reply) -> None:
+        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        name = request.request_id()
+        if stops(inputs, name):
+            self.scheduler.drop(name)
+            reply.end()
+            return
+        job, wanted = parse(inputs, reply, self.runtime.facts, name, exclude_prompt=self.exclude_prompt)
+        reply.answers = Answers(wanted, job)
+        self.scheduler.submit(job)
+
+    def close(self) -> None:
+        """End the scheduler. Jobs and replies hold each other; a sender that is freed once the stub's shared
+        memory is gone ends the stub.
+        """
+        self.scheduler.stop()
+        gc.collect()

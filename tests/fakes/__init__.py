@@ -1,0 +1,1 @@
+"""Doubles of what is on the other side of a seam."""

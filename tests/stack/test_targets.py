@@ -1,0 +1,38 @@
+"""A target that the product does not know goes the whole way: build, plan, render, serve, answer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+
+from tests.fakes.tiny_target import SENTENCE
+
+from .conftest import ROOT, portable, started
+
+PORT = 9740
+
+
+def build(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "build", "engines", "--model-id", "mini-gpt2", "--weights", str(folder)]
+    environment = {**os.environ, **variables, "TARGET": "tiny"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_third_target_needs_no_other_file(tmp_path: Path) -> None:
+    """Only tests/fakes/tiny_target.py knows it, through CONCH_TARGETS."""
+    asked = {"CONCH_TARGETS": "tests.fakes.tiny_target", "ENGINES_DIR": str(tmp_path / "engines")}
+    for state in ("built", "unchanged"):
+        done = build(tmp_path, **asked)
+        assert done.returncode == 0, done.stderr
+        assert state in done.stdout.splitlines()[-1]
+    with started(portable(tmp_path / "home", PORT, "mini-gpt2", 2) | asked | {"TARGET": "tiny"}) as stack:
+        body = {"model": "mini-gpt2", "prompt": "Hello", "max_tokens": 60, "temperature": 0}
+        for _ in range(4):  # both instances
+            answer = httpx.post(f"{stack.url}/v1/completions", json=body, timeout=60)
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["choices"][0]["text"].strip() == SENTENCE
+    assert "TARGET 'tiny' is unknown; choose one of: trtllm, openvino" in build(tmp_path).stderr
