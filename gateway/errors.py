@@ -105,7 +105,7 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     if first["type"] == "json_invalid":
         return ApiError(
             400,
-            f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}",
+            f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}",
             code="invalid_json",
         )
     if first["type"] == "extra_forbidden":

@@ -65,8 +65,8 @@ class Services:
                 or "none"
             )
             message = (
-                f"model {model!r} is of family {self.pools[model].family}, which does no {capability}; "
-                f"models here that do: {able}"
+                f"model {model!r} (family {self.pools[model].family}) does not support {capability}; models "
+                f"here that do: {able}"
             )
             raise ApiError(400, message, param="model", code="unsupported_model")
         return self.pools[model]
@@ -79,7 +79,9 @@ class Services:
             ApiError: 503 if all are taken.
         """
         if self.live >= ceil(self.settings.realtime_sessions / self.settings.gateways):
-            message = f"{self.live} live sessions are open, as many as this deployment takes; try again later"
+            message = (
+                f"{self.live} live sessions are open, which is this deployment's capacity; try again later"
+            )
             raise ApiError(503, message, code="overloaded", retry_after=10)
         self.live += 1
         try:

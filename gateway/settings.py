@@ -34,10 +34,10 @@ class Settings(BaseSettings):
         4, gt=0, description="windows of one long recording that are in flight together"
     )
     recordings_per_instance: int = Field(
-        16, gt=0, description="recordings worked on at once for each instance; one more is a 503"
+        16, gt=0, description="concurrent recordings for each instance; one more is a 503"
     )
     generations_per_instance: int = Field(
-        64, gt=0, description="texts (times beams) worked on at once for each instance; one more is a 503"
+        64, gt=0, description="concurrent texts (times beams) for each instance; one more is a 503"
     )
     realtime_idle_seconds: float = Field(
         120, gt=0, description="a live connection that sends nothing for so long is closed"

@@ -184,7 +184,7 @@ def _refusal(answer: httpx.Response) -> ApiError:
             json.loads(answer.text.removeprefix("data: "))["error"]
         )  # generate_stream says even this as an event
     except (ValueError, KeyError, TypeError):
-        message = f"the model server said {answer.status_code}"
+        message = f"the model server answered {answer.status_code}"
     if answer.status_code in (502, 503, 504):
         return ApiError(
             503,

@@ -90,10 +90,10 @@ def unbroken(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """One response of an engine's stream, as it is.
 
     Raises:
-        EngineError: the engine gave up in the middle.
+        EngineError: the engine failed in the middle.
     """
     if "sequence_length" in arrays and (arrays["sequence_length"] == BROKEN).any():
-        raise EngineError("the engine gave up in the middle of this text; send the request again")
+        raise EngineError("the engine failed in the middle of this text; send the request again")
     return arrays
 
 

@@ -161,7 +161,7 @@ def _object(text: str) -> object:
     except (ValueError, RecursionError):
         raise ApiError(
             400,
-            'chunking_strategy is no JSON object; send \'auto\' or {"type": "server_vad"}',
+            'chunking_strategy is not a valid JSON object; send \'auto\' or {"type": "server_vad"}',
             param="chunking_strategy",
             code="invalid_value",
         ) from None

@@ -108,7 +108,7 @@ async def receive(request: Request, limit: int) -> AsyncIterator[Upload]:
                 raise
             raise ApiError(
                 503,
-                "there is no room for another recording now; try again later",
+                "there is no disk space for another recording; try again later",
                 code="overloaded",
                 retry_after=5,
             ) from error

@@ -25,13 +25,15 @@ LONGEST_TOKEN = 128
 def _encodable(text: str) -> str:
     """JSON can write half of a surrogate pair; UTF-8 cannot."""
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError("it has half of a surrogate pair, which is no character; send whole ones")
+        raise ValueError(
+            "it contains half of a surrogate pair, which is not a character; send whole characters"
+        )
     return text
 
 
 def _token_id(text: str) -> str:
     if not (text.isascii() and text.isdecimal() and len(text) <= 7):
-        raise ValueError(f"{text[:40]!r} is no token id; send ids as the tokenizer gives them")
+        raise ValueError(f"{text[:40]!r} is not a token id; send ids as the tokenizer gives them")
     return text
 
 

@@ -285,7 +285,7 @@ class Exchange:
             if self.leaving:
                 raise
             end = Lost(
-                "the instance that worked on this stream was lost; send its requests again", begun=True
+                "the instance that processed this stream was lost; send its requests again", begun=True
             )
         await self.answers.put(end)
 

@@ -149,7 +149,7 @@ class Relay:
         if self.suspicion.any and (seconds := self.suspicion.refused(call.mark())):
             self.metrics.refused.labels(call.model, "suspect").inc()
             raise Unavailable(
-                "a server ended while it worked on this very request; it is not tried again for now",
+                "a server ended while it processed this very request; it is not retried for now",
                 int(seconds) + 1,
             )
 
@@ -183,7 +183,7 @@ class Relay:
             except Lost as lost:
                 if lost.sent:
                     raise Unavailable(
-                        "the instances that worked on this request were lost; try again in a few seconds"
+                        "the instances that processed this request were lost; try again in a few seconds"
                     ) from lost
         raise Unavailable("no instance of this model can be reached; try again in a few seconds")
 
@@ -202,7 +202,7 @@ class Relay:
                 result = await self._fly(life, call)
         except TimeoutError:
             raise Unavailable(
-                "the server that worked on this request was lost and is not back yet; try again"
+                "the server that processed this request was lost and is not back yet; try again"
             ) from None
         except Lost:
             raise self._condemn(call) from None
@@ -223,7 +223,7 @@ class Relay:
         task = asyncio.ensure_future(self._tell(mark, REFUSED_SECONDS))
         task.add_done_callback(lambda done: done.exception())
         return Unavailable(
-            "two servers ended while they worked on this very request; it is refused for a minute",
+            "two servers ended while they processed this very request; it is refused for a minute",
             int(REFUSED_SECONDS),
         )
 

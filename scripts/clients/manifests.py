@@ -109,7 +109,7 @@ def _utterance(path: Path, number: int, row: dict[str, Any]) -> Utterance:
         ) from None
     except (ValueError, TypeError) as error:
         raise BadManifest(
-            f"{path}, line {number}: duration is no number ({error}); give seconds, or leave it out"
+            f"{path}, line {number}: duration is not a number ({error}); give seconds, or leave it out"
         ) from error
 
 

@@ -38,7 +38,8 @@ def read(path: Path) -> list[Question]:
             raise BadManifest(f"{path}, line {number}: no prompt is given; add the key prompt with a text")
         if not isinstance(reference, str | None):
             raise BadManifest(
-                f"{path}, line {number}: the reference is no text; write the one right answer as a string, "
+                f"{path}, line {number}: the reference is not a string; write the one right answer as a "
+                "string, "
                 "or leave it out"
             )
         questions.append(Question(str(row.get("id", number)), prompt, reference))

@@ -130,7 +130,9 @@ class Scheduler:
             if self.stopping or (self.thread.ident and not self.thread.is_alive()):
                 raise RuntimeError("the engine has stopped")
             if len(self.waiting) >= self.limits.max_queue:
-                raise QueueFull(f"{len(self.waiting)} requests wait already; try again later")
+                raise QueueFull(
+                    f"{len(self.waiting)} requests are queued, which is the most; try again later"
+                )
             self.waiting.append(job)
             self.wake.notify()
 

@@ -123,7 +123,7 @@ def _sampling(inputs: Arrays, end_id: int, vocabulary: int) -> Sampling:
         )
     if bias is not None and not (np.abs(bias) <= LARGEST_BIAS).all():
         raise BadRequest(
-            f"embedding_bias has values that are no numbers or beyond {LARGEST_BIAS:g}; send finite ones"
+            f"embedding_bias has values that are NaN or beyond {LARGEST_BIAS:g}; send finite ones"
         )
     temperature = _within(inputs, "temperature", 1.0, 0.0, 100.0)
     return Sampling(

@@ -516,7 +516,7 @@ def _arrays(shown: Sequence[Said], like: Mapping[str, Any]) -> Arrays:
 def _refuse(inputs: Given, names: Sequence[str]) -> None:
     for name in names:
         if name in inputs and inputs[name].size:
-            raise BadRequest(f"{name} means nothing to this text model; leave it out")
+            raise BadRequest(f"{name} is not an input of text models; leave it out")
 
 
 def _strings(inputs: Given, name: str) -> list[str]:
@@ -527,7 +527,7 @@ def _text(raw: bytes, name: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise BadRequest(f"{name} is not UTF-8 at byte {error.start}; encode it so") from error
+        raise BadRequest(f"{name} is not UTF-8 at byte {error.start}; send UTF-8") from error
 
 
 def _number(inputs: Given, name: str, default: int) -> int:

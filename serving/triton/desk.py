@@ -54,7 +54,10 @@ class Desk:
                 self.threads.submit(self._serve, request, sender)
             else:
                 self.refuse(
-                    sender, QueueFull(f"{self.most} requests are in this instance already; try again later")
+                    sender,
+                    QueueFull(
+                        f"{self.most} requests are in this instance, which is its capacity; try again later"
+                    ),
                 )
 
     def _serve(self, request: Request, sender: Sender) -> None:

@@ -138,7 +138,7 @@ class Shell:
         """The engine's responses that carry something, by the face that fits.
 
         Raises:
-            EngineError: it refused, or gave up in the middle.
+            EngineError: it refused, or failed in the middle.
         """
         model = "tensorrt_llm_stream" if streaming else "tensorrt_llm"
         for response in self.call(

@@ -23,6 +23,9 @@ from .processes import all_of
 REQUESTS = int(os.environ.get("ATTACK_REQUESTS", "3000"))
 SEED = int(os.environ.get("ATTACK_SEED", "1"))
 AT_ONCE = 12
+# Making a body of 200 MB stops the client's loop for longer than its pool keeps idle connections; it then
+# closes ones that it has just given out.
+PATIENT = httpx.Limits(keepalive_expiry=600)
 RATE, BESIDE_SECONDS = 50, float(os.environ.get("ATTACK_BESIDE_SECONDS", "5"))
 MODELS = {
     "mini-whisper": ["whisper_bls", "infer_bls", "whisper_bls_stream", "tensorrt_llm", "tensorrt_llm_stream"],
@@ -139,7 +142,7 @@ def attack(target: Stack, name: str, count: int, one: Any) -> Counter[str]:
 
 def test_http(target: Stack, configs: Configs) -> None:
     wrong: list[tuple[int, str, Attack]] = []
-    client = httpx.AsyncClient(base_url=target.kserve, timeout=60)
+    client = httpx.AsyncClient(base_url=target.kserve, timeout=60, limits=PATIENT)
 
     async def one(i: int) -> str:
         rng = random.Random(f"{SEED} http {i}")

@@ -417,7 +417,7 @@ REFUSED = [
     (
         "mini-whisper",
         {"MAX_BEAM_WIDTH": "many"},
-        "MAX_BEAM_WIDTH=many is no int; write for example MAX_BEAM_WIDTH=1",
+        "MAX_BEAM_WIDTH=many is not of type int; write for example MAX_BEAM_WIDTH=1",
     ),
     ("blip2-opt-2.7b", {"PP_SIZE": "2"}, "family blip2 takes: 1"),
     ("random-base", {}, "weights in the layout 'random' cannot be built for TARGET=trtllm"),
@@ -512,7 +512,7 @@ def test_what_this_gpu_cannot_do(
 def test_a_knob_of_another_target_is_refused() -> None:
     """Silence would be a wrong engine."""
     with pytest.raises(
-        CatalogError, match="TP_SIZE=2 means nothing to family whisper with TARGET=openvino; unset TP_SIZE"
+        CatalogError, match="TP_SIZE=2 has no effect on family whisper with TARGET=openvino; unset TP_SIZE"
     ):
         load_recipe(CATALOG["mini-whisper"], "openvino", {"TP_SIZE": "2"})
     load_recipe(CATALOG["mini-whisper"], "openvino", {"TP_SIZE": "1", "WEIGHT_ONLY": "none", "PRECISION": ""})
@@ -558,7 +558,7 @@ def job_of(model_id: str) -> Any:
             r".*app/examples/whisper/",
         ),
         ("option", "trtllm-build: it has no option --max_encoder_input_len; use the image"),
-        ("choice", r"--moe_plugin disable is none of its choices auto; use the image"),
+        ("choice", r"--moe_plugin disable is not one of its choices auto; use the image"),
         ("template", "is not at .*config.pbtxt; use the image"),
         ("placeholder", "has a placeholder brand_new that Conch does not know"),
         ("gpus", "nvidia-smi shows no GPU; start the container with GPUs"),
@@ -740,9 +740,9 @@ def test_values_are_compared_as_argparse_reads_them() -> None:
         == []
     )
     assert misfits(["--alpha=c", "--bet", "1", "--gamma", "e"], text) == [
-        "--alpha c is none of its choices a, b",
+        "--alpha c is not one of its choices a, b",
         "it has no option --bet",
-        "--gamma e is none of its choices c, d",
+        "--gamma e is not one of its choices c, d",
     ]
 
 

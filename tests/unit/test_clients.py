@@ -279,7 +279,7 @@ def test_folder(sounds: Path) -> None:
             "line 2: no recording is named; give audio_filepath, audio or path",
         ),
         ("m.jsonl", '{"audio": "a.wav"}', "line 1: the key text is missing"),
-        ("m.jsonl", '{"audio": "a.wav", "text": "", "duration": "long"}', "line 1: duration is no number"),
+        ("m.jsonl", '{"audio": "a.wav", "text": "", "duration": "long"}', "line 1: duration is not a number"),
         (
             "m.jsonl",
             '{"audio": "a.wav", "text": ""}\n{"audio": "nowhere.wav", "text": ""}',

@@ -381,7 +381,10 @@ def test_forms_refuse_before_triton_is_asked(
             {"stream_options": {"include_usage": "perhaps"}},
             'stream_options.include_usage must be a valid boolean, not "perhaps"',
         ),
-        ({"logit_bias": {"a": 1}}, "logit_bias.a: 'a' is no token id; send ids as the tokenizer gives them"),
+        (
+            {"logit_bias": {"a": 1}},
+            "logit_bias.a: 'a' is not a token id; send ids as the tokenizer gives them",
+        ),
     ],
 )
 def test_a_refusal_says_what_it_must_be_and_what_it_is(

@@ -124,8 +124,8 @@ def fill(template: str, recipe: Recipe, engine: Path) -> model_config_pb2.ModelC
         )
     except text_format.ParseError as error:
         raise TemplateError(
-            f"the filled template of tensorrt_llm is no configuration ({error}); use the pinned image of "
-            "docker/server.Dockerfile"
+            f"the filled template of tensorrt_llm is not a valid configuration ({error}); use the pinned "
+            "image of docker/server.Dockerfile"
         ) from error
     config.name = ENGINE
     for key in {

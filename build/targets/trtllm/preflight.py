@@ -124,7 +124,7 @@ def misfits(arguments: Sequence[str], text: str) -> list[str]:
         # A choice may be shown as a member of its class: KVCacheType.DISABLED.
         accepted = {form.lower() for choice in allowed for form in (choice, choice.rpartition(".")[2])}
         if value and allowed and value.lower() not in accepted:
-            found.append(f"{option} {value} is none of its choices {', '.join(allowed)}")
+            found.append(f"{option} {value} is not one of its choices {', '.join(allowed)}")
     return found
 
 

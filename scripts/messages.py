@@ -1,0 +1,67 @@
+"""`python -m scripts.messages`: every message that users and operators may read, in one list."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from build.catalog import ROOT
+
+ROOMS = ("conch", "build", "serving", "gateway", "ops", "scripts", "model_repos")
+SENTENCE = re.compile(r"[a-z{}]+ [a-z{}'’]+ [a-z{}]+")
+TEMPLATES = ROOT / "docker" / "nginx"
+
+
+def _text(node: ast.expr) -> str | None:
+    """A string as written; what is filled in stands in braces."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        parts = (
+            part.value if isinstance(part, ast.Constant) else "{" + ast.unparse(part.value) + "}"
+            for part in node.values
+            if isinstance(part, (ast.Constant, ast.FormattedValue))
+        )
+        return "".join(map(str, parts))
+    return None
+
+
+def _sentences(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Strings with several words, but for docstrings."""
+    documented = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.expr) or id(node) in documented | inside:
+            continue
+        text = _text(node) or ""
+        if SENTENCE.search(text) and "\n" not in text:
+            yield node.lineno, text
+
+
+def messages() -> Iterator[str]:
+    """`file:line: message`."""
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            for line, text in sorted(_sentences(ast.parse(path.read_text("utf-8")))):
+                yield f"{path.relative_to(ROOT)}:{line}: {text}"
+    for path in sorted(TEMPLATES.glob("*.template")):
+        for number, row in enumerate(path.read_text("utf-8").splitlines(), 1):
+            if found := re.search(r"(return \d+ '|grpc-message \")(.*?)['\"](?: always)?;", row):
+                yield f"{path.relative_to(ROOT)}:{number}: {found[2]}"
+
+
+def main() -> None:
+    """Print them."""
+    for message in messages():
+        print(message)
+
+
+if __name__ == "__main__":
+    main()
