@@ -8,7 +8,9 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tokenize import COMMENT, INDENT, NL, tokenize
 from typing import Any
 
 from tqdm import tqdm
@@ -133,12 +135,30 @@ class Job:
 
 
 def tree_hash(*folders: Path) -> str:
-    """One hash over names and contents of all source files below some folders."""
+    """One hash over names and contents of all source files below some folders; of Python files their
+    tokens: comments and blank lines do not count.
+    """
     digest = hashlib.sha256()
     for folder in folders:
         for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
-            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+            stat = path.stat()
+            digest.update(f"{path.relative_to(folder)}\0".encode())
+            digest.update(_content(path, stat.st_mtime_ns, stat.st_size))
     return digest.hexdigest()
+
+
+@cache
+def _content(path: Path, modified: int, size: int) -> bytes:
+    """What of a file counts, as long as it stays as it is."""
+    if path.suffix != ".py":
+        return path.read_bytes()
+    with path.open("rb") as file:
+        tokens = [
+            (token.type, "" if token.type == INDENT else token.string)
+            for token in tokenize(file.readline)
+            if token.type not in (COMMENT, NL)
+        ]
+    return repr(tokens).encode()
 
 
 def read_manifest(bundle: Path) -> Manifest | None:

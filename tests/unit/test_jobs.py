@@ -1,0 +1,37 @@
+"""What makes a bundle stale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from build.jobs import tree_hash
+
+CODE = "def twice(x):\n    return 2 * x  # why\n"
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        ("# a comment\n\ndef twice(x):\n    return 2 * x\n", True),
+        ("def twice(x):\n        return 2 * x\n", True),
+        ("def twice(x):\n    return 3 * x  # why\n", False),
+        ("def twice(y):\n    return 2 * y  # why\n", False),
+    ],
+)
+def test_comments_make_nothing_stale(tmp_path: Path, changed: str, same: bool) -> None:
+    file = tmp_path / "a.py"
+    file.write_text(CODE)
+    before = tree_hash(tmp_path)
+    file.write_text(changed)
+    assert (tree_hash(tmp_path) == before) is same
+
+
+def test_other_files_and_names_count(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("x = 1  # why\n")
+    before = tree_hash(tmp_path)
+    (tmp_path / "a.toml").write_text("x = 1\n")
+    other = tree_hash(tmp_path)
+    (tmp_path / "a.toml").rename(tmp_path / "b.toml")
+    assert len({before, other, tree_hash(tmp_path)}) == 3
