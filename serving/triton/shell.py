@@ -174,3 +174,8 @@ def engine_id(request: Any) -> tuple[str, str | None]:
     given = str(request.request_id())
     own = None if given else uuid.uuid4().hex
     return own or given, own
+
+
+def row_names(name: str, rows: int) -> list[str]:
+    """Ids for all rows of a request but the first, which has the request's own."""
+    return [f"{name}-row{n}" for n in range(1, rows)]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
@@ -83,22 +84,55 @@ FACES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", FACES)
-def test_a_caller_is_watched_until_its_answer_is_sent(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look each 1 ms: some before the answer, none from its final response on."""
+def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A model as the stub loads it, with what it has once it is initialized."""
     utils = Utils("triton_python_backend_utils")
     monkeypatch.setitem(sys.modules, utils.__name__, utils)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    spec = importlib.util.spec_from_file_location(
-        f"face_{name}", ROOT / "model_repos" / "models" / name / "1" / "model.py"
-    )
+    path = ROOT / "model_repos" / "models" / name / "1" / "model.py"
+    spec = importlib.util.spec_from_file_location(f"face_{name}", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     face = module.TritonPythonModel()
-    face.__dict__.update(
-        FACES[name], shell=Shell(utils), watch=Watch(period=0.001), desk=SimpleNamespace(close=lambda: None)
+    watch, desk = Watch(period=0.001), SimpleNamespace(close=lambda: None)
+    face.__dict__.update(FACES[name], shell=Shell(utils), watch=watch, desk=desk)
+    return face
+
+
+def test_rows_of_a_request_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three recordings in one request: each waits for the others, under an id of its own."""
+    face, together, names = loaded("whisper_bls", monkeypatch), threading.Barrier(3, timeout=10), []
+
+    def transcribe(row: Any, wanted: Any, engine: Any, *, streaming: bool) -> Iterator[dict[str, Any]]:
+        together.wait()
+        list(engine({"input_ids": np.ones((1, 1), np.int32)}, False))
+        yield {"TRANSCRIPTS": row["TEXT_PREFIX"], "sequence_length": np.array([[1]], np.int32)}
+
+    def engine(name: str, *_: Any, **__: Any) -> Iterator[dict[str, Any]]:
+        names.append(name)
+        return iter(())
+
+    face.whisper = SimpleNamespace(transcribe=transcribe, tempered=False)
+    face.shell.engine = engine
+    answers: list[Any] = []
+    face.shell.answer = lambda sender, arrays, wanted: answers.append(arrays["TRANSCRIPTS"].ravel().tolist())
+    texts = Tensor("TEXT_PREFIX", np.array([[b"a"], [b"b"], [b"c"]], object))
+    request = SimpleNamespace(
+        inputs=lambda: [texts],
+        request_id=lambda: "x",
+        requested_output_names=lambda: [],
+        parameters=lambda: "{}",
     )
+    face._answer(request, Sender())
+    assert answers == [[b"a", b"b", b"c"]]
+    assert sorted(names) == ["x", "x-row1", "x-row2"]
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_a_caller_is_watched_until_its_answer_is_sent(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look each 1 ms: some before the answer, none from its final response on."""
+    face = loaded(name, monkeypatch)
     inputs = [
         Tensor("input_ids", np.ones((1, 3), np.int32)),
         Tensor("request_output_len", np.array([[2]], np.int32)),

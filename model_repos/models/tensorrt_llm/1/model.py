@@ -22,7 +22,7 @@ from serving.triton.batches import (
     started,
 )
 from serving.triton.desk import Desk
-from serving.triton.shell import ALWAYS, Shell, engine_id
+from serving.triton.shell import ALWAYS, Shell, engine_id, row_names
 from serving.triton.watch import Watch
 
 
@@ -53,7 +53,7 @@ class TritonPythonModel:
         rows = [started(greedy_at_zero(row), list(self.facts.decoder_start)) for row in split(inputs)]
         name, own = engine_id(request)
         # The engine knows the last request of an id only, so rows are told apart.
-        names = self.rows[name] = [name, *(f"{name}-{n}" for n in range(1, len(rows)))]
+        names = self.rows[name] = [name, *row_names(name, len(rows))]
         try:
             with (
                 self.watch.over(sender, lambda: own and self._end(names)),
@@ -70,6 +70,9 @@ class TritonPythonModel:
         )
 
     def _stop(self, name, sender):
+        """Rows of a façade's request come as requests of their own."""
+        for own in [key for key in list(self.rows) if key.startswith(f"{name}-row")]:
+            self._end(self.rows.get(own, ()))
         self._end(self.rows.get(name, [name]))
         sender.send(pb_utils.InferenceResponse([]), self.shell.last)
 

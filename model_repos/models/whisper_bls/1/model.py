@@ -4,6 +4,7 @@
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
@@ -15,7 +16,7 @@ from serving.audio.whisper import Whisper
 from serving.engine.likelihood import untempered
 from serving.triton.batches import merge, split
 from serving.triton.desk import Desk
-from serving.triton.shell import ALWAYS, Shell, engine_id
+from serving.triton.shell import ALWAYS, Shell, engine_id, row_names
 from serving.triton.watch import Watch
 
 # Which of the engine's outputs a request for them brings, beside those that go with every request.
@@ -42,27 +43,36 @@ class TritonPythonModel:
     def _answer(self, request, sender):
         rows = split({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
         wanted, (own, stoppable) = set(request.requested_output_names()) or self.outputs, engine_id(request)
-
-        def call(arrays, streaming):
-            outputs = [*ALWAYS, *(name for flag, names in ASKED.items() if flag in arrays for name in names)]
-            return self.shell.engine(own, outputs, arrays, streaming=streaming)
-
-        engine = untempered(call) if self.whisper.tempered else call
-
         if not self.decoupled:
-            with self.watch.over(sender, lambda: own == stoppable and self.shell.stop(own)):
-                answers = [
-                    list(self.whisper.transcribe(row, wanted, engine, streaming=False))[-1] for row in rows
-                ]
-            self.shell.answer(sender, merge(answers), wanted)
+            self.shell.answer(sender, merge(self._all(rows, wanted, own, stoppable, sender)), wanted)
         elif len(rows) > 1:
             raise ValueError(
                 f"a stream takes one recording, WAV has {len(rows)} rows; send one request for each"
             )
         else:
-            self.shell.stream(
-                sender, self.whisper.transcribe(rows[0], wanted, engine, streaming=True), wanted, stoppable
-            )
+            texts = self.whisper.transcribe(rows[0], wanted, self._engine(own), streaming=True)
+            self.shell.stream(sender, texts, wanted, stoppable)
+
+    def _all(self, rows, wanted, own, stoppable, sender):
+        """All rows at once. The engine knows the last request of an id only, so rows are told apart."""
+        names = [own, *row_names(own, len(rows))]
+
+        def one(row, name):
+            return list(self.whisper.transcribe(row, wanted, self._engine(name), streaming=False))[-1]
+
+        def stop():
+            for name in names if own == stoppable else ():
+                self.shell.stop(name)
+
+        with self.watch.over(sender, stop), ThreadPoolExecutor(len(rows)) as threads:
+            return list(threads.map(one, rows, names))
+
+    def _engine(self, name):
+        def call(arrays, streaming):
+            asked = [output for flag, outputs in ASKED.items() if flag in arrays for output in outputs]
+            return self.shell.engine(name, [*ALWAYS, *asked], arrays, streaming=streaming)
+
+        return untempered(call) if self.whisper.tempered else call
 
     def finalize(self):
         self.desk.close()
