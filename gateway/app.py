@@ -26,24 +26,28 @@ from .text import routes as text
 from .triton import Triton
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """Wire everything for one deployment."""
+def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
+    """Wire everything for one deployment. `triton`: what answers for the pools, if not nginx's inner door.
+
+    Keys are judged here although nginx asks /auth for every request: nginx keeps what has no key from taking
+    a place, an upload or a body, and the gateway may be reached without nginx.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Services]]:
         sweep()
         deployment = Deployment.load(settings.deployment)
         pools = {pool.model_id: pool for pool in deployment.pools}
-        triton = Triton(settings.kserve_url, pools, settings.request_seconds, deployment.inner_key)
-        transcriber = Transcriber(triton, settings.windows_at_once)
+        inner = triton or Triton(settings.kserve_url, pools, settings.request_seconds, deployment.inner_key)
+        transcriber = Transcriber(inner, settings.windows_at_once)
         keys = load_keys(settings.api_keys_file, required=bool(settings.api_keys_required))
         recordings = Admission(settings.recordings_per_instance / settings.gateways, "recordings")
         generations = Admission(settings.generations_per_instance / settings.gateways, "requests for text")
         made = Services(
-            settings, pools, triton, transcriber, recordings, generations, keys, deployment.gateways
+            settings, pools, inner, transcriber, recordings, generations, keys, deployment.gateways
         )
         yield {"services": made}
-        await triton.close()
+        await inner.close()
 
     app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan, redirect_slashes=False)
     errors.install(app)

@@ -36,6 +36,8 @@ class FakeTriton:
     prompt has words.
     """
 
+    async def close(self) -> None: ...
+
     words = (" one", " two")
 
     def __init__(self) -> None:
@@ -92,22 +94,9 @@ def gateway(folder: Path, *, template: bool = True) -> Iterator[tuple[TestClient
     chat = Chat(TEMPLATE) if template else None
     pool = Pool("mini", "gpt2", (0,), capabilities=frozenset({"completion"}), positions=64, chat=chat)
     Deployment((instance,), (pool,)).save(folder / "deployment.json")
-    app = create_app(Settings(deployment=folder / "deployment.json", generations_per_instance=2))
     fake = FakeTriton()
-
-    class Wired:
-        """Puts the fake where the application's connection is."""
-
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            if "state" in scope and "services" in scope["state"]:
-                scope["state"]["services"].triton = fake
-                self.services = scope["state"]["services"]
-            await app(scope, receive, send)
-
-    wired = Wired()
-    with TestClient(wired, raise_server_exceptions=False) as client:
-        client.wired = wired  # type: ignore[attr-defined]
-        client.get("/health/live")  # wires the fake
+    settings = Settings(deployment=folder / "deployment.json", generations_per_instance=2)
+    with TestClient(create_app(settings, triton=fake), raise_server_exceptions=False) as client:
         yield client, fake
 
 
@@ -121,7 +110,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClien
 def door(opened: tuple[TestClient, FakeTriton]) -> tuple[TestClient, FakeTriton]:
     """One application for all tests, with a fake that has forgotten everything."""
     opened[1].__dict__ = FakeTriton().__dict__
-    opened[0].wired.services.generations.inside.clear()  # type: ignore[attr-defined]
+    opened[0].app_state["services"].generations.inside.clear()
     return opened
 
 
@@ -135,7 +124,7 @@ def chunks(answer: Any) -> list[dict[str, Any]]:
 
 
 def places(door: tuple[TestClient, FakeTriton]) -> int:
-    inside: int = door[0].wired.services.generations.inside["mini"]  # type: ignore[attr-defined]
+    inside: int = door[0].app_state["services"].generations.inside["mini"]
     return inside
 
 
@@ -525,7 +514,7 @@ def test_a_model_without_template_has_no_chat(tmp_path: Path) -> None:
 
 
 def test_one_request_too_many_is_told_to_come_back(door: tuple[TestClient, FakeTriton]) -> None:
-    door[0].wired.services.generations.inside["mini"] = 2  # type: ignore[attr-defined]
+    door[0].app_state["services"].generations.inside["mini"] = 2
     answer = post(door, stream=True)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "overloaded")
     assert int(answer.headers["retry-after"]) >= 1
