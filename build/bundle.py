@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from conch.bundle import MANIFEST, Manifest, Probe
+from conch.bundle import ENGINE, MANIFEST, EngineFacts, Manifest, Probe
 from conch.contract import Malformed, save
 
 from .catalog import Model
@@ -49,7 +49,7 @@ def build(
     Raises:
         BuildError: a step failed or another builder is at work.
         FetchError, CatalogError, ToolchainError, TemplateError, Unfit: see `fetch`, `plan_job`, `render` and
-        `check`.
+        `Target.preflight`.
     """
     started = time.monotonic()
     jobs = [plan_job(source, target, places, environment, devices) for source in (model, *model.mirrors)]
@@ -95,6 +95,8 @@ def _made_from(bundle: Path) -> Wanted:
     """What the bundle that is there was made from; nothing if there is none that this version reads."""
     try:
         manifest = read_manifest(bundle)
+        if manifest:
+            EngineFacts.load(bundle / ENGINE)
     except Malformed:
         manifest = None
     return manifest.wanted if manifest else {}

@@ -45,9 +45,15 @@ def parse(kind: type[T], text: str, name: str) -> T:
 
 
 def save(contract: Any, path: Path) -> None:
-    """Write a contract, whole or not at all; a file that is linked elsewhere is replaced, not changed."""
+    """Write a contract, whole or not at all; a file that is linked elsewhere is replaced, not changed.
+
+    Raises:
+        Malformed: it holds what could not be read again.
+    """
+    text = json.dumps(asdict(contract), indent=2, default=sorted) + "\n"
+    parse(type(contract), text, str(path))
     partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(asdict(contract), indent=2, default=sorted) + "\n", "utf-8")
+    partial.write_text(text, "utf-8")
     partial.replace(path)
 
 

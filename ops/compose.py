@@ -15,6 +15,7 @@ from pathlib import Path
 from python_on_whales import DockerClient
 from python_on_whales.exceptions import DockerException
 
+from build import targets
 from conch.deployment import Deployment, Instance
 
 from . import hardware
@@ -30,8 +31,9 @@ METRICS = (
 def compose_files(values: dict[str, str]) -> list[Path]:
     """What COMPOSE_FILE says, or what TARGET needs."""
     files = [ROOT / name for name in values.get("COMPOSE_FILE", "compose.yaml").split(os.pathsep)]
-    override = ROOT / "docker" / f"compose.{values.get('TARGET', '')}.yaml"
-    if override.exists() and override not in files:
+    target = values.get("TARGET", "")
+    override = ROOT / "docker" / f"compose.{target}.yaml"
+    if target in targets.names() and override.exists() and override not in files:
         files.insert(1, override)
     return files
 

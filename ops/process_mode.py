@@ -26,6 +26,7 @@ import httpx
 from supervisor.xmlrpc import SupervisorTransport
 
 from build.catalog import ROOT, CatalogError, known, load_catalog, select
+from conch.contract import Malformed
 from conch.deployment import Deployment, Instance
 from gateway.keys import NoKeys, load_keys
 from gateway.settings import Settings
@@ -383,12 +384,15 @@ class Supervised:
         return Deployment.load(self.layout.home / "deployment.json")
 
     def restart(self, instance: Instance) -> None:
-        """A signal through supervisor, which starts a guard that has just died by itself."""
+        """A signal through supervisor; a guard that does not run is started."""
+        name = f"{TRITONS}:{instance.name}"
         try:
-            self.server.supervisor.signalProcess(f"{TRITONS}:{instance.name}", "HUP")
+            self.server.supervisor.signalProcess(name, "HUP")
         except Fault as fault:
             if "NOT_RUNNING" not in fault.faultString:
                 raise
+            with suppress(Fault):  # supervisor is about to do it itself
+                self.server.supervisor.startProcess(name, False)
 
     def metrics(self, instance: Instance) -> str:
         """Through nginx, as everybody sees it."""
@@ -423,7 +427,16 @@ def main() -> int:
     try:
         layout = Layout.from_environment()
         return {"serve": serve, "restart": restart, "stop": stop}[command](layout)
-    except (LocalError, NotBack, CatalogError, Refused, Fault, ConnectionError, httpx.HTTPError) as error:
+    except (
+        LocalError,
+        NotBack,
+        CatalogError,
+        Malformed,
+        Refused,
+        Fault,
+        ConnectionError,
+        httpx.HTTPError,
+    ) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1
 

@@ -16,7 +16,8 @@ from typing import Protocol
 from conch.deployment import Deployment, Instance
 
 SECONDS = 600.0
-STARTS = re.compile(r"^conch_triton_starts_total (\S+)$", re.MULTILINE)
+SERVING = "conch_triton_serving 1.0"
+STARTS, KEPT = "conch_triton_starts_total", "conch_restarts_refused_total"
 
 
 class NotBack(RuntimeError):
@@ -44,20 +45,23 @@ def restart_all(site: Site) -> None:
     """
     for instance in site.plan().instances:
         started = time.monotonic()
-        before = _starts(site.metrics(instance))
+        before, away = site.metrics(instance), False
         site.restart(instance)
-        while not _is_back(site.metrics(instance), before):
+        while True:
+            now = site.metrics(instance)
+            away = away or SERVING not in now
+            if SERVING in now and (away or _count(STARTS, now) != _count(STARTS, before)):
+                break
+            if _count(KEPT, now) > _count(KEPT, before):
+                raise NotBack(
+                    f"{instance.name} keeps running as it was: its bundle must not be served; see its log"
+                )
             if time.monotonic() - started > SECONDS:
                 raise NotBack(f"{instance.name} does not answer after its restart; see its log")
             time.sleep(0.1)
         print(f"conch: {instance.name} restarted in {time.monotonic() - started:.1f} s", flush=True)
 
 
-def _starts(metrics: str) -> float:
-    found = STARTS.search(metrics)
+def _count(name: str, metrics: str) -> float:
+    found = re.search(rf"^{name} (\S+)$", metrics, re.MULTILINE)
     return float(found[1]) if found else 0.0
-
-
-def _is_back(metrics: str, before: float) -> bool:
-    """Whether a server answers that is not the one of before. A guard that was started anew counts from 1."""
-    return "conch_triton_serving 1.0" in metrics and _starts(metrics) != before

@@ -21,7 +21,9 @@ import grpc.aio
 import structlog
 import uvloop
 
-from conch.bundle import Probe
+from build.catalog import CatalogError
+from conch.bundle import Manifest
+from conch.contract import Malformed
 from conch.deployment import Deployment, Instance
 
 from .bundle import Refused, check_bundle, planned
@@ -77,7 +79,9 @@ def listens(address: str, host: str | None) -> str:
 async def serve(
     plan: Deployment, instance: Instance, home: Path, listen: str | None, sign: Path | None
 ) -> int:
-    """Run one instance until SIGTERM; SIGHUP restarts its server with the bundle as it is then."""
+    """Run one instance until SIGTERM; SIGHUP restarts its server with the bundle as it is then, if it
+    may be served.
+    """
     os.sched_setaffinity(0, instance.cpus)
     others = [plan.instances[i] for i in plan.pool(instance.model_id).instances if i != instance.index]
     peers = [Peer(HttpClient(other.http), connect(other.grpc)) for other in others]
@@ -85,13 +89,14 @@ async def serve(
     own = instance.http.startswith("unix:")
     doors = Doors.sockets(Path(instance.http[5:]).parent, instance.name) if own else Doors.loopback()
 
-    def make(lost: Callable[[str, int | None], None]) -> tuple[Server, Probe]:
-        manifest = check_bundle(
-            Path(instance.bundle), instance.model_id, os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        )
-        return Server(instance, home, doors, manifest.serving, lost), manifest.probe
+    def check() -> Manifest:
+        bundle, gpus = Path(instance.bundle), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        return check_bundle(bundle, instance.model_id, gpus)
 
-    keeper = Keeper(relay, make, connect, sign)
+    def make(manifest: Manifest, lost: Callable[[str, int | None], None]) -> Server:
+        return Server(instance, home, doors, manifest.serving, lost)
+
+    keeper = Keeper(relay, check, make, connect, sign)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, keeper.stop_asked.set)
@@ -143,7 +148,7 @@ def main() -> int:
         plan = Deployment.load(arguments.deployment)
         instance = planned(plan, arguments.instance)
         return uvloop.run(serve(plan, instance, arguments.home, arguments.listen, arguments.sign))
-    except Refused as error:
+    except (Refused, Malformed, CatalogError) as error:
         print(f"guard: {error}", file=sys.stderr)
         return 2
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from build.catalog import known
 from build.toolchain import ToolchainError, differences
-from conch.bundle import MANIFEST, Manifest, Probe
+from conch.bundle import ENGINE as ENGINE_FOLDER
+from conch.bundle import MANIFEST, EngineFacts, Manifest, Probe
 from conch.contract import Malformed
 from conch.deployment import Deployment, Instance
 from conch.names import ENGINE
@@ -35,6 +36,7 @@ def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> Manifest:
         raise Refused(f"{bundle} holds no finished bundle; {rebuild}")
     try:
         manifest = Manifest.load(bundle)
+        EngineFacts.load(bundle / ENGINE_FOLDER)
         wrong = differences(manifest.engine, target.identity(gpus), target.deciding)
     except (Malformed, KeyError):
         raise Refused(f"the bundle of {model_id} was made by another version of Conch; {rebuild}") from None

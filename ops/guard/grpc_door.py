@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import grpc
 import grpc.aio
@@ -24,7 +25,7 @@ from .contract import Contract, Refused
 from .grpc_requests import check, response, said
 from .http_client import Lost
 from .http_door import HANDED, HEAD_BYTES, OWN_ID, PASSED_ON, UNKNOWN, HttpDoor, mark, naming, sender
-from .relay import Call, Target, Unavailable
+from .relay import Call, Life, Target, Unavailable
 
 SERVICE = "/inference.GRPCInferenceService/"
 READING = {
@@ -82,7 +83,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
             door.contract,
             door.stop,
         )
-        self.faces: dict[str, str | None] = {}
+        self.faces: WeakKeyDictionary[Life, dict[str, str | None]] = WeakKeyDictionary()
 
     def service(self, details: Any) -> Any:
         """grpc's: the handler of a method."""
@@ -236,10 +237,11 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _face(self, model: str) -> str | None:
         """The name of a model's decoupled face, if it has one."""
-        if model not in self.faces:
+        known = self.faces.setdefault(self.relay.life, {}) if self.relay.life else {}
+        if model not in known:
             found = await self.contract(f"{model}_stream")
-            self.faces[model] = f"{model}_stream" if found and found.decoupled else None
-        return self.faces[model]
+            known[model] = f"{model}_stream" if found and found.decoupled else None
+        return known[model]
 
 
 class Exchange:

@@ -30,7 +30,7 @@ from .contract import (
     check_parameter,
     check_shape,
 )
-from .json_requests import TYPES, Checked, Name, named
+from .json_requests import STOP, TYPES, Checked, Name, named
 
 # The typed field that carries each datatype when there are no raw_input_contents; FP16 and BF16 are raw only.
 CONTENTS = {
@@ -56,7 +56,7 @@ def check(contract: Contract, request: service_pb2.ModelInferRequest, name: Name
     Raises:
         Refused: it does not fit the model.
     """
-    identity = named(check_id(request.id), [tensor.name for tensor in request.inputs], name)
+    given = check_id(request.id)
     raw = request.raw_input_contents
     if len(request.inputs) > MAX_TENSORS or len(request.outputs) > MAX_TENSORS:
         raise Refused(f"a request has at most {MAX_TENSORS} inputs and outputs")
@@ -69,6 +69,8 @@ def check(contract: Contract, request: service_pb2.ModelInferRequest, name: Name
     check_complete(
         contract, [tensor.name for tensor in request.inputs], [tensor.shape[0] for tensor in request.inputs]
     )
+    stops = any(tensor.name == STOP and any(part) for tensor, part in zip(request.inputs, data, strict=True))
+    identity = named(given, name, stops=stops)
     head: dict[str, Any] = {"id": identity, "parameters": {**parameters, "binary_data_output": True}}
     head["inputs"] = [
         {

@@ -9,7 +9,7 @@ docs/protocol/extension_{binary_data,generate}.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,9 +49,9 @@ Name = Callable[[str], str]
 STOP = "stop"  # TensorRT-LLM's input that ends the request with the id of the one it comes with
 
 
-def named(given: str, inputs: Container[str], name: Name) -> str:
+def named(given: str, name: Name, *, stops: bool) -> str:
     """A request's id as the server shall see it: one that stops another keeps what it has, or has not."""
-    return given if STOP in inputs else name(given)
+    return given if stops else name(given)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ def infer(contract: Contract, body: bytes, head_bytes: int | None, name: Name) -
             f"{len(section)} bytes of binary data were sent; the inputs' binary_data_size add up to {used}"
         )
     check_complete(contract, [row["name"] for row, _, _ in inputs], [row["shape"][0] for row, _, _ in inputs])
-    identity = named(check_id(request.get("id", "")), [row["name"] for row, _, _ in inputs], name)
+    stops = any(row["name"] == STOP and any(data) for row, data, _ in inputs)
+    identity = named(check_id(request.get("id", "")), name, stops=stops)
     head: dict[str, Any] = {"id": identity, "inputs": [row for row, _, _ in inputs]}
     if parameters := _parameters(request.get("parameters", {})):
         head["parameters"] = parameters
@@ -112,7 +113,7 @@ def generate(contract: Contract, body: bytes, name: Name) -> Checked:
     request.update(nested)
     if "stream" not in contract.inputs:
         request.pop("stream", None)  # other servers' clients send it; here the path says so
-    identity = named(check_id(request.pop("id", "")), request, name)
+    identity = named(check_id(request.pop("id", "")), name, stops=request.get(STOP) in (True, [True]))
     fields: dict[str, Any] = {"id": identity}
     for key, value in request.items():
         if key in contract.inputs:

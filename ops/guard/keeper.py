@@ -12,16 +12,16 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from conch.bundle import Probe
+from conch.bundle import Manifest
 
-from .bundle import probe_body
+from .bundle import Refused, probe_body
 from .http_client import HttpClient, Lost
 from .relay import Death, Life, Relay
 from .server import DRAIN, Server
@@ -44,12 +44,13 @@ class Keeper:
     def __init__(
         self,
         relay: Relay,
-        make: Callable[[Callable[[str, int | None], None]], tuple[Server, Probe]],
+        check: Callable[[], Manifest],
+        make: Callable[[Manifest, Callable[[str, int | None], None]], Server],
         connect: Callable[[str], Any],
         sign: Path | None,
     ) -> None:
-        self.relay, self.make, self.connect, self.sign = relay, make, connect, sign
-        self.probe = Probe("", {})
+        self.relay, self.check, self.make, self.connect, self.sign = relay, check, make, connect, sign
+        self.manifest: Manifest
         self.stop_asked, self.restart_asked = asyncio.Event(), asyncio.Event()
         self.illness: asyncio.Future[Death] | None = None
         self.last_good = 0.0
@@ -68,41 +69,66 @@ class Keeper:
     async def run(self) -> int:
         """Serve until told to stop (0), or until the server fails to start again and again (1). Asked to
         restart, it drains one server and starts the next; what comes meanwhile goes to another instance.
+
+        Raises:
+            Refused: the bundle must not be served when the first server is about to start.
         """
         failures = 0
         self._unsign()
+        self.manifest = self.check()
         while failures < FAILED_STARTS and not self.stop_asked.is_set():
+            self.restart_asked.clear()  # whatever starts now is new
             self.illness = asyncio.get_running_loop().create_future()
-            server, self.probe = self.make(self.ill)
+            server = self.make(self.manifest, self.ill)
             server.start()
             self.relay.metrics.starts.inc()
             life = Life(HttpClient(server.doors.http), self.connect(server.doors.grpc))
             try:
-                await self._first(self._live(server, life), self.stop_asked.wait(), self.restart_asked.wait())
+                await self._serve(server, life)
             except BaseException:  # a fault of our own: no server is left behind
                 await server.end(0)
                 raise
+            failures = 0 if life is self.relay.life else failures + 1
+            if self.illness.done():
+                await self._bury(server, life, self.illness.result())
+                continue
+            failures = 0
             if self.stop_asked.is_set():
                 self.close_doors()
-                await self._drain(server, life)
-                return 0
-            if self.restart_asked.is_set():
-                self.restart_asked.clear()
-                await self._drain(server, life)
-                continue
-            failures = 0 if life is self.relay.life else failures + 1
-            await self._bury(server, life, self.illness.result())
+            await self._drain(server, life)
+        self.close_doors()
         return 0 if self.stop_asked.is_set() else 1
 
-    async def _first(self, watching: Coroutine[Any, Any, None], *asked: Coroutine[Any, Any, Any]) -> None:
-        """Until it is ill, or one of `asked` returns; watching goes on meanwhile."""
+    async def _serve(self, server: Server, life: Life) -> None:
+        """Until the server is ill, a stop is asked for, or a restart with a bundle that may be served."""
         assert self.illness
-        tasks = [asyncio.ensure_future(one) for one in (watching, *asked)]
-        await asyncio.wait({self.illness, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await tasks[0]
+        watching = asyncio.ensure_future(self._live(server, life))
+        try:
+            while not self.illness.done() and not self.stop_asked.is_set():
+                asked = [asyncio.ensure_future(one.wait()) for one in (self.stop_asked, self.restart_asked)]
+                waiting: set[asyncio.Future[Any]] = {self.illness, watching, *asked}
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in asked:
+                    task.cancel()
+                if watching.done():
+                    watching.result()  # raises: it ends only by a fault of our own
+                if self.restart_asked.is_set() and await self._renewed() and not self.illness.done():
+                    return
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await watching
+
+    async def _renewed(self) -> bool:
+        """Read the bundle again; one that must not be served leaves the running server as it is."""
+        self.restart_asked.clear()
+        try:
+            self.manifest = await asyncio.to_thread(self.check)
+        except Refused as refused:
+            self.relay.metrics.kept.inc()
+            log.error("not restarted", reason=str(refused))
+            return False
+        return True
 
     async def _live(self, server: Server, life: Life) -> None:
         """Wait until it answers, then look at it from time to time. Ends only by being cancelled."""
@@ -147,12 +173,12 @@ class Keeper:
 
     async def _probe(self, http: HttpClient, seconds: float) -> str | None:
         """None if a real inference succeeds, else what happened."""
-        body = json.dumps(probe_body(self.probe)).encode()
+        body = json.dumps(probe_body(self.manifest.probe)).encode()
         try:
             async with asyncio.timeout(seconds):
                 answer = await http.request(
                     "POST",
-                    f"/v2/models/{self.probe.model}/infer",
+                    f"/v2/models/{self.manifest.probe.model}/infer",
                     {"Content-Type": "application/json"},
                     [body],
                 )

@@ -44,6 +44,9 @@ class Metrics:
             ["reason"],
             registry=own,
         )
+        self.kept = Counter(
+            "conch_restarts_refused_total", "Restarts that the bundle was not fit for", registry=own
+        )
         self.serving = Gauge("conch_triton_serving", "1 while the tritonserver answers", registry=own)
         self._children: dict[tuple[str, ...], tuple[Any, Any]] = {}
 

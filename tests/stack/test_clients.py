@@ -20,7 +20,7 @@ Rows = dict[str, dict[str, Any]]
 
 def command(name: str, *options: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run a command with the tests' own environment: its shell half would make another one."""
-    argv = [sys.executable, "-P", "-m", f"scripts.{name}", *map(str, options)]
+    argv = [sys.executable, "-P", "-m", f"scripts.clients.{name}", *map(str, options)]
     return subprocess.run(
         argv,
         cwd=cwd,

@@ -146,6 +146,38 @@ def free_block(size: int = 30) -> int:
     raise AssertionError("no free ports")
 
 
+def test_nobody_behind_nginx_is_said_in_json(tmp_path: Path) -> None:
+    """With nginx itself and no gateway and no guard: a 503 in each door's own shape, with Retry-After."""
+    first = free_block()
+    values = NginxValues(
+        run=f"{tmp_path}/run",
+        conf=str(tmp_path),
+        listen="127.0.0.1",
+        port=first,
+        kserve=first + 1,
+        grpc=first + 2,
+        internal=f"unix:{tmp_path}/inner",
+        max_body="1m",
+        user="user root;" if os.getuid() == 0 else "",
+    )
+    (tmp_path / "run").mkdir()
+    main = write_nginx(tmp_path, values, OPEN, plan(2, "mini-whisper"))
+    nginx = subprocess.Popen([nginx_binary(), "-c", main, "-p", tmp_path, "-e", "stderr"])
+    try:
+        client = httpx.Client(transport=httpx.HTTPTransport(retries=20), trust_env=False)
+        for path in ("/v1/models", "/v1/audio/transcriptions", "/health/ready"):
+            answer = client.post(f"http://127.0.0.1:{first}{path}", content=b"x")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "gateway_unavailable"), path
+            assert answer.headers["retry-after"]
+        for port in (first, first + 1):
+            answer = client.post(f"http://127.0.0.1:{port}/v2/models/whisper_bls/infer", content=b"{}")
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+            assert "no instance of this model can be reached" in answer.json()["error"]
+    finally:
+        nginx.terminate()
+        nginx.wait()
+
+
 def test_a_port_leads_to_its_instance(tmp_path: Path) -> None:
     """With nginx itself: the shared door takes turns, each own port has its instance always."""
     servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Name) for _ in range(2)]

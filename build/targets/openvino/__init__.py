@@ -1,3 +1,3 @@
-"""One architecture per file: torch weights traced into OpenVINO graphs. Runs in the builder only (torch,
-transformers).
+"""OpenVINO on a CPU: `target.py`, which everybody may import, and the exporters, one architecture per file
+(torch, transformers: the builder only).
 """

@@ -17,7 +17,7 @@ class Network:
     def __init__(self, folder):
         facts = json.loads((Path(folder) / "engine.json").read_text())
         self.layers, self.heads, self.width = facts["layers"], facts["heads"], facts["head_width"]
-        self.vocabulary, self.sound = facts["vocabulary"], "mels" in facts
+        self.vocabulary, self.sound = facts["vocabulary"], facts["mels"] > 0
         core, settings = (
             ov.Core(),
             {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "PERFORMANCE_HINT": "LATENCY"},

@@ -119,7 +119,7 @@ def test_a_request_that_ends_its_server_never_reaches_another() -> None:
 
         task = asyncio.ensure_future(one.relay.run(call(one, two, "p", poison)))
         await asyncio.sleep(0.05)
-        with pytest.raises(Unavailable, match="not tried again for now"):
+        with pytest.raises(Unavailable, match="not retried for now"):
             await two.relay.run(call(two, one, "p", fine))
         assert await two.relay.run(call(two, one, "q", fine)) == "fine", "others are served meanwhile"
         one.live()
@@ -170,7 +170,7 @@ def test_whoever_is_lost_twice_is_refused() -> None:
         with pytest.raises(Unavailable, match="refused for a minute"):
             await two.relay.run(call(two, one, "a", killing(two, OUTSIDE), handed=True))
         await asyncio.sleep(0.05)
-        with pytest.raises(Unavailable, match="not tried again"):
+        with pytest.raises(Unavailable, match="not retried"):
             await one.relay.run(call(one, two, "a", fine))
 
     run(check)
