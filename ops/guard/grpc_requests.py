@@ -48,6 +48,9 @@ CONTENTS = {
     "BYTES": "bytes_contents",
 }
 MAX_TENSORS = 256
+# NVIDIA's C++ client says it with every request; it means nothing for one answer, and over HTTP Triton takes
+# no parameter of such a name.
+STREAMS_ONLY = "triton_enable_empty_final_response"
 
 
 def check(contract: Contract, request: service_pb2.ModelInferRequest, name: Name) -> Checked:
@@ -65,6 +68,7 @@ def check(contract: Contract, request: service_pb2.ModelInferRequest, name: Name
     parameters = _scalars(request.parameters)
     for key, value in parameters.items():
         check_parameter(key, value)
+    parameters.pop(STREAMS_ONLY, None)
     data = [_input(contract, tensor, raw[i] if raw else None) for i, tensor in enumerate(request.inputs)]
     check_complete(
         contract, [tensor.name for tensor in request.inputs], [tensor.shape[0] for tensor in request.inputs]

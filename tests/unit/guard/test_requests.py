@@ -262,6 +262,16 @@ def test_grpc_refusals(tensors: dict[str, Any], said: str) -> None:
         grpc_requests.check(M, message(**tensors), named)
 
 
+def test_what_is_said_for_streams_stays_behind() -> None:
+    """perf_analyzer sends it with unary requests; over HTTP Triton refuses every parameter named triton_…."""
+    request = service_pb2.ModelInferRequest(model_name="m")
+    request.inputs.add(name="TEXT", datatype="BYTES", shape=[1, 1]).contents.bytes_contents.append(b"a")
+    request.parameters["triton_enable_empty_final_response"].bool_param = True
+    request.parameters["priority"].int64_param = 3
+    head, _ = read(grpc_requests.check(M, request, named))
+    assert head["parameters"] == {"priority": 3, "binary_data_output": True}
+
+
 def test_more_grpc_refusals() -> None:
     """Raw contents, parameters and outputs."""
 
