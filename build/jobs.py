@@ -20,7 +20,7 @@ from conch.bundle import MANIFEST, Manifest
 from . import targets
 from .catalog import ROOT, Model, Recipe, load_recipe
 from .sources import Lock, pinned
-from .steps import Command, Work, work
+from .steps import BuildSteps, Command, work
 from .targets import Target
 from .toolchain import Identity
 
@@ -51,7 +51,7 @@ class Job:
 
     model: Model
     recipe: Recipe
-    work: Work
+    work: BuildSteps
     tools: Mapping[str, str]
     toolchain: Identity
     places: Places

@@ -49,7 +49,7 @@ class Conversion:
 
 
 @dataclass(frozen=True)
-class Work:
+class BuildSteps:
     """Everything between fetched weights and a finished engine folder."""
 
     conversions: tuple[Conversion, ...]
@@ -80,7 +80,7 @@ def route(layouts: Mapping[str, Layout], start: str, end: str) -> list[str] | No
     return None
 
 
-def work(model: Model, recipe: Recipe, tools: Sequence[str]) -> Work:
+def work(model: Model, recipe: Recipe, tools: Sequence[str]) -> BuildSteps:
     """The commands of a build, `tools` being the names that are filled in when they run.
 
     Raises:
@@ -109,7 +109,7 @@ def work(model: Model, recipe: Recipe, tools: Sequence[str]) -> Work:
         Conversion(b, _commands(recipe.layouts[a].to[b], values, open_names, model)) for a, b in pairwise(way)
     )
     steps, finish = (_commands(rows, values, open_names, model) for rows in (recipe.steps, recipe.finish))
-    return Work(tuple(c for c in conversions if c.commands), steps, finish)
+    return BuildSteps(tuple(c for c in conversions if c.commands), steps, finish)
 
 
 def _commands(

@@ -21,7 +21,7 @@ from faster_whisper import WhisperModel
 
 from gateway.audio import media
 from gateway.audio.transcriber import Options, Transcript
-from gateway.audio.windows import Pauses
+from gateway.audio.windows import PauseCutter
 
 from .direct import Direct, Listener
 from .recordings import (
@@ -121,7 +121,7 @@ def long_recordings(report: Report, direct: Direct, peer: WhisperModel, said: li
             report.line(f"  faster-whisper {mode:14} {found}  {time.monotonic() - started:6.1f} s")
         for mode, options in MODES.items():
             started, direct.asked = time.monotonic(), 0
-            text = text_of(mode, Listener(direct).hear(recording.wave, options, Pauses()))
+            text = text_of(mode, Listener(direct).hear(recording.wave, options, PauseCutter()))
             found, gone = score(recording.text, text), lost([one.text for one in recording.utterances], text)
             report.line(
                 f"  conch {mode:23} {found}  {time.monotonic() - started:6.1f} s  {direct.asked} requests, "
@@ -139,7 +139,7 @@ def pairs(report: Report, direct: Direct, said: list[Utterance], count: int = 42
     gone, offsets = 0, []
     for seed in range(count):
         recording = join([short[i] for i in rng.choice(len(short), 2, replace=False)], (2, 2), seed)
-        found = Listener(direct).hear(recording.wave, MODES["words"], Pauses())
+        found = Listener(direct).hear(recording.wave, MODES["words"], PauseCutter())
         texts = [text_of(mode, found) for mode in ("json", "verbose_json", "words")]
         gone += any(lost([one.text for one in recording.utterances], text) for text in texts)
         offsets += [
@@ -163,7 +163,9 @@ def nothing_said(report: Report, direct: Direct) -> None:
     }
     for name, wave in sounds.items():
         direct.asked, started = 0, time.monotonic()
-        text = Listener(direct).hear(wave.astype(np.float32), replace(PLAIN, language=None), Pauses()).text
+        text = (
+            Listener(direct).hear(wave.astype(np.float32), replace(PLAIN, language=None), PauseCutter()).text
+        )
         report.line(f"{name}: {text!r}, {direct.asked} requests, {time.monotonic() - started:.2f} s")
         report.goal(f"{name} gives words", met=not text)
 
@@ -176,7 +178,7 @@ def precisions(report: Report, bundle: Path, said: list[Utterance]) -> None:
         direct = Direct(bundle, precision)
         for mode in ("json", "conditioned"):
             rates[precision, mode] = score(
-                recording.text, Listener(direct).hear(recording.wave, MODES[mode], Pauses()).text
+                recording.text, Listener(direct).hear(recording.wave, MODES[mode], PauseCutter()).text
             ).rate
             report.line(f"{direct.graphs.precision} {mode}: {rates[precision, mode]:.2f} %")
         direct.close()
@@ -205,7 +207,7 @@ def main() -> int:
     direct = Direct(bundle)
     report.line(
         f"{arguments.model_id}, {direct.graphs.precision}; jfk.flac: "
-        f"{Listener(direct).hear(jfk().wave, PLAIN, Pauses()).text}"
+        f"{Listener(direct).hear(jfk().wave, PLAIN, PauseCutter()).text}"
     )
     if arguments.only in (None, "silence"):
         nothing_said(report, direct)

@@ -13,7 +13,7 @@ from .errors import ApiError
 T = TypeVar("T")
 
 
-async def while_present(request: Request, work: Awaitable[T]) -> T:
+async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
     """The result of `work`; if the client closes the connection first, `work` is cancelled. The request's
     body must have been read.
 

@@ -14,7 +14,7 @@ import httpx
 from build.catalog import ROOT, CatalogError, load_catalog
 from ops.guard.bundle import Refused
 
-from .process_mode import HOST, Layout, LocalError, start, wait_ready
+from .process_mode import HOST, LocalDeployment, LocalError, start, wait_ready
 
 MINIATURE = "mini-whisper"
 JFK = ROOT / "evaluation" / "jfk.flac"  # openai/whisper's test recording, in the public domain
@@ -33,7 +33,7 @@ def recording(model: str) -> Path:
     return Path(named) if named else MINI_RECORDING if model == MINIATURE else JFK
 
 
-def show(layout: Layout) -> None:
+def show(layout: LocalDeployment) -> None:
     """Transcribe through the public door, and print it.
 
     Raises:
@@ -69,7 +69,7 @@ def show(layout: Layout) -> None:
 
 def main() -> int:
     """Exit status 0 if there was a transcript."""
-    layout = Layout.from_environment()
+    layout = LocalDeployment.from_environment()
     try:
         process = start(layout)
         try:

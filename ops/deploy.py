@@ -18,7 +18,7 @@ from build.__main__ import main as build
 from build.catalog import CatalogError, Model, known, load_catalog, load_recipe, select
 
 from .hardware import instances
-from .nginx import Gate, NginxValues, write_nginx
+from .nginx import AccessPolicy, NginxValues, write_nginx
 from .planning import IN_DOCKER, described, make_plan
 
 
@@ -38,7 +38,7 @@ def deploy(engines: Path) -> None:
     plan = make_plan(
         models, count, bundles, sorted(os.sched_getaffinity(0)), IN_DOCKER, found.gpus(count, os.environ)
     )
-    gate = Gate(
+    gate = AccessPolicy(
         keys=bool(get("API_KEYS")),
         rate=get("RATE_LIMIT", ""),
         burst=int(get("RATE_BURST") or 20),

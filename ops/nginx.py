@@ -53,7 +53,7 @@ class NginxValues:
 
 
 @dataclass(frozen=True)
-class Gate:
+class AccessPolicy:
     """Who may come in, and how often: whether keys are asked for, requests as nginx writes them ("10r/s",
     "600r/m", empty for no limit), and, where no key is asked for, host names beside localhost and addresses
     that requests may be for ("*": any), separated by commas.
@@ -96,7 +96,7 @@ class Gate:
         }
 
 
-OPEN = Gate()
+OPEN = AccessPolicy()
 
 
 def _hosts(allowed: str) -> str:
@@ -147,11 +147,11 @@ def pools(plan: Deployment) -> str:
     return "\n".join(parts)
 
 
-def write_nginx(folder: Path, values: NginxValues, gate: Gate, plan: Deployment) -> Path:
+def write_nginx(folder: Path, values: NginxValues, gate: AccessPolicy, plan: Deployment) -> Path:
     """Write nginx.conf, what it includes, and pools.conf into `folder`; the path of the first.
 
     Raises:
-        ValueError: see `Gate.values`.
+        ValueError: see `AccessPolicy.values`.
     """
     inner = f'if ($http_x_conch_inner != "{plan.inner_key}") {{ return 403; }}' if plan.inner_key else ""
     names = {"CONCH_INNER": inner} | {

@@ -35,7 +35,7 @@ from ops.guard.bundle import Refused, check_bundle
 from ops.guard.server import ONE_THREAD
 
 from .environment import documented
-from .nginx import Gate, NginxValues, write_nginx
+from .nginx import AccessPolicy, NginxValues, write_nginx
 from .planning import Addresses, described, make_plan
 from .restart import NotBack, restart_all
 
@@ -72,7 +72,7 @@ class LocalError(Exception):
 
 
 @dataclass(frozen=True)
-class Layout:
+class LocalDeployment:
     """Ports and folders of one local deployment, all derived from the environment."""
 
     model_id: str
@@ -87,7 +87,7 @@ class Layout:
     home: Path
 
     @classmethod
-    def from_environment(cls) -> Layout:
+    def from_environment(cls) -> LocalDeployment:
         """PORT moves the whole block of ports: with PORT=9080 KServe is on 9000 and 9001, as with 8080 it is
         on 8000 and 8001.
         """
@@ -176,7 +176,7 @@ def nginx_binary() -> str:
     return found
 
 
-def nginx_values(layout: Layout) -> NginxValues:
+def nginx_values(layout: LocalDeployment) -> NginxValues:
     """Folders, addresses and ports of this deployment."""
     return NginxValues(
         run=str(layout.home / "run"),
@@ -193,7 +193,7 @@ def nginx_values(layout: Layout) -> NginxValues:
     )
 
 
-def supervisor_config(layout: Layout, plan: Deployment, python: Path) -> configparser.ConfigParser:
+def supervisor_config(layout: LocalDeployment, plan: Deployment, python: Path) -> configparser.ConfigParser:
     """One program for each process. They stop in the opposite order, each when it has finished: the gateway,
     nginx, which it needs for that, the tritonservers, which are a group and stop together.
     """
@@ -258,7 +258,7 @@ def supervisor_config(layout: Layout, plan: Deployment, python: Path) -> configp
     return config
 
 
-def gate() -> Gate:
+def gate() -> AccessPolicy:
     """Keys and request rates, as in Docker.
 
     Raises:
@@ -267,7 +267,7 @@ def gate() -> Gate:
     keys = os.environ.get(KEYS)
     try:
         load_keys(Path(keys) if keys else None, required=bool(keys))
-        found = Gate(
+        found = AccessPolicy(
             keys=bool(keys),
             rate=os.environ.get("RATE_LIMIT", ""),
             burst=int(os.environ.get("RATE_BURST") or 20),
@@ -279,7 +279,7 @@ def gate() -> Gate:
     return found
 
 
-def prepare(layout: Layout, python: Path) -> Deployment:
+def prepare(layout: LocalDeployment, python: Path) -> Deployment:
     """Write everything a deployment needs below its home folder."""
     plan = layout.plan()
     layout.check_ports(plan)
@@ -300,7 +300,7 @@ def prepare(layout: Layout, python: Path) -> Deployment:
     return plan
 
 
-def start(layout: Layout, python: Path = Path(sys.executable)) -> subprocess.Popen[bytes]:
+def start(layout: LocalDeployment, python: Path = Path(sys.executable)) -> subprocess.Popen[bytes]:
     """Start supervisord in a process group of its own; it ends everything when it gets SIGTERM. `python`: the
     serving environment's.
     """
@@ -315,7 +315,7 @@ def start(layout: Layout, python: Path = Path(sys.executable)) -> subprocess.Pop
     )
 
 
-def wait_ready(layout: Layout, process: subprocess.Popen[bytes] | None, seconds: float) -> None:
+def wait_ready(layout: LocalDeployment, process: subprocess.Popen[bytes] | None, seconds: float) -> None:
     """Return when /health/ready says 200.
 
     Raises:
@@ -334,7 +334,7 @@ def wait_ready(layout: Layout, process: subprocess.Popen[bytes] | None, seconds:
     raise LocalError(f"not ready within {seconds:g} s; the logs are in {layout.home}/logs")
 
 
-def serve(layout: Layout) -> int:
+def serve(layout: LocalDeployment) -> int:
     """Run in the foreground until Ctrl-C or SIGTERM."""
     process = start(layout)
     for name in (signal.SIGINT, signal.SIGTERM):
@@ -361,7 +361,7 @@ def serve(layout: Layout) -> int:
     return 0
 
 
-def control(layout: Layout) -> ServerProxy:
+def control(layout: LocalDeployment) -> ServerProxy:
     """Supervisor's XML-RPC interface."""
     if not layout.socket.exists():
         raise LocalError(
@@ -376,7 +376,7 @@ def control(layout: Layout) -> ServerProxy:
 class Supervised:
     """The restart's view of a local deployment."""
 
-    layout: Layout
+    layout: LocalDeployment
     server: ServerProxy
 
     def plan(self) -> Deployment:
@@ -402,7 +402,7 @@ class Supervised:
         return ""
 
 
-def restart(layout: Layout) -> int:
+def restart(layout: LocalDeployment) -> int:
     """Restart the instances one by one; each hands its requests to another one meanwhile, so no request is
     lost.
     """
@@ -410,7 +410,7 @@ def restart(layout: Layout) -> int:
     return 0
 
 
-def stop(layout: Layout) -> int:
+def stop(layout: LocalDeployment) -> int:
     """End everything; `serve`, which waits for it, ends too."""
     control(layout).supervisor.shutdown()
     deadline = time.monotonic() + 120
@@ -425,7 +425,7 @@ def main() -> int:
     parser.add_argument("command", choices=["serve", "restart", "stop"])
     command = parser.parse_args().command
     try:
-        layout = Layout.from_environment()
+        layout = LocalDeployment.from_environment()
         return {"serve": serve, "restart": restart, "stop": stop}[command](layout)
     except (
         LocalError,

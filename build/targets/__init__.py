@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from conch.bundle import Serving
 
     from ..catalog import Model, Recipe, TritonModel, Value
-    from ..steps import Work
+    from ..steps import BuildSteps
     from ..toolchain import Identity
 
 
@@ -75,7 +75,7 @@ class Target(Protocol):
             CatalogError: a combination of parameters and GPUs that cannot be.
         """
 
-    def preflight(self, recipe: Recipe, work: Work, numbers: int = 0, devices: str = "") -> None:
+    def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
         """Compare the steps with the tools that are there, before anything long runs. `numbers`: how many
         the weights are.
 

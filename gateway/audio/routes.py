@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 
 from conch.deployment import Pool
 
-from ..disconnect import while_present
+from ..disconnect import cancel_on_disconnect
 from ..errors import ApiError, error_body
 from ..services import Services, ServicesDep
 from ..settings import Settings
@@ -32,7 +32,7 @@ from .schema import (
 )
 from .transcriber import Options, Transcript, between, joined
 from .upload import receive
-from .windows import Cutter, Pauses, Spoken, Window
+from .windows import Cutter, PauseCutter, TurnCutter, Window
 
 router = APIRouter()
 DECODERS = ThreadPoolExecutor(
@@ -90,7 +90,7 @@ class Recording:
 
 
 @dataclass
-class Work:
+class TranscriptionRun:
     """One request: what to transcribe, how, and what has come back."""
 
     tools: Services
@@ -149,7 +149,7 @@ class Work:
 
 async def _begin(
     request: Request, tools: Services, stack: AsyncExitStack, task: str
-) -> tuple[TranscriptionRequest | TranslationRequest, Work]:
+) -> tuple[TranscriptionRequest | TranslationRequest, TranscriptionRun]:
     upload = await stack.enter_async_context(receive(request, tools.settings.max_upload_bytes))
     form = (parse_transcription if task == "transcribe" else parse_translation)(upload.fields)
     chosen, cut = options(form, task), turns(form)
@@ -161,9 +161,11 @@ async def _begin(
         )
         raise ApiError(400, message, param="timestamp_granularities[]", code="unsupported_value")
     stack.enter_context(tools.recordings.place(pool))
-    recording = Recording(Path(upload.path), Spoken(cut) if cut else Pauses(), tools.settings)
+    recording = Recording(Path(upload.path), TurnCutter(cut) if cut else PauseCutter(), tools.settings)
     # Unlike the client's own id it is never seen twice: under it the work can be stopped.
-    return form, Work(tools, pool, recording, chosen, f"{request.state.request_id}.{uuid.uuid4().hex[:8]}")
+    return form, TranscriptionRun(
+        tools, pool, recording, chosen, f"{request.state.request_id}.{uuid.uuid4().hex[:8]}"
+    )
 
 
 @router.post("/v1/audio/transcriptions", openapi_extra=body_schema(TranscriptionRequest))
@@ -174,7 +176,7 @@ async def transcriptions(request: Request, tools: ServicesDep) -> Response:
         assert isinstance(form, TranscriptionRequest)
         if form.stream:
             return await _streamed(request, work, stack.pop_all(), log_probs=work.chosen.log_probs)
-        transcript = await while_present(request, work.whole())
+        transcript = await cancel_on_disconnect(request, work.whole())
     return formats.formatted(
         transcript,
         form.response_format,
@@ -189,11 +191,13 @@ async def translations(request: Request, tools: ServicesDep) -> Response:
     """Speech in any language to English text."""
     async with AsyncExitStack() as stack:
         form, work = await _begin(request, tools, stack, "translate")
-        transcript = await while_present(request, work.whole())
+        transcript = await cancel_on_disconnect(request, work.whole())
     return formats.formatted(transcript, form.response_format, ["segment"], "translate")
 
 
-async def _streamed(request: Request, work: Work, stack: AsyncExitStack, *, log_probs: bool) -> Events:
+async def _streamed(
+    request: Request, work: TranscriptionRun, stack: AsyncExitStack, *, log_probs: bool
+) -> Events:
     """The first event is waited for, so that a bad file is still a plain 400."""
 
     async def events() -> AsyncGenerator[str, None]:
@@ -202,4 +206,4 @@ async def _streamed(request: Request, work: Work, stack: AsyncExitStack, *, log_
                 yield one
 
     source = events()
-    return Events(await while_present(request, anext(source)), source)
+    return Events(await cancel_on_disconnect(request, anext(source)), source)

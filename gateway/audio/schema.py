@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..errors import ApiError, explained
 from .languages import language_code
 from .transcriber import Options
-from .vad import Turns
+from .vad import TurnDetection
 
 Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
 TIMED = {"srt", "vtt", "verbose_json"}
@@ -29,9 +29,9 @@ class ServerVad(BaseModel):
     prefix_padding_ms: int = Field(300, ge=0, le=5000)
     silence_duration_ms: int = Field(200, ge=32, le=10_000)
 
-    def turns(self) -> Turns:
+    def turns(self) -> TurnDetection:
         """In seconds."""
-        return Turns(self.threshold, self.prefix_padding_ms / 1000, self.silence_duration_ms / 1000)
+        return TurnDetection(self.threshold, self.prefix_padding_ms / 1000, self.silence_duration_ms / 1000)
 
 
 class TranslationRequest(BaseModel):
@@ -220,7 +220,7 @@ def plain_text(prompt: str, param: str) -> None:
         )
 
 
-def turns(request: TranslationRequest) -> Turns | None:
+def turns(request: TranslationRequest) -> TurnDetection | None:
     """Turns to cut at; None for windows, which are cut where the voice rests: so does `auto`, the default."""
     strategy = request.chunking_strategy if isinstance(request, TranscriptionRequest) else None
     return strategy.turns() if isinstance(strategy, ServerVad) else None

@@ -16,7 +16,7 @@ Floats = NDArray[np.float32]
 LOUD = 2.5e-5  # root mean square; below it is digital silence or its dither
 
 
-class Voice:
+class SileroVad:
     """Speech probabilities of one stream of sound, 32 ms at a time."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ def spoken(probabilities: Floats, *, short: bool) -> bool:
 
 
 @dataclass(frozen=True)
-class Turns:
+class TurnDetection:
     """OpenAI's server_vad: speech begins above `threshold` and has ended after `silence` seconds below it
     (less 0.15, so that it does not flutter: silero-vad utils_vad.py); `padding` seconds before and after
     belong to it.
@@ -74,12 +74,12 @@ class Turns:
     silence: float = 0.2
 
 
-class TurnTaking:
+class TurnDetector:
     """Follows a stream: `feed` says for each chunk whether a turn began or ended there."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: TurnDetection) -> None:
         self.turns = turns
-        self.voice = Voice()
+        self.voice = SileroVad()
         self.speaking = False
         self.quiet = 0
 

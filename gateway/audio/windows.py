@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .silero import CHUNK
-from .vad import GOES_ON, RATE, Span, Turns, TurnTaking, Voice, spans, spoken
+from .vad import GOES_ON, RATE, SileroVad, Span, TurnDetection, TurnDetector, spans, spoken
 
 Floats = NDArray[np.float32]
 
@@ -150,13 +150,13 @@ class Heard:
         return max(1, pause(self.chunks[:count].reshape(-1)) // CHUNK)
 
 
-class Pauses:
+class PauseCutter:
     """Cuts where the voice rests. Silence of more than a second is shortened to one, and windows in which
     nobody speaks are left out.
     """
 
     def __init__(self) -> None:
-        self.voice, self.heard = Voice(), Heard()
+        self.voice, self.heard = SileroVad(), Heard()
         self.waiting: Floats = np.zeros(0, np.float32)
         self.judged = 0  # chunks
         self.samples = 0
@@ -196,13 +196,13 @@ class Pauses:
             yield window
 
 
-class Spoken:
+class TurnCutter:
     """Cuts where a speaker's turn ends (server_vad); silence between turns is left out. A turn of over 30 s
     is cut where the voice rests.
     """
 
-    def __init__(self, turns: Turns) -> None:
-        self.turns, self.taking, self.heard = turns, TurnTaking(turns), Heard()
+    def __init__(self, turns: TurnDetection) -> None:
+        self.turns, self.taking, self.heard = turns, TurnDetector(turns), Heard()
         self.padding = int(turns.padding * RATE) // CHUNK
         self.waiting: Floats = np.zeros(0, np.float32)
         self.judged = 0

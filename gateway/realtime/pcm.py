@@ -18,7 +18,7 @@ Floats = NDArray[np.float32]
 LONGEST = 30  # seconds in one piece
 
 
-class Ears:
+class Pcm16Decoder:
     """One stream of sound."""
 
     def __init__(self, rate: int) -> None:
@@ -28,13 +28,13 @@ class Ears:
     def _begin(self) -> None:
         self.resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
 
-    def rest(self) -> Floats:
+    def flush(self) -> Floats:
         """What the resampler still holds back; after it a new stream begins."""
         held = _joined(self.resampler.resample(None))
         self._begin()
         return held
 
-    def hear(self, audio: Any) -> Floats:
+    def feed(self, audio: Any) -> Floats:
         """Samples in a base64 text.
 
         Raises:

@@ -31,11 +31,11 @@ from conch.deployment import Pool
 from ..audio.languages import language_code
 from ..audio.transcriber import Options, Transcript, joined
 from ..audio.vad import RATE
-from ..audio.windows import Pauses, Spoken, Window
+from ..audio.windows import PauseCutter, TurnCutter, Window
 from ..errors import ApiError, error_body, error_response
 from ..keys import check_key
 from ..services import Services, services
-from .pcm import Ears
+from .pcm import Pcm16Decoder
 from .session import Session
 
 log = structlog.get_logger()
@@ -82,8 +82,8 @@ class Listener:
         """With an empty buffer, as the session says."""
         settings = self.session.audio.input
         self.begins, self.pending = self.heard, 0
-        self.ears = Ears(settings.format.rate)
-        self.spoken = Spoken(settings.turn_detection.turns()) if settings.turn_detection else None
+        self.decoder = Pcm16Decoder(settings.format.rate)
+        self.spoken = TurnCutter(settings.turn_detection.turns()) if settings.turn_detection else None
         self.buffer: Floats = np.zeros(0, np.float32)
         self._new_item()
 
@@ -199,7 +199,7 @@ class Listener:
         await self.send("session.updated", session=self._described())
 
     async def _append(self, event: dict[str, Any]) -> None:
-        samples = self.ears.hear(event.get("audio"))
+        samples = self.decoder.feed(event.get("audio"))
         if self.spoken is None:
             if len(self.buffer) + len(samples) > LONGEST_BUFFER * RATE:
                 raise ApiError(
@@ -219,7 +219,7 @@ class Listener:
         self.heard += len(samples)
         self.pending += len(samples)
 
-    async def _listen(self, spoken: Spoken, piece: Floats) -> None:
+    async def _listen(self, spoken: TurnCutter, piece: Floats) -> None:
         """A tenth of a second: turns that began or ended in it, and another look if one is due."""
         speaking = spoken.speaking
         windows = await asyncio.to_thread(lambda: list(spoken.feed(piece)))
@@ -258,7 +258,7 @@ class Listener:
             self.last = now
 
     async def _commit(self, _: dict[str, Any]) -> None:
-        rest = self.ears.rest()
+        rest = self.decoder.flush()
         self._count(rest)
         if self.pending < SHORTEST_COMMIT * RATE:
             message = f"the buffer holds less than {SHORTEST_COMMIT * 1000:.0f} ms of sound; append first"
@@ -269,7 +269,7 @@ class Listener:
 
     def _pieces(self, rest: Floats) -> list[Window]:
         """What the buffer, or the turn that is going on, comes to."""
-        cutter = self.spoken or Pauses()
+        cutter = self.spoken or PauseCutter()
         return [*cutter.feed(rest if self.spoken else np.concatenate([self.buffer, rest])), *cutter.finish()]
 
     async def _clear(self, _: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextDelta:
     """Some text of a choice and its tokens (where log probabilities were asked for); `finish` is OpenAI's
     reason at the end.
     """
@@ -66,7 +66,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Question:
+class GenerationCall:
     """One call of the façade: its inputs by name, as many texts as come back, and where the caller wants them
     to end.
     """
@@ -79,17 +79,19 @@ class Question:
 
 def questions(
     form: Generation, prompts: Sequence[str], tokens: int, log_probs: int | None, beams: int = 1
-) -> list[Question]:
+) -> list[GenerationCall]:
     """The calls that a request needs: one for each text, or for each prompt with beams."""
     common = _common(form, tokens, log_probs, beams)
     seed = secrets.randbits(63) if form.seed is None else form.seed % 2**64
-    found: list[Question] = []
+    found: list[GenerationCall] = []
     for prompt in prompts:
         for _ in range(1 if beams > 1 else form.n):
             # Texts of one request must differ, also those of equal prompts; a request with a seed is
             # repeatable all the same.
             own = {"text_input": prompt, "seed": (seed + len(found)) % 2**64}
-            found.append(Question({**common, **own}, tuple(form.stops), tokens, form.n if beams > 1 else 1))
+            found.append(
+                GenerationCall({**common, **own}, tuple(form.stops), tokens, form.n if beams > 1 else 1)
+            )
     return found
 
 
@@ -149,7 +151,7 @@ def arrays(fields: Mapping[str, Any]) -> Arrays:
 
 
 @dataclass
-class Ending:
+class StopFilter:
     """Text that ends before a stop sequence: what may become one is held back."""
 
     stops: Sequence[str]
@@ -172,7 +174,7 @@ class Ending:
         return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
 
 
-async def whole(triton: Triton, pool: Pool, question: Question, request_id: str) -> list[Piece]:
+async def whole(triton: Triton, pool: Pool, question: GenerationCall, request_id: str) -> list[TextDelta]:
     """The answer to a question, one piece for each text, best first.
 
     Raises:
@@ -188,7 +190,7 @@ async def whole(triton: Triton, pool: Pool, question: Question, request_id: str)
     return [_piece(question, result, i, text.decode("utf-8", "replace")) for i, text in enumerate(texts)]
 
 
-def _piece(question: Question, result: Arrays, i: int, text: str) -> Piece:
+def _piece(question: GenerationCall, result: Arrays, i: int, text: str) -> TextDelta:
     lengths = (
         result["output_lengths"].reshape(-1)
         if "output_lengths" in result
@@ -206,10 +208,10 @@ def _piece(question: Question, result: Arrays, i: int, text: str) -> Piece:
             else [()] * count
         )
         tokens = tuple(Token(_text(names[n]), float(probs[n]), tops[n]) for n in range(count))
-    ending = Ending(question.stops)
+    ending = StopFilter(question.stops)
     shown = ending.add(text, last=True)
     finish = "length" if count >= question.max_tokens and not ending.stopped else "stop"
-    return Piece(
+    return TextDelta(
         shown,
         _within(tokens, len(shown)) if ending.stopped else tokens,
         finish,
@@ -236,15 +238,15 @@ def _tops(names: Any, probs: Any) -> list[tuple[tuple[str, float], ...]]:
 
 
 async def stream(
-    triton: Triton, pool: Pool, question: Question, request_id: str
-) -> AsyncGenerator[Piece, None]:
+    triton: Triton, pool: Pool, question: GenerationCall, request_id: str
+) -> AsyncGenerator[TextDelta, None]:
     """The answer to a question as it is made; the last piece has the reason of its end.
 
     Raises:
         ApiError: see Triton.stream.
     """
     fields = {**question.fields, "stream": True}
-    ending, read, written = Ending(question.stops), 0, 0
+    ending, read, written = StopFilter(question.stops), 0, 0
     held, ahead = (
         list[Token](),
         0,
@@ -261,12 +263,12 @@ async def stream(
             ahead += len(text) - sum(len(token.text) for token in tokens)
             held = held[len(tokens) :]
             if text or tokens:
-                yield Piece(text, tokens)
+                yield TextDelta(text, tokens)
             if ending.stopped:
                 break
     rest = ending.add("", last=True) if not ending.stopped else ""
     finish = "length" if written >= question.max_tokens and not ending.stopped else "stop"
-    yield Piece(rest, () if ending.stopped else tuple(held), finish, read, written)
+    yield TextDelta(rest, () if ending.stopped else tuple(held), finish, read, written)
 
 
 def _streamed_tokens(event: Mapping[str, Any], top: int) -> tuple[Token, ...]:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .generator import Piece, Token
+from .generator import TextDelta, Token
 
 
 @dataclass
-class Written:
+class CompletionWriter:
     """How /v1/completions writes texts: OpenAI's text_completion."""
 
     model: str
@@ -33,7 +33,7 @@ class Written:
         self.begun: set[int] = set()
         self.offsets: dict[int, int] = {}
 
-    def body(self, answers: Sequence[Piece], usage: Mapping[str, int]) -> dict[str, Any]:
+    def body(self, answers: Sequence[TextDelta], usage: Mapping[str, int]) -> dict[str, Any]:
         """The whole answer."""
         return {
             **self.head,
@@ -41,7 +41,7 @@ class Written:
             "usage": usage,
         }
 
-    def chunks(self, i: int, piece: Piece) -> list[dict[str, Any]]:
+    def chunks(self, i: int, piece: TextDelta) -> list[dict[str, Any]]:
         """What a piece of a text is as events."""
         return [{**self.head, "choices": [self._choice(i, piece)]}]
 
@@ -49,7 +49,7 @@ class Written:
         """The event behind the last text."""
         return {**self.head, "choices": [], "usage": usage}
 
-    def _choice(self, i: int, piece: Piece) -> dict[str, Any]:
+    def _choice(self, i: int, piece: TextDelta) -> dict[str, Any]:
         text = (
             self.prompts[i // self.per_prompt] + piece.text
             if self.echo and i not in self.begun
@@ -72,10 +72,10 @@ class Written:
         }
 
 
-class WrittenChat(Written):
+class ChatWriter(CompletionWriter):
     """How /v1/chat/completions writes texts: OpenAI's chat.completion and its chunks."""
 
-    def chunks(self, i: int, piece: Piece) -> list[dict[str, Any]]:
+    def chunks(self, i: int, piece: TextDelta) -> list[dict[str, Any]]:
         """The first names the role, the last the reason of the end."""
         head: dict[str, Any] = {**self.head, "object": "chat.completion.chunk"}
         found = []
@@ -98,10 +98,10 @@ class WrittenChat(Written):
         return [{**head, "choices": [choice]} for choice in choices]
 
     def usage_chunk(self, usage: Mapping[str, int]) -> dict[str, Any]:
-        """See Written."""
+        """See CompletionWriter."""
         return {**super().usage_chunk(usage), "object": "chat.completion.chunk"}
 
-    def _choice(self, i: int, piece: Piece) -> dict[str, Any]:
+    def _choice(self, i: int, piece: TextDelta) -> dict[str, Any]:
         message = {"role": "assistant", "content": piece.text, "refusal": None}
         return {
             "index": i,
@@ -134,7 +134,7 @@ def _likeliest(token: Token) -> dict[str, float]:
     return found
 
 
-def usage_of(answers: Sequence[Piece], per_prompt: int) -> dict[str, int]:
+def usage_of(answers: Sequence[TextDelta], per_prompt: int) -> dict[str, int]:
     """Tokens read and written by texts in order. Each prompt is counted once, however many texts were made of
     it.
     """

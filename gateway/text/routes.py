@@ -14,13 +14,13 @@ from fastapi.responses import JSONResponse
 
 from conch.deployment import Pool
 
-from ..disconnect import while_present
+from ..disconnect import cancel_on_disconnect
 from ..errors import ApiError, error_body
 from ..services import Services, ServicesDep
 from ..sse import Events, event
 from .chat import rendered
-from .generator import Piece, Question, questions, stream, whole
-from .responses import Written, WrittenChat, usage_of
+from .generator import GenerationCall, TextDelta, questions, stream, whole
+from .responses import ChatWriter, CompletionWriter, usage_of
 from .schema import (
     ChatRequest,
     CompletionRequest,
@@ -46,16 +46,16 @@ CHAT_TOKENS = 256  # of an answer whose length nobody asked for, or half of what
 
 
 @dataclass
-class Work:
+class GenerationRun:
     """One request: the questions it asks, and how its answers are written."""
 
     tools: Services
     pool: Pool
-    asked: list[Question]
+    asked: list[GenerationCall]
     request_id: str
-    written: Written
+    written: CompletionWriter
 
-    async def answers(self) -> list[Piece]:
+    async def answers(self) -> list[TextDelta]:
         """Every text, in order. When one fails, the others are stopped.
 
         Raises:
@@ -73,11 +73,11 @@ class Work:
             raise failed.exceptions[0] from None
         return [piece for task in tasks for piece in task.result()]
 
-    async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
+    async def pieces(self) -> AsyncGenerator[tuple[int, TextDelta], None]:
         """All texts as they are made, each piece with its text's number."""
-        queue: asyncio.Queue[tuple[int, Piece] | Exception | None] = asyncio.Queue(PIECES)
+        queue: asyncio.Queue[tuple[int, TextDelta] | Exception | None] = asyncio.Queue(PIECES)
 
-        async def run(i: int, question: Question) -> None:
+        async def run(i: int, question: GenerationCall) -> None:
             try:
                 async with aclosing(
                     stream(self.tools.triton, self.pool, question, f"{self.request_id}.{i}")
@@ -106,7 +106,7 @@ class Work:
 
     async def events(self, *, usage: bool) -> AsyncGenerator[str, None]:
         """Server-sent events in OpenAI's shape. An error after the first is an event as well."""
-        said, counts = False, dict[int, Piece]()
+        said, counts = False, dict[int, TextDelta]()
         try:
             async with aclosing(self.pieces()) as found:
                 async for i, piece in found:
@@ -134,9 +134,9 @@ async def completions(form: CompletionRequest, request: Request, tools: Services
     check(form, form.n * len(prompts), form.max_tokens, pool)
     check_completion(form)
     check_lengths(prompts, pool, "prompt")
-    written = Written(form.model, prompts, form.echo, form.logprobs is not None, form.n)
+    written = CompletionWriter(form.model, prompts, form.echo, form.logprobs is not None, form.n)
     asked = questions(form, prompts, form.max_tokens, form.logprobs, form.beams)
-    return await _answer(form, request, Work(tools, pool, asked, _id(request), written), "prompt")
+    return await _answer(form, request, GenerationRun(tools, pool, asked, _id(request), written), "prompt")
 
 
 @router.post("/v1/chat/completions")
@@ -148,11 +148,11 @@ async def chat(form: ChatRequest, request: Request, tools: ServicesDep) -> Respo
     tokens = form.max_completion_tokens or form.max_tokens or min(CHAT_TOKENS, pool.positions // 2)
     check(form, form.n, tokens, pool)
     check_lengths([prompt], pool, "messages")
-    written = WrittenChat(
+    written = ChatWriter(
         form.model, log_probs=form.logprobs, per_prompt=form.n, kind="chat.completion", prefix="chatcmpl-"
     )
     asked = questions(form, [prompt], tokens, (form.top_logprobs or 0) if form.logprobs else None)
-    return await _answer(form, request, Work(tools, pool, asked, _id(request), written), "messages")
+    return await _answer(form, request, GenerationRun(tools, pool, asked, _id(request), written), "messages")
 
 
 def _id(request: Request) -> str:
@@ -160,12 +160,12 @@ def _id(request: Request) -> str:
     return f"{request.state.request_id}.{uuid.uuid4().hex[:8]}"
 
 
-async def _answer(form: Generation, request: Request, work: Work, param: str) -> Response:
+async def _answer(form: Generation, request: Request, work: GenerationRun, param: str) -> Response:
     with ExitStack() as stack:
         stack.enter_context(work.tools.generations.place(work.pool, len(work.asked) * form.beams))
         if form.stream:
             return await _streamed(form, request, work, stack.pop_all(), param)
-        answers = await _named(while_present(request, work.answers()), param)
+        answers = await _named(cancel_on_disconnect(request, work.answers()), param)
     return JSONResponse(work.written.body(answers, usage_of(answers, work.written.per_prompt)))
 
 
@@ -180,7 +180,9 @@ async def _named(work: Any, param: str) -> Any:
         raise
 
 
-async def _streamed(form: Generation, request: Request, work: Work, stack: ExitStack, param: str) -> Events:
+async def _streamed(
+    form: Generation, request: Request, work: GenerationRun, stack: ExitStack, param: str
+) -> Events:
     """The first event is waited for, so that a prompt that is too long is still a plain 400."""
 
     async def events() -> AsyncGenerator[str, None]:
@@ -192,4 +194,4 @@ async def _streamed(form: Generation, request: Request, work: Work, stack: ExitS
                     yield one
 
     source = events()
-    return Events(await _named(while_present(request, anext(source)), param), source)
+    return Events(await _named(cancel_on_disconnect(request, anext(source)), param), source)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from gateway.audio import media
 from gateway.triton import decode, encode
-from ops.process_mode import HOST, Layout
+from ops.process_mode import HOST, LocalDeployment
 
 from .stage import DOCS, WORK, cores, group_memory, machine, own_memory, peer, running
 
@@ -125,7 +125,7 @@ def wav(clip: Floats) -> bytes:
     return buffer.getvalue()
 
 
-def gateway_call(layout: Layout, model: str, tokens: int | None = TOKENS) -> Callable[[bytes], None]:
+def gateway_call(layout: LocalDeployment, model: str, tokens: int | None = TOKENS) -> Callable[[bytes], None]:
     """Through nginx and the gateway, with a WAV file."""
     client = httpx.Client(base_url=f"http://{HOST}:{layout.port}", timeout=300)
     fields = {"model": model, "language": "en", **({} if tokens is None else {"max_tokens": str(tokens)})}
@@ -138,7 +138,7 @@ def gateway_call(layout: Layout, model: str, tokens: int | None = TOKENS) -> Cal
     return call
 
 
-def triton_call(layout: Layout, tokens: int = TOKENS) -> Callable[[Floats], None]:
+def triton_call(layout: LocalDeployment, tokens: int = TOKENS) -> Callable[[Floats], None]:
     """KServe, through nginx and the guard."""
     client = httpx.Client(base_url=f"http://{HOST}:{layout.kserve_http}", timeout=300)
 

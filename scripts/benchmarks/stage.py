@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from build.catalog import ROOT
-from ops.process_mode import Layout, start, wait_ready
+from ops.process_mode import LocalDeployment, start, wait_ready
 
 DOCS = ROOT / "docs" / "benchmarks"
 WORK = ROOT / ".conch" / "bench"
@@ -57,7 +57,7 @@ def group_memory(root: int) -> float:
 
 
 @contextmanager
-def running(model: str) -> Iterator[tuple[Layout, subprocess.Popen[bytes]]]:
+def running(model: str) -> Iterator[tuple[LocalDeployment, subprocess.Popen[bytes]]]:
     """One instance on all cores, behind nginx and the gateway."""
     environment = {
         "MODEL_ID": model,
@@ -71,7 +71,7 @@ def running(model: str) -> Iterator[tuple[Layout, subprocess.Popen[bytes]]]:
     subprocess.run(
         [sys.executable, "-m", "build", "engines", "--weights", str(WORK / "weights")], cwd=ROOT, check=True
     )
-    layout = Layout.from_environment()
+    layout = LocalDeployment.from_environment()
     process = start(layout, ROOT / ".venv/serve/bin/python")
     try:
         wait_ready(layout, process, 300)

@@ -29,7 +29,7 @@ import numpy as np
 from tritonclient import grpc
 
 from gateway.triton import decode, encode
-from ops.process_mode import HOST, Layout
+from ops.process_mode import HOST, LocalDeployment
 
 from .stage import DOCS, WORK, cores, machine, peer, running
 
@@ -162,7 +162,7 @@ def tensors(request: Request) -> dict[str, Any]:
     }
 
 
-def unary(layout: Layout) -> Call:
+def unary(layout: LocalDeployment) -> Call:
     """`tensorrt_llm` over HTTP."""
     client = httpx.Client(base_url=f"http://{HOST}:{layout.kserve_http}", timeout=600)
 
@@ -179,7 +179,7 @@ def unary(layout: Layout) -> Call:
     return call
 
 
-def streamed(layout: Layout) -> Call:
+def streamed(layout: LocalDeployment) -> Call:
     """`tensorrt_llm_stream` over gRPC: a response for each token."""
 
     def call(group: Sequence[Request]) -> list[Timed]:

@@ -16,8 +16,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
-from .connection import add_options, add_tasks, connect
-from .crowd import at_once
+from .cli_options import add_options, add_tasks, connect
+from .concurrency import at_once
 from .manifests import BadManifest, Utterance, read, seconds
 from .report import write
 from .scores import NORMALIZERS, Outcome, Scores, score, table

@@ -17,8 +17,8 @@ from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
 
-from .connection import add_tasks, add_text_options, connect_text, positive
-from .crowd import at_once
+from .cli_options import add_tasks, add_text_options, connect_text, positive
+from .concurrency import at_once
 from .manifests import BadManifest, objects
 from .speech import RequestFailed
 from .text import Ask, Text

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from .connection import add_options, connect
+from .cli_options import add_options, connect
 from .speech import Ask, RequestFailed
 
 FORMATS = ("text", "json", "srt", "vtt", "verbose_json")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from conch.bundle import ENGINE, EngineFacts, load_parameters
 
 from ..errors import BadRequest
-from ..triton.batches import newest
+from ..triton.rows import newest
 from .alignment import FRAMES_PER_SECOND, token_starts
 from .log_mel import MAX_SAMPLES, RATE, log_mel
 from .tokens import BadPrompt, Prompt, WhisperVocabulary

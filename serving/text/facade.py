@@ -20,7 +20,7 @@ from conch.bundle import EngineFacts, load_parameters
 from ..engine.sampling import log_softmax
 from ..engine.stop_words import Said, StopFilter, trimmed, words_in
 from ..errors import BadRequest
-from ..triton.batches import merge, newest, refuse_beams, refuse_logits, refuse_samples, split
+from ..triton.rows import merge, newest, refuse_beams, refuse_logits, refuse_samples, split
 from .tokens import GrowingText, TextTokenizer
 
 Arrays = dict[str, NDArray[Any]]

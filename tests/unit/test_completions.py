@@ -20,8 +20,8 @@ from conch.deployment import Chat, Deployment, Instance, Pool
 from gateway.app import create_app
 from gateway.errors import ApiError
 from gateway.settings import Settings
-from gateway.text.generator import Ending, Piece, Token, questions
-from gateway.text.responses import Written, WrittenChat, usage_of
+from gateway.text.generator import StopFilter, TextDelta, Token, questions
+from gateway.text.responses import ChatWriter, CompletionWriter, usage_of
 from gateway.text.schema import MOST_TEXTS, MOST_WORDS, ChatRequest, CompletionRequest
 
 QUICK = settings(max_examples=200, deadline=None, database=None, derandomize=True)
@@ -136,7 +136,7 @@ def places(door: tuple[TestClient, FakeTriton]) -> int:
 )
 def test_texts_end_before_the_first_stop_sequence(text: str, cuts: list[int], stops: list[str]) -> None:
     """However the text comes in pieces, and no part of the sequence is shown before it is known."""
-    ending, shown, at, n = Ending(stops), "", 0, 0
+    ending, shown, at, n = StopFilter(stops), "", 0, 0
     while at < len(text) and not ending.stopped:
         shown += ending.add(text[at : at + cuts[n % len(cuts)]])
         at, n = at + cuts[n % len(cuts)], n + 1
@@ -193,17 +193,17 @@ def test_beams_are_one_question() -> None:
 
 
 def test_usage_counts_each_prompt_once_and_equal_prompts_twice() -> None:
-    texts = [Piece("", read=read, written=1) for read in (3, 3, 5, 5)]
+    texts = [TextDelta("", read=read, written=1) for read in (3, 3, 5, 5)]
     assert usage_of(texts, 2) == {"prompt_tokens": 8, "completion_tokens": 4, "total_tokens": 12}
 
 
 def test_log_probs_of_pieces_have_offsets_in_the_whole_text() -> None:
     """Text that was held back does not move the tokens behind it."""
-    written = Written("mini", log_probs=True)
+    written = CompletionWriter("mini", log_probs=True)
     pieces = [
-        Piece(" one", (Token(" one", -1.0),)),
-        Piece(""),
-        Piece(" two three", (Token(" two", -1.0), Token(" three", -1.0))),
+        TextDelta(" one", (Token(" one", -1.0),)),
+        TextDelta(""),
+        TextDelta(" two three", (Token(" two", -1.0), Token(" three", -1.0))),
     ]
     offsets = [written.chunks(0, piece)[0]["choices"][0]["logprobs"]["text_offset"] for piece in pieces]
     assert offsets == [[0], [], [4, 8]]
@@ -212,15 +212,15 @@ def test_log_probs_of_pieces_have_offsets_in_the_whole_text() -> None:
 def test_the_chosen_token_is_among_the_likeliest() -> None:
     """As at OpenAI; of two that read alike the likelier counts."""
     token = Token(" x", -3.0, (("\ufffd", -1.0), ("\ufffd", -2.0)))
-    found = Written("mini", log_probs=True).body([Piece(" x", (token,), "stop")], {})["choices"][0][
-        "logprobs"
-    ]
+    found = CompletionWriter("mini", log_probs=True).body([TextDelta(" x", (token,), "stop")], {})["choices"][
+        0
+    ]["logprobs"]
     assert found["top_logprobs"] == [{"\ufffd": -1.0, " x": -3.0}]
 
 
 def test_a_chat_begins_with_a_role_and_ends_with_a_reason() -> None:
-    written = WrittenChat("mini")
-    found = [*written.chunks(0, Piece("Hi")), *written.chunks(0, Piece("", finish="stop"))]
+    written = ChatWriter("mini")
+    found = [*written.chunks(0, TextDelta("Hi")), *written.chunks(0, TextDelta("", finish="stop"))]
     deltas = [chunk["choices"][0]["delta"] for chunk in found]
     assert deltas == [{"role": "assistant", "content": ""}, {"content": "Hi"}, {}]
     assert [chunk["choices"][0]["finish_reason"] for chunk in found] == [None, None, "stop"]

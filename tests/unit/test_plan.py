@@ -17,7 +17,7 @@ import pytest
 
 from build.catalog import CatalogError, load_catalog
 from conch.deployment import Deployment
-from ops.nginx import OPEN, Gate, NginxValues, pools, write_nginx
+from ops.nginx import OPEN, AccessPolicy, NginxValues, pools, write_nginx
 from ops.planning import IN_DOCKER, Addresses, make_plan, share
 from ops.process_mode import nginx_binary
 
@@ -67,7 +67,7 @@ def test_too_few_instances() -> None:
         plan(1, "mini-whisper", "random-base")
 
 
-def nginx_accepts(folder: Path, gate: Gate) -> str:
+def nginx_accepts(folder: Path, gate: AccessPolicy) -> str:
     """Render everything for two pools and run nginx -t on it; pools.conf."""
     (folder / "run").mkdir()
     values = NginxValues(
@@ -102,9 +102,10 @@ def test_nginx_accepts_the_rendered_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "gate", [Gate(keys=True), Gate(rate="10r/s"), Gate(keys=True, rate="600r/m", burst=5)]
+    "gate",
+    [AccessPolicy(keys=True), AccessPolicy(rate="10r/s"), AccessPolicy(keys=True, rate="600r/m", burst=5)],
 )
-def test_nginx_accepts_keys_and_limits(tmp_path: Path, gate: Gate) -> None:
+def test_nginx_accepts_keys_and_limits(tmp_path: Path, gate: AccessPolicy) -> None:
     """nginx -t with each of them and with both."""
     nginx_accepts(tmp_path, gate)
 
@@ -226,8 +227,8 @@ def test_a_port_leads_to_its_instance(tmp_path: Path) -> None:
 def test_a_rate_that_nginx_would_not_understand() -> None:
     """Refused with an example; the time to wait is the time for one request."""
     with pytest.raises(ValueError, match="10r/s or 600r/m"):
-        Gate(rate="ten").values()
-    assert Gate(rate="6r/m").values()["RETRY_AFTER"] == "10"
+        AccessPolicy(rate="ten").values()
+    assert AccessPolicy(rate="6r/m").values()["RETRY_AFTER"] == "10"
 
 
 def test_names_that_move_are_resolved_again() -> None:
@@ -246,13 +247,13 @@ def test_names_that_move_are_resolved_again() -> None:
 )
 def test_hosts_of_a_stack_without_keys(hosts: str, says: str) -> None:
     """nginx's map; with keys every name will do."""
-    assert Gate(hosts=hosts).values()["HOSTS"] == says
-    assert Gate(keys=True, hosts=hosts).values()["HOSTS"] == "1"
+    assert AccessPolicy(hosts=hosts).values()["HOSTS"] == says
+    assert AccessPolicy(keys=True, hosts=hosts).values()["HOSTS"] == "1"
 
 
 def test_a_host_that_is_none() -> None:
     with pytest.raises(ValueError, match="ALLOWED_HOSTS has 'a b'"):
-        Gate(hosts="a b").values()
+        AccessPolicy(hosts="a b").values()
 
 
 def test_the_inner_listener_asks_for_its_key(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from serving.engine.scheduler import Job
 from serving.engine.tensors import MOST_WORDS, Answers, Wanted, parse
 from serving.errors import BadRequest
 from serving.text.tokens import NO_END, GrowingText, TextTokenizer
-from serving.triton.batches import refuse_samples, split
+from serving.triton.rows import refuse_samples, split
 
 from .conftest import ROOT
 

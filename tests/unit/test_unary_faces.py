@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from conch.bundle import EngineFacts
-from serving.triton.shell import Shell
+from serving.triton.calls import BlsClient
 from serving.triton.watch import Watch
 
 from .conftest import ROOT
@@ -72,7 +72,7 @@ def slowly(*_: Any, **__: Any) -> Iterator[dict[str, Any]]:
     yield dict(RESULT)
 
 
-# What each model has once it is initialized, beside its shell and its watch.
+# What each model has once it is initialized, beside its calls and its watch.
 FACES: dict[str, dict[str, Any]] = {
     "tensorrt_llm": {"facts": EngineFacts("t5", 8, 9, 1), "beams": 1, "rows": {}},
     "tensorrt_llm_bls": {"decoupled": False, "outputs": [], "text": SimpleNamespace(complete=slowly)},
@@ -95,8 +95,8 @@ def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     face = module.TritonPythonModel()
-    watch, desk = Watch(period=0.001), SimpleNamespace(close=lambda: None)
-    face.__dict__.update(FACES[name], shell=Shell(utils), watch=watch, desk=desk)
+    watch, pool = Watch(period=0.001), SimpleNamespace(close=lambda: None)
+    face.__dict__.update(FACES[name], calls=BlsClient(utils), watch=watch, requests=pool)
     return face
 
 
@@ -114,9 +114,9 @@ def test_rows_of_a_request_are_answered_at_once(monkeypatch: pytest.MonkeyPatch)
         return iter(())
 
     face.whisper = SimpleNamespace(transcribe=transcribe, tempered=False)
-    face.shell.engine = engine
+    face.calls.engine = engine
     answers: list[Any] = []
-    face.shell.answer = lambda sender, arrays, wanted: answers.append(arrays["TRANSCRIPTS"].ravel().tolist())
+    face.calls.answer = lambda sender, arrays, wanted: answers.append(arrays["TRANSCRIPTS"].ravel().tolist())
     texts = Tensor("TEXT_PREFIX", np.array([[b"a"], [b"b"], [b"c"]], object))
     request = SimpleNamespace(
         inputs=lambda: [texts],
@@ -148,8 +148,8 @@ def test_a_caller_is_watched_until_its_answer_is_sent(name: str, monkeypatch: py
     assert sender.final
     assert sender.asked[False] > 0
     assert sender.asked[True] == 0
-    assert len(face.shell.held.calls) == (
+    assert len(face.calls.held.calls) == (
         name == "tensorrt_llm"
     )  # the others' calls are made by what is replaced here
     face.finalize()
-    assert not face.shell.held.calls
+    assert not face.calls.held.calls

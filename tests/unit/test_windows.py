@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from evaluation.recordings import clicks
-from gateway.audio.vad import RATE, Turns
-from gateway.audio.windows import LONGEST, Cutter, Pauses, Spoken, Window, halves, missed, snapped
+from gateway.audio.vad import RATE, TurnDetection
+from gateway.audio.windows import LONGEST, Cutter, PauseCutter, TurnCutter, Window, halves, missed, snapped
 from miniatures.speech.clips import Clipper
 from miniatures.speech.recordings import record
 
@@ -25,7 +25,7 @@ def cut(cutter: Cutter, wave: Floats, block: int = 50_000) -> list[Window]:
 def test_a_short_recording_stays_whole(clipper: Clipper) -> None:
     """Up to 30 s, as long as nobody is silent for over a second."""
     clip, wave = record(clipper, 8, "en")
-    (window,) = cut(Pauses(), wave)
+    (window,) = cut(PauseCutter(), wave)
     assert np.array_equal(window.wave, wave)
     assert window.start == 0.0
     assert clip.segments[0].start - 0.2 < window.speech[0][0] < clip.segments[0].start + 0.2
@@ -35,7 +35,7 @@ def test_a_recording_without_speech_has_no_windows() -> None:
     """Silence, noise and clicks, however short."""
     noise = np.random.default_rng(1).standard_normal(20 * RATE).astype(np.float32)
     for wave in (np.zeros(20 * RATE, np.float32), 0.01 * noise, clicks(20), noise[:1000]):
-        assert cut(Pauses(), wave) == []
+        assert cut(PauseCutter(), wave) == []
 
 
 def test_segments_keep_to_their_sound() -> None:
@@ -57,7 +57,7 @@ def test_long_silence_is_shortened_and_times_stay_true(clipper: Clipper) -> None
     """
     clip, wave = record(clipper, 3, "en")
     silence = np.zeros(12 * RATE, np.float32)
-    (window,) = cut(Pauses(), np.concatenate([wave, silence, wave]))
+    (window,) = cut(PauseCutter(), np.concatenate([wave, silence, wave]))
     assert window.seconds < 2 * len(wave) / RATE + 2.5
     ((place, left_out),) = window.gaps
     assert left_out > 10
@@ -86,7 +86,7 @@ def test_cuts_lie_between_sentences(clipper: Clipper, noise: float) -> None:
     """
     clip, wave = record(clipper, 600, "en")
     wave = (wave + noise * np.random.default_rng(1).standard_normal(len(wave))).astype(np.float32)
-    windows = cut(Pauses(), wave)
+    windows = cut(PauseCutter(), wave)
     ends = [window.time(window.seconds, end=True) for window in windows]
     assert all(abs(end - window.start) < 1e-3 for end, window in zip(ends, windows[1:], strict=False)), (
         "sound between two windows is in none"
@@ -102,7 +102,9 @@ def test_cuts_lie_between_sentences(clipper: Clipper, noise: float) -> None:
 def test_the_block_size_changes_nothing(clipper: Clipper) -> None:
     """Windows depend on the sound, not on how it was delivered."""
     _, wave = record(clipper, 100, "es")
-    starts = [[window.start for window in cut(Pauses(), wave, block)] for block in (1_000, 64_000, len(wave))]
+    starts = [
+        [window.start for window in cut(PauseCutter(), wave, block)] for block in (1_000, 64_000, len(wave))
+    ]
     assert starts[0] == starts[1] == starts[2]
 
 
@@ -110,7 +112,7 @@ def test_windows_without_speech_are_left_out(clipper: Clipper) -> None:
     """A minute of noise between two sentences asks nothing of the engine; offsets stay true."""
     _, wave = record(clipper, 20, "en")
     noise = (0.01 * np.random.default_rng(2).standard_normal(90 * RATE)).astype(np.float32)
-    windows = cut(Pauses(), np.concatenate([wave, noise, wave]))
+    windows = cut(PauseCutter(), np.concatenate([wave, noise, wave]))
     assert sum(len(window.wave) for window in windows) < len(noise)
     assert windows[-1].start > 75
 
@@ -123,7 +125,7 @@ def test_turns_end_in_silence(clipper: Clipper) -> None:
         starts.append(at / RATE + clip.segments[0].start)
         parts += [spoken, np.zeros(RATE, np.float32)]
         at += len(spoken) + RATE
-    windows = cut(Spoken(Turns(silence=0.6)), np.concatenate(parts))
+    windows = cut(TurnCutter(TurnDetection(silence=0.6)), np.concatenate(parts))
     assert len(windows) == 4
     for window, start in zip(windows, starts, strict=True):
         assert start - 0.5 <= window.start <= start, "no sound of a turn is lost"
@@ -132,7 +134,7 @@ def test_turns_end_in_silence(clipper: Clipper) -> None:
 def test_an_endless_turn_is_cut_at_thirty_seconds(clipper: Clipper) -> None:
     """Speech without the silence that was asked for is not kept forever."""
     _, wave = record(clipper, 100, "en")
-    windows = cut(Spoken(Turns(silence=10.0)), wave)
+    windows = cut(TurnCutter(TurnDetection(silence=10.0)), wave)
     assert max(len(window.wave) for window in windows) <= LONGEST
     assert sum(len(window.wave) for window in windows) > 0.9 * len(wave)
 
@@ -155,6 +157,6 @@ def test_random_sound_never_breaks_the_cutter() -> None:
             rng.choice([0.0, 1e-6, 0.1, 1.0])
             * np.random.default_rng(rng.randrange(99)).uniform(-1, 1, rng.randint(1, 70 * RATE))
         ).astype(np.float32)
-        for cutter in (Pauses(), Spoken(Turns())):
+        for cutter in (PauseCutter(), TurnCutter(TurnDetection())):
             starts = [window.start for window in cut(cutter, wave)]
             assert starts == sorted(starts)

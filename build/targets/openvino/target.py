@@ -11,7 +11,7 @@ from conch.bundle import Serving
 
 from ...catalog import Model, Recipe, TritonModel, Value
 from ...repository import render_model
-from ...steps import Work
+from ...steps import BuildSteps
 from ...toolchain import Identity, installed
 
 
@@ -56,7 +56,7 @@ class OpenVino:
     def check_possible(self, model: Model, recipe: Recipe, devices: str) -> None:
         """See Target: the families' `supports` say it all."""
 
-    def preflight(self, recipe: Recipe, work: Work, numbers: int = 0, devices: str = "") -> None:
+    def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
         """See Target: the steps are Conch's own."""
 
     def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from conch.gpus import Gpu, gpus
 
 from ...catalog import Recipe
-from ...steps import FOLDERS, Command, Work
+from ...steps import FOLDERS, BuildSteps, Command
 from ...tensors import misfits as tensor_misfits
 from ...toolchain import TemplateError, Unfit
 from .driver import driver, driver_findings
@@ -28,7 +28,7 @@ MINUTES = 10
 WIDTH = {"int8": 1.0, "int4": 0.5}  # bytes for a number, where it is not the precision's
 
 
-def check(recipe: Recipe, work: Work, image: Image, numbers: int = 0, devices: str = "") -> None:
+def check(recipe: Recipe, work: BuildSteps, image: Image, numbers: int = 0, devices: str = "") -> None:
     """Compare before anything long runs. `numbers`: how many the weights are; `devices`: the GPUs that will
     build, empty for all.
 
@@ -42,7 +42,9 @@ def check(recipe: Recipe, work: Work, image: Image, numbers: int = 0, devices: s
         )
 
 
-def findings(recipe: Recipe, work: Work, image: Image, numbers: int = 0, devices: str = "") -> list[str]:
+def findings(
+    recipe: Recipe, work: BuildSteps, image: Image, numbers: int = 0, devices: str = ""
+) -> list[str]:
     """All that does not fit."""
     return [
         *_versions(image.versions()),

@@ -14,7 +14,7 @@ from conch.names import ENGINE
 
 from ...catalog import Model, Recipe, TritonModel, Value
 from ...jobs import BuildError
-from ...steps import Work
+from ...steps import BuildSteps
 from ...tensors import misfits, narrow, parse_config
 from ...toolchain import Identity, TemplateError
 from .engine_config import fill
@@ -68,7 +68,7 @@ class TensorRtLlm:
         """See Target."""
         check_possible(model, recipe, gpus(devices))
 
-    def preflight(self, recipe: Recipe, work: Work, numbers: int = 0, devices: str = "") -> None:
+    def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
         """See Target."""
         check(recipe, work, Image.from_environment(), numbers, devices)
 

@@ -11,7 +11,9 @@ sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub
 
 from conch.bundle import ENGINE, EngineFacts, load_parameters
 from serving.errors import told
-from serving.triton.batches import (
+from serving.triton.calls import ALWAYS, BlsClient, engine_id, row_names
+from serving.triton.requests import RequestPool
+from serving.triton.rows import (
     greedy_at_zero,
     merge,
     refuse_beams,
@@ -21,8 +23,6 @@ from serving.triton.batches import (
     split,
     started,
 )
-from serving.triton.desk import Desk
-from serving.triton.shell import ALWAYS, Shell, engine_id, row_names
 from serving.triton.watch import Watch
 
 
@@ -32,12 +32,12 @@ class TritonPythonModel:
     def initialize(self, args):
         self.facts = EngineFacts.load(BUNDLE / ENGINE)
         self.beams = load_parameters(BUNDLE).get("served_beam_width")
-        self.shell = Shell(pb_utils, told)
+        self.calls = BlsClient(pb_utils, told)
         self.rows = {}  # of the requests that run here: the engine's ids by their own
-        self.watch, self.desk = Watch(), Desk(self._answer, self.shell.refuse)
+        self.watch, self.requests = Watch(), RequestPool(self._answer, self.calls.refuse)
 
     def execute(self, requests):
-        self.desk.take(requests)
+        self.requests.submit(requests)
 
     def _answer(self, request, sender):
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
@@ -66,7 +66,7 @@ class TritonPythonModel:
             self.rows.pop(name, None)
         sender.send(
             pb_utils.InferenceResponse(answers[0] if len(answers) == 1 else self._merged(answers)),
-            self.shell.last,
+            self.calls.last,
         )
 
     def _stop(self, name, sender):
@@ -74,28 +74,28 @@ class TritonPythonModel:
         for own in [key for key in list(self.rows) if key.startswith(f"{name}-row")]:
             self._end(self.rows.get(own, ()))
         self._end(self.rows.get(name, [name]))
-        sender.send(pb_utils.InferenceResponse([]), self.shell.last)
+        sender.send(pb_utils.InferenceResponse([]), self.calls.last)
 
     def _end(self, names):
         for name in names:
-            self.shell.stop(name, "tensorrt_llm_stream")
+            self.calls.stop(name, "tensorrt_llm_stream")
 
     def _forward(self, row, request, name):
         """Tensors as they come: copying them while decoupled calls run in several threads has crashed the
         stub (docs/decisions/0002).
         """
         answer, outputs = [], list(dict.fromkeys([*ALWAYS, *request.requested_output_names()]))
-        for response in self.shell.call(
-            "tensorrt_llm_stream", self.shell.tensors(row), outputs, name, decoupled=True
+        for response in self.calls.call(
+            "tensorrt_llm_stream", self.calls.tensors(row), outputs, name, decoupled=True
         ):
             answer = response.output_tensors() or answer
         return answer
 
     def _merged(self, answers):
-        return self.shell.tensors(
+        return self.calls.tensors(
             merge([{tensor.name(): tensor.as_numpy() for tensor in answer} for answer in answers])
         )
 
     def finalize(self):
-        self.desk.close()
-        self.shell.close()
+        self.requests.close()
+        self.calls.close()

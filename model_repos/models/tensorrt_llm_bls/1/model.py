@@ -13,8 +13,8 @@ sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub
 
 from serving.errors import BadRequest
 from serving.text.facade import ENGINE_OUTPUTS, TextModel
-from serving.triton.desk import Desk
-from serving.triton.shell import ALWAYS, Shell, engine_id
+from serving.triton.calls import ALWAYS, BlsClient, engine_id
+from serving.triton.requests import RequestPool
 from serving.triton.watch import Watch
 
 
@@ -29,11 +29,11 @@ class TritonPythonModel:
             *(output["name"] for output in config["output"]),
         }  # narrowed to what the engine has (build/tensors.py)
         self.outputs = [name for name in ENGINE_OUTPUTS if name in declared]
-        self.text, self.shell = TextModel(BUNDLE), Shell(pb_utils)
-        self.watch, self.desk = Watch(), Desk(self._answer, self.shell.refuse)
+        self.text, self.calls = TextModel(BUNDLE), BlsClient(pb_utils)
+        self.watch, self.requests = Watch(), RequestPool(self._answer, self.calls.refuse)
 
     def execute(self, requests):
-        self.desk.take(requests)
+        self.requests.submit(requests)
 
     def _answer(self, request, sender):
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
@@ -42,17 +42,17 @@ class TritonPythonModel:
         wanted, (own, stoppable) = set(request.requested_output_names()), engine_id(request)
         results = self.text.complete(
             inputs,
-            lambda arrays, streaming: self.shell.engine(own, self.outputs, arrays, streaming=streaming),
+            lambda arrays, streaming: self.calls.engine(own, self.outputs, arrays, streaming=streaming),
         )
         if self.decoupled:
-            self.shell.stream(sender, results, wanted, stoppable)
+            self.calls.stream(sender, results, wanted, stoppable)
         else:
-            with self.watch.over(sender, lambda: own == stoppable and self.shell.stop(own)):
+            with self.watch.over(sender, lambda: own == stoppable and self.calls.stop(own)):
                 result = next(results)
-            self.shell.answer(
+            self.calls.answer(
                 sender, result, wanted
             )  # not while it is watched: Triton must not be asked about what it has let go
 
     def finalize(self):
-        self.desk.close()
-        self.shell.close()
+        self.requests.close()
+        self.calls.close()

@@ -14,9 +14,9 @@ sys.path.insert(0, str(BUNDLE))  # serving/ lies beside the repository; the stub
 
 from serving.audio.whisper import Whisper
 from serving.engine.likelihood import untempered
-from serving.triton.batches import merge, split
-from serving.triton.desk import Desk
-from serving.triton.shell import ALWAYS, Shell, engine_id, row_names
+from serving.triton.calls import ALWAYS, BlsClient, engine_id, row_names
+from serving.triton.requests import RequestPool
+from serving.triton.rows import merge, split
 from serving.triton.watch import Watch
 
 # Which of the engine's outputs a request for them brings, beside those that go with every request.
@@ -34,24 +34,24 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         self.decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
         self.outputs = {output["name"] for output in config["output"]}
-        self.whisper, self.shell = Whisper(BUNDLE), Shell(pb_utils)
-        self.watch, self.desk = Watch(), Desk(self._answer, self.shell.refuse)
+        self.whisper, self.calls = Whisper(BUNDLE), BlsClient(pb_utils)
+        self.watch, self.requests = Watch(), RequestPool(self._answer, self.calls.refuse)
 
     def execute(self, requests):
-        self.desk.take(requests)
+        self.requests.submit(requests)
 
     def _answer(self, request, sender):
         rows = split({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
         wanted, (own, stoppable) = set(request.requested_output_names()) or self.outputs, engine_id(request)
         if not self.decoupled:
-            self.shell.answer(sender, merge(self._all(rows, wanted, own, stoppable, sender)), wanted)
+            self.calls.answer(sender, merge(self._all(rows, wanted, own, stoppable, sender)), wanted)
         elif len(rows) > 1:
             raise ValueError(
                 f"a stream takes one recording, WAV has {len(rows)} rows; send one request for each"
             )
         else:
             texts = self.whisper.transcribe(rows[0], wanted, self._engine(own), streaming=True)
-            self.shell.stream(sender, texts, wanted, stoppable)
+            self.calls.stream(sender, texts, wanted, stoppable)
 
     def _all(self, rows, wanted, own, stoppable, sender):
         """All rows at once. The engine knows the last request of an id only, so rows are told apart."""
@@ -62,7 +62,7 @@ class TritonPythonModel:
 
         def stop():
             for name in names if own == stoppable else ():
-                self.shell.stop(name)
+                self.calls.stop(name)
 
         with self.watch.over(sender, stop), ThreadPoolExecutor(len(rows)) as threads:
             return list(threads.map(one, rows, names))
@@ -70,10 +70,10 @@ class TritonPythonModel:
     def _engine(self, name):
         def call(arrays, streaming):
             asked = [output for flag, outputs in ASKED.items() if flag in arrays for output in outputs]
-            return self.shell.engine(name, [*ALWAYS, *asked], arrays, streaming=streaming)
+            return self.calls.engine(name, [*ALWAYS, *asked], arrays, streaming=streaming)
 
         return untempered(call) if self.whisper.tempered else call
 
     def finalize(self):
-        self.desk.close()
-        self.shell.close()
+        self.requests.close()
+        self.calls.close()

@@ -1,5 +1,5 @@
 """Requests of several rows, and what TensorRT-LLM understands otherwise than it is meant:
-`serving/triton/batches.py`.
+`serving/triton/rows.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from serving.errors import BadRequest
-from serving.triton.batches import (
+from serving.triton.rows import (
     MOST_LOGITS,
     greedy_at_zero,
     newest,

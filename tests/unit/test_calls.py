@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from serving.errors import BROKEN, EngineError
-from serving.triton.shell import Held, Shell, engine_id, heard_out
+from serving.triton.calls import BlsClient, Held, engine_id, heard_out
 from serving.triton.watch import Watch
 
 
@@ -76,7 +76,7 @@ def test_the_rest_is_taken_whoever_fails() -> None:
 def test_an_error_is_raised_when_all_was_heard(last: Response) -> None:
     triton = Triton([Response(1), last, Response()])
     with pytest.raises(EngineError):
-        list(Shell(triton).engine("id", ["sequence_length"], {}, streaming=True))
+        list(BlsClient(triton).engine("id", ["sequence_length"], {}, streaming=True))
     assert list(triton.left) == []
 
 
@@ -87,7 +87,7 @@ def test_a_client_that_goes_stops_its_own_request_once(own: str | None) -> None:
     """
     triton = Triton([], gone_after=2)
     results: Iterator[dict[str, Any]] = ({"n": np.array(i)} for i in range(6))
-    Shell(triton).stream(triton, results, {"n"}, own)
+    BlsClient(triton).stream(triton, results, {"n"}, own)
     assert triton.sent == [0, 1, None]
     assert triton.asked == ([("tensorrt_llm", "mine", ["output_ids", "sequence_length"])] if own else [])
     assert list(results) == []

@@ -1,4 +1,4 @@
-"""The façades' desk: bounded, never waiting, every request answered once."""
+"""The façades' pool: bounded, never waiting, every request answered once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 
 from serving.errors import QueueFull
-from serving.triton.desk import Desk
+from serving.triton.requests import RequestPool
 
 
 @dataclass
@@ -36,20 +36,20 @@ def test_one_too_many_is_refused_and_places_come_back() -> None:
         go.wait(10)
         sender.say("words")
 
-    desk = Desk(answer, lambda sender, error: sender.say(error), places=2)  # type: ignore[arg-type, attr-defined]
+    pool = RequestPool(answer, lambda sender, error: sender.say(error), places=2)  # type: ignore[arg-type, attr-defined]
     asked = [Asked() for _ in range(3)]
-    desk.take(asked)  # type: ignore[arg-type]
+    pool.submit(asked)  # type: ignore[arg-type]
     assert asked[2].done.wait(1)
     assert isinstance(asked[2].said[0], QueueFull)
     go.set()
     assert all(one.done.wait(10) for one in asked)
-    assert desk.places.acquire(timeout=10)
-    desk.places.release()
+    assert pool.places.acquire(timeout=10)
+    pool.places.release()
     later = Asked()
-    desk.take([later])  # type: ignore[list-item]
+    pool.submit([later])  # type: ignore[list-item]
     assert later.done.wait(10)
     assert [one.said for one in (*asked[:2], later)] == [["words"]] * 3
-    desk.close()
+    pool.close()
 
 
 def test_a_failure_is_the_requests_own() -> None:
@@ -58,11 +58,11 @@ def test_a_failure_is_the_requests_own() -> None:
     def answer(request: Asked, sender: Asked) -> None:
         raise ValueError("broken")
 
-    desk = Desk(answer, lambda sender, error: sender.say(error), places=1)  # type: ignore[arg-type, attr-defined]
+    pool = RequestPool(answer, lambda sender, error: sender.say(error), places=1)  # type: ignore[arg-type, attr-defined]
     for one, says in ((Asked(), "broken"), (Asked(cancelled=True), "cancelled")):
-        assert desk.places.acquire(timeout=10)
-        desk.places.release()
-        desk.take([one])  # type: ignore[list-item]
+        assert pool.places.acquire(timeout=10)
+        pool.places.release()
+        pool.submit([one])  # type: ignore[list-item]
         assert one.done.wait(10)
         assert [str(error) for error in one.said] == [says]
-    desk.close()
+    pool.close()

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import MARKED, EngineError, code_name, sentence, unbroken
-from .batches import greedy_at_zero
+from .rows import greedy_at_zero
 
 Arrays = dict[str, NDArray[Any]]
 Response = TypeVar("Response")
@@ -70,7 +70,7 @@ class Held:
         self.calls.clear()
 
 
-class Shell:
+class BlsClient:
     """One model's way to its callers and to the models that it calls itself."""
 
     def __init__(self, utils: Any, say: Callable[[Exception], str] = sentence) -> None:

@@ -31,7 +31,7 @@ class Request(Protocol):
         ...
 
 
-class Desk:
+class RequestPool:
     """Calls `answer(request, sender)` from threads, and `refuse(sender, error)` for what cannot be
     answered.
     """
@@ -46,7 +46,7 @@ class Desk:
         self.threads = ThreadPoolExecutor(THREADS, "request")
         self.places = BoundedSemaphore(places)
 
-    def take(self, requests: Iterable[Request]) -> None:
+    def submit(self, requests: Iterable[Request]) -> None:
         """Never waits."""
         for request in requests:
             sender = request.get_response_sender()
