@@ -35,7 +35,7 @@ RUN find /opt/venv \( -name __pycache__ -o -name tests -o -path '*/numpy/f2py' -
 ################################################################################
 FROM python
 LABEL org.opencontainers.image.title="conch gateway" \
-      org.opencontainers.image.description="OpenAI's dialect in front of Triton" \
+      org.opencontainers.image.description="OpenAI's API in front of Triton" \
       org.opencontainers.image.version="0.1.0"
 COPY --from=libraries /opt/venv /opt/venv
 COPY --from=libraries /opt/conch /opt/conch

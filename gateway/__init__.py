@@ -1,1 +1,1 @@
-"""OpenAI's HTTP dialect on one side, KServe v2 on the other."""
+"""OpenAI's HTTP API on one side, KServe v2 on the other."""
