@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from build.catalog import Model
-from tests.hub import serving
+from tests.fakes.hub import serving
 
 # mels, vocabulary: of the model cards.
 SHAPES = {"large-v3": (128, 51866), "large-v3-turbo": (128, 51866), "distil-large-v3": (128, 51866)}

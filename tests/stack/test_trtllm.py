@@ -27,7 +27,7 @@ from tritonclient.utils import np_to_triton_dtype
 
 from build.jobs import read_manifest
 from tests.contract.image import environment
-from tests.hub import serving
+from tests.fakes.hub import serving
 
 from .clients import grpc_inputs, wave
 from .conftest import PYTHON, ROOT, Stack

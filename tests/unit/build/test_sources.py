@@ -17,7 +17,7 @@ from build.bundle import fetched
 from build.catalog import Model, load_catalog
 from build.jobs import Places, plan_job
 from build.sources import FetchError, Lock, download, fetch, pinned
-from tests.hub import COMMIT, Hub, serving
+from tests.fakes.hub import COMMIT, Hub, serving
 
 BLOB = bytes(range(256)) * 4000
 DIGEST = hashlib.sha256(BLOB).hexdigest()

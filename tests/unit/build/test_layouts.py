@@ -26,9 +26,9 @@ from build.steps import route, work
 from build.targets.trtllm.facts import write
 from build.whisper_vocabulary import ASSETS, non_speech_ids, whisper_tokenizer
 from ops.ranks import POOL, launch
-from tests.hub import serving
+from tests.fakes.hub import serving
 
-from .conftest import MINIATURE, ROOT
+from ..conftest import MINIATURE, ROOT
 
 pytestmark = pytest.mark.long
 

@@ -19,7 +19,7 @@ from conch.bundle import EngineFacts
 from serving.triton.calls import BlsClient
 from serving.triton.watch import Watch
 
-from .conftest import ROOT
+from ..conftest import ROOT
 
 FINAL = 1
 RESULT = {"output_ids": np.ones((1, 1, 2), np.int32), "sequence_length": np.array([[2]], np.int32)}

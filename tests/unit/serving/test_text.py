@@ -20,7 +20,7 @@ from serving.errors import BadRequest
 from serving.text.tokens import NO_END, GrowingText, TextTokenizer
 from serving.triton.rows import refuse_samples, split
 
-from .conftest import ROOT
+from ..conftest import ROOT
 
 TOKENIZERS = {name: TextTokenizer.load(ROOT / "miniatures" / name) for name in ("t5", "bart", "gpt2")}
 QUICK = settings(max_examples=150, deadline=None, database=None, derandomize=True)

@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from serving.audio.alignment import smooth, token_starts, warp
 from serving.audio.tokens import WhisperVocabulary
 
-from .conftest import MINIATURE
+from ..conftest import MINIATURE
 
 
 def slow_warp(cost: np.ndarray) -> float:

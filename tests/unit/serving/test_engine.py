@@ -23,7 +23,7 @@ from serving.engine.sampling import Hypothesis, Sampling
 from serving.engine.scheduler import Job, Limits, Scheduler
 from serving.errors import BadRequest, QueueFull
 
-from .conftest import MINIATURE, export
+from ..conftest import MINIATURE, export
 
 pytestmark = pytest.mark.long
 

@@ -19,7 +19,7 @@ from build.bundle import build
 from build.catalog import Model
 from build.jobs import BuildError, Places, read_manifest
 
-from .conftest import ROOT
+from ..conftest import ROOT
 
 pytestmark = pytest.mark.long
 
