@@ -2,6 +2,7 @@
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
@@ -59,9 +60,7 @@ class TritonPythonModel:
                 self.watch.over(sender, lambda: own and self._end(names)),
                 ThreadPoolExecutor(len(rows)) as threads,
             ):
-                answers = list(
-                    threads.map(lambda row, own_name: self._forward(row, request, own_name), rows, names)
-                )
+                answers = list(threads.map(partial(self._forward, request), rows, names))
         finally:
             self.rows.pop(name, None)
         sender.send(
@@ -80,7 +79,7 @@ class TritonPythonModel:
         for name in names:
             self.calls.stop(name, "tensorrt_llm_stream")
 
-    def _forward(self, row, request, name):
+    def _forward(self, request, row, name):
         """Tensors as they come: copying them while decoupled calls run in several threads has crashed the
         stub (docs/decisions/0002).
         """
