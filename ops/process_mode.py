@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,24 +194,55 @@ def nginx_values(layout: LocalDeployment) -> NginxValues:
     )
 
 
-def supervisor_config(layout: LocalDeployment, plan: Deployment, python: Path) -> configparser.ConfigParser:
-    """One program for each process. They stop in the opposite order, each when it has finished: the gateway,
-    nginx, which it needs for that, the tritonservers, which are a group and stop together.
+def _commands(layout: LocalDeployment, plan: Deployment, python: Path) -> dict[str, str]:
+    """Each process by name. They stop in the opposite order, each when it has finished: the gateways, nginx,
+    which they need for that, the tritonservers.
     """
     home = layout.home
-    environment = {
-        "CONCH_DEPLOYMENT": home / "deployment.json",
+    child = f"{python} -m ops.child"  # whoever supervises may be killed: then they end, too
+    guard = f"{child} --exec {python} -m ops.guard --deployment {home}/deployment.json --home {home}"
+    gateway = f"{child} --exec {python} -m gateway"
+    return {
+        **{instance.name: f"{guard} --instance {instance.index}" for instance in plan.instances},
+        "nginx": f"{child} {nginx_binary()} -c {home}/nginx/nginx.conf -p {home} -e stderr",
+        **{f"gateway-{i}": f"{gateway} {address[5:]}" for i, address in enumerate(plan.gateways)},
+    }
+
+
+def _environment(layout: LocalDeployment) -> dict[str, str]:
+    """What every process is told; variables of .env.example that the gateway knows are handed on."""
+    asked = {name: os.environ[name] for name in documented() if os.environ.get(name)}
+    return {
+        "CONCH_DEPLOYMENT": str(layout.home / "deployment.json"),
         "CONCH_KSERVE_URL": f"unix:{layout.run}/kserve",
-        "CONCH_GATEWAYS": layout.gateways,
+        "CONCH_GATEWAYS": str(layout.gateways),
         "CONCH_API_KEYS_REQUIRED": os.environ.get(KEYS, ""),
         "PYTHONUNBUFFERED": "1",
         **{name: os.environ.get(name, threads) for name, threads in ONE_THREAD.items()},
-        **{
-            f"CONCH_{name}": os.environ[name]
-            for name in documented()
-            if os.environ.get(name) and name.lower() in Settings.model_fields
-        },
+        **{f"CONCH_{name}": value for name, value in asked.items() if name.lower() in Settings.model_fields},
     }
+
+
+def _program(home: Path, name: str, command: str, environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "command": command,
+        "directory": str(ROOT),
+        "environment": ",".join(f'{key}="{value}"' for key, value in environment.items()),
+        "autorestart": "true",
+        "startsecs": "0",
+        "startretries": "1000",
+        "stopsignal": "QUIT" if name == "nginx" else "TERM",
+        "stopwaitsecs": "45" if name.startswith("triton") else "75",
+        "redirect_stderr": "true",
+        "stdout_logfile": str(home / f"logs/{name}.log"),
+        "stdout_logfile_maxbytes": "50MB",
+        "stdout_logfile_backups": "2",
+    }
+
+
+def supervisor_config(layout: LocalDeployment, plan: Deployment, python: Path) -> configparser.ConfigParser:
+    """One program for each process; the tritonservers are a group and stop together."""
+    home, environment = layout.home, _environment(layout)
     config = configparser.ConfigParser(interpolation=None)
     config["supervisord"] = {
         "nodaemon": "true",
@@ -222,39 +254,12 @@ def supervisor_config(layout: LocalDeployment, plan: Deployment, python: Path) -
     config["rpcinterface:supervisor"] = {
         "supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"
     }
-    child = f"{python} -m ops.child"  # whoever supervises may be killed: then they end, too
-    guard = f"{child} --exec {python} -m ops.guard --deployment {home}/deployment.json --home {home}"
-    commands = {instance.name: f"{guard} --instance {instance.index}" for instance in plan.instances}
-    commands["nginx"] = f"{child} {nginx_binary()} -c {home}/nginx/nginx.conf -p {home} -e stderr"
-    commands |= {
-        f"gateway-{i}": f"{child} --exec {python} -m gateway {address[5:]}"
-        for i, address in enumerate(plan.gateways)
-    }
-    devices = {
-        instance.name: {"CUDA_VISIBLE_DEVICES": instance.gpus} for instance in plan.instances if instance.gpus
-    }
-    for order, (name, command) in enumerate(commands.items()):
-        config[f"program:{name}"] = {
-            "command": command,
-            "directory": str(ROOT),
-            "environment": ",".join(
-                f'{key}="{value}"' for key, value in {**environment, **devices.get(name, {})}.items()
-            ),
-            "priority": str(order + 1),
-            "autorestart": "true",
-            "startsecs": "0",
-            "startretries": "1000",
-            "stopsignal": "QUIT" if name == "nginx" else "TERM",
-            "stopwaitsecs": "45" if name.startswith("triton") else "75",
-            "redirect_stderr": "true",
-            "stdout_logfile": str(home / f"logs/{name}.log"),
-            "stdout_logfile_maxbytes": "50MB",
-            "stdout_logfile_backups": "2",
-        }
-    config[f"group:{TRITONS}"] = {
-        "programs": ",".join(instance.name for instance in plan.instances),
-        "priority": "0",
-    }
+    gpus = {one.name: {"CUDA_VISIBLE_DEVICES": one.gpus} for one in plan.instances if one.gpus}
+    for order, (name, command) in enumerate(_commands(layout, plan, python).items(), 1):
+        program = _program(home, name, command, {**environment, **gpus.get(name, {})})
+        config[f"program:{name}"] = {**program, "priority": str(order)}
+    members = ",".join(instance.name for instance in plan.instances)
+    config[f"group:{TRITONS}"] = {"programs": members, "priority": "0"}
     return config
 
 

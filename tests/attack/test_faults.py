@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ import pytest
 import tritonclient.grpc as grpc
 
 from tests.stack.clients import Load, grpc_inputs, wave
-from tests.stack.conftest import PYTHON, ROOT, Stack
+from tests.stack.conftest import Stack, restarted
 
 from . import processes
 
@@ -151,16 +150,7 @@ def paused(find: Callable[[Stack], int], seconds: float) -> Callable[[Stack], No
 
 def restart(stack: Stack) -> None:
     """The planned one, of every instance."""
-    environment = {**os.environ, "PORT": stack.url.rsplit(":", 1)[1], "CONCH_HOME": str(stack.home)}
-    done = subprocess.run(
-        [PYTHON, "-m", "ops.process_mode", "restart"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = restarted(stack)
     assert done.returncode == 0, done.stderr
 
 

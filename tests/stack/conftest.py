@@ -85,6 +85,16 @@ def started(environment: dict[str, str], *, tidy: bool = True) -> Iterator[Stack
         )
 
 
+def restarted(stack: Stack, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`make restart` of a stack that was started here."""
+    port = stack.url.rsplit(":", 1)[1]
+    environment = {**os.environ, **variables, "PORT": port, "CONCH_HOME": str(stack.home)}
+    command = [PYTHON, "-m", "ops.process_mode", "restart"]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
+
+
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two instances of mini-whisper; session-wide, because starting tritonservers takes seconds."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 import tritonclient.grpc as grpc
 
 from .clients import RECORDINGS, Load, grpc_inputs, wave
-from .conftest import PORT, PYTHON, ROOT, Stack
+from .conftest import Stack, restarted
 
 ORDER = (RECORDINGS / "order.wav").read_bytes()
 GUARD_SECONDS = 15.0
@@ -138,16 +137,7 @@ def test_a_planned_restart_loses_nothing(stack: Stack) -> None:
         Load(lambda: client.infer("whisper_bls", inputs, client_timeout=60) and None, clients=4) as raw,
     ):
         load.wait_for(20, 60)
-        environment = {**os.environ, "PORT": str(PORT), "CONCH_HOME": str(stack.home)}
-        done = subprocess.run(
-            [PYTHON, "-m", "ops.process_mode", "restart"],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        done = restarted(stack)
         assert done.returncode == 0, done.stderr
         load.wait_for(load.done + 20, 60)
     assert load.failed == []

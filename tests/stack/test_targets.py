@@ -11,7 +11,7 @@ import httpx
 
 from tests.fakes.tiny_target import SENTENCE
 
-from .conftest import PYTHON, ROOT, Stack, portable, started
+from .conftest import ROOT, portable, restarted, started
 
 PORT = 9740
 
@@ -22,16 +22,8 @@ def build(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-def restart(stack: Stack, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **variables, "PORT": str(PORT), "CONCH_HOME": str(stack.home)}
-    command = [PYTHON, "-m", "ops.process_mode", "restart"]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
-
-
 def test_a_third_target_needs_no_other_file(tmp_path: Path) -> None:
-    """Only tests/fakes/tiny_target.py knows it, through CONCH_TARGETS. A restart with a bundle that must not
+    """Only tests/fakes/tiny_*.py know it, through CONCH_TARGETS. A restart with a bundle that must not
     be served leaves the servers that run.
     """
     asked = {"CONCH_TARGETS": "tests.fakes.tiny_target", "ENGINES_DIR": str(tmp_path / "engines")}
@@ -48,11 +40,11 @@ def test_a_third_target_needs_no_other_file(tmp_path: Path) -> None:
         manifest = tmp_path / "engines" / "mini-gpt2" / "tiny" / "manifest.json"
         good = manifest.read_text("utf-8")
         manifest.write_text(good.replace('"toolchain": "tiny"', '"toolchain": "another"'), "utf-8")
-        done = restart(stack, **asked)
+        done = restarted(stack, **asked)
         assert done.returncode == 1
         assert "triton-0 keeps running as it was" in done.stderr
         assert httpx.post(f"{stack.url}/v1/completions", json=body, timeout=60).status_code == 200
         manifest.write_text(good, "utf-8")
-        assert restart(stack, **asked).returncode == 0
+        assert restarted(stack, **asked).returncode == 0
         assert httpx.post(f"{stack.url}/v1/completions", json=body, timeout=60).status_code == 200
     assert "TARGET 'tiny' is unknown; choose one of: trtllm, openvino" in build(tmp_path).stderr
