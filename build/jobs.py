@@ -76,7 +76,7 @@ class Job:
         own = any(
             "-m" in command.argv for conversion in self.work.conversions for command in conversion.commands
         )
-        return (*self.target.code, *(("layouts", "assets") if own else ()))
+        return (*self.target.code, *(("build/layouts", "build/assets") if own else ()))
 
     def wanted(self) -> Wanted:
         """What the bundle must have been made from. Without `commands`, `engine` is the ground that every
@@ -90,7 +90,7 @@ class Job:
                 [command.argv for command in conversion.commands] for conversion in self.work.conversions
             ],
             "commands": [command.argv for command in self.work.commands],
-            "code": tree_hash(*(ROOT / "build" / folder for folder in self._code())),
+            "code": tree_hash(*(ROOT / folder for folder in self._code())),
             **self.toolchain.stamp(),
         }
         code = {

@@ -28,7 +28,7 @@ class Target(Protocol):
 
     @property
     def code(self) -> tuple[str, ...]:
-        """Folders below build/ whose code shapes an engine: a change makes it anew."""
+        """Folders whose code shapes an engine: a change makes it anew."""
 
     @property
     def deciding(self) -> tuple[str, ...]:

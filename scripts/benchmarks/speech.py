@@ -312,12 +312,14 @@ def checkpoint_folder() -> Path:
     """The random weights in Hugging Face layout: the same seed as the bundle's."""
     folder = WORK / "checkpoint"
     if not (folder / "model.safetensors").exists():
+        import torch
         from transformers import GenerationConfig, WhisperFeatureExtractor
 
-        from build.targets.openvino.whisper import random_model
+        from build.checkpoints.whisper import random_model
         from build.whisper_vocabulary import whisper_tokenizer
 
-        model = random_model("whisper-base", 0)
+        torch.manual_seed(0)
+        model = random_model("whisper-base")
         languages = {
             "lang_to_id": {"<|en|>": 50259},
             "task_to_id": {"transcribe": 50359},

@@ -275,7 +275,7 @@ def checkpoint(model: Model) -> Path:
         import torch
 
         torch.manual_seed(0)
-        made = import_module(f"build.targets.openvino.{model.family}").random_model(model.name)
+        made = import_module(f"build.checkpoints.{model.family}").random_model(model.name)
         made.config.normalize_before = False  # CTranslate2's converter reads it, and the hub's BART has it
         made.save_pretrained(folder)
     return folder

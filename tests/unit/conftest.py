@@ -24,7 +24,9 @@ def export(folder: Path, compress: str = "none") -> Path:
     command = [
         sys.executable,
         "-m",
-        "build.targets.openvino.whisper",
+        "build.targets.openvino.export",
+        "--family",
+        "whisper",
         "--weights",
         MINIATURE,
         "--output",

@@ -1,5 +1,4 @@
-"""What all exported decoders share: names of graph inputs, key/value caches as state, 8-bit weights, tensors
-split into heads.
+"""What all exported decoders share: names of graph inputs, key/value caches as state, 8-bit weights.
 
 A decoder module's forward takes ids [batch, new]; positions [batch, new] unless it has none; mask [batch,
 heads or 1, new, past + new] and, with a memory, cross mask [batch, 1, 1, memory], both added to attention
@@ -14,7 +13,6 @@ of their own: no beam_idx, and the keys and values that it returns are those of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import openvino as ov
@@ -22,6 +20,9 @@ import torch
 from openvino import opset13 as op
 from openvino._offline_transformations import apply_make_stateful_transformation
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+from serving.architectures.transformer import Decoder
 
 
 def rename(model: ov.Model, inputs: Sequence[tuple[str, list[int]]], outputs: Sequence[str]) -> None:
@@ -74,86 +75,113 @@ def compress_int8(model: ov.Model) -> None:
     model.validate_nodes_and_infer_types()
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Of a decoder: layers, attention heads and their width; whether it attends to a memory, whether it takes
-    positions, and whether its mask differs from head to head (relative position bias).
+class Stateful:
+    """Caches of a traced decoder with a memory: what came before, continued by the rows of `beam_idx`."""
+
+    def __init__(self, caches: Sequence[Tensor], mask: Tensor, cross_mask: Tensor, beam_idx: Tensor) -> None:
+        count = len(caches) // 2
+        self.past, self.memories, self.present = caches[:count], caches[count:], list[Tensor]()
+        self.mask, self.cross_mask, self.beam_idx = mask, cross_mask, beam_idx
+
+    def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """See Caches."""
+        keys = self._extended(self.past[2 * layer], k)
+        values = self._extended(self.past[2 * layer + 1], v)
+        self.present += [keys, values]
+        return F.scaled_dot_product_attention(q, keys, values, attn_mask=self.mask, scale=scale)
+
+    def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
+        """See Caches. Written out: measured faster than the fused operator on memory that arrives as an
+        input.
+        """
+        keys, values = self.memories[2 * layer : 2 * layer + 2]
+        q = q if scale == 1.0 else q * scale
+        return torch.softmax(q @ keys.transpose(-1, -2) + self.cross_mask, -1) @ values
+
+    def _extended(self, past: Tensor, new: Tensor) -> Tensor:
+        return torch.cat([past.index_select(0, self.beam_idx), new], 2)
+
+
+class Slotted:
+    """Caches of a traced decoder alone, which the server keeps in slots: attention to past and new apart,
+    since joining them would copy the whole past at every step.
     """
 
-    layers: int
-    heads: int
-    head_width: int
-    memory: bool = True
-    positions: bool = True
-    mask_per_head: bool = False
+    def __init__(self, past: Sequence[Tensor], mask: Tensor) -> None:
+        self.past, self.mask, self.present = past, mask, list[Tensor]()
+
+    def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """See Caches."""
+        self.present += [k, v]
+        keys, values = self.past[2 * layer : 2 * layer + 2]
+        q = q * scale
+        scores = torch.cat([q @ keys.transpose(-1, -2), q @ k.transpose(-1, -2)], -1) + self.mask
+        weights, count = torch.softmax(scores, -1), keys.shape[2]
+        return weights[..., :count] @ values + weights[..., count:] @ v
+
+    def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
+        """There is none."""
+        raise NotImplementedError
 
 
-def decoder_graph(module: nn.Module, shape: Shape) -> ov.Model:
+class Step(nn.Module):
+    """One step of a decoder as a function of tensors alone."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, ids: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        shape = self.decoder.shape
+        positions, rest = (rest[0], rest[1:]) if shape.targets else (None, rest)
+        caches: Stateful | Slotted
+        if shape.encoder_layers:
+            mask, cross_mask, bias, beam_idx, *tensors = rest
+            caches = Stateful(tensors, mask, cross_mask, beam_idx)
+        else:
+            mask, bias, *tensors = rest
+            caches = Slotted(tensors, mask)
+        x = self.decoder(ids, positions, caches)
+        logits = self.decoder.head(x[:, -1]) + bias
+        return (logits, torch.logsumexp(logits, -1), *caches.present)
+
+
+def memories(layers: int) -> list[str]:
+    """Names of a memory's keys and values."""
+    return [f"memory.{c}{i}" for i in range(layers) for c in "kv"]
+
+
+def decoder_graph(decoder: Decoder) -> ov.Model:
     """Trace one decoder step and, if it has a memory, turn its self-attention caches into state."""
-    heads, width = shape.heads, shape.head_width
-    cache = [f"{c}{i}" for i in range(shape.layers) for c in "kv"]
-    batch, past, memory, masks = 2, 3, 10, heads if shape.mask_per_head else 1
-    kinds = ("past", "memory") if shape.memory else ("past",)
-    example = [torch.zeros(batch, 1, dtype=torch.long)] * (2 if shape.positions else 1)
+    shape = decoder.shape
+    heads, width, has_memory = shape.decoder_heads, shape.head_width, bool(shape.encoder_layers)
+    cache = [f"{c}{i}" for i in range(shape.decoder_layers) for c in "kv"]
+    batch, past, memory, masks = 2, 3, 10, heads if shape.relative else 1
+    kinds = ("past", "memory") if has_memory else ("past",)
+    example = [torch.zeros(batch, 1, dtype=torch.long)] * (2 if shape.targets else 1)
     example += [
         torch.zeros(batch, masks, 1, past + 1),
-        *([torch.zeros(batch, 1, 1, memory)] if shape.memory else []),
+        *([torch.zeros(batch, 1, 1, memory)] if has_memory else []),
     ]
-    example += [torch.zeros(1, 1), *([torch.arange(batch, dtype=torch.int32)] if shape.memory else [])]
+    example += [torch.zeros(1, 1), *([torch.arange(batch, dtype=torch.int32)] if has_memory else [])]
     example += [
         torch.randn(batch, heads, past if kind == "past" else memory, width) for kind in kinds for _ in cache
     ]
-    graph = ov.convert_model(module, example_input=tuple(example))
+    graph = ov.convert_model(Step(decoder), example_input=tuple(example))
     inputs = [
         ("ids", [-1, -1]),
-        *([("positions", [-1, -1])] if shape.positions else []),
+        *([("positions", [-1, -1])] if shape.targets else []),
         ("mask", [-1, masks, -1, -1]),
     ]
     inputs += [
-        *([("cross_mask", [-1, 1, 1, -1])] if shape.memory else []),
+        *([("cross_mask", [-1, 1, 1, -1])] if has_memory else []),
         ("bias", [-1, -1]),
-        *([("beam_idx", [-1])] if shape.memory else []),
+        *([("beam_idx", [-1])] if has_memory else []),
     ]
     inputs += [(f"{kind}.{name}", [-1, heads, -1, width]) for kind in kinds for name in cache]
     rename(graph, inputs, ["logits", "log_sum", *(f"present.{name}" for name in cache)])
-    if shape.memory:
+    if has_memory:
         make_stateful(
             graph, [f"past.{name}" for name in cache], [f"present.{name}" for name in cache], heads, width
         )
     return graph
-
-
-def split(x: Tensor, heads: int) -> Tensor:
-    """[batch, time, width] -> [batch, heads, time, width / heads]."""
-    return x.view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)
-
-
-def merge(x: Tensor) -> Tensor:
-    """The inverse of split."""
-    return x.transpose(1, 2).reshape(x.shape[0], x.shape[2], -1)
-
-
-def extended(past: Tensor, new: Tensor, beam_idx: Tensor) -> Tensor:
-    """A cache that continues the rows of `beam_idx`, with what is new behind it."""
-    return torch.cat([past.index_select(0, beam_idx), new], 2)
-
-
-def attended(q: Tensor, past: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
-    """Attention to past and new (keys, values), apart: joining them would copy the whole past at every step.
-    `q` is scaled already.
-    """
-    scores = torch.cat([q @ past[0].transpose(-1, -2), q @ new[0].transpose(-1, -2)], -1) + mask
-    weights, count = torch.softmax(scores, -1), past[0].shape[2]
-    return weights[..., :count] @ past[1] + weights[..., count:] @ new[1]
-
-
-def looked_up(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """Attention to a memory. Written out: measured faster than the fused operator on memory that arrives as
-    an input.
-    """
-    return torch.softmax(q @ keys.transpose(-1, -2) + mask, -1) @ values
-
-
-def scored(logits: Tensor, present: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """A decoder's outputs."""
-    return (logits, torch.logsumexp(logits, -1), *present)

@@ -9,7 +9,7 @@ class OpenVino(Plain):
     """Exports with torch, serves without it."""
 
     name = "openvino"
-    code = ("targets/openvino", "assets")
+    code = ("build/targets/openvino", "build/checkpoints", "build/assets", "serving/architectures")
     deciding = ("openvino",)
     making = ("torch", "transformers", "tokenizers")
 

@@ -136,7 +136,7 @@ def test_a_failing_step_says_what_and_where(tmp_path: Path) -> None:
         build(model, "openvino", Places(tmp_path / "weights", tmp_path / "engines"), note=lambda _: None)
     log = tmp_path / "engines/broken/openvino.log"
     assert "broken: step" in str(error.value)
-    assert "build.targets.openvino.whisper" in str(error.value)
+    assert "build.targets.openvino.export" in str(error.value)
     assert f"(log: {log})" in str(error.value)
     assert "safetensor" in log.read_text().lower()
     assert not (tmp_path / "engines/broken/openvino").exists()

@@ -37,6 +37,7 @@ pytestmark = pytest.mark.long
 
 PROMPTS = 104
 VOCABULARY = 300
+EXPORTER = "build.targets.openvino.export"
 LONGEST = 24
 PENALTY = 1.3  # without it models with random weights say one word over and over
 
@@ -103,9 +104,9 @@ def pair(
     model = MODELS[request.param]().eval()
     weights, engine = tmp_path_factory.mktemp("weights"), tmp_path_factory.mktemp("engine")
     model.save_pretrained(weights)
-    exporter = f"build.targets.openvino.{request.param.removeprefix('flan-')}"
+    family = request.param.removeprefix("flan-")
     done = subprocess.run(
-        [sys.executable, "-m", exporter, "--weights", weights, "--output", engine],
+        [sys.executable, "-m", EXPORTER, "--family", family, "--weights", weights, "--output", engine],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -223,7 +224,9 @@ def test_a_decoder_alone_keeps_its_rows_apart(tmp_path: Path) -> None:
         [
             sys.executable,
             "-m",
-            "build.targets.openvino.gpt2",
+            "build.targets.openvino.export",
+            "--family",
+            "gpt2",
             "--weights",
             tmp_path / "weights",
             "--output",

@@ -1,0 +1,84 @@
+"""The command line that exporters share, and the files that go beside every engine."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from build.whisper_vocabulary import whisper_tokenizer
+
+from . import FAMILIES
+
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What the builder says: which family, where from, where to, how exactly weights are kept, the seed of
+    random weights, and the longest input and output.
+    """
+
+    family: str
+    weights: str
+    output: Path
+    compress: str
+    precision: str
+    seed: int
+    max_input_len: int
+    max_seq_len: int
+
+    @property
+    def random(self) -> bool:
+        """Whether the weights are random."""
+        return self.weights.startswith("random:")
+
+
+def parse(description: str | None) -> Arguments:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--family", choices=FAMILIES, required=True)
+    parser.add_argument(
+        "--weights", required=True, help="a folder in Hugging Face layout, or random:<architecture>"
+    )
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--compress", choices=["none", "int8"], default="none")
+    parser.add_argument("--precision", choices=["float16", "bfloat16", "float32"], default="float16")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--max-input-len", type=int, default=1024, help="longest input of an encoder, in tokens"
+    )
+    parser.add_argument(
+        "--max-seq-len", type=int, default=1024, help="longest output, a decoder's prompt included, in tokens"
+    )
+    return Arguments(**vars(parser.parse_args()))
+
+
+def write_tokenizer(arguments: Arguments, vocabulary: int) -> None:
+    """The checkpoint's own, or for random weights one that suits them."""
+    if not arguments.random:
+        for file in TOKENIZER:
+            if (Path(arguments.weights) / file).exists():
+                shutil.copy(Path(arguments.weights) / file, arguments.output / file)
+        return
+    made: Any
+    if arguments.family == "whisper":
+        made = whisper_tokenizer(99 if vocabulary == 51865 else 100)
+    else:
+        made = numbered_tokenizer(vocabulary)
+    made.save(str(arguments.output / "tokenizer.json"))
+
+
+def numbered_tokenizer(vocabulary: int) -> Tokenizer:
+    """For random weights, which have no words: `<0>`, `<1>` and so on, with blanks between them; anything
+    else is the last one.
+    """
+    tokenizer = Tokenizer(
+        models.WordLevel({f"<{i}>": i for i in range(vocabulary)}, unk_token=f"<{vocabulary - 1}>")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer

@@ -1,0 +1,88 @@
+"""BART (transformers' modeling_bart.py): layer norms behind each part, positions with an offset of 2;
+generation from `</s>` with `<s>` forced as the first word, so the decoder's first ids are both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import BartConfig, BartForConditionalGeneration
+
+from conch.bundle import EngineFacts
+from serving.architectures.transformer import Shape
+
+from . import renamed
+from .arguments import Arguments
+from .whisper import RULES
+
+ARCHITECTURE = BartForConditionalGeneration
+OFFSET = 2
+# d_model, layers, heads, ffn: the configs of facebook/bart-base and facebook/bart-large-cnn on the Hugging
+# Face hub.
+SHAPES = {"bart-base": (768, 6, 12, 3072), "bart-large": (1024, 12, 16, 4096)}
+
+
+def random_model(name: str) -> BartForConditionalGeneration:
+    """A true shape with random weights."""
+    width, layers, heads, inner = SHAPES[name]
+    config = BartConfig(
+        d_model=width,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=inner,
+        decoder_ffn_dim=inner,
+    )
+    return BartForConditionalGeneration(config)
+
+
+def shape(model: BartForConditionalGeneration) -> Shape:
+    """Of the checkpoint."""
+    config = model.config
+    return Shape(
+        family="bart",
+        width=config.d_model,
+        head_width=config.d_model // config.decoder_attention_heads,
+        vocabulary=config.vocab_size,
+        decoder_layers=config.decoder_layers,
+        decoder_heads=config.decoder_attention_heads,
+        decoder_inner=config.decoder_ffn_dim,
+        encoder_layers=config.encoder_layers,
+        encoder_heads=config.encoder_attention_heads,
+        encoder_inner=config.encoder_ffn_dim,
+        sources=config.max_position_embeddings + OFFSET,
+        targets=config.max_position_embeddings + OFFSET,
+        offset=OFFSET,
+        activation=config.activation_function,
+        norm_first=False,
+        embedding_norm=True,
+        head_bias=True,
+        embedding_scale=config.d_model**0.5 if config.scale_embedding else 1.0,
+    )
+
+
+def weights(model: BartForConditionalGeneration) -> dict[str, torch.Tensor]:
+    """Under our names."""
+    found = renamed(model.state_dict(), RULES, "model.")
+    found["decoder.head.bias"] = found["decoder.head.bias"][0]
+    return {name: tensor for name, tensor in found.items() if not name.startswith("shared.")}
+
+
+def facts(model: Any, arguments: Arguments) -> EngineFacts:
+    """engine.json."""
+    config, forced = model.config, model.generation_config.forced_bos_token_id
+    longest = config.max_position_embeddings
+    return EngineFacts(
+        family="bart",
+        layers=config.decoder_layers,
+        heads=config.decoder_attention_heads,
+        head_width=config.d_model // config.decoder_attention_heads,
+        positions=min(arguments.max_seq_len, longest),
+        memory=min(arguments.max_input_len, longest),
+        vocabulary=config.vocab_size,
+        end_id=config.eos_token_id,
+        pad_id=config.pad_token_id,
+        decoder_start=(config.decoder_start_token_id, *([forced] if forced is not None else [])),
+    )

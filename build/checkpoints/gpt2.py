@@ -1,0 +1,83 @@
+"""GPT-2, a decoder alone (transformers' modeling_gpt2.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from conch.bundle import EngineFacts
+from serving.architectures.transformer import Shape
+
+from . import renamed
+from .arguments import Arguments
+
+ARCHITECTURE = GPT2LMHeadModel
+# n_embd, n_layer, n_head: the configs of openai-community/gpt2 and gpt2-medium on the Hugging Face hub.
+SHAPES = {"gpt2": (768, 12, 12), "gpt2-medium": (1024, 24, 16)}
+RULES = [
+    (r"^transformer\.wte", "decoder.ids"),
+    (r"^transformer\.wpe", "decoder.positions"),
+    (r"^transformer\.ln_f", "decoder.norm"),
+    (r"^transformer\.h\.(\d+)\.ln_1", r"decoder.layers.\1.own_norm"),
+    (r"^transformer\.h\.(\d+)\.ln_2", r"decoder.layers.\1.feed_norm"),
+    (r"^transformer\.h\.(\d+)\.attn\.c_proj", r"decoder.layers.\1.own.out"),
+    (r"^transformer\.h\.(\d+)\.attn\.c_attn", r"decoder.layers.\1.own.qkv"),
+    (r"^transformer\.h\.(\d+)\.mlp\.c_fc", r"decoder.layers.\1.feed.up"),
+    (r"^transformer\.h\.(\d+)\.mlp\.c_proj", r"decoder.layers.\1.feed.down"),
+    (r"^lm_head", "decoder.head"),
+]
+TRANSPOSED = ("own.out.weight", "own.qkv.weight", "feed.up.weight", "feed.down.weight")  # its Conv1D
+
+
+def random_model(name: str) -> GPT2LMHeadModel:
+    """A true shape with random weights."""
+    width, layers, heads = SHAPES[name]
+    return GPT2LMHeadModel(GPT2Config(n_embd=width, n_layer=layers, n_head=heads))
+
+
+def shape(model: GPT2LMHeadModel) -> Shape:
+    """Of the checkpoint."""
+    config = model.config
+    return Shape(
+        family="gpt2",
+        width=config.n_embd,
+        head_width=config.n_embd // config.n_head,
+        vocabulary=config.vocab_size,
+        decoder_layers=config.n_layer,
+        decoder_heads=config.n_head,
+        decoder_inner=config.n_inner or 4 * config.n_embd,
+        targets=config.n_positions,
+        activation=config.activation_function,
+        epsilon=config.layer_norm_epsilon,
+        scale=0.0 if config.scale_attn_weights else 1.0,
+        scale_by_layer=config.scale_attn_by_inverse_layer_idx,
+    )
+
+
+def weights(model: GPT2LMHeadModel) -> dict[str, torch.Tensor]:
+    """Under our names; queries, keys and values apart."""
+    found = {}
+    for name, tensor in renamed(model.state_dict(), RULES).items():
+        own = tensor.T.contiguous() if name.endswith(TRANSPOSED) else tensor
+        if ".own.qkv." in name:
+            found |= {name.replace("qkv", part): half for part, half in zip("qkv", own.chunk(3), strict=True)}
+        else:
+            found[name] = own
+    return found
+
+
+def facts(model: Any, arguments: Arguments) -> EngineFacts:
+    """engine.json. GPT-2 has no padding of its own; the end of text stands in."""
+    config: GPT2Config = model.config
+    return EngineFacts(
+        family="gpt2",
+        layers=config.n_layer,
+        heads=config.n_head,
+        head_width=config.n_embd // config.n_head,
+        positions=min(arguments.max_seq_len, config.n_positions),
+        vocabulary=config.vocab_size,
+        end_id=config.eos_token_id,
+        pad_id=config.eos_token_id,
+    )

@@ -1,0 +1,130 @@
+"""T5, and Flan-T5 and T5 v1.1 with their gated feed-forward (transformers' modeling_t5.py).
+
+Attention has no scale and no positions; a bias by relative distance is added to its scores (Raffel et al.
+2020, §2.1). Its buckets are resolved here: one value for each distance.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import T5Config, T5ForConditionalGeneration
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from conch.bundle import EngineFacts
+from serving.architectures.transformer import Shape
+
+from . import renamed
+from .arguments import Arguments
+
+ARCHITECTURE = T5ForConditionalGeneration
+# d_model, layers, heads, d_kv, d_ff, gated, tied: the configs of google-t5/t5-small and google/flan-t5-small
+# on the Hugging Face hub.
+SHAPES = {
+    "t5-small": (512, 6, 8, 64, 2048, False, True),
+    "flan-t5-small": (512, 8, 6, 64, 1024, True, False),
+    "flan-t5-base": (768, 12, 12, 64, 2048, True, False),
+}
+RULES = [
+    (r"^decoder\.block\.(\d+)\.layer\.1\.EncDecAttention\.k", r"encoder.keys.\1"),
+    (r"^decoder\.block\.(\d+)\.layer\.1\.EncDecAttention\.v", r"encoder.values.\1"),
+    (r"\.block\.(\d+)\.layer\.1\.EncDecAttention\.q", r".layers.\1.look.q"),
+    (r"\.block\.(\d+)\.layer\.1\.EncDecAttention\.o", r".layers.\1.look.out"),
+    (r"\.block\.(\d+)\.layer\.0\.SelfAttention\.([qkv])", r".layers.\1.own.\2"),
+    (r"\.block\.(\d+)\.layer\.0\.SelfAttention\.o", r".layers.\1.own.out"),
+    (r"\.block\.(\d+)\.layer\.0\.layer_norm", r".layers.\1.own_norm"),
+    (r"^decoder\.block\.(\d+)\.layer\.1\.layer_norm", r"decoder.layers.\1.look_norm"),
+    (r"\.block\.(\d+)\.layer\.[12]\.layer_norm", r".layers.\1.feed_norm"),
+    (r"\.block\.(\d+)\.layer\.[12]\.DenseReluDense\.(wi_0|wi)\.", r".layers.\1.feed.up."),
+    (r"\.block\.(\d+)\.layer\.[12]\.DenseReluDense\.wi_1", r".layers.\1.feed.gate"),
+    (r"\.block\.(\d+)\.layer\.[12]\.DenseReluDense\.wo", r".layers.\1.feed.down"),
+    (r"coder\.embed_tokens", "coder.ids"),
+    (r"coder\.final_layer_norm", "coder.norm"),
+    (r"^lm_head", "decoder.head"),
+]
+
+
+def random_model(name: str) -> T5ForConditionalGeneration:
+    """A true shape with random weights."""
+    width, layers, heads, head_width, inner, gated, tied = SHAPES[name]
+    config = T5Config(
+        d_model=width,
+        num_layers=layers,
+        num_decoder_layers=layers,
+        num_heads=heads,
+        d_kv=head_width,
+        d_ff=inner,
+        vocab_size=32128,
+        feed_forward_proj="gated-gelu" if gated else "relu",
+        tie_word_embeddings=tied,
+        decoder_start_token_id=0,
+    )
+    return T5ForConditionalGeneration(config)
+
+
+def shape(model: T5ForConditionalGeneration) -> Shape:
+    """Of the checkpoint."""
+    config = model.config
+    return Shape(
+        family="t5",
+        width=config.d_model,
+        head_width=config.d_kv,
+        vocabulary=config.vocab_size,
+        decoder_layers=config.num_decoder_layers,
+        decoder_heads=config.num_heads,
+        decoder_inner=config.d_ff,
+        encoder_layers=config.num_layers,
+        encoder_heads=config.num_heads,
+        encoder_inner=config.d_ff,
+        relative=config.relative_attention_max_distance,
+        activation=config.dense_act_fn,
+        gated=config.is_gated_act,
+        norm="rms",
+        epsilon=config.layer_norm_epsilon,
+        bias=False,
+        scale=1.0,
+        output_scale=config.d_model**-0.5 if config.scale_decoder_outputs else 1.0,
+    )
+
+
+def weights(model: T5ForConditionalGeneration) -> dict[str, torch.Tensor]:
+    """Under our names, with the relative biases by distance."""
+    found = renamed(model.state_dict(), RULES)
+    kept = {
+        name: tensor
+        for name, tensor in found.items()
+        if not name.startswith("shared.") and "relative_attention_bias" not in name
+    }
+    longest = model.config.relative_attention_max_distance
+    encoder, decoder = (part.block[0].layer[0].SelfAttention for part in (model.encoder, model.decoder))
+    return {
+        **kept,
+        "encoder.relative.weight": _by_distance(encoder, torch.arange(-longest, longest + 1), both=True),
+        "decoder.relative.weight": _by_distance(decoder, -torch.arange(longest + 1), both=False),
+    }
+
+
+def _by_distance(attention: T5Attention, distances: torch.Tensor, *, both: bool) -> torch.Tensor:
+    """[distances, heads]: what is added to the score of an id that lies so far away."""
+    buckets = T5Attention._relative_position_bucket(
+        distances, both, attention.relative_attention_num_buckets, attention.relative_attention_max_distance
+    )
+    return attention.relative_attention_bias.weight.detach()[buckets]
+
+
+def facts(model: Any, arguments: Arguments) -> EngineFacts:
+    """engine.json. Neither side of the model has an end of its own: the limits are the builder's."""
+    config: T5Config = model.config
+    return EngineFacts(
+        family="t5",
+        layers=config.num_decoder_layers,
+        heads=config.num_heads,
+        head_width=config.d_kv,
+        positions=arguments.max_seq_len,
+        memory=arguments.max_input_len,
+        vocabulary=config.vocab_size,
+        end_id=config.eos_token_id,
+        pad_id=config.pad_token_id,
+        decoder_start=(config.decoder_start_token_id,),
+    )

@@ -1,0 +1,122 @@
+"""Whisper and Distil-Whisper (transformers' modeling_whisper.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+from conch.bundle import EngineFacts
+from serving.architectures.transformer import Shape
+
+from . import renamed
+from .arguments import Arguments
+
+ARCHITECTURE = WhisperForConditionalGeneration
+# Width, encoder and decoder layers, heads, mel bins, vocabulary: openai/whisper model card and the configs on
+# the Hugging Face hub.
+SHAPES = {
+    "whisper-tiny": (384, 4, 4, 6, 80, 51865),
+    "whisper-base": (512, 6, 6, 8, 80, 51865),
+    "whisper-small": (768, 12, 12, 12, 80, 51865),
+    "whisper-large-v3-turbo": (1280, 32, 4, 20, 128, 51866),
+}
+# Also BART's.
+RULES = [
+    (r"^decoder\.layers\.(\d+)\.encoder_attn\.k_proj", r"encoder.keys.\1"),
+    (r"^decoder\.layers\.(\d+)\.encoder_attn\.v_proj", r"encoder.values.\1"),
+    (r"\.encoder_attn\.(q|out)_proj", r".look.\1"),
+    (r"\.self_attn\.(q|k|v|out)_proj", r".own.\1"),
+    (r"\.self_attn_layer_norm", ".own_norm"),
+    (r"\.encoder_attn_layer_norm", ".look_norm"),
+    (r"\.final_layer_norm", ".feed_norm"),
+    (r"\.fc1", ".feed.up"),
+    (r"\.fc2", ".feed.down"),
+    (r"coder\.embed_tokens", "coder.ids"),
+    (r"coder\.embed_positions", "coder.positions"),
+    (r"coder\.layer_norm", "coder.norm"),
+    (r"coder\.layernorm_embedding", "coder.embedding_norm"),
+    (r"^(proj_out|lm_head)", "decoder.head"),
+    (r"^final_logits_bias", "decoder.head.bias"),
+]
+
+
+def random_model(name: str) -> WhisperForConditionalGeneration:
+    """A true shape with random weights."""
+    width, encoder, decoder, heads, mels, vocabulary = SHAPES[name]
+    config = WhisperConfig(
+        d_model=width,
+        encoder_layers=encoder,
+        decoder_layers=decoder,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=4 * width,
+        decoder_ffn_dim=4 * width,
+        num_mel_bins=mels,
+        vocab_size=vocabulary,
+        decoder_start_token_id=50258,
+        bos_token_id=50257,
+        eos_token_id=50257,
+        pad_token_id=50257,
+    )
+    return WhisperForConditionalGeneration(config)
+
+
+def alignment_heads(model: WhisperForConditionalGeneration) -> tuple[tuple[int, int], ...]:
+    """(layer, head) pairs as the checkpoint names them; else every head of the upper half (openai/whisper
+    model.py).
+    """
+    config, named = model.config, getattr(model.generation_config, "alignment_heads", None)
+    half = range(config.decoder_layers // 2, config.decoder_layers)
+    return tuple(
+        sorted((layer, head) for layer, head in named)
+        if named
+        else [(i, head) for i in half for head in range(config.decoder_attention_heads)]
+    )
+
+
+def shape(model: WhisperForConditionalGeneration) -> Shape:
+    """Of the checkpoint."""
+    config = model.config
+    return Shape(
+        family="whisper",
+        width=config.d_model,
+        head_width=config.d_model // config.decoder_attention_heads,
+        vocabulary=config.vocab_size,
+        decoder_layers=config.decoder_layers,
+        decoder_heads=config.decoder_attention_heads,
+        decoder_inner=config.decoder_ffn_dim,
+        encoder_layers=config.encoder_layers,
+        encoder_heads=config.encoder_attention_heads,
+        encoder_inner=config.encoder_ffn_dim,
+        mels=config.num_mel_bins,
+        sources=config.max_source_positions,
+        targets=config.max_target_positions,
+        key_bias=False,
+        alignment_heads=alignment_heads(model),
+    )
+
+
+def weights(model: WhisperForConditionalGeneration) -> dict[str, torch.Tensor]:
+    """Under our names."""
+    return renamed(model.state_dict(), RULES, "model.")
+
+
+def facts(model: Any, _: Arguments) -> EngineFacts:
+    """engine.json."""
+    config, generation = model.config, model.generation_config
+    return EngineFacts(
+        family="whisper",
+        layers=config.decoder_layers,
+        heads=config.decoder_attention_heads,
+        head_width=config.d_model // config.decoder_attention_heads,
+        positions=config.max_target_positions,
+        vocabulary=config.vocab_size,
+        mels=config.num_mel_bins,
+        memory=config.max_source_positions,
+        suppress=tuple(sorted(set(generation.suppress_tokens or []))),
+        end_id=config.eos_token_id,
+        aligns=True,
+        timestamp_rules=True,
+    )

@@ -1,0 +1,94 @@
+"""A checkpoint to OpenVINO: `python -m build.targets.openvino.export --family F --weights FOLDER --output
+FOLDER` writes the graphs, engine.json and the tokenizer's files.
+
+The encoder maps features [1, mels, frames] or ids [1, n] to the keys and values of every decoder layer's
+cross-attention, so they are computed once per request. The decoder is described in stateful.py. The aligner,
+for families whose shape has alignment heads, runs the decoder over a whole text at once and gives where it
+looked: the cross-attention that word times are made of.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import torch
+from torch import Tensor, nn
+
+from build import checkpoints
+from build.checkpoints.arguments import Arguments, parse, write_tokenizer
+from serving.architectures.transformer import Encoder, Looking, Model, Shape
+
+from .stateful import compress_int8, decoder_graph, memories, rename
+
+
+class Aligner(nn.Module):
+    """Ids [1, n] and the memory's keys and values of every layer up to the last that aligns ->
+    cross-attention weights [heads, n, memory] of the alignment heads.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.decoder, self.pairs = model.decoder, model.shape.alignment_heads
+
+    def forward(self, ids: Tensor, *memory: Tensor) -> Tensor:
+        caches = Looking(memory, self.pairs)
+        self.decoder(ids, torch.arange(ids.shape[1])[None], caches, caches.layers)
+        return torch.cat(caches.seen)
+
+
+def encoder_graph(encoder: Encoder) -> ov.Model:
+    """Trace the encoder; lengths stay dynamic (measured for Whisper: 3..6 % slower than a fixed one)."""
+    mels = encoder.shape.mels
+    example = torch.zeros(1, mels, 20) if mels else torch.zeros(1, 7, dtype=torch.long)
+    graph = ov.convert_model(encoder, example_input=example)
+    source = ("features", [1, mels, -1]) if mels else ("ids", [1, -1])
+    rename(graph, [source], memories(encoder.shape.decoder_layers))
+    return graph
+
+
+def aligner_graph(model: Model) -> ov.Model:
+    """Trace the aligner for texts and memories of any length."""
+    module, shape = Aligner(model), model.shape
+    heads, width = shape.decoder_heads, shape.head_width
+    names = memories(Looking((), shape.alignment_heads).layers)
+    example = (torch.zeros(1, 5, dtype=torch.long), *(torch.randn(1, heads, 10, width) for _ in names))
+    graph = ov.convert_model(module, example_input=example)
+    rename(graph, [("ids", [1, -1]), *((name, [1, heads, -1, width]) for name in names)], ["cross_attention"])
+    return graph
+
+
+def graphs(model: Model) -> dict[str, ov.Model]:
+    """All that the shape needs, by file name."""
+    made = {"encoder": encoder_graph(model.encoder)} if model.encoder is not None else {}
+    made["decoder"] = decoder_graph(model.decoder)
+    if model.shape.alignment_heads:
+        made["aligner"] = aligner_graph(model)
+    return made
+
+
+def relative_bias(model: Model, shape: Shape) -> np.ndarray:
+    """float32 [heads, distances]: what the decoder adds to the score of an id that lies so many places
+    back.
+    """
+    return model.decoder.relative.weight.T.contiguous().numpy()[:, : shape.relative + 1]
+
+
+def export(arguments: Arguments) -> None:
+    """Write the engine folder."""
+    torch.set_grad_enabled(False)
+    theirs, ours = checkpoints.load(arguments.family, arguments.weights, arguments.seed)
+    half = not arguments.random and checkpoints.stored_in_half(Path(arguments.weights))
+    for name, graph in graphs(ours).items():
+        if arguments.compress == "int8" and name == "decoder":  # measured: int8 does not help the encoder
+            compress_int8(graph)
+        ov.save_model(graph, arguments.output / f"{name}.xml", compress_to_fp16=half)
+    if ours.shape.relative:
+        np.save(arguments.output / "relative_bias.npy", relative_bias(ours, ours.shape))
+    write_tokenizer(arguments, ours.shape.vocabulary)
+    checkpoints.family(arguments.family).facts(theirs, arguments).save(arguments.output)
+
+
+if __name__ == "__main__":
+    export(parse(__doc__))

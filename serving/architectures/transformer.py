@@ -1,0 +1,366 @@
+"""One transformer for every family: a Shape says what differs, and who runs it brings the caches.
+
+Vaswani et al. 2017; Whisper: Radford et al. 2022; T5: Raffel et al. 2020; BART: Lewis et al. 2020; GPT-2:
+Radford et al. 2019. Checked against transformers' models of the same names (tests/unit/serving).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from conch import contract
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What differs between architectures (architecture.json).
+
+    `mels`: width of the features that the encoder reads (0: it reads ids). `sources`, `targets`: rows of the
+    tables of learned positions (0: none); `offset`: the row of position 0. `relative`: the longest distance
+    that relative positions tell apart (0: they have none). `norm`: "layer" or "rms"; `norm_first`: before
+    each part instead of behind it. `scale`: of attention scores (0: 1 / sqrt(head width)), divided by the
+    layer's number if `scale_by_layer`. `key_bias`: keys have one like queries and values.
+    """
+
+    family: str
+    width: int
+    head_width: int
+    vocabulary: int
+    decoder_layers: int
+    decoder_heads: int
+    decoder_inner: int
+    encoder_layers: int = 0
+    encoder_heads: int = 0
+    encoder_inner: int = 0
+    mels: int = 0
+    sources: int = 0
+    targets: int = 0
+    offset: int = 0
+    relative: int = 0
+    activation: str = "gelu"
+    gated: bool = False
+    norm: str = "layer"
+    norm_first: bool = True
+    epsilon: float = 1e-5
+    embedding_norm: bool = False
+    bias: bool = True
+    key_bias: bool = True
+    head_bias: bool = False
+    scale: float = 0.0
+    scale_by_layer: bool = False
+    embedding_scale: float = 1.0
+    output_scale: float = 1.0
+    alignment_heads: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def load(cls, engine: Path) -> Shape:
+        """Of an engine folder.
+
+        Raises:
+            Malformed: see `contract.load`.
+        """
+        return contract.load(cls, engine / "architecture.json")
+
+    def save(self, engine: Path) -> None:
+        """Into an engine folder."""
+        contract.save(self, engine / "architecture.json")
+
+
+class Caches(Protocol):
+    """Keys and values of what came before, wherever they are kept."""
+
+    def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Keep `k` and `v` [batch, heads, new, head width] and attend with `q` to all that the layer has;
+        [batch, heads, new, head width].
+        """
+
+    def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
+        """Attend to what the encoder left for the layer; shapes as above."""
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+}
+
+
+def split(x: Tensor, heads: int) -> Tensor:
+    """[batch, time, width] -> [batch, heads, time, width / heads]."""
+    return x.view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)
+
+
+def merge(x: Tensor) -> Tensor:
+    """The inverse of split."""
+    return x.transpose(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+def _norm(shape: Shape) -> nn.Module:
+    kind = nn.RMSNorm if shape.norm == "rms" else nn.LayerNorm
+    return kind(shape.width, eps=shape.epsilon)
+
+
+class Attention(nn.Module):
+    """Projections of one attention; `packed` makes one product of three."""
+
+    def __init__(self, shape: Shape, heads: int) -> None:
+        super().__init__()
+        inner = heads * shape.head_width
+        self.heads = heads
+        self.q = nn.Linear(shape.width, inner, bias=shape.bias)
+        self.k = nn.Linear(shape.width, inner, bias=shape.bias and shape.key_bias)
+        self.v = nn.Linear(shape.width, inner, bias=shape.bias)
+        self.out = nn.Linear(inner, shape.width, bias=shape.bias)
+        self.packed: nn.Linear | None = None
+
+    def pack(self) -> None:
+        """Join the weights of queries, keys and values."""
+        self.packed = joined([self.q, self.k, self.v])
+        del self.q, self.k, self.v
+
+    def query(self, x: Tensor) -> Tensor:
+        """[batch, heads, time, head width]."""
+        return split(self.q(x), self.heads)
+
+    def all(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, shapes as above."""
+        if self.packed is None:
+            return split(self.q(x), self.heads), split(self.k(x), self.heads), split(self.v(x), self.heads)
+        q, k, v = self.packed(x).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        return q, k, v
+
+
+def joined(parts: Sequence[nn.Linear]) -> nn.Linear:
+    """One product for several of the same input; parts without a bias get zeros."""
+    weight = torch.cat([part.weight for part in parts])
+    whole = nn.Linear(weight.shape[1], weight.shape[0], bias=any(part.bias is not None for part in parts))
+    whole.weight = nn.Parameter(weight, requires_grad=False)
+    if whole.bias is not None:
+        zero = [part.weight.new_zeros(part.weight.shape[0]) for part in parts]
+        biases = [
+            part.bias if part.bias is not None else none for part, none in zip(parts, zero, strict=True)
+        ]
+        whole.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
+    return whole
+
+
+class FeedForward(nn.Module):
+    """Two products with an activation between, gated by a third (Shazeer 2020) or not."""
+
+    def __init__(self, shape: Shape, inner: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(shape.width, inner, bias=shape.bias)
+        self.gate = nn.Linear(shape.width, inner, bias=shape.bias) if shape.gated else None
+        self.down = nn.Linear(inner, shape.width, bias=shape.bias)
+        self.activation = ACTIVATIONS[shape.activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.activation(self.up(x))
+        return self.down(y if self.gate is None else y * self.gate(x))
+
+
+class Layer(nn.Module):
+    """Self-attention, attention to a memory where there is one, feed-forward; each added to its input."""
+
+    def __init__(self, shape: Shape, heads: int, inner: int, *, memory: bool) -> None:
+        super().__init__()
+        self.norm_first = shape.norm_first
+        self.own, self.own_norm = Attention(shape, heads), _norm(shape)
+        self.look, self.look_norm = (Attention(shape, heads), _norm(shape)) if memory else (None, None)
+        self.feed, self.feed_norm = FeedForward(shape, inner), _norm(shape)
+
+    def add(self, x: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor]) -> Tensor:
+        """A part with its norm."""
+        return x + part(norm(x)) if self.norm_first else norm(x + part(x))
+
+
+class Encoder(nn.Module):
+    """Features [batch, mels, frames] or ids [batch, n] to keys and values for every layer of a decoder."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        if shape.mels:
+            self.conv1 = nn.Conv1d(shape.mels, shape.width, 3, padding=1)
+            self.conv2 = nn.Conv1d(shape.width, shape.width, 3, stride=2, padding=1)
+        else:
+            self.ids = nn.Embedding(shape.vocabulary, shape.width)
+        self.positions = nn.Embedding(shape.sources, shape.width) if shape.sources else None
+        distances = 2 * shape.relative + 1
+        self.relative = nn.Embedding(distances, shape.encoder_heads) if shape.relative else None
+        self.embedding_norm = _norm(shape) if shape.embedding_norm else None
+        layers = (
+            Layer(shape, shape.encoder_heads, shape.encoder_inner, memory=False)
+            for _ in range(shape.encoder_layers)
+        )
+        self.layers = nn.ModuleList(layers)
+        self.norm = _norm(shape) if shape.norm_first else None
+        # Keys and values of each decoder layer in turn, made here, once for each request.
+        inner = shape.decoder_heads * shape.head_width
+        self.keys, self.values = (
+            nn.ModuleList(nn.Linear(shape.width, inner, bias=bias) for _ in range(shape.decoder_layers))
+            for bias in (shape.bias and shape.key_bias, shape.bias)
+        )
+        self.packed: nn.Linear | None = None
+
+    def pack(self) -> None:
+        """Join products of the same input."""
+        for layer in self.layers:
+            layer.own.pack()
+        pairs = zip(self.keys, self.values, strict=True)
+        self.packed = joined([part for pair in pairs for part in pair])
+        del self.keys, self.values
+
+    def hidden(self, source: Tensor, seen: Tensor | None = None) -> Tensor:
+        """[batch, length, width]. `seen`: bool [batch, length], where rows of ids are not padding."""
+        x, mask = self._embedded(source), self._mask(source, seen)
+        scale = self.shape.scale or self.shape.head_width**-0.5
+        for layer in self.layers:
+
+            def attend(y: Tensor, layer: Any = layer) -> Tensor:
+                q, k, v = layer.own.all(y)
+                return layer.own.out(
+                    merge(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
+                )
+
+            x = layer.add(x, layer.own_norm, attend)
+            x = layer.add(x, layer.feed_norm, layer.feed)
+        return x if self.norm is None else self.norm(x)
+
+    def forward(self, source: Tensor) -> tuple[Tensor, ...]:
+        """Keys and values [batch, heads, length, head width], layer by layer."""
+        x = self.hidden(source)
+        pairs = zip(self.keys, self.values, strict=True)
+        return tuple(split(part(x), self.shape.decoder_heads) for pair in pairs for part in pair)
+
+    def memory(self, source: Tensor, seen: Tensor | None = None) -> Tensor:
+        """The same as one tensor [batch, 2 * layers, heads, length, head width]; after `pack`."""
+        assert self.packed is not None
+        shape, x = self.shape, self.hidden(source, seen)
+        parts = self.packed(x).view(*x.shape[:2], 2 * shape.decoder_layers, shape.decoder_heads, -1)
+        return parts.permute(0, 2, 3, 1, 4).contiguous()
+
+    def _embedded(self, source: Tensor) -> Tensor:
+        shape = self.shape
+        if shape.mels:
+            x = F.gelu(self.conv2(F.gelu(self.conv1(source)))).permute(0, 2, 1)
+        else:
+            x = self.ids(source)
+            x = x if shape.embedding_scale == 1.0 else x * shape.embedding_scale
+        if self.positions is not None:
+            x = x + self.positions.weight[shape.offset : x.shape[1] + shape.offset]
+        return x if self.embedding_norm is None else self.embedding_norm(x)
+
+    def _mask(self, source: Tensor, seen: Tensor | None) -> Tensor | None:
+        """What is added to scores: [1 or batch, heads or 1, length, length]."""
+        mask = None
+        if self.relative is not None:
+            places = torch.arange(source.shape[-1], device=source.device)
+            back = (places[None] - places[:, None]).clamp(-self.shape.relative, self.shape.relative)
+            mask = self.relative(back + self.shape.relative).permute(2, 0, 1)[None]
+        if seen is None:
+            return mask
+        dtype = self.layers[0].feed.up.weight.dtype
+        hidden = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, -1e4)
+        return hidden[:, None, None] if mask is None else mask + hidden[:, None, None]
+
+
+class Decoder(nn.Module):
+    """Ids to logits. Its layers ask `Caches` for what they attend to."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.ids = nn.Embedding(shape.vocabulary, shape.width)
+        self.positions = nn.Embedding(shape.targets, shape.width) if shape.targets else None
+        # By how far back an id lies; the last stands for all beyond.
+        self.relative = nn.Embedding(shape.relative + 1, shape.decoder_heads) if shape.relative else None
+        self.embedding_norm = _norm(shape) if shape.embedding_norm else None
+        memory = bool(shape.encoder_layers)
+        layers = (
+            Layer(shape, shape.decoder_heads, shape.decoder_inner, memory=memory)
+            for _ in range(shape.decoder_layers)
+        )
+        self.layers = nn.ModuleList(layers)
+        for layer in self.layers:
+            if layer.look is not None:
+                del layer.look.k, layer.look.v  # the encoder's part
+        self.norm = _norm(shape) if shape.norm_first else None
+        self.head = nn.Linear(shape.width, shape.vocabulary, bias=shape.head_bias)
+
+    def pack(self) -> None:
+        """Join products of the same input."""
+        for layer in self.layers:
+            layer.own.pack()
+
+    def forward(self, ids: Tensor, positions: Tensor | None, caches: Caches, layers: int = 0) -> Tensor:
+        """Ids [batch, new] at `positions` [batch, new] to what the head reads, [batch, new, width]; with
+        `layers`, only that many run.
+        """
+        shape, x = self.shape, self.ids(ids)
+        x = x if shape.embedding_scale == 1.0 else x * shape.embedding_scale
+        if self.positions is not None:
+            assert positions is not None
+            x = x + F.embedding(
+                positions + shape.offset if shape.offset else positions, self.positions.weight
+            )
+        x = x if self.embedding_norm is None else self.embedding_norm(x)
+        for i, layer in enumerate(self.layers[: layers or None]):
+            scale = shape.scale or shape.head_width**-0.5
+            scale = scale / (i + 1) if shape.scale_by_layer else scale
+
+            def own(y: Tensor, i: int = i, layer: Any = layer, scale: float = scale) -> Tensor:
+                return layer.own.out(merge(caches.own(i, *layer.own.all(y), scale)))
+
+            def look(y: Tensor, i: int = i, layer: Any = layer, scale: float = scale) -> Tensor:
+                return layer.look.out(merge(caches.memory(i, layer.look.query(y), scale)))
+
+            x = layer.add(x, layer.own_norm, own)
+            x = x if layer.look is None else layer.add(x, layer.look_norm, look)
+            x = layer.add(x, layer.feed_norm, layer.feed)
+        x = x if self.norm is None else self.norm(x)
+        return x if shape.output_scale == 1.0 else x * shape.output_scale
+
+
+class Model(nn.Module):
+    """An encoder, if the shape has one, and a decoder."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.encoder = Encoder(shape) if shape.encoder_layers else None
+        self.decoder = Decoder(shape)
+
+
+class Looking:
+    """Caches of a decoder that reads a whole text at once and remembers where it looked: `seen` holds the
+    cross-attention [batch, new, memory] of each of the (layer, head) `pairs`. `keys_values`: of the memory,
+    layer by layer [batch, heads, memory, head width].
+    """
+
+    def __init__(self, keys_values: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> None:
+        self.keys_values, self.pairs = keys_values, pairs
+        self.seen: list[Tensor] = []
+
+    def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """See Caches."""
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+
+    def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
+        """See Caches."""
+        keys, values = self.keys_values[2 * layer : 2 * layer + 2]
+        weights = torch.softmax((q * scale) @ keys.transpose(-1, -2), -1)
+        self.seen += [weights[:, head] for at, head in self.pairs if at == layer]
+        return weights @ values
+
+    @property
+    def layers(self) -> int:
+        """How many must run."""
+        return max(layer for layer, _ in self.pairs) + 1
