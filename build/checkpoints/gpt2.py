@@ -58,7 +58,7 @@ def shape(model: GPT2LMHeadModel) -> Shape:
 
 def weights(model: GPT2LMHeadModel) -> dict[str, torch.Tensor]:
     """Under our names; queries, keys and values apart."""
-    found = {}
+    found: dict[str, torch.Tensor] = {}
     for name, tensor in renamed(model.state_dict(), RULES).items():
         own = tensor.T.contiguous() if name.endswith(TRANSPOSED) else tensor
         if ".own.qkv." in name:

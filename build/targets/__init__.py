@@ -104,7 +104,7 @@ class Target(Protocol):
         """The command that makes a bundle anew."""
 
 
-_TARGETS: dict[str, Target | None] = {"trtllm": None, "openvino": None}
+_TARGETS: dict[str, Target | None] = {"trtllm": None, "torch": None, "openvino": None}
 
 
 def names() -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Networks as torch modules: exporters trace them, the torch engine runs them. torch only, no transformers."""
+"""Networks as torch modules: exporters trace them, the torch engine runs them. They need torch alone."""

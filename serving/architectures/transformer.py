@@ -173,7 +173,8 @@ class Layer(nn.Module):
         super().__init__()
         self.norm_first = shape.norm_first
         self.own, self.own_norm = Attention(shape, heads), _norm(shape)
-        self.look, self.look_norm = (Attention(shape, heads), _norm(shape)) if memory else (None, None)
+        self.look = Attention(shape, heads) if memory else None
+        self.look_norm = _norm(shape) if memory else None
         self.feed, self.feed_norm = FeedForward(shape, inner), _norm(shape)
 
     def add(self, x: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor]) -> Tensor:
@@ -317,7 +318,8 @@ class Decoder(nn.Module):
             scale = scale / (i + 1) if shape.scale_by_layer else scale
 
             def own(y: Tensor, i: int = i, layer: Any = layer, scale: float = scale) -> Tensor:
-                return layer.own.out(merge(caches.own(i, *layer.own.all(y), scale)))
+                q, k, v = layer.own.all(y)
+                return layer.own.out(merge(caches.own(i, q, k, v, scale)))
 
             def look(y: Tensor, i: int = i, layer: Any = layer, scale: float = scale) -> Tensor:
                 return layer.look.out(merge(caches.memory(i, layer.look.query(y), scale)))

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from conch.bundle import EngineFacts
 
+from .sampling import Sampling
+
 Floats = NDArray[np.float32]
 
 
@@ -25,11 +27,17 @@ class Memory(Protocol):
     def length(self) -> int:
         """Positions that the decoder attends to."""
 
+    def ready(self, *, wait: bool = False) -> bool:
+        """Whether it has been computed; with `wait`, not before it has."""
+
 
 @dataclass(frozen=True)
 class Row:
     """One row of the next step: the row of the last step that it continues (None: new), its new ids, the
     position of the first, its encoder memory, and what is added to its logits (float32 [vocabulary] or None).
+
+    `choice`: what the runtime chooses the next id by (see `Runtime.chooses`); None: the caller looks at the
+    logits itself.
     """
 
     parent: int | None
@@ -37,12 +45,14 @@ class Row:
     position: int
     memory: Any
     bias: Floats | None = None
+    choice: Sampling | None = None
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a step gives, one entry per row: the likeliest id (int64 [rows]) and its log probability (float32
-    [rows]). `logits(row)`: all of a row, float32 [vocabulary], until the next step; only who asks pays.
+    """What a step gives, one entry per row: the id by its `choice`, else the likeliest (int64 [rows]), and
+    its log probability (float32 [rows]). `logits(row)`: all of a row, float32 [vocabulary], until the next
+    step, unless all rows have a choice; only who asks pays.
     """
 
     best: NDArray[np.int64]
@@ -64,8 +74,13 @@ class Runtime(Protocol):
     def facts(self) -> EngineFacts:
         """Its engine.json."""
 
+    def chooses(self, sampling: Sampling) -> bool:
+        """Whether rows may bring this as their choice; they must then go on with the id that is chosen."""
+
     def encode(self, sources: Sequence[NDArray[Any]]) -> Sequence[Memory]:
-        """Run the encoder on several sources at once: features, float32 [frames, mels], or ids, int64 [n]."""
+        """Run the encoder on several sources at once: features, float16 or float32 [frames, mels], or ids,
+        int64 [n]. It need not be done when this returns.
+        """
 
     def align(self, ids: Sequence[int], memory: Any) -> NDArray[np.float16]:
         """Where each id of a text looked: float16 [heads, ids, memory], a softmax over the last axis. Only

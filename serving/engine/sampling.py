@@ -88,7 +88,7 @@ class Sampling:
 
     @property
     def plain(self) -> bool:
-        """Nothing changes the logits, so the graph's own best token is the answer."""
+        """Whether nothing changes the logits, so that the likeliest token is the answer."""
         neutral = (
             self.temperature in (0.0, 1.0)
             and self.repetition_penalty == 1.0
@@ -136,11 +136,14 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a step gives for a row: the likeliest token and its log probability; all logits if asked."""
+    """What a step gives for a row: a token and its log probability; all logits if asked. `final`: the token
+    was chosen as the row's sampling says; else it is the likeliest.
+    """
 
     whole: Callable[[], Floats]
     best: int
     best_log_prob: float
+    final: bool = False
 
     @property
     def logits(self) -> Floats:
@@ -245,7 +248,7 @@ class Single:
         return [] if self.best.finished else [(0, token)]
 
     def _choose(self, row: Scores) -> tuple[int, float]:
-        if self.sampling.plain:
+        if row.final:
             return row.best, row.best_log_prob
         rules = self.sampling.timestamps
         logits = rules.apply(row.logits, self.best.ids) if rules else row.logits

@@ -85,6 +85,7 @@ class Job:
     request_id: str = ""
     align: bool = False
     memory: Memory | None = None
+    choice: Sampling | None = None
     strategy: Strategy = field(init=False)
     rows: list[Row] = field(default_factory=list)
     first_row: int = 0
@@ -100,6 +101,7 @@ class Scheduler:
     def __init__(self, runtime: Runtime, limits: Limits = Limits()) -> None:  # it is frozen
         self.runtime, self.limits = runtime, limits
         self.waiting: deque[Job] = deque()
+        self.encoding: deque[Job] = deque()
         self.running: list[Job] = []
         self.batch = runtime.batch()
         self.wake = threading.Condition()
@@ -165,20 +167,25 @@ class Scheduler:
     def _run(self) -> None:
         while True:
             with self.wake:
-                self.wake.wait_for(lambda: self.stopping or self.waiting or self.running)
+                self.wake.wait_for(lambda: self.stopping or self.waiting or self.encoding or self.running)
                 if self.stopping:
                     break
             self.release_cancelled()
             self.admit(self.limits.join_at_once if self.running else self.limits.max_rows)
+            self.begin()
             if self.running:
                 self.step()
-        for job in [*self.running, *self.waiting]:
+        for job in [*self.running, *self.encoding, *self.waiting]:
             job.listener.fail(RuntimeError("the server is stopping"))
 
     def admit(self, most: int = 1) -> None:
         """Let up to `most` waiting requests in, as far as their rows fit; what they bring is encoded
-        together.
+        together. While others are still being encoded, only a good number is worth an encoder of its own.
         """
+        if self.encoding and len(self.waiting) < self.limits.join_at_once:
+            return
+        if len(self.encoding) > self.limits.join_at_once:
+            return
         jobs = self._fitting(most)
         sources = [job for job in jobs if job.source is not None]
         try:
@@ -186,13 +193,21 @@ class Scheduler:
                 job.memory = memory
         except Exception:  # noqa: BLE001  # whose fault it is shows when each is encoded alone
             jobs = [job for job in jobs if job.source is None or self._encodes(job)]
-        for job in jobs:
-            self._begin(job)
+        self.encoding.extend(jobs)
+
+    def begin(self) -> None:
+        """Start those whose sources have been encoded; if nothing runs, wait for the first."""
+        while self.encoding:
+            memory = self.encoding[0].memory
+            if memory is not None and not memory.ready(wait=not self.running):
+                break
+            self._begin(self.encoding.popleft())
 
     def _fitting(self, most: int) -> list[Job]:
         jobs: list[Job] = []
         with self.wake:
-            free = self.limits.max_rows - sum(job.sampling.beam_width for job in self.running)
+            taken = sum(job.sampling.beam_width for job in (*self.running, *self.encoding))
+            free = self.limits.max_rows - taken
             while self.waiting and len(jobs) < most and self.waiting[0].sampling.beam_width <= free:
                 jobs.append(self.waiting.popleft())
                 free -= jobs[-1].sampling.beam_width
@@ -217,7 +232,8 @@ class Scheduler:
             except Exception as error:  # noqa: BLE001  # see above
                 job.listener.fail(error)
             return
-        job.rows = [Row(None, job.prompt, 0, job.memory, job.sampling.bias)]
+        job.choice = job.sampling if self.runtime.chooses(job.sampling) else None
+        job.rows = [Row(None, job.prompt, 0, job.memory, job.sampling.bias, job.choice)]
         job.position = len(job.prompt)
         self.running.append(job)
 
@@ -252,12 +268,17 @@ class Scheduler:
                 "embedding_bias"
             )
         scores = [
-            Scores(partial(result.logits, i), int(result.best[i]), float(result.best_log_prob[i]))
+            Scores(
+                partial(result.logits, i),
+                int(result.best[i]),
+                float(result.best_log_prob[i]),
+                job.choice is not None,
+            )
             for i in range(first, first + len(job.rows))
         ]
         chosen = job.strategy.advance(scores)
         job.rows = [
-            Row(first + parent, (token,), job.position, job.memory, job.sampling.bias)
+            Row(first + parent, (token,), job.position, job.memory, job.sampling.bias, job.choice)
             for parent, token in chosen
         ]
         job.position += 1
@@ -282,6 +303,7 @@ class Scheduler:
     def release_cancelled(self) -> None:
         """Drop requests that nobody waits for."""
         self.running = [job for job in self.running if not self._dropped(job)]
+        self.encoding = deque(job for job in self.encoding if not self._dropped(job))
         with self.wake:
             self.waiting = deque(job for job in self.waiting if not self._dropped(job))
 

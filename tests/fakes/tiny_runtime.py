@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from conch.bundle import EngineFacts
 from serving.engine.runtime import Row, Step
+from serving.engine.sampling import Sampling
 
 
 class TinyRuntime:
@@ -19,6 +20,9 @@ class TinyRuntime:
     def __init__(self, engine: Path) -> None:
         self.facts = EngineFacts.load(engine)
         self.ids = [*np.load(engine / "sentence.npy").tolist(), self.facts.end_id]
+
+    def chooses(self, sampling: Sampling) -> bool:
+        return False
 
     def encode(self, sources: Sequence[NDArray[Any]]) -> list[Any]:
         return [None for _ in sources]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,27 +13,15 @@ from miniatures.speech.corpus import Corpus, make_corpus
 from serving.engine.openvino.graphs import Graphs
 from serving.engine.scheduler import Limits, Scheduler
 
+from . import engines
+
 ROOT = Path(__file__).parent.parent.parent
 MINIATURE = ROOT / "miniatures" / "whisper"
 
 
 def export(folder: Path, compress: str = "none") -> Path:
-    """Export the miniature as the builder does: in a process of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "build.targets.openvino.export",
-        "--family",
-        "whisper",
-        "--weights",
-        MINIATURE,
-        "--output",
-        folder,
-        "--compress",
-        compress,
-    ]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    return folder
+    """Export the miniature for OpenVINO."""
+    return engines.export("openvino", "whisper", MINIATURE, folder, "--compress", compress)
 
 
 @pytest.fixture(scope="session")

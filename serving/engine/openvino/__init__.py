@@ -1,0 +1,17 @@
+"""The OpenVINO engine: x86-64 CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .graphs import Graphs
+
+
+def load(engine: Path, parameters: Mapping[str, Any]) -> Graphs:
+    """The runtime of an engine folder."""
+    from .graphs import Graphs
+
+    return Graphs(engine)

@@ -19,6 +19,7 @@ from openvino.preprocess import PrePostProcessor
 from conch.bundle import EngineFacts
 
 from ..runtime import Floats, RunningBatch
+from ..sampling import Sampling
 
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
 
@@ -31,6 +32,10 @@ class Memory:
 
     parts: tuple[NDArray[Any], ...]
     length: int
+
+    def ready(self, *, wait: bool = False) -> bool:
+        """See runtime.Memory: encoders are waited for."""
+        return True
 
 
 def hardware_precision() -> str:
@@ -101,6 +106,10 @@ class Graphs:
         from .batch import Batch, Slots
 
         return Slots(self) if self.takes("past.k0") else Batch(self)
+
+    def chooses(self, sampling: Sampling) -> bool:
+        """See Runtime: the likeliest id is known."""
+        return sampling.plain
 
     def encode(self, sources: Sequence[NDArray[Any]]) -> list[Memory]:
         """See Runtime. One after the other: on a CPU that is as fast. The last few results are kept, so that

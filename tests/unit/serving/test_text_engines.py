@@ -1,12 +1,10 @@
-"""T5, BART and GPT-2 on the portable engine against transformers: small models of the true architectures with
-random weights.
+"""T5, BART and GPT-2 on the portable engines against transformers: small models of the true architectures
+with random weights. The torch engine runs on a GPU in float32 where there is one.
 """
 
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +22,19 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from build.catalog import ROOT
 from serving.engine.collected import Collected
-from serving.engine.openvino.graphs import Graphs
-from serving.engine.runtime import Row
+from serving.engine.runtime import Row, Runtime
 from serving.engine.sampling import Sampling
 from serving.engine.scheduler import Job, Limits, Scheduler
 from serving.engine.tensors import parse
 from serving.errors import BadRequest
 
+from ..engines import export, runtime
+
 pytestmark = pytest.mark.long
 
 PROMPTS = 104
 VOCABULARY = 300
-EXPORTER = "build.targets.openvino.export"
 LONGEST = 24
 PENALTY = 1.3  # without it models with random weights say one word over and over
 
@@ -92,27 +89,22 @@ def gpt2() -> PreTrainedModel:
     return GPT2LMHeadModel(config)
 
 
+ENGINES = ("openvino", "torch")
 MODELS = {"t5": lambda: t5(gated=False), "flan-t5": lambda: t5(gated=True), "bart": bart, "gpt2": gpt2}
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
+@pytest.fixture(scope="module", params=[f"{model} {engine}" for model in MODELS for engine in ENGINES])
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[PreTrainedModel, Graphs]:
+) -> tuple[PreTrainedModel, Runtime]:
     """transformers' model, and our engine by the builder's own command."""
     torch.manual_seed(11)
-    model = MODELS[request.param]().eval()
+    name, engine_name = request.param.split()
+    model = MODELS[name]().eval()
     weights, engine = tmp_path_factory.mktemp("weights"), tmp_path_factory.mktemp("engine")
     model.save_pretrained(weights)
-    family = request.param.removeprefix("flan-")
-    done = subprocess.run(
-        [sys.executable, "-m", EXPORTER, "--family", family, "--weights", weights, "--output", engine],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return model, Graphs(engine, precision="f32")
+    export(engine_name, name.removeprefix("flan-"), weights, engine)
+    return model, runtime(engine_name, engine)
 
 
 def prompts(count: int) -> list[list[int]]:
@@ -155,7 +147,7 @@ def theirs(model: Any, ids: list[int], beams: int) -> list[int]:
     return made[: made.index(end)] if end in made else made
 
 
-def job(graphs: Graphs, ids: list[int], beams: int, listener: Collected) -> Job:
+def job(graphs: Runtime, ids: list[int], beams: int, listener: Collected) -> Job:
     """By the engine's own door."""
     arrays = {
         "input_ids": np.array([ids], np.int32),
@@ -169,7 +161,7 @@ def job(graphs: Graphs, ids: list[int], beams: int, listener: Collected) -> Job:
 
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("rows", [1, 8])
-def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Graphs], beams: int, rows: int) -> None:
+def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Runtime], beams: int, rows: int) -> None:
     """Over 100 prompts, alone and in a running batch of mixed lengths that requests join and leave."""
     model, graphs = pair
     scheduler = Scheduler(graphs, Limits(max_rows=rows * beams, max_queue=PROMPTS))
@@ -187,7 +179,7 @@ def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Graphs], beams: int
     )
 
 
-def test_what_does_not_fit_is_refused(pair: tuple[PreTrainedModel, Graphs]) -> None:
+def test_what_does_not_fit_is_refused(pair: tuple[PreTrainedModel, Runtime]) -> None:
     """Inputs beyond the engine's limits, unknown ids, and none at all."""
     _, graphs = pair
     for ids, says in (([3] * 2000, "2000"), ([VOCABULARY], "outside"), ([], "0 ids|empty")):
@@ -195,7 +187,7 @@ def test_what_does_not_fit_is_refused(pair: tuple[PreTrainedModel, Graphs]) -> N
             Scheduler(graphs).submit(job(graphs, ids, 1, Collected()))
 
 
-def test_a_long_request_keeps_no_short_one_waiting(pair: tuple[PreTrainedModel, Graphs]) -> None:
+def test_a_long_request_keeps_no_short_one_waiting(pair: tuple[PreTrainedModel, Runtime]) -> None:
     """One that came later and wants less ends first."""
     _, graphs = pair
     scheduler, order = Scheduler(graphs), list[str]()
@@ -213,29 +205,16 @@ def test_a_long_request_keeps_no_short_one_waiting(pair: tuple[PreTrainedModel, 
     assert order == ["short", "long"]
 
 
-def test_a_decoder_alone_keeps_its_rows_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine_name", ENGINES)
+def test_a_decoder_alone_keeps_its_rows_apart(tmp_path: Path, engine_name: str) -> None:
     """A long prompt that joins and leaves, rows that move into other slots, caches that grow: each row goes
     on as if it were alone.
     """
     torch.manual_seed(11)
     gpt2().eval().save_pretrained(tmp_path / "weights")
     (tmp_path / "engine").mkdir()
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "build.targets.openvino.export",
-            "--family",
-            "gpt2",
-            "--weights",
-            tmp_path / "weights",
-            "--output",
-            tmp_path / "engine",
-        ],
-        cwd=ROOT,
-        check=True,
-    )
-    graphs = Graphs(tmp_path / "engine", precision="f32")
+    export(engine_name, "gpt2", tmp_path / "weights", tmp_path / "engine")
+    graphs = runtime(engine_name, tmp_path / "engine")
     asked = [*[tuple(ids) for ids in prompts(40) if len(ids) > 1][:4], (7,) * 90]
     alone = []
     for ids in asked:

@@ -8,16 +8,16 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # conch/ and serving/ lie beside the repository; the stub ignores PYTHONPATH
 
-from conch.bundle import ENGINE, load_parameters
+from conch.bundle import load_parameters
+from serving.engine import load
 from serving.engine.endpoint import Endpoint
-from serving.engine.openvino.graphs import Graphs
 
 
 class TritonPythonModel:
     """Admits requests; never waits."""
 
     def initialize(self, args):
-        self.endpoint = Endpoint(Graphs(BUNDLE / ENGINE), load_parameters(BUNDLE), pb_utils)
+        self.endpoint = Endpoint(load(BUNDLE), load_parameters(BUNDLE), pb_utils)
 
     def execute(self, requests):
         self.endpoint.execute(requests)

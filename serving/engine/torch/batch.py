@@ -1,0 +1,303 @@
+"""The running batch on the device: a slot for each row, one CUDA graph for each number of rows, and steps
+that are begun before the host has seen the last one's result.
+
+The device chooses the next ids itself where it can, so while the host reads the result of one step, the next
+one runs. Rows that have ended by then are computed once in vain; rows whose ids the host chooses (beams) are
+waited for.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from serving.architectures.transformer import Decoder
+
+from ..runtime import Row, Step
+from ..sampling import Sampling
+from .caches import Arena, Reading, Stepping
+from .choosing import Choices, simple
+from .device import Device
+
+# Rows that a graph is recorded for; a step takes the next larger one.
+BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+LIKELIEST = Sampling(max_tokens=1, end_id=-1)
+READ_AT_ONCE = 4096  # ids of prompts, padding included
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an encoder left: [2 * layers, heads, length, head width], there once `event` has happened."""
+
+    parts: Tensor
+    length: int
+    event: Any = None
+
+    def ready(self, *, wait: bool = False) -> bool:
+        """See runtime.Memory."""
+        if self.event is not None and wait:
+            self.event.synchronize()
+        return self.event is None or bool(self.event.query())
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A step that was begun: ids and log probabilities of all slots, on the host after `event`."""
+
+    ids: Tensor
+    log_probs: Tensor
+    event: Any
+
+    def land(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Wait for it."""
+        if self.event is not None:
+            self.event.synchronize()
+        return self.ids.numpy(), self.log_probs.numpy()
+
+
+@dataclass
+class Slot:
+    """What lies in a slot: whose memory, also after its row has gone, and what its row asked for."""
+
+    memory: Callable[[], Memory | None] = lambda: None
+    choice: Sampling | None = None
+
+    def fill(self, row: Row) -> None:
+        """A row has it."""
+        self.memory = (lambda: None) if row.memory is None else weakref.ref(row.memory)
+        self.choice = row.choice
+
+
+@dataclass
+class Buffers:
+    """Tensors that steps read and write, [slots] each: the last id, and the results."""
+
+    ids: Tensor
+    chosen: Tensor
+    log_probs: Tensor
+    logits: Tensor
+    graphs: dict[tuple[int, bool], Callable[[], object]] = field(default_factory=dict)
+
+
+class DeviceBatch:
+    """A RunningBatch (runtime.py) of at most `most` rows; made once, emptied by `clear`."""
+
+    def __init__(self, decoder: Decoder, device: Device, most: int, positions: int, memory: int) -> None:
+        self.decoder, self.device, self.positions = decoder, device, positions
+        self.buckets = [size for size in BUCKETS if size < most] + [most]
+        self.arena = Arena.empty(decoder.shape, device, most, positions, memory)
+        vocabulary = decoder.shape.vocabulary
+        self.choices = Choices.empty(device, most, vocabulary, positions)
+        self.buffers = Buffers(
+            device.zeros(most, dtype=torch.int64),
+            device.zeros(most, dtype=torch.int64),
+            device.zeros(most, dtype=torch.float32),
+            device.zeros(most, vocabulary, dtype=torch.float32),
+        )
+        self.attend = _kernel(device, decoder)
+        self.slots = [Slot() for _ in range(most)]
+        self.where: list[int] = []  # the slot of each row of the last step
+        self.flight: Flight | None = None
+        with torch.inference_mode(), device.on(device.steps):
+            self._record()
+
+    def _record(self) -> None:
+        for size in self.buckets:
+            for plain in (True, False):
+                compute = partial(self._compute, size, plain=plain)
+                self.buffers.graphs[size, plain] = self.device.recorded(self.device.steps, compute)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.where, self.flight = [], None
+        self.slots = [Slot() for _ in self.slots]
+        self.arena.length.zero_()
+        self.arena.memory_length.zero_()
+
+    @torch.inference_mode()
+    def step(self, rows: Sequence[Row]) -> Step:
+        """See RunningBatch."""
+        with self.device.on(self.device.steps):
+            old = [row for row in rows if row.parent is not None]
+            flight, self.flight = self.flight, None
+            sources = [self.where[row.parent or 0] for row in old]
+            where = self._arrange(old, sources)
+            if old and flight is None:
+                self._say(where, old)
+                flight, sources = self._begin(where), where
+            fresh = [row for row in rows if row.parent is None]
+            joined = self._take_in(fresh, where)
+            self.where = _in_order(rows, where, joined)
+            read = self._read(fresh, joined) if fresh else None
+            if all(row.choice is not None for row in rows):
+                self.flight = self._begin(self._settle(rows))
+            return self._result(rows, (flight, sources), (read, joined))
+
+    def _result(
+        self,
+        rows: Sequence[Row],
+        old: tuple[Flight | None, Sequence[int]],
+        fresh: tuple[Flight | None, Sequence[int]],
+    ) -> Step:
+        best, log_probs = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.float32)
+        for (flight, slots), running in ((old, True), (fresh, False)):
+            if flight is not None and slots:
+                at = [i for i, row in enumerate(rows) if (row.parent is not None) == running]
+                ids, probs = flight.land()
+                best[at], log_probs[at] = ids[list(slots)], probs[list(slots)]
+        logits, where = self.buffers.logits, list(self.where)
+        return Step(best, log_probs, lambda row: logits[where[row]].cpu().numpy())
+
+    def _arrange(self, rows: Sequence[Row], sources: Sequence[int]) -> list[int]:
+        """A slot for each row that runs; a second row with the same past gets a copy of it."""
+        claimed, where, kept = set[int](), list[int](), set(sources)
+        free = (slot for slot in range(len(self.slots)) if slot not in kept)
+        for row, source in zip(rows, sources, strict=True):
+            slot = source
+            if source in claimed:
+                slot = next(free)
+                self._copy(slot, source)
+            self.slots[slot].fill(row)
+            claimed.add(slot)
+            where.append(slot)
+        return where
+
+    def _copy(self, target: int, source: int) -> None:
+        same = self.slots[target].memory() is self.slots[source].memory()
+        self.arena.copy(target, source, memory=not same)
+        self.choices.copy(target, source)
+        self.buffers.ids[target].copy_(self.buffers.ids[source])
+
+    def _say(self, where: Sequence[int], rows: Sequence[Row]) -> None:
+        """Ids that the host has chosen."""
+        ids = self.device.upload(np.array([row.ids[-1] for row in rows], np.int64))
+        self.buffers.ids[self.device.upload(np.array(where, np.int64))] = ids
+
+    def _take_in(self, rows: Sequence[Row], taken: Sequence[int]) -> list[int]:
+        """The lowest free slots, with memories in them."""
+        used = set(taken)
+        free = (slot for slot in range(len(self.slots)) if slot not in used)
+        slots = [slot for slot, _ in zip(free, rows, strict=False)]
+        for slot, row in zip(slots, rows, strict=True):
+            self.slots[slot].fill(row)
+            if row.memory is not None and self.arena.memory is not None:
+                if row.memory.event is not None:
+                    self.device.steps.wait_event(row.memory.event)
+                    row.memory.parts.record_stream(self.device.steps)
+                self.arena.memory[slot, :, :, : row.memory.length].copy_(row.memory.parts)
+                self.arena.memory_length[slot] = row.memory.length
+        return slots
+
+    def _read(self, rows: Sequence[Row], slots: Sequence[int]) -> Flight:
+        """Read the prompts of rows that join, as many at once as are of a similar size."""
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
+        group: list[int] = []
+        for i in order:
+            if group and len(rows[i].ids) * (len(group) + 1) > READ_AT_ONCE:
+                self._read_group([rows[k] for k in group], [slots[k] for k in group])
+                group = []
+            group.append(i)
+        self._read_group([rows[k] for k in group], [slots[k] for k in group])
+        return self._send()
+
+    def _read_group(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
+        device, count = self.device, max(len(row.ids) for row in rows)
+        ids = np.zeros((len(rows), count), np.int64)
+        for line, row in zip(ids, rows, strict=True):
+            line[: len(row.ids)] = row.ids
+        places = device.upload(np.array(slots, np.int64))
+        lengths = device.upload(np.array([len(row.ids) for row in rows], np.int64))
+        asked = [row.choice or _biased(row) for row in rows]
+        self.choices.begin(device, places, asked, [row.ids for row in rows])
+        self.arena.length[places] = lengths.to(torch.int32)
+        positions = torch.arange(count, device=lengths.device).expand(len(rows), count)
+        x = self.decoder(device.upload(ids), positions, Reading(self.arena, self.decoder, places))
+        last = x[torch.arange(len(rows), device=lengths.device), lengths - 1]
+        self._choose(scored(self.decoder.head, last), places, plain=all(simple(one) for one in asked))
+
+    def _choose(self, logits: Tensor, places: Tensor, *, plain: bool) -> None:
+        token, log_prob = self.choices.choose(logits, places, plain=plain)
+        buffers = self.buffers
+        buffers.logits[places], buffers.chosen[places] = logits, token
+        buffers.log_probs[places], buffers.ids[places] = log_prob, token
+
+    def _settle(self, rows: Sequence[Row]) -> list[int]:
+        """Move rows into lower slots where that makes the next step smaller."""
+        used = set(self.where)
+        size = self._bucket(len(rows))
+        holes = (slot for slot in range(size) if slot not in used)
+        for i, slot in enumerate(self.where):
+            if slot >= size:
+                hole = next(holes)
+                self._copy(hole, slot)
+                self.slots[hole], self.slots[slot] = self.slots[slot], Slot()
+                self.where[i] = hole
+        return self.where
+
+    def _bucket(self, rows: int) -> int:
+        return next(size for size in self.buckets if size >= rows)
+
+    def _begin(self, where: Sequence[int]) -> Flight:
+        """Queue a step of these slots, and of what lies between them."""
+        asked = [self.slots[slot].choice for slot in where]
+        plain = all(one is None or simple(one) for one in asked)
+        self.buffers.graphs[self._bucket(max(where) + 1), plain]()
+        return self._send()
+
+    def _compute(self, size: int, *, plain: bool) -> None:
+        """One step of the first `size` slots."""
+        buffers, arena = self.buffers, self.arena
+        caches = Stepping(arena, self.decoder, size, self.attend)
+        positions = arena.length[:size, None].long()
+        x = self.decoder(buffers.ids[:size, None], positions, caches)
+        places = torch.arange(size, device=positions.device)
+        self._choose(scored(self.decoder.head, x[:, -1]), places, plain=plain)
+        arena.length[:size] = (arena.length[:size] + 1).clamp(max=self.positions - 1)
+
+    def _send(self) -> Flight:
+        """What was chosen last, on its way to the host."""
+        if not self.device.gpu:
+            return Flight(self.buffers.chosen.clone(), self.buffers.log_probs.clone(), None)
+        ids, probs = (
+            torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+            for tensor in (self.buffers.chosen, self.buffers.log_probs)
+        )
+        return Flight(ids, probs, self.device.event())
+
+
+def scored(head: Any, x: Tensor) -> Tensor:
+    """Logits float32 [rows, vocabulary] of x [rows, width]; halves are summed and kept in float32."""
+    if not x.is_cuda or x.dtype == torch.float32:
+        return head(x).float()
+    logits = torch.mm(x, head.weight.t(), out_dtype=torch.float32)
+    return logits if head.bias is None else logits + head.bias
+
+
+def _in_order(rows: Sequence[Row], old: Sequence[int], fresh: Sequence[int]) -> list[int]:
+    """The slots of all rows, out of those that ran and those that join."""
+    running, joining = iter(old), iter(fresh)
+    return [next(joining) if row.parent is None else next(running) for row in rows]
+
+
+def _biased(row: Row) -> Sampling:
+    """Of a row that the host chooses for: the likeliest id under its bias."""
+    return Sampling(max_tokens=1, end_id=-1, bias=row.bias) if row.bias is not None else LIKELIEST
+
+
+def _kernel(device: Device, decoder: Decoder) -> Any:
+    """Attention for steps: Triton's language on a GPU, where the width allows it."""
+    width = decoder.shape.head_width
+    if not device.gpu or width & (width - 1):
+        return None
+    from .kernels import attend
+
+    return attend

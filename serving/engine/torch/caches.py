@@ -1,0 +1,128 @@
+"""Keys and values of running rows on the device, a slot for each row; and what a decoder's layers see of
+them while it reads prompts, and while it steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from serving.architectures.transformer import Decoder, Shape
+
+from .device import Device, attention
+
+HIDDEN = -1e4  # in float16 as well, a score that gives no weight
+
+
+@dataclass
+class Arena:
+    """`own`: [slots, 2 * layers, heads, positions, width], keys and values of each layer in turn; `memory`:
+    the same of what encoders left; how much of each is there: `length`, `memory_length`, int32 [slots].
+    """
+
+    own: Tensor
+    memory: Tensor | None
+    length: Tensor
+    memory_length: Tensor
+
+    @classmethod
+    def empty(cls, shape: Shape, device: Device, slots: int, positions: int, memory: int) -> Arena:
+        """Nothing in it."""
+        sizes = (slots, 2 * shape.decoder_layers, shape.decoder_heads)
+        lengths = (device.zeros(slots, dtype=torch.int32) for _ in range(2))
+        return cls(
+            device.zeros(*sizes, positions, shape.head_width),
+            device.zeros(*sizes, memory, shape.head_width) if memory else None,
+            *lengths,
+        )
+
+    def copy(self, target: int, source: int, *, memory: bool) -> None:
+        """All of a slot into another."""
+        for tensor in (self.own, self.length):
+            tensor[target].copy_(tensor[source])
+        if memory and self.memory is not None:
+            self.memory[target].copy_(self.memory[source])
+            self.memory_length[target].copy_(self.memory_length[source])
+
+
+class Reading:
+    """Caches of rows that read their prompts: ids [rows, n], padded behind, into `slots` int64 [rows]."""
+
+    def __init__(self, arena: Arena, decoder: Decoder, slots: Tensor) -> None:
+        self.arena, self.decoder, self.slots = arena, decoder, slots
+
+    def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """See Caches: padding lies behind every id that counts, so a causal mask is enough."""
+        new = k.shape[2]
+        self.arena.own[self.slots, 2 * layer, :, :new] = k
+        self.arena.own[self.slots, 2 * layer + 1, :, :new] = v
+        relative = self.decoder.relative
+        with attention():
+            if relative is None:
+                return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+            places = torch.arange(new, device=k.device)
+            back = places[:, None] - places[None]
+            bias = relative(back.clamp(0, relative.num_embeddings - 1)).permute(2, 0, 1)
+            mask = bias.masked_fill(back < 0, HIDDEN)[None]
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+
+    def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
+        """See Caches."""
+        assert self.arena.memory is not None
+        keys, values = (self.arena.memory[self.slots, 2 * layer + i] for i in range(2))
+        places = torch.arange(keys.shape[2], device=keys.device)
+        seen = places < self.arena.memory_length[self.slots, None]
+        with attention():
+            return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen[:, None, None], scale=scale)
+
+
+class Stepping:
+    """Caches of the rows in the first slots, which bring one id each."""
+
+    def __init__(self, arena: Arena, decoder: Decoder, rows: int, attend: Any = None) -> None:
+        self.arena, self.decoder, self.rows = arena, decoder, rows
+        self.attend = attend or plain_attend
+        self.length = arena.length[:rows]
+        shape = (rows, decoder.shape.decoder_heads, 1, decoder.shape.head_width)
+        self.at = self.length.long()[:, None, None, None].expand(shape)
+
+    def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """See Caches."""
+        keys, values = (self.arena.own[: self.rows, 2 * layer + i] for i in range(2))
+        keys.scatter_(2, self.at, k)
+        values.scatter_(2, self.at, v)
+        relative = None if self.decoder.relative is None else self.decoder.relative.weight
+        return self.attend(q, keys, values, self.length, 1, scale, relative)
+
+    def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
+        """See Caches."""
+        assert self.arena.memory is not None
+        keys, values = (self.arena.memory[: self.rows, 2 * layer + i] for i in range(2))
+        return self.attend(q, keys, values, self.arena.memory_length[: self.rows], 0, scale)
+
+
+def plain_attend(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    lengths: Tensor,
+    extra: int,
+    scale: float,
+    relative: Tensor | None = None,
+) -> Tensor:
+    """kernels.attend in plain torch, for devices without Triton's language and for its tests."""
+    if not keys.is_cuda:  # what no row has reached need not be read
+        reach = max(1, int(lengths.max()) + extra)
+        keys, values = keys[:, :, :reach], values[:, :, :reach]
+    places = torch.arange(keys.shape[2], device=keys.device)
+    seen = places < (lengths + extra)[:, None]
+    mask = torch.zeros(seen.shape, dtype=q.dtype, device=q.device).masked_fill(~seen, HIDDEN)[:, None, None]
+    if relative is not None:
+        back = (lengths + extra - 1)[:, None] - places
+        bias = F.embedding(back.clamp(0, relative.shape[0] - 1), relative)
+        mask = mask + bias.permute(0, 2, 1)[:, :, None]
+    return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=scale)

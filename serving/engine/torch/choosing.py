@@ -1,0 +1,212 @@
+"""Choosing ids on the device, by the rules of `sampling.py`: bias, Whisper's timestamps, penalties, greedy or
+random choice. What a host would do row by row is done for all rows at once, so that a step need not wait for
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..sampling import NEVER, Sampling
+from .device import Device
+
+LOWEST = float(NEVER)
+NOTHING = -1
+
+
+@dataclass
+class Choices:
+    """Per slot what was asked for, and what has been said. Counts and ids are int64, [slots] each but for
+    `bias` float32 [slots, vocabulary], `uniform` float32 [slots, positions] (a random number for each token),
+    `said` int32 and `seen` bool [slots, vocabulary] (how often an id was generated; prompt and generated).
+    """
+
+    end_id: Tensor
+    min_tokens: Tensor
+    top_k: Tensor
+    first_time: Tensor
+    latest_start: Tensor
+    text_end: Tensor
+    temperature: Tensor
+    top_p: Tensor
+    repetition: Tensor
+    presence: Tensor
+    frequency: Tensor
+    greedy: Tensor
+    generated: Tensor
+    last: Tensor
+    before: Tensor
+    last_time: Tensor
+    bias: Tensor
+    uniform: Tensor
+    said: Tensor
+    seen: Tensor
+
+    @classmethod
+    def empty(cls, device: Device, slots: int, vocabulary: int, positions: int) -> Choices:
+        """Nobody asks anything."""
+        kinds = dict.fromkeys(("temperature", "top_p", "repetition", "presence", "frequency"), torch.float32)
+        kinds["greedy"] = torch.bool
+        wide = {
+            "bias": device.zeros(slots, vocabulary, dtype=torch.float32),
+            "uniform": device.zeros(slots, positions, dtype=torch.float32),
+            "said": device.zeros(slots, vocabulary, dtype=torch.int32),
+            "seen": device.zeros(slots, vocabulary, dtype=torch.bool),
+        }
+        narrow = {
+            each.name: device.zeros(slots, dtype=kinds.get(each.name, torch.int64))
+            for each in fields(cls)
+            if each.name not in wide
+        }
+        found = cls(**narrow, **wide)
+        found.temperature.fill_(1.0)
+        found.repetition.fill_(1.0)
+        found.first_time.fill_(vocabulary)
+        return found
+
+    def begin(
+        self, device: Device, slots: Tensor, asked: Sequence[Sampling], prompts: Sequence[Sequence[int]]
+    ) -> None:
+        """Rows that join: what they ask for, nothing said yet."""
+        vocabulary, positions = self.bias.shape[1], self.uniform.shape[1]
+        columns = [_asked(sampling, vocabulary) for sampling in asked]
+        for name in columns[0]:
+            tensor = getattr(self, name)
+            tensor[slots] = device.upload(np.array([column[name] for column in columns])).to(tensor.dtype)
+        for tensor in (self.said, self.seen, self.bias):
+            tensor[slots] = 0
+        for i, (sampling, prompt) in enumerate(zip(asked, prompts, strict=True)):
+            if sampling.bias is not None:
+                self.bias[slots[i]] = device.upload(sampling.bias)
+            if sampling.repetition_penalty != 1.0:
+                self.seen[slots[i], device.upload(np.array(prompt, np.int64))] = True
+            if not sampling.greedy:
+                numbers = np.random.default_rng(sampling.seed).random(positions)
+                self.uniform[slots[i]] = device.upload(numbers.astype(np.float32))
+
+    def copy(self, target: int, source: int) -> None:
+        """All of a slot into another."""
+        for each in fields(self):
+            tensor = getattr(self, each.name)
+            tensor[target].copy_(tensor[source])
+
+    def choose(self, logits: Tensor, rows: Tensor, *, plain: bool) -> tuple[Tensor, Tensor]:
+        """The next id of each row, int64 [rows], and its log probability, float32 [rows]: what the model gave
+        it, whatever made it chosen. `logits`: float32 [rows, vocabulary]; with the bias in it afterwards.
+        `rows`: their slots; `plain`: no row has penalties or random choice.
+        """
+        logits += self.bias[rows]
+        ruled = self._timed(logits, rows)
+        scores = self._bounded(ruled, rows) if plain else self._penalised(ruled, rows)
+        token = scores.argmax(-1)
+        if not plain:
+            token = torch.where(self.greedy[rows], token, self._drawn(scores, rows))
+        log_prob = ruled.gather(1, token[:, None])[:, 0] - ruled.logsumexp(-1)
+        self._remember(token, rows, plain=plain)
+        return token, log_prob
+
+    def _remember(self, token: Tensor, rows: Tensor, *, plain: bool) -> None:
+        self.before[rows] = self.last[rows]
+        self.last[rows] = token
+        self.generated[rows] += 1
+        self.last_time[rows] = torch.where(token >= self.first_time[rows], token, self.last_time[rows])
+        if not plain:
+            self.said[rows, token] += 1
+            self.seen[rows, token] = True
+
+    def _timed(self, logits: Tensor, rows: Tensor) -> Tensor:
+        """`TimestampRules.apply` for the rows that have them; for the others `first_time` lies behind all
+        ids.
+        """
+        ids = torch.arange(logits.shape[1], device=logits.device)[None]
+        first = self.first_time[rows, None]
+        last, before, generated = self.last[rows, None], self.before[rows, None], self.generated[rows, None]
+        latest, end, last_time = (
+            self.latest_start[rows, None],
+            self.text_end[rows, None],
+            self.last_time[rows, None],
+        )
+        begun, timed = generated > 0, first < logits.shape[1]
+        after_time = begun & (last >= first)
+        after_pair = after_time & ((generated < 2) | (before >= first))
+        is_time = ids >= first
+        never = ~begun & ((ids < first) | (ids > first + latest))
+        never = never | (after_pair & is_time) | (after_time & ~after_pair & (ids < end))
+        reached = last_time + torch.where(after_time & ~after_pair, 0, 1)
+        never = timed & (never | ((last_time >= 0) & is_time & (ids < reached)))
+        ruled = logits.masked_fill(never, LOWEST)
+        time = ruled.masked_fill(~is_time, -torch.inf).logsumexp(-1, keepdim=True)
+        text = ruled.masked_fill(is_time, -torch.inf).amax(-1, keepdim=True)
+        return ruled.masked_fill(timed & (time > text) & ~is_time, LOWEST)
+
+    def _bounded(self, scores: Tensor, rows: Tensor) -> Tensor:
+        """Without the end while too little has been said."""
+        ids = torch.arange(scores.shape[1], device=scores.device)[None]
+        early = (self.generated[rows] < self.min_tokens[rows])[:, None]
+        return scores.masked_fill(early & (ids == self.end_id[rows, None]), LOWEST)
+
+    def _penalised(self, logits: Tensor, rows: Tensor) -> Tensor:
+        """`sampling.processed`."""
+        out = logits / self.temperature[rows, None]
+        repetition = self.repetition[rows, None]
+        out = torch.where(self.seen[rows], torch.where(out < 0, out * repetition, out / repetition), out)
+        said = self.said[rows]
+        once = (said > 0) * self.presence[rows, None] + said * self.frequency[rows, None]
+        return self._bounded(out - once, rows)
+
+    def _drawn(self, scores: Tensor, rows: Tensor) -> Tensor:
+        """`sampling._draw` with the row's own random number for this token."""
+        ordered, order = scores.sort(dim=-1, descending=True, stable=True)
+        weights = ordered.softmax(-1)
+        rank = torch.arange(scores.shape[1], device=scores.device)[None]
+        top_k, top_p = self.top_k[rows, None], self.top_p[rows, None]
+        weights = weights.masked_fill((top_k > 0) & (rank >= top_k), 0.0)
+        weights = weights / weights.sum(-1, keepdim=True)
+        sums = weights.cumsum(-1)
+        nucleus = (top_p > 0) & (top_p < 1)
+        kept = weights.masked_fill(nucleus & (sums - weights >= top_p), 0.0).cumsum(-1)
+        at = self.generated[rows, None].clamp(max=self.uniform.shape[1] - 1)
+        target = self.uniform[rows].gather(1, at) * kept[:, -1:]
+        found = (kept <= target).sum(-1, keepdim=True).clamp(max=scores.shape[1] - 1)
+        return order.gather(1, found)[:, 0]
+
+
+def _asked(sampling: Sampling, vocabulary: int) -> dict[str, float]:
+    """One row's numbers."""
+    rules = sampling.timestamps
+    return {
+        "end_id": sampling.end_id,
+        "min_tokens": sampling.min_tokens if sampling.end_id >= 0 else 0,
+        "top_k": sampling.top_k,
+        "first_time": rules.first if rules else vocabulary,
+        "latest_start": rules.latest_start if rules else 0,
+        "text_end": rules.end_id if rules else 0,
+        "temperature": sampling.temperature or 1.0,
+        "top_p": sampling.top_p,
+        "repetition": sampling.repetition_penalty,
+        "presence": sampling.presence_penalty,
+        "frequency": sampling.frequency_penalty,
+        "greedy": sampling.greedy,
+        "generated": 0,
+        "last": NOTHING,
+        "before": NOTHING,
+        "last_time": NOTHING,
+    }
+
+
+def on_device(sampling: Sampling) -> bool:
+    """Whether rows of such a request are chosen here: one beam, no words that need a look at several ids, no
+    logits for the caller.
+    """
+    return sampling.beam_width == 1 and not sampling.bad_words and not sampling.keep_logits
+
+
+def simple(sampling: Sampling) -> bool:
+    """Whether a row needs neither penalties nor random numbers."""
+    neutral = sampling.repetition_penalty == 1.0 and not sampling.presence_penalty
+    return neutral and not sampling.frequency_penalty and sampling.greedy

@@ -1,0 +1,117 @@
+"""Where the engine computes, and what differs between a GPU and a CPU: streams, graphs, pinned memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+PRECISIONS = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+# cuDNN's attention is a third faster than flash attention for Whisper's encoder on an H100; it lacks some
+# shapes, which the others have.
+BACKENDS = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+
+
+class NoGpu(RuntimeError):
+    """The GPU that is there cannot run this engine; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU, or the CPU. `steps` runs decoder steps, at a higher priority than `encodes`."""
+
+    kind: str
+    dtype: torch.dtype
+    steps: Any = None
+    encodes: Any = None
+    pool: Any = field(default=None, compare=False)
+
+    @classmethod
+    def find(cls, precision: str) -> Device:
+        """The first GPU that is visible, else the CPU, which computes in float32.
+
+        Raises:
+            NoGpu: its driver is too old, or this build of torch has no kernels for it.
+        """
+        if not torch.cuda.is_available():
+            _refuse_hidden_gpu()
+            torch.set_num_threads(len(os.sched_getaffinity(0)))
+            return cls("cpu", torch.float32)
+        major, minor = torch.cuda.get_device_capability()
+        if major < 8:
+            raise NoGpu(
+                f"{torch.cuda.get_device_name()} has compute capability {major}.{minor}; the torch engine "
+                "needs 8.0 (Ampere) or newer; use TARGET=openvino on this machine"
+            )
+        low, high = torch.cuda.Stream(priority=0), torch.cuda.Stream(priority=-5)
+        return cls("cuda", PRECISIONS[precision], high, low, torch.cuda.graph_pool_handle())
+
+    @property
+    def gpu(self) -> bool:
+        """Whether it is one."""
+        return self.kind == "cuda"
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        """Work is queued on `stream`."""
+        return torch.cuda.stream(stream) if self.gpu else nullcontext()
+
+    def event(self) -> Any:
+        """Recorded on the current stream; None on a CPU, where all is done at once."""
+        return torch.cuda.current_stream().record_event() if self.gpu else None
+
+    def upload(self, array: NDArray[Any] | Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
+        """Numbers from the host, without waiting."""
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        tensor = tensor if dtype is None else tensor.to(dtype)
+        return tensor.pin_memory().to(self.kind, non_blocking=True) if self.gpu else tensor
+
+    def zeros(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """On the device; `dtype`: the weights' if None."""
+        return torch.zeros(*shape, dtype=dtype or self.dtype, device=self.kind)
+
+    def recorded(self, stream: Any, function: Callable[[], object]) -> Callable[[], object]:
+        """The same work as a CUDA graph, which costs the host microseconds; on a CPU the function itself."""
+        if not self.gpu:
+            return function
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):  # kernels are compiled and workspaces made outside of the graph
+                function()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads' calls of CUDA do not break the recording.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            function()
+        torch.cuda.synchronize()
+        replay: Callable[[], object] = graph.replay
+        return replay
+
+
+@contextmanager
+def attention() -> Iterator[None]:
+    """Attention over many queries, by the fastest kernel that takes it."""
+    with sdpa_kernel(BACKENDS, set_priority=True):
+        yield
+
+
+def _refuse_hidden_gpu() -> None:
+    """A GPU was given to this instance, and torch cannot use it."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if given and torch.version.cuda:
+        raise NoGpu(
+            f"CUDA_VISIBLE_DEVICES={given}, but torch {torch.__version__} finds no usable GPU; the driver "
+            f"must know CUDA {torch.version.cuda}: see nvidia-smi"
+        )

@@ -1,0 +1,30 @@
+"""Engines for the unit tests, exported by the builder's own commands, computing in float32."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from build.catalog import ROOT
+from serving.engine.openvino.graphs import Graphs
+from serving.engine.runtime import Runtime
+from serving.engine.torch.runtime import TorchRuntime
+
+
+def export(target: str, family: str, weights: Path, engine: Path, *options: str) -> Path:
+    """Into the folder `engine`, in a process of its own."""
+    command = [sys.executable, "-m", f"build.targets.{target}.export", "--family", family]
+    command += ["--weights", str(weights), "--output", str(engine), *options]
+    if target == "torch":
+        command += ["--precision", "float32"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return engine
+
+
+def runtime(target: str, engine: Path) -> Runtime:
+    """Of an engine folder."""
+    if target == "torch":
+        return TorchRuntime(engine, {"precision": "float32", "max_rows": 32})
+    return Graphs(engine, precision="f32")
