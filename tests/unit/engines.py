@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 from build.catalog import ROOT
-from serving.engine.openvino.graphs import Graphs
 from serving.engine.runtime import Runtime
-from serving.engine.torch.runtime import TorchRuntime
 
 
 def export(target: str, family: str, weights: Path, engine: Path, *options: str) -> Path:
@@ -26,5 +24,9 @@ def export(target: str, family: str, weights: Path, engine: Path, *options: str)
 def runtime(target: str, engine: Path) -> Runtime:
     """Of an engine folder."""
     if target == "torch":
+        from serving.engine.torch.runtime import TorchRuntime
+
         return TorchRuntime(engine, {"precision": "float32", "max_rows": 32})
+    from serving.engine.openvino.graphs import Graphs
+
     return Graphs(engine, precision="f32")

@@ -117,7 +117,7 @@ class Choices:
         self.last_time[rows] = torch.where(token >= self.first_time[rows], token, self.last_time[rows])
         if not plain:
             self.said[rows, token] += 1
-            self.seen[rows, token] = True
+            self.seen[rows, token] = torch.ones_like(self.greedy[rows])
 
     def _timed(self, logits: Tensor, rows: Tensor) -> Tensor:
         """`TimestampRules.apply` for the rows that have them; for the others `first_time` lies behind all
