@@ -8,6 +8,7 @@ Random weights of a true Whisper shape, random features, windows of 30 s, 64 new
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import subprocess
 import sys
@@ -296,6 +297,8 @@ def main() -> None:
         began = time.perf_counter()
         runtime = TorchRuntime(engine, {"precision": "float16", "max_rows": given.rows})
         say("load_s", round(time.perf_counter() - began, 1))
+    gc.collect()
+    gc.freeze()
     if runtime.device.gpu:
         say("reserved_gib", round(torch.cuda.memory_reserved() / 2**30, 2))
     for name, value in (*encoder(runtime), *steps(runtime)):

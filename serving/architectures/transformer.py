@@ -162,8 +162,9 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[shape.activation]
 
     def forward(self, x: Tensor) -> Tensor:
+        """What `down` reads."""
         y = self.activation(self.up(x))
-        return self.down(y if self.gate is None else y * self.gate(x))
+        return y if self.gate is None else y * self.gate(x)
 
 
 class Layer(nn.Module):
@@ -177,9 +178,15 @@ class Layer(nn.Module):
         self.look_norm = _norm(shape) if memory else None
         self.feed, self.feed_norm = FeedForward(shape, inner), _norm(shape)
 
-    def add(self, x: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """A part with its norm."""
-        return x + part(norm(x)) if self.norm_first else norm(x + part(x))
+    def add(self, x: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor], last: nn.Linear) -> Tensor:
+        """A part, whose last product is `last`, with its norm."""
+        if not self.norm_first:
+            return norm(x + last(part(x)))
+        return self.added(x, part(norm(x)), last)
+
+    def added(self, x: Tensor, y: Tensor, last: nn.Linear) -> Tensor:
+        """X + last(y)."""
+        return x + last(y)
 
 
 class Encoder(nn.Module):
@@ -227,12 +234,10 @@ class Encoder(nn.Module):
 
             def attend(y: Tensor, layer: Any = layer) -> Tensor:
                 q, k, v = layer.own.all(y)
-                return layer.own.out(
-                    merge(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
-                )
+                return merge(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
 
-            x = layer.add(x, layer.own_norm, attend)
-            x = layer.add(x, layer.feed_norm, layer.feed)
+            x = layer.add(x, layer.own_norm, attend, layer.own.out)
+            x = layer.add(x, layer.feed_norm, layer.feed, layer.feed.down)
         return x if self.norm is None else self.norm(x)
 
     def forward(self, source: Tensor) -> tuple[Tensor, ...]:
@@ -319,14 +324,15 @@ class Decoder(nn.Module):
 
             def own(y: Tensor, i: int = i, layer: Any = layer, scale: float = scale) -> Tensor:
                 q, k, v = layer.own.all(y)
-                return layer.own.out(merge(caches.own(i, q, k, v, scale)))
+                return merge(caches.own(i, q, k, v, scale))
 
             def look(y: Tensor, i: int = i, layer: Any = layer, scale: float = scale) -> Tensor:
-                return layer.look.out(merge(caches.memory(i, layer.look.query(y), scale)))
+                return merge(caches.memory(i, layer.look.query(y), scale))
 
-            x = layer.add(x, layer.own_norm, own)
-            x = x if layer.look is None else layer.add(x, layer.look_norm, look)
-            x = layer.add(x, layer.feed_norm, layer.feed)
+            x = layer.add(x, layer.own_norm, own, layer.own.out)
+            if layer.look is not None:
+                x = layer.add(x, layer.look_norm, look, layer.look.out)
+            x = layer.add(x, layer.feed_norm, layer.feed, layer.feed.down)
         x = x if self.norm is None else self.norm(x)
         return x if shape.output_scale == 1.0 else x * shape.output_scale
 

@@ -77,6 +77,9 @@ class Endpoint:
         self.runtime, self.pb = runtime, pb
         self.exclude_prompt = bool(parameters.get("exclude_input_in_output"))
         self.scheduler = Scheduler(runtime, Limits.of(parameters))
+        # What is there now stays: collections that look at all of it hold up every request.
+        gc.collect()
+        gc.freeze()
         self.scheduler.start()
 
     def execute(self, requests: Iterable[Any]) -> None:

@@ -102,7 +102,7 @@ class DeviceBatch:
             device.zeros(most, dtype=torch.float32),
             device.zeros(most, vocabulary, dtype=torch.float32),
         )
-        self.attend = _kernel(device, decoder)
+        self.kernels = _kernels(device, decoder)
         self.slots = [Slot() for _ in range(most)]
         self.where: list[int] = []  # the slot of each row of the last step
         self.flight: Flight | None = None
@@ -154,8 +154,14 @@ class DeviceBatch:
                 at = [i for i, row in enumerate(rows) if (row.parent is not None) == running]
                 ids, probs = flight.land()
                 best[at], log_probs[at] = ids[list(slots)], probs[list(slots)]
-        logits, where = self.buffers.logits, list(self.where)
-        return Step(best, log_probs, lambda row: logits[where[row]].cpu().numpy())
+        where = list(self.where)
+        return Step(best, log_probs, lambda row: self._logits(where[row]))
+
+    @torch.inference_mode()
+    def _logits(self, slot: int) -> NDArray[np.float32]:
+        with self.device.on(self.device.steps):
+            logits = self.buffers.logits[slot] + self.choices.bias[slot]
+            return np.asarray(logits.cpu().numpy())
 
     def _arrange(self, rows: Sequence[Row], sources: Sequence[int]) -> list[int]:
         """A slot for each row that runs; a second row with the same past gets a copy of it."""
@@ -222,13 +228,19 @@ class DeviceBatch:
         positions = torch.arange(count, device=lengths.device).expand(len(rows), count)
         x = self.decoder(device.upload(ids), positions, Reading(self.arena, self.decoder, places))
         last = x[torch.arange(len(rows), device=lengths.device), lengths - 1]
-        self._choose(scored(self.decoder.head, last), places, plain=all(simple(one) for one in asked))
+        logits = scored(self.decoder.head, last)
+        self.buffers.logits[places] = logits
+        self._choose(logits, places, plain=all(simple(one) for one in asked))
 
     def _choose(self, logits: Tensor, places: Tensor, *, plain: bool) -> None:
-        token, log_prob = self.choices.choose(logits, places, plain=plain)
         buffers = self.buffers
-        buffers.logits[places], buffers.chosen[places] = logits, token
-        buffers.log_probs[places], buffers.ids[places] = log_prob, token
+        if self.kernels and plain:
+            out = (buffers.chosen, buffers.log_probs, buffers.ids)
+            self.kernels.choose(self.choices, logits, places, *out)
+            return
+        token, log_prob = self.choices.choose(logits, places, plain=plain)
+        buffers.chosen[places], buffers.ids[places] = token, token
+        buffers.log_probs[places] = log_prob
 
     def _settle(self, rows: Sequence[Row]) -> list[int]:
         """Move rows into lower slots where that makes the next step smaller."""
@@ -256,11 +268,12 @@ class DeviceBatch:
     def _compute(self, size: int, *, plain: bool) -> None:
         """One step of the first `size` slots."""
         buffers, arena = self.buffers, self.arena
-        caches = Stepping(arena, self.decoder, size, self.attend)
+        caches = Stepping(arena, self.decoder, size, self.kernels)
         positions = arena.length[:size, None].long()
         x = self.decoder(buffers.ids[:size, None], positions, caches)
         places = torch.arange(size, device=positions.device)
-        self._choose(scored(self.decoder.head, x[:, -1]), places, plain=plain)
+        logits = scored(self.decoder.head, x[:, -1], buffers.logits[:size])
+        self._choose(logits, places, plain=plain)
         arena.length[:size] = (arena.length[:size] + 1).clamp(max=self.positions - 1)
 
     def _send(self) -> Flight:
@@ -274,12 +287,17 @@ class DeviceBatch:
         return Flight(ids, probs, self.device.event())
 
 
-def scored(head: Any, x: Tensor) -> Tensor:
-    """Logits float32 [rows, vocabulary] of x [rows, width]; halves are summed and kept in float32."""
+def scored(head: Any, x: Tensor, out: Tensor | None = None) -> Tensor:
+    """Logits float32 [rows, vocabulary] of x [rows, width], into `out` if there is one; halves are summed and
+    kept in float32.
+    """
     if not x.is_cuda or x.dtype == torch.float32:
-        return head(x).float()
-    logits = torch.mm(x, head.weight.t(), out_dtype=torch.float32)
-    return logits if head.bias is None else logits + head.bias
+        logits = head(x).float()
+        return logits if out is None else out.copy_(logits)
+    if out is None:
+        out = torch.empty(len(x), head.weight.shape[0], dtype=torch.float32, device=x.device)
+    torch.mm(x, head.weight.t(), out_dtype=torch.float32, out=out)
+    return out if head.bias is None else out.add_(head.bias)
 
 
 def _in_order(rows: Sequence[Row], old: Sequence[int], fresh: Sequence[int]) -> list[int]:
@@ -293,11 +311,11 @@ def _biased(row: Row) -> Sampling:
     return Sampling(max_tokens=1, end_id=-1, bias=row.bias) if row.bias is not None else LIKELIEST
 
 
-def _kernel(device: Device, decoder: Decoder) -> Any:
-    """Attention for steps: Triton's language on a GPU, where the width allows it."""
+def _kernels(device: Device, decoder: Decoder) -> Any:
+    """Those in Triton's language on a GPU, where the width allows them."""
     width = decoder.shape.head_width
     if not device.gpu or width & (width - 1):
         return None
-    from .kernels import attend
+    from . import kernels
 
-    return attend
+    return kernels

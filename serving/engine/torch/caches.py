@@ -83,18 +83,16 @@ class Reading:
 class Stepping:
     """Caches of the rows in the first slots, which bring one id each."""
 
-    def __init__(self, arena: Arena, decoder: Decoder, rows: int, attend: Any = None) -> None:
+    def __init__(self, arena: Arena, decoder: Decoder, rows: int, kernels: Any = None) -> None:
         self.arena, self.decoder, self.rows = arena, decoder, rows
-        self.attend = attend or plain_attend
+        self.attend = kernels.attend if kernels else plain_attend
+        self.append = kernels.append if kernels else plain_append
         self.length = arena.length[:rows]
-        shape = (rows, decoder.shape.decoder_heads, 1, decoder.shape.head_width)
-        self.at = self.length.long()[:, None, None, None].expand(shape)
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """See Caches."""
         keys, values = (self.arena.own[: self.rows, 2 * layer + i] for i in range(2))
-        keys.scatter_(2, self.at, k)
-        values.scatter_(2, self.at, v)
+        self.append(k, v, keys, values, self.length)
         relative = None if self.decoder.relative is None else self.decoder.relative.weight
         return self.attend(q, keys, values, self.length, 1, scale, relative)
 
@@ -103,6 +101,13 @@ class Stepping:
         assert self.arena.memory is not None
         keys, values = (self.arena.memory[: self.rows, 2 * layer + i] for i in range(2))
         return self.attend(q, keys, values, self.arena.memory_length[: self.rows], 0, scale)
+
+
+def plain_append(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> None:
+    """kernels.append in plain torch."""
+    at = lengths.long()[:, None, None, None].expand(k.shape)
+    keys.scatter_(2, at, k)
+    values.scatter_(2, at, v)
 
 
 def plain_attend(

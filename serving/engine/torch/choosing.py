@@ -97,11 +97,10 @@ class Choices:
 
     def choose(self, logits: Tensor, rows: Tensor, *, plain: bool) -> tuple[Tensor, Tensor]:
         """The next id of each row, int64 [rows], and its log probability, float32 [rows]: what the model gave
-        it, whatever made it chosen. `logits`: float32 [rows, vocabulary]; with the bias in it afterwards.
-        `rows`: their slots; `plain`: no row has penalties or random choice.
+        it, whatever made it chosen. `logits`: float32 [rows, vocabulary], without the bias; `rows`: their
+        slots; `plain`: no row has penalties or random choice.
         """
-        logits += self.bias[rows]
-        ruled = self._timed(logits, rows)
+        ruled = self._timed(logits + self.bias[rows], rows)
         scores = self._bounded(ruled, rows) if plain else self._penalised(ruled, rows)
         token = scores.argmax(-1)
         if not plain:

@@ -64,6 +64,11 @@ class Device:
         """Whether it is one."""
         return self.kind == "cuda"
 
+    @property
+    def fuses(self) -> bool:
+        """Whether kernels in Triton's language take the place of torch's: not where every bit is wanted."""
+        return self.gpu and self.dtype != torch.float32
+
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """Work is queued on `stream`."""
         return torch.cuda.stream(stream) if self.gpu else nullcontext()

@@ -179,4 +179,8 @@ def _loaded(shape: Shape, weights: Path, device: Device) -> Model:
     model.decoder.pack()
     if model.encoder is not None:
         model.encoder.pack()
+    if device.fuses:
+        from .fused import fuse
+
+        fuse(model)
     return model.eval()

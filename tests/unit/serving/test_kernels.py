@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import os
+import random
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,8 +15,11 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="this build of torch brings no Triton")
 
-from serving.engine.torch.caches import plain_attend
-from serving.engine.torch.kernels import attend
+from serving.engine.sampling import Sampling, TimestampRules
+from serving.engine.torch.caches import plain_append, plain_attend
+from serving.engine.torch.choosing import Choices
+from serving.engine.torch.device import Device
+from serving.engine.torch.kernels import append, attend, choose, norm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -38,3 +45,63 @@ def test_attention_of_one_query_is_torchs(
     found = attend(q, keys, values, lengths, extra, 0.3, table)
     assert found.shape == (rows, heads, 1, width)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rms", [False, True])
+def test_norm_is_torchs(rms: bool) -> None:
+    torch.manual_seed(3)
+    x, weight, extra = torch.randn(7, 96), torch.randn(96), torch.randn(96)
+    bias = None if rms else torch.randn(96)
+    x, weight, extra, bias = (one if one is None else one.to(DEVICE) for one in (x, weight, extra, bias))
+    plain = torch.nn.functional.rms_norm if rms else torch.nn.functional.layer_norm
+    rest = (weight,) if rms else (weight, bias)
+    expected = plain(x + extra, (96,), *rest, eps=1e-5)
+    torch.testing.assert_close(norm(x, extra, weight, bias, 1e-5, rms=rms), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_append_writes_where_a_row_ends() -> None:
+    torch.manual_seed(3)
+    arena = torch.zeros(3, 4, 2, 9, 16, device=DEVICE)
+    packed = torch.randn(3, 1, 3, 2, 16, device=DEVICE).permute(2, 0, 3, 1, 4)
+    lengths = torch.tensor([0, 4, 8], dtype=torch.int32, device=DEVICE)
+    expected = arena.clone()
+    plain_append(packed[1], packed[2], expected[:, 2], expected[:, 3], lengths)
+    append(packed[1], packed[2], arena[:, 2], arena[:, 3], lengths)
+    assert torch.equal(arena, expected)
+    assert arena.any()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_chosen_ids_are_plain_torchs(seed: int) -> None:
+    """With and without timestamp rules, in every state that a text can be in, early ends forbidden."""
+    torch.manual_seed(seed)
+    rng = random.Random(seed)
+    device, slots, vocabulary, first, end = Device(DEVICE, torch.float32), 6, 700, 600, 580
+    choices = Choices.empty(device, slots, vocabulary, 50)
+    rows = torch.tensor([4, 0, 3], device=DEVICE)
+    asked = [
+        Sampling(
+            max_tokens=9,
+            end_id=end,
+            min_tokens=rng.choice([0, 4]),
+            bias=np.float32(np.random.default_rng(seed).normal(size=vocabulary)),
+            timestamps=rng.choice([None, TimestampRules(first, end)]),
+        )
+        for _ in rows
+    ]
+    choices.begin(device, rows, asked, [(1, 2)] * 3)
+    outs = [
+        torch.zeros(slots, device=DEVICE, dtype=kind) for kind in (torch.int64, torch.float32, torch.int64)
+    ]
+    for _ in range(4):
+        logits = torch.randn(3, vocabulary, device=DEVICE) * 2
+        logits[:, first:] += rng.choice([-3.0, 0.0, 3.0])
+        logits[:, end] += rng.choice([0.0, 6.0])
+        other = copy.deepcopy(choices)
+        token, log_prob = other.choose(logits, rows, plain=True)
+        choose(choices, logits, rows, *outs)
+        assert torch.equal(outs[0][rows], token)
+        assert torch.equal(outs[2][rows], token)
+        torch.testing.assert_close(outs[1][rows], log_prob, atol=1e-4, rtol=1e-4)
+        for each in dataclasses.fields(choices):
+            assert torch.equal(getattr(choices, each.name), getattr(other, each.name)), each.name
