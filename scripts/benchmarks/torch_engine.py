@@ -202,7 +202,7 @@ def agreement(runtime: TorchRuntime, model: Any) -> dict[str, float]:
     """
     count = min(8, runtime.running.buckets[-1])
     sounds = features(runtime, count)
-    memories = runtime.encode(sounds)
+    memories = runtime.encode([runtime.prepare(sound) for sound in sounds])
     batch = runtime.batch()
     said: list[list[int]] = [[] for _ in sounds]
     probs: list[list[float]] = [[] for _ in sounds]

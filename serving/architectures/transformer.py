@@ -92,6 +92,25 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class _Loaded:
+    """Weights are always loaded; making random ones first takes seconds."""
+
+    def reset_parameters(self) -> None:
+        """Nothing."""
+
+
+class Linear(_Loaded, nn.Linear):
+    """See _Loaded."""
+
+
+class Embedding(_Loaded, nn.Embedding):
+    """See _Loaded."""
+
+
+class Conv1d(_Loaded, nn.Conv1d):
+    """See _Loaded."""
+
+
 def split(x: Tensor, heads: int) -> Tensor:
     """[batch, time, width] -> [batch, heads, time, width / heads]."""
     return x.view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)
@@ -114,10 +133,10 @@ class Attention(nn.Module):
         super().__init__()
         inner = heads * shape.head_width
         self.heads = heads
-        self.q = nn.Linear(shape.width, inner, bias=shape.bias)
-        self.k = nn.Linear(shape.width, inner, bias=shape.bias and shape.key_bias)
-        self.v = nn.Linear(shape.width, inner, bias=shape.bias)
-        self.out = nn.Linear(inner, shape.width, bias=shape.bias)
+        self.q = Linear(shape.width, inner, bias=shape.bias)
+        self.k = Linear(shape.width, inner, bias=shape.bias and shape.key_bias)
+        self.v = Linear(shape.width, inner, bias=shape.bias)
+        self.out = Linear(inner, shape.width, bias=shape.bias)
         self.packed: nn.Linear | None = None
 
     def pack(self) -> None:
@@ -140,7 +159,7 @@ class Attention(nn.Module):
 def joined(parts: Sequence[nn.Linear]) -> nn.Linear:
     """One product for several of the same input; parts without a bias get zeros."""
     weight = torch.cat([part.weight for part in parts])
-    whole = nn.Linear(weight.shape[1], weight.shape[0], bias=any(part.bias is not None for part in parts))
+    whole = Linear(weight.shape[1], weight.shape[0], bias=any(part.bias is not None for part in parts))
     whole.weight = nn.Parameter(weight, requires_grad=False)
     if whole.bias is not None:
         zero = [part.weight.new_zeros(part.weight.shape[0]) for part in parts]
@@ -156,9 +175,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, shape: Shape, inner: int) -> None:
         super().__init__()
-        self.up = nn.Linear(shape.width, inner, bias=shape.bias)
-        self.gate = nn.Linear(shape.width, inner, bias=shape.bias) if shape.gated else None
-        self.down = nn.Linear(inner, shape.width, bias=shape.bias)
+        self.up = Linear(shape.width, inner, bias=shape.bias)
+        self.gate = Linear(shape.width, inner, bias=shape.bias) if shape.gated else None
+        self.down = Linear(inner, shape.width, bias=shape.bias)
         self.activation = ACTIVATIONS[shape.activation]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -196,13 +215,13 @@ class Encoder(nn.Module):
         super().__init__()
         self.shape = shape
         if shape.mels:
-            self.conv1 = nn.Conv1d(shape.mels, shape.width, 3, padding=1)
-            self.conv2 = nn.Conv1d(shape.width, shape.width, 3, stride=2, padding=1)
+            self.conv1 = Conv1d(shape.mels, shape.width, 3, padding=1)
+            self.conv2 = Conv1d(shape.width, shape.width, 3, stride=2, padding=1)
         else:
-            self.ids = nn.Embedding(shape.vocabulary, shape.width)
-        self.positions = nn.Embedding(shape.sources, shape.width) if shape.sources else None
+            self.ids = Embedding(shape.vocabulary, shape.width)
+        self.positions = Embedding(shape.sources, shape.width) if shape.sources else None
         distances = 2 * shape.relative + 1
-        self.relative = nn.Embedding(distances, shape.encoder_heads) if shape.relative else None
+        self.relative = Embedding(distances, shape.encoder_heads) if shape.relative else None
         self.embedding_norm = _norm(shape) if shape.embedding_norm else None
         layers = (
             Layer(shape, shape.encoder_heads, shape.encoder_inner, memory=False)
@@ -213,7 +232,7 @@ class Encoder(nn.Module):
         # Keys and values of each decoder layer in turn, made here, once for each request.
         inner = shape.decoder_heads * shape.head_width
         self.keys, self.values = (
-            nn.ModuleList(nn.Linear(shape.width, inner, bias=bias) for _ in range(shape.decoder_layers))
+            nn.ModuleList(Linear(shape.width, inner, bias=bias) for _ in range(shape.decoder_layers))
             for bias in (shape.bias and shape.key_bias, shape.bias)
         )
         self.packed: nn.Linear | None = None
@@ -256,7 +275,7 @@ class Encoder(nn.Module):
     def _embedded(self, source: Tensor) -> Tensor:
         shape = self.shape
         if shape.mels:
-            x = F.gelu(self.conv2(F.gelu(self.conv1(source)))).permute(0, 2, 1)
+            x = F.gelu(self.conv2(F.gelu(self.conv1(source)))).permute(0, 2, 1).contiguous()
         else:
             x = self.ids(source)
             x = x if shape.embedding_scale == 1.0 else x * shape.embedding_scale
@@ -284,10 +303,10 @@ class Decoder(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.ids = nn.Embedding(shape.vocabulary, shape.width)
-        self.positions = nn.Embedding(shape.targets, shape.width) if shape.targets else None
+        self.ids = Embedding(shape.vocabulary, shape.width)
+        self.positions = Embedding(shape.targets, shape.width) if shape.targets else None
         # By how far back an id lies; the last stands for all beyond.
-        self.relative = nn.Embedding(shape.relative + 1, shape.decoder_heads) if shape.relative else None
+        self.relative = Embedding(shape.relative + 1, shape.decoder_heads) if shape.relative else None
         self.embedding_norm = _norm(shape) if shape.embedding_norm else None
         memory = bool(shape.encoder_layers)
         layers = (
@@ -299,7 +318,7 @@ class Decoder(nn.Module):
             if layer.look is not None:
                 del layer.look.k, layer.look.v  # the encoder's part
         self.norm = _norm(shape) if shape.norm_first else None
-        self.head = nn.Linear(shape.width, shape.vocabulary, bias=shape.head_bias)
+        self.head = Linear(shape.width, shape.vocabulary, bias=shape.head_bias)
 
     def pack(self) -> None:
         """Join products of the same input."""

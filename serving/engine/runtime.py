@@ -77,10 +77,13 @@ class Runtime(Protocol):
     def chooses(self, sampling: Sampling) -> bool:
         """Whether rows may bring this as their choice; they must then go on with the id that is chosen."""
 
-    def encode(self, sources: Sequence[NDArray[Any]]) -> Sequence[Memory]:
-        """Run the encoder on several sources at once: features, float16 or float32 [frames, mels], or ids,
-        int64 [n]. It need not be done when this returns.
+    def prepare(self, source: NDArray[Any]) -> Any:
+        """What `encode` takes, of features, float16 or float32 [frames, mels], or ids, int64 [n]. Called by
+        whoever brings them, beside the running batch. Its memory is free again once nobody holds it.
         """
+
+    def encode(self, sources: Sequence[Any]) -> Sequence[Memory]:
+        """Run the encoder on several sources at once. It need not be done when this returns."""
 
     def align(self, ids: Sequence[int], memory: Any) -> NDArray[np.float16]:
         """Where each id of a text looked: float16 [heads, ids, memory], a softmax over the last axis. Only

@@ -80,7 +80,7 @@ class Job:
     prompt: tuple[int, ...]
     sampling: Sampling
     listener: Listener
-    source: NDArray[Any] | None = None
+    source: Any = None
     streaming: bool = False
     request_id: str = ""
     align: bool = False
@@ -128,6 +128,8 @@ class Scheduler:
             BadRequest: prompt and max_tokens do not fit, or too many beams.
         """
         self._check(job)
+        if job.source is not None:
+            job.source = self.runtime.prepare(job.source)
         with self.wake:
             if self.stopping or (self.thread.ident and not self.thread.is_alive()):
                 raise RuntimeError("the engine has stopped")
@@ -226,6 +228,7 @@ class Scheduler:
         return True
 
     def _begin(self, job: Job) -> None:
+        job.source = None  # it has been read
         if job.align and job.memory is not None:
             try:
                 job.listener.aligned(self.runtime.align(job.prompt, job.memory))

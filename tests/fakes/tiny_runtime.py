@@ -24,6 +24,9 @@ class TinyRuntime:
     def chooses(self, sampling: Sampling) -> bool:
         return False
 
+    def prepare(self, source: NDArray[Any]) -> Any:
+        return source
+
     def encode(self, sources: Sequence[NDArray[Any]]) -> list[Any]:
         return [None for _ in sources]
 

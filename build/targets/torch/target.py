@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from conch.gpus import assigned, gpus
+from conch.gpus import gpus
 
 from ..plain import Plain
 
@@ -19,8 +19,11 @@ class Torch(Plain):
     making = ("torch", "transformers", "tokenizers", "safetensors")
 
     def gpus(self, count: int, environment: Mapping[str, str]) -> list[str]:
-        """See Target."""
-        return assigned(count, environment) if gpus() else super().gpus(count, environment)
+        """See Target: instances beyond the number of GPUs share them in turn."""
+        found = len(gpus())
+        if not found:
+            return super().gpus(count, environment)
+        return [environment.get(f"TRITON_{i}_GPUS") or str(i % found) for i in range(count)]
 
 
 TARGET = Torch()

@@ -111,6 +111,10 @@ class Graphs:
         """See Runtime: the likeliest id is known."""
         return sampling.plain
 
+    def prepare(self, source: NDArray[Any]) -> NDArray[Any]:
+        """See Runtime."""
+        return source
+
     def encode(self, sources: Sequence[NDArray[Any]]) -> list[Memory]:
         """See Runtime. One after the other: on a CPU that is as fast. The last few results are kept, so that
         a second look at the same sound is free.

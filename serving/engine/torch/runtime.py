@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,38 @@ REMEMBERED = 2 << 30  # bytes of memories kept for a second look at the same sou
 WEIGHTS = "model.safetensors"
 
 
+@dataclass(frozen=True)
+class Source:
+    """What an encoder reads: a hash of it, and features [frames, mels] in memory that a GPU copies from by
+    itself, or ids int64 [n].
+    """
+
+    key: bytes
+    data: Tensor
+
+
+class Staging:
+    """Features on their way to the device: as many buffers of a whole window as may wait, used in turn. More
+    than that, and other sizes, are copied from where they lie.
+    """
+
+    def __init__(self, device: Device, count: int, frames: int, mels: int) -> None:
+        made = (torch.zeros(frames, mels, dtype=device.dtype, pin_memory=True) for _ in range(count))
+        self.free: list[Tensor] = list(made) if device.gpu else []
+
+    @torch.inference_mode()
+    def take(self, source: NDArray[Any]) -> Tensor:
+        """A copy of the source; its buffer is free again when nobody holds the copy."""
+        try:
+            buffer = self.free.pop()
+        except IndexError:
+            return torch.from_numpy(source)
+        staged = buffer[: len(source)]
+        staged.copy_(torch.from_numpy(source))
+        weakref.finalize(staged, self.free.append, buffer)
+        return staged
+
+
 @dataclass
 class Recorded:
     """An encoder's CUDA graph for a fixed number of whole windows: its input, its work, its output."""
@@ -53,6 +86,8 @@ class TorchRuntime:
             self.model = _loaded(self.shape, folder / WEIGHTS, self.device)
             self.keys: OrderedDict[bytes, Memory] = OrderedDict()
             rows = int(parameters.get("max_rows", 16))
+            frames = 2 * self.facts.memory if self.shape.mels else 0
+            self.staging = Staging(self.device, 2 * rows if frames else 0, frames, self.shape.mels)
             try:
                 self.running = DeviceBatch(
                     self.model.decoder, self.device, rows, self.facts.positions, self.facts.memory
@@ -79,17 +114,21 @@ class TorchRuntime:
             self.running.clear()
         return self.running
 
+    def prepare(self, source: NDArray[Any]) -> Source:
+        """See Runtime."""
+        key = hashlib.blake2b(np.ascontiguousarray(source).data, digest_size=16).digest()
+        return Source(key, self.staging.take(source) if self.shape.mels else torch.from_numpy(source))
+
     @torch.inference_mode()
-    def encode(self, sources: Sequence[NDArray[Any]]) -> list[Memory]:
+    def encode(self, sources: Sequence[Source]) -> list[Memory]:
         """See Runtime. Sounds and texts that were encoded lately are not encoded again."""
-        keys = [hashlib.blake2b(source.tobytes(), digest_size=16).digest() for source in sources]
-        new = {key: source for key, source in zip(keys, sources, strict=True) if key not in self.keys}
+        new = {source.key: source.data for source in sources if source.key not in self.keys}
         made: dict[bytes, Memory] = {}
         with self.device.on(self.device.encodes):
             for group in self._groups(new):
                 made |= zip(group, self._encoded([new[key] for key in group]), strict=True)
-        found = [made.get(key) or self.keys[key] for key in keys]
-        self._keep(dict(zip(keys, found, strict=True)))
+        found = [made.get(source.key) or self.keys[source.key] for source in sources]
+        self._keep({source.key: memory for source, memory in zip(sources, found, strict=True)})
         return found
 
     def _keep(self, memories: Mapping[bytes, Memory]) -> None:
@@ -99,7 +138,7 @@ class TorchRuntime:
         while len(self.keys) > 8 and sum(m.parts.nbytes for m in self.keys.values()) > REMEMBERED:
             self.keys.popitem(last=False)
 
-    def _groups(self, sources: Mapping[bytes, NDArray[Any]]) -> list[list[bytes]]:
+    def _groups(self, sources: Mapping[bytes, Tensor]) -> list[list[bytes]]:
         """Sounds of one length in groups that have a graph; texts all together."""
         if not self.shape.mels:
             return [list(sources)] if sources else []
@@ -112,7 +151,7 @@ class TorchRuntime:
                 same = same[size:]
         return groups
 
-    def _encoded(self, sources: Sequence[NDArray[Any]]) -> list[Memory]:
+    def _encoded(self, sources: Sequence[Tensor]) -> list[Memory]:
         if self.shape.mels:
             whole = self._sound(sources)
             lengths = [whole.shape[3]] * len(sources)
@@ -124,23 +163,31 @@ class TorchRuntime:
         event = self.device.event()
         return [Memory(part, length, event) for part, length in zip(parts, lengths, strict=True)]
 
-    def _sound(self, sources: Sequence[NDArray[Any]]) -> Tensor:
+    def _sound(self, sources: Sequence[Tensor]) -> Tensor:
         """Features [frames, mels] each, to keys and values [sounds, 2 * layers, heads, frames / 2, width]."""
-        features = self.device.upload(np.stack(sources)).to(self.device.dtype).transpose(1, 2)
-        recorded = self.graphs.get(len(sources)) if features.shape[2] == 2 * self.facts.memory else None
+        frames = len(sources[0])
+        recorded = self.graphs.get(len(sources)) if frames == 2 * self.facts.memory else None
+        features = recorded.features if recorded else self._features(len(sources), frames)
+        for line, source in zip(features, sources, strict=True):
+            line.copy_(source, non_blocking=True)
         if recorded is None:
-            with attention():
-                return self._encoder.memory(features)
-        recorded.features.copy_(features)
+            return self._listen(features)
         recorded.run()
         return recorded.memory[0]
 
-    def _text(self, sources: Sequence[NDArray[Any]], lengths: Sequence[int]) -> Tensor:
+    def _features(self, count: int, frames: int) -> Tensor:
+        return self.device.zeros(count, frames, self.shape.mels)
+
+    def _listen(self, features: Tensor) -> Tensor:
+        with attention():
+            return self._encoder.memory(features.transpose(1, 2))
+
+    def _text(self, sources: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
         """Ids [n] each, padded to one length."""
         longest = min(-(-max(lengths) // PADDED_TO) * PADDED_TO, self.facts.memory)
         ids = np.full((len(sources), longest), self.facts.pad_id, np.int64)
         for line, source in zip(ids, sources, strict=True):
-            line[: len(source)] = source
+            line[: len(source)] = source.numpy()
         seen = np.arange(longest) < np.array(lengths)[:, None]
         with attention():
             return self._encoder.memory(self.device.upload(ids), self.device.upload(seen))
@@ -150,12 +197,10 @@ class TorchRuntime:
         return {size: self._recorded(size) for size in GROUPS}
 
     def _recorded(self, size: int) -> Recorded:
-        features = self.device.zeros(size, self.shape.mels, 2 * self.facts.memory)
-        memory: list[Tensor] = []
+        features, memory = self._features(size, 2 * self.facts.memory), list[Tensor]()
 
         def run() -> None:
-            with attention():
-                memory[:] = [self._encoder.memory(features)]
+            memory[:] = [self._listen(features)]
 
         return Recorded(features, self.device.recorded(self.device.encodes, run), memory)
 
