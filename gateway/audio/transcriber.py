@@ -10,7 +10,7 @@ import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,9 @@ TRIES = 8  # requests for one window, whatever comes back
 PROGRESS = 0.2  # seconds
 FORGETS = 0.5  # a text made at a higher temperature is no context for the next (openai/whisper transcribe.py)
 TIME = re.compile(rb"<\|\d+\.\d\d\|>")
+# How much lower the mean log probability of words is that a model made up when it was asked again: seen were
+# 0.3 to 0.9 (mini-whisper); that of words it had left out was at most 0.1 lower (tiny.en, base).
+GUESSED = 0.5
 CONTEXT = 800  # characters of earlier text for condition_on_previous_text; the façade keeps what fits
 
 
@@ -165,6 +168,19 @@ def _known(more: Transcript, best: Transcript) -> bool:
     return bool(plain[0]) and f" {plain[0]} " in f" {plain[1]} "
 
 
+def _likelihood(part: Transcript) -> float:
+    """Mean log probability of a text's tokens; 0 without any."""
+    count = sum(len(segment.tokens) for segment in part.segments)
+    return sum(segment.avg_logprob * len(segment.tokens) for segment in part.segments) / max(count, 1)
+
+
+def _guessed(more: Transcript, best: Transcript) -> bool:
+    """Whether words that were asked for again are much less likely than those around them, as they are where
+    a model must say something about the end of a word that it has written down already.
+    """
+    return _likelihood(more) < _likelihood(best) - GUESSED
+
+
 @dataclass
 class Tries:
     """How often a window may still be asked for."""
@@ -284,7 +300,7 @@ class Transcriber:
                 prompt=self._context(options, best),
             )
             more, found = await self._heard(pool, part, known, tries, request_id)
-            best = best if _known(more, best) else completed(best, more)
+            best = best if _known(more, best) or _guessed(more, best) else completed(best, more)
             begin, until = again
             ends = [begin + end for _, end in found]
             # What was asked for counts as done up to the last word; all of it, if there was none.
@@ -449,14 +465,22 @@ def _attempt(result: Arrays, window: Window, options: Options, temperature: floa
 
 def _covered(result: Arrays, segments: Sequence[Span]) -> Iterable[Span]:
     """What a text accounts for, in seconds of the window: its words where their times are known, else its
-    segments.
+    segments. A word reaches to the next one of its segment, or to the segment's end: how a pause is shared
+    between a word and the punctuation behind it says little.
     """
     if "WORD_TIMES" not in result:
         return segments
+    words = result["WORD_TIMES"].reshape(-1, 2).tolist()
+    following = [begin for begin, _ in words[1:]] + [inf]
     return [
-        (float(begin), float(min(end, begin + LONGEST_WORD)))
-        for begin, end in result["WORD_TIMES"].reshape(-1, 2)
+        (begin, min(begin + LONGEST_WORD, max(end, min(after, _end_of(begin, segments)))))
+        for (begin, end), after in zip(words, following, strict=True)
     ]
+
+
+def _end_of(at: float, segments: Sequence[Span]) -> float:
+    """Where the segment ends that a time lies in."""
+    return next((end for begin, end in segments if begin <= at <= end), at)
 
 
 def _segments(

@@ -350,22 +350,26 @@ def sounding(window: Window) -> NDArray[np.bool_]:
 
 
 def snapped(span: Span, sounds: NDArray[np.bool_]) -> Span:
-    """A segment's times, without the silence at its ends: Whisper gives pauses to the segment beside them."""
+    """A segment's times, without the silence at its ends: Whisper gives pauses to the segment beside them.
+    The tail of a neighbour's sound that they touch, with a pause behind it, is left to the neighbour.
+    """
     first, last = int(span[0] * RATE) // FRAME, -(-int(span[1] * RATE) // FRAME)
     runs = _runs(sounds[first:last])
-    if len(runs) > 1 and runs[0][0] == 0 and runs[0][1] < TOUCHES and runs[1][0] - runs[0][1] >= APART:
-        runs = runs[1:]
-    if (
-        len(runs) > 1
-        and runs[-1][1] == last - first
-        and runs[-1][1] - runs[-1][0] < TOUCHES
-        and runs[-1][0] - runs[-2][1] >= APART
-    ):
-        runs = runs[:-1]
+    if len(runs) > 1 and runs[0][0] == 0 and runs[1][0] - runs[0][1] >= APART:
+        inside = int(runs[0][1])
+        runs = runs[1:] if inside < min(TOUCHES, _reach(sounds[:first][::-1])) else runs
+    if len(runs) > 1 and runs[-1][1] == last - first and runs[-1][0] - runs[-2][1] >= APART:
+        inside = int(runs[-1][1] - runs[-1][0])
+        runs = runs[:-1] if inside < min(TOUCHES, _reach(sounds[last:])) else runs
     if not len(runs):
         return span
     begin, end = ((first + int(at)) * FRAME / RATE for at in (runs[0][0], runs[-1][1]))
     return max(span[0], begin - EDGE), min(span[1], end + EDGE)
+
+
+def _reach(sounds: NDArray[np.bool_]) -> int:
+    """How many frames sound without a break from the first on."""
+    return len(sounds) if sounds.all() else int(sounds.argmin())
 
 
 def _merged(found: Sequence[Span]) -> list[Span]:
