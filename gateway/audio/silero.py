@@ -120,7 +120,8 @@ def _spectrum(windows: Floats) -> Floats:
     real *= real
     imaginary *= imaginary
     real += imaginary
-    return np.sqrt(real, out=real).reshape(FRAMES, -1, half + 1)
+    np.sqrt(real, out=real)
+    return real.reshape(FRAMES, -1, half + 1)
 
 
 def _encoder(windows: Floats) -> Floats:

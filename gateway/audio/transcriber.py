@@ -40,7 +40,7 @@ TIME = re.compile(rb"<\|\d+\.\d\d\|>")
 # How much lower the mean log probability of words is that a model made up when it was asked again: seen were
 # 0.3 to 0.9 (mini-whisper); that of words it had left out was at most 0.1 lower (tiny.en, base).
 GUESSED = 0.5
-CONTEXT = 800  # characters of earlier text for condition_on_previous_text; the façade keeps what fits
+CONTEXT = 1500  # characters of earlier text for condition_on_previous_text; the façade keeps what fits
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,9 @@ class Word:
 
 @dataclass(frozen=True)
 class Transcript:
-    """What was said in a window or in a recording. Counts of tokens are what the model read and wrote."""
+    """What was said in a window or in a recording. Counts of tokens are what the model read and wrote.
+    `timed`: the text with the timestamps that the model wrote, as context of what follows.
+    """
 
     text: str = ""
     language: str = ""
@@ -102,6 +104,7 @@ class Transcript:
     audio_tokens: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    timed: str = ""
 
     @property
     def token_log_probs(self) -> tuple[tuple[bytes, float], ...]:
@@ -138,6 +141,7 @@ def joined(parts: Sequence[Transcript]) -> Transcript:
         sum(part.audio_tokens for part in parts),
         sum(part.prompt_tokens for part in parts),
         sum(part.output_tokens for part in parts),
+        "".join(part.timed for part in parts),
     )
 
 
@@ -282,7 +286,8 @@ class Transcriber:
         """Earlier text for the next window; none after words that the model doubted."""
         if not options.previous_text or any(segment.temperature > FORGETS for segment in part.segments):
             return ""
-        return f"{options.prompt} {part.text}"[-CONTEXT:].strip()
+        text = f"{options.prompt}{part.timed}"
+        return text if len(text) <= CONTEXT else text[text.find("<|", len(text) - CONTEXT) :]
 
     async def _window(self, pool: Pool, window: Window, options: Options, request_id: str) -> Transcript:
         """A window's words. A real Whisper often ends its text at a pause, or leaves one out: speech without
@@ -453,6 +458,10 @@ def _attempt(result: Arrays, window: Window, options: Options, temperature: floa
         ceil(window.seconds * 50),
         int(result["PROMPT_TOKENS"].ravel()[0]),
         result["TOKENS"].size,
+        "".join(
+            f"<|{begin:.2f}|> {text.decode()}<|{end:.2f}|>"
+            for text, (begin, end) in zip(result["SEGMENT_TEXTS"].ravel(), times, strict=True)
+        ),
     )
     return Attempt(
         transcript,

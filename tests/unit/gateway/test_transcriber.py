@@ -246,7 +246,7 @@ def test_doubtful_words_are_no_context() -> None:
         facade, [5, 6, 7], Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
     )
     assert "startofprev" not in facade.asked[-1][2]
-    assert "Once 5." in facade.asked[1][2]
+    assert "Once<|0.00|> 5.<|5.00|>" in facade.asked[1][2]
 
 
 def test_each_window_has_its_language_when_asked() -> None:
@@ -265,7 +265,7 @@ def test_previous_text_goes_along() -> None:
         facade, [5, 6, 7], Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
     )
     assert facade.most == 1
-    assert "Once 5. 6." in facade.asked[2][2]
+    assert "Once<|0.00|> 5.<|5.00|><|0.00|> 6.<|6.00|>" in facade.asked[2][2]
     plain = Facade(lambda seconds, _: (f"{seconds:.0f}.", -0.1, False))
     transcribe(plain, [5, 6], Options("transcribe", "en", "Once", 0.0, timestamps=False))
     assert ["Once" in prompt for *_, prompt in plain.asked] == [True, False]
