@@ -20,6 +20,7 @@ from conch.bundle import EngineFacts
 
 from ..runtime import Floats, RunningBatch
 
+KERNELS = 32
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
 
 
@@ -53,6 +54,9 @@ class Graphs:
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": threads or len(os.sched_getaffinity(0)),
             "ENABLE_CPU_PINNING": False,
+            # Kernels are cached by shape, and every step of a decoder is a new one: with the default capacity
+            # memory grew for hours. 32 cost no CPU time a token (docs/benchmarks/real-speech.md).
+            "CPU_RUNTIME_CACHE_CAPACITY": KERNELS,
         }
         encoding = {**common, "INFERENCE_PRECISION_HINT": self.precision}
         # The default cache of keys and values is 8 bits wide and costs accuracy even at f32.
