@@ -31,7 +31,8 @@ class EngineFacts:
     `head_width`: of portable engines. `aligns`: it gives cross-attention; `timestamp_rules`: it knows
     Whisper's. `tempered_log_probs`: log probabilities are those after temperature and penalties;
     `full_logits`: without streaming, logits come for every token that was allowed; `misread`: inputs that
-    the backend reads wrongly.
+    the backend reads wrongly. `decoder_precision`: what a portable decoder computes in, whatever the hardware
+    multiplies (empty: what that does best).
     """
 
     family: str
@@ -51,6 +52,7 @@ class EngineFacts:
     tempered_log_probs: bool = False
     full_logits: bool = False
     misread: tuple[str, ...] = ()
+    decoder_precision: str = ""
 
     @classmethod
     def load(cls, engine: Path) -> EngineFacts:

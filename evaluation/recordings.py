@@ -7,7 +7,7 @@ The real one is jfk.flac of openai/whisper's tests: John F. Kennedy's inaugural 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +50,12 @@ class Recording:
         return " ".join(utterance.text for utterance in self.utterances)
 
 
+def trimmed(wave: Floats) -> Floats:
+    """Without the silence before and after a speaker, so that it begins where the recording says."""
+    loud = np.flatnonzero(np.abs(wave) > 0.05 * np.abs(wave).max())
+    return wave[loud[0] : loud[-1] + 1]
+
+
 def jfk() -> Utterance:
     """Eleven seconds of a real speaker."""
     return Utterance(JFK_TEXT, media.decode(JFK, max_seconds=60, time_limit=60))
@@ -69,7 +75,8 @@ def utterances(weights: Path) -> list[Utterance]:
             np.save(partial, voices.say(text, voice, speed).astype(np.float16))
             partial.replace(path)
         spoken.append(Utterance(text, np.load(path).astype(np.float32)))
-    return [*spoken, jfk()]
+    real = jfk()
+    return [*spoken, replace(real, wave=trimmed(real.wave))]
 
 
 def join(parts: Sequence[Utterance], pauses: tuple[float, float], seed: int) -> Recording:

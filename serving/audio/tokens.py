@@ -15,6 +15,7 @@ SECONDS_PER_TIMESTAMP = 0.02
 # `split_to_word_tokens`).
 BLANKLESS = {"zh", "ja", "th", "lo", "my", "yue"}
 PUNCTUATION = "\"'“”‘’¿¡([{-–—.。,，!！?？:：;；)]}、…«»"
+_TIMESTAMP = re.compile(r"(<\|\d{1,2}\.\d\d\|>)")
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 
 
@@ -123,9 +124,7 @@ class WhisperVocabulary:
             BadPrompt: an unknown special token, or no start token.
         """
         text = prefix or self.default_prompt()
-        for special in re.findall(r"<\|[^|]*\|>", text):
-            self._id(special)
-        ids = tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        ids = tuple(self._encoded(text))
         if self.start not in ids:
             raise BadPrompt(
                 "TEXT_PREFIX has no <|startoftranscript|>; leave it empty or send for example "
@@ -136,6 +135,16 @@ class WhisperVocabulary:
         codes = {i: code for code, i in self.languages.items()}
         named = codes.get(ids[at]) if at < len(ids) else None
         return Prompt(ids, named or (None if self.multilingual else "en"), at)
+
+    def _encoded(self, text: str) -> Iterator[int]:
+        """Ids of text with special tokens. Timestamps are counted: not every tokenizer.json names them."""
+        for part in _TIMESTAMP.split(text):
+            if _TIMESTAMP.fullmatch(part):
+                yield self.first_timestamp + min(round(float(part[2:-2]) / SECONDS_PER_TIMESTAMP), 1500)
+                continue
+            for special in re.findall(r"<\|[^|]*\|>", part):
+                self._id(special)
+            yield from self.tokenizer.encode(part, add_special_tokens=False).ids
 
     def _spoken_by_this_model(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         """`.en` models were trained without language and task: English transcription is what they do,

@@ -84,12 +84,8 @@ def test_no_word_is_lost_at_a_cut(
     language: str,
     record_property: pytest.RecordProperty,
 ) -> None:
-    """The word error rate is near that of the sentences alone, so no cut loses or doubles a sentence. In all
-    there are over 200 cuts.
-
-    Three points, where it was one while windows were cut blindly: the miniature was trained on windows that
-    end with their sound, and windows now follow voice activity and are asked again. Quality is judged on real
-    weights (`make evaluate-real`, docs/benchmarks/real-speech.md).
+    """The word error rate is that of the sentences alone, within a point; so no cut loses or doubles one. In
+    all there are over 200 cuts.
     """
     clip, wave = record(Clipper(corpus, random.Random(seconds)), seconds, language)
     started = time.monotonic()
@@ -105,10 +101,10 @@ def test_no_word_is_lost_at_a_cut(
         f"{max(found):.3f} s, {len(wave) / RATE / took:.0f} x real time"
     )
     record_property("cuts", cuts)
-    assert abs(rate - apart) <= 0.03
+    assert abs(rate - apart) <= 0.01
     assert cuts >= seconds // 30 - 1
-    assert len(found) >= 0.93 * len(clip.segments)
-    assert max(found) <= 1.0
+    assert len(found) >= 0.97 * len(clip.segments)
+    assert max(found) <= 0.3
     assert answer["duration"] == pytest.approx(len(wave) / RATE, abs=0.1)
 
 

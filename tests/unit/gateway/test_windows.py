@@ -51,6 +51,14 @@ def test_segments_keep_to_their_sound() -> None:
     assert snapped((1.9, 6.1), sounds) == (1.98, 4.02)
 
 
+def test_a_short_first_word_is_a_segments_own() -> None:
+    """A slow voice: a word of 0.2 s, and 0.6 s of silence behind it."""
+    sounds = np.zeros(1000, np.bool_)
+    sounds[100:110] = sounds[140:200] = sounds[230:240] = True
+    assert snapped((2.0, 4.8), sounds) == (2.0, 4.8)
+    assert snapped((2.06, 4.74), sounds) == (2.06, 4.74)
+
+
 def test_long_silence_is_shortened_and_times_stay_true(clipper: Clipper) -> None:
     """Twelve seconds of silence between two sentences: one window with both, whose times are the
     recording's.

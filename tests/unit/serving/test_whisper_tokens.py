@@ -52,6 +52,8 @@ def test_prompts(words: WhisperVocabulary) -> None:
     long = words.prompt("<|startofprev|>" + " word" * 1000 + "<|startoftranscript|><|en|><|transcribe|>", 448)
     assert long.ids[0] == 50361
     assert long.ids.index(50258) == 224
+    timed = "<|startofprev|><|0.00|> word<|29.98|><|startoftranscript|><|en|><|transcribe|>"
+    assert words.prompt(timed, 448).ids == (50361, 50364, 1349, 51863, 50258, 50259, 50359)
     for bad in ("hello", "<|startoftranscript|><|nothing|>"):
         with pytest.raises(BadPrompt):
             words.prompt(bad, 448)
