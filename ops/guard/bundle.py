@@ -85,19 +85,22 @@ def probe_body(probe: Probe) -> dict[str, Any]:
 
 def budgeted(repository: Path, view: Path, share: float) -> Path:
     """A view of a repository in which the engine model takes `share` of its cache's budget; everything else
-    is the bundle's own.
+    is the bundle's own. An engine without a budget needs none.
     """
     from google.protobuf import text_format
 
-    from build.targets.trtllm.engine_config import with_share
+    from build.targets.trtllm.engine_config import BUDGET, parameter, with_share
     from build.tensors import parse_config
 
+    whole = parse_config(repository / ENGINE / "config.pbtxt")
+    if not parameter(whole, BUDGET):
+        return repository
     shutil.rmtree(view, ignore_errors=True)
     (view / ENGINE).mkdir(parents=True)
     for model in repository.iterdir():
         if model.name != ENGINE:
             (view / model.name).symlink_to(model)
     (view / ENGINE / "1").symlink_to(repository / ENGINE / "1")
-    config = with_share(parse_config(repository / ENGINE / "config.pbtxt"), share)
-    (view / ENGINE / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")
+    config = text_format.MessageToString(with_share(whole, share))
+    (view / ENGINE / "config.pbtxt").write_text(config, "utf-8")
     return view

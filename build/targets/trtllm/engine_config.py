@@ -90,6 +90,8 @@ REQUIRED = (
     "max_beam_width",
 )
 
+BUDGET = "kv_cache_free_gpu_mem_fraction"
+
 
 def unknown_placeholders(template: str) -> list[str]:
     """Placeholders that no table here accounts for."""
@@ -161,8 +163,8 @@ def with_share(config: model_config_pb2.ModelConfig, share: float) -> model_conf
     """The same with its part of the cache's budget, for a GPU that several instances sit on."""
     changed = model_config_pb2.ModelConfig()
     changed.CopyFrom(config)
-    fraction = float(parameter(config, "kv_cache_free_gpu_mem_fraction")) * share
-    changed.parameters["kv_cache_free_gpu_mem_fraction"].string_value = f"{fraction:.4g}"
+    fraction = float(parameter(config, BUDGET)) * share
+    changed.parameters[BUDGET].string_value = f"{fraction:.4g}"
     if tokens := parameter(config, "max_tokens_in_paged_kv_cache"):
         changed.parameters["max_tokens_in_paged_kv_cache"].string_value = str(int(int(tokens) * share))
     return changed
