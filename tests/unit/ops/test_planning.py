@@ -18,7 +18,7 @@ import pytest
 from build.catalog import CatalogError, load_catalog
 from conch.deployment import Deployment
 from ops.nginx import OPEN, AccessPolicy, NginxValues, pools, write_nginx
-from ops.planning import IN_DOCKER, Addresses, make_plan, share
+from ops.planning import IN_DOCKER, Addresses, make_plan, precision, share
 from ops.process_mode import nginx_binary
 
 ADDRESSES = Addresses(
@@ -273,3 +273,17 @@ def test_the_inner_listener_asks_for_its_key(tmp_path: Path) -> None:
         assert (
             'if ($http_x_conch_inner != "abc") { return 403; }' in (tmp_path / "nginx.conf").read_text()
         ) is bool(key)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"precision": "float16", "weight_only": "int8"}, "float16, weights int8"),
+        ({"precision": "bfloat16", "weight_only": "none", "quantization": "none"}, "bfloat16"),
+        ({"compress": "none"}, ""),
+        ({"compress": "int8"}, "weights int8"),
+    ],
+)
+def test_precision_is_what_the_bundle_says(parameters: dict[str, str], said: str) -> None:
+    """Empty where the engine chooses when it is loaded."""
+    assert precision(parameters) == said
