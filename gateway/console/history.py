@@ -101,7 +101,10 @@ class History:
         before, at = counters(await scraped()), time.monotonic()
         while True:
             await asyncio.sleep(SECONDS)
-            now, then = counters(await scraped()), time.monotonic()
+            try:
+                now, then = counters(await scraped()), time.monotonic()
+            except ValueError:  # what answered was no gateway's metrics; the next sample spans this one, too
+                continue
             grown = increase(before, now)
             point = {kind: sample(grown, kind, then - at) for kind in dict.fromkeys(KINDS.values())}
             self.points.append({"time": round(time.time(), 1), **point})

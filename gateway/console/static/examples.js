@@ -62,7 +62,8 @@ print(answer.text)`,
 /** Of a text: the body that was sent. */
 export function generation(path, body) {
   const method = path.includes("chat") ? "client.chat.completions.create" : "client.completions.create";
-  const rows = Object.entries(body).filter(([name]) => name !== "stream_options");
+  const { stream_options: _, min_tokens: least, ...standard } = body;
+  const rows = Object.entries(least === undefined ? standard : { ...standard, extra_body: { min_tokens: least } });
   const piece = path.includes("chat") ? "chunk.choices[0].delta.content or \"\"" : "chunk.choices[0].text";
   return {
     curl: curl(path, ["-N -H 'Content-Type: application/json'", `-d ${shell(JSON.stringify(body, null, 2))}`]),

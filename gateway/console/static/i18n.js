@@ -84,6 +84,7 @@ const TEXTS = {
   "text.empty": ["Type a prompt first.", "Escriba primero una entrada."],
   "text.nothing": ["The model ended at once without a word; try another prompt or more tokens.", "El modelo terminó sin decir nada; pruebe otra entrada o más tokens."],
   "text.max_tokens": ["Most tokens", "Máximo de tokens"],
+  "text.min_tokens": ["Least tokens", "Mínimo de tokens"],
   "text.temperature": ["Temperature", "Temperatura"],
   "text.top_p": ["Top p", "Top p"],
   "text.seed": ["Seed", "Semilla"],

@@ -23,6 +23,7 @@ export function mount(state, say) {
   const prompt = h("textarea", { rows: 4, spellcheck: false });
   const parameters = {
     max_tokens: number({ min: 1, step: 1, value: 64 }),
+    min_tokens: number({ min: 0, step: 1 }),
     temperature: number({ min: 0, max: 2, step: 0.1, value: 0 }),
     top_p: number({ min: 0, max: 1, step: 0.05 }),
     seed: number({ step: 1 }),
@@ -144,7 +145,7 @@ export function mount(state, say) {
       h("div", { class: "fields" }, field(t("text.mode"), mode), field(t("model"), model)),
       label,
       h("div", { class: "row" }, send, stop, clear),
-      h("div", { class: "fields five" },
+      h("div", { class: "fields many" },
         Object.entries(parameters).map(([name, input]) => field(t(`text.${name}`), input)), field(t("text.stop"), stops))),
     h("section", { class: "card", "aria-label": t("text.answer") }, output, facts),
     shown.element);
