@@ -58,7 +58,8 @@ export class Captions {
       const input = { format: { type: "audio/pcm", rate: RATE }, transcription };
       this.send("session.update", { session: { type: "transcription", audio: { input } } });
     } else if (event.type === "session.updated") {
-      this.say(t("live.listening"));
+      this.say("");
+      this.box.replaceChildren(h("p", { class: "hint" }, t("live.listening")));
       this.source.connect(this.node);
     } else if (event.type === `${SAID}delta`) {
       this.line(event.item_id).append(event.delta);
@@ -79,9 +80,11 @@ export class Captions {
 
   line(item) {
     if (!this.items.has(item)) {
+      if (!this.items.size) this.box.replaceChildren();
       this.items.set(item, h("p", { class: "going" }));
       this.box.append(this.items.get(item));
     }
+    this.box.scrollTop = this.box.scrollHeight;
     return this.items.get(item);
   }
 

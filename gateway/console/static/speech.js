@@ -26,7 +26,7 @@ export function mount(state, say) {
   const model = select(able.map(({ id: name }) => [name, name]), able[0].id);
   const language = select(languages(state.languages), "");
   const task = select([["transcribe", t("speech.transcribe")], ["translate", t("speech.translate")]], "transcribe");
-  const prompt = h("input", { type: "text", maxlength: 800, autocomplete: "off" });
+  const prompt = h("input", { type: "text", maxlength: 800, autocomplete: "off", placeholder: t("speech.names") });
   const file = h("input", { type: "file", accept: "audio/*,video/*", id: "file", onchange: () => take(file.files[0]) });
   const drop = h("label", { class: "drop", for: "file" }, file, h("strong", {}, t("speech.drop")), h("span", {}, t("speech.kinds")));
   const record = h("button", { type: "button", onclick: toggleRecording }, t("speech.record"));
@@ -62,6 +62,7 @@ export function mount(state, say) {
     result.hidden = again.hidden = false;
     box.hidden = true;
     player.load(sound);
+    result.scrollIntoView({ block: "nearest" });
     transcribe();
   }
 
@@ -157,6 +158,7 @@ export function mount(state, say) {
     box.hidden = false;
     result.hidden = again.hidden = true;
     box.replaceChildren();
+    box.scrollIntoView({ block: "nearest" });
     say(t("live.connecting"));
     const options = { model: model.value, language: language.value, prompt: prompt.value, say };
     session = new Captions(box, { ...options, ended: (reason) => ended(reason) });
