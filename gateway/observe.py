@@ -11,7 +11,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = structlog.get_logger()
-QUIET = ("/health", "/console")  # asked every few seconds; restarts have a line of their own
+# Asked every few seconds, or a dozen at once.
+QUIET = ("/health", "/console/{name}", "/console/api/state", "/console/api/history")
 SAFE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 

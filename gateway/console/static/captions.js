@@ -36,7 +36,8 @@ export class Captions {
       this.context = new AudioContext({ sampleRate: RATE });
       await this.context.audioWorklet.addModule("/console/worklet.js");
       this.node = new AudioWorkletNode(this.context, "pcm", { numberOfOutputs: 0 });
-      this.node.port.onmessage = ({ data }) => this.send("input_audio_buffer.append", { audio: base64(data) });
+      this.node.port.onmessage = ({ data }) =>
+        this.send("input_audio_buffer.append", { audio: base64(data) });
       this.source = this.context.createMediaStreamSource(this.stream);
       this.socket = realtime(this.model);
     } catch (error) {
@@ -48,7 +49,8 @@ export class Captions {
   }
 
   send(type, fields = {}) {
-    if (this.opened && this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ type, ...fields }));
+    if (this.opened && this.socket.readyState === WebSocket.OPEN)
+      this.socket.send(JSON.stringify({ type, ...fields }));
   }
 
   hear(event) {

@@ -16,16 +16,18 @@ export function ceiling(value) {
 /** Points of a line as SVG's path; a missing value interrupts it. */
 export function path(points, x, y) {
   let pen = "M";
-  return points.map(([time, value]) => {
-    if (value === null || value === undefined) {
-      pen = "M";
-      return "";
-    }
-    const part = `${pen}${x(time).toFixed(1)} ${y(value).toFixed(1)}`;
-    const dot = pen === "M" ? "h-3h3" : ""; // one point alone is a short dash
-    pen = "L";
-    return part + dot;
-  }).join("");
+  return points
+    .map(([time, value]) => {
+      if (value === null || value === undefined) {
+        pen = "M";
+        return "";
+      }
+      const part = `${pen}${x(time).toFixed(1)} ${y(value).toFixed(1)}`;
+      const dot = pen === "M" ? "h-3h3" : ""; // one point alone is a short dash
+      pen = "L";
+      return part + dot;
+    })
+    .join("");
 }
 
 function short(value) {
@@ -36,7 +38,13 @@ function short(value) {
 export function chart(title, unit, minutes, lines) {
   const picture = svg("svg", { role: "img", height: HEIGHT });
   const legend = h("ul", { class: "legend" });
-  const element = h("figure", { class: "chart" }, h("figcaption", {}, title, " ", h("small", {}, unit)), picture, legend);
+  const element = h(
+    "figure",
+    { class: "chart" },
+    h("figcaption", {}, title, " ", h("small", {}, unit)),
+    picture,
+    legend,
+  );
   let last = [[], 0];
 
   function update(points, now) {
@@ -50,15 +58,25 @@ export function chart(title, unit, minutes, lines) {
       svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(part * most), y2: y(part * most) }),
       svg("text", { x: LEFT - 6, y: y(part * most) + 4, "text-anchor": "end" }, short(part * most)),
     ]);
-    const times = [minutes, (minutes * 2) / 3, minutes / 3, 0].map((ago) => svg("text", {
-      x: x(now - ago * 60), y: HEIGHT - 5, "text-anchor": ago === minutes ? "start" : ago ? "middle" : "end",
-    }, ago ? t("chart.ago", { ago }) : t("chart.now")));
+    const times = [minutes, (minutes * 2) / 3, minutes / 3, 0].map((ago) =>
+      svg(
+        "text",
+        {
+          x: x(now - ago * 60),
+          y: HEIGHT - 5,
+          "text-anchor": ago === minutes ? "start" : ago ? "middle" : "end",
+        },
+        ago ? t("chart.ago", { ago }) : t("chart.now"),
+      ),
+    );
     const drawn = rows.map((row, i) => svg("path", { class: `line ${lines[i].class}`, d: path(row, x, y) }));
     picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     const latest = lines.map((line, i) => `${line.name}: ${said(rows[i])}`);
     picture.setAttribute("aria-label", `${title}. ${latest.join("; ")}`);
     picture.replaceChildren(...grid.flat(), ...times, ...drawn);
-    legend.replaceChildren(...lines.map((line, i) => h("li", { class: line.class }, line.name, " ", h("b", {}, said(rows[i])))));
+    legend.replaceChildren(
+      ...lines.map((line, i) => h("li", { class: line.class }, line.name, " ", h("b", {}, said(rows[i])))),
+    );
   }
 
   /** The newest value that there is. */

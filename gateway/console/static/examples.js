@@ -52,9 +52,13 @@ export function recording(task, filename, fields) {
   const extra = Object.fromEntries([...rows].filter(([name]) => !known.has(name)));
   const typed = [...rows].filter(([name]) => known.has(name)).map(([name, value]) => [name, python(value)]);
   const last = Object.keys(extra).length ? [["extra_body", python(extra)]] : [];
+  const given = [["file", `open(${python(filename)}, "rb")`], ...typed, ...last];
   return {
-    curl: curl(path, [...fields, ["file", `@${filename}`]].map(([name, value]) => `-F ${shell(`${name}=${value}`)}`)),
-    python: `${client()}\nanswer = ${call(method, [["file", `open(${python(filename)}, "rb")`], ...typed, ...last])}
+    curl: curl(
+      path,
+      [...fields, ["file", `@${filename}`]].map(([name, value]) => `-F ${shell(`${name}=${value}`)}`),
+    ),
+    python: `${client()}\nanswer = ${call(method, given)}
 print(answer.text)`,
   };
 }
@@ -63,11 +67,19 @@ print(answer.text)`,
 export function generation(path, body) {
   const method = path.includes("chat") ? "client.chat.completions.create" : "client.completions.create";
   const { stream_options: _, min_tokens: least, ...standard } = body;
-  const rows = Object.entries(least === undefined ? standard : { ...standard, extra_body: { min_tokens: least } });
-  const piece = path.includes("chat") ? "chunk.choices[0].delta.content or \"\"" : "chunk.choices[0].text";
+  const rows = Object.entries(
+    least === undefined ? standard : { ...standard, extra_body: { min_tokens: least } },
+  );
+  const piece = path.includes("chat") ? 'chunk.choices[0].delta.content or ""' : "chunk.choices[0].text";
   return {
-    curl: curl(path, ["-N -H 'Content-Type: application/json'", `-d ${shell(JSON.stringify(body, null, 2))}`]),
-    python: `${client()}\nstream = ${call(method, rows.map(([name, value]) => [name, python(value)]))}
+    curl: curl(path, [
+      "-N -H 'Content-Type: application/json'",
+      `-d ${shell(JSON.stringify(body, null, 2))}`,
+    ]),
+    python: `${client()}\nstream = ${call(
+      method,
+      rows.map(([name, value]) => [name, python(value)]),
+    )}
 for chunk in stream:
     print(${piece}, end="", flush=True)`,
   };
@@ -75,8 +87,14 @@ for chunk in stream:
 
 /** Of live captions: a file at the pace of speech instead of a microphone, which neither of the two has. */
 export function live(model, language) {
-  const found = recording("transcribe", "speech.wav", [["model", model], ...(language ? [["language", language]] : [])]);
-  const session = { type: "transcription", audio: { input: { transcription: { language: language || "en" } } } };
+  const found = recording("transcribe", "speech.wav", [
+    ["model", model],
+    ...(language ? [["language", language]] : []),
+  ]);
+  const session = {
+    type: "transcription",
+    audio: { input: { transcription: { language: language || "en" } } },
+  };
   return {
     curl: `# ${t("example.live")}\n${found.curl}`,
     python: `# speech.wav: PCM16, mono, 24 kHz
@@ -96,10 +114,16 @@ with client.realtime.connect(model=${python(model)}, extra_query=query) as sessi
 }
 
 function block(name, code) {
-  const copied = () => navigator.clipboard?.writeText(code).then(() => (button.textContent = t("example.copied")));
+  const copied = () =>
+    navigator.clipboard?.writeText(code).then(() => (button.textContent = t("example.copied")));
   const button = h("button", { type: "button", class: "small", onclick: copied }, t("example.copy"));
   const label = h("div", { class: "code-head" }, h("span", {}, name), navigator.clipboard && button);
-  return h("div", { class: "code" }, label, h("pre", { tabindex: "0", "aria-label": name }, h("code", {}, code)));
+  return h(
+    "div",
+    { class: "code" },
+    label,
+    h("pre", { tabindex: "0", "aria-label": name }, h("code", {}, code)),
+  );
 }
 
 /** Both, folded away until somebody wants them. */

@@ -1,6 +1,9 @@
 // What the page says, in English and Spanish. What the API says, it says in English.
 
-export const LANGUAGES = [["en", "English"], ["es", "Español"]];
+export const LANGUAGES = [
+  ["en", "English"],
+  ["es", "Español"],
+];
 
 const TEXTS = {
   "nav": ["Panels", "Paneles"],
@@ -18,30 +21,51 @@ const TEXTS = {
   "theme.dark": ["Dark", "Oscuro"],
   "download": ["Download {kind}", "Descargar {kind}"],
   "error.status": ["The gateway answered {status}.", "La pasarela respondió {status}."],
-  "error.unreachable": ["The gateway does not answer; trying again.", "La pasarela no responde; se volverá a intentar."],
+  "error.unreachable": [
+    "The gateway does not answer; trying again.",
+    "La pasarela no responde; se volverá a intentar.",
+  ],
 
   "key.button": ["API key", "Clave"],
   "key.title": ["API key", "Clave de API"],
   "key.label": ["Key", "Clave"],
-  "key.kept": ["Kept in this tab only, until it is closed.", "Se guarda solo en esta pestaña, hasta que se cierre."],
+  "key.kept": [
+    "Kept in this tab only, until it is closed.",
+    "Se guarda solo en esta pestaña, hasta que se cierre.",
+  ],
   "key.use": ["Use key", "Usar clave"],
   "key.needed": ["This deployment asks for an API key.", "Este despliegue pide una clave de API."],
-  "key.wrong": ["This API key is not accepted here; check it and type it again.", "Esta clave de API no se acepta aquí; revísela y vuelva a escribirla."],
+  "key.wrong": [
+    "This API key is not accepted here; check it and type it again.",
+    "Esta clave de API no se acepta aquí; revísela y vuelva a escribirla.",
+  ],
 
   "panel.speech": ["Speech", "Voz"],
   "panel.text": ["Text", "Texto"],
   "panel.status": ["Status", "Estado"],
-  "lead.speech": ["Turn a recording, or what you say now, into text.", "Convierta en texto una grabación, o lo que diga ahora."],
-  "lead.text": ["Let a model continue a text or answer a message.", "Deje que un modelo continúe un texto o responda a un mensaje."],
-  "lead.status": ["What is served, by which instances, and how they do.", "Qué se sirve, con qué instancias y cómo están."],
+  "lead.speech": [
+    "Turn a recording, or what you say now, into text.",
+    "Convierta en texto una grabación, o lo que diga ahora.",
+  ],
+  "lead.text": [
+    "Let a model continue a text or answer a message.",
+    "Deje que un modelo continúe un texto o responda a un mensaje.",
+  ],
+  "lead.status": [
+    "What is served, by which instances, and how they do.",
+    "Qué se sirve, con qué instancias y cómo están.",
+  ],
   "kind.speech": ["Speech", "Voz"],
   "kind.text": ["Text", "Texto"],
 
   "speech.source": ["Sound", "Sonido"],
   "speech.sound": ["The recording", "La grabación"],
   "speech.result": ["Transcript", "Transcripción"],
-  "speech.drop": ["Drop a recording here, or choose a file", "Suelte aquí una grabación o elija un archivo"],
-  "speech.kinds": ["Any format: wav, mp3, flac, m4a, ogg, video…", "Cualquier formato: wav, mp3, flac, m4a, ogg, vídeo…"],
+  "speech.drop": ["Drop a recording here, or choose a file", "Suelte aquí una grabación o elija una"],
+  "speech.kinds": [
+    "Any format: wav, mp3, flac, m4a, ogg, video…",
+    "Cualquier formato: wav, mp3, flac, m4a, ogg, vídeo…",
+  ],
   "speech.record": ["Record", "Grabar"],
   "speech.recordstop": ["Stop recording", "Detener grabación"],
   "speech.recording": ["Recording…", "Grabando…"],
@@ -50,7 +74,10 @@ const TEXTS = {
   "speech.again": ["Transcribe again", "Transcribir de nuevo"],
   "speech.working": ["Transcribing…", "Transcribiendo…"],
   "speech.silence": ["Nobody speaks in this recording.", "Nadie habla en esta grabación."],
-  "speech.large": ["{name} is larger than {most} MB, which is the most here; compress or cut it.", "{name} supera {most} MB, el máximo aquí; comprímalo o córtelo."],
+  "speech.large": [
+    "{name} is larger than {most} MB, which is the most here; compress or cut it.",
+    "{name} supera {most} MB, el máximo aquí; comprímalo o córtelo.",
+  ],
   "speech.language": ["Spoken language", "Idioma hablado"],
   "speech.detect": ["Detect", "Detectar"],
   "speech.task": ["Task", "Tarea"],
@@ -58,17 +85,41 @@ const TEXTS = {
   "speech.translate": ["Translate into English", "Traducir al inglés"],
   "speech.prompt": ["Prompt", "Indicación"],
   "speech.names": ["names, spelling", "nombres, ortografía"],
-  "speech.facts": ["Language: {heard}. {duration} s of sound in {seconds} s, {speed} times as fast as it plays.", "Idioma: {heard}. {duration} s de sonido en {seconds} s, {speed} veces más rápido que al reproducirlo."],
-  "mic.where": ["The microphone works on localhost and over HTTPS only.", "El micrófono funciona solo en localhost y por HTTPS."],
-  "mic.insecure": ["Browsers give the microphone to pages on localhost or over HTTPS only; open this page there.", "Los navegadores solo dan el micrófono a páginas en localhost o por HTTPS; abra esta página así."],
-  "mic.denied": ["The browser does not let this page use the microphone; allow it in the address bar.", "El navegador no permite usar el micrófono; autorícelo en la barra de direcciones."],
+  "speech.facts": [
+    "Language: {heard}. {duration} s of sound in {seconds} s, {speed} times as fast as it plays.",
+    "Idioma: {heard}. {duration} s de sonido en {seconds} s, {speed} veces más rápido que al reproducirlo.",
+  ],
+  "mic.where": [
+    "The microphone works on localhost and over HTTPS only.",
+    "El micrófono funciona solo en localhost y por HTTPS.",
+  ],
+  "mic.insecure": [
+    "Browsers give the microphone to pages on localhost or over HTTPS only; open this page there.",
+    "Los navegadores solo dan el micrófono a páginas en localhost o por HTTPS; abra esta página así.",
+  ],
+  "mic.denied": [
+    "The browser does not let this page use the microphone; allow it in the address bar.",
+    "El navegador no permite usar el micrófono; autorícelo en la barra de direcciones.",
+  ],
   "mic.none": ["No microphone was found.", "No se encontró ningún micrófono."],
   "live.connecting": ["Connecting…", "Conectando…"],
-  "live.listening": ["Listening: words appear while you speak.", "Escuchando: las palabras aparecen mientras habla."],
+  "live.listening": [
+    "Listening: words appear while you speak.",
+    "Escuchando: las palabras aparecen mientras habla.",
+  ],
   "live.over": ["The live session is over.", "La sesión en vivo ha terminado."],
-  "live.lost": ["The live session was lost; start it again.", "Se perdió la sesión en vivo; iníciela de nuevo."],
-  "live.refused": ["The live session was refused: the key is not accepted, or all places are taken.", "La sesión en vivo fue rechazada: la clave no se acepta o no quedan plazas."],
-  "live.key": ["This key has characters that a browser cannot send with a live session; use one of letters, digits, - and _.", "Esta clave tiene caracteres que el navegador no puede enviar en una sesión en vivo; use letras, cifras, - y _."],
+  "live.lost": [
+    "The live session was lost; start it again.",
+    "Se perdió la sesión en vivo; iníciela de nuevo.",
+  ],
+  "live.refused": [
+    "The live session was refused: the key is not accepted, or all places are taken.",
+    "La sesión en vivo fue rechazada: la clave no se acepta o no quedan plazas.",
+  ],
+  "live.key": [
+    "A browser cannot send this key with a live session; use one of letters, digits, - and _.",
+    "El navegador no puede enviar esta clave en una sesión en vivo; use letras, cifras, - y _.",
+  ],
 
   "text.ask": ["Request", "Petición"],
   "text.mode": ["Kind", "Tipo"],
@@ -83,14 +134,20 @@ const TEXTS = {
   "text.assistant": ["Model", "Modelo"],
   "text.writing": ["Writing…", "Escribiendo…"],
   "text.empty": ["Type a prompt first.", "Escriba primero una entrada."],
-  "text.nothing": ["The model ended at once without a word; try another prompt or more tokens.", "El modelo terminó sin decir nada; pruebe otra entrada o más tokens."],
+  "text.nothing": [
+    "The model ended at once without a word; try another prompt or more tokens.",
+    "El modelo terminó sin decir nada; pruebe otra entrada o más tokens.",
+  ],
   "text.max_tokens": ["Most tokens", "Máximo de tokens"],
   "text.min_tokens": ["Least tokens", "Mínimo de tokens"],
   "text.temperature": ["Temperature", "Temperatura"],
   "text.top_p": ["Top p", "Top p"],
   "text.seed": ["Seed", "Semilla"],
   "text.stop": ["Stop at", "Parar en"],
-  "text.facts": ["{read} tokens read, {made} made; the first after {wait} ms, {rate} per second in all.", "{read} tokens leídos, {made} generados; el primero a los {wait} ms, {rate} por segundo en total."],
+  "text.facts": [
+    "{read} tokens read, {made} made; the first after {wait} ms, {rate} per second in all.",
+    "{read} tokens leídos, {made} generados; el primero a los {wait} ms, {rate} por segundo en total.",
+  ],
 
   "status.summary": ["{serving} of {all} instances serve.", "{serving} de {all} instancias en servicio."],
   "status.models": ["Models", "Modelos"],
@@ -124,13 +181,25 @@ const TEXTS = {
   "chart.per": ["/s", "/s"],
   "chart.ago": ["−{ago} min", "−{ago} min"],
   "chart.now": ["now", "ahora"],
-  "operate.off": ["Restarts from this page are off; ADMIN_KEYS_FILE turns them on.", "Los reinicios desde esta página están desactivados; ADMIN_KEYS_FILE los activa."],
-  "operate.denied": ["Type an admin key to restart instances.", "Escriba una clave de administración para reiniciar instancias."],
+  "operate.off": [
+    "Restarts from this page are off; ADMIN_KEYS_FILE turns them on.",
+    "Los reinicios desde esta página están desactivados; ADMIN_KEYS_FILE los activa.",
+  ],
+  "operate.denied": [
+    "Type an admin key to restart instances.",
+    "Escriba una clave de administración para reiniciar instancias.",
+  ],
   "operate.allowed": ["This key may restart instances.", "Esta clave puede reiniciar instancias."],
   "restart.do": ["Drain and restart", "Drenar y reiniciar"],
   "restart.title": ["Restart {name}?", "¿Reiniciar {name}?"],
-  "restart.pool": ["Its requests are finished first; meanwhile the other instances of {model} take new ones.", "Antes se terminan sus peticiones; mientras tanto, las demás instancias de {model} atienden las nuevas."],
-  "restart.alone": ["It is the only instance of {model}: until it is back, requests for this model are refused.", "Es la única instancia de {model}: hasta que vuelva, se rechazan las peticiones para este modelo."],
+  "restart.pool": [
+    "Its requests are finished first; meanwhile the other instances of {model} take new ones.",
+    "Antes se terminan sus peticiones; mientras tanto, las demás instancias de {model} atienden las nuevas.",
+  ],
+  "restart.alone": [
+    "It is the only instance of {model}: until it is back, requests for this model are refused.",
+    "Es la única instancia de {model}: hasta que vuelva, se rechazan las peticiones para este modelo.",
+  ],
   "restart.asked": ["{name} drains and restarts.", "{name} se drena y se reinicia."],
 
   "example.title": ["The same with curl and Python", "Lo mismo con curl y Python"],
@@ -140,7 +209,10 @@ const TEXTS = {
 };
 
 const codes = LANGUAGES.map(([code]) => code);
-const wanted = [localStorage.getItem("conch-language"), ...navigator.languages.map((name) => name.slice(0, 2))];
+const wanted = [
+  localStorage.getItem("conch-language"),
+  ...navigator.languages.map((name) => name.slice(0, 2)),
+];
 
 /** The page's language. */
 export const language = wanted.find((code) => codes.includes(code)) || "en";

@@ -16,7 +16,8 @@ export async function peaks(file, count) {
     const size = samples.length / count;
     return Array.from({ length: count }, (_, i) => {
       let most = 0;
-      for (let at = Math.floor(i * size); at < (i + 1) * size; at++) most = Math.max(most, Math.abs(samples[at]));
+      for (let at = Math.floor(i * size); at < (i + 1) * size; at++)
+        most = Math.max(most, Math.abs(samples[at]));
       return most;
     });
   } catch {
@@ -40,7 +41,11 @@ export function placed(text, words) {
 export class Player {
   constructor() {
     this.audio = h("audio", { controls: true, preload: "metadata", "aria-label": t("speech.sound") });
-    this.canvas = h("canvas", { class: "peaks", "aria-hidden": "true", onclick: (event) => this.seek(event) });
+    this.canvas = h("canvas", {
+      class: "peaks",
+      "aria-hidden": "true",
+      onclick: (event) => this.seek(event),
+    });
     this.words = h("p", { class: "transcript", id: "transcript" });
     this.element = h("div", { class: "player" }, this.canvas, this.audio);
     this.bars = [];
@@ -89,7 +94,8 @@ export class Player {
   }
 
   seek(event) {
-    if (this.audio.duration) this.audio.currentTime = (event.offsetX / this.canvas.clientWidth) * this.audio.duration;
+    if (this.audio.duration)
+      this.audio.currentTime = (event.offsetX / this.canvas.clientWidth) * this.audio.duration;
   }
 
   /** Often, while it plays: four times a second, as timeupdate comes, a short word would be skipped. */

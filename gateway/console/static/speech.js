@@ -23,33 +23,87 @@ function languages(codes) {
 
 export function mount(state, say) {
   const able = models(state);
-  const model = select(able.map(({ id: name }) => [name, name]), able[0].id);
+  const model = select(
+    able.map(({ id: name }) => [name, name]),
+    able[0].id,
+  );
   const language = select(languages(state.languages), "");
-  const task = select([["transcribe", t("speech.transcribe")], ["translate", t("speech.translate")]], "transcribe");
-  const prompt = h("input", { type: "text", maxlength: 800, autocomplete: "off", placeholder: t("speech.names") });
-  const file = h("input", { type: "file", accept: "audio/*,video/*", id: "file", onchange: () => take(file.files[0]) });
-  const drop = h("label", { class: "drop", for: "file" }, file, h("strong", {}, t("speech.drop")), h("span", {}, t("speech.kinds")));
+  const task = select(
+    [
+      ["transcribe", t("speech.transcribe")],
+      ["translate", t("speech.translate")],
+    ],
+    "transcribe",
+  );
+  const prompt = h("input", {
+    type: "text",
+    maxlength: 800,
+    autocomplete: "off",
+    placeholder: t("speech.names"),
+  });
+  const file = h("input", {
+    type: "file",
+    accept: "audio/*,video/*",
+    id: "file",
+    onchange: () => take(file.files[0]),
+  });
+  const drop = h(
+    "label",
+    { class: "drop", for: "file" },
+    file,
+    h("strong", {}, t("speech.drop")),
+    h("span", {}, t("speech.kinds")),
+  );
   const record = h("button", { type: "button", onclick: toggleRecording }, t("speech.record"));
   const captions = h("button", { type: "button", onclick: toggleCaptions }, t("speech.live"));
-  const again = h("button", { type: "button", class: "primary", hidden: true, onclick: () => transcribe() }, t("speech.again"));
+  const again = h(
+    "button",
+    { type: "button", class: "primary", hidden: true, onclick: () => transcribe() },
+    t("speech.again"),
+  );
   const stop = h("button", { type: "button", hidden: true, onclick: () => running.abort() }, t("stop"));
   const player = new Player();
   const facts = h("p", { class: "facts" });
-  const files = h("div", { class: "row", hidden: true }, ["srt", "vtt", "txt"].map((kind) =>
-    h("button", { type: "button", class: "small", onclick: () => save(kind) }, t("download", { kind }))));
-  const box = h("div", { class: "captions", role: "log", "aria-live": "polite", "aria-label": t("speech.live"), tabindex: "0", hidden: true });
-  const result = h("section", { class: "card", hidden: true, "aria-label": t("speech.result") }, player.element, player.words, facts, files);
+  const files = h(
+    "div",
+    { class: "row", hidden: true },
+    ["srt", "vtt", "txt"].map((kind) =>
+      h("button", { type: "button", class: "small", onclick: () => save(kind) }, t("download", { kind })),
+    ),
+  );
+  const box = h("div", {
+    class: "captions",
+    role: "log",
+    "aria-live": "polite",
+    "aria-label": t("speech.live"),
+    tabindex: "0",
+    hidden: true,
+  });
+  const result = h(
+    "section",
+    { class: "card", hidden: true, "aria-label": t("speech.result") },
+    player.element,
+    player.words,
+    facts,
+    files,
+  );
   const shown = examples();
-  let sound = null, transcript = null, running = null, recorder = null, session = null;
+  let sound = null,
+    transcript = null,
+    running = null,
+    recorder = null,
+    session = null;
 
-  for (const kind of ["dragenter", "dragover"]) drop.addEventListener(kind, (event) => {
-    event.preventDefault();
-    drop.classList.add("over");
-  });
-  for (const kind of ["dragleave", "drop"]) drop.addEventListener(kind, (event) => {
-    event.preventDefault();
-    drop.classList.remove("over");
-  });
+  for (const kind of ["dragenter", "dragover"])
+    drop.addEventListener(kind, (event) => {
+      event.preventDefault();
+      drop.classList.add("over");
+    });
+  for (const kind of ["dragleave", "drop"])
+    drop.addEventListener(kind, (event) => {
+      event.preventDefault();
+      drop.classList.remove("over");
+    });
   drop.addEventListener("drop", (event) => take(event.dataTransfer.files[0]));
 
   function take(chosen) {
@@ -120,7 +174,11 @@ export function mount(state, say) {
 
   function save(kind) {
     const name = `${sound.name.replace(/\.[^.]*$/, "") || "transcript"}.${kind}`;
-    const text = { srt: () => srt(transcript.segments), vtt: () => vtt(transcript.segments), txt: () => `${transcript.text}\n` }[kind]();
+    const text = {
+      srt: () => srt(transcript.segments),
+      vtt: () => vtt(transcript.segments),
+      txt: () => `${transcript.text}\n`,
+    }[kind]();
     download(name, text, kind === "vtt" ? "text/vtt" : "text/plain");
   }
 
@@ -186,12 +244,26 @@ export function mount(state, say) {
     other.disabled = yes;
   }
 
-  return h("div", { class: "panel" },
-    h("section", { class: "card", "aria-label": t("speech.source") },
+  return h(
+    "div",
+    { class: "panel" },
+    h(
+      "section",
+      { class: "card", "aria-label": t("speech.source") },
       drop,
       h("div", { class: "row" }, record, captions, again, stop),
       h("p", { class: "hint" }, t("mic.where")),
-      h("div", { class: "fields" },
-        field(t("model"), model), field(t("speech.language"), language), field(t("speech.task"), task), field(t("speech.prompt"), prompt))),
-    box, result, shown.element);
+      h(
+        "div",
+        { class: "fields" },
+        field(t("model"), model),
+        field(t("speech.language"), language),
+        field(t("speech.task"), task),
+        field(t("speech.prompt"), prompt),
+      ),
+    ),
+    box,
+    result,
+    shown.element,
+  );
 }

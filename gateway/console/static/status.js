@@ -14,6 +14,8 @@ export function models(state) {
 const LOOK = 2000; // milliseconds between two looks
 const WINDOW = 30; // looks that the mean wait in the queue is taken over
 const EVENTS = 40;
+const MINUTES = 15; // as long as the gateway remembers (gateway/console/history.py)
+const KINDS = ["speech", "text"];
 const KNOWN = ["serving", "starting", "draining", "unreachable"];
 
 const time = (seconds) => new Date(seconds * 1000).toLocaleTimeString(language, { hourCycle: "h23" });
@@ -26,22 +28,35 @@ export function wait(looks) {
 }
 
 function pairs(rows) {
-  return h("dl", {}, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  return h(
+    "dl",
+    {},
+    rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+  );
+}
+
+/** A chart with a line for each kind of request. */
+function plot(title, unit, of) {
+  const line = (kind) => ({ name: t(`kind.${kind}`), class: kind, of: (point) => of(point[kind]) });
+  return chart(t(title), unit, MINUTES, KINDS.map(line));
 }
 
 export function mount(first, say) {
   const grid = h("div", { class: "instances" });
-  const table = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": t("status.models") });
+  const table = h("div", {
+    class: "scroll",
+    tabindex: "0",
+    role: "region",
+    "aria-label": t("status.models"),
+  });
   const log = h("div", { class: "scroll log", tabindex: "0", role: "region", "aria-label": t("status.log") });
   const note = h("p", { class: "hint" });
   const summary = h("p", { class: "summary", role: "status" });
-  const kinds = ["speech", "text"];
-  const line = (kind, name, of) => ({ name, class: kind, of });
   const charts = [
-    chart(t("chart.rate"), t("chart.per"), 15, kinds.map((kind) => line(kind, t(`kind.${kind}`), (point) => point[kind].rate))),
-    chart(t("chart.failures"), t("chart.per"), 15, kinds.map((kind) => line(kind, t(`kind.${kind}`), (point) => point[kind].failures))),
-    chart(t("chart.mean"), "s", 15, kinds.map((kind) => line(kind, t(`kind.${kind}`), (point) => point[kind].mean))),
-    chart(t("chart.p95"), "s", 15, kinds.map((kind) => line(kind, t(`kind.${kind}`), (point) => point[kind].p95))),
+    plot("chart.rate", t("chart.per"), (kind) => kind.rate),
+    plot("chart.failures", t("chart.per"), (kind) => kind.failures),
+    plot("chart.mean", "s", (kind) => kind.mean),
+    plot("chart.p95", "s", (kind) => kind.p95),
   ];
   const dialog = h("dialog", { "aria-labelledby": "restart-title" });
   const looks = new Map();
@@ -61,33 +76,61 @@ export function mount(first, say) {
   function probe({ probe: found, success_seconds_ago: ago }) {
     if (!found) return "–";
     if (found.trouble) return `${time(found.time)}: ${found.trouble}`;
-    return t("status.probed", { at: time(found.time), ms: Math.round(found.seconds * 1000), ago: Math.round(ago) });
+    return t("status.probed", {
+      at: time(found.time),
+      ms: Math.round(found.seconds * 1000),
+      ago: Math.round(ago),
+    });
   }
 
-  function card(one, state) {
-    const rows = [
+  function facts(one) {
+    return pairs([
       [t("model"), one.model],
       one.gpus ? ["GPU", one.gpus] : ["CPU", one.cpus.join(", ")],
       [t("status.flight"), one.in_flight ?? "–"],
       [t("status.queue"), queue(one)],
       [t("status.restarts"), one.restarts === undefined ? "–" : t("status.counts", one)],
       [t("status.probe"), probe(one)],
-    ];
-    const known = KNOWN.includes(one.state) ? one.state : "unreachable";
-    const badge = h("span", { class: `badge ${known}` }, t(`state.${known}`));
-    const alone = state.instances.filter((other) => other.model === one.model).length === 1;
-    const button = state.operate === "allowed" && h("button", {
-      type: "button", class: "small", disabled: one.state !== "serving", onclick: () => confirm(one, alone),
-    }, t("restart.do"));
-    return [h("header", {}, h("h3", {}, one.name), badge), pairs(rows), button];
+    ]);
+  }
+
+  /** A card of an instance; its button stays the same element, so that it keeps the focus. */
+  function card(one) {
+    const badge = h("span", { class: "badge" });
+    const told = h("div");
+    const button = h("button", { type: "button", class: "small" }, t("restart.do"));
+    const element = h(
+      "article",
+      { class: "card instance", id: `instance-${one.index}` },
+      h("header", {}, h("h3", {}, one.name), badge),
+      told,
+      button,
+    );
+    const update = (now, state) => {
+      const known = KNOWN.includes(now.state) ? now.state : "unreachable";
+      const alone = state.instances.filter((other) => other.model === now.model).length === 1;
+      badge.className = `badge ${known}`;
+      badge.textContent = t(`state.${known}`);
+      told.replaceChildren(facts(now));
+      button.hidden = state.operate !== "allowed";
+      button.disabled = known !== "serving";
+      button.onclick = () => confirm(now, alone);
+    };
+    return { element, update };
   }
 
   function confirm(one, alone) {
-    const yes = h("button", { type: "button", class: "primary", onclick: () => restart(one) }, t("restart.do"));
+    const yes = h(
+      "button",
+      { type: "button", class: "primary", onclick: () => restart(one) },
+      t("restart.do"),
+    );
     const no = h("button", { type: "button", onclick: () => dialog.close() }, t("cancel"));
     dialog.replaceChildren(
       h("h2", { id: "restart-title" }, t("restart.title", one)),
-      h("p", {}, t(alone ? "restart.alone" : "restart.pool", one)), h("div", { class: "row" }, yes, no));
+      h("p", {}, t(alone ? "restart.alone" : "restart.pool", one)),
+      h("div", { class: "row" }, yes, no),
+    );
     dialog.showModal();
   }
 
@@ -102,27 +145,94 @@ export function mount(first, say) {
   }
 
   function modelTable(state) {
-    const heads = ["model", "status.family", "status.target", "status.precision", "status.capabilities", "status.instances"];
+    const heads = [
+      "model",
+      "status.family",
+      "status.target",
+      "status.precision",
+      "status.capabilities",
+      "status.instances",
+    ];
     const rows = state.models.map((model) => [
-      h("th", { scope: "row" }, model.id), h("td", {}, model.family), h("td", {}, model.target),
+      h("th", { scope: "row" }, model.id),
+      h("td", {}, model.family),
+      h("td", {}, model.target),
       h("td", {}, model.precision || t("status.loaded")),
-      h("td", {}, [...model.capabilities, ...(model.chat ? ["chat"] : [])].map((name) => h("span", { class: "tag" }, name))),
-      h("td", {}, model.instances.map((i) => h("span", { class: "tag" }, `triton-${i}`))),
+      h(
+        "td",
+        {},
+        [...model.capabilities, ...(model.chat ? ["chat"] : [])].map((name) =>
+          h("span", { class: "tag" }, name),
+        ),
+      ),
+      h(
+        "td",
+        {},
+        model.instances.map((i) => h("span", { class: "tag" }, `triton-${i}`)),
+      ),
     ]);
-    return h("table", {}, h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, t(head))))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, row))));
+    return h(
+      "table",
+      {},
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          heads.map((head) => h("th", { scope: "col" }, t(head))),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map((row) => h("tr", {}, row)),
+      ),
+    );
   }
 
   function logTable(state) {
-    const events = state.instances.flatMap((one) => one.events.map((event) => ({ name: one.name, ...event })));
-    const rows = events.sort((a, b) => b.time - a.time).slice(0, EVENTS).map(({ name, time: at, event, error, ...rest }) =>
-      h("tr", { class: error ? "bad" : "" }, h("td", {}, time(at)), h("td", {}, name), h("td", {}, event),
-        h("td", {}, Object.entries(rest).map(([field, value]) => `${field} ${value}`).join(", "))));
-    return h("table", {}, h("thead", {}, h("tr", {}, ["log.time", "log.instance", "log.event", "log.detail"].map((head) => h("th", { scope: "col" }, t(head))))),
-      h("tbody", {}, rows));
+    const events = state.instances.flatMap((one) =>
+      one.events.map((event) => ({ name: one.name, ...event })),
+    );
+    const rows = events
+      .sort((a, b) => b.time - a.time)
+      .slice(0, EVENTS)
+      .map(({ name, time: at, event, error, ...rest }) =>
+        h(
+          "tr",
+          { class: error ? "bad" : "" },
+          h("td", {}, time(at)),
+          h("td", {}, name),
+          h("td", {}, event),
+          h(
+            "td",
+            {},
+            Object.entries(rest)
+              .map(([field, value]) => `${field} ${value}`)
+              .join(", "),
+          ),
+        ),
+      );
+    return h(
+      "table",
+      {},
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          ["log.time", "log.instance", "log.event", "log.detail"].map((head) =>
+            h("th", { scope: "col" }, t(head)),
+          ),
+        ),
+      ),
+      h("tbody", {}, rows),
+    );
   }
 
-  /** Only what has changed is drawn anew: a button under the finger stays where it is. */
+  /** Only what has changed is drawn anew: whoever reads or scrolls is not disturbed. */
   function replace(element, key, made) {
     const text = JSON.stringify(key);
     if (element.drawn !== text) element.replaceChildren(...[made()].flat().filter(Boolean));
@@ -132,13 +242,17 @@ export function mount(first, say) {
   function show(state) {
     for (const one of state.instances) {
       if (!cards.has(one.index)) {
-        cards.set(one.index, h("article", { class: "card instance", id: `instance-${one.index}` }));
-        grid.append(cards.get(one.index));
+        cards.set(one.index, card(one));
+        grid.append(cards.get(one.index).element);
       }
-      replace(cards.get(one.index), { ...one, events: 0, operate: state.operate }, () => card(one, state));
+      cards.get(one.index).update(one, state);
     }
     replace(table, state.models, () => modelTable(state));
-    replace(log, state.instances.map((one) => one.events), () => logTable(state));
+    replace(
+      log,
+      state.instances.map((one) => one.events),
+      () => logTable(state),
+    );
     const serving = state.instances.filter((one) => one.state === "serving").length;
     replace(summary, serving, () => t("status.summary", { serving, all: state.instances.length }));
     summary.classList.toggle("bad", serving < state.instances.length);
@@ -165,12 +279,26 @@ export function mount(first, say) {
     setTimeout(look, LOOK);
   }
 
-  const element = h("div", { class: "panel" },
-    summary, grid, note,
-    h("section", { class: "card" }, h("h2", {}, t("chart.title")), h("div", { class: "charts" }, charts.map((one) => one.element))),
+  const element = h(
+    "div",
+    { class: "panel" },
+    summary,
+    grid,
+    note,
+    h(
+      "section",
+      { class: "card" },
+      h("h2", {}, t("chart.title")),
+      h(
+        "div",
+        { class: "charts" },
+        charts.map((one) => one.element),
+      ),
+    ),
     h("section", { class: "card" }, h("h2", {}, t("status.models")), table),
     h("section", { class: "card" }, h("h2", {}, t("status.log")), log),
-    dialog);
+    dialog,
+  );
   show(first);
   setTimeout(look);
   return element;

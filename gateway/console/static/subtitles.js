@@ -19,11 +19,18 @@ function cues(segments, comma) {
 
 /** SubRip. */
 export function srt(segments) {
-  return cues(segments, ",").map(([times, text], i) => `${i + 1}\n${times}\n${text}\n\n`).join("");
+  return cues(segments, ",")
+    .map(([times, text], i) => `${i + 1}\n${times}\n${text}\n\n`)
+    .join("");
 }
 
 /** WebVTT. */
 export function vtt(segments) {
   const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
-  return "WEBVTT\n\n" + cues(segments, ".").map(([times, text]) => `${times}\n${escaped(text)}\n\n`).join("");
+  return (
+    "WEBVTT\n\n" +
+    cues(segments, ".")
+      .map(([times, text]) => `${times}\n${escaped(text)}\n\n`)
+      .join("")
+  );
 }

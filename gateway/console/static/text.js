@@ -17,7 +17,10 @@ const number = (properties) => h("input", { type: "number", inputmode: "decimal"
 export function mount(state, say) {
   const able = models(state);
   const talking = able.filter((model) => model.chat);
-  const model = select(able.map(({ id: name }) => [name, name]), able[0].id);
+  const model = select(
+    able.map(({ id: name }) => [name, name]),
+    able[0].id,
+  );
   const modes = [["completion", t("text.completion")], ...(talking.length ? [["chat", t("text.chat")]] : [])];
   const mode = select(modes, "completion", changed);
   const prompt = h("textarea", { rows: 4, spellcheck: false });
@@ -32,11 +35,19 @@ export function mount(state, say) {
   const send = h("button", { type: "button", class: "primary", onclick: run }, t("text.send"));
   const stop = h("button", { type: "button", disabled: true, onclick: () => running?.abort() }, t("stop"));
   const clear = h("button", { type: "button", hidden: true, onclick: forget }, t("text.clear"));
-  const output = h("div", { class: "output", id: "output", role: "log", "aria-live": "polite", "aria-label": t("text.answer"), tabindex: "0" });
+  const output = h("div", {
+    class: "output",
+    id: "output",
+    role: "log",
+    "aria-live": "polite",
+    "aria-label": t("text.answer"),
+    tabindex: "0",
+  });
   const facts = h("p", { class: "facts" });
   const shown = examples();
   const label = field(t("text.prompt"), prompt, t("text.keys"));
-  let running = null, messages = [];
+  let running = null,
+    messages = [];
 
   prompt.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run();
@@ -47,7 +58,9 @@ export function mount(state, say) {
   function changed() {
     const offered = chatting() ? talking : able;
     const kept = offered.some((row) => row.id === model.value) ? model.value : offered[0].id;
-    model.replaceChildren(...offered.map(({ id: name }) => h("option", { value: name, selected: name === kept }, name)));
+    model.replaceChildren(
+      ...offered.map(({ id: name }) => h("option", { value: name, selected: name === kept }, name)),
+    );
     clear.hidden = !chatting();
     forget();
   }
@@ -60,7 +73,9 @@ export function mount(state, say) {
 
   function body() {
     const given = Object.entries(parameters).filter(([, input]) => input.value !== "");
-    const asked = chatting() ? { messages: [...messages, { role: "user", content: prompt.value }] } : { prompt: prompt.value };
+    const asked = chatting()
+      ? { messages: [...messages, { role: "user", content: prompt.value }] }
+      : { prompt: prompt.value };
     return {
       model: model.value,
       ...asked,
@@ -104,7 +119,8 @@ export function mount(state, say) {
       const wanted = error.name === "AbortError";
       say(wanted ? t("stopped") : error.message || t("error.unreachable"), !wanted);
     } finally {
-      if (chat && answer.textContent) messages = [...sent.messages, { role: "assistant", content: answer.textContent }];
+      if (chat && answer.textContent)
+        messages = [...sent.messages, { role: "assistant", content: answer.textContent }];
       busy(false);
     }
   }
@@ -112,7 +128,12 @@ export function mount(state, say) {
   async function written(path, sent, answer) {
     const started = performance.now();
     let first = null;
-    const options = { method: "POST", body: JSON.stringify(sent), headers: { "Content-Type": "application/json" }, signal: running.signal };
+    const options = {
+      method: "POST",
+      body: JSON.stringify(sent),
+      headers: { "Content-Type": "application/json" },
+      signal: running.signal,
+    };
     for await (const event of events(await request(path, options))) {
       const choice = event.choices?.[0];
       const piece = choice?.text ?? choice?.delta?.content;
@@ -130,7 +151,9 @@ export function mount(state, say) {
   function tell({ prompt_tokens: read, completion_tokens: made }, started, first) {
     const now = performance.now();
     const wait = Math.round((first ?? now) - started);
-    facts.replaceChildren(t("text.facts", { read, made, wait, rate: (made / ((now - started) / 1000)).toFixed(1) }));
+    facts.replaceChildren(
+      t("text.facts", { read, made, wait, rate: (made / ((now - started) / 1000)).toFixed(1) }),
+    );
   }
 
   function busy(yes) {
@@ -140,13 +163,23 @@ export function mount(state, say) {
     output.setAttribute("aria-busy", String(yes));
   }
 
-  return h("div", { class: "panel" },
-    h("section", { class: "card", "aria-label": t("text.ask") },
+  return h(
+    "div",
+    { class: "panel" },
+    h(
+      "section",
+      { class: "card", "aria-label": t("text.ask") },
       h("div", { class: "fields" }, field(t("text.mode"), mode), field(t("model"), model)),
       label,
       h("div", { class: "row" }, send, stop, clear),
-      h("div", { class: "fields many" },
-        Object.entries(parameters).map(([name, input]) => field(t(`text.${name}`), input)), field(t("text.stop"), stops))),
+      h(
+        "div",
+        { class: "fields many" },
+        Object.entries(parameters).map(([name, input]) => field(t(`text.${name}`), input)),
+        field(t("text.stop"), stops),
+      ),
+    ),
     h("section", { class: "card", "aria-label": t("text.answer") }, output, facts),
-    shown.element);
+    shown.element,
+  );
 }
