@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 
 from ops.guard.http_client import Lost
+from ops.guard.http_door import HttpDoor
 from ops.guard.journal import KEPT, Journal
 from ops.guard.keeper import Keeper
 from ops.guard.metrics import Metrics
 from ops.guard.operate import Operator, queued
 from ops.guard.relay import Life, Relay
+
+from .test_http import serving
 
 STATISTICS = {
     "model_stats": [
@@ -100,3 +104,24 @@ def test_a_journal_forgets_the_oldest() -> None:
         journal.note("event", n=n)
     assert len(journal.events) == KEPT
     assert journal.events[0]["n"] == 5
+
+
+def test_the_door_asks_for_the_key() -> None:
+    """Over HTTP: nothing without it, and each path for its method."""
+
+    async def check() -> None:
+        found = operator("k")
+        unused: Any = None
+        door = HttpDoor(found.keeper.relay, unused, lambda: None, found)
+        async with serving(door) as address, httpx.AsyncClient(base_url=f"http://{address}") as client:
+            key = {"x-conch-inner": "k"}
+            assert (await client.get("/guard/status")).status_code == 403
+            assert (await client.post("/guard/restart", headers={"x-conch-inner": "j"})).status_code == 403
+            assert not found.keeper.restart_asked.is_set()
+            assert (await client.get("/guard/status", headers=key)).json()["state"] == "starting"
+            assert (await client.post("/guard/status", headers=key)).status_code == 405
+            assert (await client.get("/guard/restart", headers=key)).status_code == 405
+            assert (await client.post("/guard/restart", headers=key)).status_code == 202
+            assert found.keeper.restart_asked.is_set()
+
+    asyncio.run(check())
