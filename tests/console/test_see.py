@@ -85,11 +85,11 @@ def test_charts_show_what_was_asked(opened: Opener, stack: Stack) -> None:
 def test_a_killed_server_turns_red_and_green_again(opened: Opener, stack: Stack) -> None:
     """Without a reload; the log says why, and the restart is counted as unplanned."""
     page = opened("status")
-    badge = page.locator("#instance-1 .badge")
+    badge = page.locator("#instance-2 .badge")
     expect(badge).to_have_text("serving")
     page.evaluate("() => { window.same = true; }")
-    before = state(stack)["instances"][1]
-    os.kill(tritonserver(stack, 1), signal.SIGKILL)
+    before = state(stack)["instances"][2]
+    os.kill(tritonserver(stack, 2), signal.SIGKILL)
     expect(badge).to_have_text("starting", timeout=10_000)
     expect(page.get_by_text("2 of 3 instances serve.")).to_be_visible()
     red = badge.evaluate("(element) => getComputedStyle(element).color")
@@ -98,7 +98,7 @@ def test_a_killed_server_turns_red_and_green_again(opened: Opener, stack: Stack)
     assert badge.evaluate("(element) => getComputedStyle(element).color") != red
     assert page.evaluate("() => window.same")
     expect(page.locator("tr.bad").first).to_contain_text("tritonserver ended with status -9")
-    after = state(stack)["instances"][1]
+    after = state(stack)["instances"][2]
     assert (after["restarts"], after["deaths"]) == (before["restarts"] + 1, before["deaths"] + 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import subprocess
@@ -63,6 +64,24 @@ def test_a_file_is_transcribed(opened: Opener, stack: Stack, recordings: dict[st
         assert waiting.value.suggested_filename == f"demo.{kind}"
         assert Path(waiting.value.path()).read_text("utf-8") == api(stack, form)
     screenshot(page, "speech")
+
+
+def test_a_file_is_dropped(opened: Opener, recordings: dict[str, Any]) -> None:
+    """On the field that says so."""
+    page = opened("speech")
+    expect(page.locator(".drop")).to_be_visible()
+    sound = base64.b64encode((RECORDINGS / "order.wav").read_bytes()).decode()
+    dropped = page.evaluate_handle(
+        """(sound) => { const all = new DataTransfer();
+        const bytes = Uint8Array.from(atob(sound), (letter) => letter.charCodeAt(0));
+        all.items.add(new File([bytes], "order.wav", { type: "audio/wav" })); return all; }""",
+        sound,
+    )
+    page.dispatch_event(".drop", "dragenter", {"dataTransfer": dropped})
+    expect(page.locator(".drop")).to_have_class("drop over")
+    page.dispatch_event(".drop", "drop", {"dataTransfer": dropped})
+    expect(page.locator("#transcript")).to_have_text(recordings["order.wav"]["text"], timeout=SECONDS)
+    expect(page.locator(".drop")).to_have_class("drop")
 
 
 def test_words_light_up_while_the_sound_plays(opened: Opener, stack: Stack) -> None:

@@ -11,8 +11,9 @@ export function models(state) {
   return state.models;
 }
 
-const LOOK = 2000; // milliseconds between two looks
-const WINDOW = 30; // looks that the mean wait in the queue is taken over
+const LOOK = 1000; // milliseconds between two looks; a small server is back in two seconds
+const CHARTS = 5; // looks between two of the charts
+const WINDOW = 60; // looks that the mean wait in the queue is taken over
 const EVENTS = 40;
 const MINUTES = 15; // as long as the gateway remembers (gateway/console/history.py)
 const KINDS = ["speech", "text"];
@@ -265,7 +266,7 @@ export function mount(first, say) {
     if (!document.hidden && element.checkVisibility()) {
       try {
         show(await (await request("/console/api/state")).json());
-        if (turn++ % 2 === 0) {
+        if (turn++ % CHARTS === 0) {
           const { points } = await (await request("/console/api/history")).json();
           charts.forEach((one) => one.update(points, points.at(-1)?.time || Date.now() / 1000));
         }
