@@ -7,12 +7,13 @@ RUN := $(SERVE)/bin/python
 STACK := .venv/stack
 CLIENT := .venv/client
 AUDIT := .venv/audit
+CONSOLE := .venv/console
 BUNDLE ?= conch-bundle.tar
 # Environments are made beside each other; apt, which locks, runs once at a time.
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help check setup nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack bundle unbundle test-stack attack audit sbom gpu-report
+.PHONY: help check setup nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack bundle unbundle test-stack test-console attack audit sbom gpu-report
 
 help: ## what there is; the default
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -40,6 +41,11 @@ $(STACK)/.done: requirements/stack.txt
 $(CLIENT)/.done: requirements/client.txt
 	$(PYTHON) -m venv $(CLIENT)
 	$(CLIENT)/bin/pip install -q -r requirements/client.txt
+	touch $@
+
+$(CONSOLE)/.done: requirements/console.txt
+	$(PYTHON) -m venv $(CONSOLE)
+	$(CONSOLE)/bin/pip install -q -r requirements/console.txt
 	touch $@
 
 $(AUDIT)/.done: requirements/audit.txt
@@ -106,6 +112,10 @@ test-stack: $(BUILD)/.tests ## the stack of compose.yaml in Docker; installs and
 	@scripts/install_docker
 	@scripts/install_test_tools
 	$(BUILD)/bin/python -m pytest tests/compose; status=$$?; scripts/install_docker stop; exit $$status
+
+test-console: setup $(BUILD)/.tests $(CONSOLE)/.done engines ## the console in a real Chromium; installs Debian's as root
+	@scripts/install_chromium
+	$(CONSOLE)/bin/python -m pytest tests/console
 
 up: $(STACK)/.done ## build images and engines and start the stack in Docker; writes .env for this machine if there is none
 	$(STACK)/bin/python -m ops.compose up

@@ -47,7 +47,8 @@ class Pool:
     """The instances of one model, by index, the probe that tells whether it answers, what its engine can do.
 
     `positions` and `memory`: how many tokens its decoder and (0: there is none) its encoder read. `chat`:
-    none where the model has no template.
+    none where the model has no template. `target` and `precision`: how its engine was made, for people;
+    `precision` is empty where the engine chooses when it is loaded.
     """
 
     model_id: str
@@ -58,6 +59,8 @@ class Pool:
     positions: int = 0
     memory: int = 0
     chat: Chat | None = None
+    target: str = ""
+    precision: str = ""
 
 
 @dataclass(frozen=True)

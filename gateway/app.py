@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -16,8 +17,11 @@ from .admission import Admission
 from .audio import routes as audio
 from .audio.transcriber import Transcriber
 from .audio.upload import sweep
+from .console import page
+from .console import routes as console
+from .console.history import History
+from .console.state import Overview
 from .keys import load_keys, require_key
-from .metrics import gathered
 from .observe import Observe
 from .realtime import routes as realtime
 from .services import Services, ServicesDep
@@ -43,10 +47,24 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
         keys = load_keys(settings.api_keys_file, required=bool(settings.api_keys_required))
         recordings = Admission(settings.recordings_per_instance / settings.gateways, "recordings")
         generations = Admission(settings.generations_per_instance / settings.gateways, "requests for text")
+        overview = Overview(deployment, inner)
         made = Services(
-            settings, pools, inner, transcriber, recordings, generations, keys, deployment.gateways
+            settings,
+            pools,
+            inner,
+            transcriber,
+            recordings,
+            generations,
+            overview,
+            History(),
+            keys,
+            load_keys(settings.admin_keys_file),
+            deployment.gateways,
         )
+        sampling = asyncio.create_task(made.history.run(made.scraped))
         yield {"services": made}
+        sampling.cancel()
+        await asyncio.gather(sampling, return_exceptions=True)
         await inner.close()
 
     app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan, redirect_slashes=False)
@@ -55,6 +73,8 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
     app.include_router(audio.router, dependencies=key)
     app.include_router(text.router, dependencies=key)
     app.include_router(realtime.router)
+    app.include_router(page.router)
+    app.include_router(console.router, dependencies=key)
     app.add_api_route("/v1/models", models, dependencies=key)
     app.add_api_route("/v1/models/{model}", one_model, dependencies=key)
     app.add_api_route("/auth", auth, dependencies=key, include_in_schema=False)
@@ -108,8 +128,7 @@ async def ready(tools: ServicesDep) -> JSONResponse:
 
 async def metrics(tools: ServicesDep) -> Response:
     """Prometheus text of every gateway of this deployment."""
-    text = await gathered(tools.siblings) if tools.siblings else tools.metrics.text()
-    return Response(text, media_type=CONTENT_TYPE_LATEST)
+    return Response(await tools.scraped(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def own_metrics(tools: ServicesDep) -> Response:

@@ -1,4 +1,6 @@
-"""API keys: who may use /v1. Without a key file, or with an empty one, everybody may."""
+"""API keys: who may use /v1. Without a key file, or with an empty one, everybody may. Admin keys, which are
+API keys too: who may restart instances. Without one, nobody may.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,8 @@ from fastapi.requests import HTTPConnection
 
 from .errors import ApiError
 from .services import Services, services
+
+PROTOCOL = "openai-insecure-api-key."
 
 
 class NoKeys(Exception):
@@ -48,6 +52,16 @@ def allowed(keys: tuple[bytes, ...], authorization: str) -> bool:
     return any(matches) or not keys
 
 
+def presented(connection: HTTPConnection) -> str:
+    """The Authorization header. A page cannot send one with a WebSocket: there the key stands among the
+    subprotocols, as OpenAI's own client for browsers sends it
+    (https://platform.openai.com/docs/guides/realtime-websocket).
+    """
+    offered = connection.headers.get("sec-websocket-protocol", "").split(",")
+    keys = [name.strip().removeprefix(PROTOCOL) for name in offered if name.strip().startswith(PROTOCOL)]
+    return connection.headers.get("authorization") or (f"Bearer {keys[0]}" if keys else "")
+
+
 def require_key(request: Request, tools: Annotated[Services, Depends(services)]) -> None:
     """A dependency of every route that needs a key. Raises what `check_key` raises."""
     check_key(request, tools)
@@ -59,11 +73,16 @@ def check_key(connection: HTTPConnection, tools: Services) -> None:
     Raises:
         ApiError: 401 in OpenAI's shape.
     """
-    authorization = connection.headers.get("authorization", "")
-    if not allowed(tools.keys, authorization):
+    authorization = presented(connection)
+    if not allowed(tools.keys and tools.keys + tools.admin_keys, authorization):
         message = (
             "Incorrect API key provided."
             if authorization
             else "No API key provided; send it as: Authorization: Bearer KEY"
         )
         raise ApiError(401, message, code="invalid_api_key")
+
+
+def is_admin(connection: HTTPConnection, tools: Services) -> bool:
+    """Whether a request brings an admin key."""
+    return bool(tools.admin_keys) and allowed(tools.admin_keys, connection.headers.get("authorization", ""))

@@ -11,6 +11,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = structlog.get_logger()
+# Asked every few seconds, or a dozen at once.
+QUIET = ("/health", "/console/{name}", "/console/api/state", "/console/api/history")
 SAFE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
@@ -51,7 +53,7 @@ class Observe:
         metrics.requests.labels(path, status).inc()
         if scope["type"] == "http":  # a live session's length is no latency
             metrics.latency.labels(path).observe(seconds)
-        if not path.startswith("/health"):
+        if not path.startswith(QUIET):
             log.info(
                 "request",
                 method=scope.get("method", scope["type"]),

@@ -17,8 +17,10 @@ from conch.deployment import Pool
 
 from .admission import Admission
 from .audio.transcriber import Transcriber
+from .console.history import History
+from .console.state import Overview
 from .errors import ApiError
-from .metrics import Metrics
+from .metrics import Metrics, gathered
 from .settings import Settings
 from .triton import Triton
 
@@ -27,7 +29,7 @@ OPENAI_SPEECH = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 
 @dataclass
 class Services:
-    """Settings, pools, Triton, places, API keys, the addresses of all gateways, metrics."""
+    """Settings, pools, Triton, places, what the console shows, API keys, all gateways' addresses, metrics."""
 
     settings: Settings
     pools: dict[str, Pool]
@@ -35,7 +37,10 @@ class Services:
     transcriber: Transcriber
     recordings: Admission
     generations: Admission
+    overview: Overview
+    history: History
     keys: tuple[bytes, ...] = ()
+    admin_keys: tuple[bytes, ...] = ()
     siblings: tuple[str, ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
     live: int = 0
@@ -70,6 +75,10 @@ class Services:
             )
             raise ApiError(400, message, param="model", code="unsupported_model")
         return self.pools[model]
+
+    async def scraped(self) -> str:
+        """Prometheus text of every gateway of this deployment."""
+        return (await gathered(self.siblings)).decode() if self.siblings else self.metrics.text()
 
     @contextmanager
     def sessions(self) -> Iterator[None]:

@@ -26,6 +26,9 @@ class Settings(BaseSettings):
         None, description="file with API keys, one a line; without keys everybody may come in"
     )
     api_keys_required: str = Field("", description="anything but empty: refuse to start without a key")
+    admin_keys_file: Path | None = Field(
+        None, description="file with the keys that may restart instances, one a line; without keys nobody may"
+    )
     max_upload_bytes: int = Field(100_000_000, gt=0, description="largest audio file")
     max_audio_seconds: float = Field(4 * 3600, gt=0, description="longest recording")
     decode_seconds: float = Field(120, gt=0, description="time limit for decoding one file")

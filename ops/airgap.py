@@ -26,7 +26,8 @@ from .environment import ROOT, documented, settings
 
 SUMS, IMAGES, VOLUMES, SETTINGS = "SHA256SUMS", "images.tar", "volumes.tar", "deployment.env"
 # Secrets, addresses and sources stay where they are; all other settings make the same stack elsewhere.
-STAYS = {"API_KEYS_FILE", "BIND", "HF_ENDPOINT", "HF_TOKEN", "KSERVE_GRPC_PORT", "KSERVE_HTTP_PORT", "PORT"}
+STAYS = {"ADMIN_KEYS_FILE", "API_KEYS_FILE", "BIND", "HF_ENDPOINT", "HF_TOKEN", "KSERVE_GRPC_PORT"}
+STAYS |= {"KSERVE_HTTP_PORT", "PORT", "TLS_CERT_FILE", "TLS_HSTS", "TLS_KEY_FILE", "TLS_PORT"}
 FOLDER = "conch"
 FILES = (".env.example", "Makefile", "catalog.toml", "compose.yaml", "docker/*", "docs/docker.md", "ops/*.py")
 # Engines whole; of the weights only the lock, which says what the engines were made from.

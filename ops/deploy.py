@@ -18,7 +18,7 @@ from build.__main__ import main as build
 from build.catalog import CatalogError, Model, known, load_catalog, load_recipe, select
 
 from .hardware import instances
-from .nginx import AccessPolicy, NginxValues, write_nginx
+from .nginx import AccessPolicy, NginxValues, tls_of, write_nginx
 from .planning import IN_DOCKER, described, make_plan
 
 
@@ -55,6 +55,10 @@ def deploy(engines: Path) -> None:
         max_body=get("MAX_BODY") or "110m",
         instance_http=8010,
         instance_grpc=8020,
+        # Secrets of docker/compose.tls.yaml.
+        tls=tls_of(
+            os.environ, "/run/secrets/tls_cert", "/run/secrets/tls_key", 8443, int(get("TLS_PORT") or 8443)
+        ),
     )
     plan = replace(described(plan), inner_key=inner_key(folder / "deployment.json"))
     write_nginx(folder, values, gate, plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
@@ -17,13 +17,61 @@ RATE = re.compile(r"([1-9]\d*)r/([sm])")
 
 
 @dataclass(frozen=True)
+class Tls:
+    """A certificate (with its chain) and its key, as files that nginx reads; the port of HTTPS, as nginx
+    listens and as clients see it (`public`); seconds of Strict-Transport-Security (0: not sent).
+    """
+
+    certificate: str
+    key: str
+    port: int
+    public: int
+    hsts: int = 0
+
+    def values(self, listen: str) -> dict[str, str]:
+        """The template's lines."""
+        target = "https://$host" if self.public == 443 else f"https://$host:{self.public}"
+        hsts = f'add_header Strict-Transport-Security "max-age={self.hsts}";' if self.hsts else ""
+        return {
+            "CERTIFICATE": f"ssl_certificate {self.certificate};\n    ssl_certificate_key {self.key};\n"
+            "    ssl_protocols TLSv1.2 TLSv1.3;\n    ssl_session_cache shared:tls:10m;\n"
+            "    ssl_session_tickets off;",
+            "TLS": f"listen {listen}:{self.port} ssl;\n"
+            f"        if ($conch_plain) {{\n            return 308 {target}$request_uri;\n        }}",
+            "SSL": " ssl",
+            "HSTS": hsts,
+        }
+
+
+NO_TLS = dict.fromkeys(("CERTIFICATE", "TLS", "SSL", "HSTS"), "")
+
+
+def tls_of(environment: Mapping[str, str], certificate: str, key: str, port: int, public: int) -> Tls | None:
+    """From TLS_CERT_FILE, TLS_KEY_FILE and TLS_HSTS; None where neither file is named.
+
+    Raises:
+        ValueError: one file without the other, or an age that is no number.
+    """
+    given = [bool(environment.get(name)) for name in ("TLS_CERT_FILE", "TLS_KEY_FILE")]
+    if not any(given):
+        return None
+    if not all(given):
+        raise ValueError("TLS needs both files; set TLS_CERT_FILE and TLS_KEY_FILE, or neither")
+    if not (hsts := environment.get("TLS_HSTS") or "0").isdecimal():
+        raise ValueError(
+            f"TLS_HSTS={hsts!r} is not a number of seconds; write 31536000 for a year, or leave it out"
+        )
+    return Tls(certificate, key, port, public, int(hsts))
+
+
+@dataclass(frozen=True)
 class NginxValues:
     """What the template's ${CONCH_…} stand for: folders, the address of the public doors, their ports, where
     the gateway's own listener is (as nginx writes it: an address with a port, or unix:PATH), the largest body
     as nginx writes it.
 
     `instance_http`, `instance_grpc`: the first of the ports at which each instance is found by host and port
-    alone; 0: none are opened.
+    alone; 0: none are opened. `tls`: none where nginx speaks plain HTTP.
     """
 
     run: str
@@ -37,13 +85,15 @@ class NginxValues:
     user: str = ""
     instance_http: int = 0
     instance_grpc: int = 0
+    tls: Tls | None = None
 
     def instances(self, count: int) -> dict[str, str]:
         """The template's lines for the instances' own ports."""
         firsts = {"KSERVE_PORTS": self.instance_http, "GRPC_PORTS": self.instance_grpc}
         if not all(firsts.values()):
             return {**dict.fromkeys(firsts, ""), "PORT_ROUTES": ""}
-        kinds = {"KSERVE_PORTS": "", "GRPC_PORTS": " http2"}
+        ssl = " ssl" if self.tls else ""
+        kinds = {"KSERVE_PORTS": ssl, "GRPC_PORTS": f"{ssl} http2"}
         listens = {
             name: " ".join(f"listen {self.listen}:{first + i}{kinds[name]};" for i in range(count))
             for name, first in firsts.items()
@@ -160,6 +210,7 @@ def write_nginx(folder: Path, values: NginxValues, gate: AccessPolicy, plan: Dep
             **asdict(values),
             **gate.values(),
             **values.instances(len(plan.instances)),
+            **(values.tls.values(values.listen) if values.tls else NO_TLS),
         }.items()
     }
     folder.mkdir(parents=True, exist_ok=True)

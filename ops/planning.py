@@ -5,14 +5,16 @@ nginx's upstreams follow.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from build.catalog import CatalogError, Model
-from conch.bundle import ENGINE, EngineFacts, Manifest
+from conch.bundle import ENGINE, EngineFacts, Manifest, load_parameters
 from conch.deployment import Chat, Deployment, Instance, Pool
 
+REDUCED = ("weight_only", "quantization", "compress")  # parameters that make weights smaller
 SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -97,7 +99,16 @@ def _described(deployment: Deployment, pool: Pool) -> Pool:
         positions=facts.positions,
         memory=facts.memory,
         chat=chat(bundle / ENGINE),
+        target=manifest.target,
+        precision=precision(load_parameters(bundle)),
     )
+
+
+def precision(parameters: Mapping[str, Any]) -> str:
+    """What a bundle's parameters say of it, such as "float16, weights int8"; empty where they say nothing."""
+    weights = next((str(found) for name in REDUCED if (found := parameters.get(name, "none")) != "none"), "")
+    parts = [str(parameters.get("precision", "")), f"weights {weights}" if weights else ""]
+    return ", ".join(part for part in parts if part)
 
 
 def chat(tokenizer: Path) -> Chat | None:

@@ -36,7 +36,7 @@ from ops.guard.bundle import Refused, check_bundle
 from ops.guard.server import ONE_THREAD
 
 from .environment import documented
-from .nginx import AccessPolicy, NginxValues, write_nginx
+from .nginx import AccessPolicy, NginxValues, Tls, tls_of, write_nginx
 from .planning import Addresses, described, make_plan
 from .restart import NotBack, restart_all
 
@@ -60,12 +60,6 @@ def runtime_folder(port: int) -> Path:
             f"{path} is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR to another place"
         )
     return path
-
-
-def authorization() -> dict[str, str]:
-    """The header that a key file asks for."""
-    keys = load_keys(Path(os.environ[KEYS]), required=True) if os.environ.get(KEYS) else ()
-    return {"Authorization": f"Bearer {keys[0].decode()}"} if keys else {}
 
 
 class LocalError(Exception):
@@ -151,6 +145,8 @@ class LocalDeployment:
                 f"{last}); one may be taken at times"
             )
         uses = {self.port: "HTTP", self.kserve_http: "KServe HTTP", self.kserve_grpc: "KServe gRPC"}
+        if found := tls(self):
+            uses[found.port] = "HTTPS"
         for i in range(len(plan.instances)):
             uses |= {self.port + 20 + i: f"triton-{i} HTTP", self.port + 40 + i: f"triton-{i} gRPC"}
         for port, use in uses.items():
@@ -177,6 +173,24 @@ def nginx_binary() -> str:
     return found
 
 
+def tls(layout: LocalDeployment) -> Tls | None:
+    """The certificate that the environment names; HTTPS is at PORT+363 (8443), or at TLS_PORT.
+
+    Raises:
+        LocalError: a file without the other, or one that cannot be read.
+    """
+    get = os.environ.get
+    try:
+        certificate, key = (Path(get(name) or "").resolve() for name in ("TLS_CERT_FILE", "TLS_KEY_FILE"))
+        port = int(get("TLS_PORT") or layout.port + 363)
+        found = tls_of(os.environ, str(certificate), str(key), port, port)
+        for file in (certificate, key) if found else ():
+            file.read_bytes()
+    except (ValueError, OSError) as error:
+        raise LocalError(str(error)) from error
+    return found
+
+
 def nginx_values(layout: LocalDeployment) -> NginxValues:
     """Folders, addresses and ports of this deployment."""
     return NginxValues(
@@ -191,6 +205,7 @@ def nginx_values(layout: LocalDeployment) -> NginxValues:
         instance_grpc=layout.port + 40,
         max_body=os.environ.get("MAX_BODY") or "110m",
         user="user root;" if os.getuid() == 0 else "",
+        tls=tls(layout),
     )
 
 
@@ -400,10 +415,11 @@ class Supervised:
                 self.server.supervisor.startProcess(name, False)
 
     def metrics(self, instance: Instance) -> str:
-        """Through nginx, as everybody sees it."""
+        """Through nginx's internal listener: neither keys nor certificates are needed."""
         with suppress(httpx.HTTPError):
-            url = f"http://{HOST}:{self.layout.kserve_http}/instances/{instance.index}/metrics"
-            return httpx.get(url, headers=authorization(), timeout=5).text
+            transport = httpx.HTTPTransport(uds=f"{self.layout.run}/kserve")
+            with httpx.Client(transport=transport, base_url="http://nginx", timeout=5) as client:
+                return client.get(f"/instances/{instance.index}/metrics").text
         return ""
 
 

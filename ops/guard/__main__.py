@@ -32,8 +32,10 @@ from .grpc_door import GrpcDoor, connect, options
 from .http_client import HttpClient
 from .http_door import HttpDoor
 from .http_server import Connection
+from .journal import Journal
 from .keeper import Keeper
 from .metrics import Metrics
+from .operate import Operator
 from .relay import Relay
 from .server import Doors, Server
 
@@ -96,13 +98,13 @@ async def serve(
     def make(manifest: Manifest, lost: Callable[[str, int | None], None]) -> Server:
         return Server(instance, home, doors, manifest.serving, lost)
 
-    keeper = Keeper(relay, check, make, connect, sign)
+    keeper = Keeper(relay, check, make, connect, sign, Journal(instance.name))
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, keeper.stop_asked.set)
     loop.add_signal_handler(signal.SIGHUP, keeper.restart_asked.set)
     grpc_server = grpc.aio.server(options=options(MAX_BODY))
-    door = HttpDoor(relay, Contracts(), keeper.answered)
+    door = HttpDoor(relay, Contracts(), keeper.answered, Operator(keeper, plan.inner_key))
     grpc_server.add_generic_rpc_handlers((GrpcDoor(door),))
     grpc_server.add_insecure_port(listens(instance.grpc, listen))
     await grpc_server.start()

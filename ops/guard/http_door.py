@@ -27,6 +27,7 @@ from .contracts import Contracts
 from .http_client import Answer, Lost
 from .http_server import Request
 from .json_requests import Checked
+from .operate import Operator
 from .relay import Call, Relay, Target, Unavailable
 from .suspicion import fingerprint
 
@@ -36,6 +37,7 @@ INFERENCE = re.compile(MODEL + "/(?P<how>infer|generate|generate_stream)", re.AS
 READING = re.compile(
     rf"/v2/?|/v2/health/(?:live|ready)|/v2/models/stats|{MODEL}(?:/(?:ready|config|stats))?/?"
 )
+OPERATION = re.compile("/guard/(?:status|restart)")
 UNHEALTHY = re.compile(rb"[Ss]tub process [^\n]{0,200}is not healthy")
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "server", "date"}
 HANDED = "x-conch-handed"
@@ -63,8 +65,10 @@ class Reply:
 class HttpDoor:
     """What is done with each request."""
 
-    def __init__(self, relay: Relay, contracts: Contracts, answered: Callable[[], None]) -> None:
-        self.relay, self.contracts, self.answered = relay, contracts, answered
+    def __init__(
+        self, relay: Relay, contracts: Contracts, answered: Callable[[], None], operator: Operator
+    ) -> None:
+        self.relay, self.contracts, self.answered, self.operator = relay, contracts, answered, operator
         self.tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps no hold of tasks
 
     async def __call__(self, request: Request) -> None:
@@ -110,6 +114,8 @@ class HttpDoor:
         if path == "/guard/suspect" and request.method == "POST":
             self.relay.hear(request.headers["x-conch-fingerprint"], float(request.headers["x-conch-seconds"]))
             return request.reply(204)
+        if OPERATION.fullmatch(path):
+            return await self._operate(request)
         if not READING.fullmatch(path):
             return _say(
                 request,
@@ -127,6 +133,18 @@ class HttpDoor:
 
         reply = await self.relay.run(Call("", lambda: "", ask, handed=HANDED in request.headers))
         return request.reply(reply.answer.status, _kept(reply.answer.headers), reply.body or b"")
+
+    async def _operate(self, request: Request) -> int:
+        """What only the gateway may ask."""
+        if not self.operator.allowed(request.headers):
+            return _say(request, 403, "only the gateway may ask this; it brings the deployment's inner key")
+        if (request.method, request.path) == ("POST", "/guard/restart"):
+            self.operator.restart()
+            return request.reply(202)
+        if (request.method, request.path) == ("GET", "/guard/status"):
+            body = orjson.dumps(await self.operator.status())
+            return request.reply(200, [("content-type", "application/json")], body)
+        return _say(request, 405, "/guard/status is for GET, /guard/restart for POST")
 
     async def _infer(self, request: Request, model: str, how: str) -> int:
         if request.method != "POST":

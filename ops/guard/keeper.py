@@ -17,16 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from conch.bundle import Manifest
 
 from .bundle import Refused, probe_body
 from .http_client import HttpClient, Lost
+from .journal import Journal
 from .relay import Death, Life, Relay
 from .server import DRAIN, Server
 
-log = structlog.get_logger()
 START_PROBE = 0.2
 CHECK = 1.0
 IDLE_PROBE = 5.0
@@ -38,7 +36,8 @@ OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
 class Keeper:
     """The server of one instance. `make` prepares a run of it and says how it is probed; `connect` makes a
-    gRPC channel to it.
+    gRPC channel to it; `journal` takes down what happens. `probed`: when the last probe ended (Unix time),
+    how many seconds it took, and what was wrong (None: nothing); None before the first.
     """
 
     def __init__(
@@ -48,14 +47,22 @@ class Keeper:
         make: Callable[[Manifest, Callable[[str, int | None], None]], Server],
         connect: Callable[[str], Any],
         sign: Path | None,
+        journal: Journal,
     ) -> None:
         self.relay, self.check, self.make, self.connect, self.sign = relay, check, make, connect, sign
+        self.journal, self.starts, self.deaths = journal, 0, 0
+        self.probed: dict[str, Any] | None = None
         self.manifest: Manifest
         self.stop_asked, self.restart_asked = asyncio.Event(), asyncio.Event()
         self.illness: asyncio.Future[Death] | None = None
         self.last_good = 0.0
         relay.report_ill = self.ill
         self.close_doors: Callable[[], None] = lambda: None
+
+    @property
+    def state(self) -> str:
+        """What the server is doing."""
+        return "draining" if self.relay.stopping else "serving" if self.relay.life else "starting"
 
     def answered(self) -> None:
         """A request has succeeded."""
@@ -82,6 +89,8 @@ class Keeper:
             server = self.make(self.manifest, self.ill)
             server.start()
             self.relay.metrics.starts.inc()
+            self.starts += 1
+            self.journal.note("started")
             life = Life(HttpClient(server.doors.http), self.connect(server.doors.grpc))
             try:
                 await self._serve(server, life)
@@ -126,7 +135,7 @@ class Keeper:
             self.manifest = await asyncio.to_thread(self.check)
         except Refused as refused:
             self.relay.metrics.kept.inc()
-            log.error("not restarted", reason=str(refused))
+            self.journal.note("not restarted", error=True, reason=str(refused))
             return False
         return True
 
@@ -143,12 +152,8 @@ class Keeper:
         self.answered()
         if self.sign:
             self.sign.touch()
-        log.info(
-            "serving",
-            instance=server.instance.name,
-            model=server.instance.model_id,
-            seconds=round(time.monotonic() - started, 1),
-        )
+        seconds = round(time.monotonic() - started, 1)
+        self.journal.note("serving", model=server.instance.model_id, seconds=seconds)
         while True:
             await asyncio.sleep(CHECK)
             await self._check(server, life)
@@ -173,6 +178,13 @@ class Keeper:
 
     async def _probe(self, http: HttpClient, seconds: float) -> str | None:
         """None if a real inference succeeds, else what happened."""
+        started = time.monotonic()
+        trouble = await self._tried(http, seconds)
+        took = round(time.monotonic() - started, 4)
+        self.probed = {"time": round(time.time(), 3), "seconds": took, "trouble": trouble}
+        return trouble
+
+    async def _tried(self, http: HttpClient, seconds: float) -> str | None:
         body = json.dumps(probe_body(self.manifest.probe)).encode()
         try:
             async with asyncio.timeout(seconds):
@@ -190,11 +202,9 @@ class Keeper:
         return None if answer.status == 200 else f"{answer.status} {text[:200].decode('utf-8', 'replace')}"
 
     async def _bury(self, server: Server, life: Life, death: Death) -> None:
-        log.error(
-            "the server is replaced",
-            instance=server.instance.name,
-            reason=death.reason,
-            in_flight=len(life.flights),
+        self.deaths += 1
+        self.journal.note(
+            "the server is replaced", error=True, reason=death.reason, in_flight=len(life.flights)
         )
         self.relay.metrics.deaths.labels("from outside" if death.outside else "by itself").inc()
         self._out_of_service(life, death)
@@ -206,6 +216,7 @@ class Keeper:
         end.
         """
         self.relay.stopping = True
+        self.journal.note("draining", in_flight=len(life.flights))
         self._unsign()
         deadline = time.monotonic() + DRAIN
         while life.flights and time.monotonic() < deadline and not (self.illness and self.illness.done()):

@@ -164,10 +164,12 @@ def test_one_place_for_the_image_of_nvidia() -> None:
 
 def test_every_variable_is_documented() -> None:
     """.env.example names exactly the variables of the compose files, with their defaults."""
-    text = "".join((ROOT / file).read_text("utf-8") for file in (*CPU, "docker/compose.instances.yaml"))
+    files = (*CPU, "docker/compose.instances.yaml", "docker/compose.tls.yaml")
+    text = "".join((ROOT / file).read_text("utf-8") for file in files)
     used = dict(re.findall(r"\$\{([A-Z0-9_]+):-([^}]*)\}", text))
     used |= {name: used.get(name, "") for name in re.findall(r"\$\{([A-Z0-9_]+):\+", text)}
-    used["API_KEYS_FILE"] = ""  # its default is /dev/null, an empty file
+    for name in ("API_KEYS_FILE", "ADMIN_KEYS_FILE", "TLS_CERT_FILE", "TLS_KEY_FILE"):
+        used[name] = ""  # their default is /dev/null, an empty file
     rows = dict(
         line.split("=", 1)
         for line in (ROOT / ".env.example").read_text("utf-8").splitlines()

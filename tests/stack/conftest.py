@@ -85,6 +85,24 @@ def started(environment: dict[str, str], *, tidy: bool = True) -> Iterator[Stack
         )
 
 
+def certificate(path: Path, key: Path) -> None:
+    """A self-signed one for localhost."""
+    names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+    subprocess.run([*made, "-addext", names, "-out", path, "-keyout", key], check=True, capture_output=True)
+
+
 def restarted(stack: Stack, **variables: str) -> subprocess.CompletedProcess[str]:
     """`make restart` of a stack that was started here."""
     port = stack.url.rsplit(":", 1)[1]

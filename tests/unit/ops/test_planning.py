@@ -17,8 +17,8 @@ import pytest
 
 from build.catalog import CatalogError, load_catalog
 from conch.deployment import Deployment
-from ops.nginx import OPEN, AccessPolicy, NginxValues, pools, write_nginx
-from ops.planning import IN_DOCKER, Addresses, make_plan, share
+from ops.nginx import OPEN, AccessPolicy, NginxValues, Tls, pools, write_nginx
+from ops.planning import IN_DOCKER, Addresses, make_plan, precision, share
 from ops.process_mode import nginx_binary
 
 ADDRESSES = Addresses(
@@ -273,3 +273,27 @@ def test_the_inner_listener_asks_for_its_key(tmp_path: Path) -> None:
         assert (
             'if ($http_x_conch_inner != "abc") { return 403; }' in (tmp_path / "nginx.conf").read_text()
         ) is bool(key)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"precision": "float16", "weight_only": "int8"}, "float16, weights int8"),
+        ({"precision": "bfloat16", "weight_only": "none", "quantization": "none"}, "bfloat16"),
+        ({"compress": "none"}, ""),
+        ({"compress": "int8"}, "weights int8"),
+    ],
+)
+def test_precision_is_what_the_bundle_says(parameters: dict[str, str], said: str) -> None:
+    """Empty where the engine chooses when it is loaded."""
+    assert precision(parameters) == said
+
+
+@pytest.mark.parametrize(("public", "where"), [(443, "https://$host"), (9443, "https://$host:9443")])
+def test_plain_requests_go_to_the_public_port(public: int, where: str) -> None:
+    """Which in Docker is another one than nginx's own; HTTPS's usual port needs no number."""
+    made = Tls("/c", "/k", 8443, public, 60).values("0.0.0.0")
+    assert "listen 0.0.0.0:8443 ssl;" in made["TLS"]
+    assert f"return 308 {where}$request_uri;" in made["TLS"]
+    assert made["HSTS"] == 'add_header Strict-Transport-Security "max-age=60";'
+    assert Tls("/c", "/k", 8443, public).values("0.0.0.0")["HSTS"] == ""

@@ -1,0 +1,90 @@
+"""The console's files: / and /console/NAME. They hold no data, so no key is asked for; the data that they
+ask for needs one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from fastapi import APIRouter, Request, Response
+
+from ..errors import ApiError
+
+FOLDER = Path(__file__).parent / "static"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+# Everything comes from here: no inline script or style, no other origin, and no strings made into markup.
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "media-src blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",  # asked for again each time; the ETag makes that short
+}
+router = APIRouter(include_in_schema=False)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it is sent."""
+
+    body: bytes
+    kind: str
+    tag: str
+
+
+def files(folder: Path = FOLDER) -> dict[str, File]:
+    """Every file of a folder by its name."""
+    return {path.name: _file(path) for path in sorted(folder.iterdir()) if path.suffix in TYPES}
+
+
+def _file(path: Path) -> File:
+    body = path.read_bytes()
+    return File(body, TYPES[path.suffix], f'"{sha256(body).hexdigest()[:16]}"')
+
+
+FILES = files()
+
+
+@router.api_route("/", methods=["GET", "HEAD"])
+async def index(request: Request) -> Response:
+    """The page."""
+    return _answer(request, FILES["index.html"])
+
+
+@router.api_route("/console/{name}", methods=["GET", "HEAD"])
+async def file(name: str, request: Request) -> Response:
+    """What the page is made of."""
+    if name not in FILES:
+        raise ApiError(404, f"the console has no file {name[:80]!r}; it is at /", code="not_found")
+    return _answer(request, FILES[name])
+
+
+def _answer(request: Request, found: File) -> Response:
+    headers = {**HEADERS, "ETag": found.tag}
+    # nginx, which compresses, makes tags weak.
+    if request.headers.get("if-none-match", "").removeprefix("W/") == found.tag:
+        return Response(status_code=304, headers=headers)
+    return Response(found.body, media_type=found.kind, headers=headers)

@@ -1,0 +1,67 @@
+"""GET /console/api/state and /console/api/history: what runs and how it does. POST
+/console/api/instances/{index}/restart, for admin keys only.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import structlog
+from fastapi import APIRouter, Request
+
+from ..audio.languages import NAMES
+from ..errors import ApiError
+from ..keys import is_admin
+from ..services import Services, ServicesDep
+from .history import MINUTES, SECONDS
+
+log = structlog.get_logger()
+router = APIRouter(prefix="/console/api", include_in_schema=False)
+
+
+@router.get("/state")
+async def state(request: Request, tools: ServicesDep) -> dict[str, Any]:
+    """Models, instances, languages, the largest upload, and whether this key may restart instances."""
+    return {
+        "time": round(time.time(), 3),
+        "models": tools.overview.models(),
+        "instances": await tools.overview.instances(),
+        "languages": list(NAMES),
+        "max_upload_bytes": tools.settings.max_upload_bytes,
+        "operate": may_operate(request, tools),
+    }
+
+
+def may_operate(request: Request, tools: Services) -> str:
+    """For the key of a request "allowed" or "denied"; "off" without admin keys in this deployment."""
+    if not tools.admin_keys:
+        return "off"
+    return "allowed" if is_admin(request, tools) else "denied"
+
+
+@router.get("/history")
+async def history(tools: ServicesDep) -> dict[str, Any]:
+    """Points of the last 15 minutes, oldest first."""
+    return {"seconds": SECONDS, "minutes": MINUTES, "points": list(tools.history.points)}
+
+
+@router.post("/instances/{index}/restart", status_code=202)
+async def restart(index: int, request: Request, tools: ServicesDep) -> dict[str, str]:
+    """Drain one instance and restart its server; /state tells how it goes.
+
+    Raises:
+        ApiError: 403 without an admin key, 404 for an instance that is not planned, 503 if its guard is away.
+    """
+    allowed = may_operate(request, tools)
+    if allowed == "off":
+        raise ApiError(403, "restarts are off here; set ADMIN_KEYS_FILE and restart the gateway", code="off")
+    if allowed == "denied":
+        raise ApiError(403, "this key may not restart instances; send an admin key", code="not_admin")
+    if (instance := tools.overview.instance(index)) is None:
+        known = ", ".join(str(one.index) for one in tools.overview.deployment.instances)
+        raise ApiError(404, f"instance {index} is not planned; there are: {known}", param="index")
+    if not await tools.overview.restart(instance):
+        raise ApiError(503, f"the guard of {instance.name} does not answer; its log says why", retry_after=2)
+    log.info("restart asked for", instance=instance.name, request_id=request.state.request_id)
+    return {"instance": instance.name, "status": "restarting"}

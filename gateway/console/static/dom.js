@@ -1,0 +1,49 @@
+// Elements without markup in strings: everything that a model or a user says is text, never HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function filled(element, properties, children) {
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value") element.value = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(
+    ...children.flat(2).filter((child) => child !== null && child !== undefined && child !== false),
+  );
+  return element;
+}
+
+/** An HTML element: attributes and listeners ("onclick") by name, then its children. */
+export function h(tag, properties = {}, ...children) {
+  return filled(document.createElement(tag), properties, children);
+}
+
+/** The same for SVG. */
+export function svg(tag, properties = {}, ...children) {
+  return filled(document.createElementNS(SVG, tag), properties, children);
+}
+
+let ids = 0;
+
+/** A form field with its label above it. */
+export function field(label, control, hint) {
+  control.id ||= `f${++ids}`;
+  const note = hint && h("small", { id: `${control.id}-hint` }, hint);
+  if (note) control.setAttribute("aria-describedby", note.id);
+  return h("div", { class: "field" }, h("label", { for: control.id }, label), control, note);
+}
+
+/** A select with [value, text] pairs. */
+export function select(pairs, chosen, onchange) {
+  const options = pairs.map(([value, text]) => h("option", { value, selected: value === chosen }, text));
+  return h("select", { onchange }, options);
+}
+
+/** Offer bytes as a download. */
+export function download(name, text, type) {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  h("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}

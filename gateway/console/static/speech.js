@@ -1,0 +1,269 @@
+// The panel for speech: a file, a recording, or live captions.
+
+import { request } from "./api.js";
+import { Captions, microphone } from "./captions.js";
+import { download, field, h, select } from "./dom.js";
+import { examples, live, recording } from "./examples.js";
+import { language as ui, t } from "./i18n.js";
+import { Player } from "./player.js";
+import { srt, vtt } from "./subtitles.js";
+
+export const id = "speech";
+
+/** Models that hear. */
+export function models(state) {
+  return state.models.filter((model) => model.capabilities.includes("transcription"));
+}
+
+function languages(codes) {
+  const names = new Intl.DisplayNames([ui], { type: "language" });
+  const pairs = codes.map((code) => [code, names.of(code)]).sort((a, b) => a[1].localeCompare(b[1], ui));
+  return [["", t("speech.detect")], ...pairs];
+}
+
+export function mount(state, say) {
+  const able = models(state);
+  const model = select(
+    able.map(({ id: name }) => [name, name]),
+    able[0].id,
+  );
+  const language = select(languages(state.languages), "");
+  const task = select(
+    [
+      ["transcribe", t("speech.transcribe")],
+      ["translate", t("speech.translate")],
+    ],
+    "transcribe",
+  );
+  const prompt = h("input", {
+    type: "text",
+    maxlength: 800,
+    autocomplete: "off",
+    placeholder: t("speech.names"),
+  });
+  const file = h("input", {
+    type: "file",
+    accept: "audio/*,video/*",
+    id: "file",
+    onchange: () => take(file.files[0]),
+  });
+  const drop = h(
+    "label",
+    { class: "drop", for: "file" },
+    file,
+    h("strong", {}, t("speech.drop")),
+    h("span", {}, t("speech.kinds")),
+  );
+  const record = h("button", { type: "button", onclick: toggleRecording }, t("speech.record"));
+  const captions = h("button", { type: "button", onclick: toggleCaptions }, t("speech.live"));
+  const again = h(
+    "button",
+    { type: "button", class: "primary", hidden: true, onclick: () => transcribe() },
+    t("speech.again"),
+  );
+  const stop = h("button", { type: "button", hidden: true, onclick: () => running.abort() }, t("stop"));
+  const player = new Player();
+  const facts = h("p", { class: "facts" });
+  const files = h(
+    "div",
+    { class: "row", hidden: true },
+    ["srt", "vtt", "txt"].map((kind) =>
+      h("button", { type: "button", class: "small", onclick: () => save(kind) }, t("download", { kind })),
+    ),
+  );
+  const box = h("div", {
+    class: "captions",
+    role: "log",
+    "aria-live": "polite",
+    "aria-label": t("speech.live"),
+    tabindex: "0",
+    hidden: true,
+  });
+  const result = h(
+    "section",
+    { class: "card", hidden: true, "aria-label": t("speech.result") },
+    player.element,
+    player.words,
+    facts,
+    files,
+  );
+  const shown = examples();
+  let sound = null,
+    transcript = null,
+    running = null,
+    recorder = null,
+    session = null;
+
+  for (const kind of ["dragenter", "dragover"])
+    drop.addEventListener(kind, (event) => {
+      event.preventDefault();
+      drop.classList.add("over");
+    });
+  for (const kind of ["dragleave", "drop"])
+    drop.addEventListener(kind, (event) => {
+      event.preventDefault();
+      drop.classList.remove("over");
+    });
+  drop.addEventListener("drop", (event) => take(event.dataTransfer.files[0]));
+
+  function take(chosen) {
+    if (!chosen) return;
+    if (chosen.size > state.max_upload_bytes) {
+      say(t("speech.large", { name: chosen.name, most: Math.floor(state.max_upload_bytes / 1e6) }), true);
+      return;
+    }
+    sound = chosen;
+    result.hidden = again.hidden = false;
+    box.hidden = true;
+    player.load(sound);
+    result.scrollIntoView({ block: "nearest" });
+    transcribe();
+  }
+
+  function form() {
+    const words = able.find((row) => row.id === model.value).capabilities.includes("word_timestamps");
+    const timed = task.value === "transcribe" ? ["segment", ...(words ? ["word"] : [])] : [];
+    return [
+      ["model", model.value],
+      ["response_format", "verbose_json"],
+      ...timed.map((kind) => ["timestamp_granularities[]", kind]),
+      ...(language.value ? [["language", language.value]] : []),
+      ...(prompt.value ? [["prompt", prompt.value]] : []),
+    ];
+  }
+
+  async function transcribe() {
+    running?.abort();
+    const own = (running = new AbortController());
+    const [fields, started, done] = [form(), performance.now(), task.value];
+    const body = new FormData();
+    for (const [name, value] of fields) body.append(name, value);
+    body.append("file", sound, sound.name);
+    busy(true);
+    player.words.replaceChildren();
+    facts.replaceChildren();
+    files.hidden = true;
+    say(t("speech.working"));
+    const path = `/v1/audio/${done === "translate" ? "translations" : "transcriptions"}`;
+    try {
+      transcript = await (await request(path, { method: "POST", body, signal: own.signal })).json();
+      const seconds = (performance.now() - started) / 1000;
+      player.tell(transcript);
+      files.hidden = false;
+      facts.replaceChildren(told(transcript, seconds));
+      say(transcript.text ? "" : t("speech.silence"));
+    } catch (error) {
+      if (own !== running) return;
+      say(error.name === "AbortError" ? t("stopped") : error.message, error.name !== "AbortError");
+    } finally {
+      if (own === running) busy(false);
+      shown.show(recording(done, sound.name, fields));
+    }
+  }
+
+  function told({ language: heard, duration }, seconds) {
+    const speed = (duration / seconds).toFixed(1);
+    return t("speech.facts", { heard, duration: duration.toFixed(1), seconds: seconds.toFixed(2), speed });
+  }
+
+  function busy(yes) {
+    stop.hidden = !yes;
+    again.disabled = yes;
+    result.setAttribute("aria-busy", String(yes));
+  }
+
+  function save(kind) {
+    const name = `${sound.name.replace(/\.[^.]*$/, "") || "transcript"}.${kind}`;
+    const text = {
+      srt: () => srt(transcript.segments),
+      vtt: () => vtt(transcript.segments),
+      txt: () => `${transcript.text}\n`,
+    }[kind]();
+    download(name, text, kind === "vtt" ? "text/vtt" : "text/plain");
+  }
+
+  async function toggleRecording() {
+    if (recorder) {
+      recorder.stop();
+      return;
+    }
+    try {
+      const stream = await microphone();
+      const pieces = [];
+      recorder = new MediaRecorder(stream);
+      recorder.ondataavailable = ({ data }) => pieces.push(data);
+      recorder.onstop = () => {
+        stream.getTracks().forEach((track) => track.stop());
+        const type = recorder.mimeType;
+        recorder = null;
+        pressed(record, false, "speech.record", captions);
+        take(new File(pieces, `recording.${type.includes("mp4") ? "mp4" : "webm"}`, { type }));
+      };
+      recorder.start();
+      pressed(record, true, "speech.recordstop", captions);
+      say(t("speech.recording"));
+    } catch (error) {
+      say(error.message, true);
+    }
+  }
+
+  async function toggleCaptions() {
+    if (session) {
+      captions.disabled = true;
+      session.stop();
+      return;
+    }
+    box.hidden = false;
+    result.hidden = again.hidden = true;
+    box.replaceChildren();
+    box.scrollIntoView({ block: "nearest" });
+    say(t("live.connecting"));
+    const options = { model: model.value, language: language.value, prompt: prompt.value, say };
+    session = new Captions(box, { ...options, ended: (reason) => ended(reason) });
+    pressed(captions, true, "speech.livestop", record);
+    shown.show(live(model.value, language.value));
+    try {
+      await session.start();
+    } catch (error) {
+      ended(error.message);
+    }
+  }
+
+  function ended(reason) {
+    session = null;
+    captions.disabled = false;
+    pressed(captions, false, "speech.live", record);
+    say(reason || t("live.over"), Boolean(reason));
+  }
+
+  /** While one of the two has the microphone, the other waits. */
+  function pressed(button, yes, text, other) {
+    button.textContent = t(text);
+    button.classList.toggle("on", yes);
+    button.setAttribute("aria-pressed", String(yes));
+    other.disabled = yes;
+  }
+
+  return h(
+    "div",
+    { class: "panel" },
+    h(
+      "section",
+      { class: "card", "aria-label": t("speech.source") },
+      drop,
+      h("div", { class: "row" }, record, captions, again, stop),
+      h("p", { class: "hint" }, t("mic.where")),
+      h(
+        "div",
+        { class: "fields" },
+        field(t("model"), model),
+        field(t("speech.language"), language),
+        field(t("speech.task"), task),
+        field(t("speech.prompt"), prompt),
+      ),
+    ),
+    box,
+    result,
+    shown.element,
+  );
+}

@@ -1,0 +1,123 @@
+"""The console in a real Chromium, against stacks that are started here; run by `make test-console`.
+
+Every page of a test is watched: an error in the browser's console, an exception, or a violation of the
+Content-Security-Policy fails the test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.stack.conftest import RECORDINGS, Stack, certificate, portable, started
+
+PORT, TLS_PORT = 9980, 10480
+KEY, ADMIN = "a-user-key", "an-admin-key"
+MOST_UPLOAD = 2_100_000
+HEARD = "minute.wav"  # what the fake microphone plays
+# Chromium reports every answer of these as an error of the page, which tells people in a sentence.
+QUIET = ("log:", "info:", "debug:", "verbose:")
+ALLOWED = "Failed to load resource: the server responded with a status of 4"
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two instances that hear and one that writes, behind an API key and an admin key."""
+    home = tmp_path_factory.mktemp("console")
+    (home / "keys").write_text(f"{KEY}\n", "utf-8")
+    (home / "admins").write_text(f"{ADMIN}\n", "utf-8")
+    environment = {
+        **portable(home, PORT, "mini-whisper,mini-gpt2", 3),
+        "API_KEYS_FILE": str(home / "keys"),
+        "ADMIN_KEYS_FILE": str(home / "admins"),
+        "MAX_UPLOAD_BYTES": str(MOST_UPLOAD),
+    }
+    with started(environment, tidy=False) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def tls_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One instance that hears, over TLS and without keys; its address."""
+    home = tmp_path_factory.mktemp("tls")
+    files = {"TLS_CERT_FILE": str(home / "cert.pem"), "TLS_KEY_FILE": str(home / "key.pem")}
+    certificate(Path(files["TLS_CERT_FILE"]), Path(files["TLS_KEY_FILE"]))
+    with started({**portable(home, TLS_PORT, "mini-whisper", 1), **files}):
+        yield f"https://localhost:{TLS_PORT + 363}"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, with a microphone that plays a recording from its start."""
+    binary = shutil.which("chromium")
+    assert binary, "chromium is not installed; make test-console does it, or says how"
+    flags = [
+        "--use-fake-ui-for-media-stream",
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-audio-capture={RECORDINGS / HEARD}%noloop",
+        "--autoplay-policy=no-user-gesture-required",
+        *(["--no-sandbox"] if os.getuid() == 0 else []),
+    ]
+    with sync_playwright() as playwright:
+        started_browser = playwright.chromium.launch(executable_path=binary, args=flags)
+        yield started_browser
+        started_browser.close()
+
+
+Opener = Callable[..., Page]
+
+
+@pytest.fixture
+def opened(browser: Browser, stack: Stack) -> Iterator[Opener]:
+    """Open the console at a panel, with a key (none: nothing is typed); options as Playwright's contexts take
+    them.
+    """
+    contexts: list[BrowserContext] = []
+    found: list[str] = []
+
+    def open_page(panel: str = "", key: str | None = KEY, url: str = "", **options: Any) -> Page:
+        context = browser.new_context(**{"locale": "en-GB", "ignore_https_errors": True, **options})
+        contexts.append(context)
+        if key is not None:
+            context.add_init_script(f"sessionStorage.setItem('conch-key', {json.dumps(key)})")
+        context.add_init_script(
+            "addEventListener('securitypolicyviolation',"
+            " (event) => console.error('policy: ' + event.violatedDirective + ' ' + event.blockedURI))"
+        )
+        page = context.new_page()
+        page.on(
+            "console", lambda said: found.append(said.text) if said.type in ("error", "warning") else None
+        )
+        page.on("pageerror", lambda error: found.append(str(error)))
+        page.goto(f"{url or stack.url}/#{panel}")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not [said for said in found if not said.startswith(QUIET) and ALLOWED not in said]
+
+
+@pytest.fixture(scope="session")
+def recordings() -> dict[str, dict[str, Any]]:
+    """The bundled recordings by name."""
+    return {row["name"]: row for row in json.loads((RECORDINGS / "recordings.json").read_text("utf-8"))}
+
+
+def screenshot(page: Page, name: str) -> None:
+    """A picture for who looks at the console, where CONCH_SCREENSHOTS names a folder."""
+    if folder := os.environ.get("CONCH_SCREENSHOTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+def headers(key: str = KEY) -> dict[str, str]:
+    """What a client sends."""
+    return {"Authorization": f"Bearer {key}"}

@@ -1,0 +1,127 @@
+"""What a guard says of itself, and who may ask."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from ops.guard.http_client import Lost
+from ops.guard.http_door import HttpDoor
+from ops.guard.journal import KEPT, Journal
+from ops.guard.keeper import Keeper
+from ops.guard.metrics import Metrics
+from ops.guard.operate import Operator, queued
+from ops.guard.relay import Life, Relay
+
+from .test_http import serving
+
+STATISTICS = {
+    "model_stats": [
+        {"name": "a", "inference_stats": {"queue": {"count": 3, "ns": 2_000_000}}},
+        {"name": "b", "inference_stats": {"queue": {"count": "1", "ns": "500000"}}},
+        {"name": "never asked", "inference_stats": {"queue": {}}},
+    ]
+}
+
+
+class Server:
+    """A tritonserver's HTTP door; without statistics it is lost."""
+
+    def __init__(self, statistics: dict[str, Any] | None) -> None:
+        self.statistics = statistics
+
+    async def request(self, method: str, path: str, _headers: dict[str, str]) -> Server:
+        assert (method, path) == ("GET", "/v2/models/stats")
+        if self.statistics is None:
+            raise Lost("gone")
+        return self
+
+    async def body(self) -> bytes:
+        return orjson.dumps(self.statistics)
+
+
+def operator(key: str = "") -> Operator:
+    relay = Relay([], Metrics())
+    unused: Any = None
+    return Operator(Keeper(relay, unused, unused, unused, None, Journal("triton-0")), key)
+
+
+@pytest.mark.parametrize(
+    ("key", "brought", "allowed"),
+    [
+        ("", None, True),
+        ("", "", True),
+        ("k", "k", True),
+        ("k", "", False),
+        ("k", None, False),
+        ("k", "kk", False),
+    ],
+)
+def test_the_inner_key(key: str, brought: str | None, allowed: bool) -> None:
+    """Where the deployment has one it is asked for; a socket of this user alone has none."""
+    assert operator(key).allowed({} if brought is None else {"x-conch-inner": brought}) is allowed
+
+
+def test_status_follows_the_server() -> None:
+    async def check() -> None:
+        found = operator()
+        relay = found.keeper.relay
+        status = await found.status()
+        assert (status["state"], status["queue"], status["success_seconds_ago"]) == ("starting", None, None)
+        relay.begin(Life(Server(STATISTICS), None))  # type: ignore[arg-type]
+        found.keeper.answered()
+        status = await found.status()
+        assert (status["state"], status["in_flight"]) == ("serving", 0)
+        assert status["queue"] == {"requests": 4, "seconds": 0.0025}
+        assert status["success_seconds_ago"] < 5
+        relay.stopping = True
+        assert (await found.status())["state"] == "draining"
+        relay.begin(Life(Server(None), None))  # type: ignore[arg-type]
+        assert (await found.status())["queue"] is None
+
+    asyncio.run(check())
+
+
+def test_a_restart_is_what_sighup_does() -> None:
+    found = operator()
+    found.restart()
+    assert found.keeper.restart_asked.is_set()
+    assert found.keeper.journal.events[-1]["event"] == "restart asked for"
+
+
+def test_statistics_become_a_sum() -> None:
+    assert queued({"model_stats": []}) == {"requests": 0, "seconds": 0.0}
+    assert queued(STATISTICS)["requests"] == 4
+
+
+def test_a_journal_forgets_the_oldest() -> None:
+    journal = Journal("triton-0")
+    for n in range(KEPT + 5):
+        journal.note("event", n=n)
+    assert len(journal.events) == KEPT
+    assert journal.events[0]["n"] == 5
+
+
+def test_the_door_asks_for_the_key() -> None:
+    """Over HTTP: nothing without it, and each path for its method."""
+
+    async def check() -> None:
+        found = operator("k")
+        unused: Any = None
+        door = HttpDoor(found.keeper.relay, unused, lambda: None, found)
+        async with serving(door) as address, httpx.AsyncClient(base_url=f"http://{address}") as client:
+            key = {"x-conch-inner": "k"}
+            assert (await client.get("/guard/status")).status_code == 403
+            assert (await client.post("/guard/restart", headers={"x-conch-inner": "j"})).status_code == 403
+            assert not found.keeper.restart_asked.is_set()
+            assert (await client.get("/guard/status", headers=key)).json()["state"] == "starting"
+            assert (await client.post("/guard/status", headers=key)).status_code == 405
+            assert (await client.get("/guard/restart", headers=key)).status_code == 405
+            assert (await client.post("/guard/restart", headers=key)).status_code == 202
+            assert found.keeper.restart_asked.is_set()
+
+    asyncio.run(check())
