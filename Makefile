@@ -29,8 +29,14 @@ $(BUILD)/.done: requirements/build.txt requirements/builder.txt
 	$(BUILD)/bin/pip install -q -r requirements/build.txt
 	touch $@
 
-$(BUILD)/.tests: $(BUILD)/.done requirements/test.txt requirements/gateway.txt requirements/guard.txt requirements/local.txt requirements/stack.txt requirements/client.txt
+$(BUILD)/.tests: $(BUILD)/.done requirements/test.txt requirements/interpreter.txt requirements/gateway.txt requirements/guard.txt requirements/local.txt requirements/stack.txt requirements/client.txt
 	$(BUILD)/bin/pip install -q -r requirements/build.txt -r requirements/gateway.txt -r requirements/local.txt -r requirements/stack.txt -r requirements/client.txt -r requirements/test.txt
+	$(BUILD)/bin/python -c "import triton" 2>/dev/null || $(BUILD)/bin/pip install -q -r requirements/interpreter.txt
+	touch $@
+
+# The torch engine serves with the torch that made its bundle.
+$(SERVE)/.torch: $(SERVE)/.done $(BUILD)/.done
+	$(BUILD)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$($(SERVE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth
 	touch $@
 
 $(STACK)/.done: requirements/stack.txt
@@ -59,7 +65,7 @@ nginx:
 tools: nginx
 	@scripts/install_test_tools
 
-setup: $(SERVE)/.done $(BUILD)/.done nginx ## the two Python environments and nginx
+setup: $(SERVE)/.done $(BUILD)/.done $(if $(filter torch,$(TARGET)),$(SERVE)/.torch) nginx ## the two Python environments and nginx
 
 engines: $(BUILD)/.done ## build the bundles of MODEL_ID (default: the miniatures) for TARGET
 	$(BUILD)/bin/python -m build engines --target $(or $(TARGET),openvino)
@@ -81,7 +87,7 @@ stop: ## end a running `make serve`
 restart: ## restart the instances of a running `make serve` one by one
 	$(RUN) -m ops.process_mode restart
 
-test: setup $(BUILD)/.tests tools engines lint ## lint, then every test but the compose tests
+test: setup $(BUILD)/.tests $(SERVE)/.torch tools engines lint ## lint, then every test but the compose tests
 	$(BUILD)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/unit tests/repository
 	$(BUILD)/bin/python -m pytest tests/stack
 

@@ -12,7 +12,7 @@ from build.catalog import FAMILIES, ROOT, Model, load_catalog
 
 README = ROOT / "README.md"
 BEGIN, END = "<!-- models: python -m scripts.models -->\n", "<!-- end of models -->\n"
-NAMES = {"openvino": "CPU", "trtllm": "TensorRT-LLM"}
+NAMES = {"openvino": "CPU", "torch": "PyTorch", "trtllm": "TensorRT-LLM"}
 
 
 def _targets(family: str) -> set[str]:

@@ -172,7 +172,7 @@ def _known(words: tuple[tuple[int, ...], ...], name: str, vocabulary: int) -> tu
 
 def _features(inputs: Arrays, mels: int, longest: int) -> NDArray[Any]:
     """Encoder features as they came, float16 [frames, mels], cut to input_lengths."""
-    features = inputs["encoder_input_features"][0]
+    features: NDArray[Any] = inputs["encoder_input_features"][0]
     frames = _within(inputs, "input_lengths", len(features), 2, len(features))
     if features.shape[-1] != mels or frames > longest or frames % 2:
         raise BadRequest(

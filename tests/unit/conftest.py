@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+if not shutil.which(
+    "nvidia-smi"
+):  # before anybody imports Triton's language: its own functions are bound then
+    os.environ["TRITON_INTERPRET"] = "1"
 
 from miniatures.speech.clips import Clipper
 from miniatures.speech.corpus import Corpus, make_corpus

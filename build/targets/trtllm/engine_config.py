@@ -15,6 +15,7 @@ from conch.names import ENGINE
 from ...catalog import Recipe
 from ...toolchain import TemplateError
 
+BUDGET = "kv_cache_free_gpu_mem_fraction"
 PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
 # Filled, with names of parameters and of _values in braces.
 FILLED = {
@@ -89,8 +90,6 @@ REQUIRED = (
     "cross_kv_cache_fraction",
     "max_beam_width",
 )
-
-BUDGET = "kv_cache_free_gpu_mem_fraction"
 
 
 def unknown_placeholders(template: str) -> list[str]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import os
 import random
 
 import numpy as np
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="this build of torch brings no Triton")
 
 from serving.engine.sampling import Sampling, TimestampRules

@@ -1,0 +1,97 @@
+"""The torch engine inside the real tritonserver: on the GPUs that are there, else on torch's CPU device."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import httpx
+import pytest
+
+from .conftest import RECORDINGS, ROOT, Stack, portable, started
+from .test_faults import tritonserver
+from .test_text import openings
+
+MODELS = "mini-whisper,mini-gpt2"
+PORT = 9880
+DEMO = (RECORDINGS / "demo.flac").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    command = [sys.executable, "-m", "build", "engines", "--target", "torch", "--model-id", MODELS]
+    subprocess.run(command, cwd=ROOT, check=True)
+    home = tmp_path_factory.mktemp("torch")
+    with started(portable(home, PORT, MODELS, 3) | {"TARGET": "torch"}, tidy=False) as stack:
+        yield stack
+
+
+def heard(stack: Stack) -> httpx.Response:
+    files = {"file": ("demo.flac", DEMO)}
+    data = {
+        "model": "mini-whisper",
+        "response_format": "verbose_json",
+        "timestamp_granularities[]": ["word", "segment"],
+    }
+    return httpx.post(f"{stack.url}/v1/audio/transcriptions", files=files, data=data, timeout=60)
+
+
+def said(stack: Stack, **options: object) -> httpx.Response:
+    body = {"model": "mini-gpt2", "prompt": openings(1)[0], "max_tokens": 24, **options}
+    return httpx.post(f"{stack.url}/v1/completions", json=body, timeout=60)
+
+
+def test_words_are_the_recordings(stack: Stack) -> None:
+    """With times of words, which the engine's own attention gives."""
+    expected = "I want to buy seventy umbrellas near the market. Where is the beautiful knife?"
+    answer = heard(stack)
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert body["text"].startswith(expected)
+    starts = [word["start"] for word in body["words"]]
+    assert len(starts) == len(body["text"].split())
+    assert starts == sorted(starts)
+    assert 7 < starts[-1] < 10
+
+
+def test_texts_are_the_same_whole_streamed_and_in_company(stack: Stack) -> None:
+    """Greedy; and the same seed says the same twice."""
+    whole = said(stack, temperature=0).json()["choices"][0]["text"]
+    assert len(whole.split()) > 3
+    streamed = said(stack, temperature=0, stream=True).text
+    assert streamed.count("data: {") > 3
+    assert streamed.rstrip().endswith("data: [DONE]")
+    drawn = [said(stack, temperature=1.0, seed=5).json()["choices"][0]["text"] for _ in range(2)]
+    assert drawn[0] == drawn[1] != whole
+    many = said(stack, temperature=0, n=1, prompt=[openings(3)[i] for i in (0, 1, 0, 2)]).json()["choices"]
+    assert [many[0]["text"], many[2]["text"]] == [whole, whole]
+
+
+def test_bad_input_is_refused(stack: Stack) -> None:
+    for options, status in (
+        ({"max_tokens": 0}, 400),
+        ({"temperature": 9}, 400),
+        ({"prompt": "a " * 3000}, 400),
+    ):
+        answer = said(stack, **options)
+        assert answer.status_code == status, answer.text
+
+
+def test_a_killed_server_comes_back(stack: Stack) -> None:
+    """The pool of two goes on meanwhile."""
+    victim = tritonserver(stack, 0)
+    os.kill(victim, signal.SIGKILL)
+    for _ in range(6):
+        assert heard(stack).status_code == 200
+    deadline, found = time.monotonic() + 90, 0
+    while found in (0, victim):
+        assert time.monotonic() < deadline
+        time.sleep(1)
+        with suppress(AssertionError):  # there is none yet
+            found = tritonserver(stack, 0)
+    assert heard(stack).status_code == 200
