@@ -97,16 +97,14 @@ def _words(inputs: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
 def _refuse(inputs: Arrays) -> None:
     for name in UNSUPPORTED:
         if name in inputs and inputs[name].size:
-            raise BadRequest(
-                f"{name} is not supported by the OpenVINO engine; leave it out or use TARGET=trtllm"
-            )
+            raise BadRequest(f"{name} is not supported by this engine; leave it out or use TARGET=trtllm")
     for name in UNSUPPORTED_IF_TRUE:
         if _scalar(inputs, name, False):
             raise BadRequest(
-                f"{name}=true is not supported by the OpenVINO engine; leave it out or use TARGET=trtllm"
+                f"{name}=true is not supported by this engine; leave it out or use TARGET=trtllm"
             )
     if _scalar(inputs, "beam_search_diversity_rate", 0.0):
-        raise BadRequest("beam_search_diversity_rate is not supported by the OpenVINO engine; leave it at 0")
+        raise BadRequest("beam_search_diversity_rate is not supported by this engine; leave it at 0")
     if "request_output_len" not in inputs:
         raise BadRequest("request_output_len is missing; send the number of tokens to generate")
 

@@ -223,7 +223,7 @@ class DeviceBatch:
         places = device.upload(np.array(slots, np.int64))
         lengths = device.upload(np.array([len(row.ids) for row in rows], np.int64))
         asked = [row.choice or _biased(row) for row in rows]
-        self.choices.begin(device, places, asked, [row.ids for row in rows])
+        self.choices.begin(device, slots, asked, [row.ids for row in rows])
         self.arena.length[places] = lengths.to(torch.int32)
         positions = torch.arange(count, device=lengths.device).expand(len(rows), count)
         x = self.decoder(device.upload(ids), positions, Reading(self.arena, self.decoder, places))

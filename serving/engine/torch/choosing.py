@@ -70,9 +70,10 @@ class Choices:
         return found
 
     def begin(
-        self, device: Device, slots: Tensor, asked: Sequence[Sampling], prompts: Sequence[Sequence[int]]
+        self, device: Device, rows: Sequence[int], asked: Sequence[Sampling], prompts: Sequence[Sequence[int]]
     ) -> None:
-        """Rows that join: what they ask for, nothing said yet."""
+        """Rows that join, by their slots: what they ask for, nothing said yet."""
+        slots = device.upload(np.array(rows, np.int64))
         vocabulary, positions = self.bias.shape[1], self.uniform.shape[1]
         columns = [_asked(sampling, vocabulary) for sampling in asked]
         for name in columns[0]:
@@ -80,14 +81,15 @@ class Choices:
             tensor[slots] = device.upload(np.array([column[name] for column in columns])).to(tensor.dtype)
         for tensor in (self.said, self.seen, self.bias):
             tensor[slots] = 0
-        for i, (sampling, prompt) in enumerate(zip(asked, prompts, strict=True)):
+        # By numbers of the host: a single index on the device would be waited for.
+        for slot, sampling, prompt in zip(rows, asked, prompts, strict=True):
             if sampling.bias is not None:
-                self.bias[slots[i]] = device.upload(sampling.bias)
+                self.bias[slot].copy_(device.upload(sampling.bias))
             if sampling.repetition_penalty != 1.0:
-                self.seen[slots[i], device.upload(np.array(prompt, np.int64))] = True
+                self.seen[slot].index_fill_(0, device.upload(np.array(prompt, np.int64)), True)
             if not sampling.greedy:
                 numbers = np.random.default_rng(sampling.seed).random(positions)
-                self.uniform[slots[i]] = device.upload(numbers.astype(np.float32))
+                self.uniform[slot].copy_(device.upload(numbers.astype(np.float32)))
 
     def copy(self, target: int, source: int) -> None:
         """All of a slot into another."""

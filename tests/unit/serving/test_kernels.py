@@ -86,7 +86,7 @@ def test_chosen_ids_are_plain_torchs(seed: int) -> None:
         )
         for _ in rows
     ]
-    choices.begin(device, rows, asked, [(1, 2)] * 3)
+    choices.begin(device, rows.tolist(), asked, [(1, 2)] * 3)
     outs = [
         torch.zeros(slots, device=DEVICE, dtype=kind) for kind in (torch.int64, torch.float32, torch.int64)
     ]
