@@ -26,10 +26,10 @@ SHAPES = {
 RULES = [
     (r"^decoder\.layers\.(\d+)\.encoder_attn\.k_proj", r"encoder.keys.\1"),
     (r"^decoder\.layers\.(\d+)\.encoder_attn\.v_proj", r"encoder.values.\1"),
-    (r"\.encoder_attn\.(q|out)_proj", r".look.\1"),
+    (r"\.encoder_attn\.(q|out)_proj", r".cross.\1"),
     (r"\.self_attn\.(q|k|v|out)_proj", r".own.\1"),
     (r"\.self_attn_layer_norm", ".own_norm"),
-    (r"\.encoder_attn_layer_norm", ".look_norm"),
+    (r"\.encoder_attn_layer_norm", ".cross_norm"),
     (r"\.final_layer_norm", ".feed_norm"),
     (r"\.fc1", ".feed.up"),
     (r"\.fc2", ".feed.down"),

@@ -193,8 +193,8 @@ class Layer(nn.Module):
         super().__init__()
         self.norm_first = shape.norm_first
         self.own, self.own_norm = Attention(shape, heads), _norm(shape)
-        self.look = Attention(shape, heads) if memory else None
-        self.look_norm = _norm(shape) if memory else None
+        self.cross = Attention(shape, heads) if memory else None
+        self.cross_norm = _norm(shape) if memory else None
         self.feed, self.feed_norm = FeedForward(shape, inner), _norm(shape)
 
     def add(self, x: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor], last: nn.Linear) -> Tensor:
@@ -315,8 +315,8 @@ class Decoder(nn.Module):
         )
         self.layers = nn.ModuleList(layers)
         for layer in self.layers:
-            if layer.look is not None:
-                del layer.look.k, layer.look.v  # the encoder's part
+            if layer.cross is not None:
+                del layer.cross.k, layer.cross.v  # the encoder's part
         self.norm = _norm(shape) if shape.norm_first else None
         self.head = Linear(shape.width, shape.vocabulary, bias=shape.head_bias)
 
@@ -345,12 +345,12 @@ class Decoder(nn.Module):
                 q, k, v = layer.own.all(y)
                 return merge(caches.own(i, q, k, v, scale))
 
-            def look(y: Tensor, i: int = i, layer: Any = layer, scale: float = scale) -> Tensor:
-                return merge(caches.memory(i, layer.look.query(y), scale))
+            def cross(y: Tensor, i: int = i, layer: Any = layer, scale: float = scale) -> Tensor:
+                return merge(caches.memory(i, layer.cross.query(y), scale))
 
             x = layer.add(x, layer.own_norm, own, layer.own.out)
-            if layer.look is not None:
-                x = layer.add(x, layer.look_norm, look, layer.look.out)
+            if layer.cross is not None:
+                x = layer.add(x, layer.cross_norm, cross, layer.cross.out)
             x = layer.add(x, layer.feed_norm, layer.feed, layer.feed.down)
         x = x if self.norm is None else self.norm(x)
         return x if shape.output_scale == 1.0 else x * shape.output_scale
@@ -366,7 +366,7 @@ class Model(nn.Module):
         self.decoder = Decoder(shape)
 
 
-class Looking:
+class AlignmentCaches:
     """Caches of a decoder that reads a whole text at once and remembers where it looked: `seen` holds the
     cross-attention [batch, new, memory] of each of the (layer, head) `pairs`. `keys_values`: of the memory,
     layer by layer [batch, heads, memory, head width].

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from build import checkpoints
 from build.checkpoints.arguments import Arguments, parse, write_tokenizer
-from serving.architectures.transformer import Encoder, Looking, Model, Shape
+from serving.architectures.transformer import AlignmentCaches, Encoder, Model, Shape
 
 from .stateful import compress_int8, decoder_graph, memories, rename
 
@@ -33,7 +33,7 @@ class Aligner(nn.Module):
         self.decoder, self.pairs = model.decoder, model.shape.alignment_heads
 
     def forward(self, ids: Tensor, *memory: Tensor) -> Tensor:
-        caches = Looking(memory, self.pairs)
+        caches = AlignmentCaches(memory, self.pairs)
         self.decoder(ids, torch.arange(ids.shape[1])[None], caches, caches.layers)
         return torch.cat(caches.seen)
 
@@ -52,7 +52,7 @@ def aligner_graph(model: Model) -> ov.Model:
     """Trace the aligner for texts and memories of any length."""
     module, shape = Aligner(model), model.shape
     heads, width = shape.decoder_heads, shape.head_width
-    names = memories(Looking((), shape.alignment_heads).layers)
+    names = memories(AlignmentCaches((), shape.alignment_heads).layers)
     example = (torch.zeros(1, 5, dtype=torch.long), *(torch.randn(1, heads, 10, width) for _ in names))
     graph = ov.convert_model(module, example_input=example)
     rename(graph, [("ids", [1, -1]), *((name, [1, heads, -1, width]) for name in names)], ["cross_attention"])

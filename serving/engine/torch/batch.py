@@ -49,14 +49,14 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Flight:
+class PendingStep:
     """A step that was begun: ids and log probabilities of all slots, on the host after `event`."""
 
     ids: Tensor
     log_probs: Tensor
     event: Any
 
-    def land(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def result(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Wait for it."""
         if self.event is not None:
             self.event.synchronize()
@@ -105,7 +105,7 @@ class DeviceBatch:
         self.kernels = _kernels(device, decoder)
         self.slots = [Slot() for _ in range(most)]
         self.where: list[int] = []  # the slot of each row of the last step
-        self.flight: Flight | None = None
+        self.pending: PendingStep | None = None
         with torch.inference_mode(), device.on(device.steps):
             self._record()
 
@@ -113,12 +113,12 @@ class DeviceBatch:
         for size in self.buckets:
             for plain in (True, False):
                 compute = partial(self._compute, size, plain=plain)
-                self.buffers.graphs[size, plain] = self.device.recorded(self.device.steps, compute)
+                self.buffers.graphs[size, plain] = self.device.graph(self.device.steps, compute)
         self.clear()
 
     def clear(self) -> None:
         """Forget all rows."""
-        self.where, self.flight = [], None
+        self.where, self.pending = [], None
         self.slots = [Slot() for _ in self.slots]
         self.arena.length.zero_()
         self.arena.memory_length.zero_()
@@ -128,31 +128,31 @@ class DeviceBatch:
         """See RunningBatch."""
         with self.device.on(self.device.steps):
             old = [row for row in rows if row.parent is not None]
-            flight, self.flight = self.flight, None
+            pending, self.pending = self.pending, None
             sources = [self.where[row.parent or 0] for row in old]
             where = self._arrange(old, sources)
-            if old and flight is None:
-                self._say(where, old)
-                flight, sources = self._begin(where), where
+            if old and pending is None:
+                self._write_ids(where, old)
+                pending, sources = self._launch(where), where
             fresh = [row for row in rows if row.parent is None]
-            joined = self._take_in(fresh, where)
+            joined = self._join(fresh, where)
             self.where = _in_order(rows, where, joined)
             read = self._read(fresh, joined) if fresh else None
             if all(row.choice is not None for row in rows):
-                self.flight = self._begin(self._settle(rows))
-            return self._result(rows, (flight, sources), (read, joined))
+                self.pending = self._launch(self._compact(rows))
+            return self._result(rows, (pending, sources), (read, joined))
 
     def _result(
         self,
         rows: Sequence[Row],
-        old: tuple[Flight | None, Sequence[int]],
-        fresh: tuple[Flight | None, Sequence[int]],
+        old: tuple[PendingStep | None, Sequence[int]],
+        fresh: tuple[PendingStep | None, Sequence[int]],
     ) -> Step:
         best, log_probs = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.float32)
-        for (flight, slots), running in ((old, True), (fresh, False)):
-            if flight is not None and slots:
+        for (pending, slots), running in ((old, True), (fresh, False)):
+            if pending is not None and slots:
                 at = [i for i, row in enumerate(rows) if (row.parent is not None) == running]
-                ids, probs = flight.land()
+                ids, probs = pending.result()
                 best[at], log_probs[at] = ids[list(slots)], probs[list(slots)]
         where = list(self.where)
         return Step(best, log_probs, lambda row: self._logits(where[row]))
@@ -183,12 +183,12 @@ class DeviceBatch:
         self.choices.copy(target, source)
         self.buffers.ids[target].copy_(self.buffers.ids[source])
 
-    def _say(self, where: Sequence[int], rows: Sequence[Row]) -> None:
+    def _write_ids(self, where: Sequence[int], rows: Sequence[Row]) -> None:
         """Ids that the host has chosen."""
         ids = self.device.upload(np.array([row.ids[-1] for row in rows], np.int64))
         self.buffers.ids[self.device.upload(np.array(where, np.int64))] = ids
 
-    def _take_in(self, rows: Sequence[Row], taken: Sequence[int]) -> list[int]:
+    def _join(self, rows: Sequence[Row], taken: Sequence[int]) -> list[int]:
         """The lowest free slots, with memories in them."""
         used = set(taken)
         free = (slot for slot in range(len(self.slots)) if slot not in used)
@@ -203,7 +203,7 @@ class DeviceBatch:
                 self.arena.memory_length[slot] = row.memory.length
         return slots
 
-    def _read(self, rows: Sequence[Row], slots: Sequence[int]) -> Flight:
+    def _read(self, rows: Sequence[Row], slots: Sequence[int]) -> PendingStep:
         """Read the prompts of rows that join, as many at once as are of a similar size."""
         order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
         group: list[int] = []
@@ -213,7 +213,7 @@ class DeviceBatch:
                 group = []
             group.append(i)
         self._read_group([rows[k] for k in group], [slots[k] for k in group])
-        return self._send()
+        return self._to_host()
 
     def _read_group(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
         device, count = self.device, max(len(row.ids) for row in rows)
@@ -242,7 +242,7 @@ class DeviceBatch:
         buffers.chosen[places], buffers.ids[places] = token, token
         buffers.log_probs[places] = log_prob
 
-    def _settle(self, rows: Sequence[Row]) -> list[int]:
+    def _compact(self, rows: Sequence[Row]) -> list[int]:
         """Move rows into lower slots where that makes the next step smaller."""
         used = set(self.where)
         size = self._bucket(len(rows))
@@ -258,12 +258,12 @@ class DeviceBatch:
     def _bucket(self, rows: int) -> int:
         return next(size for size in self.buckets if size >= rows)
 
-    def _begin(self, where: Sequence[int]) -> Flight:
+    def _launch(self, where: Sequence[int]) -> PendingStep:
         """Queue a step of these slots, and of what lies between them."""
         asked = [self.slots[slot].choice for slot in where]
         plain = all(one is None or simple(one) for one in asked)
         self.buffers.graphs[self._bucket(max(where) + 1), plain]()
-        return self._send()
+        return self._to_host()
 
     def _compute(self, size: int, *, plain: bool) -> None:
         """One step of the first `size` slots."""
@@ -276,15 +276,15 @@ class DeviceBatch:
         self._choose(logits, places, plain=plain)
         arena.length[:size] = (arena.length[:size] + 1).clamp(max=self.positions - 1)
 
-    def _send(self) -> Flight:
+    def _to_host(self) -> PendingStep:
         """What was chosen last, on its way to the host."""
         if not self.device.gpu:
-            return Flight(self.buffers.chosen.clone(), self.buffers.log_probs.clone(), None)
+            return PendingStep(self.buffers.chosen.clone(), self.buffers.log_probs.clone(), None)
         ids, probs = (
             torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
             for tensor in (self.buffers.chosen, self.buffers.log_probs)
         )
-        return Flight(ids, probs, self.device.event())
+        return PendingStep(ids, probs, self.device.event())
 
 
 def scored(head: Any, x: Tensor, out: Tensor | None = None) -> Tensor:

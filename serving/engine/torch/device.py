@@ -87,7 +87,7 @@ class Device:
         """On the device; `dtype`: the weights' if None."""
         return torch.zeros(*shape, dtype=dtype or self.dtype, device=self.kind)
 
-    def recorded(self, stream: Any, function: Callable[[], object]) -> Callable[[], object]:
+    def graph(self, stream: Any, function: Callable[[], object]) -> Callable[[], object]:
         """The same work as a CUDA graph, which costs the host microseconds; on a CPU the function itself."""
         if not self.gpu:
             return function

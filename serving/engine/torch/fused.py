@@ -47,9 +47,9 @@ def _fuse_layer(layer: Layer, extra: Tensor) -> Tensor:
     layer.added = added  # type: ignore[method-assign]
     layer.own_norm = FusedNorm(layer.own_norm, extra)
     extra = extra + _without_bias(layer.own.out)
-    if layer.look is not None:
-        layer.look_norm = FusedNorm(layer.look_norm, extra)
-        extra = extra + _without_bias(layer.look.out)
+    if layer.cross is not None:
+        layer.cross_norm = FusedNorm(layer.cross_norm, extra)
+        extra = extra + _without_bias(layer.cross.out)
     layer.feed_norm = FusedNorm(layer.feed_norm, extra)
     extra = extra + _without_bias(layer.feed.down)
     if layer.feed.gate is None and layer.feed.up.bias is not None and layer.feed.activation is not F.relu:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from conch.bundle import EngineFacts
-from serving.architectures.transformer import Encoder, Looking, Model, Shape
+from serving.architectures.transformer import AlignmentCaches, Encoder, Model, Shape
 
 from ..sampling import Sampling
 from .batch import DeviceBatch, Memory
@@ -63,7 +63,7 @@ class Staging:
 
 
 @dataclass
-class Recorded:
+class EncoderGraph:
     """An encoder's CUDA graph for a fixed number of whole windows: its input, its work, its output."""
 
     features: Tensor
@@ -84,7 +84,7 @@ class TorchRuntime:
         self.device = device or Device.find(str(parameters.get("precision", "float16")))
         with torch.inference_mode():
             self.model = _loaded(self.shape, folder / WEIGHTS, self.device)
-            self.keys: OrderedDict[bytes, Memory] = OrderedDict()
+            self.recent: OrderedDict[bytes, Memory] = OrderedDict()
             rows = int(parameters.get("max_rows", 16))
             frames = 2 * self.facts.memory if self.shape.mels else 0
             self.staging = Staging(self.device, 2 * rows if frames else 0, frames, self.shape.mels)
@@ -92,7 +92,7 @@ class TorchRuntime:
                 self.running = DeviceBatch(
                     self.model.decoder, self.device, rows, self.facts.positions, self.facts.memory
                 )
-                self.graphs = self._record() if self.device.gpu and self.shape.mels else {}
+                self.graphs = self._encoder_graphs() if self.device.gpu and self.shape.mels else {}
             except torch.cuda.OutOfMemoryError as error:
                 raise MemoryError(
                     f"the GPU is too small for max_rows={rows} of this model: {error}; build it with a "
@@ -122,21 +122,21 @@ class TorchRuntime:
     @torch.inference_mode()
     def encode(self, sources: Sequence[Source]) -> list[Memory]:
         """See Runtime. Sounds and texts that were encoded lately are not encoded again."""
-        new = {source.key: source.data for source in sources if source.key not in self.keys}
+        new = {source.key: source.data for source in sources if source.key not in self.recent}
         made: dict[bytes, Memory] = {}
         with self.device.on(self.device.encodes):
             for group in self._groups(new):
                 made |= zip(group, self._encoded([new[key] for key in group]), strict=True)
-        found = [made.get(source.key) or self.keys[source.key] for source in sources]
+        found = [made.get(source.key) or self.recent[source.key] for source in sources]
         self._keep({source.key: memory for source, memory in zip(sources, found, strict=True)})
         return found
 
     def _keep(self, memories: Mapping[bytes, Memory]) -> None:
         for key, memory in memories.items():
-            self.keys[key] = memory
-            self.keys.move_to_end(key)
-        while len(self.keys) > 8 and sum(m.parts.nbytes for m in self.keys.values()) > REMEMBERED:
-            self.keys.popitem(last=False)
+            self.recent[key] = memory
+            self.recent.move_to_end(key)
+        while len(self.recent) > 8 and sum(m.parts.nbytes for m in self.recent.values()) > REMEMBERED:
+            self.recent.popitem(last=False)
 
     def _groups(self, sources: Mapping[bytes, Tensor]) -> list[list[bytes]]:
         """Sounds of one length in groups that have a graph; texts all together."""
@@ -171,14 +171,14 @@ class TorchRuntime:
         for line, source in zip(features, sources, strict=True):
             line.copy_(source, non_blocking=True)
         if recorded is None:
-            return self._listen(features)
+            return self._run_encoder(features)
         recorded.run()
         return recorded.memory[0]
 
     def _features(self, count: int, frames: int) -> Tensor:
         return self.device.zeros(count, frames, self.shape.mels)
 
-    def _listen(self, features: Tensor) -> Tensor:
+    def _run_encoder(self, features: Tensor) -> Tensor:
         with attention():
             return self._encoder.memory(features.transpose(1, 2))
 
@@ -192,24 +192,24 @@ class TorchRuntime:
         with attention():
             return self._encoder.memory(self.device.upload(ids), self.device.upload(seen))
 
-    def _record(self) -> dict[int, Recorded]:
+    def _encoder_graphs(self) -> dict[int, EncoderGraph]:
         """Graphs for whole windows, which nearly all are."""
-        return {size: self._recorded(size) for size in GROUPS}
+        return {size: self._encoder_graph(size) for size in GROUPS}
 
-    def _recorded(self, size: int) -> Recorded:
+    def _encoder_graph(self, size: int) -> EncoderGraph:
         features, memory = self._features(size, 2 * self.facts.memory), list[Tensor]()
 
         def run() -> None:
-            memory[:] = [self._listen(features)]
+            memory[:] = [self._run_encoder(features)]
 
-        return Recorded(features, self.device.recorded(self.device.encodes, run), memory)
+        return EncoderGraph(features, self.device.graph(self.device.encodes, run), memory)
 
     @torch.inference_mode()
     def align(self, ids: Sequence[int], memory: Memory) -> NDArray[np.float16]:
         """See Runtime."""
         with self.device.on(self.device.encodes):
             parts = memory.parts[:, None]
-            caches = Looking([parts[i] for i in range(len(parts))], self.shape.alignment_heads)
+            caches = AlignmentCaches([parts[i] for i in range(len(parts))], self.shape.alignment_heads)
             line = self.device.upload(np.array([ids], np.int64))
             positions = torch.arange(len(ids), device=line.device)[None]
             self.model.decoder(line, positions, caches, caches.layers)

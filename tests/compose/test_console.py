@@ -1,0 +1,71 @@
+"""The console in containers: its page, what it says of the deployment, a restart with an admin key, and TLS."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import httpx
+
+from build.catalog import ROOT
+from tests.stack.conftest import Stack, certificate
+
+from .conftest import FILES, compose
+
+ADMIN = {"authorization": "Bearer the-admin"}
+TLS_PORT = 9783
+
+
+def state(stack: Stack) -> list[dict[str, object]]:
+    answer = httpx.get(f"{stack.url}/console/api/state", timeout=30)
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["instances"])
+
+
+def test_the_page_and_a_restart(stack: Stack, tmp_path: Path) -> None:
+    """Instances serve; an admin key restarts one of them, and requests go on meanwhile; other keys may not."""
+    page = httpx.get(f"{stack.url}/")
+    assert page.status_code == 200
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert httpx.get(f"{stack.url}/console/main.js").headers["content-type"].startswith("text/javascript")
+    url = f"{stack.url}/console/api/instances/0/restart"
+    assert httpx.post(url).json()["error"]["code"] == "off"
+    keys = tmp_path / "admins"
+    keys.write_text("the-admin\n", "utf-8")
+    keys.chmod(0o644)
+    compose("up", "--wait", "--no-build", ADMIN_KEYS_FILE=str(keys))
+    try:
+        assert [one["state"] for one in state(stack)] == ["serving", "serving"]
+        assert httpx.post(url, headers={"authorization": "Bearer other"}).status_code == 403
+        assert httpx.post(url.replace("/0/", "/7/"), headers=ADMIN).status_code == 404
+        before = state(stack)[0]["restarts"]
+        assert httpx.post(url, headers=ADMIN, timeout=30).status_code == 202
+        deadline = time.monotonic() + 90
+        while state(stack)[0]["restarts"] == before or state(stack)[0]["state"] != "serving":
+            assert time.monotonic() < deadline, state(stack)
+            assert httpx.get(f"{stack.url}/v1/models", timeout=30).status_code == 200
+            time.sleep(0.5)
+        for direct in (f"{stack.url}/instances/0/guard/restart", f"{stack.kserve}/instances/0/guard/restart"):
+            assert httpx.post(direct, headers=ADMIN).status_code in (404, 405), direct
+    finally:
+        compose("up", "--wait", "--no-build")
+
+
+def test_tls(stack: Stack, tmp_path: Path) -> None:
+    """A certificate and its key as secrets: HTTPS answers, HTTP leads there."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    certificate(cert, key)
+    key.chmod(0o644)  # nginx is no root
+    files = [part for path in (*FILES, ROOT / "docker" / "compose.tls.yaml") for part in ("-f", str(path))]
+    own = {"TLS_CERT_FILE": str(cert), "TLS_KEY_FILE": str(key), "TLS_PORT": str(TLS_PORT), "TLS_HSTS": "60"}
+    try:
+        compose(*files, "up", "--wait", "--no-build", **own)
+        secure = httpx.get(f"https://127.0.0.1:{TLS_PORT}/", verify=False)
+        assert secure.status_code == 200
+        assert secure.headers["strict-transport-security"] == "max-age=60"
+        plain = httpx.get(f"{stack.url}/v1/models", follow_redirects=False)
+        assert plain.status_code == 308
+        assert plain.headers["location"] == f"https://127.0.0.1:{TLS_PORT}/v1/models"
+        assert httpx.get(f"{stack.url}/health/live").status_code == 200
+    finally:
+        compose("up", "--wait", "--no-build")
