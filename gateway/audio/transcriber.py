@@ -480,7 +480,7 @@ def _covered(result: Arrays, segments: Sequence[Span]) -> Iterable[Span]:
     if "WORD_TIMES" not in result:
         return segments
     words = result["WORD_TIMES"].reshape(-1, 2).tolist()
-    following = [begin for begin, _ in words[1:]] + [inf]
+    following = [*(begin for begin, _ in words[1:]), inf][: len(words)]
     return [
         (begin, min(begin + LONGEST_WORD, max(end, min(after, _end_of(begin, segments)))))
         for (begin, end), after in zip(words, following, strict=True)

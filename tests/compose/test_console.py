@@ -1,4 +1,4 @@
-"""The console in containers: its page, what it says of the deployment, a restart with an admin key, and TLS."""
+"""The console in containers: its page, the state of the deployment, a restart with an admin key, and TLS."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def state(stack: Stack) -> list[dict[str, object]]:
 
 
 def test_the_page_and_a_restart(stack: Stack, tmp_path: Path) -> None:
-    """Instances serve; an admin key restarts one of them, and requests go on meanwhile; other keys may not."""
+    """An admin key restarts one of two instances, and requests go on meanwhile; other keys may not."""
     page = httpx.get(f"{stack.url}/")
     assert page.status_code == 200
     assert "default-src 'none'" in page.headers["content-security-policy"]

@@ -113,6 +113,12 @@ def test_a_sure_answer_is_taken() -> None:
     assert facade.most == 3
 
 
+def test_a_window_without_words_is_no_error() -> None:
+    """Also where the engine gives times of words."""
+    pool = replace(POOL, capabilities=frozenset({"word_timestamps"}))
+    assert transcribe(Facade(lambda *_: ("", -0.1, False)), [5], pool=pool).text == ""
+
+
 def test_unlikely_words_are_tried_at_higher_temperatures() -> None:
     """The first that is not doubtful counts; if all are, the likeliest."""
     facade = Facade(
