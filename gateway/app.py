@@ -58,7 +58,7 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
             overview,
             History(),
             keys,
-            load_keys(settings.admin_keys_file),
+            load_keys(settings.admin_keys_file, required=bool(settings.admin_keys_required)),
             deployment.gateways,
         )
         sampling = asyncio.create_task(made.history.run(made.scraped))

@@ -31,9 +31,8 @@ def load_keys(path: Path | None, *, required: bool = False) -> tuple[bytes, ...]
     keys = tuple(line.encode() for line in lines if line and not line.startswith("#"))
     if required and not keys:
         raise NoKeys(
-            f"{path} contains no API key; write one per line into the file that API_KEYS_FILE names, or "
-            "leave "
-            "API_KEYS_FILE empty"
+            f"{path} contains no key; write one per line into the file that API_KEYS_FILE or ADMIN_KEYS_FILE "
+            "names, or leave that setting empty"
         )
     return keys
 

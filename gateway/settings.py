@@ -26,6 +26,7 @@ class Settings(BaseSettings):
         None, description="file with API keys, one a line; without keys everybody may come in"
     )
     api_keys_required: str = Field("", description="anything but empty: refuse to start without a key")
+    admin_keys_required: str = Field("", description="the same for admin keys")
     admin_keys_file: Path | None = Field(
         None, description="file with the keys that may restart instances, one a line; without keys nobody may"
     )

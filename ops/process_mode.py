@@ -232,6 +232,7 @@ def _environment(layout: LocalDeployment) -> dict[str, str]:
         "CONCH_KSERVE_URL": f"unix:{layout.run}/kserve",
         "CONCH_GATEWAYS": str(layout.gateways),
         "CONCH_API_KEYS_REQUIRED": os.environ.get(KEYS, ""),
+        "CONCH_ADMIN_KEYS_REQUIRED": os.environ.get("ADMIN_KEYS_FILE", ""),
         "PYTHONUNBUFFERED": "1",
         **{name: os.environ.get(name, threads) for name, threads in ONE_THREAD.items()},
         **{f"CONCH_{name}": value for name, value in asked.items() if name.lower() in Settings.model_fields},

@@ -21,7 +21,7 @@ def test_keys_are_lines_of_a_file(tmp_path: Path) -> None:
 def test_a_required_file_without_keys_is_refused(tmp_path: Path) -> None:
     """An empty file must not open the doors."""
     (tmp_path / "keys").write_text("# none yet\n", "utf-8")
-    with pytest.raises(NoKeys, match="contains no API key"):
+    with pytest.raises(NoKeys, match="contains no key"):
         load_keys(tmp_path / "keys", required=True)
 
 
@@ -56,7 +56,7 @@ def test_without_keys_everybody_may() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "says"),
-    [("API_KEYS_FILE", "/nowhere/keys", "contains no API key"), ("RATE_LIMIT", "often", "10r/s")],
+    [("API_KEYS_FILE", "/nowhere/keys", "contains no key"), ("RATE_LIMIT", "often", "10r/s")],
 )
 def test_process_mode_does_not_start_with_open_doors(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str
