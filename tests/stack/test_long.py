@@ -204,6 +204,6 @@ def test_three_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
         f"WER {rate:.3f}"
     )
     assert answer["duration"] > 10_700
-    # 330 were seen on a fresh stack with decoders in f32, 200 with bf16: what else grows is not known.
+    # 219 were seen on a fresh stack with decoders in f32; what grows beside their memories is not known.
     assert peak[0] - idle <= 400
     assert rate < 0.2, "telephone band and 8 bits are hard for the miniature, but it is the same recording"
