@@ -108,6 +108,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asyncio's."""
         self.transport = cast(asyncio.Transport, transport)
+        self.client.open.add(self)
 
     def send(self, parts: Sequence[bytes | memoryview]) -> Answer:
         """Write a request; what its answer comes into."""
@@ -198,7 +199,9 @@ class HttpClient:
         ]
         if body or method == "POST":
             lines.append(f"Content-Length: {size}")
-        connection = self.idle.pop() if self.idle else await self._connect()
+        connection = self._kept() or await self._connect()
+        if connection.transport.is_closing():  # a server that drains accepts, and closes at once
+            raise Lost(f"{self.address} has closed the connection", sent=False)
         answer = connection.send([("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"), *body])
         try:
             await answer.head
@@ -206,6 +209,14 @@ class HttpClient:
             answer.abort()
             raise
         return answer
+
+    def _kept(self) -> Connection | None:
+        """An idle connection. One that is being closed is still listed until the event loop says so."""
+        while self.idle:
+            connection = self.idle.pop()
+            if not connection.transport.is_closing():
+                return connection
+        return None
 
     async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
@@ -220,7 +231,6 @@ class HttpClient:
                 )
         except (OSError, TimeoutError) as error:
             raise Lost(f"{self.address} cannot be reached: {error}", sent=False) from error
-        self.open.add(made[1])
         return made[1]
 
     def forget(self, connection: Connection) -> None:

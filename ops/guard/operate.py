@@ -39,7 +39,8 @@ class Operator:
 
     async def status(self) -> dict[str, Any]:
         """State, counts and events. `queue`: Triton's own statistics, all models of the running server
-        together: requests, and the seconds that they waited; null while it does not answer.
+        together: requests, and the seconds that they waited; null while it does not answer them, as when
+        it unloads its models.
         """
         keeper, relay = self.keeper, self.keeper.relay
         succeeded = time.monotonic() - keeper.last_good if keeper.last_good else None
@@ -59,7 +60,8 @@ class Operator:
             async with asyncio.timeout(STATISTICS_SECONDS):
                 if life := self.keeper.relay.life:
                     answer = await life.http.request("GET", "/v2/models/stats", {})
-                    return queued(orjson.loads(await answer.body()))
+                    body = await answer.body()
+                    return queued(orjson.loads(body)) if answer.status == 200 else None
         return None
 
 

@@ -41,8 +41,8 @@ def test_the_page_and_a_restart(stack: Stack, tmp_path: Path) -> None:
         before = state(stack)[0]["restarts"]
         assert httpx.post(url, headers=ADMIN, timeout=30).status_code == 202
         deadline = time.monotonic() + 90
-        while state(stack)[0]["restarts"] == before or state(stack)[0]["state"] != "serving":
-            assert time.monotonic() < deadline, state(stack)
+        while (one := state(stack)[0])["restarts"] == before or one["state"] != "serving":
+            assert time.monotonic() < deadline, one  # its guard tells how it is all the while
             assert httpx.get(f"{stack.url}/v1/models", timeout=30).status_code == 200
             time.sleep(0.5)
         for direct in (f"{stack.url}/instances/0/guard/restart", f"{stack.kserve}/instances/0/guard/restart"):

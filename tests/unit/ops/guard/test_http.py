@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+import uvloop
 
+from ops.guard.http_client import Connection as ClientConnection
 from ops.guard.http_client import HttpClient, Lost
 from ops.guard.http_server import Connection, Request
 
@@ -111,6 +113,48 @@ def test_broken_answers_are_lost() -> None:
         assert not caught.value.sent
 
     run(check)
+
+
+def test_a_closed_connection_is_not_used_again() -> None:
+    """After let_go an idle connection is listed until the event loop has heard of its end."""
+
+    async def check() -> None:
+        async with serving(echo) as address:
+            client = HttpClient(address)
+            await (await client.request("GET", "/a", {})).body()
+            assert client.idle
+            client.let_go()
+            assert (await client.request("GET", "/b", {})).status == 200
+
+    run(check)
+
+
+def test_a_server_that_accepts_and_closes_is_lost() -> None:
+    """As one that drains does. Nothing was sent, so another instance may be asked; uvloop's transports raise
+    an error of their own when they are closed.
+    """
+
+    async def check() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        async with server:
+            client = HttpClient(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            connect = client._connect
+
+            async def late() -> ClientConnection:
+                connection = await connect()
+                while not connection.transport.is_closing():
+                    await asyncio.sleep(0.01)
+                return connection
+
+            client._connect = late  # type: ignore[method-assign]
+            with pytest.raises(Lost) as caught:
+                await client.request("GET", "/", {})
+            assert not caught.value.sent
+            while client.open:
+                await asyncio.sleep(0.01)
+
+    for run_in in (asyncio.run, uvloop.run):
+        run_in(asyncio.wait_for(check(), 20))
 
 
 def test_two_requests_at_once_on_a_connection_are_answered_in_order() -> None:

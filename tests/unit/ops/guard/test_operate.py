@@ -31,8 +31,8 @@ STATISTICS = {
 class Server:
     """A tritonserver's HTTP door; without statistics it is lost."""
 
-    def __init__(self, statistics: dict[str, Any] | None) -> None:
-        self.statistics = statistics
+    def __init__(self, statistics: dict[str, Any] | None, status: int = 200) -> None:
+        self.statistics, self.status = statistics, status
 
     async def request(self, method: str, path: str, _headers: dict[str, str]) -> Server:
         assert (method, path) == ("GET", "/v2/models/stats")
@@ -81,6 +81,8 @@ def test_status_follows_the_server() -> None:
         relay.stopping = True
         assert (await found.status())["state"] == "draining"
         relay.begin(Life(Server(None), None))  # type: ignore[arg-type]
+        assert (await found.status())["queue"] is None
+        relay.begin(Life(Server({"error": "Server exiting"}, 400), None))  # type: ignore[arg-type]
         assert (await found.status())["queue"] is None
 
     asyncio.run(check())
