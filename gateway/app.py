@@ -40,32 +40,12 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Services]]:
         sweep()
-        deployment = Deployment.load(settings.deployment)
-        pools = {pool.model_id: pool for pool in deployment.pools}
-        inner = triton or Triton(settings.kserve_url, pools, settings.request_seconds, deployment.inner_key)
-        transcriber = Transcriber(inner, settings.windows_at_once)
-        keys = load_keys(settings.api_keys_file, required=bool(settings.api_keys_required))
-        recordings = Admission(settings.recordings_per_instance / settings.gateways, "recordings")
-        generations = Admission(settings.generations_per_instance / settings.gateways, "requests for text")
-        overview = Overview(deployment, inner)
-        made = Services(
-            settings,
-            pools,
-            inner,
-            transcriber,
-            recordings,
-            generations,
-            overview,
-            History(),
-            keys,
-            load_keys(settings.admin_keys_file, required=bool(settings.admin_keys_required)),
-            deployment.gateways,
-        )
+        made = _services(settings, triton)
         sampling = asyncio.create_task(made.history.run(made.scraped))
         yield {"services": made}
         sampling.cancel()
         await asyncio.gather(sampling, return_exceptions=True)
-        await inner.close()
+        await made.triton.close()
 
     app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan, redirect_slashes=False)
     errors.install(app)
@@ -84,6 +64,26 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
     app.add_api_route("/metrics/own", own_metrics, include_in_schema=False)
     app.add_middleware(Observe)
     return app
+
+
+def _services(settings: Settings, triton: Triton | None) -> Services:
+    """What requests need, out of the settings and the deployment that they name."""
+    deployment = Deployment.load(settings.deployment)
+    pools = {pool.model_id: pool for pool in deployment.pools}
+    inner = triton or Triton(settings.kserve_url, pools, settings.request_seconds, deployment.inner_key)
+    return Services(
+        settings,
+        pools,
+        inner,
+        Transcriber(inner, settings.windows_at_once),
+        Admission(settings.recordings_per_instance / settings.gateways, "recordings"),
+        Admission(settings.generations_per_instance / settings.gateways, "requests for text"),
+        Overview(deployment, inner),
+        History(),
+        load_keys(settings.api_keys_file, required=bool(settings.api_keys_required)),
+        load_keys(settings.admin_keys_file, required=bool(settings.admin_keys_required)),
+        deployment.gateways,
+    )
 
 
 def _model(name: str) -> dict[str, object]:

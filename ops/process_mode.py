@@ -42,7 +42,7 @@ from .restart import NotBack, restart_all
 
 HOST = "127.0.0.1"
 TRITONS = "tritons"  # supervisor's group
-KEYS = "API_KEYS_FILE"
+KEYS, ADMINS = "API_KEYS_FILE", "ADMIN_KEYS_FILE"
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -232,7 +232,7 @@ def _environment(layout: LocalDeployment) -> dict[str, str]:
         "CONCH_KSERVE_URL": f"unix:{layout.run}/kserve",
         "CONCH_GATEWAYS": str(layout.gateways),
         "CONCH_API_KEYS_REQUIRED": os.environ.get(KEYS, ""),
-        "CONCH_ADMIN_KEYS_REQUIRED": os.environ.get("ADMIN_KEYS_FILE", ""),
+        "CONCH_ADMIN_KEYS_REQUIRED": os.environ.get(ADMINS, ""),
         "PYTHONUNBUFFERED": "1",
         **{name: os.environ.get(name, threads) for name, threads in ONE_THREAD.items()},
         **{f"CONCH_{name}": value for name, value in asked.items() if name.lower() in Settings.model_fields},
@@ -285,9 +285,10 @@ def gate() -> AccessPolicy:
     Raises:
         LocalError: a file of keys without one, or a rate that is none.
     """
-    keys = os.environ.get(KEYS)
+    keys, admins = os.environ.get(KEYS), os.environ.get(ADMINS)
     try:
-        load_keys(Path(keys) if keys else None, required=bool(keys))
+        for file in filter(None, (keys, admins)):
+            load_keys(Path(file), required=True)
         found = AccessPolicy(
             keys=bool(keys),
             rate=os.environ.get("RATE_LIMIT", ""),

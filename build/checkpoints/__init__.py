@@ -7,6 +7,7 @@ arguments)` for engine.json.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -15,7 +16,8 @@ from typing import Any
 
 import torch
 
-from serving.architectures.transformer import Model
+from conch.bundle import EngineFacts
+from serving.architectures.transformer import Model, Shape
 
 FAMILIES = ("whisper", "t5", "bart", "gpt2")
 
@@ -40,12 +42,39 @@ def load(name: str, weights: str, seed: int = 0) -> tuple[Any, Model]:
     return theirs, ours.eval()
 
 
+def facts_of(shape: Shape, **own: Any) -> EngineFacts:
+    """engine.json: what the shape says, and what only the family knows."""
+    return EngineFacts(
+        family=shape.family,
+        layers=shape.decoder_layers,
+        heads=shape.decoder_heads,
+        head_width=shape.head_width,
+        vocabulary=shape.vocabulary,
+        mels=shape.mels,
+        **own,
+    )
+
+
+def encoder_decoder(config: Any, **own: Any) -> Shape:
+    """Of a configuration with the names that Whisper's and BART's share."""
+    return Shape(
+        width=config.d_model,
+        head_width=config.d_model // config.decoder_attention_heads,
+        vocabulary=config.vocab_size,
+        decoder_layers=config.decoder_layers,
+        decoder_heads=config.decoder_attention_heads,
+        decoder_inner=config.decoder_ffn_dim,
+        encoder_layers=config.encoder_layers,
+        encoder_heads=config.encoder_attention_heads,
+        encoder_inner=config.encoder_ffn_dim,
+        **own,
+    )
+
+
 def renamed(
     state: Mapping[str, torch.Tensor], rules: Sequence[tuple[str, str]], prefix: str = ""
 ) -> dict[str, torch.Tensor]:
-    """Tensors under our names: of the rules (pattern, replacement) each one applies in turn; what has no
-    rule's name at its end is left out.
-    """
+    """Tensors under our names: the rules (pattern, replacement) apply in turn to each, without `prefix`."""
     found = {}
     for name, tensor in state.items():
         ours = name.removeprefix(prefix)
@@ -57,7 +86,5 @@ def renamed(
 
 def stored_in_half(weights: Path) -> bool:
     """Whether a folder's weights are float16."""
-    import json
-
     config = json.loads((weights / "config.json").read_text("utf-8"))
     return str(config.get("dtype", config.get("torch_dtype", "float32"))) == "float16"

@@ -12,7 +12,7 @@ from transformers import BartConfig, BartForConditionalGeneration
 from conch.bundle import EngineFacts
 from serving.architectures.transformer import Shape
 
-from . import renamed
+from . import encoder_decoder, facts_of, renamed
 from .arguments import Arguments
 from .whisper import RULES
 
@@ -41,17 +41,9 @@ def random_model(name: str) -> BartForConditionalGeneration:
 def shape(model: BartForConditionalGeneration) -> Shape:
     """Of the checkpoint."""
     config = model.config
-    return Shape(
+    return encoder_decoder(
+        config,
         family="bart",
-        width=config.d_model,
-        head_width=config.d_model // config.decoder_attention_heads,
-        vocabulary=config.vocab_size,
-        decoder_layers=config.decoder_layers,
-        decoder_heads=config.decoder_attention_heads,
-        decoder_inner=config.decoder_ffn_dim,
-        encoder_layers=config.encoder_layers,
-        encoder_heads=config.encoder_attention_heads,
-        encoder_inner=config.encoder_ffn_dim,
         sources=config.max_position_embeddings + OFFSET,
         targets=config.max_position_embeddings + OFFSET,
         offset=OFFSET,
@@ -74,14 +66,10 @@ def facts(model: Any, arguments: Arguments) -> EngineFacts:
     """engine.json."""
     config, forced = model.config, model.generation_config.forced_bos_token_id
     longest = config.max_position_embeddings
-    return EngineFacts(
-        family="bart",
-        layers=config.decoder_layers,
-        heads=config.decoder_attention_heads,
-        head_width=config.d_model // config.decoder_attention_heads,
+    return facts_of(
+        shape(model),
         positions=min(arguments.max_seq_len, longest),
         memory=min(arguments.max_input_len, longest),
-        vocabulary=config.vocab_size,
         end_id=config.eos_token_id,
         pad_id=config.pad_token_id,
         decoder_start=(config.decoder_start_token_id, *([forced] if forced is not None else [])),

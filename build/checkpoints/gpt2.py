@@ -10,7 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from conch.bundle import EngineFacts
 from serving.architectures.transformer import Shape
 
-from . import renamed
+from . import facts_of, renamed
 from .arguments import Arguments
 
 ARCHITECTURE = GPT2LMHeadModel
@@ -71,13 +71,9 @@ def weights(model: GPT2LMHeadModel) -> dict[str, torch.Tensor]:
 def facts(model: Any, arguments: Arguments) -> EngineFacts:
     """engine.json. GPT-2 has no padding of its own; the end of text stands in."""
     config: GPT2Config = model.config
-    return EngineFacts(
-        family="gpt2",
-        layers=config.n_layer,
-        heads=config.n_head,
-        head_width=config.n_embd // config.n_head,
+    return facts_of(
+        shape(model),
         positions=min(arguments.max_seq_len, config.n_positions),
-        vocabulary=config.vocab_size,
         end_id=config.eos_token_id,
         pad_id=config.eos_token_id,
     )

@@ -15,7 +15,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from conch.bundle import EngineFacts
 from serving.architectures.transformer import Shape
 
-from . import renamed
+from . import facts_of, renamed
 from .arguments import Arguments
 
 ARCHITECTURE = T5ForConditionalGeneration
@@ -116,14 +116,10 @@ def _by_distance(attention: T5Attention, distances: torch.Tensor, *, both: bool)
 def facts(model: Any, arguments: Arguments) -> EngineFacts:
     """engine.json. Neither side of the model has an end of its own: the limits are the builder's."""
     config: T5Config = model.config
-    return EngineFacts(
-        family="t5",
-        layers=config.num_decoder_layers,
-        heads=config.num_heads,
-        head_width=config.d_kv,
+    return facts_of(
+        shape(model),
         positions=arguments.max_seq_len,
         memory=arguments.max_input_len,
-        vocabulary=config.vocab_size,
         end_id=config.eos_token_id,
         pad_id=config.pad_token_id,
         decoder_start=(config.decoder_start_token_id,),

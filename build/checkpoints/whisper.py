@@ -10,7 +10,7 @@ from transformers import WhisperConfig, WhisperForConditionalGeneration
 from conch.bundle import EngineFacts
 from serving.architectures.transformer import Shape
 
-from . import renamed
+from . import encoder_decoder, facts_of, renamed
 from .arguments import Arguments
 
 ARCHITECTURE = WhisperForConditionalGeneration
@@ -79,17 +79,9 @@ def alignment_heads(model: WhisperForConditionalGeneration) -> tuple[tuple[int, 
 def shape(model: WhisperForConditionalGeneration) -> Shape:
     """Of the checkpoint."""
     config = model.config
-    return Shape(
+    return encoder_decoder(
+        config,
         family="whisper",
-        width=config.d_model,
-        head_width=config.d_model // config.decoder_attention_heads,
-        vocabulary=config.vocab_size,
-        decoder_layers=config.decoder_layers,
-        decoder_heads=config.decoder_attention_heads,
-        decoder_inner=config.decoder_ffn_dim,
-        encoder_layers=config.encoder_layers,
-        encoder_heads=config.encoder_attention_heads,
-        encoder_inner=config.encoder_ffn_dim,
         mels=config.num_mel_bins,
         sources=config.max_source_positions,
         targets=config.max_target_positions,
@@ -106,14 +98,9 @@ def weights(model: WhisperForConditionalGeneration) -> dict[str, torch.Tensor]:
 def facts(model: Any, _: Arguments) -> EngineFacts:
     """engine.json."""
     config, generation = model.config, model.generation_config
-    return EngineFacts(
-        family="whisper",
-        layers=config.decoder_layers,
-        heads=config.decoder_attention_heads,
-        head_width=config.d_model // config.decoder_attention_heads,
+    return facts_of(
+        shape(model),
         positions=config.max_target_positions,
-        vocabulary=config.vocab_size,
-        mels=config.num_mel_bins,
         memory=config.max_source_positions,
         suppress=tuple(sorted(set(generation.suppress_tokens or []))),
         end_id=config.eos_token_id,

@@ -204,7 +204,7 @@ class Layer(nn.Module):
         return self.added(x, part(norm(x)), last)
 
     def added(self, x: Tensor, y: Tensor, last: nn.Linear) -> Tensor:
-        """X + last(y)."""
+        """The sum of x and last(y)."""
         return x + last(y)
 
 

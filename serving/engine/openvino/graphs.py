@@ -46,6 +46,21 @@ def hardware_precision() -> str:
     return "bf16" if flags & BFLOAT16_FLAGS else "f32"
 
 
+def _settings(precision: str, threads: int | None) -> dict[str, Any]:
+    """OpenVINO's, for a graph that computes in `precision`."""
+    return {
+        "INFERENCE_PRECISION_HINT": precision,
+        # The default cache of keys and values is 8 bits wide and costs accuracy even at f32.
+        "KV_CACHE_PRECISION": precision,
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads or len(os.sched_getaffinity(0)),
+        "ENABLE_CPU_PINNING": False,
+        # Kernels are cached by shape, and every step of a decoder is a new one: with the default capacity
+        # memory grew for hours. 32 cost no CPU time a token (docs/benchmarks/real-speech.md).
+        "CPU_RUNTIME_CACHE_CAPACITY": KERNELS,
+    }
+
+
 class Graphs:
     """The compiled encoder and decoder of one engine folder."""
 
@@ -55,21 +70,7 @@ class Graphs:
         decoder_precision = precision or self.facts.decoder_precision or self.precision
         self.memory_type = ov.Type.bf16 if decoder_precision == "bf16" else ov.Type.f32
         core = ov.Core()
-        common = {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_NUM_THREADS": threads or len(os.sched_getaffinity(0)),
-            "ENABLE_CPU_PINNING": False,
-            # Kernels are cached by shape, and every step of a decoder is a new one: with the default capacity
-            # memory grew for hours. 32 cost no CPU time a token (docs/benchmarks/real-speech.md).
-            "CPU_RUNTIME_CACHE_CAPACITY": KERNELS,
-        }
-        encoding = {**common, "INFERENCE_PRECISION_HINT": self.precision}
-        # The default cache of keys and values is 8 bits wide and costs accuracy even at f32.
-        settings = {
-            **common,
-            "INFERENCE_PRECISION_HINT": decoder_precision,
-            "KV_CACHE_PRECISION": decoder_precision,
-        }
+        encoding, settings = (_settings(one, threads) for one in (self.precision, decoder_precision))
         self.decoder = core.compile_model(
             self._typed(core.read_model(folder / "decoder.xml")), "CPU", settings
         )

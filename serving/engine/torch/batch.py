@@ -47,6 +47,12 @@ class Memory:
             self.event.synchronize()
         return self.event is None or bool(self.event.query())
 
+    def arrive(self, stream: Any) -> None:
+        """What is queued on `stream` from now on may read it."""
+        if self.event is not None:
+            stream.wait_event(self.event)
+            self.parts.record_stream(stream)
+
 
 @dataclass(frozen=True)
 class PendingStep:
@@ -196,9 +202,7 @@ class DeviceBatch:
         for slot, row in zip(slots, rows, strict=True):
             self.slots[slot].fill(row)
             if row.memory is not None and self.arena.memory is not None:
-                if row.memory.event is not None:
-                    self.device.steps.wait_event(row.memory.event)
-                    row.memory.parts.record_stream(self.device.steps)
+                row.memory.arrive(self.device.steps)
                 self.arena.memory[slot, :, :, : row.memory.length].copy_(row.memory.parts)
                 self.arena.memory_length[slot] = row.memory.length
         return slots

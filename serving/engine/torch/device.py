@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,6 @@ class Device:
     dtype: torch.dtype
     steps: Any = None
     encodes: Any = None
-    pool: Any = field(default=None, compare=False)
 
     @classmethod
     def find(cls, precision: str) -> Device:
@@ -57,7 +56,7 @@ class Device:
                 "needs 8.0 (Ampere) or newer; use TARGET=openvino on this machine"
             )
         low, high = torch.cuda.Stream(priority=0), torch.cuda.Stream(priority=-5)
-        return cls("cuda", PRECISIONS[precision], high, low, torch.cuda.graph_pool_handle())
+        return cls("cuda", PRECISIONS[precision], high, low)
 
     @property
     def gpu(self) -> bool:
@@ -77,10 +76,9 @@ class Device:
         """Recorded on the current stream; None on a CPU, where all is done at once."""
         return torch.cuda.current_stream().record_event() if self.gpu else None
 
-    def upload(self, array: NDArray[Any] | Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
+    def upload(self, array: NDArray[Any]) -> Tensor:
         """Numbers from the host, without waiting."""
         tensor = torch.from_numpy(np.ascontiguousarray(array))
-        tensor = tensor if dtype is None else tensor.to(dtype)
         return tensor.pin_memory().to(self.kind, non_blocking=True) if self.gpu else tensor
 
     def zeros(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:

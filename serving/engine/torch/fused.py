@@ -63,7 +63,7 @@ def _without_bias(product: nn.Linear) -> Any:
 
 
 def added(x: Tensor, y: Tensor, last: nn.Linear) -> Tensor:
-    """X + last(y), in place."""
+    """The sum of x and last(y), in place."""
     x.view(-1, x.shape[-1]).addmm_(y.reshape(-1, y.shape[-1]), last.weight.t())
     return x
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +85,7 @@ class TorchRuntime:
         with torch.inference_mode():
             self.model = _loaded(self.shape, folder / WEIGHTS, self.device)
             self.recent: OrderedDict[bytes, Memory] = OrderedDict()
+            self.copying: deque[tuple[Any, Sequence[Tensor]]] = deque()
             rows = int(parameters.get("max_rows", 16))
             frames = 2 * self.facts.memory if self.shape.mels else 0
             self.staging = Staging(self.device, 2 * rows if frames else 0, frames, self.shape.mels)
@@ -161,7 +162,14 @@ class TorchRuntime:
         # Copies: views would keep the whole group alive as long as one of it.
         parts = [whole[i, :, :, :length].clone() for i, length in enumerate(lengths)]
         event = self.device.event()
+        self._hold(event, sources)
         return [Memory(part, length, event) for part, length in zip(parts, lengths, strict=True)]
+
+    def _hold(self, event: Any, sources: Sequence[Tensor]) -> None:
+        """Keep sources until the device has copied them, also those of requests that are cancelled."""
+        self.copying.append((event, sources))
+        while self.copying and (self.copying[0][0] is None or self.copying[0][0].query()):
+            self.copying.popleft()
 
     def _sound(self, sources: Sequence[Tensor]) -> Tensor:
         """Features [frames, mels] each, to keys and values [sounds, 2 * layers, heads, frames / 2, width]."""
@@ -206,8 +214,9 @@ class TorchRuntime:
 
     @torch.inference_mode()
     def align(self, ids: Sequence[int], memory: Memory) -> NDArray[np.float16]:
-        """See Runtime."""
-        with self.device.on(self.device.encodes):
+        """See Runtime. Among the steps: behind the encoders it would wait for all that are queued."""
+        with self.device.on(self.device.steps):
+            memory.arrive(self.device.steps)
             parts = memory.parts[:, None]
             caches = AlignmentCaches([parts[i] for i in range(len(parts))], self.shape.alignment_heads)
             line = self.device.upload(np.array([ids], np.int64))

@@ -56,7 +56,11 @@ def test_without_keys_everybody_may() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "says"),
-    [("API_KEYS_FILE", "/nowhere/keys", "contains no key"), ("RATE_LIMIT", "often", "10r/s")],
+    [
+        ("API_KEYS_FILE", "/nowhere/keys", "contains no key"),
+        ("ADMIN_KEYS_FILE", "/nowhere/keys", "contains no key"),
+        ("RATE_LIMIT", "often", "10r/s"),
+    ],
 )
 def test_process_mode_does_not_start_with_open_doors(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str
