@@ -90,17 +90,17 @@ def _model(name: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "conch"}
 
 
-async def models(tools: ServicesDep) -> dict[str, object]:
+async def models(services: ServicesDep) -> dict[str, object]:
     """The models of this deployment."""
-    return {"object": "list", "data": [_model(name) for name in tools.pools]}
+    return {"object": "list", "data": [_model(name) for name in services.pools]}
 
 
-async def one_model(model: str, tools: ServicesDep) -> dict[str, object]:
+async def one_model(model: str, services: ServicesDep) -> dict[str, object]:
     """One model, or 404."""
-    if model not in tools.pools:
+    if model not in services.pools:
         raise errors.ApiError(
             404,
-            f"model {model[:80]!r} is not served here; it has: {', '.join(tools.pools)}",
+            f"model {model[:80]!r} is not served here; it has: {', '.join(services.pools)}",
             param="model",
             code="model_not_found",
         )
@@ -117,20 +117,20 @@ async def live() -> dict[str, str]:
     return {"status": "live"}
 
 
-async def ready(tools: ServicesDep) -> JSONResponse:
+async def ready(services: ServicesDep) -> JSONResponse:
     """200 if every model answers a tiny real inference, else 503."""
-    results = await tools.ready()
+    results = await services.ready()
     return JSONResponse(
         {"status": "ready" if all(results.values()) else "not ready", "models": results},
         200 if all(results.values()) else 503,
     )
 
 
-async def metrics(tools: ServicesDep) -> Response:
+async def metrics(services: ServicesDep) -> Response:
     """Prometheus text of every gateway of this deployment."""
-    return Response(await tools.scraped(), media_type=CONTENT_TYPE_LATEST)
+    return Response(await services.scraped(), media_type=CONTENT_TYPE_LATEST)
 
 
-async def own_metrics(tools: ServicesDep) -> Response:
+async def own_metrics(services: ServicesDep) -> Response:
     """Prometheus text of this gateway, for its siblings; nginx does not let it out."""
-    return Response(tools.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(services.metrics.text(), media_type=CONTENT_TYPE_LATEST)

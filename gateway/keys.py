@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import hmac
 from pathlib import Path
-from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Request
 from fastapi.requests import HTTPConnection
 
 from .errors import ApiError
-from .services import Services, services
+from .services import Services, ServicesDep
 
 PROTOCOL = "openai-insecure-api-key."
 
@@ -61,19 +60,19 @@ def presented(connection: HTTPConnection) -> str:
     return connection.headers.get("authorization") or (f"Bearer {keys[0]}" if keys else "")
 
 
-def require_key(request: Request, tools: Annotated[Services, Depends(services)]) -> None:
+def require_key(request: Request, services: ServicesDep) -> None:
     """A dependency of every route that needs a key. Raises what `check_key` raises."""
-    check_key(request, tools)
+    check_key(request, services)
 
 
-def check_key(connection: HTTPConnection, tools: Services) -> None:
+def check_key(connection: HTTPConnection, services: Services) -> None:
     """Look at what a request or a WebSocket brings.
 
     Raises:
         ApiError: 401 in OpenAI's shape.
     """
     authorization = presented(connection)
-    if not allowed(tools.keys and tools.keys + tools.admin_keys, authorization):
+    if not allowed(services.keys and services.keys + services.admin_keys, authorization):
         message = (
             "Incorrect API key provided."
             if authorization
@@ -82,6 +81,8 @@ def check_key(connection: HTTPConnection, tools: Services) -> None:
         raise ApiError(401, message, code="invalid_api_key")
 
 
-def is_admin(connection: HTTPConnection, tools: Services) -> bool:
+def is_admin(connection: HTTPConnection, services: Services) -> bool:
     """Whether a request brings an admin key."""
-    return bool(tools.admin_keys) and allowed(tools.admin_keys, connection.headers.get("authorization", ""))
+    return bool(services.admin_keys) and allowed(
+        services.admin_keys, connection.headers.get("authorization", "")
+    )

@@ -114,10 +114,10 @@ class Services:
         return {model: result for model, (_, result) in self.readiness.items()}
 
 
-def services(connection: HTTPConnection) -> Services:
+def services_of(connection: HTTPConnection) -> Services:
     """The services of the application that serves a request or a WebSocket."""
     found: Services = connection.state.services
     return found
 
 
-ServicesDep = Annotated[Services, Depends(services)]
+ServicesDep = Annotated[Services, Depends(services_of)]

@@ -93,7 +93,7 @@ class Recording:
 class TranscriptionRun:
     """One request: what to transcribe, how, and what has come back."""
 
-    tools: Services
+    services: Services
     pool: Pool
     recording: Recording
     chosen: Options
@@ -102,9 +102,9 @@ class TranscriptionRun:
 
     async def run(self) -> AsyncGenerator[Transcript, None]:
         """Transcripts of the windows, in order."""
-        with self.tools.metrics.transcription(self.pool.model_id, lambda: self.recording.seconds):
+        with self.services.metrics.transcription(self.pool.model_id, lambda: self.recording.seconds):
             async with aclosing(
-                self.tools.transcriber.transcribe(
+                self.services.transcriber.transcribe(
                     self.pool, self.recording.windows(), self.chosen, self.request_id
                 )
             ) as found:
@@ -148,31 +148,31 @@ class TranscriptionRun:
 
 
 async def _begin(
-    request: Request, tools: Services, stack: AsyncExitStack, task: str
+    request: Request, services: Services, stack: AsyncExitStack, task: str
 ) -> tuple[TranscriptionRequest | TranslationRequest, TranscriptionRun]:
-    upload = await stack.enter_async_context(receive(request, tools.settings.max_upload_bytes))
+    upload = await stack.enter_async_context(receive(request, services.settings.max_upload_bytes))
     form = (parse_transcription if task == "transcribe" else parse_translation)(upload.fields)
     chosen, cut = options(form, task), turns(form)
-    pool = tools.pool(form.model, "transcription")
+    pool = services.pool(form.model, "transcription")
     if chosen.words and "word_timestamps" not in pool.capabilities:
         message = (
             f"timestamp_granularities[]=word: the engine of {form.model!r} gives no word times; ask for "
             "segment"
         )
         raise ApiError(400, message, param="timestamp_granularities[]", code="unsupported_value")
-    stack.enter_context(tools.recordings.place(pool))
-    recording = Recording(Path(upload.path), TurnCutter(cut) if cut else PauseCutter(), tools.settings)
+    stack.enter_context(services.recordings.place(pool))
+    recording = Recording(Path(upload.path), TurnCutter(cut) if cut else PauseCutter(), services.settings)
     # Unlike the client's own id it is never seen twice: under it the work can be stopped.
     return form, TranscriptionRun(
-        tools, pool, recording, chosen, f"{request.state.request_id}.{uuid.uuid4().hex[:8]}"
+        services, pool, recording, chosen, f"{request.state.request_id}.{uuid.uuid4().hex[:8]}"
     )
 
 
 @router.post("/v1/audio/transcriptions", openapi_extra=body_schema(TranscriptionRequest))
-async def transcriptions(request: Request, tools: ServicesDep) -> Response:
+async def transcriptions(request: Request, services: ServicesDep) -> Response:
     """Speech to text in the language that is spoken."""
     async with AsyncExitStack() as stack:
-        form, work = await _begin(request, tools, stack, "transcribe")
+        form, work = await _begin(request, services, stack, "transcribe")
         assert isinstance(form, TranscriptionRequest)
         if form.stream:
             return await _streamed(request, work, stack.pop_all(), log_probs=work.chosen.log_probs)
@@ -187,10 +187,10 @@ async def transcriptions(request: Request, tools: ServicesDep) -> Response:
 
 
 @router.post("/v1/audio/translations", openapi_extra=body_schema(TranslationRequest))
-async def translations(request: Request, tools: ServicesDep) -> Response:
+async def translations(request: Request, services: ServicesDep) -> Response:
     """Speech in any language to English text."""
     async with AsyncExitStack() as stack:
-        form, work = await _begin(request, tools, stack, "translate")
+        form, work = await _begin(request, services, stack, "translate")
         transcript = await cancel_on_disconnect(request, work.whole())
     return formats.formatted(transcript, form.response_format, ["segment"], "translate")
 

@@ -21,47 +21,47 @@ router = APIRouter(prefix="/console/api", include_in_schema=False)
 
 
 @router.get("/state")
-async def state(request: Request, tools: ServicesDep) -> dict[str, Any]:
+async def state(request: Request, services: ServicesDep) -> dict[str, Any]:
     """Models, instances, languages, the largest upload, and whether this key may restart instances."""
     return {
         "time": round(time.time(), 3),
-        "models": tools.overview.models(),
-        "instances": await tools.overview.instances(),
+        "models": services.overview.models(),
+        "instances": await services.overview.instances(),
         "languages": list(NAMES),
-        "max_upload_bytes": tools.settings.max_upload_bytes,
-        "operate": may_operate(request, tools),
+        "max_upload_bytes": services.settings.max_upload_bytes,
+        "operate": may_operate(request, services),
     }
 
 
-def may_operate(request: Request, tools: Services) -> str:
+def may_operate(request: Request, services: Services) -> str:
     """For the key of a request "allowed" or "denied"; "off" without admin keys in this deployment."""
-    if not tools.admin_keys:
+    if not services.admin_keys:
         return "off"
-    return "allowed" if is_admin(request, tools) else "denied"
+    return "allowed" if is_admin(request, services) else "denied"
 
 
 @router.get("/history")
-async def history(tools: ServicesDep) -> dict[str, Any]:
+async def history(services: ServicesDep) -> dict[str, Any]:
     """Points of the last 15 minutes, oldest first."""
-    return {"seconds": SECONDS, "minutes": MINUTES, "points": list(tools.history.points)}
+    return {"seconds": SECONDS, "minutes": MINUTES, "points": list(services.history.points)}
 
 
 @router.post("/instances/{index}/restart", status_code=202)
-async def restart(index: int, request: Request, tools: ServicesDep) -> dict[str, str]:
+async def restart(index: int, request: Request, services: ServicesDep) -> dict[str, str]:
     """Drain one instance and restart its server; /state tells how it goes.
 
     Raises:
         ApiError: 403 without an admin key, 404 for an instance that is not planned, 503 if its guard is away.
     """
-    allowed = may_operate(request, tools)
+    allowed = may_operate(request, services)
     if allowed == "off":
         raise ApiError(403, "restarts are off here; set ADMIN_KEYS_FILE and restart the gateway", code="off")
     if allowed == "denied":
         raise ApiError(403, "this key may not restart instances; send an admin key", code="not_admin")
-    if (instance := tools.overview.instance(index)) is None:
-        known = ", ".join(str(one.index) for one in tools.overview.deployment.instances)
+    if (instance := services.overview.instance(index)) is None:
+        known = ", ".join(str(one.index) for one in services.overview.deployment.instances)
         raise ApiError(404, f"instance {index} is not planned; there are: {known}", param="index")
-    if not await tools.overview.restart(instance):
+    if not await services.overview.restart(instance):
         raise ApiError(503, f"the guard of {instance.name} does not answer; its log says why", retry_after=2)
     log.info("restart asked for", instance=instance.name, request_id=request.state.request_id)
     return {"instance": instance.name, "status": "restarting"}

@@ -14,11 +14,11 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import structlog
-from fastapi import APIRouter, Depends, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from numpy.typing import NDArray
 from openai.types.realtime import ConversationItemInputAudioTranscriptionCompletedEvent as Completed
 from openai.types.realtime.conversation_item_input_audio_transcription_completed_event import (
@@ -34,7 +34,7 @@ from ..audio.vad import RATE
 from ..audio.windows import PauseCutter, TurnCutter, Window
 from ..errors import ApiError, error_body, error_response
 from ..keys import check_key
-from ..services import Services, services
+from ..services import Services, ServicesDep
 from .pcm import Pcm16Decoder
 from .session import Session
 
@@ -66,8 +66,8 @@ def agreed(before: str, now: str) -> list[str]:
 class Listener:
     """One connection: events in, events out."""
 
-    def __init__(self, socket: WebSocket, tools: Services, pool: Pool) -> None:
-        self.socket, self.tools, self.pool = socket, tools, pool
+    def __init__(self, socket: WebSocket, services: Services, pool: Pool) -> None:
+        self.socket, self.services, self.pool = socket, services, pool
         self.session = Session()
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING)
         self.finals: asyncio.Queue[asyncio.Task[tuple[str, dict[str, Any]]]] = asyncio.Queue()
@@ -116,7 +116,7 @@ class Listener:
         """The next message; a connection that has been silent for too long is closed, since others wait for
         its place.
         """
-        seconds = self.tools.settings.realtime_idle_seconds
+        seconds = self.services.settings.realtime_idle_seconds
         try:
             return await asyncio.wait_for(self.socket.receive(), seconds)
         except TimeoutError:
@@ -186,7 +186,7 @@ class Listener:
     async def _update(self, event: dict[str, Any]) -> None:
         session = self.session.changed(event.get("session"))
         name = session.audio.input.transcription.model
-        pool = self.tools.pool(name, "transcription") if name else self.pool
+        pool = self.services.pool(name, "transcription") if name else self.pool
         same = session.hears_as(self.session)
         if not same and len(self.buffer):
             message = "the buffer holds sound that was sent under the old settings; commit or clear it first"
@@ -331,7 +331,9 @@ class Listener:
                 yield window
 
         async with aclosing(
-            self.tools.transcriber.transcribe(self.pool, source(), options, f"{self.request_id}-{self.looks}")
+            self.services.transcriber.transcribe(
+                self.pool, source(), options, f"{self.request_id}-{self.looks}"
+            )
         ) as parts:
             return joined([part async for part in parts])
 
@@ -347,12 +349,12 @@ async def plain() -> None:
 
 
 @router.websocket("/v1/realtime")
-async def realtime(socket: WebSocket, tools: Annotated[Services, Depends(services)]) -> None:
+async def realtime(socket: WebSocket, services: ServicesDep) -> None:
     """Live transcription. `model` in the query names the model; the only speech model of a deployment needs
     no name.
     """
     try:
-        check_key(socket, tools)
+        check_key(socket, services)
         if (intent := socket.query_params.get("intent", "transcription")) != "transcription":
             raise ApiError(
                 400,
@@ -360,11 +362,11 @@ async def realtime(socket: WebSocket, tools: Annotated[Services, Depends(service
                 param="intent",
                 code="unsupported_value",
             )
-        speech = [name for name, pool in tools.pools.items() if "transcription" in pool.capabilities]
+        speech = [name for name, pool in services.pools.items() if "transcription" in pool.capabilities]
         name = socket.query_params.get("model") or (speech[0] if len(speech) == 1 else "")
-        pool = tools.pool(name, "transcription")
-        with tools.sessions():
+        pool = services.pool(name, "transcription")
+        with services.sessions():
             await socket.accept("realtime" if "realtime" in socket.scope.get("subprotocols", ()) else None)
-            await Listener(socket, tools, pool).run()
+            await Listener(socket, services, pool).run()
     except ApiError as error:
         await socket.send_denial_response(error_response(error))

@@ -49,7 +49,7 @@ CHAT_TOKENS = 256  # of an answer whose length nobody asked for, or half of what
 class GenerationRun:
     """One request: the questions it asks, and how its answers are written."""
 
-    tools: Services
+    services: Services
     pool: Pool
     asked: list[GenerationCall]
     request_id: str
@@ -64,7 +64,9 @@ class GenerationRun:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(whole(self.tools.triton, self.pool, question, f"{self.request_id}.{i}"))
+                    group.create_task(
+                        whole(self.services.triton, self.pool, question, f"{self.request_id}.{i}")
+                    )
                     for i, question in enumerate(self.asked)
                 ]
         except (
@@ -80,7 +82,7 @@ class GenerationRun:
         async def run(i: int, question: GenerationCall) -> None:
             try:
                 async with aclosing(
-                    stream(self.tools.triton, self.pool, question, f"{self.request_id}.{i}")
+                    stream(self.services.triton, self.pool, question, f"{self.request_id}.{i}")
                 ) as found:
                     async for piece in found:
                         await queue.put((i, piece))
@@ -128,21 +130,21 @@ class GenerationRun:
 
 
 @router.post("/v1/completions")
-async def completions(form: CompletionRequest, request: Request, tools: ServicesDep) -> Response:
+async def completions(form: CompletionRequest, request: Request, services: ServicesDep) -> Response:
     """Text that follows each prompt, or answers it, as the model was trained."""
-    pool, prompts = tools.pool(form.model, "completion"), form.prompts
+    pool, prompts = services.pool(form.model, "completion"), form.prompts
     check(form, form.n * len(prompts), form.max_tokens, pool)
     check_completion(form)
     check_lengths(prompts, pool, "prompt")
     written = CompletionWriter(form.model, prompts, form.echo, form.logprobs is not None, form.n)
     asked = questions(form, prompts, form.max_tokens, form.logprobs, form.beams)
-    return await _answer(form, request, GenerationRun(tools, pool, asked, _id(request), written), "prompt")
+    return await _answer(form, request, GenerationRun(services, pool, asked, _id(request), written), "prompt")
 
 
 @router.post("/v1/chat/completions")
-async def chat(form: ChatRequest, request: Request, tools: ServicesDep) -> Response:
+async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Response:
     """The next message of a conversation, for models whose tokenizer has a chat template."""
-    pool = tools.pool(form.model, "completion")
+    pool = services.pool(form.model, "completion")
     check_chat(form)
     prompt = rendered(pool, form.messages)
     tokens = form.max_completion_tokens or form.max_tokens or min(CHAT_TOKENS, pool.positions // 2)
@@ -152,7 +154,9 @@ async def chat(form: ChatRequest, request: Request, tools: ServicesDep) -> Respo
         form.model, log_probs=form.logprobs, per_prompt=form.n, kind="chat.completion", prefix="chatcmpl-"
     )
     asked = questions(form, [prompt], tokens, (form.top_logprobs or 0) if form.logprobs else None)
-    return await _answer(form, request, GenerationRun(tools, pool, asked, _id(request), written), "messages")
+    return await _answer(
+        form, request, GenerationRun(services, pool, asked, _id(request), written), "messages"
+    )
 
 
 def _id(request: Request) -> str:
@@ -162,7 +166,7 @@ def _id(request: Request) -> str:
 
 async def _answer(form: Generation, request: Request, work: GenerationRun, param: str) -> Response:
     with ExitStack() as stack:
-        stack.enter_context(work.tools.generations.place(work.pool, len(work.asked) * form.beams))
+        stack.enter_context(work.services.generations.place(work.pool, len(work.asked) * form.beams))
         if form.stream:
             return await _streamed(form, request, work, stack.pop_all(), param)
         answers = await _named(cancel_on_disconnect(request, work.answers()), param)
