@@ -1,4 +1,4 @@
-"""`python -m ops.guard --deployment deployment.json --instance 0 --home FOLDER`.
+"""`python -m ops.guard --deployment deployment.json --instance 0 --state-dir FOLDER`.
 
 Exit status 0 after a stop, 1 when the server fails to start again and again, 2 for a bundle that must not be
 served.
@@ -142,14 +142,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--deployment", type=Path, required=True)
     parser.add_argument("--instance", type=int, default=int(os.environ.get("CONCH_INSTANCE", "0")))
-    parser.add_argument("--home", type=Path, required=True, help="folder for the backend's files")
+    parser.add_argument(
+        "--state-dir", type=Path, required=True, help="folder for the files of Triton's backend"
+    )
     parser.add_argument("--listen", help="address to listen on, if it is not the instance's host")
-    parser.add_argument("--sign", type=Path, help="file that exists while the server answers real inferences")
+    parser.add_argument(
+        "--ready-file", type=Path, help="file that exists while the server answers real inferences"
+    )
     arguments = parser.parse_args()
     try:
         plan = Deployment.load(arguments.deployment)
         instance = planned(plan, arguments.instance)
-        return uvloop.run(serve(plan, instance, arguments.home, arguments.listen, arguments.sign))
+        return uvloop.run(serve(plan, instance, arguments.state_dir, arguments.listen, arguments.ready_file))
     except (Refused, Malformed, CatalogError) as error:
         print(f"guard: {error}", file=sys.stderr)
         return 2

@@ -107,7 +107,7 @@ def guarded(model: str, engines: Path, home: Path) -> Iterator[None]:
         "ops.guard",
         "--deployment",
         str(home / "deployment.json"),
-        "--home",
+        "--state-dir",
         str(home),
     ]
     with (home / "guard.log").open("wb") as log:
