@@ -8,14 +8,14 @@ STACK := .venv/stack
 CLIENT := .venv/client
 AUDIT := .venv/audit
 CONSOLE := .venv/console
-BUNDLE ?= conch-bundle.tar
+ARCHIVE ?= conch.tar
 # Environments are made beside each other; apt, which locks, runs once at a time.
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help check setup nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack bundle unbundle test-stack test-console attack audit sbom gpu-report
+.PHONY: help check setup nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack airgap-save airgap-load test-stack test-console attack audit sbom gpu-report
 
-help: ## what there is; the default
+help: ## list the targets (the default)
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 $(SERVE)/.done: requirements/serve.txt requirements/gateway.txt requirements/guard.txt requirements/local.txt
@@ -132,11 +132,11 @@ down: $(STACK)/.done ## stop the stack in Docker; engines and weights stay
 restart-stack: $(STACK)/.done ## restart the tritonservers in Docker one by one
 	$(STACK)/bin/python -m ops.compose restart
 
-bundle: ## write images, engines and compose files of the stack into BUNDLE, for a machine without network
-	$(PYTHON) -m ops.airgap bundle $(BUNDLE)
+airgap-save: ## write images, engines and compose files of the stack into ARCHIVE, for a machine without network
+	$(PYTHON) -m ops.airgap save $(ARCHIVE)
 
-unbundle: ## load BUNDLE and start the stack from it
-	$(PYTHON) -m ops.airgap unbundle $(BUNDLE)
+airgap-load: ## load ARCHIVE and start the stack from it
+	$(PYTHON) -m ops.airgap load $(ARCHIVE)
 
 gpu-report: $(CLIENT)/.done ## on a machine with NVIDIA GPUs: build, compare, measure, kill one server; writes gpu-report.md to attach to an issue
 	$(CLIENT)/bin/python -m scripts.gpu_report

@@ -1,7 +1,7 @@
 """One archive for a machine without network: images, engines, settings, compose files, checksums. Python's
 library and the docker command suffice.
 
-`python3 -m ops.airgap bundle | unbundle FILE`. What is archived is the stack that the environment and
+`python3 -m ops.airgap save | load FILE`. What is archived is the stack that the environment and
 .env describe. In the folder `conch` of the archive lies what the other machine needs of this repository, this
 script included.
 """
@@ -31,13 +31,13 @@ STAYS |= {"KSERVE_HTTP_PORT", "PORT", "TLS_CERT_FILE", "TLS_HSTS", "TLS_KEY_FILE
 FOLDER = "conch"
 FILES = (".env.example", "Makefile", "catalog.toml", "compose.yaml", "docker/*", "docs/docker.md", "ops/*.py")
 # Engines whole; of the weights only the lock, which says what the engines were made from.
-SAVE = (
+SAVE_COMMAND = (
     "cd / && tar -c --exclude='*.lock' --exclude=engines/deployment engines && if [ -e weights/catalog.lock "
     "]; then tar -c weights/catalog.lock; fi"
 )
 # A bundle is complete or absent: it is unpacked beside its place and moved there. What is saved is one
 # archive after another.
-LOAD = """set -e
+LOAD_COMMAND = """set -e
 rm -rf /engines/.incoming && mkdir /engines/.incoming
 tar -C /engines/.incoming -x --ignore-zeros --no-same-owner
 cd /engines/.incoming/engines
@@ -119,7 +119,7 @@ def _in_builder(command: str) -> list[str]:
     return ["compose", "run", "--rm", "-T", "--no-deps", "builder", "sh", "-c", command]
 
 
-def bundle(path: Path) -> None:
+def save(path: Path) -> None:
     """Write an archive from a stack that has been up: its engines volume, its images as they are, and the
     settings that make it.
 
@@ -154,7 +154,7 @@ def bundle(path: Path) -> None:
                 ),
             )
             print("conch: saving engines", flush=True)
-            _add_output(archive, VOLUMES, *_in_builder(SAVE))
+            _add_output(archive, VOLUMES, *_in_builder(SAVE_COMMAND))
             print(f"conch: saving {', '.join(images)}", flush=True)
             _add_output(archive, IMAGES, "save", *images)
             archive.add(
@@ -166,7 +166,7 @@ def bundle(path: Path) -> None:
     finally:
         partial.unlink(missing_ok=True)
     print(f"conch: wrote {path}, {path.stat().st_size / 1e6:.0f} MB. On the other machine:")
-    print(f"    tar -xf {path.name} {FOLDER} && make -C {FOLDER} unbundle BUNDLE=../{path.name}")
+    print(f"    tar -xf {path.name} {FOLDER} && make -C {FOLDER} airgap-load ARCHIVE=../{path.name}")
 
 
 def members(tar: tarfile.TarFile) -> dict[str, IO[bytes]]:
@@ -180,7 +180,8 @@ def members(tar: tarfile.TarFile) -> dict[str, IO[bytes]]:
     wanted = {name: value for value, _, name in (row.partition("  ") for row in rows)}
     if found.keys() != wanted.keys() or not found.keys() >= {IMAGES, SETTINGS, VOLUMES}:
         raise Damaged(
-            f"the archive holds {', '.join(sorted(found)) or 'nothing'}; that is not what make bundle writes"
+            f"the archive holds {', '.join(sorted(found)) or 'nothing'}; make airgap-save writes others: "
+            "copy the archive again"
         )
     for name, source in found.items():
         if hashlib.file_digest(source, "sha256").hexdigest() != wanted[name]:  # type: ignore[arg-type]  # an ExFileObject has readinto
@@ -189,7 +190,7 @@ def members(tar: tarfile.TarFile) -> dict[str, IO[bytes]]:
     return found
 
 
-def unbundle(path: Path) -> None:
+def load(path: Path) -> None:
     """Load images and engines from an archive and start the stack with its settings, touching no network; the
     environment overrides them.
     """
@@ -200,7 +201,7 @@ def unbundle(path: Path) -> None:
         print("conch: loading images", flush=True)
         _feed(found[IMAGES], "load", "--quiet")
         print("conch: loading engines", flush=True)
-        _feed(found[VOLUMES], *_in_builder(LOAD), environment=environment)
+        _feed(found[VOLUMES], *_in_builder(LOAD_COMMAND), environment=environment)
     docker("compose", "up", "--detach", "--wait", "--no-build", "--pull", "never", environment=environment)
     print(
         "conch: up; these settings belong into .env: "
@@ -210,11 +211,11 @@ def unbundle(path: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Exit status 0, or 1 with one sentence."""
-    if len(arguments) != 2 or arguments[0] not in ("bundle", "unbundle"):
+    if len(arguments) != 2 or arguments[0] not in ("save", "load"):
         print(__doc__, file=sys.stderr)
         return 2
     try:
-        {"bundle": bundle, "unbundle": unbundle}[arguments[0]](Path(arguments[1]))
+        {"save": save, "load": load}[arguments[0]](Path(arguments[1]))
     except (Damaged, OSError, tarfile.TarError, subprocess.CalledProcessError) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1

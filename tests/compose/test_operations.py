@@ -339,11 +339,11 @@ def test_keys_and_limits(stack: Stack, guarded: str) -> None:
 
 
 def test_airgap_archive(stack: Stack, engine: Engine, tmp_path: Path) -> None:
-    """bundle writes one archive; unbundle brings it up under another name with the same words; a damaged
+    """`save` writes one archive; `load` brings it up under another name with the same words; a damaged
     archive is refused.
     """
     archive = tmp_path / "conch.tar"
-    conch("airgap", "bundle", str(archive))
+    conch("airgap", "save", str(archive))
     with tarfile.open(archive) as tar, tarfile.open(fileobj=tar.extractfile("images.tar")) as images:
         assert {"SHA256SUMS", "images.tar", "volumes.tar", "deployment.env"} == {
             name for name in tar.getnames() if not name.startswith("conch/")
@@ -365,7 +365,7 @@ def test_airgap_archive(stack: Stack, engine: Engine, tmp_path: Path) -> None:
         # Nothing of this checkout: what the archive brings suffices.
         files = "compose.yaml:docker/compose.openvino.yaml"
         subprocess.run(
-            ["make", "-C", str(tmp_path / "conch"), "unbundle", "BUNDLE=../conch.tar"],
+            ["make", "-C", str(tmp_path / "conch"), "airgap-load", "ARCHIVE=../conch.tar"],
             env={**os.environ, **other, "COMPOSE_FILE": files},
             check=True,
         )
@@ -383,7 +383,7 @@ def test_airgap_archive(stack: Stack, engine: Engine, tmp_path: Path) -> None:
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte ^ 1]))
     with pytest.raises(AssertionError, match="damaged"):
-        conch("airgap", "unbundle", str(archive), **other)
+        conch("airgap", "load", str(archive), **other)
 
 
 def test_ready_after_everything(stack: Stack) -> None:

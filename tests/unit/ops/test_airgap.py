@@ -16,7 +16,7 @@ from ops import airgap
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """All that unbundle asks for; one member is longer than a block and ends within one."""
+    """All that `load` asks for; one member is longer than a block and ends within one."""
     path = tmp_path / "a.tar"
     with path.open("wb") as file:
         written = airgap.Archive(file)
