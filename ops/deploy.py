@@ -38,7 +38,7 @@ def deploy(engines: Path) -> None:
     plan = make_plan(
         models, count, bundles, sorted(os.sched_getaffinity(0)), IN_DOCKER, found.gpus(count, os.environ)
     )
-    gate = AccessPolicy(
+    access = AccessPolicy(
         keys=bool(get("API_KEYS")),
         rate=get("RATE_LIMIT", ""),
         burst=int(get("RATE_BURST") or 20),
@@ -61,7 +61,7 @@ def deploy(engines: Path) -> None:
         ),
     )
     plan = replace(described(plan), inner_key=inner_key(folder / "deployment.json"))
-    write_nginx(folder, values, gate, plan)
+    write_nginx(folder, values, access, plan)
     plan.save(folder / "deployment.json")
 
 

@@ -120,7 +120,7 @@ class AccessPolicy:
         Raises:
             ValueError: `rate` is not written as nginx wants it.
         """
-        auth = "auth_request /conch-auth;" if self.keys else ""
+        auth = "auth_request /_auth;" if self.keys else ""
         client = "$conch_key" if self.keys else "$binary_remote_addr"
         hosts = "1" if self.keys else _hosts(self.hosts)
         if not self.rate:
@@ -197,7 +197,7 @@ def pools(plan: Deployment) -> str:
     return "\n".join(parts)
 
 
-def write_nginx(folder: Path, values: NginxValues, gate: AccessPolicy, plan: Deployment) -> Path:
+def write_nginx(folder: Path, values: NginxValues, access: AccessPolicy, plan: Deployment) -> Path:
     """Write nginx.conf, what it includes, and pools.conf into `folder`; the path of the first.
 
     Raises:
@@ -208,13 +208,13 @@ def write_nginx(folder: Path, values: NginxValues, gate: AccessPolicy, plan: Dep
         f"CONCH_{name.upper()}": str(value)
         for name, value in {
             **asdict(values),
-            **gate.values(),
+            **access.values(),
             **values.instances(len(plan.instances)),
             **(values.tls.values(values.listen) if values.tls else NO_TLS),
         }.items()
     }
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("nginx.conf", "kserve.conf", "gate.conf"):
+    for name in ("nginx.conf", "kserve.conf", "access.conf"):
         # safe_substitute leaves nginx's own $variables alone; ours are all upper-case and in braces.
         (folder / name).write_text(
             string.Template((TEMPLATES / f"{name}.template").read_text("utf-8")).safe_substitute(names),

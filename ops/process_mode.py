@@ -215,7 +215,7 @@ def _commands(layout: LocalDeployment, plan: Deployment, python: Path) -> dict[s
     """
     home = layout.home
     child = f"{python} -m ops.child"  # whoever supervises may be killed: then they end, too
-    guard = f"{child} --exec {python} -m ops.guard --deployment {home}/deployment.json --home {home}"
+    guard = f"{child} --exec {python} -m ops.guard --deployment {home}/deployment.json --state-dir {home}"
     gateway = f"{child} --exec {python} -m gateway"
     return {
         **{instance.name: f"{guard} --instance {instance.index}" for instance in plan.instances},
@@ -279,7 +279,7 @@ def supervisor_config(layout: LocalDeployment, plan: Deployment, python: Path) -
     return config
 
 
-def gate() -> AccessPolicy:
+def access_policy() -> AccessPolicy:
     """Keys and request rates, as in Docker.
 
     Raises:
@@ -308,7 +308,7 @@ def prepare(layout: LocalDeployment, python: Path) -> Deployment:
     for folder in ("logs", "run", "nginx"):
         (layout.home / folder).mkdir(parents=True, exist_ok=True)
     plan.save(layout.home / "deployment.json")
-    nginx = write_nginx(layout.home / "nginx", nginx_values(layout), gate(), plan)
+    nginx = write_nginx(layout.home / "nginx", nginx_values(layout), access_policy(), plan)
     checked = subprocess.run(
         [nginx_binary(), "-t", "-q", "-c", nginx, "-p", layout.home, "-e", "stderr"],
         capture_output=True,

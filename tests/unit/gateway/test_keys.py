@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.keys import NoKeys, allowed, load_keys
-from ops.process_mode import LocalError, gate
+from ops.process_mode import LocalError, access_policy
 
 
 def test_keys_are_lines_of_a_file(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_process_mode_does_not_start_with_open_doors(
     """A mistyped file or rate is told before anything listens."""
     monkeypatch.setenv(name, value)
     with pytest.raises(LocalError, match=says):
-        gate()
+        access_policy()
 
 
 def test_keys_with_odd_characters_are_refused_not_broken() -> None:

@@ -67,7 +67,7 @@ def test_too_few_instances() -> None:
         plan(1, "mini-whisper", "random-base")
 
 
-def nginx_accepts(folder: Path, gate: AccessPolicy) -> str:
+def nginx_accepts(folder: Path, access: AccessPolicy) -> str:
     """Render everything for two pools and run nginx -t on it; pools.conf."""
     (folder / "run").mkdir()
     values = NginxValues(
@@ -83,7 +83,7 @@ def nginx_accepts(folder: Path, gate: AccessPolicy) -> str:
         instance_grpc=9020,
     )
     made = plan(3, "mini-whisper", "random-base")
-    main = write_nginx(folder, values, gate, made)
+    main = write_nginx(folder, values, access, made)
     assert not any("${" in path.read_text() for path in folder.glob("*.conf"))
     done = subprocess.run(
         [nginx_binary(), "-t", "-c", main, "-p", folder, "-e", "stderr"],
@@ -102,12 +102,12 @@ def test_nginx_accepts_the_rendered_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "gate",
+    "access",
     [AccessPolicy(keys=True), AccessPolicy(rate="10r/s"), AccessPolicy(keys=True, rate="600r/m", burst=5)],
 )
-def test_nginx_accepts_keys_and_limits(tmp_path: Path, gate: AccessPolicy) -> None:
+def test_nginx_accepts_keys_and_limits(tmp_path: Path, access: AccessPolicy) -> None:
     """nginx -t with each of them and with both."""
-    nginx_accepts(tmp_path, gate)
+    nginx_accepts(tmp_path, access)
 
 
 def test_instances_have_ports_of_their_own() -> None:
