@@ -2,6 +2,8 @@
 PYTHON ?= python3
 SERVE := .venv/serve
 BUILD := .venv/build
+# Without Docker; compose.yaml has its own default.
+ENGINES := $(BUILD)/bin/python -m build engines --target $(or $(TARGET),openvino)
 # Processes find tritonserver and its Python here, whichever environment runs the command.
 RUN := $(SERVE)/bin/python
 STACK := .venv/stack
@@ -68,10 +70,10 @@ tools: nginx
 setup: $(SERVE)/.done $(BUILD)/.done $(if $(filter torch,$(TARGET)),$(SERVE)/.torch) nginx ## the two Python environments and nginx
 
 engines: $(BUILD)/.done ## build the bundles of MODEL_ID (default: the miniatures) for TARGET
-	$(BUILD)/bin/python -m build engines --target $(or $(TARGET),openvino)
+	$(ENGINES)
 
 demo: setup ## start everything, transcribe a recording (AUDIO=path) with MODEL_ID (tiny.en), print it, stop
-	@id=$(or $(MODEL_ID),tiny.en); build="$(BUILD)/bin/python -m build engines --target $(or $(TARGET),openvino) --model-id"; \
+	@id=$(or $(MODEL_ID),tiny.en); build="$(ENGINES) --model-id"; \
 	$$build $$id || { \
 		[ -z "$(MODEL_ID)" ] || exit 1; \
 		echo "conch: the weights of $$id cannot be had here, neither from its hub nor from the package index; going on with the miniature"; \

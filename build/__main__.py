@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from . import targets
 from .bundle import Built, build
 from .catalog import CatalogError, Model, known, load_catalog, select
 from .jobs import BuildError, Places, plan_job
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=os.environ.get("MODEL_ID", ""),
         help="ids of catalog.toml, comma-separated (default: the miniatures)",
     )
-    parser.add_argument("--target", default=os.environ.get("TARGET", "trtllm"))
+    parser.add_argument("--target", default=os.environ.get("TARGET") or targets.DEFAULT_IN_DOCKER)
     parser.add_argument("--weights", type=Path, default=Path(os.environ.get("WEIGHTS_DIR", "weights")))
     parser.add_argument("--engines", type=Path, default=Path(os.environ.get("ENGINES_DIR", "engines")))
     arguments = parser.parse_args(argv)

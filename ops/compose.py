@@ -78,10 +78,10 @@ def write_env(lines: list[hardware.Line]) -> None:
 
 def up(docker: DockerClient) -> None:
     """Build images, build engines, start, and wait until the public door answers."""
-    target = settings().get("TARGET", "trtllm")
+    target = settings().get("TARGET", targets.DEFAULT_IN_DOCKER)
     if f" AS {target}-builder\n" not in (ROOT / "docker" / "server.Dockerfile").read_text("utf-8"):
         raise ValueError(f"TARGET={target} has no image; run it without Docker: make serve TARGET={target}")
-    if target == "trtllm" and (found := hardware.obstacles()):
+    if target == targets.DEFAULT_IN_DOCKER and (found := hardware.obstacles()):
         raise ValueError("; ".join(found))  # before 18 GB are pulled
     docker.compose.build()
     docker.compose.up(detach=True, wait=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from build.__main__ import main as build
 from build.catalog import CatalogError, Model, known, load_catalog, load_recipe, select
+from build.targets import DEFAULT_IN_DOCKER
 
 from .hardware import instances
 from .nginx import AccessPolicy, NginxValues, tls_of, write_nginx
@@ -31,7 +32,7 @@ def deploy(engines: Path) -> None:
     """
     get = os.environ.get
     models = select(load_catalog(), get("MODEL_ID", ""))
-    target, count = get("TARGET", "trtllm"), instances(os.environ)
+    target, count = get("TARGET") or DEFAULT_IN_DOCKER, instances(os.environ)
     found = known(target)
     bundles = [engines / model.id / target for model in models]
     folder = engines / "deployment"
@@ -94,7 +95,7 @@ def main() -> int:
     try:
         check_gpus(
             select(load_catalog(), get("MODEL_ID", "")),
-            get("TARGET", "trtllm"),
+            get("TARGET") or DEFAULT_IN_DOCKER,
             instances(os.environ),
             os.environ,
         )

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from build.targets import DEFAULT_IN_DOCKER as GPU
+from build.targets import DEFAULT_WITHOUT_DOCKER as CPU
 from build.targets.trtllm.driver import driver, driver_findings, toolkit, toolkit_findings
 from conch.gpus import Gpu, gpus, nvidia_smi
 
@@ -89,10 +91,10 @@ def propose(found: Sequence[Gpu], linked: set[tuple[int, int]], cpus: int, tp_si
     if not found:
         count = min(2, cpus)
         return [
-            Line("TARGET", "openvino", "no GPU found, or none wanted: OpenVINO engines on the CPU"),
+            Line("TARGET", CPU, "no GPU found, or none wanted: OpenVINO engines on the CPU"),
             Line(
                 "COMPOSE_FILE",
-                "compose.yaml:docker/compose.openvino.yaml",
+                f"compose.yaml:docker/compose.{CPU}.yaml",
                 "the override that reserves no GPU",
             ),
             *_instances(count, f"{cpus} CPUs, shared out among the instances"),
@@ -102,7 +104,7 @@ def propose(found: Sequence[Gpu], linked: set[tuple[int, int]], cpus: int, tp_si
     sets = [(gpu.index,) for gpu in found] if tp_size == 1 else pair_up(len(found), linked)
     if not sets:
         raise ValueError(f"TP_SIZE=2 needs two GPUs, this machine has {len(found)}")
-    lines = [Line("TARGET", "trtllm", f"{len(found)} × {found[0]}: TensorRT-LLM engines")]
+    lines = [Line("TARGET", GPU, f"{len(found)} × {found[0]}: TensorRT-LLM engines")]
     lines += [Line("TP_SIZE", "2", "as asked for: each engine spans a pair")] if tp_size > 1 else []
     lines += _instances(
         min(len(sets), MOST),
@@ -131,5 +133,5 @@ def _instances(count: int, reason: str) -> list[Line]:
 
 def this_machine(target: str, tp_size: int = 1) -> list[Line]:
     """The proposal for the machine that runs this; with target openvino its GPUs do not count."""
-    found = gpus() if target != "openvino" else []
+    found = gpus() if target != CPU else []
     return propose(found, links(len(found)) if found else set(), len(os.sched_getaffinity(0)), tp_size)

@@ -27,6 +27,7 @@ import httpx
 from supervisor.xmlrpc import SupervisorTransport
 
 from build.catalog import ROOT, CatalogError, known, load_catalog, select
+from build.targets import DEFAULT_WITHOUT_DOCKER
 from conch.contract import Malformed
 from conch.deployment import Deployment, Instance
 from gateway.keys import NoKeys, load_keys
@@ -91,7 +92,7 @@ class LocalDeployment:
         base = port - 80
         return cls(
             model_id=get("MODEL_ID") or "",
-            target=get("TARGET") or "openvino",
+            target=get("TARGET") or DEFAULT_WITHOUT_DOCKER,
             instances=int(get("INSTANCES") or 0),
             port=port,
             kserve_http=int(get("KSERVE_HTTP_PORT") or base),

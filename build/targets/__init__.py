@@ -104,6 +104,9 @@ class Target(Protocol):
         """The command that makes a bundle anew."""
 
 
+# What TARGET is where nothing names one: in containers, which are for GPUs first, and without Docker.
+# compose.yaml and the Makefile say the same.
+DEFAULT_IN_DOCKER, DEFAULT_WITHOUT_DOCKER = "trtllm", "openvino"
 _TARGETS: dict[str, Target | None] = {"trtllm": None, "torch": None, "openvino": None}
 
 

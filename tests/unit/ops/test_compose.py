@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import pytest
+import yaml
 
+from build import targets
+from build.catalog import ROOT
 from ops import compose
 
 
@@ -35,3 +39,13 @@ def test_only_targets_with_an_image_are_built(
         with pytest.raises(ValueError, match="no image; run it without Docker: make serve TARGET=torch"):
             compose.up(docker)  # type: ignore[arg-type]
     assert docker.called == calls
+
+
+def test_defaults_of_compose_and_make_are_the_registrys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither file can import them."""
+    shared = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))["x-deployment"]
+    assert shared["TARGET"] == f"${{TARGET:-{targets.DEFAULT_IN_DOCKER}}}"
+    monkeypatch.delenv("TARGET", raising=False)
+    command = ["make", "-n", "-o", ".venv/build/.done", "engines"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert f"--target {targets.DEFAULT_WITHOUT_DOCKER}" in shown
