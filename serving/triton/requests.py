@@ -7,28 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from threading import BoundedSemaphore
-from typing import Protocol
 
 from ..errors import QueueFull
+from .stub import Request, Sender
 
 PLACES = 256  # requests that wait or run; beyond it 503, so that sound does not pile up in memory
 THREADS = 64
-
-
-class Sender(Protocol):
-    """Where the answer to a request goes; Triton's response sender is one."""
-
-    def is_cancelled(self) -> bool:
-        """True when nobody waits any more."""
-        ...
-
-
-class Request(Protocol):
-    """What comes in; Triton's inference request is one."""
-
-    def get_response_sender(self) -> Sender:
-        """The way back."""
-        ...
 
 
 class RequestPool:

@@ -8,17 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+
+from .stub import Sender
 
 PERIOD = 0.2  # seconds between two looks
-
-
-class Sender(Protocol):
-    """Where the answer to a request goes."""
-
-    def is_cancelled(self) -> bool:
-        """True when nobody waits any more."""
-        ...
 
 
 class Watch:

@@ -94,9 +94,11 @@ def test_rendered_repositories(model: Model, tmp_path: Path) -> None:
 
 
 def test_models_stay_thin() -> None:
-    """model.py files are shells; what matters is in serving/, where plain Python can test it."""
-    for path in MODELS.glob("*/1/model.py"):
-        assert len(path.read_text("utf-8").splitlines()) <= 100, path
+    """What matters is in serving/, where plain Python can test it."""
+    paths = list(MODELS.glob("*/1/model.py"))
+    assert paths
+    for path in paths:
+        assert len(path.read_text("utf-8").splitlines()) <= 40, path
 
 
 def test_serving_needs_no_torch() -> None:

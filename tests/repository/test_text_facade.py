@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from conch.bundle import EngineFacts
 from serving.errors import BadRequest
-from serving.text.facade import ENGINE_OUTPUTS, TextModel
+from serving.text.facade import ENGINE_OUTPUTS, complete
+from serving.text.model import TextModel
+from serving.text.processing import postprocess
 
 from .test_contract import CONTRACT
 
@@ -99,7 +101,7 @@ def model(name: str, folder: Path, **parameters: Any) -> Facade:
     shutil.copy(MINIATURES / name / "tokenizer.json", folder / "engine")
     EngineFacts(family=name, positions=64, vocabulary=2000, **FACTS[name]).save(folder / "engine")
     (folder / "parameters.json").write_text(json.dumps(parameters))
-    text = TextModel(folder)
+    text = TextModel.load(folder)
     return text, Double(text.tokenizer.ids(ANSWER, special=False), 2000)
 
 
@@ -114,7 +116,8 @@ def ask(facade: Facade, rows: int = 1, **inputs: Any) -> list[dict[str, Any]]:
         for name, value in inputs.items()
     }
     return list(
-        facade[0].complete(
+        complete(
+            facade[0],
             {
                 **given,
                 **{
@@ -149,7 +152,7 @@ def test_one_text(facade: Facade) -> None:
     text = facade[0]
     assert call["input_ids"][0].tolist() == text.tokenizer.ids("On Monday")
     assert call["decoder_input_ids"][0].tolist() == text.start
-    assert (call["end_id"].item(), call["pad_id"].item()) == (text.end, text.pad)
+    assert (call["end_id"].item(), call["pad_id"].item()) == (text.facts.end_id, text.facts.pad_id)
     assert "embedding_bias" not in call
 
 
@@ -171,7 +174,7 @@ def test_rows_of_different_lengths_and_words(facade: Facade) -> None:
     assert (result["num_input_tokens"] == call["input_lengths"]).all()
     short = call["input_lengths"][1, 0]
     assert call["input_ids"].shape[1] == call["input_lengths"][0, 0] > short
-    assert (call["input_ids"][1, short:] == text.pad).all()
+    assert (call["input_ids"][1, short:] == text.facts.pad_id).all()
     for row, words in zip(call["stop_words_list"], (["town", "."], []), strict=True):
         assert (row[1] > 0).sum() == sum(len(text.tokenizer.spellings(word)) for word in words)
 
@@ -183,8 +186,8 @@ def test_stream_gives_what_is_new_or_the_text_so_far(facade: Facade) -> None:
     so_far = texts(ask(facade, stream=True, accumulate_tokens=True))
     assert so_far[-1] == ANSWER
     assert all(ANSWER.startswith(text) for text in so_far)
-    facade[0].accumulate = True
-    assert texts(ask(facade, stream=True)) == so_far
+    bundle = replace(facade[0], accumulate=True), facade[1]
+    assert texts(ask(bundle, stream=True)) == so_far
 
 
 def test_a_stream_counts_its_tokens(facade: Facade) -> None:
@@ -204,7 +207,7 @@ def test_a_stream_of_beams_gives_the_texts_so_far(facade: Facade) -> None:
 def test_special_tokens_show_in_streams_as_in_texts(tmp_path: Path) -> None:
     """skip_special_tokens=false holds for both."""
     text, double = model("t5", tmp_path, skip_special_tokens=False)
-    double.tokens.append(text.end)
+    double.tokens.append(text.facts.end_id)
     whole = texts(ask((text, double)))
     assert whole[0].endswith("</s>")
     assert ["".join(texts(ask((text, double), stream=True)))] == whole
@@ -251,8 +254,8 @@ class TensorRT(Double):
 
 def tensorrt(facade: Facade) -> Facade:
     """The façade of a bundle of TensorRT-LLM's, and such an engine."""
-    facade[0].tempered = facade[0].full_logits = True
-    return facade[0], TensorRT(facade[1].tokens, facade[1].size)
+    facts = replace(facade[0].facts, tempered_log_probs=True, full_logits=True)
+    return replace(facade[0], facts=facts), TensorRT(facade[1].tokens, facade[1].size)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -264,7 +267,7 @@ def test_log_probs_are_the_models_own_on_tensorrt_llm(facade: Facade, streaming:
     own = tensorrt(facade)
     results = ask(own, top_log_probs=top, temperature=np.float32(0.2), stream=streaming)
     probs = np.concatenate([result["output_log_probs"].ravel() for result in results])
-    assert np.allclose(probs, 9 - np.log(np.exp(9) + own[0].vocabulary - 1), atol=1e-5)
+    assert np.allclose(probs, 9 - np.log(np.exp(9) + own[0].facts.vocabulary - 1), atol=1e-5)
     assert len(probs) == len(own[1].tokens)
     assert "".join(texts(results)) == ANSWER
     assert results[-1]["num_output_tokens"].item() == len(own[1].tokens)
@@ -305,7 +308,7 @@ def test_the_requests_bias_counts_on_tensorrt_llm(facade: Facade) -> None:
     }
     (result,) = ask(own, top_log_probs=1, **bias)
     assert np.allclose(
-        result["output_log_probs"][0, 0, 0], 5 - np.log(np.exp(5) + own[0].vocabulary - 1), atol=1e-5
+        result["output_log_probs"][0, 0, 0], 5 - np.log(np.exp(5) + own[0].facts.vocabulary - 1), atol=1e-5
     )
 
 
@@ -391,4 +394,4 @@ def test_a_stream_takes_one_text(facade: Facade) -> None:
 )
 def test_postprocessing_refuses_what_no_engine_gives(facade: Facade, tokens: Any, lengths: Any) -> None:
     with pytest.raises(BadRequest, match="do not fit"):
-        facade[0].postprocess(np.array(tokens, np.int32), np.array(lengths, np.int32))
+        postprocess(facade[0], np.array(tokens, np.int32), np.array(lengths, np.int32))

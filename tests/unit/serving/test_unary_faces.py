@@ -4,19 +4,21 @@ end the tritonserver; and an unloaded model holds no call, which would end its s
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from types import ModuleType, SimpleNamespace
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from conch.bundle import EngineFacts
-from serving.triton.calls import BlsClient
+from serving.audio.endpoint import SpeechEndpoint
+from serving.text.endpoint import TextEndpoint
+from serving.text.model import TextModel
+from serving.text.tokens import TextTokenizer
+from serving.triton.unary import UnaryFace
 from serving.triton.watch import Watch
 
 from ..conftest import ROOT
@@ -30,7 +32,7 @@ class Tensor(SimpleNamespace):
         super().__init__(name=lambda: name, as_numpy=lambda: array)
 
 
-class Utils(ModuleType):
+class Utils:
     """`triton_python_backend_utils`, whose calls to other models take a while and answer RESULT."""
 
     TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL
@@ -72,37 +74,25 @@ def slowly(*_: Any, **__: Any) -> Iterator[dict[str, Any]]:
     yield dict(RESULT)
 
 
-# What each model has once it is initialized, beside its calls and its watch.
-FACES: dict[str, dict[str, Any]] = {
-    "tensorrt_llm": {"facts": EngineFacts("t5", 8, 9, 1), "beams": 1, "rows": {}},
-    "tensorrt_llm_bls": {"decoupled": False, "outputs": [], "text": SimpleNamespace(complete=slowly)},
-    "whisper_bls": {
-        "decoupled": False,
-        "outputs": set(RESULT),
-        "whisper": SimpleNamespace(transcribe=slowly, tempered=False),
-    },
-}
+def unary(utils: Utils) -> UnaryFace:
+    return UnaryFace(EngineFacts("t5", 8, 9, 1), 1, utils)
 
 
-def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A model as the stub loads it, with what it has once it is initialized."""
-    utils = Utils("triton_python_backend_utils")
-    monkeypatch.setitem(sys.modules, utils.__name__, utils)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    path = ROOT / "model_repos" / "models" / name / "1" / "model.py"
-    spec = importlib.util.spec_from_file_location(f"face_{name}", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    face = module.TritonPythonModel()
-    watch, pool = Watch(period=0.001), SimpleNamespace(close=lambda: None)
-    face.__dict__.update(FACES[name], calls=BlsClient(utils), watch=watch, requests=pool)
-    return face
+def text(utils: Utils) -> TextEndpoint:
+    """With GPT-2's words, whatever the engine is."""
+    tokenizer = TextTokenizer.load(ROOT / "miniatures/gpt2")
+    model = TextModel(EngineFacts("gpt2", 64, 2000, 1999, pad_id=1999), tokenizer)
+    return TextEndpoint(model, {"output": []}, utils)
 
 
-def test_rows_of_a_request_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def speech(utils: Utils, transcribe: Any = slowly) -> SpeechEndpoint:
+    whisper: Any = SimpleNamespace(transcribe=transcribe, tempered=False)
+    return SpeechEndpoint(whisper, {"output": [{"name": name} for name in RESULT]}, utils)
+
+
+def test_rows_of_a_request_are_answered_at_once() -> None:
     """Three recordings in one request: each waits for the others, under an id of its own."""
-    face, together, names = loaded("whisper_bls", monkeypatch), threading.Barrier(3, timeout=10), []
+    together, names = threading.Barrier(3, timeout=10), list[str]()
 
     def transcribe(row: Any, wanted: Any, engine: Any, *, streaming: bool) -> Iterator[dict[str, Any]]:
         together.wait()
@@ -113,7 +103,7 @@ def test_rows_of_a_request_are_answered_at_once(monkeypatch: pytest.MonkeyPatch)
         names.append(name)
         return iter(())
 
-    face.whisper = SimpleNamespace(transcribe=transcribe, tempered=False)
+    face = speech(Utils(), transcribe)
     face.calls.engine = engine
     answers: list[Any] = []
     face.calls.answer = lambda sender, arrays, wanted: answers.append(arrays["TRANSCRIPTS"].ravel().tolist())
@@ -124,16 +114,19 @@ def test_rows_of_a_request_are_answered_at_once(monkeypatch: pytest.MonkeyPatch)
         requested_output_names=lambda: [],
         parameters=lambda: "{}",
     )
-    face._answer(request, Sender())
+    face.answer(request, Sender())
     assert answers == [[b"a", b"b", b"c"]]
     assert sorted(names) == ["x", "x-row1", "x-row2"]
 
 
-@pytest.mark.parametrize("name", FACES)
-def test_a_caller_is_watched_until_its_answer_is_sent(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("make", [unary, text, speech])
+def test_a_caller_is_watched_until_its_answer_is_sent(make: Callable[[Utils], Any]) -> None:
     """A look each 1 ms: some before the answer, none from its final response on."""
-    face = loaded(name, monkeypatch)
+    face = make(Utils())
+    face.watch = Watch(period=0.001)
     inputs = [
+        Tensor("text_input", np.array([[b"On"]], object)),
+        Tensor("max_tokens", np.array([[2]], np.int32)),
         Tensor("input_ids", np.ones((1, 3), np.int32)),
         Tensor("request_output_len", np.array([[2]], np.int32)),
     ]
@@ -144,12 +137,10 @@ def test_a_caller_is_watched_until_its_answer_is_sent(name: str, monkeypatch: py
         parameters=lambda: "{}",
     )
     sender = Sender()
-    face._answer(request, sender)
+    face.answer(request, sender)
     assert sender.final
     assert sender.asked[False] > 0
     assert sender.asked[True] == 0
-    assert len(face.calls.held.calls) == (
-        name == "tensorrt_llm"
-    )  # the others' calls are made by what is replaced here
-    face.finalize()
+    assert len(face.calls.held.calls) == (make is unary)  # only it calls a decoupled model
+    face.close()
     assert not face.calls.held.calls

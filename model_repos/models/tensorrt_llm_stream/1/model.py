@@ -1,7 +1,9 @@
-"""The portable engine as a Triton model."""
+"""The portable engine as a Triton model: serving.engine in Triton."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
@@ -14,13 +16,13 @@ from serving.engine.endpoint import Endpoint
 
 
 class TritonPythonModel:
-    """Admits requests; never waits."""
+    """See above."""
 
-    def initialize(self, args):
+    def initialize(self, args: dict[str, str]) -> None:
         self.endpoint = Endpoint(load(BUNDLE), load_parameters(BUNDLE), pb_utils)
 
-    def execute(self, requests):
+    def execute(self, requests: Sequence[Any]) -> None:
         self.endpoint.execute(requests)
 
-    def finalize(self):
+    def finalize(self) -> None:
         self.endpoint.close()

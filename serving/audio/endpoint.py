@@ -1,0 +1,92 @@
+"""The speech façade as a Triton model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ..engine.likelihood import Engine, untempered
+from ..triton.calls import ALWAYS, BlsClient, engine_id, row_names
+from ..triton.requests import RequestPool
+from ..triton.rows import Arrays, merge, split
+from ..triton.stub import Request, Sender, Utils, arrays_of, is_decoupled
+from ..triton.watch import Watch
+from .whisper import Whisper
+
+# Which of the engine's outputs a request for them brings, beside those that go with every request.
+ASKED = {
+    "return_log_probs": ("cum_log_probs", "output_log_probs"),
+    "return_generation_logits": ("generation_logits",),
+    "return_cross_attention": ("cross_attention",),
+}
+
+
+class SpeechEndpoint:
+    """`whisper_bls`, `whisper_bls_stream` and `infer_bls`. It answers from threads, so that one request's
+    wait for the engine never holds up another. `config`: the Triton model's own.
+    """
+
+    def __init__(self, whisper: Whisper, config: dict[str, Any], utils: Utils) -> None:
+        self.whisper, self.decoupled = whisper, is_decoupled(config)
+        self.outputs = {output["name"] for output in config["output"]}
+        self.calls = BlsClient(utils)
+        self.watch, self.requests = Watch(), RequestPool(self.answer, self.calls.refuse)
+
+    def execute(self, requests: Iterable[Request]) -> None:
+        """Queue requests; never waits."""
+        self.requests.submit(requests)
+
+    def answer(self, request: Request, sender: Sender) -> None:
+        """One request.
+
+        Raises:
+            ValueError: it cannot be served.
+            EngineError: the engine refused, or failed.
+        """
+        rows = split(arrays_of(request))
+        wanted, (own, stoppable) = set(request.requested_output_names()) or self.outputs, engine_id(request)
+        if not self.decoupled:
+            names = [own, *row_names(own, len(rows))]
+            self.calls.answer(sender, merge(self._all(rows, names, wanted, stoppable, sender)), wanted)
+        elif len(rows) > 1:
+            raise ValueError(
+                f"a stream takes one recording, WAV has {len(rows)} rows; send one request for each"
+            )
+        else:
+            texts = self.whisper.transcribe(rows[0], wanted, self._engine(own), streaming=True)
+            self.calls.stream(sender, texts, wanted, stoppable)
+
+    def _all(
+        self,
+        rows: Sequence[Arrays],
+        names: Sequence[str],
+        wanted: set[str],
+        stoppable: str | None,
+        sender: Sender,
+    ) -> list[Arrays]:
+        """All rows at once. The engine knows the last request of an id only, so rows are told apart by
+        `names`.
+        """
+
+        def one(row: Arrays, name: str) -> Arrays:
+            return list(self.whisper.transcribe(row, wanted, self._engine(name), streaming=False))[-1]
+
+        def stop() -> None:
+            for name in names if stoppable else ():
+                self.calls.stop(name)
+
+        with self.watch.over(sender, stop), ThreadPoolExecutor(len(rows)) as threads:
+            return list(threads.map(one, rows, names))
+
+    def _engine(self, name: str) -> Engine:
+        def call(arrays: Arrays, streaming: bool) -> Iterator[Arrays]:
+            asked = [output for flag, outputs in ASKED.items() if flag in arrays for output in outputs]
+            return self.calls.engine(name, [*ALWAYS, *asked], arrays, streaming=streaming)
+
+        return untempered(call) if self.whisper.tempered else call
+
+    def close(self) -> None:
+        """The model is unloaded."""
+        self.requests.close()
+        self.calls.close()

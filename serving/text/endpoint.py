@@ -1,0 +1,107 @@
+"""The text façades as Triton models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..errors import BadRequest, code_name
+from ..triton.calls import ALWAYS, BlsClient, engine_id
+from ..triton.requests import RequestPool
+from ..triton.stub import Request, Sender, Utils, arrays_of, is_decoupled
+from ..triton.watch import Watch
+from .arrays import Arrays, Given
+from .facade import ENGINE_OUTPUTS, complete
+from .model import TextModel
+from .processing import postprocess, preprocess
+
+
+class TextEndpoint:
+    """`tensorrt_llm_bls`, its `_stream` face and `ensemble_stream`. It answers from threads, so that one
+    request's wait for the engine never holds up another. `config`: the Triton model's own.
+    """
+
+    def __init__(self, model: TextModel, config: dict[str, Any], utils: Utils) -> None:
+        self.model, self.decoupled = model, is_decoupled(config)
+        # Narrowed to what the engine has (build/tensors.py).
+        declared = {*ALWAYS, *(output["name"] for output in config["output"])}
+        self.outputs = [name for name in ENGINE_OUTPUTS if name in declared]
+        self.calls = BlsClient(utils)
+        self.watch, self.requests = Watch(), RequestPool(self.answer, self.calls.refuse)
+
+    def execute(self, requests: Iterable[Request]) -> None:
+        """Queue requests; never waits."""
+        self.requests.submit(requests)
+
+    def answer(self, request: Request, sender: Sender) -> None:
+        """One request.
+
+        Raises:
+            BadRequest: it cannot be served.
+            EngineError: the engine refused, or failed.
+        """
+        inputs = arrays_of(request)
+        if not self.decoupled and "stream" in inputs and inputs["stream"].any():
+            raise BadRequest("stream=true needs the decoupled face of this model; its name ends in _stream")
+        wanted, (own, stoppable) = set(request.requested_output_names()), engine_id(request)
+        results = complete(
+            self.model,
+            inputs,
+            lambda arrays, streaming: self.calls.engine(own, self.outputs, arrays, streaming=streaming),
+        )
+        if self.decoupled:
+            self.calls.stream(sender, results, wanted, stoppable)
+            return
+
+        def stop() -> None:
+            if stoppable:
+                self.calls.stop(stoppable)
+
+        with self.watch.over(sender, stop):
+            result = next(results)
+        # Not while it is watched: Triton must not be asked about what it has let go.
+        self.calls.answer(sender, result, wanted)
+
+    def close(self) -> None:
+        """The model is unloaded."""
+        self.requests.close()
+        self.calls.close()
+
+
+class ProcessingEndpoint:
+    """`preprocessing` or `postprocessing`: `process` makes output arrays of input arrays, fast enough to
+    answer at once.
+    """
+
+    def __init__(self, process: Callable[[Given], Arrays], utils: Utils) -> None:
+        self.process, self.utils = process, utils
+
+    def execute(self, requests: Iterable[Request]) -> list[Any]:
+        """A response for each request."""
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Request) -> Any:
+        try:
+            arrays = self.process(arrays_of(request))
+        except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
+            code = getattr(self.utils.TritonError, code_name(error))
+            return self.utils.InferenceResponse(error=self.utils.TritonError(str(error), code))
+        names = set(request.requested_output_names())
+        return self.utils.InferenceResponse(
+            [self.utils.Tensor(name, array) for name, array in arrays.items() if name in names]
+        )
+
+
+def preprocessing(model: TextModel, utils: Utils) -> ProcessingEndpoint:
+    """Strings to ids."""
+    return ProcessingEndpoint(lambda inputs: preprocess(model, inputs), utils)
+
+
+def postprocessing(model: TextModel, utils: Utils) -> ProcessingEndpoint:
+    """Ids to strings."""
+
+    def process(inputs: Mapping[str, Any]) -> Arrays:
+        ids, lengths = inputs["TOKENS_BATCH"], inputs["SEQUENCE_LENGTH"]
+        return {"OUTPUT": postprocess(model, ids, lengths, inputs.get("STOP_WORDS_IDS"))}
+
+    return ProcessingEndpoint(process, utils)

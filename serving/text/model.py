@@ -1,0 +1,71 @@
+"""What the text façades know of the model in a bundle: T5, BART and GPT-2 differ in these facts only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conch.bundle import ENGINE, EngineFacts, load_parameters
+
+from .tokens import TextTokenizer
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """`beams`: the most beams that are served, where the engine has a limit; `excludes` and `accumulate`:
+    defaults of `exclude_input_in_output` and `accumulate_tokens`; `skip_special`: texts leave special tokens
+    out.
+    """
+
+    facts: EngineFacts
+    tokenizer: TextTokenizer
+    beams: int | None = None
+    excludes: bool = True
+    accumulate: bool = False
+    skip_special: bool = True
+
+    @classmethod
+    def load(cls, bundle: Path) -> TextModel:
+        """Of a bundle.
+
+        Raises:
+            Malformed: its engine.json cannot be read.
+        """
+        parameters = load_parameters(bundle)
+        return cls(
+            EngineFacts.load(bundle / ENGINE),
+            TextTokenizer.load(bundle / ENGINE),
+            parameters.get("served_beam_width"),
+            bool(parameters.get("exclude_input_in_output", True)),
+            bool(parameters.get("accumulate_tokens", False)),
+            bool(parameters.get("skip_special_tokens", True)),
+        )
+
+    @property
+    def encodes(self) -> bool:
+        """It has an encoder: what is read is not part of what is written."""
+        return self.facts.memory > 0
+
+    @property
+    def reads(self) -> int:
+        """Tokens of the longest text that it reads."""
+        return self.facts.memory or self.facts.positions
+
+    @property
+    def start(self) -> list[int]:
+        """The decoder's first ids."""
+        return list(self.facts.decoder_start) if self.encodes else [self.facts.pad_id]
+
+    def text(self, ids: NDArray[np.int32]) -> bytes:
+        """The text of ids [n], UTF-8."""
+        return self.tokenizer.text(ids.tolist(), skip_special_tokens=self.skip_special).encode()
+
+    def pieces(self, ids: NDArray[np.int32]) -> NDArray[Any]:
+        """Each token by itself: UTF-8 bytes in an object array of the shape of `ids`."""
+        out = np.empty(ids.size, object)
+        out[:] = [self.tokenizer.piece(int(i)).encode() for i in ids.ravel()]
+        return out.reshape(ids.shape)

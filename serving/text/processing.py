@@ -1,0 +1,147 @@
+"""`preprocessing` and `postprocessing`: strings to ids, and ids to strings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engine.stop_words import trimmed, words_in
+from ..errors import BadRequest
+from .arrays import Arrays, Given, decoded, filled, lengths_of, objects, padded, refuse, strings
+from .model import TextModel
+
+LONGEST_TOKEN = 128  # characters of the longest token in the vocabularies of GPT-2, T5 and BART
+LONGEST_WORDS = 1 << 18  # bytes of a request's bad or stop words
+# What no text model takes: pictures, and the ids that stand for them.
+PICTURES = ("IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES", "PROMPT_TABLE_EXTRA_ID")
+
+
+def preprocess(model: TextModel, inputs: Given) -> Arrays:
+    """From strings [rows, 1] to ids int32 [rows, longest] with lengths, word lists int32 [rows, 2, n] and
+    embedding bias.
+
+    Raises:
+        BadRequest: a text that is too long for the model, or an input that no text model takes.
+    """
+    refuse(inputs, PICTURES)
+    rows = [_read(model, text) for text in strings(inputs, "QUERY")]
+    starts = [_started(model, text) for text in strings(inputs, "DECODER_QUERY") or [""] * len(rows)]
+    longest = inputs["REQUEST_OUTPUT_LEN"].reshape(-1, 1)
+    for row, start, tokens in zip(rows, starts, longest.ravel().tolist(), strict=True):
+        _check_fits(model, row, start, tokens)
+    # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit behind the prompt is not asked
+    # for.
+    before = starts if model.encodes else rows
+    room = np.array([[model.facts.positions - len(ids)] for ids in before], np.int32)
+    return {
+        "INPUT_ID": padded(rows, model.facts.pad_id),
+        "REQUEST_INPUT_LEN": lengths_of(rows),
+        "DECODER_INPUT_ID": padded(starts, model.facts.pad_id),
+        "REQUEST_DECODER_INPUT_LEN": lengths_of(starts),
+        "BAD_WORDS_IDS": _word_lists(model, inputs, "BAD_WORDS_DICT", len(rows)),
+        "STOP_WORDS_IDS": _word_lists(model, inputs, "STOP_WORDS_DICT", len(rows)),
+        "EMBEDDING_BIAS": _bias(model, inputs, len(rows)),
+        "REQUEST_OUTPUT_LEN": np.minimum(longest, room).astype(np.int32),
+        "OUT_END_ID": filled(inputs, "END_ID", model.facts.end_id, len(rows)),
+        "OUT_PAD_ID": filled(inputs, "PAD_ID", model.facts.pad_id, len(rows)),
+        "OUT_PROMPT_TABLE_EXTRA_IDS": np.zeros((len(rows), 0), np.uint64),
+    }
+
+
+def postprocess(
+    model: TextModel,
+    tokens: NDArray[np.int32],
+    lengths: NDArray[np.int32],
+    stop_words: NDArray[np.int32] | None = None,
+) -> NDArray[Any]:
+    """From ids [rows, beams, longest] and lengths [rows, beams] to texts, bytes in a flat object array
+    [rows x beams], as upstream's postprocessing gives them: its clients read them so.
+
+    `stop_words` int32 [rows, 2, n]: a text ends before one of its row.
+
+    Raises:
+        BadRequest: ids and lengths do not fit each other, or are negative.
+    """
+    if (
+        lengths.shape != tokens.shape[:2]
+        or (lengths < 0).any()
+        or (tokens[np.arange(tokens.shape[2]) < lengths[..., None]] < 0).any()
+    ):
+        raise BadRequest(
+            f"TOKENS_BATCH {list(tokens.shape)} and SEQUENCE_LENGTH {list(lengths.shape)} do not fit, or "
+            "have negative values; send what tensorrt_llm gave"
+        )
+    if stop_words is not None:
+        lengths = trimmed(tokens, lengths, [words_in(own) for own in stop_words])
+    texts = [
+        [model.text(ids[:count]) for ids, count in zip(row, own, strict=True)]
+        for row, own in zip(tokens, lengths, strict=True)
+    ]
+    return objects([text for row in texts for text in row])
+
+
+def _read(model: TextModel, text: str) -> list[int]:
+    """GPT-2 begins a text with its end-of-text token where there is nothing else to begin with.
+
+    Raises:
+        BadRequest: certainly too long; tokenizing it would hold up everybody else.
+    """
+    if len(text) > LONGEST_TOKEN * model.reads:
+        raise BadRequest(
+            f"the text has {len(text)} characters, this model reads {model.reads} tokens; shorten it"
+        )
+    return model.tokenizer.ids(text) or [model.facts.end_id]
+
+
+def _started(model: TextModel, text: str) -> list[int]:
+    """The decoder's first ids with those of a prompt; a decoder alone has none."""
+    positions = model.facts.positions
+    if len(text) > LONGEST_TOKEN * positions:
+        raise BadRequest(
+            f"the decoder's prompt has {len(text)} characters, this model has {positions} positions; "
+            "shorten it"
+        )
+    return model.start + (model.tokenizer.ids(text, special=False) if text and model.encodes else [])
+
+
+def _check_fits(model: TextModel, row: Sequence[int], start: Sequence[int], tokens: int) -> None:
+    positions = model.facts.positions
+    if model.encodes and len(row) > model.reads:
+        raise BadRequest(
+            f"the text has {len(row)} tokens, this model reads at most {model.reads}; shorten it"
+        )
+    before, name = (start, "the decoder's prompt") if model.encodes else (row, "the text")
+    if len(before) >= positions:
+        raise BadRequest(f"{name} has {len(before)} tokens, this model has {positions} positions; shorten it")
+    if tokens < 1:
+        raise BadRequest(f"max_tokens is {tokens}; it must be at least 1")
+
+
+def _word_lists(model: TextModel, inputs: Given, name: str, rows: int) -> NDArray[np.int32]:
+    """Int32 [rows, 2, n]."""
+    words = inputs[name].reshape(rows, -1).tolist() if name in inputs else [[]] * rows
+    if (size := sum(len(word) for row in words for word in row)) > LONGEST_WORDS:
+        raise BadRequest(f"{name} has {size} bytes; send {LONGEST_WORDS} at most")
+    lists = [model.tokenizer.word_list([decoded(word, name) for word in row]) for row in words]
+    longest = max(one.shape[1] for one in lists)
+    return np.stack([np.pad(one, [(0, 0), (0, longest - one.shape[1])], constant_values=-1) for one in lists])
+
+
+def _bias(model: TextModel, inputs: Given, rows: int) -> NDArray[np.float32]:
+    """Float32 [rows, vocabulary]: each word's weight on all its ids; [rows, 0] without words."""
+    words, weights = inputs.get("EMBEDDING_BIAS_WORDS"), inputs.get("EMBEDDING_BIAS_WEIGHTS")
+    if words is None or not words.size or not any(words.ravel().tolist()):
+        return np.zeros((rows, 0), np.float32)
+    if weights is None or weights.size != words.size:
+        raise BadRequest(
+            f"embedding_bias_words has {words.size} words, embedding_bias_weights "
+            f"{0 if weights is None else weights.size}; send one for each"
+        )
+    bias = np.zeros((rows, model.facts.vocabulary), np.float32)
+    for row, names, own in zip(bias, words.reshape(rows, -1), weights.reshape(rows, -1), strict=True):
+        for word, weight in zip(names, own, strict=True):
+            row[model.tokenizer.ids(decoded(word, "EMBEDDING_BIAS_WORDS"), special=False)] += weight
+    return bias

@@ -1,0 +1,105 @@
+"""Texts that grow: responses of a stream of one sequence, cut before stop words, as whole characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engine.stop_words import Said, StopFilter, words_in
+from ..triton.rows import newest
+from .arrays import Arrays, objects
+from .model import TextModel
+from .tokens import GrowingText
+
+# Outputs with a place for each token: [rows, beams, tokens, …].
+BY_TOKEN = (
+    "output_ids",
+    "output_log_probs",
+    "generation_logits",
+    "output_token_ids",
+    "output_tokens",
+    "top_tokens",
+    "top_token_log_probs",
+)
+
+
+def growing(
+    model: TextModel, results: Iterable[Arrays], request: Arrays, *, accumulate: bool
+) -> Iterator[Arrays]:
+    """The responses of a stream of one sequence with their text: what is new, or the text so far. What a stop
+    word may still swallow is held back; the rest comes in a response of its own.
+    """
+    text, written = GrowingText(model.tokenizer, skip_special=model.skip_special), 0
+    stop = StopFilter(words_in(request["stop_words_list"][0]))
+    for result in results:
+        shown = stop.add(_said(result))
+        written += len(shown)
+        piece = text.add([said.token for said in shown])
+        kept = {name: array for name, array in result.items() if name not in BY_TOKEN}
+        texts = {"text_output": objects([text.so_far if accumulate else piece])}
+        yield kept | _arrays(shown, result) | texts | counts(request, np.array([[written]]))
+    shown = stop.rest()
+    piece = text.add([said.token for said in shown]) + text.rest()
+    if shown or piece:
+        texts = {"text_output": objects([text.so_far if accumulate else piece])}
+        total = counts(request, np.array([[written + len(shown)]]))
+        yield (_arrays(shown, {}) if shown else {}) | texts | total
+
+
+def gathered(model: TextModel, results: Iterable[Arrays], request: Arrays) -> Arrays:
+    """One response out of those of a stream of one sequence."""
+    parts = list(growing(model, results, request, accumulate=False))
+    by_token = {
+        name: np.concatenate([part[name] for part in parts if name in part], 2)
+        for name in BY_TOKEN
+        if name in parts[0]
+    }
+    length = np.array([[by_token["output_ids"].shape[2]]], np.int32)
+    whole = objects([b"".join(part["text_output"].item() for part in parts)])
+    return {**parts[-1], **by_token, "sequence_length": length, "text_output": whole}
+
+
+def counts(request: Arrays, written: NDArray[Any]) -> Arrays:
+    """Tokens that were read and written, int32 [rows, 1] each: counted here, since not every release of
+    TensorRT-LLM does.
+    """
+    return {
+        "num_input_tokens": request["input_lengths"].reshape(-1, 1),
+        "num_output_tokens": written.astype(np.int32),
+    }
+
+
+def _said(result: Arrays) -> list[Said]:
+    """The new tokens of one response of a stream of one sequence. TensorRT-LLM's logits are [1, tokens,
+    beams, vocabulary] there.
+    """
+    count = int(result["sequence_length"].item())
+    ids = result["output_ids"].ravel()[:count].tolist()
+    probs = (
+        newest(result["output_log_probs"], count).tolist() if "output_log_probs" in result else [None] * count
+    )
+    logits = result.get("generation_logits")
+    rows = [None] * count if logits is None else list(logits.reshape(-1, logits.shape[-1])[:count])
+    return [Said(*one) for one in zip(ids, probs, rows, strict=True)]
+
+
+def _arrays(shown: Sequence[Said], like: Mapping[str, Any]) -> Arrays:
+    """Arrays of the tokens of one sequence; which ones, their own say, or where there are none those of the
+    response `like`.
+    """
+    count = len(shown)
+    found: Arrays = {
+        "output_ids": np.array([said.token for said in shown], np.int32)[None, None],
+        "sequence_length": np.array([[count]], np.int32),
+    }
+    if "output_log_probs" in like or (shown and shown[0].log_prob is not None):
+        found["output_log_probs"] = np.array([said.log_prob for said in shown], np.float32)[None, None]
+    if shown and shown[0].logits is not None:
+        rows = [said.logits for said in shown if said.logits is not None]
+        found["generation_logits"] = np.stack(rows)[None, None]
+    elif "generation_logits" in like:
+        found["generation_logits"] = np.zeros((1, 1, 0, like["generation_logits"].shape[-1]), np.float32)
+    return found

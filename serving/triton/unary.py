@@ -1,0 +1,110 @@
+"""The unary face of the engine model: forwards each row, waits in a thread, answers once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from conch.bundle import EngineFacts
+from conch.names import ENGINE
+
+from ..errors import told
+from .calls import ALWAYS, BlsClient, engine_id, row_names
+from .requests import RequestPool
+from .rows import (
+    Arrays,
+    greedy_at_zero,
+    merge,
+    refuse_beams,
+    refuse_logits,
+    refuse_misread,
+    refuse_samples,
+    split,
+    started,
+)
+from .stub import Request, Sender, Tensor, Utils, arrays_of
+from .watch import Watch
+
+
+class UnaryFace:
+    """One response for each request, however many the engine sends. `beams`: the most that are served, where
+    the engine has a limit.
+    """
+
+    def __init__(self, facts: EngineFacts, beams: int | None, utils: Utils) -> None:
+        self.facts, self.beams, self.utils = facts, beams, utils
+        self.calls = BlsClient(utils, told)
+        # Of the requests that run here: the engine's ids by their own.
+        self.rows: dict[str, list[str]] = {}
+        self.watch, self.requests = Watch(), RequestPool(self.answer, self.calls.refuse)
+
+    def execute(self, requests: Iterable[Request]) -> None:
+        """Queue requests; never waits."""
+        self.requests.submit(requests)
+
+    def answer(self, request: Request, sender: Sender) -> None:
+        """One request, from the first row to the last.
+
+        Raises:
+            ValueError: it cannot be served.
+            EngineError: the engine refused, or failed.
+        """
+        inputs = arrays_of(request)
+        if "streaming" in inputs and inputs["streaming"].any():
+            raise ValueError(f"streaming=true needs the decoupled model {ENGINE}")
+        if "stop" in inputs and inputs["stop"].any():
+            self._stop(request.request_id(), sender)
+            return
+        rows = self._rows(inputs)
+        name, own = engine_id(request)
+        # The engine knows the last request of an id only, so rows are told apart.
+        names = self.rows[name] = [name, *row_names(name, len(rows))]
+
+        def stop() -> None:
+            self._end(names if own else ())
+
+        try:
+            with self.watch.over(sender, stop), ThreadPoolExecutor(len(rows)) as threads:
+                answers = list(threads.map(partial(self._forward, request), rows, names))
+        finally:
+            self.rows.pop(name, None)
+        tensors = answers[0] if len(answers) == 1 else self._merged(answers)
+        sender.send(self.utils.InferenceResponse(tensors), self.calls.last)
+
+    def _rows(self, inputs: Arrays) -> list[Arrays]:
+        refuse_misread(inputs, self.facts.misread)
+        refuse_samples(inputs)
+        refuse_beams(inputs, self.beams)
+        refuse_logits(inputs, self.facts.vocabulary)
+        return [started(greedy_at_zero(row), self.facts.decoder_start) for row in split(inputs)]
+
+    def _stop(self, name: str, sender: Sender) -> None:
+        """Rows of a façade's request come as requests of their own."""
+        for own in [key for key in list(self.rows) if key.startswith(f"{name}-row")]:
+            self._end(self.rows.get(own, ()))
+        self._end(self.rows.get(name, [name]))
+        sender.send(self.utils.InferenceResponse([]), self.calls.last)
+
+    def _end(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.calls.stop(name, ENGINE)
+
+    def _forward(self, request: Request, row: Arrays, name: str) -> list[Tensor]:
+        """Tensors as they come: copying them while decoupled calls run in several threads has crashed the
+        stub (docs/decisions/0002-two-faces.md).
+        """
+        answer: list[Tensor] = []
+        outputs = list(dict.fromkeys([*ALWAYS, *request.requested_output_names()]))
+        for response in self.calls.call(ENGINE, self.calls.tensors(row), outputs, name, decoupled=True):
+            answer = response.output_tensors() or answer
+        return answer
+
+    def _merged(self, answers: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        arrays = [{tensor.name(): tensor.as_numpy() for tensor in answer} for answer in answers]
+        return self.calls.tensors(merge(arrays))
+
+    def close(self) -> None:
+        """The model is unloaded."""
+        self.requests.close()
+        self.calls.close()
