@@ -14,20 +14,11 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from conch.whisper import byte_alphabet
+
 ASSETS = Path(__file__).parent / "assets" / "whisper"
 LANGUAGES: tuple[str, ...] = tuple(json.loads((ASSETS / "languages.json").read_text("utf-8")))
 TIMESTAMPS = tuple(f"<|{i * 0.02:.2f}|>" for i in range(1501))
-
-
-def _byte_alphabet() -> dict[int, str]:
-    """GPT-2's printable stand-in for each byte (openai/gpt-2, encoder.py, bytes_to_unicode)."""
-    printable = [
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    ]
-    others = [b for b in range(256) if b not in printable]
-    return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
 
 
 def _ranks(path: Path) -> dict[bytes, int]:
@@ -69,7 +60,7 @@ def whisper_tokenizer(languages: int, *, multilingual: bool = True) -> Tokenizer
     """Build the tokenizer; `.en` models have multilingual=False and, in their special tokens, 99
     languages.
     """
-    alphabet = _byte_alphabet()
+    alphabet = byte_alphabet()
     ranks = _ranks(ASSETS / ("multilingual.tiktoken" if multilingual else "gpt2.tiktoken"))
     written = {token: "".join(alphabet[b] for b in token) for token in ranks}
     pairs = [_merge_of(token, ranks) for token in ranks if len(token) > 1]

@@ -22,7 +22,8 @@ from faster_whisper import WhisperModel
 from tokenizers import Tokenizer
 
 from gateway.audio import media
-from gateway.audio.transcriber import Options, Transcript
+from gateway.audio.attempt import Options
+from gateway.audio.transcript import Transcript
 from gateway.audio.windows import PauseCutter
 from serving.audio.tokens import WhisperVocabulary
 

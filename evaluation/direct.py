@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from conch.bundle import Manifest
 from conch.deployment import Pool
-from gateway.audio.transcriber import Options, Transcriber, Transcript, joined
+from gateway.audio.attempt import Options
+from gateway.audio.transcriber import Transcriber
+from gateway.audio.transcript import Transcript, joined
 from gateway.audio.windows import Cutter, Window
 from serving.audio.whisper import Whisper
 from serving.engine.collected import Collected

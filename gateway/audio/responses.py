@@ -21,7 +21,7 @@ from openai.types.audio.transcription_text_done_event import UsageInputTokenDeta
 from openai.types.audio.transcription_verbose import Usage
 
 from .languages import language_name
-from .transcriber import Segment, Transcript, compression_ratio
+from .transcript import Segment, Transcript, compression_ratio
 
 SHORTEST = 0.02  # a cue that ends where it begins is never shown
 

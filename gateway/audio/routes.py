@@ -21,6 +21,7 @@ from ..settings import Settings
 from ..sse import Events, event
 from . import media
 from . import responses as formats
+from .attempt import Options
 from .schema import (
     TranscriptionRequest,
     TranslationRequest,
@@ -30,7 +31,7 @@ from .schema import (
     parse_translation,
     turns,
 )
-from .transcriber import Options, Transcript, between, joined
+from .transcript import Transcript, between, joined
 from .upload import receive
 from .windows import Cutter, PauseCutter, TurnCutter, Window
 

@@ -28,8 +28,9 @@ from starlette.types import Message
 
 from conch.deployment import Pool
 
+from ..audio.attempt import Options
 from ..audio.languages import language_code
-from ..audio.transcriber import Options, Transcript, joined
+from ..audio.transcript import Transcript, joined
 from ..audio.vad import RATE
 from ..audio.windows import PauseCutter, TurnCutter, Window
 from ..errors import ApiError, error_body, error_response

@@ -16,6 +16,7 @@ from grpc.aio import AioRpcError
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
+from conch.whisper import text_prefix
 from gateway.audio.media import RATE, BadMedia, decode
 
 from .speech import SECONDS, Ask, RequestFailed, Said
@@ -36,7 +37,8 @@ class Triton:
             raise RequestFailed(
                 f"Triton answers bare text; ask for --format text, or the gateway (--url) for {ask.form}"
             )
-        inputs = tensors(await asyncio.to_thread(sound, path), text_prefix(ask))
+        prefix = text_prefix(ask.task, ask.language, ask.prompt, timestamps=False)
+        inputs = tensors(await asyncio.to_thread(sound, path), prefix)
         headers = {"x-model-id": ask.model, **({"authorization": f"Bearer {self.key}"} if self.key else {})}
         try:
             return await (self._stream if ask.stream else self._whole)(inputs, headers, said)
@@ -98,13 +100,6 @@ def sound(path: Path) -> NDArray[np.float32]:
             "gateway (--url), which cuts it at pauses"
         )
     return wave
-
-
-def text_prefix(ask: Ask) -> str:
-    """Whisper's decoder prompt; without a language the façade detects it."""
-    context = f"<|startofprev|> {ask.prompt.strip()}" if ask.prompt.strip() else ""
-    language = f"<|{ask.language}|>" if ask.language else ""
-    return f"{context}<|startoftranscript|>{language}<|{ask.task}|><|notimestamps|>"
 
 
 def tensors(wave: NDArray[np.float32], prefix: str) -> list[Any]:

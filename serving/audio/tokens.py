@@ -10,10 +10,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from conch.whisper import BLANKLESS, byte_alphabet
+
 SECONDS_PER_TIMESTAMP = 0.02
-# Written without blanks, so each token that ends a character ends a word (openai/whisper tokenizer.py,
-# `split_to_word_tokens`).
-BLANKLESS = {"zh", "ja", "th", "lo", "my", "yue"}
 PUNCTUATION = "\"'“”‘’¿¡([{-–—.。,，!！?？:：;；)]}、…«»"
 _TIMESTAMP = re.compile(r"(<\|\d{1,2}\.\d\d\|>)")
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
@@ -172,16 +171,8 @@ class WhisperVocabulary:
 
     @cached_property
     def _bytes(self) -> dict[str, int]:
-        """Byte-level BPE's printable stand-ins and the bytes they mean (openai/gpt-2 encoder.py,
-        `bytes_to_unicode`).
-        """
-        printable = [
-            *range(ord("!"), ord("~") + 1),
-            *range(ord("¡"), ord("¬") + 1),
-            *range(ord("®"), ord("ÿ") + 1),
-        ]
-        others = [byte for byte in range(256) if byte not in printable]
-        return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+        """Bytes by their printable stand-ins."""
+        return {character: byte for byte, character in byte_alphabet().items()}
 
     def token_bytes(self, token: int) -> bytes:
         """What a token spells: perhaps a part of a character. Special tokens spell their name."""

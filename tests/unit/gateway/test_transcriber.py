@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 from conch.deployment import Pool
-from gateway.admission import Admission
 from gateway.audio import transcriber
-from gateway.audio.transcriber import Options, Segment, Transcriber, Transcript, completed, joined
+from gateway.audio.attempt import Options
+from gateway.audio.transcriber import Transcriber
+from gateway.audio.transcript import Segment, Transcript, completed, joined
 from gateway.audio.windows import Window
-from gateway.errors import ApiError
-from serving.audio import tokens
 
 POOL = Pool("mini", "whisper", (0, 1), {})
 PLAIN = Options("transcribe", "en", "", 0.0, timestamps=False)
@@ -282,30 +281,6 @@ def test_the_first_window_settles_the_language() -> None:
     facade = Facade(lambda _, __: ("hola", -0.1, False))
     assert transcribe(facade, [5, 6], Options("transcribe", None, "", 0.0, timestamps=False)).language == "es"
     assert ["<|es|>" in prompt for *_, prompt in facade.asked] == [False, True]
-
-
-def test_both_rooms_know_the_same_languages_without_blanks() -> None:
-    """The gateway joins windows as the façade joins words; the two rooms share no code."""
-    assert transcriber.BLANKLESS == tokens.BLANKLESS
-
-
-def test_places_are_given_back() -> None:
-    """One too many is a 503 with Retry-After; after it there is room again."""
-    admission = Admission(per_instance=1, what="recordings")
-    with admission.place(POOL), admission.place(POOL):
-        with pytest.raises(ApiError) as error, admission.place(POOL):
-            pass
-        assert (error.value.status, error.value.retry_after) == (503, 1)
-    with admission.place(POOL):
-        pass
-
-
-def test_much_work_takes_many_places_but_never_all() -> None:
-    """Half at most, so that a request for more than there is gets its turn."""
-    admission = Admission(per_instance=8, what="texts")
-    with admission.place(POOL, 100), admission.place(POOL, 7):
-        assert admission.inside[POOL.model_id] == 8 * len(POOL.instances) // 2 + 7
-    assert admission.inside[POOL.model_id] == 0
 
 
 def test_words_that_are_there_already_are_not_written_twice() -> None:

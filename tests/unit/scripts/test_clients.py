@@ -19,8 +19,6 @@ from scripts.clients import dataset, transcribe
 from scripts.clients.manifests import BadManifest, Utterance, read, seconds
 from scripts.clients.report import write
 from scripts.clients.scores import Outcome, Scores, score, table
-from scripts.clients.speech import Ask
-from scripts.clients.triton import text_prefix
 
 DELTAS = ("Where is ", "the «niño»", "?")
 TEXT = "".join(DELTAS)
@@ -199,13 +197,6 @@ def test_triton_takes_one_window(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (
         "it lasts 31.0 s, Triton's whisper_bls takes 30 s; send it to the gateway" in capsys.readouterr().err
     )
-
-
-def test_prompt_for_triton() -> None:
-    """Language, task and context become Whisper's own tokens."""
-    assert text_prefix(Ask("m")) == "<|startoftranscript|><|transcribe|><|notimestamps|>"
-    wanted = "<|startofprev|> Hugo<|startoftranscript|><|es|><|translate|><|notimestamps|>"
-    assert text_prefix(Ask("m", "es", " Hugo ", "translate")) == wanted
 
 
 # --- data sets ------------------------------------------------------------------------------------

@@ -1,0 +1,29 @@
+"""What the two sides of Whisper must agree on: who asks for a text, and who makes it."""
+
+from __future__ import annotations
+
+# Languages that are written without blanks, so each token that ends a character ends a word, and texts are
+# joined without one (openai/whisper tokenizer.py, `split_to_word_tokens`).
+BLANKLESS = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
+
+
+def text_prefix(task: str, language: str | None = None, prompt: str = "", *, timestamps: bool = True) -> str:
+    """The decoder's prompt as `whisper_bls` reads it in TEXT_PREFIX. `task`: transcribe or translate;
+    `language`: an ISO code, or None for detection by the façade; `prompt`: earlier text.
+    """
+    context = f"<|startofprev|> {prompt.strip()}" if prompt.strip() else ""
+    spoken = f"<|{language}|>" if language else ""
+    return f"{context}<|startoftranscript|>{spoken}<|{task}|>{'' if timestamps else '<|notimestamps|>'}"
+
+
+def byte_alphabet() -> dict[int, str]:
+    """The printable stand-in for each byte in byte-level BPE (openai/gpt-2, encoder.py,
+    `bytes_to_unicode`).
+    """
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}

@@ -1,0 +1,252 @@
+"""One request of the transcriber: what the speech façade is asked for a window, and what its answer says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conch.deployment import Pool
+from conch.names import SPEECH
+from conch.whisper import text_prefix
+
+from ..errors import ApiError
+from ..triton import Arrays, Triton
+from .transcript import Segment, Transcript, Word, compression_ratio
+from .vad import Span
+from .windows import Window, snapped, sounding
+
+# openai/whisper transcribe.py: what makes a result doubtful.
+REPETITIVE = 2.4
+UNLIKELY = -1.0
+WORDS = "word_timestamps"  # the capability of engines that say when each word was said
+# Seconds; what lies behind is speech without a word, which alignment gives to the word before it.
+LONGEST_WORD = 1.2
+TIME = re.compile(rb"<\|\d+\.\d\d\|>")
+OUTPUTS = (
+    "TRANSCRIPTS",
+    "AVG_LOGPROB",
+    "TRUNCATED",
+    "TOKENS",
+    "PROMPT_TOKENS",
+    "TOKEN_LOGPROBS",
+    "SEGMENT_TEXTS",
+    "SEGMENT_TIMES",
+    "SEGMENT_SIZES",
+)
+# Form fields by what the façade complains about.
+FIELDS = {
+    "TEXT_PREFIX": "prompt",
+    "WAV": "file",
+    "MAX_TOKENS": "max_tokens",
+    "WORD_TIMESTAMPS": "timestamp_granularities[]",
+    "<|": "language",
+    "beam_width": "beam_width",
+    "temperature": "temperature",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a client asked for. `language`: ISO code or None for detection. `timestamps`: whether segments are
+    wanted. `draft`: words for now, by one request for a window; they are heard again before they count.
+    """
+
+    task: str
+    language: str | None
+    prompt: str
+    temperature: float
+    timestamps: bool
+    max_tokens: int | None = None
+    beam_width: int | None = None
+    words: bool = False
+    log_probs: bool = False
+    previous_text: bool = False
+    multilingual: bool = False
+    draft: bool = False
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One answer of the model for a window, and what it says about itself. `covered`: its segments in seconds
+    of the window.
+    """
+
+    transcript: Transcript
+    avg_logprob: float
+    truncated: bool
+    no_speech: float | None = None
+    covered: tuple[Span, ...] = ()
+
+    @property
+    def loops(self) -> bool:
+        """The text repeats itself, or ran into the token limit as loops do."""
+        return self.truncated or compression_ratio(self.transcript.text) > REPETITIVE
+
+    @property
+    def doubtful(self) -> bool:
+        """Worth another temperature."""
+        return self.loops or self.avg_logprob < UNLIKELY
+
+
+@dataclass(frozen=True)
+class FacadeClient:
+    """Calls of the speech façade of a pool, under one request id."""
+
+    triton: Triton
+    pool: Pool
+    request_id: str
+
+    async def attempt(self, window: Window, options: Options, temperature: float) -> Attempt:
+        """The answer at one temperature.
+
+        Raises:
+            ApiError: the pool did not answer, or refused; it names the form field.
+        """
+        result = await self._infer(window, options, temperature, outputs_for(options, self.pool))
+        return attempt_of(result, window, options, temperature)
+
+    async def no_speech(self, window: Window, options: Options) -> float:
+        """The probability that nobody speaks.
+
+        Raises:
+            ApiError: see `attempt`.
+        """
+        result = await self._infer(window, replace(options, max_tokens=1), 0.0, ["NO_SPEECH_PROB"])
+        return float(result["NO_SPEECH_PROB"].ravel()[0])
+
+    async def _infer(
+        self, window: Window, options: Options, temperature: float, outputs: list[str]
+    ) -> Arrays:
+        arrays = inputs_for(window, options, temperature, words="WORD_TIMES" in outputs)
+        try:
+            return await self.triton.infer(self.pool, SPEECH, arrays, outputs, self.request_id)
+        except ApiError as error:
+            field = next((field for word, field in FIELDS.items() if word in error.message), None)
+            raise ApiError(
+                error.status,
+                error.message,
+                param=error.param or field,
+                code=error.code,
+                retry_after=error.retry_after,
+            ) from error
+
+
+def outputs_for(options: Options, pool: Pool) -> list[str]:
+    """The façade's outputs that a client's options need."""
+    outputs = list(OUTPUTS)
+    if not options.language:
+        outputs.append("LANGUAGE")  # asking for it costs a second look at the sound
+    if options.timestamps:
+        outputs.append("NO_SPEECH_PROB")  # the same
+    if options.words or (WORDS in pool.capabilities and not options.draft):
+        outputs += ["WORD_TEXTS", "WORD_TIMES"]
+    if options.log_probs:
+        outputs.append("TOKEN_BYTES")
+    return outputs
+
+
+def inputs_for(window: Window, options: Options, temperature: float, *, words: bool) -> Arrays:
+    """The façade's inputs for one window: WAV float32 [1, samples], the others [1, 1]."""
+    prefix = text_prefix(options.task, options.language, options.prompt)
+    arrays: dict[str, NDArray[Any]] = {
+        "WAV": window.wave[None],
+        "TEXT_PREFIX": np.array([[prefix.encode()]], object),
+    }
+    if temperature:
+        arrays["TEMPERATURE"] = np.array([[temperature]], np.float32)
+    if options.max_tokens:
+        arrays["MAX_TOKENS"] = np.array([[options.max_tokens]], np.int32)
+    if options.beam_width and not temperature:
+        arrays["BEAM_WIDTH"] = np.array([[options.beam_width]], np.int32)
+    if words:
+        arrays["WORD_TIMESTAMPS"] = np.array([[True]])
+    return arrays
+
+
+def attempt_of(result: Arrays, window: Window, options: Options, temperature: float) -> Attempt:
+    """The façade's outputs, with times of the recording."""
+    times = [(float(begin), float(end)) for begin, end in result["SEGMENT_TIMES"].reshape(-1, 2)]
+    no_speech = float(result["NO_SPEECH_PROB"].ravel()[0]) if "NO_SPEECH_PROB" in result else None
+    transcript = Transcript(
+        result["TRANSCRIPTS"].ravel()[0].decode(),
+        result["LANGUAGE"].ravel()[0].decode() if "LANGUAGE" in result else options.language or "",
+        window.seconds,
+        tuple(_segments(result, window, times, temperature, no_speech or 0.0)),
+        tuple(_words(result, window)) if options.words else (),
+        ceil(window.seconds * 50),
+        int(result["PROMPT_TOKENS"].ravel()[0]),
+        result["TOKENS"].size,
+        "".join(
+            f"<|{begin:.2f}|> {text.decode()}<|{end:.2f}|>"
+            for text, (begin, end) in zip(result["SEGMENT_TEXTS"].ravel(), times, strict=True)
+        ),
+    )
+    return Attempt(
+        transcript,
+        float(result["AVG_LOGPROB"].ravel()[0]),
+        bool(result["TRUNCATED"].ravel()[0]),
+        no_speech,
+        tuple(_covered(result, times)),
+    )
+
+
+def _covered(result: Arrays, segments: Sequence[Span]) -> Iterable[Span]:
+    """What a text accounts for, in seconds of the window: its words where their times are known, else its
+    segments. A word reaches to the next one of its segment, or to the segment's end: how a pause is shared
+    between a word and the punctuation behind it says little.
+    """
+    if "WORD_TIMES" not in result:
+        return segments
+    words = result["WORD_TIMES"].reshape(-1, 2).tolist()
+    following = [*(begin for begin, _ in words[1:]), inf][: len(words)]
+    return [
+        (begin, min(begin + LONGEST_WORD, max(end, min(after, _end_of(begin, segments)))))
+        for (begin, end), after in zip(words, following, strict=True)
+    ]
+
+
+def _end_of(at: float, segments: Sequence[Span]) -> float:
+    """Where the segment ends that a time lies in."""
+    return next((end for begin, end in segments if begin <= at <= end), at)
+
+
+def _segments(
+    result: Arrays, window: Window, times: Sequence[Span], temperature: float, no_speech: float
+) -> Iterable[Segment]:
+    texts, sizes = result["SEGMENT_TEXTS"].ravel(), result["SEGMENT_SIZES"].ravel()
+    tokens, log_probs, at = result["TOKENS"].ravel(), result["TOKEN_LOGPROBS"].ravel(), 0
+    spelled = result["TOKEN_BYTES"].ravel() if "TOKEN_BYTES" in result else result["TOKENS"].ravel()[:0]
+    sounds = sounding(window)
+    for text, span, size in zip(texts, times, sizes, strict=True):
+        begin, end = snapped(span, sounds)
+        own, probs = tokens[at : at + size], log_probs[at : at + size]
+        pairs = zip(spelled[at : at + size], map(float, probs), strict=False)
+        at += int(size)
+        average = float(probs.mean()) if len(probs) else 0.0
+        begins, ends = round(window.time(begin), 2), round(window.time(end, end=True), 2)
+        said = tuple(pair for pair in pairs if not TIME.fullmatch(pair[0]))
+        yield Segment(
+            begins,
+            max(begins, ends),
+            text.decode(),
+            tuple(map(int, own)),
+            average,
+            no_speech,
+            temperature,
+            window.start,
+            said,
+        )
+
+
+def _words(result: Arrays, window: Window) -> Iterable[Word]:
+    for text, (begin, end) in zip(
+        result["WORD_TEXTS"].ravel(), result["WORD_TIMES"].reshape(-1, 2), strict=True
+    ):
+        begins = round(window.time(float(begin)), 2)
+        yield Word(text.decode(), begins, max(begins, round(window.time(float(end), end=True), 2)))

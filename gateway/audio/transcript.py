@@ -1,0 +1,134 @@
+"""What was said: transcripts of windows and recordings, and how parts become one."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from conch.whisper import BLANKLESS
+
+# How much lower the mean log probability of words is that a model made up when it was asked again: seen were
+# 0.3 to 0.9 (mini-whisper); that of words it had left out was at most 0.1 lower (tiny.en, base).
+GUESSED = 0.5
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Words with their times in seconds from the beginning of the recording; `window` is where the window
+    began that they were heard in. `log_probs`: what each token of the text spells, and its log probability,
+    if they were asked for.
+    """
+
+    start: float
+    end: float
+    text: str
+    tokens: tuple[int, ...]
+    avg_logprob: float
+    no_speech_prob: float
+    temperature: float = 0.0
+    window: float = 0.0
+    log_probs: tuple[tuple[bytes, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word and its times in seconds from the beginning of the recording."""
+
+    text: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """What was said in a window or in a recording. Counts of tokens are what the model read and wrote.
+    `timed`: the text with the timestamps that the model wrote, as context of what follows.
+    """
+
+    text: str = ""
+    language: str = ""
+    duration: float = 0.0
+    segments: tuple[Segment, ...] = ()
+    words: tuple[Word, ...] = ()
+    audio_tokens: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    timed: str = ""
+
+    @property
+    def token_log_probs(self) -> tuple[tuple[bytes, float], ...]:
+        """Those of all segments."""
+        return tuple(pair for segment in self.segments for pair in segment.log_probs)
+
+
+def between(language: str) -> str:
+    """What stands between the texts of two windows."""
+    return "" if language in BLANKLESS else " "
+
+
+def joined(parts: Sequence[Transcript]) -> Transcript:
+    """Parts in order as one; the language is that of the first words."""
+    language = next(
+        (part.language for part in parts if part.text), next((part.language for part in parts), "")
+    )
+    return Transcript(
+        between(language).join(part.text for part in parts if part.text),
+        language,
+        sum(part.duration for part in parts),
+        tuple(segment for part in parts for segment in part.segments),
+        tuple(word for part in parts for word in part.words),
+        sum(part.audio_tokens for part in parts),
+        sum(part.prompt_tokens for part in parts),
+        sum(part.output_tokens for part in parts),
+        "".join(part.timed for part in parts),
+    )
+
+
+def completed(first: Transcript, more: Transcript) -> Transcript:
+    """A window's transcript with words that were found later, in the order of their times."""
+    if not more.text:
+        return replace(joined([first, replace(more, duration=0.0)]), text=first.text)
+    begin = more.segments[0].start
+    # The segment before may have been thought to reach over the speech that it left out.
+    known = (
+        replace(segment, end=max(segment.start, begin)) if segment.start <= begin < segment.end else segment
+        for segment in first.segments
+    )
+    segments = tuple(sorted((*known, *more.segments), key=lambda segment: segment.start))
+    words = tuple(sorted((*first.words, *more.words), key=lambda word: word.start))
+    both = joined([first, replace(more, duration=0.0)])
+    return replace(
+        both,
+        text=between(both.language).join(segment.text for segment in segments),
+        segments=segments,
+        words=words,
+    )
+
+
+def is_known(more: Transcript, best: Transcript) -> bool:
+    """Whether words that were asked for again are there already: their times were wrong, not their text."""
+    plain = [re.sub(r"\W+", " ", one.text).casefold().strip() for one in (more, best)]
+    return bool(plain[0]) and f" {plain[0]} " in f" {plain[1]} "
+
+
+def mean_log_prob(part: Transcript) -> float:
+    """Mean log probability of a text's tokens; 0 without any."""
+    count = sum(len(segment.tokens) for segment in part.segments)
+    return sum(segment.avg_logprob * len(segment.tokens) for segment in part.segments) / max(count, 1)
+
+
+def is_guessed(more: Transcript, best: Transcript) -> bool:
+    """Whether words that were asked for again are much less likely than those around them, as they are where
+    a model must say something about the end of a word that it has written down already.
+    """
+    return mean_log_prob(more) < mean_log_prob(best) - GUESSED
+
+
+def compression_ratio(text: str) -> float:
+    """Length of the text over its zlib-compressed length (openai/whisper utils.py): above 2.4 it probably
+    repeats itself.
+    """
+    raw = text.encode()
+    return len(raw) / len(zlib.compress(raw)) if raw else 0.0

@@ -1,0 +1,30 @@
+"""Places for work: bounded, and given back."""
+
+from __future__ import annotations
+
+import pytest
+
+from conch.deployment import Pool
+from gateway.admission import Admission
+from gateway.errors import ApiError
+
+POOL = Pool("mini", "whisper", (0, 1), {})
+
+
+def test_places_are_given_back() -> None:
+    """One too many is a 503 with Retry-After; after it there is room again."""
+    admission = Admission(per_instance=1, what="recordings")
+    with admission.place(POOL), admission.place(POOL):
+        with pytest.raises(ApiError) as error, admission.place(POOL):
+            pass
+        assert (error.value.status, error.value.retry_after) == (503, 1)
+    with admission.place(POOL):
+        pass
+
+
+def test_much_work_takes_many_places_but_never_all() -> None:
+    """Half at most, so that a request for more than there is gets its turn."""
+    admission = Admission(per_instance=8, what="texts")
+    with admission.place(POOL, 100), admission.place(POOL, 7):
+        assert admission.inside[POOL.model_id] == 8 * len(POOL.instances) // 2 + 7
+    assert admission.inside[POOL.model_id] == 0
