@@ -14,7 +14,8 @@ import httpx
 from build.catalog import ROOT, CatalogError, load_catalog
 from ops.guard.bundle import Refused
 
-from .process_mode import HOST, LocalDeployment, LocalError, start, wait_ready
+from .local import HOST, LocalDeployment, LocalError
+from .process_mode import start, wait_ready
 
 MINIATURE = "mini-whisper"
 JFK = ROOT / "evaluation" / "jfk.flac"  # openai/whisper's test recording, in the public domain
@@ -33,48 +34,48 @@ def recording(model: str) -> Path:
     return Path(named) if named else MINI_RECORDING if model == MINIATURE else JFK
 
 
-def show(layout: LocalDeployment) -> None:
+def show(local: LocalDeployment) -> None:
     """Transcribe through the public door, and print it.
 
     Raises:
         httpx.HTTPError: no answer, or not a transcript.
     """
-    path, started = recording(layout.model_id), time.monotonic()
+    path, started = recording(local.model_id), time.monotonic()
     files = {"file": (path.name, path.read_bytes())}
     answer = httpx.post(
-        f"http://{HOST}:{layout.port}/v1/audio/transcriptions",
+        f"http://{HOST}:{local.port}/v1/audio/transcriptions",
         files=files,
-        data={"model": layout.model_id},
+        data={"model": local.model_id},
         timeout=300,
     )
     answer.raise_for_status()
     took, seconds = time.monotonic() - started, float(answer.json()["usage"]["seconds"])
     print(
-        f"\nmodel       {layout.model_id}\nrecording   "
+        f"\nmodel       {local.model_id}\nrecording   "
         f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}, {seconds:.1f} s"
     )
     print(f"transcript  {answer.json()['text']}")
     print(
         f"time        {took:.2f} s: {seconds / took:.0f} times faster than real time, two tritonservers "
-        f"behind nginx on {HOST}:{layout.port}"
+        f"behind nginx on {HOST}:{local.port}"
     )
-    note = load_catalog()[layout.model_id].note
+    note = load_catalog()[local.model_id].note
     print(
         "\nAny other speech model of catalog.toml works the same, and any recording: make demo MODEL_ID=base "
         "AUDIO=talk.mp3"
     )
-    if layout.model_id == MINIATURE:
+    if local.model_id == MINIATURE:
         print(f"This was {MINIATURE}, {note}: the weights of a real model could not be fetched (see above).")
 
 
 def main() -> int:
     """Exit status 0 if there was a transcript."""
-    layout = LocalDeployment.from_environment()
+    local = LocalDeployment.from_environment()
     try:
-        process = start(layout)
+        process = start(local)
         try:
-            wait_ready(layout, process, 120)
-            show(layout)
+            wait_ready(local, process, 120)
+            show(local)
         finally:
             process.terminate()
             process.wait(120)

@@ -304,7 +304,7 @@ class InProcesses:
         return f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port - 80}"
 
     def inside(self, index: int) -> tuple[str, str]:
-        """See `Deployment`. The ports of ops/process_mode.py."""
+        """See `Deployment`. The ports of ops/local.py."""
         return f"127.0.0.1:{self.port + 20 + index}", f"127.0.0.1:{self.port + 40 + index}"
 
     def inside_run(self, index: int, command: Sequence[str]) -> str:

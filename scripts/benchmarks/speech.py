@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from gateway.audio import media
 from gateway.triton import decode, encode
-from ops.process_mode import HOST, LocalDeployment
+from ops.local import HOST, LocalDeployment
 
 from .stage import DOCS, WORK, cores, group_memory, machine, own_memory, peer, running
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from build.catalog import ROOT
-from ops.process_mode import LocalDeployment, start, wait_ready
+from ops.local import LocalDeployment
+from ops.process_mode import start, wait_ready
 
 DOCS = ROOT / "docs" / "benchmarks"
 WORK = ROOT / ".conch" / "bench"

@@ -29,7 +29,7 @@ import numpy as np
 from tritonclient import grpc
 
 from gateway.triton import decode, encode
-from ops.process_mode import HOST, LocalDeployment
+from ops.local import HOST, LocalDeployment
 
 from .stage import DOCS, WORK, cores, machine, peer, running
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from ops.process_mode import LocalDeployment, LocalError, tls
+from ops.local import LocalDeployment, LocalError, tls
 
 from .conftest import RECORDINGS, Stack, certificate, portable, restarted, started
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.keys import NoKeys, allowed, load_keys
-from ops.process_mode import LocalError, access_policy
+from ops.local import LocalError, access_policy
 
 
 def test_keys_are_lines_of_a_file(tmp_path: Path) -> None:

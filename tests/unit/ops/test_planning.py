@@ -17,9 +17,9 @@ import pytest
 
 from build.catalog import CatalogError, load_catalog
 from conch.deployment import Deployment
+from ops.local import nginx_binary
 from ops.nginx import OPEN, AccessPolicy, NginxValues, Tls, pools, write_nginx
 from ops.planning import IN_DOCKER, Addresses, make_plan, precision, share
-from ops.process_mode import nginx_binary
 
 ADDRESSES = Addresses(
     "unix:/run/x/triton-{i}.http",

@@ -1,0 +1,211 @@
+"""Process mode's deployment: which instances there are, where they listen and write, and what nginx is told,
+all out of the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from build.catalog import known, load_catalog, select
+from build.targets import DEFAULT_WITHOUT_DOCKER
+from conch.deployment import Deployment
+from gateway.keys import NoKeys, load_keys
+
+from .guard.bundle import check_bundle
+from .nginx import AccessPolicy, NginxValues, Tls, tls_of
+from .planning import Addresses, described, make_plan
+
+HOST = "127.0.0.1"
+KEYS, ADMINS = "API_KEYS_FILE", "ADMIN_KEYS_FILE"
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+class LocalError(Exception):
+    """Process mode cannot start or act; the message says why and what to do."""
+
+
+def runtime_folder(port: int) -> Path:
+    """A folder for sockets, whose paths may have about 100 characters only. It is this user's alone.
+
+    Raises:
+        LocalError: somebody else has made it.
+    """
+    path = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"conch-{os.getuid()}-{port}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise LocalError(
+            f"{path} is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR to another place"
+        )
+    return path
+
+
+@dataclass(frozen=True)
+class LocalDeployment:
+    """Ports and folders of one local deployment, all derived from the environment."""
+
+    model_id: str
+    target: str
+    instances: int  # 0: two, or one for each model if there are more
+    port: int
+    kserve_http: int
+    kserve_grpc: int
+    run: Path
+    gateways: int
+    engines: Path
+    home: Path
+
+    @classmethod
+    def from_environment(cls) -> LocalDeployment:
+        """PORT moves the whole block of ports: with PORT=9080 KServe is on 9000 and 9001, as with 8080 it is
+        on 8000 and 8001.
+        """
+        get = os.environ.get
+        port = int(get("PORT") or 8080)
+        base = port - 80
+        return cls(
+            model_id=get("MODEL_ID") or "",
+            target=get("TARGET") or DEFAULT_WITHOUT_DOCKER,
+            instances=int(get("INSTANCES") or 0),
+            port=port,
+            kserve_http=int(get("KSERVE_HTTP_PORT") or base),
+            kserve_grpc=int(get("KSERVE_GRPC_PORT") or base + 1),
+            run=runtime_folder(port),
+            gateways=int(get("GATEWAYS") or 2),
+            engines=Path(get("ENGINES_DIR") or "engines").resolve(),
+            home=Path(get("CONCH_HOME") or f".conch/{port}").resolve(),
+        )
+
+    @property
+    def socket(self) -> Path:
+        """Supervisor's control socket."""
+        return self.run / "supervisor"
+
+    @property
+    def addresses(self) -> Addresses:
+        """Every inner door is a socket in a folder that other users may not enter; only nginx listens on
+        ports.
+        """
+        gateways = tuple(f"unix:{self.run}/gateway-{i}" for i in range(self.gateways))
+        return Addresses(f"unix:{self.run}/triton-{{i}}.http", f"unix:{self.run}/triton-{{i}}.grpc", gateways)
+
+    def plan(self) -> Deployment:
+        """The instances, on the CPUs this process may use."""
+        models = select(load_catalog(), self.model_id)
+        bundles = [self.engines / model.id / self.target for model in models]
+        count = self.instances or max(2, len(models))
+        plan = make_plan(
+            models,
+            count,
+            bundles,
+            sorted(os.sched_getaffinity(0)),
+            self.addresses,
+            known(self.target).gpus(count, os.environ),
+        )
+        for instance in plan.instances:
+            check_bundle(Path(instance.bundle), instance.model_id, instance.gpus)
+        return described(plan)
+
+    def check_ports(self, plan: Deployment) -> None:
+        """Every port is free.
+
+        Raises:
+            LocalError: names the port, its use and the variable that moves it.
+        """
+        first, last = map(int, EPHEMERAL.read_text().split()) if EPHEMERAL.exists() else (0, -1)
+        if any(first <= port <= last for port in (self.port, self.kserve_http, self.kserve_grpc)):
+            print(
+                f"conch: PORT={self.port} lies among the ports that outgoing connections use ({first} to "
+                f"{last}); one may be taken at times"
+            )
+        uses = {self.port: "HTTP", self.kserve_http: "KServe HTTP", self.kserve_grpc: "KServe gRPC"}
+        if found := tls(self):
+            uses[found.port] = "HTTPS"
+        for i in range(len(plan.instances)):
+            uses |= {self.port + 20 + i: f"triton-{i} HTTP", self.port + 40 + i: f"triton-{i} gRPC"}
+        for port, use in uses.items():
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((HOST, port))
+                except OSError as error:
+                    raise LocalError(
+                        f"port {port} ({use}) is taken ({error.strerror}); stop what uses it, or choose "
+                        "another block with PORT=…"
+                    ) from None
+
+
+def tls(local: LocalDeployment) -> Tls | None:
+    """The certificate that the environment names; HTTPS is at PORT+363 (8443), or at TLS_PORT.
+
+    Raises:
+        LocalError: a file without the other, or one that cannot be read.
+    """
+    get = os.environ.get
+    try:
+        certificate, key = (Path(get(name) or "").resolve() for name in ("TLS_CERT_FILE", "TLS_KEY_FILE"))
+        port = int(get("TLS_PORT") or local.port + 363)
+        found = tls_of(os.environ, str(certificate), str(key), port, port)
+        for file in (certificate, key) if found else ():
+            file.read_bytes()
+    except (ValueError, OSError) as error:
+        raise LocalError(str(error)) from error
+    return found
+
+
+def nginx_values(local: LocalDeployment) -> NginxValues:
+    """Folders, addresses and ports of this deployment."""
+    return NginxValues(
+        run=str(local.home / "run"),
+        conf=str(local.home / "nginx"),
+        listen=HOST,
+        port=local.port,
+        kserve=local.kserve_http,
+        grpc=local.kserve_grpc,
+        internal=f"unix:{local.run}/kserve",
+        instance_http=local.port + 20,
+        instance_grpc=local.port + 40,
+        max_body=os.environ.get("MAX_BODY") or "110m",
+        user="user root;" if os.getuid() == 0 else "",
+        tls=tls(local),
+    )
+
+
+def access_policy() -> AccessPolicy:
+    """Keys and request rates, as in Docker.
+
+    Raises:
+        LocalError: a file of keys without one, or a rate that is none.
+    """
+    keys, admins = os.environ.get(KEYS), os.environ.get(ADMINS)
+    try:
+        for file in filter(None, (keys, admins)):
+            load_keys(Path(file), required=True)
+        found = AccessPolicy(
+            keys=bool(keys),
+            rate=os.environ.get("RATE_LIMIT", ""),
+            burst=int(os.environ.get("RATE_BURST") or 20),
+            hosts=os.environ.get("ALLOWED_HOSTS", ""),
+        )
+        found.values()
+    except (NoKeys, ValueError, OSError) as error:
+        raise LocalError(str(error)) from error
+    return found
+
+
+def nginx_binary() -> str:
+    """Nginx on PATH or in /usr/sbin.
+
+    Raises:
+        LocalError: not installed.
+    """
+    found = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if not found:
+        raise LocalError("nginx is not installed; run: apt-get install --no-install-recommends nginx-light")
+    return found
