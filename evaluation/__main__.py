@@ -22,9 +22,9 @@ from faster_whisper import WhisperModel
 from tokenizers import Tokenizer
 
 from gateway.audio import media
-from gateway.audio.attempt import Options
+from gateway.audio.cutters import PauseCutter
+from gateway.audio.options import Options
 from gateway.audio.transcript import Transcript
-from gateway.audio.windows import PauseCutter
 from serving.audio.tokens import WhisperVocabulary
 
 from .direct import Direct, Listener

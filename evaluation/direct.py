@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from conch.bundle import Manifest
 from conch.deployment import Pool
-from gateway.audio.attempt import Options
+from gateway.audio.cutters import Cutter
+from gateway.audio.options import Options
 from gateway.audio.transcriber import Transcriber
 from gateway.audio.transcript import Transcript, joined
-from gateway.audio.windows import Cutter, Window
+from gateway.audio.windows import Window
 from serving.audio.whisper import Whisper
 from serving.engine.collected import Collected
 from serving.engine.openvino.graphs import Graphs

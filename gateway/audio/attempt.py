@@ -17,6 +17,7 @@ from conch.whisper import text_prefix
 
 from ..errors import ApiError
 from ..triton import Arrays, Triton
+from .options import Options
 from .transcript import Segment, Transcript, Word, compression_ratio
 from .vad import Span
 from .windows import Window, snapped, sounding
@@ -49,26 +50,6 @@ FIELDS = {
     "beam_width": "beam_width",
     "temperature": "temperature",
 }
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a client asked for. `language`: ISO code or None for detection. `timestamps`: whether segments are
-    wanted. `draft`: words for now, by one request for a window; they are heard again before they count.
-    """
-
-    task: str
-    language: str | None
-    prompt: str
-    temperature: float
-    timestamps: bool
-    max_tokens: int | None = None
-    beam_width: int | None = None
-    words: bool = False
-    log_probs: bool = False
-    previous_text: bool = False
-    multilingual: bool = False
-    draft: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from ..settings import Settings
 from ..sse import Events, event
 from . import media
 from . import responses as formats
-from .attempt import Options
+from .cutters import Cutter, PauseCutter, TurnCutter
+from .options import Options
 from .schema import (
     TranscriptionRequest,
     TranslationRequest,
@@ -33,7 +34,7 @@ from .schema import (
 )
 from .transcript import Transcript, between, joined
 from .upload import receive
-from .windows import Cutter, PauseCutter, TurnCutter, Window
+from .windows import Window
 
 router = APIRouter()
 DECODERS = ThreadPoolExecutor(

@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import ApiError, explained
-from .attempt import Options
 from .languages import language_code
+from .options import Options
 from .vad import TurnDetection
 
 Format = Literal["json", "text", "srt", "vtt", "verbose_json"]

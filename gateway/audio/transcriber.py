@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from conch.deployment import Pool
 
 from ..triton import Triton
-from .attempt import UNLIKELY, Attempt, FacadeClient, Options
+from .attempt import UNLIKELY, Attempt, FacadeClient
+from .options import Options
 from .transcript import Transcript, completed, is_guessed, is_known, joined
 from .vad import Span
 from .windows import Window, halves, missed

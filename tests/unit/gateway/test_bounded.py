@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from conch.deployment import Pool
 from gateway.errors import ApiError
-from gateway.realtime.routes import LARGEST_EVENT, Listener
+from gateway.realtime.connection import LARGEST_EVENT, parsed
 from gateway.text.schema import ChatRequest, CompletionRequest, check
 
 POOL = Pool("mini", "gpt2", (0,), {}, positions=512)
@@ -56,11 +56,11 @@ def test_words_have_an_end(fields: dict[str, object], param: str) -> None:
 def test_large_live_events_are_sound_only() -> None:
     """A message of 20 MB of lists would be gigabytes of Python's objects."""
     sound = '{"type": "input_audio_buffer.append", "audio": "' + "A" * LARGEST_EVENT + '"}'
-    assert Listener._parsed(sound)["type"] == "input_audio_buffer.append"
+    assert parsed(sound)["type"] == "input_audio_buffer.append"
     for text in (
         '{"type": "x", "a": ' + "[" * LARGEST_EVENT,
         '{"a": ' * LARGEST_EVENT,
         '{"a":1' + ',"a":1' * LARGEST_EVENT + "}",
     ):
-        assert Listener._parsed(text)["type"] == "too large"
-    assert Listener._parsed("[1]")["type"] == "not a JSON object"
+        assert parsed(text)["type"] == "too large"
+    assert parsed("[1]")["type"] == "not a JSON object"

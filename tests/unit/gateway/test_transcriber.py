@@ -14,7 +14,7 @@ import pytest
 
 from conch.deployment import Pool
 from gateway.audio import transcriber
-from gateway.audio.attempt import Options
+from gateway.audio.options import Options
 from gateway.audio.transcriber import Transcriber
 from gateway.audio.transcript import Segment, Transcript, completed, joined
 from gateway.audio.windows import Window

@@ -9,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from evaluation.recordings import clicks
+from gateway.audio.cutters import Cutter, PauseCutter, TurnCutter
 from gateway.audio.vad import RATE, TurnDetection
-from gateway.audio.windows import LONGEST, Cutter, PauseCutter, TurnCutter, Window, halves, missed, snapped
+from gateway.audio.windows import LONGEST, Window, halves, missed, snapped
 from miniatures.speech.clips import Clipper
 from miniatures.speech.recordings import record
 

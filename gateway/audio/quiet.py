@@ -1,0 +1,38 @@
+"""Where sound is quiet: frames of 20 ms, and runs of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .vad import RATE
+
+Floats = NDArray[np.float32]
+FRAME = RATE // 50
+
+
+def energy(wave: Floats) -> Floats:
+    """Mean square of every 20 ms of sound, float32 [frames]."""
+    mean: Floats = np.square(wave[: len(wave) // FRAME * FRAME].reshape(-1, FRAME)).mean(1)
+    return mean
+
+
+def quiet(wave: Floats) -> NDArray[np.bool_]:
+    """Which 20 ms lie 20 dB below loud speech, or next to the quietest, bool [frames]."""
+    loud = energy(wave)
+    below: NDArray[np.bool_] = loud <= max(float(np.quantile(loud, 0.9)) * 1e-2, float(loud.min()) * 1.5)
+    return below
+
+
+def longest(flags: NDArray[np.bool_]) -> tuple[int, int]:
+    """The longest run of true flags, as first and end; (0, 0) if there is none."""
+    found = runs(flags)
+    if not len(found):
+        return 0, 0
+    begin, end = found[(found[:, 1] - found[:, 0]).argmax()]
+    return int(begin), int(end)
+
+
+def runs(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """First and end of each run of true flags, [runs, 2]."""
+    return np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8))).reshape(-1, 2)

@@ -1,0 +1,76 @@
+"""A live session's WebSocket: JSON events in and out, errors, and silence that lasts too long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from contextlib import suppress
+from typing import Any
+
+import structlog
+from fastapi import WebSocket, WebSocketDisconnect
+from starlette.types import Message
+
+from ..errors import ApiError, error_body
+
+log = structlog.get_logger()
+LARGEST_EVENT = 64 * 1024  # characters of an event that brings no sound
+LONGEST_ID = 512  # characters of an event's id, which errors repeat
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """An event. What is large may only be sound, a string in a flat object: 20 MB of lists would be gigabytes
+    of Python's objects.
+    """
+    if len(text) > LARGEST_EVENT and ("[" in text or text.count("{") != 1 or text.count(",") > 16):
+        return {"type": "too large"}
+    with suppress(ValueError, RecursionError):
+        if isinstance(event := json.loads(text), dict):
+            return event
+    return {"type": "not a JSON object"}
+
+
+class Connection:
+    """One socket. `idle_seconds`: it is closed after so long without a message."""
+
+    def __init__(self, socket: WebSocket, idle_seconds: float) -> None:
+        self.socket, self.idle_seconds = socket, idle_seconds
+        self.request_id = f"{socket.state.request_id}.{uuid.uuid4().hex[:8]}"
+
+    async def send(self, kind: str, **fields: Any) -> None:
+        """One event to the client; nothing if it has gone, which the reading side notices."""
+        with suppress(WebSocketDisconnect, RuntimeError):
+            await self.socket.send_text(
+                json.dumps({"type": kind, "event_id": f"event_{uuid.uuid4().hex[:20]}", **fields})
+            )
+
+    async def received(self) -> Message:
+        """The next message; a connection that has been silent for too long is closed, since others wait for
+        its place.
+        """
+        try:
+            return await asyncio.wait_for(self.socket.receive(), self.idle_seconds)
+        except TimeoutError:
+            message = f"nothing was sent for {self.idle_seconds:g} s; the session is closed, connect again"
+            await self.send("error", error=error_body(ApiError(408, message, code="session_idle"))["error"])
+            with suppress(WebSocketDisconnect, RuntimeError):
+                await self.socket.close(1001, "idle")
+            return {"type": "websocket.disconnect"}
+
+    async def fail(self, error: Exception, event: dict[str, Any]) -> None:
+        """Say that an event failed."""
+        own = event.get("event_id")
+        name = own[:LONGEST_ID] if isinstance(own, str) else None
+        await self.send("error", error={**self.described(error), "event_id": name})
+
+    def described(self, error: Exception) -> dict[str, str | None]:
+        """What the client reads of an error; the log has what only we may."""
+        if not isinstance(error, ApiError):
+            log.error("unexpected error", request_id=self.request_id, exc_info=error)
+            error = ApiError(
+                500,
+                f"internal error; the gateway's log has it under request id {self.request_id}",
+                code="internal_error",
+            )
+        return error_body(error)["error"]

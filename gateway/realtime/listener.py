@@ -1,0 +1,184 @@
+"""What a live session hears: its settings, the sound that has come, and the turns that it is cut into."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conch.deployment import Pool
+
+from ..audio.cutters import PauseCutter, TurnCutter
+from ..audio.vad import RATE
+from ..audio.windows import Window
+from ..errors import ApiError
+from ..services import Services
+from .connection import Connection, parsed
+from .pcm import Pcm16Decoder
+from .session import Session
+from .words import Item, Wanted, Words
+
+Floats = NDArray[np.float32]
+
+PIECE = RATE // 10
+LONGEST_BUFFER = 120  # seconds that wait for a commit where the client decides
+SHORTEST_COMMIT = 0.1
+WAITING = 8  # events between the socket and the listener
+
+
+class Listener:
+    """One session: events in, events out."""
+
+    def __init__(self, connection: Connection, services: Services, pool: Pool) -> None:
+        self.connection, self.services, self.pool = connection, services, pool
+        self.session = Session()
+        self.words = Words(connection, services.transcriber)
+        self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING)
+        self.previous: str | None = None
+        self.heard = 0  # samples since the session began
+        self.item = Item()
+        self._restart()
+
+    def _restart(self) -> None:
+        """With an empty buffer, as the session says."""
+        settings = self.session.audio.input
+        self.begins, self.pending = self.heard, 0
+        self.decoder = Pcm16Decoder(settings.format.rate)
+        self.spoken = TurnCutter(settings.turn_detection.turns()) if settings.turn_detection else None
+        self.buffer: Floats = np.zeros(0, np.float32)
+        self.item.drop_look()
+        self.item = Item()
+
+    @property
+    def wanted(self) -> Wanted:
+        """As the session says now."""
+        return Wanted(self.pool, self.session.audio.input.transcription)
+
+    async def run(self) -> None:
+        """Until the client goes. Reading stops while `events` is full: that is the back-pressure."""
+        await self.connection.send("session.created", session=self._described())
+        workers = [asyncio.create_task(self._work()), asyncio.create_task(self.words.tell())]
+        try:
+            while (message := await self.connection.received())["type"] != "websocket.disconnect":
+                await self.events.put(parsed(message.get("text") or ""))
+        finally:
+            left = [task for task in (*workers, *self.words.left(), self.item.look) if task]
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    def _described(self) -> dict[str, Any]:
+        described = self.session.model_dump()
+        described["audio"]["input"]["transcription"]["model"] = self.pool.model_id
+        return described
+
+    async def _work(self) -> None:
+        handlers = {
+            "session.update": self._update,
+            "input_audio_buffer.append": self._append,
+            "input_audio_buffer.commit": self._commit,
+            "input_audio_buffer.clear": self._clear,
+        }
+        while True:
+            event = await self.events.get()
+            try:
+                if not (handler := handlers.get(str(event.get("type")))):
+                    known = ", ".join(handlers)
+                    raise ApiError(
+                        400,
+                        f"event type {str(event.get('type'))[:80]!r} is not known here; send {known}",
+                        param="type",
+                        code="invalid_value",
+                    )
+                await handler(event)
+            except Exception as error:  # noqa: BLE001  # one event's failure is its own: the session goes on
+                await self.connection.fail(error, event)
+
+    async def _update(self, event: dict[str, Any]) -> None:
+        session = self.session.changed(event.get("session"))
+        name = session.audio.input.transcription.model
+        pool = self.services.pool(name, "transcription") if name else self.pool
+        same = session.hears_as(self.session)
+        if not same and len(self.buffer):
+            message = "the buffer holds sound that was sent under the old settings; commit or clear it first"
+            raise ApiError(400, message, param="session.audio.input", code="buffer_in_use")
+        if not same and self.spoken and (windows := list(self.spoken.finish())):
+            await self._finish(windows)  # the turn that was going on
+        self.session, self.pool = session, pool
+        if not same:
+            self._restart()
+        await self.connection.send("session.updated", session=self._described())
+
+    async def _append(self, event: dict[str, Any]) -> None:
+        samples = self.decoder.feed(event.get("audio"))
+        if self.spoken is None:
+            if len(self.buffer) + len(samples) > LONGEST_BUFFER * RATE:
+                raise ApiError(
+                    400,
+                    f"the buffer holds {LONGEST_BUFFER} s; commit or clear it",
+                    param="audio",
+                    code="buffer_full",
+                )
+            self.buffer = np.concatenate([self.buffer, samples])
+            self._count(samples)
+            return
+        self._count(samples)
+        for at in range(0, len(samples), PIECE):
+            await self._listen(self.spoken, samples[at : at + PIECE])
+
+    def _count(self, samples: Floats) -> None:
+        self.heard += len(samples)
+        self.pending += len(samples)
+
+    async def _listen(self, spoken: TurnCutter, piece: Floats) -> None:
+        """A tenth of a second: turns that began or ended in it, and another look if one is due."""
+        speaking = spoken.speaking
+        windows = await asyncio.to_thread(lambda: list(spoken.feed(piece)))
+        if spoken.speaking and not speaking and not windows:
+            await self.connection.send(
+                "input_audio_buffer.speech_started",
+                audio_start_ms=(self.begins + spoken.at) * 1000 // RATE,
+                item_id=self.item.id,
+            )
+        for window in windows:
+            end = round((self.begins / RATE + window.start + len(window.wave) / RATE) * 1000)
+            await self.connection.send(
+                "input_audio_buffer.speech_stopped", audio_end_ms=end, item_id=self.item.id
+            )
+            await self._finish([window])
+        if spoken.speaking and self.item.due(len(spoken.kept)):
+            self.words.look(self.item, spoken.kept, self.wanted)
+
+    async def _commit(self, _: dict[str, Any]) -> None:
+        rest = self.decoder.flush()
+        self._count(rest)
+        if self.pending < SHORTEST_COMMIT * RATE:
+            message = f"the buffer holds less than {SHORTEST_COMMIT * 1000:.0f} ms of sound; append first"
+            raise ApiError(400, message, param="audio", code="input_audio_buffer_commit_empty")
+        # No window: nobody spoke, and the item has no words.
+        await self._finish(await asyncio.to_thread(self._pieces, rest))
+        self._restart()
+
+    def _pieces(self, rest: Floats) -> list[Window]:
+        """What the buffer, or the turn that is going on, comes to."""
+        cutter = self.spoken or PauseCutter()
+        return [*cutter.feed(rest if self.spoken else np.concatenate([self.buffer, rest])), *cutter.finish()]
+
+    async def _clear(self, _: dict[str, Any]) -> None:
+        self._restart()
+        await self.connection.send("input_audio_buffer.cleared")
+
+    async def _finish(self, windows: Sequence[Window]) -> None:
+        """Commit the item and ask for its words; where too many are under way this waits, and so does the
+        socket.
+        """
+        self.item.drop_look()
+        await self.connection.send(
+            "input_audio_buffer.committed", item_id=self.item.id, previous_item_id=self.previous
+        )
+        await self.words.finish(self.item, windows, self.wanted)
+        self.previous, self.pending = self.item.id, 0
+        self.item = Item()

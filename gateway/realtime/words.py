@@ -1,0 +1,167 @@
+"""The words of a live session's turns: a few transcriptions at once, told in the order of the turns, and what
+two looks at an unfinished turn agree on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from openai.types.realtime import ConversationItemInputAudioTranscriptionCompletedEvent as Completed
+from openai.types.realtime.conversation_item_input_audio_transcription_completed_event import (
+    UsageTranscriptTextUsageDuration as Usage,
+)
+
+from conch.deployment import Pool
+
+from ..audio.languages import language_code
+from ..audio.options import Options
+from ..audio.transcriber import Transcriber
+from ..audio.transcript import Transcript, joined
+from ..audio.vad import RATE
+from ..audio.windows import Window
+from ..errors import ApiError
+from .connection import Connection
+from .session import Transcription
+
+PARTIAL = 0.6  # seconds of new sound before another look at an unfinished turn
+FINALS = 4  # finished turns that wait for their words
+EVENT = "conversation.item.input_audio_transcription"
+
+
+def agreed(before: str, now: str) -> list[str]:
+    """Words that two looks at a growing turn begin with; the last word of a look may still be half a word."""
+    both = zip(before.split(), now.split()[:-1], strict=False)
+    words = []
+    for old, new in both:
+        if old != new:
+            break
+        words.append(new)
+    return words
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which pool is asked, and for what."""
+
+    pool: Pool
+    transcription: Transcription
+
+    def options(self, *, draft: bool) -> Options:
+        """As the transcriber takes them."""
+        spoken = self.transcription.language
+        return Options(
+            task="transcribe",
+            language=language_code(spoken) if spoken else None,
+            prompt=self.transcription.prompt,
+            temperature=0.0,
+            timestamps=False,
+            draft=draft,
+        )
+
+
+@dataclass
+class Item:
+    """One turn. `said`: words that the client has been told; `last`: those of the last look, which saw
+    `looked_at` samples.
+    """
+
+    id: str = field(default_factory=lambda: f"item_{uuid.uuid4().hex[:20]}")
+    said: list[str] = field(default_factory=list)
+    last: str = ""
+    looked_at: int = 0
+    look: asyncio.Task[None] | None = None
+    finished: bool = False
+
+    def due(self, samples: int) -> bool:
+        """Whether it is time for another look at a turn that has grown to so many samples."""
+        return samples - self.looked_at >= PARTIAL * RATE and (self.look is None or self.look.done())
+
+    def drop_look(self) -> None:
+        """What is under way counts no more."""
+        if self.look:
+            self.look.cancel()
+
+
+class Words:
+    """Asks for words, and tells them."""
+
+    def __init__(self, connection: Connection, transcriber: Transcriber) -> None:
+        self.connection, self.transcriber = connection, transcriber
+        self.finals: asyncio.Queue[asyncio.Task[tuple[str, dict[str, Any]]]] = asyncio.Queue()
+        self.room = asyncio.Semaphore(FINALS)
+        self.requests = 0
+
+    def look(self, item: Item, wave: NDArray[np.float32], wanted: Wanted) -> None:
+        """Begin another look at an unfinished turn, float32 [samples]."""
+        item.looked_at = len(wave)
+        item.look = asyncio.create_task(self._partial(item, wave, wanted))
+
+    async def finish(self, item: Item, windows: Sequence[Window], wanted: Wanted) -> None:
+        """Ask for the words of a finished turn; with FINALS of them under way this waits."""
+        item.finished = True
+        await self.room.acquire()
+        self.finals.put_nowait(asyncio.create_task(self._final(item, windows, wanted)))
+
+    async def tell(self) -> None:
+        """Send the words of finished turns, in their order, for ever."""
+        while True:
+            kind, fields = await (await self.finals.get())
+            self.room.release()
+            await self.connection.send(f"{EVENT}.{kind}", **fields)
+
+    def left(self) -> list[asyncio.Task[tuple[str, dict[str, Any]]]]:
+        """Take what nobody will be told of any more."""
+        return [self.finals.get_nowait() for _ in range(self.finals.qsize())]
+
+    async def _partial(self, item: Item, wave: NDArray[np.float32], wanted: Wanted) -> None:
+        """Tell what this look and the one before agree on."""
+        with suppress(ApiError):  # the final words will come, or say why not
+            now = (await self._transcribe([Window(wave, 0.0)], wanted, draft=True)).text
+            words = agreed(item.last, now)
+            more = len(words) > len(item.said) and words[: len(item.said)] == item.said
+            if more and not item.finished:
+                fresh = (" " if item.said else "") + " ".join(words[len(item.said) :])
+                item.said = words
+                await self.connection.send(f"{EVENT}.delta", item_id=item.id, content_index=0, delta=fresh)
+            item.last = now
+
+    async def _final(
+        self, item: Item, windows: Sequence[Window], wanted: Wanted
+    ) -> tuple[str, dict[str, Any]]:
+        try:
+            transcript = await self._transcribe(windows, wanted, draft=False)
+        except Exception as error:  # noqa: BLE001  # the item fails, the session goes on
+            return "failed", {
+                "item_id": item.id,
+                "content_index": 0,
+                "error": self.connection.described(error),
+            }
+        usage = Usage(seconds=round(sum(len(window.wave) for window in windows) / RATE, 3), type="duration")
+        event = Completed(
+            content_index=0,
+            event_id="",
+            item_id=item.id,
+            transcript=transcript.text,
+            type="conversation.item.input_audio_transcription.completed",
+            usage=usage,
+        )
+        return "completed", event.model_dump(exclude_none=True, exclude={"type", "event_id"})
+
+    async def _transcribe(self, windows: Sequence[Window], wanted: Wanted, *, draft: bool) -> Transcript:
+        self.requests += 1
+
+        async def source() -> AsyncIterator[Window]:
+            for window in windows:
+                yield window
+
+        name = f"{self.connection.request_id}-{self.requests}"
+        parts = self.transcriber.transcribe(wanted.pool, source(), wanted.options(draft=draft), name)
+        async with aclosing(parts):
+            return joined([part async for part in parts])
