@@ -1,0 +1,90 @@
+"""Clips, and measurements of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+RATE = 16_000
+TOKENS = 48
+LENGTHS = (3, 10, 30)
+CONCURRENCY = (1, 8)
+DEFAULTS = ", defaults"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement; latencies and overheads in seconds, memory in MB."""
+
+    who: str
+    seconds: int
+    concurrency: int
+    requests: int
+    rtfx: float
+    per_second: float
+    p50: float
+    p95: float
+    p99: float
+    memory: float
+
+
+def sound(seconds: int, seed: int) -> Floats:
+    """Noise with a slow envelope; random weights do not care."""
+    random = np.random.default_rng(seed)
+    return (0.1 * random.standard_normal(seconds * RATE)).astype(np.float32)
+
+
+def measure(
+    who: str,
+    seconds: int,
+    concurrency: int,
+    requests: int,
+    call: Callable[[Any], None],
+    memory: Callable[[], float],
+    per_call: int = 1,
+    prepare: Callable[[Floats], Any] = lambda clip: clip,
+) -> Cell:
+    """Call with distinct clips from `concurrency` threads. `per_call`: clips that one call handles together;
+    `prepare` is not timed.
+    """
+    clips = [prepare(sound(seconds, i)) for i in range(requests)]
+    call(clips[0])
+    latencies: list[float] = []
+    lock = threading.Lock()
+
+    def timed(clip: Any) -> None:
+        begin = time.perf_counter()
+        call(clip)
+        with lock:
+            latencies.append(time.perf_counter() - begin)
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(concurrency) as pool:
+        list(pool.map(timed, clips))
+    wall = time.perf_counter() - started
+    done = requests * per_call
+    p50, p95, p99 = (round(float(np.percentile(latencies, p)), 4) for p in (50, 95, 99))
+    cell = Cell(
+        who,
+        seconds,
+        concurrency,
+        done,
+        round(done * seconds / wall, 1),
+        round(done / wall, 2),
+        p50,
+        p95,
+        p99,
+        round(memory()),
+    )
+    print(json.dumps(dataclasses.asdict(cell)), flush=True)
+    return cell

@@ -1,0 +1,132 @@
+"""Shapes, requests of mixed lengths, and measurements of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..stage import WORK
+
+PROMPTS = (16, 96, 32, 160, 64, 24, 128, 48)
+REQUESTS = {1: 8, 8: 16, 32: 32}  # by concurrency; whole rounds of PROMPTS
+CT2, HF = "CTranslate2", "transformers"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A shape. `answers`: the numbers of tokens wanted, in turn."""
+
+    name: str
+    family: str
+    architecture: str
+    answers: tuple[int, ...]
+    vocabulary: int
+
+    @property
+    def folder(self) -> Path:
+        """Where checkpoints for the peers lie."""
+        return WORK / "text" / self.name
+
+    @property
+    def alone(self) -> bool:
+        """A decoder without an encoder."""
+        return self.family == "gpt2"
+
+
+SHORT = (32, 6, 24, 12, 48, 4, 16, 8)
+LONG = tuple(2 * n for n in SHORT)
+MODELS = {
+    model.name: model
+    for model in (
+        Model("flan-t5-small", "t5", "T5ForConditionalGeneration", LONG, 32128),
+        Model("bart-base", "bart", "BartForConditionalGeneration", LONG, 50265),
+        Model("gpt2-medium", "gpt2", "GPT2LMHeadModel", SHORT, 50257),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """Ids to read, and how many to make."""
+
+    ids: tuple[int, ...]
+    wanted: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement. Times in seconds: until the first token (0 where it cannot be seen), and until the
+    last.
+    """
+
+    who: str
+    model: str
+    concurrency: int
+    requests: int
+    tokens: int
+    tokens_per_second: float
+    first_p50: float
+    first_p99: float
+    p50: float
+    p99: float
+
+
+Runs = dict[str, tuple[str, list[Cell]]]  # by model: when and where, and what was measured
+Timed = tuple[float, float]  # seconds until the first and until the last token of a request
+Call = Callable[[Sequence[Request]], list[Timed]]
+
+
+def requests(model: Model, count: int) -> list[Request]:
+    """Mixed lengths, the same for everybody. Ids with a meaning of their own, which are the first and the
+    last, are not among them.
+    """
+    random = np.random.default_rng(count)
+    pairs = itertools.islice(itertools.cycle(zip(PROMPTS, model.answers, strict=True)), count)
+    return [
+        Request(tuple(random.integers(10, model.vocabulary - 200, length).tolist()), wanted)
+        for length, wanted in pairs
+    ]
+
+
+def measure(who: str, model: Model, concurrency: int, call: Call, batch: int = 1) -> Cell:
+    """Call from threads until all requests are done. `batch`: requests that go into one call."""
+    asked = requests(model, REQUESTS[concurrency])
+    groups = [asked[i : i + batch] for i in range(0, len(asked), batch)]
+    call([Request(request.ids, 4) for request in groups[0]])
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(max(1, concurrency // batch)) as pool:
+        timed = [one for group in pool.map(call, groups) for one in group]
+    wall, tokens = time.perf_counter() - begin, sum(request.wanted for request in asked)
+    first, last = (
+        [round(float(np.percentile(values, percent)), 4) for percent in (50, 99)]
+        for values in zip(*timed, strict=True)
+    )
+    cell = Cell(
+        who,
+        model.name,
+        concurrency,
+        len(asked),
+        tokens,
+        round(tokens / wall, 1),
+        first[0],
+        first[1],
+        last[0],
+        last[1],
+    )
+    print(json.dumps(dataclasses.asdict(cell)), flush=True)
+    return cell
+
+
+def one(model: Model, lengths: tuple[int, int]) -> Request:
+    """A request of given lengths."""
+    return Request(
+        tuple(np.random.default_rng(3).integers(10, model.vocabulary - 200, lengths[0]).tolist()), lengths[1]
+    )

@@ -1,0 +1,131 @@
+"""Conch's ways, each at the engine model of one instance."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import Any
+
+import httpx
+import numpy as np
+from tritonclient import grpc
+
+from gateway.triton import decode, encode
+from ops.local import HOST, LocalDeployment
+
+from ..stage import running
+from .cells import REQUESTS, Call, Cell, Model, Request, Timed, measure, one
+
+# (Ids to read, tokens to make) of short requests, of which so many run beside long ones.
+SHORT_ONE, LONG_ONE = (16, 5), (16, 500)
+SHORT_ONES = 40
+ALONE, BESIDE = "Conch, five tokens alone", "Conch, five tokens beside 500"
+
+
+def tensors(request: Request) -> dict[str, Any]:
+    """Inputs of `tensorrt_llm`; no id ends an answer."""
+    scalars = {"input_lengths": len(request.ids), "request_output_len": request.wanted, "end_id": -1}
+    return {
+        "input_ids": np.array([request.ids], np.int32),
+        **{name: np.array([[value]], np.int32) for name, value in scalars.items()},
+    }
+
+
+def unary(layout: LocalDeployment) -> Call:
+    """`tensorrt_llm` over HTTP."""
+    client = httpx.Client(base_url=f"http://{HOST}:{layout.kserve_http}", timeout=600)
+
+    def call(group: Sequence[Request]) -> list[Timed]:
+        (request,) = group
+        body, headers = encode(tensors(request), ["sequence_length"], "")
+        begin = time.perf_counter()
+        answer = client.post("/v2/models/tensorrt_llm/infer", content=body, headers=headers)
+        answer.raise_for_status()
+        made = int(decode(answer, ["sequence_length"])["sequence_length"].item())
+        assert made == request.wanted, f"{made} tokens were made, {request.wanted} wanted: unequal work"
+        return [(0.0, time.perf_counter() - begin)]
+
+    return call
+
+
+def streamed(layout: LocalDeployment) -> Call:
+    """`tensorrt_llm_stream` over gRPC: a response for each token."""
+
+    def call(group: Sequence[Request]) -> list[Timed]:
+        (request,) = group
+        client, answers = grpc.InferenceServerClient(f"{HOST}:{layout.kserve_grpc}"), SimpleQueue[Any]()
+        client.start_stream(lambda result, error: answers.put((result, error, time.perf_counter())))
+        inputs = []
+        for name, array in {**tensors(request), "streaming": np.array([[True]])}.items():
+            inputs.append(
+                grpc.InferInput(name, list(array.shape), "BOOL" if array.dtype == bool else "INT32")
+            )
+            inputs[-1].set_data_from_numpy(array)
+        begin = time.perf_counter()
+        client.async_stream_infer(
+            "tensorrt_llm_stream", inputs, outputs=[grpc.InferRequestedOutput("sequence_length")]
+        )
+        marks = list[float]()
+        while len(marks) < request.wanted:  # each response but perhaps the last has one token
+            result, error, at = answers.get(timeout=600)
+            if error:
+                raise error
+            marks += [at - begin] * int(result.as_numpy("sequence_length").item())
+        client.stop_stream()
+        return [(marks[0], marks[-1])]
+
+    return call
+
+
+def short_ones(who: str, model: Model, call: Call) -> Cell:
+    """Short requests, one after the other."""
+    begin = time.perf_counter()
+    timed = [call([one(model, SHORT_ONE)])[0][1] for _ in range(SHORT_ONES)]
+    tokens = SHORT_ONES * SHORT_ONE[1]
+    p50, p99 = (round(float(np.percentile(timed, percent)), 4) for percent in (50, 99))
+    cell = Cell(
+        who,
+        model.name,
+        1,
+        SHORT_ONES,
+        tokens,
+        round(tokens / (time.perf_counter() - begin), 1),
+        0.0,
+        0.0,
+        p50,
+        p99,
+    )
+    print(json.dumps(dataclasses.asdict(cell)), flush=True)
+    return cell
+
+
+def short_beside_long(model: Model, call: Call) -> list[Cell]:
+    """Short requests alone, and while long ones run one after the other."""
+    alone, over = short_ones(ALONE, model, call), threading.Event()
+
+    def run() -> None:
+        while not over.is_set():
+            call([one(model, LONG_ONE)])
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(0.5)
+    try:
+        return [alone, short_ones(BESIDE, model, call)]
+    finally:
+        over.set()
+        thread.join()
+
+
+def conch(model: Model) -> list[Cell]:
+    """One instance, both faces of its engine."""
+    with running(f"random-{model.name}") as (layout, _):
+        ways = {"Conch": unary(layout), "Conch, streamed": streamed(layout)}
+        cells = [
+            measure(who, model, concurrency, call) for concurrency in REQUESTS for who, call in ways.items()
+        ]
+        return cells + short_beside_long(model, ways["Conch"])

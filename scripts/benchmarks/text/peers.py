@@ -1,0 +1,191 @@
+"""CTranslate2 and transformers, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ..stage import cores
+from .cells import CT2, HF, REQUESTS, Call, Cell, Model, Request, Timed, measure
+
+
+def checkpoint(model: Model) -> Path:
+    """The random weights in Hugging Face layout: the same seed as the bundle's."""
+    folder = model.folder / "checkpoint"
+    if not (folder / "model.safetensors").exists():
+        import torch
+
+        torch.manual_seed(0)
+        made = import_module(f"build.checkpoints.{model.family}").random_model(model.name)
+        made.config.normalize_before = False  # CTranslate2's converter reads it, and the hub's BART has it
+        made.save_pretrained(folder)
+    return folder
+
+
+class Numbered:
+    """A tokenizer as far as CTranslate2's converter looks: `<0>`, `<1>` and so on."""
+
+    def __init__(self, vocabulary: int, end: int) -> None:
+        self.vocabulary = vocabulary
+        self.bos_token = self.pad_token = "<0>"  # noqa: S105  # no password
+        self.eos_token = self.unk_token = f"<{end}>"
+
+    def get_vocab(self) -> dict[str, int]:
+        """Ids by token."""
+        return {f"<{i}>": i for i in range(self.vocabulary)}
+
+    def convert_ids_to_tokens(self, token: int) -> str:
+        """The token of an id."""
+        return f"<{token}>"
+
+
+def converted(model: Model) -> Path:
+    """The weights as CTranslate2 wants them, in float32; it quantizes when it loads."""
+    from ctranslate2.converters import TransformersConverter
+
+    class Converter(TransformersConverter):  # type: ignore[misc]
+        def load_tokenizer(self, _class: Any, path: str, **_: Any) -> Numbered:
+            config = json.loads((Path(path) / "config.json").read_text("utf-8"))
+            return Numbered(config["vocab_size"], config["eos_token_id"])
+
+    folder = model.folder / "ct2"
+    if not (folder / "model.bin").exists():
+        Converter(str(checkpoint(model))).convert(str(folder), force=True)
+    return folder
+
+
+def ct2_call(model: Model, precision: str, workers: int) -> Call:
+    """A batch; a row that has made its tokens leaves it. `workers` batches run side by side and share the
+    cores.
+    """
+    import ctranslate2
+
+    kind = ctranslate2.Generator if model.alone else ctranslate2.Translator
+    engine = kind(
+        str(converted(model)),
+        "cpu",
+        compute_type=precision,
+        inter_threads=workers,
+        intra_threads=max(1, cores() // workers),
+    )
+
+    def call(group: Sequence[Request]) -> list[Timed]:
+        begin, first = time.perf_counter(), dict[int, float]()
+        # A decoder alone reads what the shortest prompt leaves of the others step by step; those steps count,
+        # but make nothing.
+        shortest = min(len(request.ids) for request in group)
+        unread = [len(request.ids) - shortest if model.alone else 0 for request in group]
+
+        def token(step: Any) -> bool:
+            made = step.step + 1 - unread[step.batch_id]
+            if made > 0:
+                first.setdefault(step.batch_id, time.perf_counter() - begin)
+            return bool(made >= group[step.batch_id].wanted)
+
+        texts, longest = (
+            [[f"<{i}>" for i in request.ids] for request in group],
+            max(request.wanted for request in group),
+        )
+        if model.alone:
+            results = engine.generate_batch(
+                texts,
+                max_length=longest,
+                min_length=longest,
+                include_prompt_in_result=False,
+                callback=token,
+                asynchronous=True,
+            )
+            made = [len(result.result().sequences[0]) for result in results]
+        else:
+            results = engine.translate_batch(
+                texts,
+                max_decoding_length=longest,
+                min_decoding_length=longest,
+                beam_size=1,
+                callback=token,
+                asynchronous=True,
+            )
+            made = [len(result.result().hypotheses[0]) for result in results]
+        assert made == [request.wanted for request in group], f"{made} tokens were made: unequal work"
+        last = time.perf_counter() - begin
+        return [(first[i], last) for i in range(len(group))]
+
+    return call
+
+
+def ctranslate2(model: Model) -> list[Cell]:
+    """In both precisions, as static batches and as single requests on as many workers as there are cores."""
+    cells = []
+    for precision in ("float32", "int8"):
+        whole, apart = ct2_call(model, precision, 1), ct2_call(model, precision, cores())
+        for concurrency in REQUESTS:
+            batched = f", batches of {concurrency}" if concurrency > 1 else ""
+            cells.append(measure(f"{CT2} {precision}{batched}", model, concurrency, whole, concurrency))
+            if concurrency == 8:
+                cells.append(measure(f"{CT2} {precision}, {cores()} workers", model, concurrency, apart))
+    return cells
+
+
+def transformers_call(model: Model, precision: str) -> Call:
+    """`generate` on a batch, filled up on the left; a row that has made its tokens stays until the longest
+    has.
+    """
+    import torch
+    import transformers as library
+    from transformers import StoppingCriteria, StoppingCriteriaList
+
+    torch.set_num_threads(cores())
+    loaded = (
+        getattr(library, model.architecture)
+        .from_pretrained(checkpoint(model), dtype=getattr(torch, precision))
+        .eval()
+    )
+
+    class Clock(StoppingCriteria):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.begin, self.first = time.perf_counter(), 0.0
+
+        def __call__(self, ids: Any, _: Any, **__: Any) -> Any:
+            self.first = self.first or time.perf_counter() - self.begin
+            return torch.zeros(len(ids), dtype=torch.bool)
+
+    def call(group: Sequence[Request]) -> list[Timed]:
+        clock, width, longest = (
+            Clock(),
+            max(len(request.ids) for request in group),
+            max(request.wanted for request in group),
+        )
+        ids = torch.tensor([[0] * (width - len(request.ids)) + list(request.ids) for request in group])
+        mask = torch.tensor([[0] * (width - len(request.ids)) + [1] * len(request.ids) for request in group])
+        with torch.no_grad():
+            loaded.generate(
+                ids,
+                attention_mask=mask,
+                max_new_tokens=longest,
+                min_new_tokens=longest,
+                do_sample=False,
+                num_beams=1,
+                pad_token_id=0,
+                stopping_criteria=StoppingCriteriaList([clock]),
+            )
+        return [(clock.first, time.perf_counter() - clock.begin)] * len(group)
+
+    return call
+
+
+def transformers(model: Model) -> list[Cell]:
+    """In both precisions, as static batches."""
+    cells = []
+    for precision in ("float32", "bfloat16"):
+        call = transformers_call(model, precision)
+        for concurrency in REQUESTS:
+            batched = f", batches of {concurrency}" if concurrency > 1 else ""
+            cells.append(measure(f"{HF} {precision}{batched}", model, concurrency, call, concurrency))
+    return cells
+
+
+PEERS = {CT2: ctranslate2, HF: transformers}

@@ -1,0 +1,178 @@
+"""What was measured, as Markdown, JSON and a plot, and the goals."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+
+from ..stage import DOCS
+from .cells import CT2, HF, LONG, MODELS, PROMPTS, REQUESTS, SHORT, Cell, Model, Runs
+from .conch import ALONE, BESIDE
+
+WHO = ("Conch", CT2, HF)
+
+
+def best(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> Cell:
+    """The fastest of somebody's ways with so many requests at hand; nobody is bound to take them
+    all at once.
+    """
+    return max(
+        (c for c in cells if c.who.startswith(who) and c.model == model and c.concurrency <= concurrency),
+        key=lambda c: c.tokens_per_second,
+    )
+
+
+def ratio(cells: Sequence[Cell], peer_name: str, model: str, concurrency: int) -> float:
+    """Our unary tokens per second over a peer's best."""
+    ours = next(c for c in cells if (c.who, c.model, c.concurrency) == ("Conch", model, concurrency))
+    return ours.tokens_per_second / best(cells, peer_name, model, concurrency).tokens_per_second
+
+
+def goals(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
+    """Goal, wanted, reached."""
+    for model in dict.fromkeys(cell.model for cell in cells):
+        yield (
+            f"{model}, concurrency 8: times CTranslate2's best (wanted at least)",
+            1.5,
+            ratio(cells, CT2, model, 8),
+        )
+        alone, beside = (
+            next(c.p99 for c in cells if (c.who, c.model) == (who, model)) for who in (ALONE, BESIDE)
+        )
+        yield (
+            f"{model}, p99 of five tokens beside a request for 500: times alone (at most)",
+            2.0,
+            beside / alone,
+        )
+        yield (
+            f"{model}, worst of all concurrencies: times transformers' best (at least)",
+            1.0,
+            min(ratio(cells, HF, model, n) for n in REQUESTS),
+        )
+
+
+def ratios(cells: Sequence[Cell]) -> list[str]:
+    """Markdown: tokens per second, ours and the peers' best."""
+    lines = [
+        "",
+        f"| | in flight | Conch | {CT2}'s best | times | {HF}' best | times |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for model, concurrency in itertools.product(dict.fromkeys(cell.model for cell in cells), REQUESTS):
+        ours, *theirs = (
+            best(
+                [c for c in cells if c.who == "Conch" or not c.who.startswith("Conch")],
+                who,
+                model,
+                concurrency,
+            )
+            for who in WHO
+        )
+        numbers = " | ".join(
+            f"{c.tokens_per_second:g} | **{ratio(cells, who, model, concurrency):.2f}**"
+            for c, who in zip(theirs, WHO[1:], strict=True)
+        )
+        lines.append(f"| {model} | {concurrency} | {ours.tokens_per_second:g} | {numbers} |")
+    return lines
+
+
+def table(cells: Sequence[Cell]) -> list[str]:
+    """Markdown rows."""
+    lines = [
+        "",
+        "| | in flight | requests | tokens/s | first token p50 | p99 | whole p50 | p99 |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for c in sorted(cells, key=lambda c: (c.concurrency, -c.tokens_per_second)):
+        first = f"{c.first_p50:.3f} | {c.first_p99:.3f}" if c.first_p50 else "– | –"
+        lines.append(
+            f"| {c.who} | {c.concurrency} | {c.requests} | {c.tokens_per_second:g} | {first} | {c.p50:.3f} | "
+            f"{c.p99:.3f} |"
+        )
+    return lines
+
+
+def kept(models: Sequence[Model]) -> Runs:
+    """What earlier runs measured of other models than these."""
+    path = DOCS / "text-cpu.json"
+    data = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return {
+        name: (run["run"], [Cell(**row) for row in run["cells"]])
+        for name, run in data.items()
+        if name in set(MODELS) - {model.name for model in models}
+    }
+
+
+def report(runs: Runs) -> None:
+    """Markdown, JSON and a plot."""
+    DOCS.mkdir(parents=True, exist_ok=True)
+    runs = {name: runs[name] for name in MODELS if name in runs}
+    data = {
+        name: {"run": run, "cells": [dataclasses.asdict(cell) for cell in cells]}
+        for name, (run, cells) in runs.items()
+    }
+    (DOCS / "text-cpu.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+    cells = [cell for _, own in runs.values() for cell in own]
+    lines = [
+        "# T5, BART and GPT-2 on a CPU",
+        "",
+        "`python -m scripts.benchmarks.text` (part of `make bench`), all that is compared in one run: "
+        + "; ".join(f"{name} {run}" for name, (run, _) in runs.items())
+        + ".",
+        "Random weights of the shapes of flan-t5-small, bart-base and gpt2-medium, the same for all; "
+        "greedy; all cores for each. Conch computes in the",
+        "precision that the CPU multiplies natively (bf16 here).",
+        "",
+        "Random weights have no words: everybody reads ids and makes ids. Conch is asked at its "
+        "tritonserver, `tensorrt_llm` over HTTP and",
+        '`tensorrt_llm_stream` ("streamed") over gRPC, without gateway and tokenizer; the client shares its '
+        "cores. "
+        "The peers are called in their own",
+        f"process. Prompts have {min(PROMPTS)} to {max(PROMPTS)} ids, answers {min(LONG)} to {max(LONG)} "
+        f"(gpt2-medium: {min(SHORT)} to {max(SHORT)}), mixed; ends are banned, so that",
+        "each makes exactly what is wanted. With CTranslate2 a row leaves its batch when it has made its "
+        "tokens; transformers works until the longest row",
+        "has. A batch begins when all its requests are there, and counts as one call: its latency is that "
+        "of all its requests.",
+        "",
+        "| goal | wanted | reached |",
+        "|---|---|---|",
+        *(f"| {name} | {wanted:g} | **{reached:.2f}** |" for name, wanted, reached in goals(cells)),
+        "",
+        "## Tokens per second",
+        "",
+        "A peer's best: the fastest of its rows below with at most so many requests in flight, whatever "
+        "precision and way.",
+        *ratios(cells),
+    ]
+    for model in dict.fromkeys(cell.model for cell in cells):
+        lines += ["", f"## {model}", "", "Seconds.", *table([cell for cell in cells if cell.model == model])]
+    lines += [
+        "",
+        "Runs are short: differences of a few per cent are noise.",
+        "",
+        "![tokens per second](text-cpu.png)",
+        "",
+    ]
+    (DOCS / "text-cpu.md").write_text("\n".join(lines), "utf-8")
+    plot(cells)
+
+
+def plot(cells: Sequence[Cell]) -> None:
+    """Tokens per second, one panel for each shape."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(cell.model for cell in cells))
+    figure = Figure(figsize=(16, 6), layout="constrained")
+    for panel, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        rows = sorted((c for c in cells if c.model == name), key=lambda c: c.tokens_per_second)
+        labels, colours = (
+            [f"{c.who} × {c.concurrency}" for c in rows],
+            ["#2a7" if c.who.startswith("Conch") else "#999" for c in rows],
+        )
+        panel.barh(labels, [c.tokens_per_second for c in rows], color=colours)
+        panel.set(title=name, xlabel="tokens per second")
+        panel.tick_params(axis="y", labelsize=7)
+    figure.savefig(DOCS / "text-cpu.png", dpi=110)
