@@ -14,10 +14,11 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from conch.names import ENGINE_UNARY, SPEECH, TEXT
+
 from .catalog import ROOT, Recipe
 
 MODELS = ROOT / "model_repos" / "models"
-UNARY = "tensorrt_llm"  # the engine model's face with one response
 ALWAYS = {
     "input_lengths",
     "request_output_len",
@@ -35,11 +36,11 @@ READ = {"output_ids", "sequence_length", "cum_log_probs", "output_log_probs", "g
 LOGITS = {"embedding_bias", "return_log_probs", "return_generation_logits"}
 # What each façade cannot do without; a repository test compares it with what they send.
 NEEDED = {
-    "whisper_bls": ALWAYS
+    SPEECH: ALWAYS
     | LOGITS
     | READ
     | {"encoder_input_features", "encoder_output_lengths", "decoder_input_ids"},
-    "tensorrt_llm_bls": ALWAYS
+    TEXT: ALWAYS
     | LOGITS
     | READ
     | {
@@ -79,7 +80,7 @@ def misfits(engine: model_config_pb2.ModelConfig, recipe: Recipe) -> list[str]:
     """What is wrong with the engine model's tensors, one sentence each that names the tensor and the remedy;
     nothing if the façades can use it.
     """
-    face = parse_config(MODELS / UNARY / "config.pbtxt")
+    face = parse_config(MODELS / ENGINE_UNARY / "config.pbtxt")
     wanted, end = needed(recipe), "use the image of docker/server.Dockerfile"
     found = []
     for kind, ours, theirs in (("input", face.input, engine.input), ("output", face.output, engine.output)):
@@ -126,18 +127,16 @@ def narrow(repository: Path, engine: model_config_pb2.ModelConfig) -> None:
     exactly them, and what `ensemble` and the façades on its tensors would hand to an engine that lacks it, or
     has it otherwise, is left out of them.
     """
-    face = parse_config(repository / UNARY / "config.pbtxt")
+    face = parse_config(repository / ENGINE_UNARY / "config.pbtxt")
     lost = {"input": _lost(face.input, engine.input), "output": _lost(face.output, engine.output)}
     _replace(face.input, engine.input)
     _replace(face.output, engine.output)
-    _write(repository / UNARY, face)
+    _write(repository / ENGINE_UNARY, face)
     if not (repository / "ensemble").is_dir():
         return
     ensemble = parse_config(repository / "ensemble" / "config.pbtxt")
     gone = _unmap(ensemble, lost)
-    for folder in (
-        path for path in repository.iterdir() if path.name.startswith(("ensemble", "tensorrt_llm_bls"))
-    ):
+    for folder in (path for path in repository.iterdir() if path.name.startswith(("ensemble", TEXT))):
         config = ensemble if folder.name == "ensemble" else parse_config(folder / "config.pbtxt")
         _replace(config.input, [tensor for tensor in config.input if tensor.name not in gone])
         _replace(config.output, [tensor for tensor in config.output if tensor.name not in gone])
@@ -157,7 +156,7 @@ def _unmap(ensemble: model_config_pb2.ModelConfig, lost: dict[str, set[str]]) ->
     """
     steps = ensemble.ensemble_scheduling.step
     before = _mapped(steps)
-    step = next(step for step in steps if step.model_name == UNARY)
+    step = next(step for step in steps if step.model_name == ENGINE_UNARY)
     for kind in ("input", "output"):
         mapping = getattr(step, f"{kind}_map")
         for name in [name for name in mapping if name in lost[kind]]:

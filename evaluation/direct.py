@@ -25,10 +25,11 @@ from gateway.audio.transcriber import Transcriber
 from gateway.audio.transcript import Transcript, joined
 from gateway.audio.windows import Window
 from serving.audio.whisper import Whisper
+from serving.engine.answers import Answers
 from serving.engine.collected import Collected
+from serving.engine.inputs import parse
 from serving.engine.openvino.graphs import Graphs
 from serving.engine.scheduler import Scheduler
-from serving.engine.tensors import Answers, parse
 
 Arrays = dict[str, NDArray[Any]]
 Floats = NDArray[np.float32]

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from conch.deployment import Pool
+from conch.names import TEXT
 
 from ..triton import Arrays, Triton
 from .schema import Generation, words
 
-FACADE = "tensorrt_llm_bls"
 DTYPES: dict[str, Any] = {
     "text_input": np.object_,
     "max_tokens": np.int32,
@@ -185,7 +185,7 @@ async def whole(triton: Triton, pool: Pool, question: GenerationCall, request_id
     )
     top = ["top_tokens", "top_token_log_probs"] if question.fields.get("top_log_probs") else []
     outputs = ["text_output", "num_input_tokens", "num_output_tokens", *tokens, *top]
-    result = await triton.infer(pool, FACADE, arrays(question.fields), outputs, request_id)
+    result = await triton.infer(pool, TEXT, arrays(question.fields), outputs, request_id)
     texts = result["text_output"].reshape(-1)
     return [_piece(question, result, i, text.decode("utf-8", "replace")) for i, text in enumerate(texts)]
 
@@ -251,7 +251,7 @@ async def stream(
         list[Token](),
         0,
     )  # tokens whose text is held back; characters of text that were shown beyond the tokens'
-    async with aclosing(triton.stream(pool, f"{FACADE}_stream", fields, request_id)) as events:
+    async with aclosing(triton.stream(pool, f"{TEXT}_stream", fields, request_id)) as events:
         async for event in events:
             read, written = (
                 int(event.get("num_input_tokens", read)),

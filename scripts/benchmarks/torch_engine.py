@@ -24,9 +24,10 @@ import numpy as np
 import torch
 
 from build import checkpoints
+from serving.engine.jobs import Job, Limits
 from serving.engine.runtime import Row
 from serving.engine.sampling import Hypothesis, Sampling
-from serving.engine.scheduler import Job, Limits, Scheduler
+from serving.engine.scheduler import Scheduler
 from serving.engine.torch.runtime import TorchRuntime
 
 PROMPT = (50258, 50259, 50359, 50363)

@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import MARKED, code_name, told
+from .answers import Answers
+from .inputs import parse, stops
+from .jobs import Limits
 from .runtime import Runtime
 from .sampling import Hypothesis
-from .scheduler import Limits, Scheduler
-from .tensors import Answers, parse, stops
+from .scheduler import Scheduler
 
 
 class Reply:

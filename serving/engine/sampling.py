@@ -1,16 +1,11 @@
-"""Choosing tokens: penalties and bans on logits, greedy and random choice, beam search. Plain numpy, one
-request at a time.
-
-A strategy owns the rows of one request in the running batch. After each decoder step it is given the logits
-of its rows and answers with the rows to go on with: (parent row, token) each. The scheduler reorders the
-caches accordingly.
+"""What a request wants of its tokens, and what that does to logits: penalties, bans, temperature, Whisper's
+rules. Plain numpy, one row at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +46,7 @@ class TimestampRules:
             out[: self.end_id] = NEVER
         if times:
             out[first : times[-1] + (0 if after_time and not after_pair else 1)] = NEVER
-        if _log_sum(out[first:]) > out[:first].max():
+        if log_sum(out[first:]) > out[:first].max():
             out[:first] = NEVER
         return out
 
@@ -151,18 +146,6 @@ class Scores:
         return self.whole()
 
 
-class Strategy(Protocol):
-    """Chooses tokens for one request."""
-
-    def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
-        """Take one step; the rows to go on with as (parent row, token); empty when the request is done."""
-        ...
-
-    def results(self) -> list[Hypothesis]:
-        """Best first; while running, what there is so far."""
-        ...
-
-
 def begun(ids: Sequence[int], words: Sequence[tuple[int, ...]]) -> int:
     """How many of the last ids may be the beginning of a word: the longest part that some word
     starts with.
@@ -178,7 +161,7 @@ def begun(ids: Sequence[int], words: Sequence[tuple[int, ...]]) -> int:
     )
 
 
-def _log_sum(logits: Floats) -> float:
+def log_sum(logits: Floats) -> float:
     highest = float(logits.max())
     return highest + float(np.log(np.exp(logits - np.float32(highest)).sum()))
 
@@ -215,131 +198,3 @@ def processed(logits: Floats, history: Sequence[int], generated: Sequence[int], 
         if tuple(generated[len(generated) - len(word) + 1 :]) == word[:-1] or len(word) == 1:
             out[word[-1]] = NEVER
     return out
-
-
-def _draw(log_probs: Floats, sampling: Sampling, random: np.random.Generator) -> int:
-    """A random token from the top k, then from the smallest set that holds top_p of the probability."""
-    order = np.argsort(-log_probs, kind="stable")[: sampling.top_k or None]
-    weights = np.exp(log_probs[order].astype(np.float64))
-    weights /= weights.sum()
-    if 0.0 < sampling.top_p < 1.0:
-        keep = int(np.searchsorted(np.cumsum(weights), sampling.top_p)) + 1
-        order, weights = order[:keep], weights[:keep] / weights[:keep].sum()
-    return int(random.choice(order, p=weights))
-
-
-@dataclass
-class Single:
-    """Greedy or random choice: one row."""
-
-    prompt: Sequence[int]
-    sampling: Sampling
-    best: Hypothesis = field(default_factory=Hypothesis)
-
-    def __post_init__(self) -> None:
-        self.random = np.random.default_rng(self.sampling.seed)
-
-    def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
-        """See Strategy."""
-        token, log_prob = self._choose(scores[0])
-        self.best = self.best.plus(
-            token, log_prob, self.sampling, scores[0].logits.copy() if self.sampling.keep_logits else None
-        )
-        return [] if self.best.finished else [(0, token)]
-
-    def _choose(self, row: Scores) -> tuple[int, float]:
-        if row.final:
-            return row.best, row.best_log_prob
-        rules = self.sampling.timestamps
-        logits = rules.apply(row.logits, self.best.ids) if rules else row.logits
-        choice = processed(logits, [*self.prompt, *self.best.ids], self.best.ids, self.sampling)
-        token = (
-            int(choice.argmax())
-            if self.sampling.greedy
-            else _draw(log_softmax(choice), self.sampling, self.random)
-        )
-        # What the model gave it, whatever made it chosen: a low temperature must not look like certainty
-        # (openai/whisper decoding.py).
-        return token, float(logits[token]) - _log_sum(logits)
-
-    def results(self) -> list[Hypothesis]:
-        """See Strategy."""
-        return [self.best]
-
-
-@dataclass
-class Beams:
-    """Beam search with the rules of transformers' `_beam_search` (v4.50 and later), so that ids can be
-    compared.
-    """
-
-    prompt: Sequence[int]
-    sampling: Sampling
-    running: list[Hypothesis] = field(default_factory=lambda: [Hypothesis()])
-    finished: list[tuple[float, Hypothesis]] = field(default_factory=list)
-    done: bool = False
-
-    def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
-        """See Strategy."""
-        width = self.sampling.beam_width
-        totals = np.stack([self._row(beam, row) for beam, row in zip(self.running, scores, strict=True)])
-        candidates = self._expand(totals, scores, 2 * width)
-        self._finish(
-            [beam for _, _, beam in candidates[:width] if beam.finished], len(self.running[0].ids) + 1
-        )
-        alive = [candidate for candidate in candidates if not candidate[2].finished][:width]
-        self.running = [beam for _, _, beam in alive] or self.running
-        self.done = not alive or self._settled(len(self.running[0].ids))
-        return [] if self.done else [(parent, token) for parent, token, _ in alive]
-
-    def _row(self, beam: Hypothesis, row: Scores) -> Floats:
-        """Log probabilities of one beam's next token; penalties work on them, not on logits, as transformers
-        does in beam search.
-        """
-        log_probs = processed(log_softmax(row.logits), [*self.prompt, *beam.ids], beam.ids, self.sampling)
-        return self.sampling.timestamps.apply(log_probs, beam.ids) if self.sampling.timestamps else log_probs
-
-    def _expand(
-        self, log_probs: Floats, scores: Sequence[Scores], count: int
-    ) -> list[tuple[int, int, Hypothesis]]:
-        totals = (log_probs + np.array([[beam.cum_log_prob] for beam in self.running], np.float32)).ravel()
-        top = np.argpartition(-totals, count)[:count]
-        top = top[np.argsort(-totals[top], kind="stable")]
-        expanded = []
-        for flat in top:
-            parent, token = divmod(int(flat), log_probs.shape[1])
-            logits = scores[parent].logits.copy() if self.sampling.keep_logits else None
-            expanded.append(
-                (
-                    parent,
-                    token,
-                    self.running[parent].plus(token, float(log_probs[parent, token]), self.sampling, logits),
-                )
-            )
-        return expanded
-
-    def _finish(self, beams: list[Hypothesis], length: int) -> None:
-        full = len(self.finished) == self.sampling.beam_width
-        if full and self.sampling.early_stopping:
-            return
-        scored = [(beam.cum_log_prob / length**self.sampling.length_penalty, beam) for beam in beams]
-        self.finished = sorted([*self.finished, *scored], key=lambda pair: -pair[0])[
-            : self.sampling.beam_width
-        ]
-
-    def _settled(self, length: int) -> bool:
-        """No running beam can still beat the worst finished one."""
-        if len(self.finished) < self.sampling.beam_width:
-            return False
-        best_possible = self.running[0].cum_log_prob / length**self.sampling.length_penalty
-        return self.sampling.early_stopping or best_possible <= self.finished[-1][0]
-
-    def results(self) -> list[Hypothesis]:
-        """See Strategy."""
-        found = [beam for _, beam in self.finished]
-        return found if self.done and found else [*found, *self.running][: self.sampling.beam_width]
-
-
-def strategy(prompt: Sequence[int], sampling: Sampling) -> Strategy:
-    """The strategy that a request's beam width asks for."""
-    return Beams(prompt, sampling) if sampling.beam_width > 1 else Single(prompt, sampling)

@@ -10,95 +10,26 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadRequest, QueueFull
+from .jobs import DEFAULTS, Job, Limits
 from .runtime import Memory, Row, Runtime, Step
-from .sampling import Hypothesis, Sampling, Scores, Strategy, strategy
+from .sampling import Scores
 
 Floats = NDArray[np.float32]
 # A request may come a little after the word that stops it; later its id may be another's.
 STOPPED_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Parameters of a bundle. `max_rows`: rows that step together; `join_at_once`: requests let in between
-    two steps of running ones (more make a fuller batch: a step of 8 rows costs 2.6 steps of one; fewer let
-    those that run wait for fewer encoders); `max_queue`: requests that may wait.
-    """
-
-    max_rows: int = 16
-    join_at_once: int = 4
-    max_queue: int = 256
-
-    @classmethod
-    def of(cls, parameters: Mapping[str, Any]) -> Limits:
-        """Those that are set."""
-        names = (field.name for field in fields(cls))
-        return cls(**{name: parameters[name] for name in names if name in parameters})
-
-
-class Listener(Protocol):
-    """Where a request's tokens go."""
-
-    def cancelled(self) -> bool:
-        """True when nobody waits any more."""
-        ...
-
-    def update(self, beams: list[Hypothesis]) -> None:
-        """All hypotheses so far, best first; called after each token of a streaming request."""
-        ...
-
-    def finish(self, beams: list[Hypothesis]) -> None:
-        """The result; the last call."""
-        ...
-
-    def aligned(self, attention: NDArray[np.float16]) -> None:
-        """The result of a request to align: float16 [heads, ids, memory]; the last call."""
-        ...
-
-    def fail(self, error: Exception) -> None:
-        """No result; the last call."""
-        ...
-
-
-@dataclass(eq=False)  # two equal requests are still two; comparing them would compare arrays
-class Job:
-    """A request: features or ids for the encoder (None for decoder-only families), the decoder's first ids,
-    how to choose, whom to tell.
-
-    `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`.
-    """
-
-    prompt: tuple[int, ...]
-    sampling: Sampling
-    listener: Listener
-    source: Any = None
-    streaming: bool = False
-    request_id: str = ""
-    align: bool = False
-    memory: Memory | None = None
-    choice: Sampling | None = None
-    strategy: Strategy = field(init=False)
-    rows: list[Row] = field(default_factory=list)
-    first_row: int = 0
-    position: int = 0
-
-    def __post_init__(self) -> None:
-        self.strategy = strategy(self.prompt, self.sampling)
-
-
 class Scheduler:
     """Runs jobs on one engine."""
 
-    def __init__(self, runtime: Runtime, limits: Limits = Limits()) -> None:  # it is frozen
+    def __init__(self, runtime: Runtime, limits: Limits = DEFAULTS) -> None:
         self.runtime, self.limits = runtime, limits
         self.waiting: deque[Job] = deque()
         self.encoding: deque[Job] = deque()

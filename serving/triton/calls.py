@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from conch.names import ENGINE, ENGINE_UNARY
+
 from ..errors import MARKED, EngineError, code_name, sentence, unbroken
 from .rows import greedy_at_zero
 
@@ -140,14 +142,14 @@ class BlsClient:
         Raises:
             EngineError: it refused, or failed in the middle.
         """
-        model = "tensorrt_llm_stream" if streaming else "tensorrt_llm"
+        model = ENGINE if streaming else ENGINE_UNARY
         for response in self.call(
             model, self.tensors(greedy_at_zero(arrays)), outputs, request_id, decoupled=streaming
         ):
             if response.output_tensors():
                 yield unbroken({tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()})
 
-    def stop(self, request_id: str, model: str = "tensorrt_llm") -> None:
+    def stop(self, request_id: str, model: str = ENGINE_UNARY) -> None:
         """End a request of the engine, as TensorRT-LLM does it: `stop` with the same id."""
         one = np.array([[1]], np.int32)
         arrays = {
@@ -156,9 +158,7 @@ class BlsClient:
             "request_output_len": one,
             "stop": np.array([[True]]),
         }
-        for _ in self.call(
-            model, self.tensors(arrays), ALWAYS, request_id, decoupled=model != "tensorrt_llm"
-        ):
+        for _ in self.call(model, self.tensors(arrays), ALWAYS, request_id, decoupled=model != ENGINE_UNARY):
             pass
 
     def _response(self, arrays: Arrays, wanted: set[str]) -> Any:

@@ -17,8 +17,9 @@ if not shutil.which(
 
 from miniatures.speech.clips import Clipper
 from miniatures.speech.corpus import Corpus, make_corpus
+from serving.engine.jobs import Limits
 from serving.engine.openvino.graphs import Graphs
-from serving.engine.scheduler import Limits, Scheduler
+from serving.engine.scheduler import Scheduler
 
 from . import engines
 

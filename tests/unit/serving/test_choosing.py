@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from serving.engine.sampling import Sampling, Scores, Single, TimestampRules
+from serving.engine.sampling import Sampling, Scores, TimestampRules
+from serving.engine.strategies import Single
 from serving.engine.torch.choosing import Choices, on_device
 from serving.engine.torch.device import Device
 

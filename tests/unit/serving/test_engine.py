@@ -18,9 +18,10 @@ from miniatures.speech.clips import Clip, Clipper
 from miniatures.speech.corpus import Corpus
 from serving.audio.log_mel import log_mel
 from serving.engine.collected import Collected
+from serving.engine.jobs import Job, Limits
 from serving.engine.openvino.graphs import Graphs
 from serving.engine.sampling import Hypothesis, Sampling
-from serving.engine.scheduler import Job, Limits, Scheduler
+from serving.engine.scheduler import Scheduler
 from serving.errors import BadRequest, QueueFull
 
 from ..conftest import MINIATURE, export

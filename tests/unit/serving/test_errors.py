@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from serving.engine.tensors import Answers
+from serving.engine.answers import Answers
 from serving.errors import BadRequest, EngineError, QueueFull, code_name, told, unbroken
 
 

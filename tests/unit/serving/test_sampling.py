@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from serving.engine.sampling import Beams, Sampling, Scores, Single, log_softmax, processed
+from serving.engine.sampling import Sampling, Scores, log_softmax, processed
+from serving.engine.strategies import Beams, Single
 
 END = 4
 LOGITS = np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], np.float32))

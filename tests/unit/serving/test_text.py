@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conch.bundle import EngineFacts
+from serving.engine.answers import Answers, Wanted
 from serving.engine.collected import Collected
+from serving.engine.inputs import MOST_WORDS, parse
+from serving.engine.jobs import Job
 from serving.engine.sampling import Hypothesis, Sampling, processed
-from serving.engine.scheduler import Job
-from serving.engine.tensors import MOST_WORDS, Answers, Wanted, parse
 from serving.errors import BadRequest
 from serving.text.tokens import NO_END, GrowingText, TextTokenizer
 from serving.triton.rows import refuse_samples, split

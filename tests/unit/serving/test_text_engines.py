@@ -23,10 +23,11 @@ from transformers import (
 )
 
 from serving.engine.collected import Collected
+from serving.engine.inputs import parse
+from serving.engine.jobs import Job, Limits
 from serving.engine.runtime import Row, Runtime
 from serving.engine.sampling import Sampling
-from serving.engine.scheduler import Job, Limits, Scheduler
-from serving.engine.tensors import parse
+from serving.engine.scheduler import Scheduler
 from serving.errors import BadRequest
 
 from ..engines import export, runtime

@@ -1,13 +1,13 @@
-"""TensorRT-LLM's tensors on the outside, jobs and hypotheses on the inside.
+"""Inputs of the engine model as jobs of the scheduler.
 
-Names, dtypes and shapes are those of `tensorrt_llm` in TensorRT-LLM 0.20.0. Inputs come without the batch
-dimension's other rows: one sequence per call, every array with a leading 1.
+Names, dtypes and shapes are those of `tensorrt_llm` in TensorRT-LLM 0.20.0, one sequence per call: every
+array has a leading 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from conch.bundle import EngineFacts
 
-from ..errors import BROKEN, BadRequest
-from .sampling import Hypothesis, Sampling, TimestampRules, begun
-from .scheduler import Job, Listener
+from ..errors import BadRequest
+from .answers import Wanted
+from .jobs import Job, Listener
+from .sampling import Sampling, TimestampRules
 
 Arrays = Mapping[str, NDArray[Any]]
 T = TypeVar("T", int, float, bool)
-
 # What this engine has no answer to. Sending one is an error: a silently ignored input is a wrong result.
 UNSUPPORTED = (
     "draft_input_ids",
@@ -58,17 +58,6 @@ UNSUPPORTED_IF_TRUE = ("return_context_logits", "return_perf_metrics")
 LARGEST_BIAS = 1e9
 MOST_WORDS = 4096  # each is compared after every token, while all other requests wait
 COLDEST = 1e-3  # below it, dividing logits overflows float32; the likeliest token is all that is left
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Which optional outputs a request asks for."""
-
-    log_probs: bool = False
-    logits: bool = False
-    sequences: int = 1
-    prompt: tuple[int, ...] = ()
-    exclude_prompt: bool = True
 
 
 def _scalar(inputs: Arrays, name: str, default: T) -> T:
@@ -280,84 +269,3 @@ def parse(
     )
     streaming, align = _scalar(inputs, "streaming", False), _scalar(inputs, "return_cross_attention", False)
     return Job(prompt, sampling, listener, source, streaming, request_id, align), wanted
-
-
-def outputs(beams: Sequence[Hypothesis], wanted: Wanted, first: int = 0) -> dict[str, NDArray[Any]]:
-    """Arrays of one response: output_ids int32 [1, beams, longest], sequence_length int32 [1, beams], and
-    what was asked for.
-
-    With `first`, only tokens from there on.
-    """
-    beams = beams[: wanted.sequences]
-    prompt = () if wanted.exclude_prompt else wanted.prompt
-    rows = [(*prompt, *beam.ids[first:]) for beam in beams]
-    longest = max([len(row) for row in rows] + [1])
-    arrays: dict[str, NDArray[Any]] = {
-        "output_ids": np.array([[*row, *[0] * (longest - len(row))] for row in rows], np.int32)[None],
-        "sequence_length": np.array([[len(row) for row in rows]], np.int32),
-    }
-    if wanted.log_probs:
-        arrays["cum_log_probs"] = np.array([[beam.cum_log_prob for beam in beams]], np.float32)
-        chosen = [[*[0.0] * len(prompt), *beam.log_probs[first:]] for beam in beams]
-        arrays["output_log_probs"] = np.array(
-            [[*row, *[0.0] * (longest - len(row))] for row in chosen], np.float32
-        )[None]
-    if wanted.logits:
-        arrays["generation_logits"] = _logits([beam.logits[first:] for beam in beams])
-    return arrays
-
-
-def _logits(rows: Sequence[Sequence[NDArray[np.float32]]]) -> NDArray[np.float32]:
-    """Float32 [1, beams, longest, vocabulary], shorter ones filled up with 0."""
-    count = max(len(row) for row in rows)
-    blank = next((np.zeros_like(row[0]) for row in rows if row), np.zeros(0, np.float32))
-    return np.array([[*row, *[blank] * (count - len(row))] for row in rows], np.float32)[None]
-
-
-@dataclass
-class Answers:
-    """The responses to one request, in turn.
-
-    A stream of one sequence carries what is new in each, a stream of beams all so far (TensorRT-LLM's
-    executor, `returnAllGeneratedTokens`). What may become a stop word is held back until it is none.
-    """
-
-    wanted: Wanted
-    job: Job
-    sent: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        self.growing = self.job.streaming and self.job.sampling.beam_width == 1
-        if self.job.streaming:
-            self.wanted = replace(self.wanted, exclude_prompt=True)
-
-    def update(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]] | None:
-        """After a token of a streaming request; None if there is nothing to say yet."""
-        if not self.growing:
-            return outputs(beams, self.wanted)
-        best, first = beams[0], self.sent
-        ready = len(best.ids) - begun(best.ids, self.job.sampling.stop_words)
-        if ready <= first:
-            return None
-        self.sent = ready
-        return outputs(
-            [
-                replace(
-                    best, ids=best.ids[:ready], log_probs=best.log_probs[:ready], logits=best.logits[:ready]
-                )
-            ],
-            self.wanted,
-            first,
-        )
-
-    @staticmethod
-    def broken() -> dict[str, NDArray[Any]]:
-        """What a stream that has begun says before its error (see errors.unbroken)."""
-        return {
-            "output_ids": np.zeros((1, 1, 1), np.int32),
-            "sequence_length": np.array([[BROKEN]], np.int32),
-        }
-
-    def finish(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]]:
-        """The last response."""
-        return outputs(beams, self.wanted, self.sent)

@@ -9,7 +9,7 @@ import pytest
 
 from conch.bundle import EngineFacts
 from serving.engine.collected import Collected
-from serving.engine.tensors import UNSUPPORTED, parse, stops
+from serving.engine.inputs import UNSUPPORTED, parse, stops
 from serving.errors import BadRequest
 
 FACTS = EngineFacts("whisper", 448, 51865, 50257, layers=4, heads=3, head_width=32, mels=80, memory=1500)

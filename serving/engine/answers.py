@@ -1,0 +1,108 @@
+"""What the scheduler found, as outputs of the engine model: names, dtypes and shapes of `tensorrt_llm` in
+TensorRT-LLM 0.20.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BROKEN
+from .jobs import Job
+from .sampling import Hypothesis, begun
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which optional outputs a request asks for."""
+
+    log_probs: bool = False
+    logits: bool = False
+    sequences: int = 1
+    prompt: tuple[int, ...] = ()
+    exclude_prompt: bool = True
+
+
+def outputs(beams: Sequence[Hypothesis], wanted: Wanted, first: int = 0) -> dict[str, NDArray[Any]]:
+    """Arrays of one response: output_ids int32 [1, beams, longest], sequence_length int32 [1, beams], and
+    what was asked for.
+
+    With `first`, only tokens from there on.
+    """
+    beams = beams[: wanted.sequences]
+    prompt = () if wanted.exclude_prompt else wanted.prompt
+    rows = [(*prompt, *beam.ids[first:]) for beam in beams]
+    longest = max([len(row) for row in rows] + [1])
+    arrays: dict[str, NDArray[Any]] = {
+        "output_ids": np.array([[*row, *[0] * (longest - len(row))] for row in rows], np.int32)[None],
+        "sequence_length": np.array([[len(row) for row in rows]], np.int32),
+    }
+    if wanted.log_probs:
+        arrays["cum_log_probs"] = np.array([[beam.cum_log_prob for beam in beams]], np.float32)
+        chosen = [[*[0.0] * len(prompt), *beam.log_probs[first:]] for beam in beams]
+        arrays["output_log_probs"] = np.array(
+            [[*row, *[0.0] * (longest - len(row))] for row in chosen], np.float32
+        )[None]
+    if wanted.logits:
+        arrays["generation_logits"] = _logits([beam.logits[first:] for beam in beams])
+    return arrays
+
+
+def _logits(rows: Sequence[Sequence[NDArray[np.float32]]]) -> NDArray[np.float32]:
+    """Float32 [1, beams, longest, vocabulary], shorter ones filled up with 0."""
+    count = max(len(row) for row in rows)
+    blank = next((np.zeros_like(row[0]) for row in rows if row), np.zeros(0, np.float32))
+    return np.array([[*row, *[blank] * (count - len(row))] for row in rows], np.float32)[None]
+
+
+@dataclass
+class Answers:
+    """The responses to one request, in turn.
+
+    A stream of one sequence carries what is new in each, a stream of beams all so far (TensorRT-LLM's
+    executor, `returnAllGeneratedTokens`). What may become a stop word is held back until it is none.
+    """
+
+    wanted: Wanted
+    job: Job
+    sent: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.growing = self.job.streaming and self.job.sampling.beam_width == 1
+        if self.job.streaming:
+            self.wanted = replace(self.wanted, exclude_prompt=True)
+
+    def update(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]] | None:
+        """After a token of a streaming request; None if there is nothing to say yet."""
+        if not self.growing:
+            return outputs(beams, self.wanted)
+        best, first = beams[0], self.sent
+        ready = len(best.ids) - begun(best.ids, self.job.sampling.stop_words)
+        if ready <= first:
+            return None
+        self.sent = ready
+        return outputs(
+            [
+                replace(
+                    best, ids=best.ids[:ready], log_probs=best.log_probs[:ready], logits=best.logits[:ready]
+                )
+            ],
+            self.wanted,
+            first,
+        )
+
+    @staticmethod
+    def broken() -> dict[str, NDArray[Any]]:
+        """What a stream that has begun says before its error (see errors.unbroken)."""
+        return {
+            "output_ids": np.zeros((1, 1, 1), np.int32),
+            "sequence_length": np.array([[BROKEN]], np.int32),
+        }
+
+    def finish(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]]:
+        """The last response."""
+        return outputs(beams, self.wanted, self.sent)
