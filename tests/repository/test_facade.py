@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from build.whisper_vocabulary import whisper_tokenizer
 from conch.bundle import EngineFacts
+from serving.audio.tokens import BadPrompt
 from serving.audio.whisper import BadAudio, Whisper
-from serving.errors import BadRequest
+from serving.errors import BadRequest, code_name, told
 
 from .test_contract import CONTRACT
 
@@ -170,7 +171,9 @@ def test_wav_lens_is_optional_and_cuts(facade: tuple[Whisper, Double]) -> None:
             ask(facade, WAV_LENS=np.array([[wrong]], np.int32))
 
 
-def test_errors_are_the_callers() -> None:
-    """What a façade refuses is a ValueError, which Triton reports as an invalid argument."""
-    assert issubclass(BadAudio, ValueError)
-    assert issubclass(BadRequest, ValueError)
+@pytest.mark.parametrize("error", [BadAudio, BadPrompt, BadRequest])
+def test_errors_are_the_callers(error: type[Exception]) -> None:
+    """What a façade refuses is an invalid argument to Triton: a 400, with its own sentence."""
+    refused = error("WAV is empty; send sound")
+    assert code_name(refused) == "INVALID_ARG"
+    assert told(refused) == "INVALID_ARG: WAV is empty; send sound"

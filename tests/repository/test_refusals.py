@@ -25,8 +25,8 @@ from build.targets.trtllm.preflight import Unfit, check
 from build.tensors import NEEDED, parse_config
 from build.toolchain import ToolchainError
 from serving.text.facade import ENGINE, ENGINE_OUTPUTS
-from tests.contract.image import environment, make_image
-from tests.contract.tools import parser_of
+from tests.fakes.nvidia_image import environment, make_image
+from tests.fakes.nvidia_tools import parser_of
 
 pytestmark = pytest.mark.long
 PAGE = (ROOT / "docs/tensorrt-llm/refusals.md").read_text("utf-8")

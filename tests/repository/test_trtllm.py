@@ -44,10 +44,10 @@ from conch.gpus import Gpu, gpus
 from ops.deploy import check_gpus
 from ops.guard.bundle import Refused, budgeted, check_bundle
 from ops.planning import IN_DOCKER, kv_shares, make_plan
-from tests.contract.image import H100, environment, make_image
-from tests.contract.template import ENGINE, template
-from tests.contract.tools import OPTIONS, parser_of
-from tests.contract.weights import published
+from tests.fakes.nvidia_image import H100, environment, make_image
+from tests.fakes.nvidia_template import ENGINE, template
+from tests.fakes.nvidia_tools import OPTIONS, parser_of
+from tests.fakes.published_weights import published
 
 pytestmark = pytest.mark.long
 

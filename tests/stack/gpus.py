@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.contract.image import environment, make_image
+from tests.fakes.nvidia_image import environment, make_image
 
 from .conftest import ROOT, Stack, started
 
-BACKEND = ROOT / "tests/contract/backend"
+BACKEND = ROOT / "tests/fakes/trtllm_backend"
 
 
 def run(*command: object, env: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -77,24 +77,34 @@ def test_sdk_verbose(sdk: openai.OpenAI, recordings: Rows) -> None:
         assert 0 <= segment.no_speech_prob <= 1
 
 
-def test_a_prompt_is_earlier_text(sdk: openai.OpenAI, recordings: Rows) -> None:
-    """What was said before changes nothing about the words of this recording."""
-    with (RECORDINGS / "demo.flac").open("rb") as file:
-        answer = sdk.audio.transcriptions.create(
-            file=file, model="mini-whisper", prompt=recordings["letter.m4a"]["text"], language="en"
+def read_of_prompt(sdk: openai.OpenAI, prompt: str) -> tuple[str, int]:
+    """The text of order.wav, and how many tokens the decoder read before it wrote."""
+    with (RECORDINGS / "order.wav").open("rb") as file:
+        events = sdk.audio.transcriptions.create(
+            file=file, model="mini-whisper", prompt=prompt, language="en", stream=True
         )
-    assert answer.text == recordings["demo.flac"]["text"]
+        *_, last = events
+    assert last.type == "transcript.text.done"
+    assert last.usage
+    assert last.usage.input_token_details
+    return last.text, last.usage.input_token_details.text_tokens or 0
+
+
+def test_a_prompt_is_earlier_text(sdk: openai.OpenAI, recordings: Rows) -> None:
+    """The model reads what was said before; the words of this recording stay."""
+    earlier = recordings["letter.m4a"]["text"]
+    text, plain = read_of_prompt(sdk, "")
+    same, prompted = read_of_prompt(sdk, earlier)
+    assert text == same == recordings["order.wav"]["text"]
+    assert prompted >= plain + len(earlier.split())
 
 
 def test_long_prompt_is_shortened_to_its_end(sdk: openai.OpenAI) -> None:
-    """A prompt beyond the context is no error: as with OpenAI, its last tokens count. (So much of it misleads
-    the miniature.)
+    """A prompt beyond the context is no error: as with OpenAI, its last tokens count, up to half the
+    decoder's positions. (So much of it misleads the miniature.)
     """
-    with (RECORDINGS / "demo.flac").open("rb") as file:
-        answer = sdk.audio.transcriptions.create(
-            file=file, model="mini-whisper", prompt="Hugo has ten keys. " * 300, language="en"
-        )
-    assert answer.usage is not None
+    (_, short), (_, long) = (read_of_prompt(sdk, "Hugo has ten keys. " * count) for count in (1, 400))
+    assert short < long <= 448 // 2 + 4
 
 
 def test_long_recording_is_cut_at_pauses(sdk: openai.OpenAI, recordings: Rows) -> None:

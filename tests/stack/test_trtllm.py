@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from tritonclient.utils import np_to_triton_dtype
 
 from build.jobs import read_manifest
-from tests.contract.image import environment
 from tests.fakes.hub import serving
+from tests.fakes.nvidia_image import environment
 
 from .clients import grpc_inputs, wave
 from .conftest import PYTHON, ROOT, Stack

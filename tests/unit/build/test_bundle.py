@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -64,29 +62,63 @@ def complete(bundle: Path) -> bool:
     return all((bundle / file).is_file() for file in files)
 
 
-@pytest.mark.timeout(600)
-def test_killed_builders_leave_nothing_servable(tmp_path: Path) -> None:
-    """SIGKILL at 20 random moments: the bundle is complete or absent each time, and the next build
-    succeeds.
+def killed(folder: Path, number: int) -> subprocess.CompletedProcess[str]:
+    """A build of the tiny target that ends by SIGKILL just before its change `number`; 0: it runs to its
+    end.
     """
-    rng, bundle = random.Random(7), tmp_path / "engines/mini-whisper/openvino"
-    for attempt in range(20):
-        process = subprocess.Popen(
-            builder(tmp_path),
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        time.sleep(rng.uniform(0.1, 11.0) if attempt % 2 else rng.uniform(0.1, 3.0))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        assert complete(bundle) or not bundle.exists()
-        if bundle.exists() and attempt % 4 == 3:
-            manifest = json.loads((bundle / "manifest.json").read_text())
-            (bundle / "manifest.json").write_text(
-                json.dumps({**manifest, "engine": {}})
-            )  # so that there is something to kill
+    places = ["--weights", f"{folder}/weights", "--engines", f"{folder}/engines"]
+    command = [sys.executable, "-m", "tests.fakes.killed_builder", str(folder), str(number), "engines"]
+    return subprocess.run(
+        [*command, "--target", "tiny", "--model-id", "mini-gpt2", *places],
+        cwd=ROOT,
+        env={**os.environ, "CONCH_TARGETS": "tests.fakes.tiny_target"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_killed_builders_leave_nothing_servable(tmp_path: Path) -> None:
+    """SIGKILL before changes from the first to the last, sixteen in all: the bundle is absent, and the next
+    build, which finds what is left, succeeds.
+    """
+    whole = killed(tmp_path / "whole", 0)
+    assert whole.returncode == 0, whole.stderr
+    last = int(whole.stdout.rpartition("changes: ")[2])
+    files = sorted(path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole/engines").rglob("*"))
+    bundle = tmp_path / "cut/engines/mini-gpt2/tiny"
+    for number in sorted({1 + (last - 1) * n // 15 for n in range(16)}):
+        done = killed(tmp_path / "cut", number)
+        if done.returncode == 0:  # so little was left to do that it ended before
+            shutil.rmtree(bundle)
+            done = killed(tmp_path / "cut", min(number, 3))
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert not bundle.exists()
+    finished = killed(tmp_path / "cut", 0)
+    assert finished.returncode == 0, finished.stderr
+    assert (
+        sorted(path.relative_to(tmp_path / "cut") for path in (tmp_path / "cut/engines").rglob("*")) == files
+    )
+
+
+def test_a_builder_killed_in_a_step_leaves_nothing_servable(tmp_path: Path) -> None:
+    """With the step, as a machine that goes down does it; the next build succeeds."""
+    process = subprocess.Popen(
+        builder(tmp_path),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not children.read_text():
+        assert process.poll() is None, "it ended without a step"
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    bundle = tmp_path / "engines/mini-whisper/openvino"
+    assert not bundle.exists()
     finished = run(tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert complete(bundle)

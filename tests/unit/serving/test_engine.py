@@ -271,7 +271,8 @@ def test_requests_stop_by_id(graphs: Graphs, speech: list[tuple[Clip, np.ndarray
 
     running, waiting, other = submit("gone"), submit("gone"), submit("stays")
     scheduler.start()
-    time.sleep(0.1)
+    while not scheduler.running:
+        time.sleep(0.001)
     scheduler.drop("gone")
     for listener in (running, waiting, submit("gone")):
         assert len(listener.wait(5)[0].ids) < 400

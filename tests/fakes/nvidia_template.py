@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-CONTRACT: dict[str, Any] = json.loads((Path(__file__).parent / "model_io.json").read_text("utf-8"))
+PUBLISHED = Path(__file__).parent.parent / "contract" / "model_io.json"
+CONTRACT: dict[str, Any] = json.loads(PUBLISHED.read_text("utf-8"))
 ENGINE = CONTRACT["inflight_batcher_llm/tensorrt_llm"]
 # Keys of parameters that are not called as their placeholders.
 KEYS = {

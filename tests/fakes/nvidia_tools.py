@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = json.loads(
-    (Path(__file__).parent / "cli_options.json").read_text("utf-8")
+    (Path(__file__).parent.parent / "contract" / "cli_options.json").read_text("utf-8")
 )
 TYPES = {"int": int, "float": float, "str": str, "enum": str}
 VERSION = "0.20.0"

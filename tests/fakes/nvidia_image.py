@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from .template import template
-from .tools import TOOLS
+from .nvidia_template import template
+from .nvidia_tools import TOOLS
 
 HERE = Path(__file__).parent
 VERSIONS = {"tensorrt_llm": "0.20.0", "tensorrt": "10.10.0.31"}
@@ -90,7 +90,9 @@ def make_image(
         "/bin/sh",
     )
     for tool in TOOLS:
-        text = f"import sys\nsys.path.insert(0, {str(HERE)!r})\nfrom tools import main\nmain({tool!r})\n"
+        text = (
+            f"import sys\nsys.path.insert(0, {str(HERE)!r})\nfrom nvidia_tools import main\nmain({tool!r})\n"
+        )
         _script(root / "usr/local/bin/trtllm-build" if tool == "trtllm-build" else root / "app" / tool, text)
     _script(
         root / "usr/bin/nvidia-smi",
