@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..engine.likelihood import Engine, untempered
-from ..triton.calls import ALWAYS, BlsClient, engine_id, row_names
-from ..triton.requests import RequestPool
+from ..triton.calls import ALWAYS, engine_id, row_names
 from ..triton.rows import Arrays, merge, split
 from ..triton.stub import Request, Sender, Utils, arrays_of, is_decoupled
-from ..triton.watch import Watch
+from ..triton.threaded import ThreadedEndpoint
 from .whisper import Whisper
 
 # Which of the engine's outputs a request for them brings, beside those that go with every request.
@@ -22,28 +21,16 @@ ASKED = {
 }
 
 
-class SpeechEndpoint:
-    """`whisper_bls`, `whisper_bls_stream` and `infer_bls`. It answers from threads, so that one request's
-    wait for the engine never holds up another. `config`: the Triton model's own.
-    """
+class SpeechEndpoint(ThreadedEndpoint):
+    """`whisper_bls`, `whisper_bls_stream` and `infer_bls`. `config`: the Triton model's own."""
 
     def __init__(self, whisper: Whisper, config: dict[str, Any], utils: Utils) -> None:
+        super().__init__(utils)
         self.whisper, self.decoupled = whisper, is_decoupled(config)
         self.outputs = {output["name"] for output in config["output"]}
-        self.calls = BlsClient(utils)
-        self.watch, self.requests = Watch(), RequestPool(self.answer, self.calls.refuse)
-
-    def execute(self, requests: Iterable[Request]) -> None:
-        """Queue requests; never waits."""
-        self.requests.submit(requests)
 
     def answer(self, request: Request, sender: Sender) -> None:
-        """One request.
-
-        Raises:
-            ValueError: it cannot be served.
-            EngineError: the engine refused, or failed.
-        """
+        """See ThreadedEndpoint."""
         rows = split(arrays_of(request))
         wanted, (own, stoppable) = set(request.requested_output_names()) or self.outputs, engine_id(request)
         if not self.decoupled:
@@ -85,8 +72,3 @@ class SpeechEndpoint:
             return self.calls.engine(name, [*ALWAYS, *asked], arrays, streaming=streaming)
 
         return untempered(call) if self.whisper.tempered else call
-
-    def close(self) -> None:
-        """The model is unloaded."""
-        self.requests.close()
-        self.calls.close()

@@ -6,40 +6,27 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..errors import BadRequest, code_name
-from ..triton.calls import ALWAYS, BlsClient, engine_id
-from ..triton.requests import RequestPool
+from ..triton.calls import ALWAYS, engine_id
 from ..triton.stub import Request, Sender, Utils, arrays_of, is_decoupled
-from ..triton.watch import Watch
+from ..triton.threaded import ThreadedEndpoint
 from .arrays import Arrays, Given
 from .facade import ENGINE_OUTPUTS, complete
 from .model import TextModel
 from .processing import postprocess, preprocess
 
 
-class TextEndpoint:
-    """`tensorrt_llm_bls`, its `_stream` face and `ensemble_stream`. It answers from threads, so that one
-    request's wait for the engine never holds up another. `config`: the Triton model's own.
-    """
+class TextEndpoint(ThreadedEndpoint):
+    """`tensorrt_llm_bls`, its `_stream` face and `ensemble_stream`. `config`: the Triton model's own."""
 
     def __init__(self, model: TextModel, config: dict[str, Any], utils: Utils) -> None:
+        super().__init__(utils)
         self.model, self.decoupled = model, is_decoupled(config)
         # Narrowed to what the engine has (build/tensors.py).
         declared = {*ALWAYS, *(output["name"] for output in config["output"])}
         self.outputs = [name for name in ENGINE_OUTPUTS if name in declared]
-        self.calls = BlsClient(utils)
-        self.watch, self.requests = Watch(), RequestPool(self.answer, self.calls.refuse)
-
-    def execute(self, requests: Iterable[Request]) -> None:
-        """Queue requests; never waits."""
-        self.requests.submit(requests)
 
     def answer(self, request: Request, sender: Sender) -> None:
-        """One request.
-
-        Raises:
-            BadRequest: it cannot be served.
-            EngineError: the engine refused, or failed.
-        """
+        """See ThreadedEndpoint."""
         inputs = arrays_of(request)
         if not self.decoupled and "stream" in inputs and inputs["stream"].any():
             raise BadRequest("stream=true needs the decoupled face of this model; its name ends in _stream")
@@ -61,11 +48,6 @@ class TextEndpoint:
             result = next(results)
         # Not while it is watched: Triton must not be asked about what it has let go.
         self.calls.answer(sender, result, wanted)
-
-    def close(self) -> None:
-        """The model is unloaded."""
-        self.requests.close()
-        self.calls.close()
 
 
 class ProcessingEndpoint:

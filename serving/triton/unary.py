@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -10,8 +10,7 @@ from conch.bundle import EngineFacts
 from conch.names import ENGINE
 
 from ..errors import told
-from .calls import ALWAYS, BlsClient, engine_id, row_names
-from .requests import RequestPool
+from .calls import ALWAYS, engine_id, row_names
 from .rows import (
     Arrays,
     greedy_at_zero,
@@ -24,32 +23,22 @@ from .rows import (
     started,
 )
 from .stub import Request, Sender, Tensor, Utils, arrays_of
-from .watch import Watch
+from .threaded import ThreadedEndpoint
 
 
-class UnaryFace:
+class UnaryFace(ThreadedEndpoint):
     """One response for each request, however many the engine sends. `beams`: the most that are served, where
     the engine has a limit.
     """
 
     def __init__(self, facts: EngineFacts, beams: int | None, utils: Utils) -> None:
+        super().__init__(utils, told)
         self.facts, self.beams, self.utils = facts, beams, utils
-        self.calls = BlsClient(utils, told)
         # Of the requests that run here: the engine's ids by their own.
         self.rows: dict[str, list[str]] = {}
-        self.watch, self.requests = Watch(), RequestPool(self.answer, self.calls.refuse)
-
-    def execute(self, requests: Iterable[Request]) -> None:
-        """Queue requests; never waits."""
-        self.requests.submit(requests)
 
     def answer(self, request: Request, sender: Sender) -> None:
-        """One request, from the first row to the last.
-
-        Raises:
-            ValueError: it cannot be served.
-            EngineError: the engine refused, or failed.
-        """
+        """See ThreadedEndpoint."""
         inputs = arrays_of(request)
         if "streaming" in inputs and inputs["streaming"].any():
             raise ValueError(f"streaming=true needs the decoupled model {ENGINE}")
@@ -103,8 +92,3 @@ class UnaryFace:
     def _merged(self, answers: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         arrays = [{tensor.name(): tensor.as_numpy() for tensor in answer} for answer in answers]
         return self.calls.tensors(merge(arrays))
-
-    def close(self) -> None:
-        """The model is unloaded."""
-        self.requests.close()
-        self.calls.close()

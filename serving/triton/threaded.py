@@ -1,0 +1,42 @@
+"""A Triton model that answers from threads, so that one request's wait for the engine never holds up
+another.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+
+from ..errors import sentence
+from .calls import BlsClient
+from .requests import RequestPool
+from .stub import Request, Sender, Utils
+from .watch import Watch
+
+
+class ThreadedEndpoint(ABC):
+    """`calls`: the way to callers and other models; `watch`: stops what nobody waits for any more. `say`: how
+    an error reads.
+    """
+
+    def __init__(self, utils: Utils, say: Callable[[Exception], str] = sentence) -> None:
+        self.calls, self.watch = BlsClient(utils, say), Watch()
+        self.requests = RequestPool(self.answer, self.calls.refuse)
+
+    @abstractmethod
+    def answer(self, request: Request, sender: Sender) -> None:
+        """One request, in a thread of its own; whatever is raised becomes its error.
+
+        Raises:
+            ValueError: it cannot be served.
+            EngineError: the engine refused, or failed.
+        """
+
+    def execute(self, requests: Iterable[Request]) -> None:
+        """Queue requests; never waits."""
+        self.requests.submit(requests)
+
+    def close(self) -> None:
+        """The model is unloaded."""
+        self.requests.close()
+        self.calls.close()
