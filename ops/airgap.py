@@ -204,7 +204,7 @@ def load(path: Path) -> None:
         _feed(found[VOLUMES], *_in_builder(LOAD_COMMAND), environment=environment)
     docker("compose", "up", "--detach", "--wait", "--no-build", "--pull", "never", environment=environment)
     print(
-        "conch: up; these settings belong into .env: "
+        "conch: up; these settings belong in .env: "
         + " ".join(f"{name}={value}" for name, value in travelled.items())
     )
 

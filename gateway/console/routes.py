@@ -60,7 +60,7 @@ async def restart(index: int, request: Request, services: ServicesDep) -> dict[s
         raise ApiError(403, "this key may not restart instances; send an admin key", code="not_admin")
     if (instance := services.overview.instance(index)) is None:
         known = ", ".join(str(one.index) for one in services.overview.deployment.instances)
-        raise ApiError(404, f"instance {index} is not planned; there are: {known}", param="index")
+        raise ApiError(404, f"instance {index} does not exist; there are: {known}", param="index")
     if not await services.overview.restart(instance):
         raise ApiError(503, f"the guard of {instance.name} does not answer; its log says why", retry_after=2)
     log.info("restart asked for", instance=instance.name, request_id=request.state.request_id)
