@@ -7,10 +7,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-BROKEN = -1  # sequence_length of a stream that ends with an error after some of it was sent
+ABORTED = -1  # sequence_length of a stream that ends with an error after some of it was sent
 # Request parameter of the models that call another one: between models Triton 24.10 loses an error that comes
-# behind other responses, and the stream's end with it, so they are told BROKEN instead.
-MARKED = "conch_broken_is_marked"
+# behind other responses, and the stream's end with it, so they get ABORTED instead.
+ABORT_SUPPORTED = "conch_abort_supported"
 
 
 class QueueFull(Exception):
@@ -24,9 +24,9 @@ class BadRequest(ValueError):
 KINDS = ("INVALID_ARG", "UNAVAILABLE", "INTERNAL")
 
 
-# TensorRT-LLM's messages carry no kind. What these say, the caller can mend (llmRequest.cpp `validate`,
-# executor/samplingConfig.cpp, utils.cc) …
-MENDABLE = (
+# TensorRT-LLM's errors carry no code. Messages that contain these phrases are the client's fault
+# (llmRequest.cpp `validate`, executor/samplingConfig.cpp, utils.cc) …
+CLIENT_ERROR_PHRASES = (
     "beam width",
     "exceeds maximum input length",
     "exceeds maximum encoder input length",
@@ -44,8 +44,8 @@ MENDABLE = (
     "request id is not provided",
     "guideddecodingparams",
 )
-# … and these, by waiting (executorImpl.cpp, `enqueueRequests`).
-LATER = ("maximum queue size",)
+# … and these are worth a retry (executorImpl.cpp, `enqueueRequests`).
+RETRY_PHRASES = ("maximum queue size",)
 WRAPPED = re.compile(
     r"^Executor failed process requestId \d+ due to the following error: (?:Encountered an error when "
     r"fetching new request: )?"
@@ -72,9 +72,9 @@ def kind_of(message: str) -> str:
     lower = message.lower()
     return (
         "UNAVAILABLE"
-        if any(phrase in lower for phrase in LATER)
+        if any(phrase in lower for phrase in RETRY_PHRASES)
         else "INVALID_ARG"
-        if any(phrase in lower for phrase in MENDABLE)
+        if any(phrase in lower for phrase in CLIENT_ERROR_PHRASES)
         else "INTERNAL"
     )
 
@@ -86,13 +86,13 @@ def plain(message: str) -> str:
     return PLACE.sub("", TAG.sub("", WRAPPED.sub("", message))).strip() or message
 
 
-def unbroken(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def raise_if_aborted(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """One response of an engine's stream, as it is.
 
     Raises:
         EngineError: the engine failed in the middle.
     """
-    if "sequence_length" in arrays and (arrays["sequence_length"] == BROKEN).any():
+    if "sequence_length" in arrays and (arrays["sequence_length"] == ABORTED).any():
         raise EngineError("the engine failed in the middle of this text; send the request again")
     return arrays
 
@@ -108,11 +108,11 @@ def code_name(error: Exception) -> str:
     return "INVALID_ARG" if isinstance(error, ValueError) else "INTERNAL"
 
 
-def sentence(error: Exception) -> str:
-    """What a client is told."""
+def message_of(error: Exception) -> str:
+    """What a client reads."""
     return str(error) or repr(error)
 
 
-def told(error: Exception) -> str:
+def encode_error(error: Exception) -> str:
     """What an engine says to the models that call it: kind and sentence."""
-    return f"{code_name(error)}: {sentence(error)}"
+    return f"{code_name(error)}: {message_of(error)}"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BROKEN
+from ..errors import ABORTED
 from .jobs import Job
 from .sampling import Hypothesis, begun
 
@@ -96,11 +96,11 @@ class Answers:
         )
 
     @staticmethod
-    def broken() -> dict[str, NDArray[Any]]:
-        """What a stream that has begun says before its error (see errors.unbroken)."""
+    def aborted() -> dict[str, NDArray[Any]]:
+        """What a stream that has begun says before its error (see errors.raise_if_aborted)."""
         return {
             "output_ids": np.zeros((1, 1, 1), np.int32),
-            "sequence_length": np.array([[BROKEN]], np.int32),
+            "sequence_length": np.array([[ABORTED]], np.int32),
         }
 
     def finish(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import MARKED, code_name, told
+from ..errors import ABORT_SUPPORTED, code_name, encode_error
 from .answers import Answers
 from .inputs import parse, stops
 from .jobs import Limits
@@ -27,7 +27,7 @@ class Reply:
         self.pb, self.final = pb, pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         self.sender = request.get_response_sender()
         self.names = set(request.requested_output_names())
-        self.marked = MARKED in request.parameters()
+        self.aborts = ABORT_SUPPORTED in request.parameters()
         self.answers: Answers | None = None
         self.begun = False
 
@@ -56,11 +56,11 @@ class Reply:
         """See Listener. Callers that say so are told by a marker behind what has been sent: Triton loses an
         error behind other responses (docs/decisions/0002-two-faces.md).
         """
-        if self.begun and self.marked and self.answers:
-            self.sender.send(self._response(self.answers.broken()), self.final)
+        if self.begun and self.aborts and self.answers:
+            self.sender.send(self._response(self.answers.aborted()), self.final)
         else:
             code = getattr(self.pb.TritonError, code_name(error))
-            response = self.pb.InferenceResponse(error=self.pb.TritonError(told(error), code))
+            response = self.pb.InferenceResponse(error=self.pb.TritonError(encode_error(error), code))
             self.sender.send(response, self.final)
 
     def end(self) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from conch.names import ENGINE, ENGINE_UNARY
 
-from ..errors import MARKED, EngineError, code_name, sentence, unbroken
+from ..errors import ABORT_SUPPORTED, EngineError, code_name, message_of, raise_if_aborted
 from .rows import greedy_at_zero
 
 Arrays = dict[str, NDArray[Any]]
@@ -75,8 +75,8 @@ class Held:
 class BlsClient:
     """One model's way to its callers and to the models that it calls itself."""
 
-    def __init__(self, utils: Any, say: Callable[[Exception], str] = sentence) -> None:
-        self.utils, self.say, self.last = utils, say, utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+    def __init__(self, utils: Any, encode: Callable[[Exception], str] = message_of) -> None:
+        self.utils, self.encode, self.last = utils, encode, utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         self.held = Held()
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class BlsClient:
         """The error as the only response."""
         code = getattr(self.utils.TritonError, code_name(error))
         sender.send(
-            self.utils.InferenceResponse(error=self.utils.TritonError(self.say(error), code)), self.last
+            self.utils.InferenceResponse(error=self.utils.TritonError(self.encode(error), code)), self.last
         )
 
     def answer(self, sender: Any, arrays: Arrays, wanted: set[str]) -> None:
@@ -125,7 +125,7 @@ class BlsClient:
             request_id=request_id,
             requested_output_names=list(outputs),
             inputs=list(tensors),
-            parameters={MARKED: True},
+            parameters={ABORT_SUPPORTED: True},
         )
         for response in (
             heard_out(self.held.keep(request.exec(decoupled=True))) if decoupled else [request.exec()]
@@ -147,7 +147,9 @@ class BlsClient:
             model, self.tensors(greedy_at_zero(arrays)), outputs, request_id, decoupled=streaming
         ):
             if response.output_tensors():
-                yield unbroken({tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()})
+                yield raise_if_aborted(
+                    {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+                )
 
     def stop(self, request_id: str, model: str = ENGINE_UNARY) -> None:
         """End a request of the engine, as TensorRT-LLM does it: `stop` with the same id."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
-from ..errors import sentence
+from ..errors import message_of
 from .calls import BlsClient
 from .requests import RequestPool
 from .stub import Request, Sender, Utils
@@ -15,12 +15,12 @@ from .watch import Watch
 
 
 class ThreadedEndpoint(ABC):
-    """`calls`: the way to callers and other models; `watch`: stops what nobody waits for any more. `say`: how
-    an error reads.
+    """`calls`: the way to callers and other models; `watch`: stops what nobody waits for any more.
+    `encode`: an error's text.
     """
 
-    def __init__(self, utils: Utils, say: Callable[[Exception], str] = sentence) -> None:
-        self.calls, self.watch = BlsClient(utils, say), Watch()
+    def __init__(self, utils: Utils, encode: Callable[[Exception], str] = message_of) -> None:
+        self.calls, self.watch = BlsClient(utils, encode), Watch()
         self.requests = RequestPool(self.answer, self.calls.refuse)
 
     @abstractmethod

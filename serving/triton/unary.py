@@ -9,7 +9,7 @@ from functools import partial
 from conch.bundle import EngineFacts
 from conch.names import ENGINE
 
-from ..errors import told
+from ..errors import encode_error
 from .calls import ALWAYS, engine_id, row_names
 from .rows import (
     Arrays,
@@ -32,7 +32,7 @@ class UnaryFace(ThreadedEndpoint):
     """
 
     def __init__(self, facts: EngineFacts, beams: int | None, utils: Utils) -> None:
-        super().__init__(utils, told)
+        super().__init__(utils, encode_error)
         self.facts, self.beams, self.utils = facts, beams, utils
         # Of the requests that run here: the engine's ids by their own.
         self.rows: dict[str, list[str]] = {}

@@ -16,7 +16,7 @@ from build.whisper_vocabulary import whisper_tokenizer
 from conch.bundle import EngineFacts
 from serving.audio.tokens import BadPrompt
 from serving.audio.whisper import BadAudio, Whisper
-from serving.errors import BadRequest, code_name, told
+from serving.errors import BadRequest, code_name, encode_error
 
 from .test_contract import CONTRACT
 
@@ -176,4 +176,4 @@ def test_errors_are_the_callers(error: type[Exception]) -> None:
     """What a façade refuses is an invalid argument to Triton: a 400, with its own sentence."""
     refused = error("WAV is empty; send sound")
     assert code_name(refused) == "INVALID_ARG"
-    assert told(refused) == "INVALID_ARG: WAV is empty; send sound"
+    assert encode_error(refused) == "INVALID_ARG: WAV is empty; send sound"

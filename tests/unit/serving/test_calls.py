@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.errors import BROKEN, EngineError
+from serving.errors import ABORTED, EngineError
 from serving.triton.calls import BlsClient, Held, engine_id, heard_out
 from serving.triton.watch import Watch
 
@@ -72,7 +72,7 @@ def test_the_rest_is_taken_whoever_fails() -> None:
         assert list(line) == []
 
 
-@pytest.mark.parametrize("last", [Response(error="UNAVAILABLE: full"), Response(BROKEN)])
+@pytest.mark.parametrize("last", [Response(error="UNAVAILABLE: full"), Response(ABORTED)])
 def test_an_error_is_raised_when_all_was_heard(last: Response) -> None:
     triton = Triton([Response(1), last, Response()])
     with pytest.raises(EngineError):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from serving.engine.answers import Answers
-from serving.errors import BadRequest, EngineError, QueueFull, code_name, told, unbroken
+from serving.errors import BadRequest, EngineError, QueueFull, code_name, encode_error, raise_if_aborted
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,9 @@ def test_kinds_survive_the_way(error: Exception, name: str) -> None:
     """What one model tells the next has the same kind and the same sentence there, over two models
     as well.
     """
-    once = EngineError(told(error))
+    once = EngineError(encode_error(error))
     assert (code_name(once), str(once)) == (name, str(error))
-    assert code_name(EngineError(told(once))) == name
+    assert code_name(EngineError(encode_error(once))) == name
 
 
 def test_other_engines_errors_stay_as_they_are() -> None:
@@ -109,10 +109,10 @@ def test_the_kind_of_tensorrt_llms_errors_is_told_by_their_words(
 def test_a_broken_stream_is_an_error() -> None:
     """Between models Triton loses an error behind other responses; a tensor says it."""
     with pytest.raises(EngineError, match="failed in the middle"):
-        unbroken(Answers.broken())
+        raise_if_aborted(Answers.aborted())
 
 
 def test_everything_else_passes() -> None:
     """Also a stream that had nothing to say, and responses without lengths."""
     for arrays in ({"sequence_length": np.zeros((1, 1), np.int32)}, {"cross_attention": np.zeros((1, 2))}):
-        assert unbroken(arrays) is arrays
+        assert raise_if_aborted(arrays) is arrays
