@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -19,79 +17,50 @@ from scripts.clients import dataset, transcribe
 from scripts.clients.manifests import BadManifest, Utterance, read, seconds
 from scripts.clients.report import write
 from scripts.clients.scores import Outcome, Scores, score, table
+from tests.fakes.http_server import Handler, Recorder, answering
 
 DELTAS = ("Where is ", "the «niño»", "?")
 TEXT = "".join(DELTAS)
 
 
-class Double(BaseHTTPRequestHandler):
+class Double(Handler):
     """The gateway's contract for transcriptions; the model's name chooses how it behaves. Uploads are kept in
-    `server.bodies`.
+    `server.asked`.
     """
 
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.bodies.append((self.path, dict(self.headers), body))  # type: ignore[attr-defined]
+    def answer(self, body: bytes) -> None:
         if b"broken" in body:
             error = {"error": {"message": "broken: send a better one", "type": "invalid_request_error"}}
-            self._send(400, "application/json", json.dumps(error))
+            self.send(400, "application/json", json.dumps(error))
         elif b"page" in body:
-            self._send(502, "text/html", "<html>Bad Gateway</html>")
+            self.send(502, "text/html", "<html>Bad Gateway</html>")
         elif b'name="stream"' in body:
             self._stream(body)
         else:
-            self._send(200, "text/plain", TEXT + "\n")
-
-    def _send(self, status: int, kind: str, text: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(text.encode())))
-        self.end_headers()
-        self.wfile.write(text.encode())
+            self.send(200, "text/plain", TEXT + "\n")
 
     def _stream(self, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
-        self.end_headers()
+        self.begin_events()
         for delta in DELTAS:
-            self._event({"type": "transcript.text.delta", "delta": delta})
+            self.event({"type": "transcript.text.delta", "delta": delta})
             time.sleep(0.02)
         if b"midway" in body:
-            self._event({"error": {"message": "the instance died; send it again"}}, "error")
+            self.event({"error": {"message": "the instance died; send it again"}}, "error")
         elif b"cut" not in body:
-            self._event(
+            self.event(
                 {"type": "transcript.text.done", "text": TEXT, "usage": {"type": "duration", "seconds": 1}}
             )
-        self.close_connection = True
-
-    def _event(self, data: dict[str, object], kind: str = "") -> None:
-        self.wfile.write(
-            (f"event: {kind}\n" if kind else "").encode() + f"data: {json.dumps(data)}\n\n".encode()
-        )
-        self.wfile.flush()
 
 
 @pytest.fixture
-def double() -> Iterator[ThreadingHTTPServer]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Double)
-    server.bodies = []  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def double() -> Iterator[Recorder]:
+    with answering(Double) as server:
+        yield server
 
 
 @pytest.fixture
-def url(double: ThreadingHTTPServer) -> str:
-    return f"http://127.0.0.1:{double.server_port}"
+def url(double: Recorder) -> str:
+    return double.url
 
 
 @pytest.fixture
@@ -111,7 +80,7 @@ def test_prints_the_words(
     assert capsys.readouterr() == (TEXT + "\n", "")
 
 
-def test_sends_what_was_asked(double: ThreadingHTTPServer, url: str, recording: Path) -> None:
+def test_sends_what_was_asked(double: Recorder, url: str, recording: Path) -> None:
     """Options arrive as OpenAI's form fields, the key as a bearer token, the file with its name; what was not
     asked for is not sent.
     """
@@ -129,7 +98,7 @@ def test_sends_what_was_asked(double: ThreadingHTTPServer, url: str, recording: 
         "secret",
     ]
     assert transcribe.main([str(recording), "--url", url + "/v1/", *options]) == 0
-    path, headers, body = double.bodies[0]  # type: ignore[attr-defined]
+    path, headers, body = double.asked[0]
     assert path == "/v1/audio/translations"
     assert headers["Authorization"] == "Bearer secret"
     for name, value in (
@@ -144,10 +113,10 @@ def test_sends_what_was_asked(double: ThreadingHTTPServer, url: str, recording: 
     assert b'name="stream"' not in body
 
 
-def test_stream_asks_for_json(double: ThreadingHTTPServer, url: str, recording: Path) -> None:
+def test_stream_asks_for_json(double: Recorder, url: str, recording: Path) -> None:
     """A streamed request names the one format that events have."""
     assert transcribe.main([str(recording), "--url", url, "--stream"]) == 0
-    body = double.bodies[0][2]  # type: ignore[attr-defined]
+    body = double.asked[0][2]
     assert b'name="stream"\r\n\r\ntrue\r\n' in body
     assert b'name="response_format"\r\n\r\njson\r\n' in body
 
@@ -389,7 +358,7 @@ def test_nothing_answered(tmp_path: Path) -> None:
 
 
 def test_dataset_counts_failures(
-    double: ThreadingHTTPServer, url: str, sounds: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    double: Recorder, url: str, sounds: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Streamed from several tasks; a failed request is listed, the others count, the data set's language
     wins, exit status 1.
@@ -420,7 +389,7 @@ def test_dataset_counts_failures(
     figures = json.loads((report / "report.json").read_text())["figures"]
     assert figures["wer"] == 0
     assert figures["first"]["50"] < figures["latency"]["50"] - 0.02
-    languages = [b'name="language"\r\n\r\nes' in body for _, _, body in double.bodies]  # type: ignore[attr-defined]
+    languages = [b'name="language"\r\n\r\nes' in body for _, _, body in double.asked]
     assert sum(languages) == 20
 
 

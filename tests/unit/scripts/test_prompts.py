@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,56 +13,41 @@ import pytest
 from scripts.clients import prompts
 from scripts.clients.manifests import BadManifest
 from scripts.clients.text_scores import Outcome, Question, figures, rouge, table
+from tests.fakes.http_server import Handler, Recorder, answering
 
 PIECES = ("El perro ", "come ", "pan.")
 TEXT = "".join(PIECES)
 
 
-class Double(BaseHTTPRequestHandler):
+class Double(Handler):
     """Both doors; the prompt chooses how they behave. Requests are kept in `server.asked`."""
 
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append((self.path, dict(self.headers), body))  # type: ignore[attr-defined]
+    def answer(self, raw: bytes) -> None:
+        body = json.loads(raw)
         said = body.get("prompt", body.get("text_input"))
         gateway = self.path.startswith("/v1/")
         if said == "refused":
             error = {"error": {"message": "refused: ask another"} if gateway else "refused: ask another"}
             text = json.dumps(error)
-            self._send(400, "application/json", text) if gateway or not body["stream"] else self._send(
+            self.send(400, "application/json", text) if gateway or not body["stream"] else self.send(
                 400, "text/event-stream", f"data: {text}\n\n"
             )
         elif said == "page":
-            self._send(502, "text/html", "<html>Bad Gateway</html>")
+            self.send(502, "text/html", "<html>Bad Gateway</html>")
         elif said == "else":
-            self._send(200, "application/json", '{"hello": 1}')
+            self.send(200, "application/json", '{"hello": 1}')
         elif body.get("stream"):
             self._stream(said, gateway)
         else:
-            self._send(200, "application/json", json.dumps(whole(gateway)))
-
-    def _send(self, status: int, kind: str, text: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(text.encode())))
-        self.end_headers()
-        self.wfile.write(text.encode())
+            self.send(200, "application/json", json.dumps(whole(gateway)))
 
     def _stream(self, said: str, gateway: bool) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
-        self.end_headers()
+        self.begin_events()
         for i, piece in enumerate(PIECES, 1):
-            self._event(openai_chunk(piece) if gateway else {"text_output": piece, "num_output_tokens": i})
+            self.event(openai_chunk(piece) if gateway else {"text_output": piece, "num_output_tokens": i})
             time.sleep(0.02)
         if said == "midway":
-            self._event(
+            self.event(
                 {
                     "error": {"message": "the instance died; send it again"}
                     if gateway
@@ -72,13 +55,8 @@ class Double(BaseHTTPRequestHandler):
                 }
             )
         elif gateway and said != "cut":
-            self._event({"choices": [], "usage": {"completion_tokens": 3}})
+            self.event({"choices": [], "usage": {"completion_tokens": 3}})
             self.wfile.write(b"data: [DONE]\n\n")
-        self.close_connection = True
-
-    def _event(self, data: dict[str, Any]) -> None:
-        self.wfile.write(f"data: {json.dumps(data)}\n\n".encode())
-        self.wfile.flush()
 
 
 def openai_chunk(piece: str) -> dict[str, Any]:
@@ -95,20 +73,14 @@ def whole(gateway: bool) -> dict[str, Any]:
 
 
 @pytest.fixture
-def double() -> Iterator[ThreadingHTTPServer]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Double)
-    server.asked = []  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def double() -> Iterator[Recorder]:
+    with answering(Double) as server:
+        yield server
 
 
 @pytest.fixture(params=["--url", "--triton"])
-def door(request: pytest.FixtureRequest, double: ThreadingHTTPServer) -> list[str]:
-    return [str(request.param), f"http://127.0.0.1:{double.server_port}"]
+def door(request: pytest.FixtureRequest, double: Recorder) -> list[str]:
+    return [str(request.param), double.url]
 
 
 def file(folder: Path, *rows: dict[str, Any]) -> str:
@@ -172,11 +144,11 @@ def test_json(door: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert found["latency"].keys() == {"50", "95", "99"}
 
 
-def test_sends_what_was_asked(double: ThreadingHTTPServer, tmp_path: Path) -> None:
+def test_sends_what_was_asked(double: Recorder, tmp_path: Path) -> None:
     """OpenAI's fields at the gateway; upstream's tensors at Triton, greedy being top_k of 1, the model named
     in a header.
     """
-    questions, url = file(tmp_path, {"prompt": "hola"}), f"http://127.0.0.1:{double.server_port}"
+    questions, url = file(tmp_path, {"prompt": "hola"}), double.url
     options = ["--model", "m", "--max-tokens", "7", "--stop", "a", "--stop", "b", "--api-key", "secret"]
     assert prompts.main([questions, "--url", url + "/v1/", *options, "--temperature", "0.5"]) == 0
     assert prompts.main([questions, "--url", url, "--stream"]) == 0
@@ -187,7 +159,8 @@ def test_sends_what_was_asked(double: ThreadingHTTPServer, tmp_path: Path) -> No
         )
         == 0
     )
-    (path, headers, body), (_, _, streamed), (generate, with_model, tensors), (other, _, warm) = double.asked  # type: ignore[attr-defined]
+    asked = [(path, headers, json.loads(body)) for path, headers, body in double.asked]
+    (path, headers, body), (_, _, streamed), (generate, with_model, tensors), (other, _, warm) = asked
     assert (path, headers["Authorization"]) == ("/v1/completions", "Bearer secret")
     assert body == {"model": "m", "prompt": "hola", "max_tokens": 7, "temperature": 0.5, "stop": ["a", "b"]}
     assert streamed["stream_options"] == {"include_usage": True}
@@ -230,10 +203,10 @@ def test_says_what_went_wrong(
 
 
 def test_a_stream_cut_short_is_a_failure(
-    double: ThreadingHTTPServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    double: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The gateway says when a stream is over."""
-    url = f"http://127.0.0.1:{double.server_port}"
+    url = double.url
     assert prompts.main([file(tmp_path, {"prompt": "cut"}), "--url", url, "--stream"]) == 1
     assert "the stream ended before its last event" in capsys.readouterr().err
 
