@@ -1,46 +1,18 @@
-"""Texts from the façade `tensorrt_llm_bls`: what to ask it, what it answered, and texts that end before a
-stop sequence.
-"""
+"""Texts from the façade `tensorrt_llm_bls`, whole or as they are made, ended before a stop sequence."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
-
 from conch.deployment import Pool
 from conch.names import TEXT
 
 from ..triton import Arrays, Triton
-from .schema import Generation, words
-
-DTYPES: dict[str, Any] = {
-    "text_input": np.object_,
-    "max_tokens": np.int32,
-    "stop_words": np.object_,
-    "bad_words": np.object_,
-    "temperature": np.float32,
-    "top_p": np.float32,
-    "top_k": np.int32,
-    "presence_penalty": np.float32,
-    "frequency_penalty": np.float32,
-    "repetition_penalty": np.float32,
-    "length_penalty": np.float32,
-    "min_tokens": np.int32,
-    "seed": np.uint64,
-    "beam_width": np.int32,
-    "num_return_sequences": np.int32,
-    "logit_bias_ids": np.int32,
-    "logit_bias_weights": np.float32,
-    "exclude_input_in_output": np.bool_,
-    "return_log_probs": np.bool_,
-    "top_log_probs": np.int32,
-}
+from .calls import GenerationCall, arrays
 
 
 @dataclass(frozen=True)
@@ -63,91 +35,6 @@ class TextDelta:
     finish: str | None = None
     read: int = 0
     written: int = 0
-
-
-@dataclass(frozen=True)
-class GenerationCall:
-    """One call of the façade: its inputs by name, as many texts as come back, and where the caller wants them
-    to end.
-    """
-
-    fields: Mapping[str, Any]
-    stops: tuple[str, ...]
-    max_tokens: int
-    sequences: int = 1
-
-
-def questions(
-    form: Generation, prompts: Sequence[str], tokens: int, log_probs: int | None, beams: int = 1
-) -> list[GenerationCall]:
-    """The calls that a request needs: one for each text, or for each prompt with beams."""
-    common = _common(form, tokens, log_probs, beams)
-    seed = secrets.randbits(63) if form.seed is None else form.seed % 2**64
-    found: list[GenerationCall] = []
-    for prompt in prompts:
-        for _ in range(1 if beams > 1 else form.n):
-            # Texts of one request must differ, also those of equal prompts; a request with a seed is
-            # repeatable all the same.
-            own = {"text_input": prompt, "seed": (seed + len(found)) % 2**64}
-            found.append(
-                GenerationCall({**common, **own}, tuple(form.stops), tokens, form.n if beams > 1 else 1)
-            )
-    return found
-
-
-def _common(form: Generation, tokens: int, log_probs: int | None, beams: int) -> dict[str, Any]:
-    given = form.model_dump(
-        include={
-            "presence_penalty",
-            "frequency_penalty",
-            "repetition_penalty",
-            "length_penalty",
-            "min_tokens",
-        },
-        exclude_none=True,
-        exclude_unset=True,
-    )
-    fields = {"max_tokens": tokens, "exclude_input_in_output": True, **given}
-    fields |= {
-        name: found
-        for name, found in (("stop_words", form.stops), ("bad_words", words(form.bad_words)))
-        if found
-    }
-    if form.logit_bias:
-        fields |= {
-            "logit_bias_ids": [int(token) for token in form.logit_bias],
-            "logit_bias_weights": list(form.logit_bias.values()),
-        }
-    if beams > 1:
-        return {
-            **fields,
-            "beam_width": beams,
-            "num_return_sequences": form.n,
-            "top_log_probs": log_probs or 0,
-        }
-    return {**fields, **_choice(form), **({} if log_probs is None else {"top_log_probs": log_probs})}
-
-
-def _choice(form: Generation) -> dict[str, Any]:
-    """OpenAI's default is a random choice from the whole distribution; temperature 0 is TensorRT-LLM's top_k
-    of 1.
-    """
-    temperature = 1.0 if form.temperature is None else form.temperature
-    top_p = 1.0 if form.top_p is None else form.top_p
-    if 0.0 in (temperature, top_p):
-        return {"top_k": 1}
-    return {"temperature": temperature, "top_p": top_p, **({"top_k": form.top_k} if form.top_k else {})}
-
-
-def arrays(fields: Mapping[str, Any]) -> Arrays:
-    """Fields as the tensors of one row: [1, n]."""
-    found = {}
-    for name, value in fields.items():
-        values = value if isinstance(value, list) else [value]
-        found[name] = np.array(
-            [[item.encode() if isinstance(item, str) else item for item in values]], DTYPES[name]
-        )
-    return found
 
 
 @dataclass

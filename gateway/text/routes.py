@@ -18,8 +18,9 @@ from ..disconnect import cancel_on_disconnect
 from ..errors import ApiError, error_body
 from ..services import Services, ServicesDep
 from ..sse import Events, event
+from .calls import GenerationCall, questions
 from .chat import rendered
-from .generator import GenerationCall, TextDelta, questions, stream, whole
+from .generator import TextDelta, stream, whole
 from .responses import ChatWriter, CompletionWriter, usage_of
 from .schema import (
     ChatRequest,

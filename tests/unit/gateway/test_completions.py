@@ -20,7 +20,8 @@ from conch.deployment import Chat, Deployment, Instance, Pool
 from gateway.app import create_app
 from gateway.errors import ApiError
 from gateway.settings import Settings
-from gateway.text.generator import StopFilter, TextDelta, Token, questions
+from gateway.text.calls import questions
+from gateway.text.generator import StopFilter, TextDelta, Token
 from gateway.text.responses import ChatWriter, CompletionWriter, usage_of
 from gateway.text.schema import MOST_TEXTS, MOST_WORDS, ChatRequest, CompletionRequest
 
