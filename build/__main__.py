@@ -13,8 +13,8 @@ from pathlib import Path
 from . import targets
 from .bundle import Built, build
 from .catalog import CatalogError, Model, known, load_catalog, select
+from .download import FetchError
 from .jobs import BuildError, Places, plan_job
-from .sources import FetchError
 from .toolchain import TemplateError, ToolchainError, Unfit
 
 

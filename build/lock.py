@@ -1,0 +1,34 @@
+"""catalog.lock, in the weights volume: the revisions and hashes that every later build insists on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from filelock import FileLock
+
+
+class Lock:
+    """catalog.lock: for each model the revision and file hashes that its first fetch saw; later fetches
+    insist on them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def get(self, model_id: str) -> dict[str, Any] | None:
+        """What is recorded for a model."""
+        entries = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
+        return cast("dict[str, Any] | None", entries.get(model_id))
+
+    def put(self, model_id: str, entry: Mapping[str, Any]) -> None:
+        """Record a model; safe against other builders."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{self.path}.guard"):
+            entries = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
+            entries[model_id] = dict(entry)
+            partial = self.path.with_suffix(".partial")
+            partial.write_text(json.dumps(entries, indent=2, sort_keys=True) + "\n", "utf-8")
+            partial.replace(self.path)
