@@ -22,7 +22,10 @@ from ..runtime import Floats, RunningBatch
 from ..sampling import Sampling
 
 KERNELS = 32
-BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
+# Few rows are bound by the weights' bytes, which bf16 halves; many rows by multiplications, which bf16 makes
+# faster with AMX only: on Xeons without it f32 is 1.8 times as fast (docs/benchmarks/bf16-cpu.md).
+FEW_ROWS_FLAGS = {"avx512_bf16", "amx_bf16"}
+MANY_ROWS_FLAGS = {"amx_bf16"}
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,11 @@ class Memory:
         return True
 
 
-def hardware_precision() -> str:
-    """bf16 where the CPU multiplies it natively, else f32."""
+def hardware_precision(*, many_rows: bool) -> str:
+    """What this CPU is faster in, "bf16" or "f32". `many_rows`: encoders, other than decoders' steps."""
     cpuinfo = Path("/proc/cpuinfo")
     flags = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
-    return "bf16" if flags & BFLOAT16_FLAGS else "f32"
+    return "bf16" if flags & (MANY_ROWS_FLAGS if many_rows else FEW_ROWS_FLAGS) else "f32"
 
 
 def _settings(precision: str, threads: int | None) -> dict[str, Any]:
@@ -66,11 +69,11 @@ class Graphs:
 
     def __init__(self, folder: Path, precision: str | None = None, threads: int | None = None) -> None:
         self.facts = EngineFacts.load(folder)
-        self.precision = precision or hardware_precision()
-        decoder_precision = precision or self.facts.decoder_precision or self.precision
+        encoder_precision = precision or hardware_precision(many_rows=True)
+        decoder_precision = precision or self.facts.decoder_precision or hardware_precision(many_rows=False)
         self.memory_type = ov.Type.bf16 if decoder_precision == "bf16" else ov.Type.f32
         core = ov.Core()
-        encoding, settings = (_settings(one, threads) for one in (self.precision, decoder_precision))
+        encoding, settings = (_settings(one, threads) for one in (encoder_precision, decoder_precision))
         self.decoder = core.compile_model(
             self._typed(core.read_model(folder / "decoder.xml")), "CPU", settings
         )
