@@ -107,6 +107,7 @@ def _pieces(stack: ExitStack, archive: zipfile.ZipFile, path: str) -> Iterator[t
 
 def _write(pieces: list[Piece], target: Path) -> None:
     partial = target.with_name(target.name + ".partial")
+    partial.parent.mkdir(parents=True, exist_ok=True)
     with partial.open("wb") as file:
         for piece in pieces:
             with piece.archive.open(piece.member) as source:

@@ -32,7 +32,8 @@ class EngineFacts:
     Whisper's. `tempered_log_probs`: log probabilities are those after temperature and penalties;
     `full_logits`: without streaming, logits come for every token that was allowed; `misread`: inputs that
     the backend reads wrongly. `decoder_precision`: what a portable decoder computes in, whatever the hardware
-    multiplies (empty: what that does best).
+    multiplies (empty: what that does best). `dimensions`: numbers of the vector that an encoder alone gives
+    (0: the engine generates).
     """
 
     family: str
@@ -53,6 +54,7 @@ class EngineFacts:
     full_logits: bool = False
     misread: tuple[str, ...] = ()
     decoder_precision: str = ""
+    dimensions: int = 0
 
     @classmethod
     def load(cls, engine: Path) -> EngineFacts:

@@ -46,7 +46,8 @@ class Chat:
 class Pool:
     """The instances of one model, by index, the probe that tells whether it answers, what its engine can do.
 
-    `positions` and `memory`: how many tokens its decoder and (0: there is none) its encoder read. `chat`:
+    `positions` and `memory`: how many tokens its decoder and (0: there is none) its encoder read; of an
+    embedding model, `positions` is what its encoder reads, and `dimensions` the size of its vectors. `chat`:
     none where the model has no template. `target` and `precision`: how its engine was made, for people;
     `precision` is empty where the engine chooses when it is loaded.
     """
@@ -61,6 +62,7 @@ class Pool:
     chat: Chat | None = None
     target: str = ""
     precision: str = ""
+    dimensions: int = 0
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from .console import page
 from .console import routes as console
 from .console.history import History
 from .console.state import Overview
+from .embeddings import routes as embeddings
 from .keys import load_keys, require_key
 from .observe import Observe
 from .realtime import routes as realtime
@@ -52,6 +53,7 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
     key = [Depends(require_key)]
     app.include_router(audio.router, dependencies=key)
     app.include_router(text.router, dependencies=key)
+    app.include_router(embeddings.router, dependencies=key)
     app.include_router(realtime.router)
     app.include_router(page.router)
     app.include_router(console.router, dependencies=key)
@@ -78,6 +80,7 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
         Transcriber(inner, settings.windows_at_once),
         Admission(settings.recordings_per_instance / settings.gateways, "recordings"),
         Admission(settings.generations_per_instance / settings.gateways, "requests for text"),
+        Admission(settings.embeddings_per_instance / settings.gateways, "requests for embeddings"),
         Overview(deployment, inner),
         History(),
         load_keys(settings.api_keys_file, required=bool(settings.api_keys_required)),

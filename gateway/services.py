@@ -37,6 +37,7 @@ class Services:
     transcriber: Transcriber
     recordings: Admission
     generations: Admission
+    embeddings: Admission
     overview: Overview
     history: History
     keys: tuple[bytes, ...] = ()

@@ -43,6 +43,12 @@ class Settings(BaseSettings):
     generations_per_instance: int = Field(
         64, gt=0, description="concurrent texts (times beams) for each instance; one more is a 503"
     )
+    embeddings_per_instance: int = Field(
+        64,
+        gt=0,
+        description="concurrent requests for embeddings (times each 64 inputs) for each instance; one more "
+        "is a 503",
+    )
     realtime_idle_seconds: float = Field(
         120, gt=0, description="a live connection that sends nothing for so long is closed"
     )

@@ -98,6 +98,7 @@ def _described(deployment: Deployment, pool: Pool) -> Pool:
         capabilities=frozenset(manifest.capabilities),
         positions=facts.positions,
         memory=facts.memory,
+        dimensions=facts.dimensions,
         chat=chat(bundle / ENGINE),
         target=manifest.target,
         precision=precision(load_parameters(bundle)),

@@ -9,11 +9,21 @@ from typing import TYPE_CHECKING, Any
 from conch.bundle import ENGINE, Manifest, load_parameters
 
 if TYPE_CHECKING:
+    from .encoding import Encoder
     from .runtime import Runtime
 
 
 def load(bundle: Path) -> Runtime:
     """The runtime of a bundle: `serving.engine.<target>` has a function `load`."""
-    module: Any = import_module(f"{__name__}.{Manifest.load(bundle).target}")
-    runtime: Runtime = module.load(bundle / ENGINE, load_parameters(bundle))
+    runtime: Runtime = _target(bundle).load(bundle / ENGINE, load_parameters(bundle))
     return runtime
+
+
+def load_encoder(bundle: Path) -> Encoder:
+    """Of a bundle whose engine is an encoder alone: the same module's `load_encoder`."""
+    encoder: Encoder = _target(bundle).load_encoder(bundle / ENGINE, load_parameters(bundle))
+    return encoder
+
+
+def _target(bundle: Path) -> Any:
+    return import_module(f"{__name__}.{Manifest.load(bundle).target}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .encoder import OpenVinoEncoder
     from .graphs import Graphs
 
 
@@ -15,3 +16,10 @@ def load(engine: Path, parameters: Mapping[str, Any]) -> Graphs:
     from .graphs import Graphs
 
     return Graphs(engine)
+
+
+def load_encoder(engine: Path, parameters: Mapping[str, Any]) -> OpenVinoEncoder:
+    """The encoder of an engine folder that has nothing else."""
+    from .encoder import OpenVinoEncoder
+
+    return OpenVinoEncoder(engine, parameters)

@@ -49,7 +49,7 @@ def hardware_precision(*, many_rows: bool) -> str:
     return "bf16" if flags & (MANY_ROWS_FLAGS if many_rows else FEW_ROWS_FLAGS) else "f32"
 
 
-def _settings(precision: str, threads: int | None) -> dict[str, Any]:
+def compile_settings(precision: str, threads: int | None) -> dict[str, Any]:
     """OpenVINO's, for a graph that computes in `precision`."""
     return {
         "INFERENCE_PRECISION_HINT": precision,
@@ -73,7 +73,9 @@ class Graphs:
         decoder_precision = precision or self.facts.decoder_precision or hardware_precision(many_rows=False)
         self.memory_type = ov.Type.bf16 if decoder_precision == "bf16" else ov.Type.f32
         core = ov.Core()
-        encoding, settings = (_settings(one, threads) for one in (encoder_precision, decoder_precision))
+        encoding, settings = (
+            compile_settings(one, threads) for one in (encoder_precision, decoder_precision)
+        )
         self.decoder = core.compile_model(
             self._typed(core.read_model(folder / "decoder.xml")), "CPU", settings
         )

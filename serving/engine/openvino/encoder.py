@@ -1,0 +1,36 @@
+"""An encoder alone, in OpenVINO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from conch.bundle import EngineFacts
+
+from .graphs import compile_settings, hardware_precision
+
+# Activations of an int8 engine are rounded by groups of so many numbers. Measured on MiniLM: 32 keeps a
+# cosine of 0.998 and more; 128 is a quarter faster and loses 0.002 of it.
+GROUP = 32
+
+
+class OpenVinoEncoder:
+    """See serving.engine.encoding.Encoder."""
+
+    def __init__(self, folder: Path, parameters: Mapping[str, Any], precision: str | None = None) -> None:
+        self.facts = EngineFacts.load(folder)
+        settings = compile_settings(precision or hardware_precision(many_rows=True), None)
+        settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = GROUP if parameters.get("compress") == "int8" else 0
+        core = ov.Core()
+        model = core.read_model(folder / "encoder.xml")
+        self.request = core.compile_model(model, "CPU", settings).create_infer_request()
+
+    def encode(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
+        """See Encoder."""
+        self.request.infer({"ids": ids, "mask": mask})
+        return np.array(self.request.get_tensor("embedding").data, np.float32)

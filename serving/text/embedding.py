@@ -1,0 +1,98 @@
+"""Texts to vectors, as Triton's `minilm` offers it: what is read, and what the encoder is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from conch.bundle import ENGINE, EngineFacts
+
+from ..errors import BadRequest
+
+OUTPUTS = ("embedding", "input_length")
+Arrays = dict[str, NDArray[Any]]
+Encode = Callable[[Arrays], NDArray[np.float32]]
+
+
+class EmbeddingModel:
+    """One model's tokenizer and limits."""
+
+    def __init__(self, bundle: Path) -> None:
+        self.facts = EngineFacts.load(bundle / ENGINE)
+        self.tokenizer = Tokenizer.from_file(str(bundle / ENGINE / "tokenizer.json"))
+        self.tokenizer.no_truncation()  # sentence-transformers' files bring both, for their own defaults
+        self.tokenizer.no_padding()
+        self.before, self.behind = around(self.tokenizer)
+
+    def embed(self, inputs: Mapping[str, NDArray[Any]], encode: Encode) -> Arrays:
+        """Vectors float32 [rows, dimensions] and lengths int32 [rows, 1] of one request; `encode` maps int32
+        `input_ids` and `attention_mask` [rows, n] to vectors.
+
+        Raises:
+            BadRequest: neither texts nor ids, both, ids that are none, or a text that is too long.
+        """
+        rows = self._rows(inputs)
+        lengths = np.array([[len(row)] for row in rows], np.int32)
+        cut = "truncate" in inputs and bool(inputs["truncate"].any())
+        if not cut and (longest := int(lengths.max())) > self.facts.positions:
+            raise BadRequest(
+                f"text {int(lengths.argmax())} has {longest} tokens; this model reads {self.facts.positions} "
+                "at most; shorten it, or send truncate=true"
+            )
+        return {"embedding": encode(padded([self._cut(row) for row in rows])), "input_length": lengths}
+
+    def _rows(self, inputs: Mapping[str, NDArray[Any]]) -> list[list[int]]:
+        if ("text" in inputs) == ("input_ids" in inputs):
+            raise BadRequest("send either text or input_ids")
+        if "text" in inputs:
+            texts = [decoded(text) for text in inputs["text"].ravel()]
+            return [list(row.ids) for row in self.tokenizer.encode_batch(texts)]
+        ids = inputs["input_ids"]
+        lengths = inputs["input_lengths"].ravel() if "input_lengths" in inputs else [ids.shape[1]] * len(ids)
+        if any(not 0 < length <= ids.shape[1] for length in lengths):
+            raise BadRequest(f"input_lengths must be from 1 to {ids.shape[1]}, the places of input_ids")
+        if ids.min() < 0 or ids.max() >= self.facts.vocabulary:
+            raise BadRequest(f"input_ids must be from 0 to {self.facts.vocabulary - 1}")
+        return [
+            [*self.before, *row[:length].tolist(), *self.behind]
+            for row, length in zip(ids, lengths, strict=True)
+        ]
+
+    def _cut(self, row: list[int]) -> list[int]:
+        """As the tokenizer truncates: what stands behind a text stays."""
+        most = self.facts.positions
+        return row if len(row) <= most else [*row[: most - len(self.behind)], *self.behind]
+
+
+def decoded(text: bytes) -> str:
+    """A text of a request.
+
+    Raises:
+        BadRequest: it is not UTF-8.
+    """
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadRequest("text is not valid UTF-8") from None
+
+
+def around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """The special tokens that the tokenizer puts before and behind a text."""
+    bare, whole = (list(tokenizer.encode("a", add_special_tokens=special).ids) for special in (False, True))
+    at = next(i for i in range(len(whole)) if whole[i : i + len(bare)] == bare)
+    return whole[:at], whole[at + len(bare) :]
+
+
+def padded(rows: Sequence[Sequence[int]]) -> Arrays:
+    """Rows of ids as int32 [rows, longest] with their mask."""
+    ids = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    mask = np.zeros_like(ids)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = row
+        mask[i, : len(row)] = 1
+    return {"input_ids": ids, "attention_mask": mask}

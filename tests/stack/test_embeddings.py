@@ -1,0 +1,155 @@
+"""Embeddings with real weights: all-MiniLM-L6-v2 from the package index, asked by OpenAI's SDK, beside
+sentence-transformers on the same weights.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.http as kserve
+from openai import BadRequestError, OpenAI
+
+from .conftest import ROOT, Stack, portable, started
+from .test_faults import tritonserver
+
+PORT = 10780
+MODEL = "all-minilm-l6-v2"
+ODD = (
+    "Grüße aus Köln!",
+    "日本語の文章です。",
+    "naïve café, ZAŻÓŁĆ gęślą jaźń",
+    "a\u0301 is á; tabs\tand\nlines",
+    "🎉🎉 emoji 👩‍👩‍👧",
+    "   ",
+    "supercalifragilisticexpialidocious" * 4,
+)
+
+
+def texts() -> list[str]:
+    """Sentences and paragraphs of Python's own manual, and odd ones: 600 of up to some hundred tokens."""
+    plain = " ".join(topics[name] for name in sorted(topics))
+    sentences = [one.strip() for one in re.split(r"(?<=[.:])\s+", plain) if len(one.strip()) > 2]
+    draw = np.random.default_rng(5)
+    picked = [sentences[i] for i in draw.choice(len(sentences), 450, replace=False)]
+    starts = draw.integers(0, len(plain) - 3000, 143)
+    long = [plain[start : start + length] for start, length in zip(starts, range(20, 2880, 20), strict=True)]
+    return [*picked, *long, *ODD]
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two instances."""
+    build = [sys.executable, "-m", "build", "engines", "--target", "openvino", "--model-id", MODEL]
+    subprocess.run(build, cwd=ROOT, check=True)
+    with started(portable(tmp_path_factory.mktemp("embeddings"), PORT, MODEL, 2)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(stack: Stack) -> OpenAI:
+    return OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def peer() -> Any:
+    """Sentence-transformers on the weights that the build fetched."""
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(ROOT / "weights" / MODEL), device="cpu")
+
+
+def embedded(client: OpenAI, given: Any, **fields: Any) -> np.ndarray:
+    answer = client.embeddings.create(model=MODEL, input=given, **fields)
+    return np.array([row.embedding for row in answer.data])
+
+
+def test_vectors_are_sentence_transformers(client: OpenAI, peer: Any) -> None:
+    """600 texts at once, those that are too long cut by both; and one by one they are the same."""
+    asked = texts()
+    assert len(asked) == 600
+    found = embedded(client, asked, extra_body={"truncate": True})
+    expected = peer.encode(asked, normalize_embeddings=True)
+    cosines = (found * expected).sum(1)
+    full = "amx_bf16" not in Path("/proc/cpuinfo").read_text()
+    assert cosines.min() >= (0.9999 if full else 0.999), asked[int(cosines.argmin())]
+    alone = np.concatenate([embedded(client, text, extra_body={"truncate": True}) for text in asked[::30]])
+    assert (alone * expected[::30]).sum(1).min() >= (0.9999 if full else 0.999)
+
+
+def test_forms_of_the_answer(client: OpenAI, stack: Stack) -> None:
+    """The SDK asks for base64 itself; floats are the same numbers; usage counts special tokens."""
+    body = {"model": MODEL, "input": ["hello world", "a"], "encoding_format": "float", "dimensions": 384}
+    answer = httpx.post(f"{stack.url}/v1/embeddings", json=body).json()
+    assert answer["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+    floats = np.array([row["embedding"] for row in answer["data"]], np.float32)
+    assert np.allclose(embedded(client, ["hello world", "a"]), floats, atol=1e-6)
+    assert np.allclose(np.linalg.norm(floats, axis=1), 1, atol=1e-5)
+
+
+def test_token_ids_are_text(client: OpenAI, peer: Any) -> None:
+    ids = [peer.tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("hello world", "cats")]
+    assert np.allclose(embedded(client, ids), embedded(client, ["hello world", "cats"]), atol=1e-6)
+    with pytest.raises(BadRequestError, match="input_ids must be from 0 to 30521"):
+        embedded(client, [30522])
+
+
+def test_refusals(client: OpenAI) -> None:
+    with pytest.raises(BadRequestError, match=r"input \[1\] has \d+ tokens; .* reads 256 at most"):
+        embedded(client, ["a", "word " * 300])
+    with pytest.raises(BadRequestError, match="does not support completion"):
+        client.completions.create(model=MODEL, prompt="a")
+
+
+def test_many_at_once(client: OpenAI, peer: Any) -> None:
+    """The most that one request takes, and eight clients beside each other: every text has its own vector."""
+    asked = [f"number {n} of many" for n in range(2048)]
+    found = embedded(client, asked)
+    expected = peer.encode(asked, normalize_embeddings=True, batch_size=256)
+    assert (found * expected).sum(1).min() >= 0.999
+    with ThreadPoolExecutor(8) as threads:
+        apart = list(threads.map(lambda n: embedded(client, asked[n])[0], range(0, 2048, 16)))
+    assert (np.array(apart) * expected[::16]).sum(1).min() >= 0.999
+
+
+def test_both_models_answer_kserve_clients(stack: Stack, peer: Any) -> None:
+    """The façade with texts, and the encoder with ids and mask, by Triton's own client."""
+    client = kserve.InferenceServerClient(stack.kserve.removeprefix("http://"))
+    text = kserve.InferInput("text", [2, 1], "BYTES")
+    text.set_data_from_numpy(np.array([[b"hello world"], [b"cats"]], object))
+    facade = client.infer("minilm", [text])
+    assert facade.as_numpy("input_length").tolist() == [[4], [3]]
+    coded = peer.tokenizer(["hello world", "cats"], padding=True, return_tensors="np")
+    tensors = []
+    for name in ("input_ids", "attention_mask"):
+        tensor = kserve.InferInput(name, list(coded[name].shape), "INT32")
+        tensor.set_data_from_numpy(coded[name].astype(np.int32))
+        tensors.append(tensor)
+    raw = client.infer("minilm_encoder", tensors)
+    assert np.allclose(facade.as_numpy("embedding"), raw.as_numpy("embedding"), atol=1e-5)
+    with pytest.raises(Exception, match="send either text or input_ids"):
+        client.infer("minilm", [*tensors[:1], text])
+
+
+def test_a_killed_server_loses_no_request(client: OpenAI, stack: Stack) -> None:
+    """kill -9 of one of two tritonservers under 8 clients."""
+    expected = embedded(client, "the same text")[0]
+
+    def ask(n: int) -> float:
+        if n == 40:
+            os.kill(tritonserver(stack, 0), signal.SIGKILL)
+        return float(embedded(client, "the same text")[0] @ expected)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert min(threads.map(ask, range(200))) >= 0.999

@@ -1,0 +1,166 @@
+"""The embeddings route of the gateway, with a Triton that counts."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conch.deployment import Deployment, Instance, Pool
+from gateway.app import create_app
+from gateway.embeddings.embedder import INPUTS, TOKENS, parts
+from gateway.embeddings.schema import MOST_INPUTS
+from gateway.errors import ApiError
+from gateway.settings import Settings
+
+QUICK = settings(max_examples=100, deadline=None, database=None, derandomize=True)
+
+
+class FakeTriton:
+    """Like `minilm`: a vector is the length of a text and the sum of its bytes or ids; a token is a byte."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.error: Exception | None = None
+
+    async def close(self) -> None: ...
+
+    async def infer(
+        self, pool: Any, model: str, arrays: Mapping[str, np.ndarray], outputs: list[str], request_id: str
+    ) -> dict[str, np.ndarray]:
+        assert model == "minilm"
+        assert arrays["truncate"].all()
+        if self.error:
+            raise self.error
+        if "text" in arrays:
+            rows = [list(text) for text in arrays["text"].ravel()]
+        else:
+            lengths = arrays["input_lengths"].ravel()
+            rows = [row[:n].tolist() for row, n in zip(arrays["input_ids"], lengths, strict=True)]
+        self.sizes.append(len(rows))
+        return {
+            "embedding": np.array([[len(row), sum(row)] for row in rows], np.float32),
+            "input_length": np.array([[len(row)] for row in rows], np.int32),
+        }
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[tuple[TestClient, FakeTriton]]:
+    instance = Instance(0, "mini", "minilm", str(tmp_path), (0,), "a:1", "a:2")
+    pool = Pool("mini", "minilm", (0,), capabilities=frozenset({"embedding"}), positions=8, dimensions=2)
+    other = Pool("text", "gpt2", (0,), capabilities=frozenset({"completion"}), positions=8)
+    Deployment((instance,), (pool, other)).save(tmp_path / "deployment.json")
+    fake: Any = FakeTriton()
+    settings_ = Settings(deployment=tmp_path / "deployment.json", embeddings_per_instance=2)
+    with TestClient(create_app(settings_, triton=fake), raise_server_exceptions=False) as client:
+        yield client, fake
+
+
+def post(opened: tuple[TestClient, FakeTriton], given_input: Any, **fields: Any) -> Any:
+    return opened[0].post("/v1/embeddings", json={"model": "mini", "input": given_input, **fields})
+
+
+@pytest.mark.parametrize(
+    ("given_input", "vectors"),
+    [
+        ("abc", [[3, 294]]),
+        (["b", "abc", "a"], [[1, 98], [3, 294], [1, 97]]),
+        ([5, 6], [[2, 11]]),
+        ([[7], [1, 2, 3]], [[1, 7], [3, 6]]),
+    ],
+)
+def test_every_form_of_input(opened: Any, given_input: Any, vectors: list[list[float]]) -> None:
+    body = post(opened, given_input).json()
+    assert [row["embedding"] for row in body["data"]] == vectors
+    assert [row["index"] for row in body["data"]] == list(range(len(vectors)))
+    count = int(sum(vector[0] for vector in vectors))
+    assert body["usage"] == {"prompt_tokens": count, "total_tokens": count}
+    assert (body["object"], body["model"]) == ("list", "mini")
+
+
+def test_base64_is_of_little_endian_float32(opened: Any) -> None:
+    body = post(opened, ["ab"], encoding_format="base64", dimensions=2).json()
+    assert np.frombuffer(base64.b64decode(body["data"][0]["embedding"]), "<f4").tolist() == [2, 195]
+
+
+def test_many_inputs_keep_their_order(opened: Any) -> None:
+    """As many as OpenAI takes, in requests of some each."""
+    texts = ["x" * (n % 8 + 1) for n in range(MOST_INPUTS)]
+    body = post(opened, texts).json()
+    assert [row["embedding"][0] for row in body["data"]] == [len(text) for text in texts]
+    assert sum(opened[1].sizes) == MOST_INPUTS
+    assert max(opened[1].sizes) == INPUTS
+
+
+def test_what_is_too_long(opened: Any) -> None:
+    """Named by its place in the whole request; cut where that is asked for, and counted so."""
+    texts = [*["a"] * 70, "b" * 9, "b" * 12]
+    error = post(opened, texts)
+    assert error.status_code == 400
+    assert error.json()["error"]["param"] == "input"
+    assert "input [70] has 9 tokens; mini reads 8 at most" in error.json()["error"]["message"]
+    assert post(opened, texts, truncate=True).json()["usage"]["prompt_tokens"] == 70 + 8 + 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "sentence"),
+    [
+        ({"input": ""}, "input", "is empty"),
+        ({"input": []}, "input", "is empty"),
+        ({"input": ["a", ""]}, "input", "input [1] is empty"),
+        ({"input": [[1], []]}, "input", "input [1] is empty"),
+        ({"input": ["a"] * (MOST_INPUTS + 1)}, "input", "send 2048 at most"),
+        ({"input": "a", "dimensions": 1}, "dimensions", "leave it out"),
+        ({"input": "a", "encoding_format": "int8"}, "encoding_format", ""),
+        ({"input": [True]}, "input", ""),
+        ({"input": [-1]}, "input", ""),
+        ({"input": [2**31]}, "input", ""),
+        ({"input": ["a", [1]]}, "input", ""),
+        ({"input": "\ud800"}, "input", ""),
+        ({"input": {"text": "a"}}, "input", ""),
+        ({"input": "a", "model": "text"}, "model", "does not support embedding"),
+        ({"input": "a", "pooling": "max"}, "pooling", ""),
+    ],
+)
+def test_what_is_refused(opened: Any, fields: dict[str, Any], param: str, sentence: str) -> None:
+    content = json.dumps({"model": "mini", **fields})
+    answer = opened[0].post("/v1/embeddings", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert (error["param"] or "").startswith(param)
+    assert sentence in error["message"]
+    assert not opened[1].sizes
+
+
+def test_a_refusal_of_the_model_is_about_the_input(opened: Any) -> None:
+    opened[1].error = ApiError(400, "input_ids must be from 0 to 9", code="model_refused")
+    error = post(opened, [[11]]).json()["error"]
+    assert (error["param"], error["code"]) == ("input", "invalid_value")
+    opened[1].error = ApiError(503, "busy", code="unavailable", retry_after=2)
+    assert post(opened, ["a"] * 100).status_code == 503
+    assert not opened[0].app_state["services"].embeddings.inside["mini"]
+
+
+@QUICK
+@given(
+    st.lists(st.one_of(st.text(min_size=1, max_size=9), st.lists(st.integers(0, 9), min_size=1)), min_size=1)
+)
+def test_parts_hold_every_input_once(items: list[Any]) -> None:
+    found = list(parts(items))
+    assert sorted(number for part in found for number in part) == list(range(len(items)))
+    for part in found:
+        assert len(part) <= INPUTS
+        assert len({isinstance(items[number], str) for number in part}) == 1
+
+
+def test_long_lists_of_ids_are_parted() -> None:
+    found = list(parts([[1] * 10_000] * 10))
+    assert all(len(part) * 10_000 <= TOKENS for part in found)
