@@ -52,7 +52,6 @@ from tests.fakes.published_weights import published
 pytestmark = pytest.mark.long
 
 CATALOG = load_catalog()
-WANTED = [model for model in CATALOG.values() if not model.source.startswith("random:")]
 UNWANTED = ("README.md", "flax_model.msgpack", "other.pt", "model.fp32-00001-of-00002.safetensors")
 SMALLEST = {
     "whisper": "mini-whisper",
@@ -62,6 +61,9 @@ SMALLEST = {
     "blip2": "blip2-opt-2.7b",
     "llava": "llava-1.5-7b",
 }
+WANTED = [
+    model for model in CATALOG.values() if model.family in SMALLEST and not model.source.startswith("random:")
+]
 
 
 @pytest.fixture
