@@ -69,7 +69,7 @@ def fastembed(weights: Path, folder: Path) -> Embed:
 
     model = BertModel.from_pretrained(weights, add_pooling_layer=False, attn_implementation="eager").eval()
 
-    class Hidden(torch.nn.Module):
+    class Hidden(torch.nn.Module):  # type: ignore[misc]  # torch is not seen by mypy
         """What the published graph gives."""
 
         def __init__(self) -> None:
