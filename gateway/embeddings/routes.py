@@ -17,13 +17,13 @@ router = APIRouter()
 
 
 @router.post("/v1/embeddings")
-async def embeddings(form: EmbeddingsRequest, request: Request, tools: ServicesDep) -> Response:
+async def embeddings(form: EmbeddingsRequest, request: Request, services: ServicesDep) -> Response:
     """A vector for each input."""
-    pool = tools.pool(form.model, "embedding")
+    pool = services.pool(form.model, "embedding")
     check(form, pool)
     items = form.items
-    with tools.embeddings.place(pool, ceil(len(items) / INPUTS)):
-        work = embed(tools.triton, pool, items, request.state.request_id, truncate=form.truncate)
+    with services.embeddings.place(pool, ceil(len(items) / INPUTS)):
+        work = embed(services.triton, pool, items, request.state.request_id, truncate=form.truncate)
         try:
             vectors = await cancel_on_disconnect(request, work)
         except ApiError as error:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from conch.bundle import EngineFacts
 
-from ..errors import BadRequest, told
+from ..errors import BadRequest, encode_error
+from ..triton.stub import Request, Utils, arrays_of
 
 Ids = NDArray[np.int32]
 # A group of rows is cut where the next one would be padding for more than a quarter, once the group has work
@@ -83,21 +84,18 @@ def taken_in(facts: EngineFacts, inputs: dict[str, NDArray[Any]]) -> list[Ids]:
 
 
 class EncoderEndpoint:
-    """Between Triton's requests and an encoder. `utils` is triton_python_backend_utils."""
+    """Between Triton's requests and an encoder."""
 
-    def __init__(self, encoder: Encoder, utils: Any) -> None:
+    def __init__(self, encoder: Encoder, utils: Utils) -> None:
         self.encoder, self.utils = encoder, utils
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
+    def execute(self, requests: Sequence[Request]) -> list[Any]:
         """One response for each request; what is wrong with one is its own answer."""
         rows: list[Ids] = []
         spans: list[slice | BadRequest] = []
         for request in requests:
             try:
-                own = taken_in(
-                    self.encoder.facts,
-                    {tensor.name(): tensor.as_numpy() for tensor in request.inputs()},
-                )
+                own = taken_in(self.encoder.facts, arrays_of(request))
             except BadRequest as refused:
                 spans.append(refused)
             else:
@@ -108,6 +106,6 @@ class EncoderEndpoint:
 
     def _response(self, found: NDArray[np.float32], span: slice | BadRequest) -> Any:
         if isinstance(span, BadRequest):
-            error = self.utils.TritonError(told(span), self.utils.TritonError.INVALID_ARG)
+            error = self.utils.TritonError(encode_error(span), self.utils.TritonError.INVALID_ARG)
             return self.utils.InferenceResponse(error=error)
         return self.utils.InferenceResponse([self.utils.Tensor("embedding", found[span])])

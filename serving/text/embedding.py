@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from conch.bundle import ENGINE, EngineFacts
+from conch.names import EMBEDDING_ENGINE
 
 from ..errors import BadRequest
+from ..triton.stub import Request, Sender, Utils, arrays_of
+from ..triton.threaded import ThreadedEndpoint
 
 OUTPUTS = ("embedding", "input_length")
 Arrays = dict[str, NDArray[Any]]
@@ -67,6 +70,26 @@ class EmbeddingModel:
         """As the tokenizer truncates: what stands behind a text stays."""
         most = self.facts.positions
         return row if len(row) <= most else [*row[: most - len(self.behind)], *self.behind]
+
+
+class EmbeddingEndpoint(ThreadedEndpoint):
+    """`minilm`."""
+
+    def __init__(self, model: EmbeddingModel, utils: Utils) -> None:
+        super().__init__(utils)
+        self.model, self.utils = model, utils
+
+    def answer(self, request: Request, sender: Sender) -> None:
+        """See ThreadedEndpoint."""
+        arrays = self.model.embed(arrays_of(request), lambda rows: self._encoded(request.request_id(), rows))
+        self.calls.answer(sender, arrays, set(request.requested_output_names()) or set(OUTPUTS))
+
+    def _encoded(self, request_id: str, rows: Arrays) -> NDArray[np.float32]:
+        tensors = self.calls.tensors(rows)
+        (answer,) = self.calls.call(EMBEDDING_ENGINE, tensors, ["embedding"], request_id, decoupled=False)
+        (vectors,) = answer.output_tensors()
+        found: NDArray[np.float32] = vectors.as_numpy()
+        return found
 
 
 def decoded(text: bytes) -> str:

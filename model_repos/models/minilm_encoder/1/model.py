@@ -1,7 +1,9 @@
-"""An encoder that maps token ids to vectors once."""
+"""An encoder that maps token ids to vectors: serving.engine.encoding in Triton."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
@@ -13,10 +15,10 @@ from serving.engine.encoding import EncoderEndpoint
 
 
 class TritonPythonModel:
-    """Computes together what Triton hands over together."""
+    """See above."""
 
-    def initialize(self, args):
+    def initialize(self, args: dict[str, str]) -> None:
         self.endpoint = EncoderEndpoint(load_encoder(BUNDLE), pb_utils)
 
-    def execute(self, requests):
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
         return self.endpoint.execute(requests)
