@@ -18,12 +18,13 @@ READ_AHEAD = 64  # chunks of a stream that its reader has not taken yet
 
 class Lost(Exception):
     """The connection broke, or could not be made, before the answer was complete. `begun`: a part of the
-    answer has arrived.
+    answer has arrived. `fresh`: the connection was made for this request, and nothing came back; a
+    tritonserver that is about to end does that to new connections (seen with 24.10).
     """
 
-    def __init__(self, reason: str, *, begun: bool = False, sent: bool = True) -> None:
+    def __init__(self, reason: str, *, begun: bool = False, sent: bool = True, fresh: bool = False) -> None:
         super().__init__(reason)
-        self.begun, self.sent = begun, sent
+        self.begun, self.sent, self.fresh = begun, sent, fresh
 
 
 class Answer:
@@ -52,11 +53,11 @@ class Answer:
             self._connection.pause()
         self._tell()
 
-    def end(self, *, broken: bool = False) -> None:
+    def end(self, *, broken: bool = False, fresh: bool = False) -> None:
         """The body is complete, or will never be."""
         self._complete, self._broken = not broken, broken
         if broken and not self.head.done():
-            self.head.set_exception(Lost("the connection broke"))
+            self.head.set_exception(Lost("the connection broke", fresh=fresh))
             self.head.exception()  # it may be that nobody waits for it any more
         self._tell()
 
@@ -103,7 +104,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, client: HttpClient) -> None:
         self.client = client
         self.answer: Answer | None = None
-        self.paused = False
+        self.paused, self.fresh = False, True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asyncio's."""
@@ -131,6 +132,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Asyncio's."""
+        self.fresh = False
         if not self.answer:  # nothing was asked
             self.transport.abort()
             return
@@ -171,7 +173,7 @@ class Connection(asyncio.Protocol):
         """Asyncio's."""
         self.client.forget(self)
         if self.answer:
-            self.answer.end(broken=True)
+            self.answer.end(broken=True, fresh=self.fresh)
 
 
 class HttpClient:
@@ -200,15 +202,31 @@ class HttpClient:
         if body or method == "POST":
             lines.append(f"Content-Length: {size}")
         connection = self._kept() or await self._connect()
-        if connection.transport.is_closing():  # a server that drains accepts, and closes at once
-            raise Lost(f"{self.address} has closed the connection", sent=False)
-        answer = connection.send([("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"), *body])
+        return await self._ask(connection, [("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"), *body])
+
+    async def _ask(self, connection: Connection, request: Sequence[bytes | memoryview]) -> Answer:
+        if connection.transport.is_closing():  # a server that is about to end accepts, and closes at once
+            raise Lost(f"{self.address} has closed the connection", sent=False, fresh=True)
+        answer = connection.send(request)
         try:
             await answer.head
         except asyncio.CancelledError:
             answer.abort()
             raise
         return answer
+
+    async def admits(self, path: str) -> bool:
+        """Whether the server answers on a new connection, not just on those that it has: one that accepts it
+        and closes it is about to end. A connection that cannot be made says nothing about that.
+        """
+        try:
+            connection = await self._connect()
+            answer = await self._ask(connection, [f"GET {path} HTTP/1.1\r\nHost: triton\r\n\r\n".encode()])
+            await answer.body()
+            connection.transport.close()
+        except Lost as lost:
+            return not lost.fresh
+        return True
 
     def _kept(self) -> Connection | None:
         """An idle connection. One that is being closed is still listed until the event loop says so."""

@@ -4,6 +4,9 @@ ill.
 Triton never notices a dead or hung Python stub (ready stays 200), so its own readiness is worth nothing. What
 ends a server: its death or that of a stub or rank, a process that somebody stopped, an answer that says a
 stub is not healthy, or a probe that fails while nothing else succeeds.
+
+A server that somebody else has asked to end (SIGTERM) is ready as before on the connections that it has, and
+waits up to 30 s for their end; only its closing of new ones tells. It is drained as in a planned restart.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ IDLE_PROBE = 5.0
 PROBE_TIMEOUT = 30.0
 START_TIMEOUT = 600.0
 FAILED_STARTS = 3
-OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
+OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, 0)  # 0: it was asked to end, and was idle
+LIVE = "/v2/health/live"
+HEARD = 0.05  # a tritonserver that finds a connection when it is asked to end sleeps a second first
 
 
 class Keeper:
@@ -75,7 +80,8 @@ class Keeper:
 
     async def run(self) -> int:
         """Serve until told to stop (0), or until the server fails to start again and again (1). Asked to
-        restart, it drains one server and starts the next; what comes meanwhile goes to another instance.
+        restart, or when the server was asked to end, it drains one server and starts the next; what comes
+        meanwhile goes to another instance.
 
         Raises:
             Refused: the bundle must not be served when the first server is about to start.
@@ -109,13 +115,15 @@ class Keeper:
         return 0 if self.stop_asked.is_set() else 1
 
     async def _serve(self, server: Server, life: Life) -> None:
-        """Until the server is ill, a stop is asked for, or a restart with a bundle that may be served."""
+        """Until the server is ill, it or the guard is asked to end, or a restart is asked for with a bundle
+        that may be served.
+        """
         assert self.illness
         watching = asyncio.ensure_future(self._live(server, life))
         try:
-            while not self.illness.done() and not self.stop_asked.is_set():
+            while not (self.illness.done() or self.stop_asked.is_set() or life.ending.done()):
                 asked = [asyncio.ensure_future(one.wait()) for one in (self.stop_asked, self.restart_asked)]
-                waiting: set[asyncio.Future[Any]] = {self.illness, watching, *asked}
+                waiting: set[asyncio.Future[Any]] = {self.illness, life.ending, watching, *asked}
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in asked:
                     task.cancel()
@@ -167,6 +175,8 @@ class Keeper:
             if server.stopped() == pid:
                 self.ill(f"process {pid} has been stopped by a signal")
             return
+        if await self._ends(life):
+            return
         if time.monotonic() - self.last_good < IDLE_PROBE:
             return
         before = self.last_good
@@ -175,6 +185,20 @@ class Keeper:
             self.answered()
         else:
             self.ill(f"the probe failed: {trouble}")
+
+    async def _ends(self, life: Life) -> bool:
+        """Whether somebody else has asked the server to end: it lives, and has closed two new connections."""
+        assert self.illness
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CHECK):
+                if await life.http.admits(LIVE) or await life.http.admits(LIVE) or self.illness.done():
+                    return False
+            self.deaths += 1
+            self.relay.metrics.deaths.labels("from outside").inc()
+            self.journal.note("the server was asked to end by somebody else", error=True)
+            life.ending.set_result(Death("asked to end by somebody else", outside=True))
+            return True
+        return False
 
     async def _probe(self, http: HttpClient, seconds: float) -> str | None:
         """None if a real inference succeeds, else what happened."""
@@ -223,6 +247,7 @@ class Keeper:
             await asyncio.sleep(0.02)
         life.http.let_go()
         await life.grpc.close()
+        await asyncio.sleep(HEARD)
         server.terminate()
         await server.end(max(5.0, deadline - time.monotonic()))
         self._out_of_service(life, Death("stopped", outside=True))

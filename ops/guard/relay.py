@@ -1,11 +1,11 @@
 """Where a request goes: to the own server, to the guard of another instance of the pool, or nowhere.
 
-A server that dies takes what is in flight with it. Killed from outside (SIGKILL, SIGTERM), everything in
-flight goes to another instance at once. Died of itself, one of the requests in flight may have done it: what
-has been answered before goes to another instance, the others are suspects. They wait for their own server,
-which is lost anyway, and run there again one by one, alone; meanwhile no instance of the pool takes the same
-content. Whoever is in flight when a server dies for the second time is refused for a minute. So one request,
-however often it is sent, costs a pool one instance.
+A server that dies takes what is in flight with it. Killed from outside, everything in flight goes to another
+instance at once; so does what a server that was asked to end no longer reads. Died of itself, one of the
+requests in flight may have done it: what has been answered before goes to another instance, the others are
+suspects. They wait for their own server, which is lost anyway, and run there again one by one, alone;
+meanwhile no instance of the pool takes the same content. Whoever is in flight when a server dies for the
+second time is refused for a minute. So one request, however often it is sent, costs a pool one instance.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ CAUSE_SECONDS = (
     35.0  # a broken connection is noticed before the death, a dead stub before the server is ended
 )
 TRIAL_SECONDS = 60.0
+NOBODY = "no instance of this model can take the request now; try again in a few seconds"
 
 
 class Unavailable(Exception):
@@ -60,18 +61,22 @@ class Death:
 
 @dataclass(eq=False)
 class Life:
-    """One run of the server, from its first good probe to its death."""
+    """One run of the server, from its first good probe to its death. `ending`: somebody else than its keeper
+    has asked it to end; it reads no new connection, and finishes what it has.
+    """
 
     http: HttpClient
     grpc: Any
     death: asyncio.Future[Death] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    ending: asyncio.Future[Death] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     flights: set[Call[Any]] = field(default_factory=set)
 
     async def cause(self, lost: Lost) -> Death | None:
-        """Its death, if that is why something was lost."""
-        with suppress(TimeoutError):
-            return await asyncio.wait_for(asyncio.shield(self.death), 2.0 if not lost.sent else CAUSE_SECONDS)
-        return None
+        """Why something was lost: its death or, where a new connection was not read, its ending."""
+        reasons = [self.death, self.ending] if lost.fresh else [self.death]
+        limit = CAUSE_SECONDS if lost.sent else 2.0
+        await asyncio.wait(reasons, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        return next((reason.result() for reason in reasons if reason.done()), None)
 
 
 @dataclass(eq=False)
@@ -140,7 +145,8 @@ class Relay:
                 handed=call.handed,
             )
         if call.handed:
-            raise self._condemn(call)
+            unread = life.ending.done() and death is life.ending.result()
+            raise Unavailable(NOBODY) if unread else self._condemn(call)
         if death is None or death.outside or self.suspicion.innocent(call.mark()):
             return await self._hand_on(call)
         return await self._try_again(call)
@@ -171,9 +177,7 @@ class Relay:
     async def _hand_on(self, call: Call[Result]) -> Result:
         """To another instance of the pool, once."""
         if call.handed or not self.peers:
-            raise Unavailable(
-                "no instance of this model can take the request now; try again in a few seconds"
-            )
+            raise Unavailable(NOBODY)
         self.turn += 1
         for i in range(len(self.peers)):
             peer = self.peers[(self.turn + i) % len(self.peers)]

@@ -89,6 +89,37 @@ def test_a_client_that_goes_is_noticed() -> None:
     run(check)
 
 
+def test_an_answer_to_a_client_that_has_gone_is_dropped() -> None:
+    """Whole or in chunks, and whoever waits until the client keeps up goes on; uvloop's transports raise an
+    error of their own when they are closed.
+    """
+    done: list[str] = []
+
+    async def late(request: Request) -> None:
+        await request.gone
+        await asyncio.sleep(0.05)
+        if request.path == "/whole":
+            request.reply(200, [], b"x" * 1000)
+        else:
+            request.begin(200, [])
+            await request.chunk(b"x" * 1000)
+            request.end()
+        done.append(request.path)
+
+    async def check() -> None:
+        async with serving(late) as address:
+            for path in ("/whole", "/chunks"):
+                asked = asyncio.ensure_future(HttpClient(address).request("GET", path, {}))
+                await asyncio.sleep(0.05)
+                asked.cancel()
+            await asyncio.sleep(0.2)
+        assert done == ["/whole", "/chunks"]
+        done.clear()
+
+    for run_in in (asyncio.run, uvloop.run):
+        run_in(asyncio.wait_for(check(), 20))
+
+
 def test_broken_answers_are_lost() -> None:
     """Closed before the head, in the middle of the body, or nobody there at all."""
 
@@ -108,6 +139,7 @@ def test_broken_answers_are_lost() -> None:
                 with pytest.raises(Lost) as caught:
                     await (await client.request("GET", "/", {})).body()
                 assert caught.value.begun is bool(said)
+                assert caught.value.fresh is not bool(said)
         with pytest.raises(Lost) as caught:
             await HttpClient("unix:/nobody/is/here").request("GET", "/", {})
         assert not caught.value.sent

@@ -176,6 +176,52 @@ def test_whoever_is_lost_twice_is_refused() -> None:
     run(check)
 
 
+def unread(guard: Guard) -> Callable[[], Coroutine[Any, Any, str]]:
+    """A new connection that a server closes which was asked to end; the keeper notices a moment later."""
+
+    async def closed() -> str:
+        life = guard.relay.life
+        assert life
+        asyncio.get_running_loop().call_later(
+            0.05, lambda: life.ending.done() or life.ending.set_result(OUTSIDE)
+        )
+        raise Lost("closed", fresh=True)
+
+    return closed
+
+
+def test_what_an_ending_server_does_not_read_is_handed_on_while_it_lives() -> None:
+    """At once, not when it is dead; what it had read already waits for its death."""
+
+    async def check() -> None:
+        one, two = pair()
+        assert await one.relay.run(call(one, two, "a", unread(one), fine)) == "fine"
+        assert one.relay.life
+
+        async def read() -> str:
+            raise Lost("broken")
+
+        task = asyncio.ensure_future(one.relay.run(call(one, two, "b", read, fine)))
+        await asyncio.sleep(0.1)
+        assert not task.done()
+        one.die(OUTSIDE)
+        assert await task == "fine"
+
+    run(check)
+
+
+def test_what_an_ending_server_does_not_read_is_not_blamed() -> None:
+    """It came from another instance, which was lost: nobody takes it now, and it may come again."""
+
+    async def check() -> None:
+        one, two = pair()
+        with pytest.raises(Unavailable, match="no instance"):
+            await two.relay.run(call(two, one, "a", unread(two), handed=True))
+        assert await one.relay.run(call(one, two, "a", fine)) == "fine"
+
+    run(check)
+
+
 def test_suspects_run_alone_one_after_the_other() -> None:
     async def check() -> None:
         one, two = pair()

@@ -1,0 +1,194 @@
+"""A server that somebody else has asked to end, as seen from its guard."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import uvloop
+
+from conch.bundle import Probe
+from ops.guard import keeper as keeping
+from ops.guard.http_client import HttpClient
+from ops.guard.journal import Journal
+from ops.guard.keeper import Keeper
+from ops.guard.metrics import Metrics
+from ops.guard.relay import Call, Relay
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"
+
+
+class Triton:
+    """A tritonserver as 24.10 was seen to behave: asked to end, it closes new connections unread, serves
+    those that it has as before, and ends when they are closed. It is also the run of it that a keeper
+    handles. A request for /slow is answered after `slow`.
+    """
+
+    def __init__(self) -> None:
+        self.asked, self.ended, self.slow = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.open = 0
+        self.asked_by_keeper = False
+
+    async def listen(self) -> None:
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        host, port = self.server.sockets[0].getsockname()
+        self.doors = SimpleNamespace(http=f"{host}:{port}", grpc="")
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.asked.is_set():
+            writer.close()
+            return
+        self.open += 1
+        while head := await reader.readline():
+            length = 0
+            while (line := await reader.readline()) not in (b"\r\n", b""):
+                if line.lower().startswith(b"content-length:"):
+                    length = int(line.split(b":")[1])
+            await reader.readexactly(length)
+            if b"/slow" in head:
+                await self.slow.wait()
+            writer.write(ANSWER)
+        self.open -= 1
+        writer.close()
+
+    instance = SimpleNamespace(model_id="m")
+
+    def start(self) -> None:
+        pass
+
+    def watch_parts(self) -> None:
+        pass
+
+    def stopped(self) -> None:
+        return None
+
+    def terminate(self) -> None:
+        self.asked_by_keeper = True
+        self.asked.set()
+
+    async def end(self, seconds: float) -> None:
+        async with asyncio.timeout(max(seconds, 0.01)):
+            while self.open:
+                await asyncio.sleep(0.01)
+        self.server.close()
+        self.ended.set()
+
+
+class Elsewhere:
+    """Another instance's guard: it is asked with `http` as a mark."""
+
+    http, grpc = "elsewhere", None
+
+
+class Channel:
+    async def close(self) -> None:
+        pass
+
+
+def ask(path: str, relay: Relay, taken: list[str]) -> Call[str]:
+    async def send(target: Any) -> str:
+        if target.http == "elsewhere":
+            taken.append(path)
+            return "elsewhere"
+        return (await (await target.http.request("GET", path, {})).body()).decode()
+
+    return Call("m", lambda: path, send)
+
+
+def prepared(monkeypatch: pytest.MonkeyPatch, tritons: list[Triton]) -> Keeper:
+    monkeypatch.setattr(keeping, "CHECK", 0.1)
+    left = iter(tritons)
+    manifest: Any = SimpleNamespace(probe=Probe("m", {}), serving=None)
+    return Keeper(
+        Relay([Elsewhere()], Metrics()),  # type: ignore[list-item]
+        lambda: manifest,
+        lambda _manifest, _lost: next(left),  # type: ignore[arg-type,return-value]
+        lambda _address: Channel(),
+        None,
+        Journal("triton-0"),
+    )
+
+
+async def until(true: Any) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+def test_a_server_that_somebody_ends_is_drained_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has in flight it finishes, whatever it does not read goes to another instance, and the next
+    server is there long before the 30 s that Triton gives its connections.
+    """
+
+    async def check() -> None:
+        one, two = Triton(), Triton()
+        await one.listen()
+        await two.listen()
+        keeper, taken = prepared(monkeypatch, [one, two]), list[str]()
+        relay = keeper.relay
+        running = asyncio.ensure_future(keeper.run())
+        await until(lambda: keeper.state == "serving")
+        first = relay.life
+        slow = asyncio.ensure_future(relay.run(ask("/slow", relay, taken)))
+        await asyncio.sleep(0.05)
+        one.asked.set()
+        unread = [asyncio.ensure_future(relay.run(ask(f"/{n}", relay, taken))) for n in range(5)]
+        await until(lambda: relay.stopping)
+        assert await relay.run(ask("/late", relay, taken)) == "elsewhere"
+        assert not slow.done()
+        answers = await asyncio.gather(*unread)
+        assert set(answers) <= {"fine", "elsewhere"}
+        assert "elsewhere" in answers, "one connection is kept; the others are new"
+        one.slow.set()
+        assert await slow == "fine", "not given up"
+        await until(lambda: relay.life is not first and relay.life is not None)
+        assert one.ended.is_set()
+        assert one.asked_by_keeper
+        assert await relay.run(ask("/", relay, taken)) == "fine"
+        assert (keeper.starts, keeper.deaths) == (2, 1)
+        events = [row["event"] for row in keeper.journal.events]
+        assert "the server was asked to end by somebody else" in events
+        assert not relay.suspicion.any, "nobody is blamed"
+        keeper.stop_asked.set()
+        assert await running == 0
+
+    for run_in in (asyncio.run, uvloop.run):
+        run_in(asyncio.wait_for(check(), 20))
+
+
+def test_a_server_that_takes_connections_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the checks leave no connection behind."""
+
+    async def check() -> None:
+        one = Triton()
+        await one.listen()
+        keeper = prepared(monkeypatch, [one])
+        running = asyncio.ensure_future(keeper.run())
+        await until(lambda: keeper.state == "serving")
+        for _ in range(8):
+            await asyncio.sleep(0.1)
+            assert one.open <= 2
+        assert keeper.deaths == 0
+        keeper.stop_asked.set()
+        assert await running == 0
+
+    asyncio.run(asyncio.wait_for(check(), 20))
+
+
+def test_a_new_connection_tells() -> None:
+    """True where it is answered, False where it is closed unread; nobody there says nothing."""
+
+    async def check() -> None:
+        one = Triton()
+        await one.listen()
+        client = HttpClient(one.doors.http)
+        assert await client.admits("/")
+        one.asked.set()
+        assert not await client.admits("/")
+        await one.end(5)
+        assert await client.admits("/")
+
+    for run_in in (asyncio.run, uvloop.run):
+        run_in(asyncio.wait_for(check(), 20))
