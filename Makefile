@@ -17,7 +17,7 @@ TYPES := $(BUILD)/bin/mypy && for file in model_repos/models/*/1/model.py; do $(
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help check setup nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack airgap-save airgap-load test-stack test-console attack audit sbom gpu-report
+.PHONY: help check setup nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack airgap-save airgap-load test-stack test-console attack attack-stack audit sbom gpu-report
 
 help: ## list the targets (the default)
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -109,6 +109,10 @@ lint: $(BUILD)/.tests ## ruff and mypy
 
 attack: setup $(BUILD)/.tests engines ## thousands of broken requests, and every fault under load; docs/reliability.md
 	ATTACK_REQUESTS=$(or $(ATTACK_REQUESTS),14000) ATTACK_PER_FAULT=$(or $(ATTACK_PER_FAULT),1000) $(BUILD)/bin/python -m pytest -s tests/attack
+
+attack-stack: $(BUILD)/.tests ## the same in Docker: broken requests, and every fault of a container
+	@scripts/install_docker
+	ATTACK_REQUESTS=$(or $(ATTACK_REQUESTS),14000) ATTACK_PER_FAULT=$(or $(ATTACK_PER_FAULT),1000) $(BUILD)/bin/python -m pytest -s tests/compose/test_attack.py tests/compose/test_faults.py; status=$$?; scripts/install_docker stop; exit $$status
 
 audit: $(AUDIT)/.done ## known vulnerabilities of what is pinned
 	for name in serve server gateway builder; do $(AUDIT)/bin/pip-audit --no-deps --disable-pip -r requirements/$$name.txt || exit 1; done

@@ -1,5 +1,5 @@
 """What the guard costs: NVIDIA's perf_analyzer at tritonserver itself and at its guard, in turn: `python -m
-scripts.bench_guard`.
+scripts.benchmarks.guard`.
 
 perf_analyzer 2.51 comes from its wheel; newer ones need a newer C library than Debian 12's. Writes
 docs/benchmarks/guard.json.

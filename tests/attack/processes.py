@@ -47,9 +47,15 @@ def guard(stack: Stack, index: int) -> int:
     return int(Path(f"/proc/{server(stack, index)}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
+def gateway_socket(stack: Stack, index: int) -> str:
+    """Where a gateway listens."""
+    first = str(stack.instance(0)["http"])
+    return first.removeprefix("unix:").replace("triton-0.http", f"gateway-{index}")
+
+
 def gateway(stack: Stack, index: int) -> int:
     """One of the gateways."""
-    socket = stack.instance(0)["http"].removeprefix("unix:").replace("triton-0.http", f"gateway-{index}")
+    socket = gateway_socket(stack, index)
     (found,) = [pid for pid, words in _commands().items() if "gateway" in words and socket in words]
     return found
 

@@ -1,9 +1,8 @@
-"""Faults under six kinds of load at once, with exact counts of what was lost."""
+"""Faults in process mode, with exact counts of what was lost."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import threading
@@ -11,135 +10,44 @@ import time
 from collections.abc import Callable
 
 import httpx
-import numpy as np
-import openai
 import pytest
-import tritonclient.grpc as grpc
 
-from tests.stack.clients import Load, grpc_inputs, wave
 from tests.stack.conftest import Stack, restarted
 
 from . import processes
+from .faults import Fault, guard_metric, serving, suffered
 
 PER_FAULT = int(os.environ.get("ATTACK_PER_FAULT", "250"))
-SOUND = wave("order.wav")[:16000]
-WAV_JSON = [
-    {"name": "TEXT_PREFIX", "datatype": "BYTES", "shape": [1, 1], "data": [""]},
-    {
-        "name": "WAV",
-        "datatype": "FP32",
-        "shape": [1, len(SOUND)],
-        "data": [round(float(x), 4) for x in SOUND],
-    },
-]
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+SPEECH = (0, 2)  # instances of the model that the loads use
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+Back = Callable[[], bool]
 
 
-def file() -> bytes:
-    import io
-    import wave as riff
-
-    buffer = io.BytesIO()
-    with riff.open(buffer, "wb") as out:
-        out.setnchannels(1)
-        out.setsampwidth(2)
-        out.setframerate(16000)
-        out.writeframes((SOUND * 32767).astype("<i2").tobytes())
-    return buffer.getvalue()
+def another(find: Callable[[], int], old: int) -> bool:
+    """Whether there is another process where this one was."""
+    with contextlib.suppress(ValueError, OSError):
+        return find() != old
+    return False
 
 
-FILE = file()
-FORM = {"model": "mini-whisper", "language": "en"}
+def killed(find: Callable[[Stack], int], number: int = signal.SIGKILL) -> Callable[[Stack], Back]:
+    """A process of an instance."""
+
+    def act(stack: Stack) -> Back:
+        old = find(stack)
+        os.kill(old, number)
+        return lambda: another(lambda: find(stack), old) and serving(stack, *SPEECH)
+
+    return act
 
 
-def gateway(stack: Stack) -> None:
-    answer = httpx.post(
-        f"{stack.url}/v1/audio/transcriptions", files={"file": ("a.wav", FILE)}, data=FORM, timeout=90
-    )
-    assert answer.status_code == 200, (answer.status_code, answer.text)
+def paused(find: Callable[[Stack], int], seconds: float) -> Callable[[Stack], Back]:
+    """The same, stopped for a while."""
 
-
-def sdk(stack: Stack) -> None:
-    """OpenAI's own client, which asks again where a connection breaks."""
-    with openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none", timeout=90) as client:
-        answer = client.audio.transcriptions.create(file=("a.wav", FILE), model="mini-whisper", language="en")
-    assert isinstance(answer.text, str)
-
-
-def gateway_stream(stack: Stack) -> None:
-    answer = httpx.post(
-        f"{stack.url}/v1/audio/transcriptions",
-        files={"file": ("a.wav", FILE)},
-        data={**FORM, "stream": "true"},
-        timeout=90,
-    )
-    assert answer.status_code == 200, (answer.status_code, answer.text)
-    assert "transcript.text.done" in answer.text, answer.text[-300:]
-
-
-def raw(stack: Stack) -> None:
-    answer = httpx.post(f"{stack.kserve}/v2/models/whisper_bls/infer", json={"inputs": WAV_JSON}, timeout=90)
-    assert answer.status_code == 200, (answer.status_code, answer.text)
-
-
-def raw_stream(stack: Stack) -> None:
-    answer = httpx.post(
-        f"{stack.kserve}/v2/models/whisper_bls/generate_stream",
-        json={"TEXT_PREFIX": "", "WAV": WAV_JSON[1]["data"]},
-        timeout=90,
-    )
-    assert answer.status_code == 200, (answer.status_code, answer.text)
-    assert "error" not in answer.text, answer.text[-300:]
-
-
-def raw_grpc(stack: Stack) -> None:
-    with contextlib.closing(grpc.InferenceServerClient(stack.grpc)) as client:
-        assert (
-            client.infer("whisper_bls", grpc_inputs(SOUND), client_timeout=90).as_numpy("TRANSCRIPTS")
-            is not None
-        )
-
-
-def grpc_stream(stack: Stack) -> None:
-    from queue import SimpleQueue
-
-    answers: SimpleQueue[object] = SimpleQueue()
-    with contextlib.closing(grpc.InferenceServerClient(stack.grpc)) as client:
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        client.async_stream_infer(
-            "whisper_bls_stream",
-            grpc_inputs(SOUND, MAX_TOKENS=np.array([[8]], np.int32)),
-            enable_empty_final_response=True,
-        )
-        while True:
-            result, error = answers.get(timeout=90)  # type: ignore[misc]
-            assert error is None, error
-            if result.get_response().parameters["triton_final_response"].bool_param:
-                break
-        client.stop_stream()
-
-
-LOADS: dict[str, tuple[Callable[[Stack], None], int]] = {
-    "gateway": (gateway, 2),
-    "SDK": (sdk, 1),
-    "gateway stream": (gateway_stream, 1),
-    "HTTP": (raw, 2),
-    "HTTP stream": (raw_stream, 1),
-    "gRPC": (raw_grpc, 2),
-    "gRPC stream": (grpc_stream, 1),
-}
-
-
-def killed(find: Callable[[Stack], int], number: int = signal.SIGKILL) -> Callable[[Stack], None]:
-    return lambda stack: os.kill(find(stack), number)
-
-
-def paused(find: Callable[[Stack], int], seconds: float) -> Callable[[Stack], None]:
-    def act(stack: Stack) -> None:
-        pid = find(stack)
-        os.kill(pid, signal.SIGSTOP)
-        threading.Timer(seconds, go_on, [pid]).start()
-        time.sleep(1)  # it still counts as serving
+    def act(stack: Stack) -> Back:
+        back = killed(find, signal.SIGSTOP)(stack)
+        threading.Timer(seconds, go_on, [find(stack)]).start()
+        return back
 
     def go_on(pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -148,86 +56,63 @@ def paused(find: Callable[[Stack], int], seconds: float) -> Callable[[Stack], No
     return act
 
 
-def restart(stack: Stack) -> None:
+def kill_gateway(stack: Stack) -> Back:
+    """One of two; the other has all the work until it answers again."""
+    old = processes.gateway(stack, 0)
+    socket = processes.gateway_socket(stack, 0)
+    os.kill(old, signal.SIGKILL)
+
+    def back() -> bool:
+        with contextlib.suppress(httpx.HTTPError), httpx.HTTPTransport(uds=socket) as door:
+            with httpx.Client(transport=door, base_url="http://gateway") as client:
+                alive = client.get("/health/live").status_code == 200
+            return alive and another(lambda: processes.gateway(stack, 0), old)
+        return False
+
+    return back
+
+
+def kill_nginx_worker(stack: Stack) -> Back:
+    """One of two."""
+    _, old = processes.nginx(stack)
+    os.kill(old[0], signal.SIGKILL)
+
+    def back() -> bool:
+        _, now = processes.nginx(stack)
+        return len(now) == len(old) and old[0] not in now
+
+    return back
+
+
+def restart(stack: Stack) -> Back:
     """The planned one, of every instance."""
+    before = [guard_metric(stack, i, "conch_triton_starts_total") for i in SPEECH]
+    started = time.monotonic()
     done = restarted(stack)
     assert done.returncode == 0, done.stderr
+    print(f"\n{done.stdout.strip()}; all in {time.monotonic() - started:.1f} s")
+    return lambda: (
+        serving(stack, *SPEECH)
+        and before != [guard_metric(stack, i, "conch_triton_starts_total") for i in SPEECH]
+    )
 
 
-# What may be lost, beside streams in flight: nothing, but for what nginx or a guard had in hand when it was
-# killed itself.
-FAULTS: dict[str, tuple[Callable[[Stack], None], set[str]]] = {
-    "kill a tritonserver": (killed(lambda s: processes.server(s, 0)), set()),
-    "kill the engine's stub": (killed(lambda s: processes.stub(s, 0, "tensorrt_llm_stream")), set()),
-    "kill a facade's stub": (killed(lambda s: processes.stub(s, 0, "whisper_bls")), set()),
-    "kill a guard": (killed(lambda s: processes.guard(s, 0)), {"gRPC"}),
-    "kill a gateway": (killed(lambda s: processes.gateway(s, 0)), set()),
-    "kill an nginx worker": (killed(lambda s: processes.nginx(s)[1][0]), {"gateway", "HTTP", "gRPC"}),
-    "stop a tritonserver": (paused(lambda s: processes.server(s, 0), 15), set()),
-    "stop a stub": (paused(lambda s: processes.stub(s, 0, "whisper_bls"), 15), set()),
-    "end a guard": (killed(lambda s: processes.guard(s, 0), signal.SIGTERM), set()),
-    "end a tritonserver": (killed(lambda s: processes.server(s, 0), signal.SIGTERM), set()),
-    "planned restart": (restart, set()),
+FAULTS = {
+    "kill a tritonserver": Fault(killed(lambda s: processes.server(s, 0))),
+    "kill the engine's stub": Fault(killed(lambda s: processes.stub(s, 0, "tensorrt_llm_stream"))),
+    "kill a facade's stub": Fault(killed(lambda s: processes.stub(s, 0, "whisper_bls"))),
+    "kill a guard": Fault(killed(lambda s: processes.guard(s, 0)), frozenset({"gRPC"})),
+    "kill a gateway": Fault(kill_gateway),
+    "kill an nginx worker": Fault(kill_nginx_worker, frozenset({"gateway", "HTTP", "gRPC"})),
+    "stop a tritonserver": Fault(paused(lambda s: processes.server(s, 0), 15)),
+    "stop a stub": Fault(paused(lambda s: processes.stub(s, 0, "whisper_bls"), 15)),
+    "end a guard": Fault(killed(lambda s: processes.guard(s, 0), signal.SIGTERM)),
+    "end a tritonserver": Fault(killed(lambda s: processes.server(s, 0), signal.SIGTERM)),
+    "planned restart": Fault(restart),
 }
-SAME_SERVER = {"kill a gateway", "kill an nginx worker"}  # no tritonserver is started anew
-STREAMS = {"gateway stream", "HTTP stream", "gRPC stream"}
-
-
-def starts(stack: Stack) -> str:
-    """Which run of which tritonserver it is: guards' counts and process ids."""
-    found = []
-    for i in (0, 2):
-        with contextlib.suppress(httpx.HTTPError, ValueError, OSError):
-            text = httpx.get(f"{stack.kserve}/instances/{i}/metrics", timeout=10).text
-            found.append(
-                [line for line in text.splitlines() if line.startswith("conch_triton_starts_total")]
-                + [str(processes.guard(stack, i))]
-            )
-    return repr(found)
-
-
-def serving(stack: Stack, index: int) -> bool:
-    try:
-        return (
-            "conch_triton_serving 1.0"
-            in httpx.get(f"{stack.kserve}/instances/{index}/metrics", timeout=10).text
-        )
-    except httpx.HTTPError:
-        return False
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_fault(target: Stack, fault: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What is not a stream is answered, whatever dies; the instance is back by itself."""
-    act, may_lose = FAULTS[fault]
-    with contextlib.ExitStack() as stack:
-        loads = {
-            name: stack.enter_context(Load(lambda call=call: call(target), clients))
-            for name, (call, clients) in LOADS.items()
-        }  # type: ignore[misc]
-        until(loads, PER_FAULT // 4, 120)
-        before, started = starts(target), time.monotonic()
-        act(target)
-        while starts(target) == before or not (serving(target, 0) and serving(target, 2)):
-            if fault in SAME_SERVER:
-                break
-            assert time.monotonic() - started < 90, "the instance did not come back"
-            time.sleep(0.1)
-        back = time.monotonic() - started
-        until(loads, PER_FAULT, 240)
-    counts = {name: (load.done + len(load.failed), len(load.failed)) for name, load in loads.items()}
-    print(f"\n{fault}: back after {back:.1f} s; (sent, lost): {json.dumps(counts)}")
-    for name, load in loads.items():
-        if name not in STREAMS | may_lose:
-            assert load.failed == [], name
-        else:
-            assert len(load.failed) <= 8, load.failed[:3]
-
-
-def until(loads: dict[str, Load], total: int, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while sum(load.done for load in loads.values()) < total:
-        assert time.monotonic() < deadline, {
-            name: (load.done, load.failed[:2]) for name, load in loads.items()
-        }
-        time.sleep(0.05)
+def test_fault(target: Stack, fault: str) -> None:
+    """What is not a stream is answered, whatever dies; what was hit is back by itself."""
+    suffered(target, fault, FAULTS[fault], PER_FAULT)

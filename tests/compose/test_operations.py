@@ -18,10 +18,9 @@ import pytest
 import tritonclient.grpc as grpc
 
 from build.catalog import ROOT
-from tests.stack.clients import RECORDINGS, Load, grpc_inputs, wave
+from tests.stack.clients import RECORDINGS, wave
 from tests.stack.conftest import Stack
 from tests.stack.test_bad_uploads import wav
-from tests.stack.test_faults import transcribe
 
 from .conftest import FILES, PROJECT, Engine, compose, conch, wait_ready
 
@@ -111,83 +110,6 @@ def test_chunked_and_oversized_bodies(stack: Stack) -> None:
     assert too_large.json()["error"]["param"] == "file"
 
 
-def test_a_killed_triton_loses_no_request(stack: Stack, engine: Engine) -> None:
-    """`docker kill` under load: nothing fails, and Docker starts the container again.
-
-    Docker does not restart what `docker kill` ends, since it was asked for.
-    """
-    with Load(lambda: transcribe(stack), clients=6) as load:
-        load.wait_for(30, 60)
-        engine.container("triton-0").kill()
-        load.wait_for(load.done + 60, 120)
-        engine.container("triton-0").start()
-        engine.wait_healthy("triton-0", 90)
-        load.wait_for(load.done + 30, 60)
-    assert load.failed == []
-
-
-def starts(stack: Stack) -> float:
-    """How often the guard of triton-1 has started its server."""
-    text = httpx.get(f"{stack.kserve}/instances/1/metrics", timeout=30).text
-    return float(
-        next(line for line in text.splitlines() if line.startswith("conch_triton_starts_total")).split()[1]
-    )
-
-
-VICTIMS = {
-    "tritonserver": "argv[0].endswith('/tritonserver')",
-    "stub": "argv[0].endswith('python_backend_stub') and '/tensorrt_llm_stream/' in argv[1]",
-}
-
-
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_a_dead_process_is_noticed(stack: Stack, engine: Engine, victim: str) -> None:
-    """SIGKILL inside a container, on the server or on a Python stub, which Triton never notices: the guard
-    hands requests to the other instance, starts the server again, and no client sees any of it.
-    """
-    container = engine.container("triton-1")
-    before = starts(stack)
-    kill = (
-        "import os, glob\n"
-        "for p in glob.glob('/proc/[0-9]*/cmdline'):\n"
-        "    argv = open(p).read().split('\\0')\n"
-        f"    if {VICTIMS[victim]}: os.kill(int(p.split('/')[2]), 9); print('killed')"
-    )
-    with Load(lambda: transcribe(stack), clients=4) as load:
-        load.wait_for(20, 60)
-        assert container.exec_run(["python3", "-c", kill]).output == b"killed\n"
-        load.wait_for(load.done + 60, 120)
-        deadline = time.monotonic() + 60
-        while not starts(stack) > before:
-            assert time.monotonic() < deadline, "not restarted"
-            time.sleep(0.2)
-        engine.wait_healthy("triton-1", 60)
-    assert load.failed == []
-
-
-def test_a_planned_restart_loses_nothing(stack: Stack, engine: Engine) -> None:
-    """The instances one by one, over HTTP and gRPC, by the script that process mode uses: new tritonservers
-    in the same containers.
-    """
-    client, inputs = grpc.InferenceServerClient(stack.grpc), grpc_inputs(wave("order.wav"))
-
-    def infer() -> None:
-        client.infer("whisper_bls", inputs, client_timeout=60)
-
-    def containers() -> list[str]:
-        return [engine.container(name).attrs["State"]["StartedAt"] for name in ("triton-0", "triton-1")]
-
-    before, servers = containers(), starts(stack)
-    with Load(lambda: transcribe(stack), clients=3) as load, Load(infer, clients=3) as raw:
-        load.wait_for(10, 60)
-        conch("compose", "restart")
-        load.wait_for(load.done + 10, 60)
-    assert load.failed == []
-    assert raw.failed == []
-    assert starts(stack) == servers + 1
-    assert containers() == before
-
-
 def test_a_recreated_container_is_found(stack: Stack, engine: Engine) -> None:
     """A new container under the same name gets its share again, whatever its address is."""
     compose("up", "--wait", "--no-build", "--no-deps", "--force-recreate", "triton-0")
@@ -205,9 +127,7 @@ def gateways(engine: Engine) -> list[Any]:
 
 
 def test_two_gateways(stack: Stack, engine: Engine) -> None:
-    """There are two by default, and both answer; one that is killed under load costs no more than what was in
-    flight.
-    """
+    """There are two by default, and both answer."""
     found = gateways(engine)
     assert len(found) == 2
     deadline = time.monotonic() + 30
@@ -215,12 +135,6 @@ def test_two_gateways(stack: Stack, engine: Engine) -> None:
         assert httpx.get(f"{stack.url}/v1/models", timeout=10).status_code == 200
         assert time.monotonic() < deadline, "one gateway never got a request"
         time.sleep(0.05)
-    with Load(lambda: transcribe(stack), clients=6) as load:
-        load.wait_for(30, 60)
-        found[0].kill()
-        load.wait_for(load.done + 60, 120)
-    found[0].start()
-    assert load.failed == []
 
 
 def in_flight(stack: Stack) -> int:

@@ -1,0 +1,182 @@
+"""One fault under seven loads at once: what was sent, what was lost, and how long until all is back."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import time
+import wave as riff
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+import httpx
+import numpy as np
+import openai
+import tritonclient.grpc as grpc
+
+from tests.stack.clients import Load, grpc_inputs, wave
+from tests.stack.conftest import Stack
+
+SOUND = wave("order.wav")[:16000]
+WAV_JSON = [
+    {"name": "TEXT_PREFIX", "datatype": "BYTES", "shape": [1, 1], "data": [""]},
+    {
+        "name": "WAV",
+        "datatype": "FP32",
+        "shape": [1, len(SOUND)],
+        "data": [round(float(x), 4) for x in SOUND],
+    },
+]
+FORM = {"model": "mini-whisper", "language": "en"}
+BACK_SECONDS = 120.0
+
+
+def _file() -> bytes:
+    buffer = io.BytesIO()
+    with riff.open(buffer, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(16000)
+        out.writeframes((SOUND * 32767).astype("<i2").tobytes())
+    return buffer.getvalue()
+
+
+FILE = _file()
+
+
+def gateway(stack: Stack) -> None:
+    answer = httpx.post(
+        f"{stack.url}/v1/audio/transcriptions", files={"file": ("a.wav", FILE)}, data=FORM, timeout=90
+    )
+    assert answer.status_code == 200, (answer.status_code, answer.text)
+
+
+def sdk(stack: Stack) -> None:
+    """OpenAI's own client, which asks again where a connection breaks."""
+    with openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none", timeout=90) as client:
+        answer = client.audio.transcriptions.create(file=("a.wav", FILE), model="mini-whisper", language="en")
+    assert isinstance(answer.text, str)
+
+
+def gateway_stream(stack: Stack) -> None:
+    answer = httpx.post(
+        f"{stack.url}/v1/audio/transcriptions",
+        files={"file": ("a.wav", FILE)},
+        data={**FORM, "stream": "true"},
+        timeout=90,
+    )
+    assert answer.status_code == 200, (answer.status_code, answer.text)
+    assert "transcript.text.done" in answer.text, answer.text[-300:]
+
+
+def raw(stack: Stack) -> None:
+    answer = httpx.post(f"{stack.kserve}/v2/models/whisper_bls/infer", json={"inputs": WAV_JSON}, timeout=90)
+    assert answer.status_code == 200, (answer.status_code, answer.text)
+
+
+def raw_stream(stack: Stack) -> None:
+    answer = httpx.post(
+        f"{stack.kserve}/v2/models/whisper_bls/generate_stream",
+        json={"TEXT_PREFIX": "", "WAV": WAV_JSON[1]["data"]},
+        timeout=90,
+    )
+    assert answer.status_code == 200, (answer.status_code, answer.text)
+    assert "error" not in answer.text, answer.text[-300:]
+
+
+def raw_grpc(stack: Stack) -> None:
+    with contextlib.closing(grpc.InferenceServerClient(stack.grpc)) as client:
+        assert (
+            client.infer("whisper_bls", grpc_inputs(SOUND), client_timeout=90).as_numpy("TRANSCRIPTS")
+            is not None
+        )
+
+
+def grpc_stream(stack: Stack) -> None:
+    answers: SimpleQueue[object] = SimpleQueue()
+    with contextlib.closing(grpc.InferenceServerClient(stack.grpc)) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        client.async_stream_infer(
+            "whisper_bls_stream",
+            grpc_inputs(SOUND, MAX_TOKENS=np.array([[8]], np.int32)),
+            enable_empty_final_response=True,
+        )
+        while True:
+            result, error = answers.get(timeout=90)  # type: ignore[misc]
+            assert error is None, error
+            if result.get_response().parameters["triton_final_response"].bool_param:
+                break
+        client.stop_stream()
+
+
+LOADS: dict[str, tuple[Callable[[Stack], None], int]] = {
+    "gateway": (gateway, 2),
+    "SDK": (sdk, 1),
+    "gateway stream": (gateway_stream, 1),
+    "HTTP": (raw, 2),
+    "HTTP stream": (raw_stream, 1),
+    "gRPC": (raw_grpc, 2),
+    "gRPC stream": (grpc_stream, 1),
+}
+STREAMS = {"gateway stream", "HTTP stream", "gRPC stream"}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`act` does it and gives a function that says whether all is back, with something new where it hit.
+    `may_lose`: loads that are not streams of which requests in flight may be lost.
+    """
+
+    act: Callable[[Stack], Callable[[], bool]]
+    may_lose: frozenset[str] = frozenset()
+
+
+def suffered(stack: Stack, name: str, fault: Fault, total: int) -> None:
+    """`total` requests and more around a fault; what is not a stream is answered, whatever dies."""
+    patience = 120 + total / 2
+    with contextlib.ExitStack() as running:
+        loads = {
+            kind: running.enter_context(Load(lambda call=call: call(stack), clients))
+            for kind, (call, clients) in LOADS.items()
+        }  # type: ignore[misc]
+        until(loads, total // 4, patience)
+        started = time.monotonic()
+        back = fault.act(stack)
+        while not back():
+            assert time.monotonic() - started < BACK_SECONDS, "it did not come back"
+            time.sleep(0.1)
+        seconds = time.monotonic() - started
+        until(loads, total, patience)
+    counts = {kind: (load.done + len(load.failed), len(load.failed)) for kind, load in loads.items()}
+    print(f"\n{name}: back after {seconds:.1f} s; (sent, lost): {json.dumps(counts)}")
+    for kind, load in loads.items():
+        if kind not in STREAMS | fault.may_lose:
+            assert load.failed == [], kind
+        else:
+            assert len(load.failed) <= 8, load.failed[:3]
+
+
+def until(loads: dict[str, Load], total: int, seconds: float) -> None:
+    """Return when so many calls have succeeded in all."""
+    deadline = time.monotonic() + seconds
+    while sum(load.done for load in loads.values()) < total:
+        assert time.monotonic() < deadline, {
+            kind: (load.done, load.failed[:2]) for kind, load in loads.items()
+        }
+        time.sleep(0.05)
+
+
+def guard_metric(stack: Stack, index: int, name: str) -> float:
+    """A figure of an instance's guard; -1 where it does not answer."""
+    try:
+        text = httpx.get(f"{stack.kserve}/instances/{index}/metrics", timeout=10).text
+    except httpx.HTTPError:
+        return -1.0
+    return next((float(row.split()[1]) for row in text.splitlines() if row.startswith(f"{name} ")), -1.0)
+
+
+def serving(stack: Stack, *instances: int) -> bool:
+    """Whether the tritonservers answer."""
+    return all(guard_metric(stack, index, "conch_triton_serving") == 1 for index in instances)
