@@ -13,6 +13,8 @@ CONSOLE := .venv/console
 ARCHIVE ?= conch.tar
 # Triton wants each of its models in a file of the same name, which mypy takes one at a time.
 TYPES := $(BUILD)/bin/mypy && for file in model_repos/models/*/1/model.py; do $(BUILD)/bin/mypy "$$file" || exit 1; done
+# How much `make attack` and `make attack-stack` send; the tests' own defaults are small.
+ATTACK = ATTACK_REQUESTS=$(or $(ATTACK_REQUESTS),14000) ATTACK_PER_FAULT=$(or $(ATTACK_PER_FAULT),1000) ATTACK_BESIDE_SECONDS=$(or $(ATTACK_BESIDE_SECONDS),60)
 # Environments are made beside each other; apt, which locks, runs once at a time.
 MAKEFLAGS += --jobs=2
 
@@ -108,11 +110,11 @@ lint: $(BUILD)/.tests ## ruff and mypy
 	$(BUILD)/bin/hadolint docker/*.Dockerfile
 
 attack: setup $(BUILD)/.tests engines ## thousands of broken requests, and every fault under load; docs/reliability.md
-	ATTACK_REQUESTS=$(or $(ATTACK_REQUESTS),14000) ATTACK_PER_FAULT=$(or $(ATTACK_PER_FAULT),1000) $(BUILD)/bin/python -m pytest -s tests/attack
+	$(ATTACK) $(BUILD)/bin/python -m pytest -s tests/attack
 
 attack-stack: $(BUILD)/.tests ## the same in Docker: broken requests, and every fault of a container
 	@scripts/install_docker
-	ATTACK_REQUESTS=$(or $(ATTACK_REQUESTS),14000) ATTACK_PER_FAULT=$(or $(ATTACK_PER_FAULT),1000) $(BUILD)/bin/python -m pytest -s tests/compose/test_attack.py tests/compose/test_faults.py; status=$$?; scripts/install_docker stop; exit $$status
+	$(ATTACK) $(BUILD)/bin/python -m pytest -s tests/compose/test_attack.py tests/compose/test_faults.py; status=$$?; scripts/install_docker stop; exit $$status
 
 audit: $(AUDIT)/.done ## known vulnerabilities of what is pinned
 	for name in serve server gateway builder; do $(AUDIT)/bin/pip-audit --no-deps --disable-pip -r requirements/$$name.txt || exit 1; done

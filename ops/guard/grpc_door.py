@@ -12,21 +12,24 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import grpc
 import grpc.aio
+import structlog
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from .contract import Contract, Refused
 from .grpc_requests import check, response, said
 from .http_client import Lost
-from .http_door import HANDED, HEAD_BYTES, OWN_ID, PASSED_ON, UNKNOWN, HttpDoor, mark, naming, sender
-from .relay import Call, Life, Target, Unavailable
+from .http_door import FAULT, HANDED, HEAD_BYTES, OWN_ID, PASSED_ON, UNKNOWN, HttpDoor, mark, naming, sender
+from .relay import NOBODY, Call, Life, Target, Unavailable
 
+log = structlog.get_logger()
 SERVICE = "/inference.GRPCInferenceService/"
 READING = {
     SERVICE + name
@@ -98,27 +101,27 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _read(self, method: str, request: bytes, context: Any) -> bytes:
         """Metadata, configuration, statistics, health."""
-        return await self._run(
-            context, Call("", lambda: "", self._ask(method, request, context), _handed(context))
-        )
+        async with _statuses(context):
+            ask = self._ask(method, request, context)
+            return await self.relay.run(Call("", lambda: "", ask, _handed(context)))
+        raise AssertionError  # abort raises
 
     async def _infer(self, data: bytes, context: Any) -> bytes:
         started, model, code = time.perf_counter(), "unknown", "failed"
-        try:
-            request = _parsed(data)
-            contract = await self._contract(request.model_name)
-            model = contract.name
-            answer = await self._answer(request, contract, context)
-            self.answered()
-            code = "ok"
-            return answer
-        except Refused as refused:
-            self.relay.metrics.refused.labels(model, "request").inc()
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refused))
-        except Unavailable as unavailable:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(unavailable))
-        finally:
-            self.relay.metrics.note(model, "grpc", code, time.perf_counter() - started)
+        async with _statuses(context):
+            try:
+                request = _parsed(data)
+                contract = await self._contract(request.model_name)
+                model = contract.name
+                answer = await self._answer(request, contract, context)
+                self.answered()
+                code = "ok"
+                return answer
+            except Refused:
+                self.relay.metrics.refused.labels(model, "request").inc()
+                raise
+            finally:
+                self.relay.metrics.note(model, "grpc", code, time.perf_counter() - started)
         raise AssertionError  # abort raises
 
     async def _answer(
@@ -174,15 +177,6 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         return ask
 
-    async def _run(self, context: Any, call: Call[bytes]) -> bytes:
-        try:
-            return await self.relay.run(call)
-        except Unavailable as unavailable:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(unavailable))
-        except grpc.aio.AioRpcError as error:
-            await context.abort(error.code(), error.details() or "", error.trailing_metadata() or ())
-        raise AssertionError  # abort raises
-
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """A stream of requests belongs to the server that it began with; it ends with that server."""
         life = self.relay.life
@@ -190,10 +184,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
             life if life and not self.relay.stopping else next(iter(self.relay.peers), None)
         )
         if target is None or (target is not life and _handed(context)):
-            await context.abort(
-                grpc.StatusCode.UNAVAILABLE,
-                "no instance of this model can take the request now; try again in a few seconds",
-            )
+            await context.abort(grpc.StatusCode.UNAVAILABLE, NOBODY)
         assert target is not None
         call = target.grpc.stream_stream(SERVICE + "ModelStreamInfer")(
             metadata=_metadata(context.invocation_metadata(), handed=target is not life)
@@ -202,13 +193,10 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         if life and target is life:
             life.flights.add(flight)
         try:
-            async for message in Exchange(requests, call, self._judged).messages():
-                yield message
-            self.answered()
-        except grpc.aio.AioRpcError as error:
-            await context.abort(error.code(), error.details() or "", error.trailing_metadata() or ())
-        except Lost as lost:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(lost))
+            async with _statuses(context):
+                async for message in Exchange(requests, call, self._judged).messages():
+                    yield message
+                self.answered()
         finally:
             call.cancel()
             if life:
@@ -257,6 +245,7 @@ class Exchange:
 
         Raises:
             grpc.aio.AioRpcError, Lost: the server ended the stream, or died.
+            Exception: a fault of the guard.
         """
         tasks = [asyncio.ensure_future(self._send()), asyncio.ensure_future(self._receive())]
         tasks[0].add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -272,7 +261,11 @@ class Exchange:
 
     async def _send(self) -> None:
         async for data in self.requests:
-            message, passes = await self.judged(data)
+            try:
+                message, passes = await self.judged(data)
+            except Exception as fault:  # noqa: BLE001  # whoever waits for answers would wait for ever
+                await self.answers.put(fault)
+                return
             await (self.call.write(message) if passes else self.answers.put(message))
         await self.call.done_writing()
 
@@ -290,6 +283,24 @@ class Exchange:
                 "the instance that processed this stream was lost; send its requests again", begun=True
             )
         await self.answers.put(end)
+
+
+@asynccontextmanager
+async def _statuses(context: Any) -> AsyncIterator[None]:
+    """What goes wrong inside becomes a status; a fault of the guard says no more than that."""
+    try:
+        yield
+    except grpc.aio.AbortError:
+        raise
+    except Refused as refused:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refused))
+    except (Unavailable, Lost) as gone:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, str(gone))
+    except grpc.aio.AioRpcError as error:
+        await context.abort(error.code(), error.details() or "", error.trailing_metadata() or ())
+    except Exception:
+        log.exception("a fault of the guard")
+        await context.abort(grpc.StatusCode.INTERNAL, FAULT)
 
 
 def _parsed(data: bytes) -> service_pb2.ModelInferRequest:

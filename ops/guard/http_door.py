@@ -44,6 +44,7 @@ HANDED = "x-conch-handed"
 HEAD_BYTES = "inference-header-content-length"
 # The engine's own models, which know a request by its id: whoever leaves is stopped there.
 STOPPABLE = "tensorrt_llm"
+FAULT = "internal error of the guard; its log has it"
 UNKNOWN = "model {!r} is not served here; x-model-id chooses among the pools, GET /v1/models lists them"
 PASSED_ON = ("x-request-id", "traceparent", "tracestate")
 OWN_ID = f".{uuid.uuid4().hex[:16]}-"  # unique among guards; the numbers behind it are this one's
@@ -100,9 +101,7 @@ class HttpDoor:
             return 499
         except Exception:
             log.exception("a fault of the guard", path=request.path)
-            return (
-                500 if request.answered else _say(request, 500, "internal error of the guard; its log has it")
-            )
+            return 500 if request.answered else _say(request, 500, FAULT)
 
     async def _read(self, request: Request) -> int:
         """Metadata, health and statistics; the guard's own metrics; what another guard has to say."""
