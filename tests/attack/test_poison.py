@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from tests.attack.poison import Attack
-from tests.stack.clients import RECORDINGS
 from tests.stack.conftest import Stack
 
 from . import poison
+from .ordinary import ordinary
 from .processes import all_of
 
 REQUESTS = int(os.environ.get("ATTACK_REQUESTS", "3000"))
@@ -79,22 +79,6 @@ def lives(target: Stack) -> list[str]:
     return [*rows, *map(str, sorted(all_of(target)) if target.home else [])]
 
 
-async def calm(target: Stack, until: asyncio.Event, times: list[float]) -> None:
-    """An ordinary client at the gateway; every answer must be right."""
-    sound = (RECORDINGS / "order.wav").read_bytes()
-    async with httpx.AsyncClient(base_url=target.url, timeout=60) as client:
-        while not until.is_set():
-            started = time.perf_counter()
-            answer = await client.post(
-                "/v1/audio/transcriptions",
-                files={"file": ("a.wav", sound)},
-                data={"model": "mini-whisper", "language": "en"},
-            )
-            assert answer.status_code == 200, answer.text
-            times.append(time.perf_counter() - started)
-            await asyncio.sleep(0.05)
-
-
 async def many(count: int, one: Any) -> Counter[str]:
     """`count` calls of `one(i)`, some at a time; how often each result came."""
     results, numbers = Counter[str](), iter(range(count))
@@ -124,18 +108,11 @@ def report(name: str, results: Counter[str], seconds: float, times: list[float])
 def attack(target: Stack, name: str, count: int, one: Any) -> Counter[str]:
     """Run it beside an ordinary client; every process of the stack is still the same afterwards."""
     before = lives(target)
-
-    async def run() -> Counter[str]:
-        stop, times = asyncio.Event(), list[float]()
-        ordinary = asyncio.ensure_future(calm(target, stop, times))
+    with ordinary(target.url) as times:
         started = time.monotonic()
-        results = await many(count, one)
-        stop.set()
-        await ordinary
-        report(name, results, time.monotonic() - started, times)
-        return results
-
-    results = asyncio.run(run())
+        results = asyncio.run(many(count, one))
+        seconds = time.monotonic() - started
+    report(name, results, seconds, times)
     assert lives(target) == before, "a process has ended"
     return results
 
@@ -208,27 +185,24 @@ def test_an_ordinary_client_beside_poison(target: Stack, configs: Configs) -> No
             if client.post(made.path, content=made.body, headers=made.headers).status_code == 400
         ]
 
-    async def run(poisoned: bool) -> list[float]:
-        stop, times = asyncio.Event(), list[float]()
-        ordinary = asyncio.ensure_future(calm(target, stop, times))
-        async with httpx.AsyncClient(base_url=target.kserve, timeout=60) as client:
-            end = time.monotonic() + BESIDE_SECONDS
-            while time.monotonic() < end:
-                made = rng.choice(refused)
-                if poisoned:
-                    assert (
-                        await client.post(made.path, content=made.body, headers=made.headers)
-                    ).status_code == 400
-                await asyncio.sleep(1 / RATE)
-        stop.set()
-        await ordinary
+    def run(rate: float) -> list[float]:
+        sent = 0
+        with ordinary(target.url) as times, httpx.Client(base_url=target.kserve, timeout=60) as client:
+            started = time.monotonic()
+            while (passed := time.monotonic() - started) < BESIDE_SECONDS:
+                if sent >= rate * passed:
+                    time.sleep(0.005)
+                    continue
+                made, sent = rng.choice(refused), sent + 1
+                answer = client.post(made.path, content=made.body, headers=made.headers)
+                assert answer.status_code == 400, answer.text
+        print(f"\n{sent / BESIDE_SECONDS:.0f} refused requests a second beside it: {percentiles(times)}")
         return times
 
     before = lives(target)
-    print(
-        f"\nalone: {percentiles(asyncio.run(run(False)))}; beside {RATE} refused requests a second: "
-        f"{percentiles(asyncio.run(run(True)))}"
-    )
+    alone, beside = run(0), run(RATE)
+    assert alone
+    assert beside
     assert lives(target) == before
 
 
