@@ -126,7 +126,9 @@ def nested(depth: int) -> str:
 
 
 def _some(body: Body, rng: random.Random) -> Tensor:
-    return dict(rng.choice(body["inputs"])) if body.get("inputs") else {}
+    rows = body.get("inputs")
+    tensors = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return dict(rng.choice(tensors)) if tensors else {}
 
 
 def _replace(body: Body, rng: random.Random, change: Callable[[Tensor], Any]) -> None:
