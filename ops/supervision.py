@@ -32,9 +32,10 @@ def _commands(local: LocalDeployment, plan: Deployment, python: Path) -> dict[st
     child = f"{python} -m ops.child"  # whoever supervises may be killed: then they end, too
     guard = f"{child} --exec {python} -m ops.guard --deployment {home}/deployment.json --state-dir {home}"
     gateway = f"{child} --exec {python} -m gateway"
+    nginx = f"{child} --unlink {local.run}/kserve {nginx_binary()}"
     return {
         **{instance.name: f"{guard} --instance {instance.index}" for instance in plan.instances},
-        "nginx": f"{child} {nginx_binary()} -c {home}/nginx/nginx.conf -p {home} -e stderr",
+        "nginx": f"{nginx} -c {home}/nginx/nginx.conf -p {home} -e stderr",
         **{f"gateway-{i}": f"{gateway} {address[5:]}" for i, address in enumerate(plan.gateways)},
     }
 

@@ -84,6 +84,20 @@ def kill_nginx_worker(stack: Stack) -> Back:
     return back
 
 
+def kill_nginx(stack: Stack) -> Back:
+    """The master; whoever runs it ends its workers, which nobody could reconfigure, and starts it again."""
+    master, old = processes.nginx(stack)
+    os.kill(master, signal.SIGKILL)
+
+    def back() -> bool:
+        with contextlib.suppress(ValueError):
+            other, now = processes.nginx(stack)
+            return other != master and len(now) == len(old) and not {*now} & {*old}
+        return False
+
+    return back
+
+
 def restart(stack: Stack) -> Back:
     """The planned one, of every instance."""
     before = [guard_metric(stack, i, "conch_triton_starts_total") for i in SPEECH]
@@ -104,6 +118,7 @@ FAULTS = {
     "kill a guard": Fault(killed(lambda s: processes.guard(s, 0)), frozenset({"gRPC"})),
     "kill a gateway": Fault(kill_gateway),
     "kill an nginx worker": Fault(kill_nginx_worker, frozenset({"gateway", "HTTP", "gRPC"})),
+    "kill nginx's master": Fault(kill_nginx, frozenset({"gateway", "SDK", "HTTP", "gRPC"}), shuts=True),
     "stop a tritonserver": Fault(paused(lambda s: processes.server(s, 0), 15)),
     "stop a stub": Fault(paused(lambda s: processes.stub(s, 0, "whisper_bls"), 15)),
     "end a guard": Fault(killed(lambda s: processes.guard(s, 0), signal.SIGTERM)),
