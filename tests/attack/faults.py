@@ -126,8 +126,8 @@ STREAMS = {"gateway stream", "HTTP stream", "gRPC stream"}
 @dataclass(frozen=True)
 class Fault:
     """`act` does it and gives a function that says whether all is back, with something new where it hit.
-    `may_lose`: loads that are not streams of which requests in flight may be lost. `shuts`: nobody can connect
-    meanwhile, and how many try depends on the clients alone.
+    `may_lose`: loads that are not streams of which requests in flight may be lost. `shuts`: nobody can
+    connect meanwhile, and how many try depends on the clients alone.
     """
 
     act: Callable[[Stack], Callable[[], bool]]
