@@ -71,6 +71,7 @@ class Graphs:
         self.facts = EngineFacts.load(folder)
         encoder_precision = precision or hardware_precision(many_rows=True)
         decoder_precision = precision or self.facts.decoder_precision or hardware_precision(many_rows=False)
+        self.precision = f"encoder {encoder_precision}, decoder {decoder_precision}"  # for people
         self.memory_type = ov.Type.bf16 if decoder_precision == "bf16" else ov.Type.f32
         core = ov.Core()
         encoding, settings = (
