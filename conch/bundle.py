@@ -29,7 +29,7 @@ class EngineFacts:
     alone). `mels`: width of the features that it reads (0: it reads ids). `suppress`: ids that are never
     said; `decoder_start`: the decoder's first ids where a request names none. `layers`, `heads`,
     `head_width`: of portable engines. `aligns`: it gives cross-attention; `timestamp_rules`: it knows
-    Whisper's. `tempered_log_probs`: log probabilities are those after temperature and penalties;
+    Whisper's; `takes_samples`: it makes features of samples itself. `tempered_log_probs`: log probabilities are those after temperature and penalties;
     `full_logits`: without streaming, logits come for every token that was allowed; `misread`: inputs that
     the backend reads wrongly. `decoder_precision`: what a portable decoder computes in, whatever the hardware
     multiplies (empty: what that does best). `dimensions`: numbers of the vector that an encoder alone gives
@@ -50,6 +50,7 @@ class EngineFacts:
     head_width: int = 0
     aligns: bool = False
     timestamp_rules: bool = False
+    takes_samples: bool = False
     tempered_log_probs: bool = False
     full_logits: bool = False
     misread: tuple[str, ...] = ()

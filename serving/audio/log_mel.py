@@ -87,6 +87,20 @@ def _mel_energy(padded: Floats, mels: int, out: Floats) -> None:
         np.matmul(real[:n], mel_filters(mels), out=out[at : at + n])
 
 
+def frames_of(samples: int, *, pad: bool = True) -> int:
+    """Frames of features that so many samples make; see log_mel.
+
+    Raises:
+        AudioTooLong: more than 480,000 samples.
+    """
+    if samples > MAX_SAMPLES:
+        raise AudioTooLong(
+            f"audio of {samples / RATE:.2f} s exceeds the 30 s of one window; cut it, or send it to "
+            "/v1/audio/transcriptions"
+        )
+    return FULL_FRAMES if pad else max(2, -(-samples // (2 * HOP)) * 2)
+
+
 def log_mel(wave: Floats, mels: int, *, pad: bool = True) -> Floats:
     """Features of up to 30 s of 16 kHz mono sound.
 
@@ -102,12 +116,7 @@ def log_mel(wave: Floats, mels: int, *, pad: bool = True) -> Floats:
     Raises:
         AudioTooLong: more than 480,000 samples.
     """
-    if len(wave) > MAX_SAMPLES:
-        raise AudioTooLong(
-            f"audio of {len(wave) / RATE:.2f} s exceeds the 30 s of one window; cut it, or send it to "
-            "/v1/audio/transcriptions"
-        )
-    frames = FULL_FRAMES if pad else max(2, -(-len(wave) // (2 * HOP)) * 2)
+    frames = frames_of(len(wave), pad=pad)
     samples = np.zeros(frames * HOP, np.float32)
     samples[: len(wave)] = wave
     padded = np.pad(samples, WINDOW // 2, mode="reflect")

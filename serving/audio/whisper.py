@@ -1,9 +1,9 @@
 """The speech façade: sound and a prompt in, an engine request; engine results in, words with times and
 confidence out.
 
-It uses only tensors of TensorRT-LLM's `tensorrt_llm` model, so it is the same on every target. Two more are
-asked of engines that say so in their facts: `return_cross_attention` for word times, `first_timestamp` for
-Whisper's rules on timestamps.
+It uses only tensors of TensorRT-LLM's `tensorrt_llm` model, so it is the same on every target. Three more go
+to engines that say so in their facts: `return_cross_attention` for word times, `first_timestamp` for
+Whisper's rules on timestamps, `audio_samples` where the engine makes features itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from conch.bundle import ENGINE, EngineFacts, load_parameters
 from ..errors import BadRequest
 from ..triton.rows import newest
 from .alignment import FRAMES_PER_SECOND, token_starts
-from .log_mel import MAX_SAMPLES, RATE, log_mel
+from .log_mel import MAX_SAMPLES, RATE, frames_of, log_mel
 from .tokens import BadPrompt, Prompt, WhisperVocabulary
 
 Arrays = dict[str, NDArray[Any]]
@@ -60,6 +60,7 @@ class Whisper:
         self.vocabulary = WhisperVocabulary.load(bundle / ENGINE)
         self.suppress, self.size = list(facts.suppress), facts.vocabulary
         self.aligns, self.rules, self.tempered = facts.aligns, facts.timestamp_rules, facts.tempered_log_probs
+        self.takes_samples = facts.takes_samples
 
     def transcribe(
         self, inputs: Mapping[str, NDArray[Any]], wanted: set[str], engine: Engine, *, streaming: bool
@@ -76,7 +77,7 @@ class Whisper:
             inputs["TEXT_PREFIX"].ravel()[0].decode("utf-8", "replace") if "TEXT_PREFIX" in inputs else ""
         )
         prompt = self.vocabulary.prompt(prefix, self.positions)
-        sound = self._sound(log_mel(wave, self.mels, pad=self.pad))
+        sound = self._sound(wave)
         detection = Detection(prompt.language, float("nan"))
         if prompt.language is None or wanted & NEEDS_DETECTION:
             detection = self._detect(sound, prompt, engine)
@@ -188,11 +189,17 @@ class Whisper:
             raise BadAudio("WAV has NaN or infinite samples; send finite values between -1 and 1")
         return np.ascontiguousarray(wave, np.float32)
 
-    def _sound(self, features: NDArray[np.float32]) -> Arrays:
-        frames = len(features)
+    def _sound(self, wave: NDArray[np.float32]) -> Arrays:
+        """What an engine hears: samples where it makes features itself, else features."""
+        frames = frames_of(len(wave), pad=self.pad)
         end = np.array([[self.vocabulary.end]], np.int32)
+        heard: Arrays = (
+            {"audio_samples": wave[None]}
+            if self.takes_samples
+            else {"encoder_input_features": log_mel(wave, self.mels, pad=self.pad).astype(np.float16)[None]}
+        )
         return {
-            "encoder_input_features": features.astype(np.float16)[None],
+            **heard,
             "input_lengths": np.array([[frames]], np.int32),
             "encoder_output_lengths": np.array([[frames // 2]], np.int32),
             "end_id": end,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from conch.bundle import EngineFacts
 
+from ..audio.log_mel import HOP
 from ..errors import BadRequest
 from .answers import Wanted
 from .jobs import Job, Listener
@@ -172,6 +173,22 @@ def _features(inputs: Arrays, mels: int, longest: int) -> NDArray[Any]:
     return features
 
 
+def _samples(inputs: Arrays, facts: EngineFacts) -> NDArray[np.float32]:
+    """Samples at 16 kHz, float32 [160 * input_lengths], with silence behind those that came."""
+    if not facts.takes_samples:
+        raise BadRequest("audio_samples is not taken by this engine; send encoder_input_features")
+    samples = inputs["audio_samples"].ravel()
+    frames = _within(inputs, "input_lengths", 0, 2, 2 * facts.memory)
+    if frames % 2 or not 0 < len(samples) <= frames * HOP:
+        raise BadRequest(
+            f"audio_samples has {len(samples)} samples for {frames} frames; send an even number of frames as "
+            f"input_lengths, and {HOP} samples at most for each"
+        )
+    if not np.isfinite(samples).all():
+        raise BadRequest("audio_samples has NaN or infinite values; send finite ones")
+    return np.pad(samples, (0, frames * HOP - len(samples)))
+
+
 def _finite(array: NDArray[Any]) -> bool:
     """Of float16 by its bits: an exponent of ones is infinity or NaN; sixty times as fast."""
     if array.dtype != np.float16:
@@ -181,10 +198,12 @@ def _finite(array: NDArray[Any]) -> bool:
 
 
 def _source(inputs: Arrays, facts: EngineFacts) -> tuple[bool, NDArray[Any] | None]:
-    """Whether there is an encoder, and what it reads: features float32 [frames, mels], or ids int64 [n]."""
+    """Whether there is an encoder, and what it reads; see Runtime.prepare."""
     if not facts.memory:
         return False, None
     if facts.mels:
+        if "audio_samples" in inputs:
+            return True, _samples(inputs, facts)
         if "encoder_input_features" not in inputs:
             raise BadRequest("encoder_input_features is missing; send float16 [frames, mels]")
         return True, _features(inputs, facts.mels, 2 * facts.memory)

@@ -78,8 +78,9 @@ class Runtime(Protocol):
         """Whether rows may bring this as their choice; they must then go on with the id that is chosen."""
 
     def prepare(self, source: NDArray[Any]) -> Any:
-        """What `encode` takes, of features, float16 or float32 [frames, mels], or ids, int64 [n]. Called by
-        whoever brings them, beside the running batch. Its memory is free again once nobody holds it.
+        """What `encode` takes, of features, float16 or float32 [frames, mels], of samples, float32
+        [160 * frames] (only where `facts.takes_samples`), or ids, int64 [n]. Called by whoever brings them,
+        beside the running batch. Its memory is free again once nobody holds it.
         """
 
     def encode(self, sources: Sequence[Any]) -> Sequence[Memory]:

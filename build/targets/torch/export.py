@@ -5,6 +5,8 @@ engine.json and the tokenizer's files.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from safetensors.torch import save_file
 
@@ -22,7 +24,8 @@ def export(arguments: Arguments) -> None:
     save_file(state, arguments.output / WEIGHTS)
     ours.shape.save(arguments.output)
     write_tokenizer(arguments, ours.shape.vocabulary)
-    checkpoints.family(arguments.family).facts(theirs, arguments).save(arguments.output)
+    facts = checkpoints.family(arguments.family).facts(theirs, arguments)
+    replace(facts, takes_samples=facts.mels > 0).save(arguments.output)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,12 @@ from torch import Tensor
 from conch.bundle import EngineFacts
 from serving.architectures.transformer import AlignmentCaches, Encoder, Model, Shape
 
+from ...audio.log_mel import HOP
 from ..sampling import Sampling
 from .batch import DeviceBatch, Memory
 from .choosing import on_device
 from .device import Device, attention
+from .log_mel import LogMel
 
 GROUPS = (8, 4, 2, 1)  # recordings that are encoded at once
 PADDED_TO = 16  # texts of similar length share a shape
@@ -32,8 +34,8 @@ WEIGHTS = "model.safetensors"
 
 @dataclass(frozen=True)
 class Source:
-    """What an encoder reads: a hash of it, and features [frames, mels] in memory that a GPU copies from by
-    itself, or ids int64 [n].
+    """What an encoder reads: a hash of it, and samples float32 [160 * frames] in memory that a GPU copies from
+    by itself, features [frames, mels], or ids int64 [n].
     """
 
     key: bytes
@@ -41,20 +43,22 @@ class Source:
 
 
 class Staging:
-    """Features on their way to the device: as many buffers of a whole window as may wait, used in turn. More
-    than that, and other sizes, are copied from where they lie.
+    """Samples on their way to the device: as many buffers of a whole window as may wait, used in turn. More
+    than that, and features, are copied from where they lie.
     """
 
-    def __init__(self, device: Device, count: int, frames: int, mels: int) -> None:
-        made = (torch.zeros(frames, mels, dtype=device.dtype, pin_memory=True) for _ in range(count))
+    def __init__(self, device: Device, count: int, samples: int) -> None:
+        made = (torch.zeros(samples, pin_memory=True) for _ in range(count))
         self.free: list[Tensor] = list(made) if device.gpu else []
 
     @torch.inference_mode()
     def take(self, source: NDArray[Any]) -> Tensor:
         """A copy of the source; its buffer is free again when nobody holds the copy."""
         try:
-            buffer = self.free.pop()
+            buffer = self.free.pop() if source.ndim == 1 else None
         except IndexError:
+            buffer = None
+        if buffer is None:
             return torch.from_numpy(source)
         staged = buffer[: len(source)]
         staged.copy_(torch.from_numpy(source))
@@ -64,8 +68,12 @@ class Staging:
 
 @dataclass
 class EncoderGraph:
-    """An encoder's CUDA graph for a fixed number of whole windows: its input, its work, its output."""
+    """CUDA graphs for a fixed number of whole windows: `listen` makes features of samples, `run` a memory of
+    features.
+    """
 
+    samples: Tensor
+    listen: Callable[[], object]
     features: Tensor
     run: Callable[[], object]
     memory: list[Tensor]
@@ -87,8 +95,9 @@ class TorchRuntime:
             self.recent: OrderedDict[bytes, Memory] = OrderedDict()
             self.copying: deque[tuple[Any, Sequence[Tensor]]] = deque()
             rows = int(parameters.get("max_rows", 16))
-            frames = 2 * self.facts.memory if self.shape.mels else 0
-            self.staging = Staging(self.device, 2 * rows if frames else 0, frames, self.shape.mels)
+            self.window = 2 * self.facts.memory if self.shape.mels else 0  # frames
+            self.staging = Staging(self.device, 2 * rows if self.window else 0, self.window * HOP)
+            self.log_mel = LogMel(self.device, self.shape.mels) if self.window else None
             try:
                 self.running = DeviceBatch(
                     self.model.decoder, self.device, rows, self.facts.positions, self.facts.memory
@@ -172,19 +181,25 @@ class TorchRuntime:
             self.copying.popleft()
 
     def _sound(self, sources: Sequence[Tensor]) -> Tensor:
-        """Features [frames, mels] each, to keys and values [sounds, 2 * layers, heads, frames / 2, width]."""
-        frames = len(sources[0])
-        recorded = self.graphs.get(len(sources)) if frames == 2 * self.facts.memory else None
-        features = recorded.features if recorded else self._features(len(sources), frames)
-        for line, source in zip(features, sources, strict=True):
-            line.copy_(source, non_blocking=True)
+        """Samples [160 * frames] or features [frames, mels] each, to keys and values
+        [sounds, 2 * layers, heads, frames / 2, width].
+        """
+        heard = sources[0].dim() == 1
+        frames = len(sources[0]) // HOP if heard else len(sources[0])
+        recorded = self.graphs.get(len(sources)) if frames == self.window else None
         if recorded is None:
-            return self._run_encoder(features)
+            whole = torch.stack(list(sources)).to(self.device.kind)
+            return self._run_encoder(self._listen(whole) if heard else whole.to(self.device.dtype))
+        for line, source in zip(recorded.samples if heard else recorded.features, sources, strict=True):
+            line.copy_(source, non_blocking=True)
+        if heard:
+            recorded.listen()
         recorded.run()
         return recorded.memory[0]
 
-    def _features(self, count: int, frames: int) -> Tensor:
-        return self.device.zeros(count, frames, self.shape.mels)
+    def _listen(self, samples: Tensor) -> Tensor:
+        assert self.log_mel is not None
+        return self.log_mel(samples)
 
     def _run_encoder(self, features: Tensor) -> Tensor:
         with attention():
@@ -205,12 +220,17 @@ class TorchRuntime:
         return {size: self._encoder_graph(size) for size in GROUPS}
 
     def _encoder_graph(self, size: int) -> EncoderGraph:
-        features, memory = self._features(size, 2 * self.facts.memory), list[Tensor]()
+        samples = self.device.zeros(size, self.window * HOP, dtype=torch.float32)
+        features, memory = self.device.zeros(size, self.window, self.shape.mels), list[Tensor]()
+
+        def listen() -> None:
+            features.copy_(self._listen(samples))
 
         def run() -> None:
             memory[:] = [self._run_encoder(features)]
 
-        return EncoderGraph(features, self.device.graph(self.device.encodes, run), memory)
+        listening = self.device.graph(self.device.encodes, listen)
+        return EncoderGraph(samples, listening, features, self.device.graph(self.device.encodes, run), memory)
 
     @torch.inference_mode()
     def align(self, ids: Sequence[int], memory: Memory) -> NDArray[np.float16]:

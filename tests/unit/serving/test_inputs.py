@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from serving.engine.inputs import UNSUPPORTED, parse, stops
 from serving.errors import BadRequest
 
 FACTS = EngineFacts("whisper", 448, 51865, 50257, layers=4, heads=3, head_width=32, mels=80, memory=1500)
+LISTENS = replace(FACTS, takes_samples=True)
 
 
 def arrays(**changes: Any) -> dict[str, Any]:
@@ -117,3 +119,40 @@ def test_what_does_not_fit_behind_the_prompt_is_not_asked_for() -> None:
     """As TensorRT-LLM clamps max_new_tokens."""
     job, _ = parse(arrays(request_output_len=np.array([100_000], np.int32)), Collected(), FACTS)
     assert job.sampling.max_tokens == FACTS.positions - 2
+
+
+def test_samples_are_filled_with_silence() -> None:
+    """Up to the frames that the request names."""
+    sent = arrays(
+        encoder_input_features=None,
+        audio_samples=np.ones((1, 200), np.float32),
+        input_lengths=np.array([[4]], np.int32),
+    )
+    job, _ = parse(sent, Collected(), LISTENS)
+    assert job.source is not None
+    assert job.source.dtype == np.float32
+    assert job.source.tolist() == [1.0] * 200 + [0.0] * 440
+
+
+@pytest.mark.parametrize(
+    ("samples", "frames", "facts", "says"),
+    [
+        ([0.0] * 200, 4, FACTS, "not taken by this engine"),
+        ([0.0] * 200, 3, LISTENS, "even number of frames"),
+        ([0.0] * 641, 4, LISTENS, "641 samples for 4 frames"),
+        ([], 4, LISTENS, "0 samples"),
+        ([0.0], 3002, LISTENS, "input_lengths is 3002"),
+        ([0.0], None, LISTENS, "input_lengths is 0"),
+        ([np.nan] * 200, 4, LISTENS, "NaN or infinite"),
+    ],
+)
+def test_samples_that_are_refused(
+    samples: list[float], frames: int | None, facts: EngineFacts, says: str
+) -> None:
+    """By name."""
+    lengths = None if frames is None else np.array([[frames]], np.int32)
+    sent = arrays(
+        encoder_input_features=None, audio_samples=np.array([samples], np.float32), input_lengths=lengths
+    )
+    with pytest.raises(BadRequest, match=says):
+        parse(sent, Collected(), facts)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from transformers import WhisperFeatureExtractor
 
 from serving.audio.log_mel import AudioTooLong, log_mel
+from serving.engine.torch.device import Device
+from serving.engine.torch.log_mel import LogMel
 
 
 @pytest.mark.parametrize("mels", [80, 128])
@@ -27,6 +30,9 @@ def test_equal_to_transformers(mels: int, samples: int, kind: str) -> None:
         .T
     )
     assert np.abs(log_mel(wave, mels) - theirs).max() <= 2e-4
+    padded = np.pad(wave, (0, 480_000 - samples))
+    ours = LogMel(Device("cpu", torch.float32), mels)(torch.from_numpy(np.stack([padded, padded[::-1]])))
+    assert np.abs(ours[0].numpy() - theirs).max() <= 2e-4
 
 
 def test_unpadded_is_as_long_as_the_sound() -> None:
