@@ -29,11 +29,11 @@ class EngineFacts:
     alone). `mels`: width of the features that it reads (0: it reads ids). `suppress`: ids that are never
     said; `decoder_start`: the decoder's first ids where a request names none. `layers`, `heads`,
     `head_width`: of portable engines. `aligns`: it gives cross-attention; `timestamp_rules`: it knows
-    Whisper's; `takes_samples`: it makes features of samples itself. `tempered_log_probs`: log probabilities are those after temperature and penalties;
-    `full_logits`: without streaming, logits come for every token that was allowed; `misread`: inputs that
-    the backend reads wrongly. `decoder_precision`: what a portable decoder computes in, whatever the hardware
-    multiplies (empty: what that does best). `dimensions`: numbers of the vector that an encoder alone gives
-    (0: the engine generates).
+    Whisper's; `takes_samples`: it makes features of samples itself. `tempered_log_probs`: log probabilities
+    are those after temperature and penalties; `full_logits`: without streaming, logits come for every token
+    that was allowed; `misread`: inputs that the backend reads wrongly. `decoder_precision`: what a portable
+    decoder computes in, whatever the hardware multiplies (empty: what that does best). `dimensions`: numbers
+    of the vector that an encoder alone gives (0: the engine generates).
     """
 
     family: str
@@ -83,7 +83,7 @@ class Probe:
 class Serving:
     """What the guard must know to start a server: how many processes, each with a GPU, an instance is
     (`world_size`), bytes of Triton's CUDA memory pool, and whether its backend uses MPI, which one process
-    does too.
+    does too. With `mpi` the guard starts all of them, otherwise the engine starts those beyond the first.
     """
 
     world_size: int = 1

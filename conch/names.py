@@ -6,3 +6,4 @@ SPEECH = "whisper_bls"
 TEXT = "tensorrt_llm_bls"
 EMBEDDER = "minilm"  # texts to vectors
 EMBEDDING_ENGINE = "minilm_encoder"  # what it calls: ids to vectors
+RANK_MODULE = "serving.engine.torch.ranks"  # a process of the torch engine for each further GPU

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from conch.names import ENGINE
+from conch.names import ENGINE, RANK_MODULE
 
 PARTS = {b"tritonserver", b"triton_python_backend_stub"}
 # Open MPI binds the ranks of a small job to one core each, and its shared memory wants a capability that
@@ -78,7 +78,11 @@ def _arguments(pid: int) -> list[bytes]:
 
 def parts(pid: int) -> set[int]:
     """Python stubs and ranks below a process; a child that one of them starts for a moment is none."""
-    return {child for child in descendants(pid) if _arguments(child)[0].rsplit(b"/", 1)[-1] in PARTS}
+    return {child for child in descendants(pid) if _is_part(_arguments(child))}
+
+
+def _is_part(arguments: Sequence[bytes]) -> bool:
+    return arguments[0].rsplit(b"/", 1)[-1] in PARTS or RANK_MODULE.encode() in arguments
 
 
 def leader(pid: int) -> int:

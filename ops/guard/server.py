@@ -150,7 +150,8 @@ class Server:
             f"--exit-timeout-secs={int(DRAIN)}",
             "--disable-auto-complete-config",
         ]
-        ranks, pool = self.serving.world_size, self.serving.cuda_pool_bytes
+        ranks = self.serving.world_size if self.serving.mpi else 1
+        pool = self.serving.cuda_pool_bytes
         return launch(server, list(self.doors.flags), self.prefix, ranks, pool), {
             **(MPI_ENVIRONMENT if self.serving.mpi else {}),
             **environment,

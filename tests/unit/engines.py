@@ -21,12 +21,12 @@ def export(target: str, family: str, weights: Path, engine: Path, *options: str)
     return engine
 
 
-def runtime(target: str, engine: Path) -> Runtime:
-    """Of an engine folder."""
+def runtime(target: str, engine: Path, tp_size: int = 1) -> Runtime:
+    """Of an engine folder. `tp_size`: see the torch target."""
     if target == "torch":
-        from serving.engine.torch.runtime import TorchRuntime
+        from serving.engine.torch import load
 
-        return TorchRuntime(engine, {"precision": "float32", "max_rows": 32})
+        return load(engine, {"precision": "float32", "max_rows": 32, "tp_size": tp_size})
     from serving.engine.openvino.graphs import Graphs
 
     return Graphs(engine, precision="f32")

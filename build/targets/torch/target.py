@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
+from conch.bundle import Serving
 from conch.gpus import gpus
 
+from ...catalog import Recipe
 from ..plain import Plain
 
 
@@ -17,6 +20,14 @@ class Torch(Plain):
     name = "torch"
     code = ("build/targets/torch", "build/checkpoints", "build/assets", "serving/architectures")
     making = ("torch", "transformers", "tokenizers", "safetensors")
+
+    def ranks(self, recipe: Recipe) -> int:
+        """See Target."""
+        return int(recipe.parameters.get("tp_size", 1))
+
+    def serving(self, recipe: Recipe, bundle: Path, home: Path) -> Serving:
+        """See Target."""
+        return Serving(self.ranks(recipe))
 
     def gpus(self, count: int, environment: Mapping[str, str]) -> list[str]:
         """See Target: instances beyond the number of GPUs share them in turn."""

@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .runtime import TorchRuntime
+    from ..runtime import Runtime
 
 
-def load(engine: Path, parameters: Mapping[str, Any]) -> TorchRuntime:
-    """The runtime of an engine folder."""
+def load(engine: Path, parameters: Mapping[str, Any]) -> Runtime:
+    """The runtime of an engine folder, on one GPU or on `tp_size` of them."""
+    if int(parameters.get("tp_size", 1)) > 1:
+        from .ranks import LeadingRuntime
+
+        return LeadingRuntime(engine, parameters)
     from .runtime import TorchRuntime
 
     return TorchRuntime(engine, parameters)

@@ -33,7 +33,7 @@ LIKELIEST = Sampling(max_tokens=1, end_id=-1)
 READ_AT_ONCE = 4096  # ids of prompts, padding included
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Memory:
     """What an encoder left: [2 * layers, heads, length, head width], there once `event` has happened."""
 

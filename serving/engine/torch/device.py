@@ -39,15 +39,16 @@ class Device:
     encodes: Any = None
 
     @classmethod
-    def find(cls, precision: str) -> Device:
-        """The first GPU that is visible, else the CPU, which computes in float32.
+    def find(cls, precision: str, ranks: int = 1) -> Device:
+        """The process's own GPU, which is the first that is visible unless it is one of several ranks, else
+        its part of the CPU, which computes in float32.
 
         Raises:
             NoGpu: its driver is too old, or this build of torch has no kernels for it.
         """
         if not torch.cuda.is_available():
             _refuse_hidden_gpu()
-            torch.set_num_threads(len(os.sched_getaffinity(0)))
+            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
             return cls("cpu", torch.float32)
         major, minor = torch.cuda.get_device_capability()
         if major < 8:

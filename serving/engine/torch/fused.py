@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from serving.architectures.transformer import FeedForward, Layer, Model
 
 from .kernels import norm
+from .sharding import SummedLinear
 
 
 class FusedNorm(nn.Module):
@@ -62,8 +63,10 @@ def _without_bias(product: nn.Linear) -> Any:
     return 0.0 if bias is None else bias.detach().float()
 
 
-def added(x: Tensor, y: Tensor, last: nn.Linear) -> Tensor:
+def added(x: Tensor, y: Tensor, last: nn.Linear | SummedLinear) -> Tensor:
     """The sum of x and last(y), in place."""
+    if isinstance(last, SummedLinear):
+        return x.add_(last.product(y))
     x.view(-1, x.shape[-1]).addmm_(y.reshape(-1, y.shape[-1]), last.weight.t())
     return x
 

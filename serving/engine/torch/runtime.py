@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 from torch import Tensor
 
 from conch.bundle import EngineFacts
@@ -25,6 +24,7 @@ from .batch import DeviceBatch, Memory
 from .choosing import on_device
 from .device import Device, attention
 from .log_mel import LogMel
+from .sharding import Share, part_of, spread, weights
 
 GROUPS = (8, 4, 2, 1)  # recordings that are encoded at once
 PADDED_TO = 16  # texts of similar length share a shape
@@ -34,8 +34,8 @@ WEIGHTS = "model.safetensors"
 
 @dataclass(frozen=True)
 class Source:
-    """What an encoder reads: a hash of it, and samples float32 [160 * frames] in memory that a GPU copies from
-    by itself, features [frames, mels], or ids int64 [n].
+    """What an encoder reads: a hash of it, and samples float32 [160 * frames] in memory that a GPU copies
+    from by itself, features [frames, mels], or ids int64 [n].
     """
 
     key: bytes
@@ -82,16 +82,25 @@ class EncoderGraph:
 class TorchRuntime:
     """A Runtime (runtime.py).
 
+    `share`: of several GPUs, on which other processes have the rest of the model.
+
     Raises:
         NoGpu: see `Device.find`.
         MemoryError: the GPU is too small for `max_rows` rows.
     """
 
-    def __init__(self, folder: Path, parameters: Mapping[str, Any], device: Device | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        parameters: Mapping[str, Any],
+        device: Device | None = None,
+        share: Share | None = None,
+    ) -> None:
         self.facts, self.shape = EngineFacts.load(folder), Shape.load(folder)
-        self.device = device or Device.find(str(parameters.get("precision", "float16")))
+        ranks = share.count if share else 1
+        self.device = device or Device.find(str(parameters.get("precision", "float16")), ranks)
         with torch.inference_mode():
-            self.model = _loaded(self.shape, folder / WEIGHTS, self.device)
+            self.model = _loaded(self.shape, folder / WEIGHTS, self.device, share)
             self.recent: OrderedDict[bytes, Memory] = OrderedDict()
             self.copying: deque[tuple[Any, Sequence[Tensor]]] = deque()
             rows = int(parameters.get("max_rows", 16))
@@ -245,11 +254,13 @@ class TorchRuntime:
             return np.asarray(torch.cat(caches.seen).half().cpu().numpy())
 
 
-def _loaded(shape: Shape, weights: Path, device: Device) -> Model:
+def _loaded(shape: Shape, file: Path, device: Device, share: Share | None) -> Model:
     with torch.device("meta"):
-        model = Model(shape)
-    state = {name: tensor.to(device.dtype) for name, tensor in load_file(weights, device.kind).items()}
+        model = Model(part_of(shape, share.count) if share else shape)
+    state = {name: tensor.to(device.dtype) for name, tensor in weights(file, device.kind, share)}
     model.load_state_dict(state, assign=True)
+    if share:
+        spread(model, share)
     model.decoder.pack()
     if model.encoder is not None:
         model.encoder.pack()

@@ -5,6 +5,7 @@ with random weights. The torch engine runs on a GPU in float32 where there is on
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from serving.engine.jobs import Job, Limits
 from serving.engine.runtime import Row, Runtime
 from serving.engine.sampling import Sampling
 from serving.engine.scheduler import Scheduler
+from serving.engine.torch.ranks import LeadingRuntime
 from serving.errors import BadRequest
 
 from ..engines import export, runtime
@@ -90,22 +92,26 @@ def gpt2() -> PreTrainedModel:
     return GPT2LMHeadModel(config)
 
 
-ENGINES = ("openvino", "torch")
+ENGINES = ("openvino 1", "torch 1", "torch 2")  # and the processes that it spans
 MODELS = {"t5": lambda: t5(gated=False), "flan-t5": lambda: t5(gated=True), "bart": bart, "gpt2": gpt2}
 
 
 @pytest.fixture(scope="module", params=[f"{model} {engine}" for model in MODELS for engine in ENGINES])
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[PreTrainedModel, Runtime]:
+) -> Iterator[tuple[PreTrainedModel, Runtime]]:
     """transformers' model, and our engine by the builder's own command."""
     torch.manual_seed(11)
-    name, engine_name = request.param.split()
+    name, engine_name, ranks = request.param.split()
     model = MODELS[name]().eval()
     weights, engine = tmp_path_factory.mktemp("weights"), tmp_path_factory.mktemp("engine")
     model.save_pretrained(weights)
     export(engine_name, name.removeprefix("flan-"), weights, engine)
-    return model, runtime(engine_name, engine)
+    running = runtime(engine_name, engine, int(ranks))
+    yield model, running
+    if isinstance(running, LeadingRuntime):
+        running.close()
+        assert [process.returncode for process in running.ranks.processes] == [0], "it ends by itself"
 
 
 def prompts(count: int) -> list[list[int]]:

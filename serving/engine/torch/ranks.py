@@ -1,0 +1,226 @@
+"""An engine on several GPUs: rank 0 serves, and tells the others, its children, what to do.
+
+Every rank does the same with its part of the weights, so a follower needs to be told only what rank 0 was
+asked for. A rank that dies leaves the others waiting for its sums: the guard watches all, and ends the
+instance (ops/ranks.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from conch.bundle import EngineFacts
+from conch.names import RANK_MODULE
+
+from ..runtime import Row, Step
+from ..sampling import Sampling
+from .batch import DeviceBatch, Memory
+from .device import NoGpu
+from .runtime import Source, TorchRuntime
+from .sharding import Share
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# A row as it is told: its parent, new ids and position; for a new row also memory, bias and choice.
+Told = tuple[Any, ...]
+
+
+class Ranks:
+    """The other ranks' processes. A command is one pickled tuple: a method's name and its arguments."""
+
+    def __init__(self, folder: Path, parameters: Mapping[str, Any], count: int, meeting: Path) -> None:
+        self.pipes: list[Connection] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
+        python = sys.executable or shutil.which("python3") or "python3"
+        for rank in range(1, count):
+            reading, writing = os.pipe()
+            command = [python, "-m", RANK_MODULE, str(reading), str(rank), str(count), str(meeting)]
+            command += [str(folder), json.dumps(dict(parameters))]
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            self.processes.append(subprocess.Popen(command, env=environment, pass_fds=[reading]))
+            os.close(reading)
+            self.pipes.append(Connection(writing, readable=False))
+
+    def tell(self, *command: Any) -> None:
+        """All of them."""
+        for pipe in self.pipes:
+            pipe.send(command)
+
+    def close(self) -> None:
+        """They end when nobody can tell them anything."""
+        for pipe in self.pipes:
+            pipe.close()
+        for process in self.processes:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class LeadingBatch:
+    """A RunningBatch of rank 0. `keys`: of memories that the others have too."""
+
+    def __init__(self, batch: DeviceBatch, ranks: Ranks, keys: Mapping[Memory, bytes]) -> None:
+        self.batch, self.ranks, self.keys = batch, ranks, keys
+
+    def step(self, rows: Sequence[Row]) -> Step:
+        """See RunningBatch."""
+        self.ranks.tell("step", [self._told(row) for row in rows])
+        return self.batch.step(rows)
+
+    def _told(self, row: Row) -> Told:
+        if row.parent is not None:
+            return (row.parent, row.ids, row.position)
+        key = None if row.memory is None else self.keys[row.memory]
+        return (None, row.ids, row.position, key, row.bias, row.choice)
+
+
+class LeadingRuntime:
+    """A Runtime whose engine spans `tp_size` GPUs, of which this process has the first.
+
+    Raises:
+        NoGpu: fewer GPUs are visible.
+    """
+
+    def __init__(self, folder: Path, parameters: Mapping[str, Any]) -> None:
+        count = int(parameters["tp_size"])
+        if torch.cuda.is_available() and torch.cuda.device_count() < count:
+            raise NoGpu(
+                f"this engine spans {count} GPUs, and {torch.cuda.device_count()} can be seen; give the "
+                "instance more with TRITON_i_GPUS, or build the bundle with TP_SIZE=1"
+            )
+        with tempfile.TemporaryDirectory() as work:
+            meeting = Path(work) / "ranks"
+            self.ranks = Ranks(folder, parameters, count, meeting)
+            self.runtime = TorchRuntime(folder, parameters, share=Share.join(0, count, meeting))
+        self.keys: weakref.WeakKeyDictionary[Memory, bytes] = weakref.WeakKeyDictionary()
+        self.known = Counter[bytes]()
+        self.gone = deque[bytes]()
+
+    @property
+    def facts(self) -> EngineFacts:
+        """See Runtime."""
+        return self.runtime.facts
+
+    def chooses(self, sampling: Sampling) -> bool:
+        """See Runtime."""
+        return self.runtime.chooses(sampling)
+
+    def prepare(self, source: NDArray[Any]) -> Source:
+        """See Runtime."""
+        return self.runtime.prepare(source)
+
+    def encode(self, sources: Sequence[Source]) -> list[Memory]:
+        """See Runtime."""
+        self._forget()
+        self.ranks.tell("encode", [(source.key, source.data.numpy()) for source in sources])
+        memories = self.runtime.encode(sources)
+        for source, memory in zip(sources, memories, strict=True):
+            if memory not in self.keys:
+                self.keys[memory] = source.key
+                self.known[source.key] += 1
+                weakref.finalize(memory, self.gone.append, source.key)
+        return memories
+
+    def _forget(self) -> None:
+        """Memories that nobody here holds any more are dropped by the others too."""
+        unheld = []
+        while self.gone:
+            key = self.gone.popleft()
+            self.known[key] -= 1
+            if not self.known[key]:
+                del self.known[key]
+                unheld.append(key)
+        if unheld:
+            self.ranks.tell("forget", unheld)
+
+    def batch(self) -> LeadingBatch:
+        """See Runtime."""
+        self.ranks.tell("clear")
+        return LeadingBatch(self.runtime.batch(), self.ranks, self.keys)
+
+    def align(self, ids: Sequence[int], memory: Any) -> NDArray[np.float16]:
+        """See Runtime: engines that align are on one GPU."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the other ranks."""
+        self.ranks.close()
+        torch.distributed.destroy_process_group()
+
+
+class Follower:
+    """Any other rank."""
+
+    def __init__(self, runtime: TorchRuntime) -> None:
+        self.runtime, self.memories, self.rows = runtime, dict[bytes, Memory](), list[Row]()
+
+    def follow(self, commands: Connection) -> None:
+        """Do as one is told until there is nobody who tells."""
+        while True:
+            try:
+                name, *arguments = commands.recv()
+            except EOFError:
+                return
+            getattr(self, name)(*arguments)
+
+    def encode(self, sources: Sequence[tuple[bytes, NDArray[Any]]]) -> None:
+        """See LeadingRuntime."""
+        brought = [Source(key, torch.from_numpy(data)) for key, data in sources]
+        memories = self.runtime.encode(brought)
+        self.memories |= zip((source.key for source in brought), memories, strict=True)
+
+    def forget(self, keys: Sequence[bytes]) -> None:
+        """See LeadingRuntime."""
+        for key in keys:
+            del self.memories[key]
+
+    def clear(self) -> None:
+        """See LeadingRuntime.batch."""
+        self.rows = []
+        self.runtime.batch()
+
+    def step(self, told: Sequence[Told]) -> None:
+        """See LeadingBatch: a row that goes on keeps its memory, its bias and its choice."""
+        self.rows = [self._row(*row) for row in told]
+        self.runtime.running.step(self.rows)
+
+    def _row(self, parent: int | None, ids: tuple[int, ...], position: int, *new: Any) -> Row:
+        if parent is None:
+            key, bias, choice = new
+            return Row(None, ids, position, None if key is None else self.memories[key], bias, choice)
+        old = self.rows[parent]
+        return Row(parent, ids, position, old.memory, old.bias, old.choice)
+
+
+def main(reading: str, rank: str, count: str, meeting: str, folder: str, parameters: str) -> None:
+    """A follower's process, which its parent does not leave behind."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    share = Share.join(int(rank), int(count), Path(meeting))
+    runtime = TorchRuntime(Path(folder), json.loads(parameters), share=share)
+    Follower(runtime).follow(Connection(int(reading), writable=False))
+    os._exit(0)  # without a word to the others, who may be gone
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
