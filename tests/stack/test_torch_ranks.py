@@ -1,0 +1,81 @@
+"""The torch engine across two processes an instance, each on a GPU of its own, or on the CPU where there is
+none: the same answers as from one, and no instance without all of its ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from conch.gpus import gpus
+from conch.names import ENGINE, RANK_MODULE
+from ops.ranks import descendants
+
+from .conftest import ROOT, Stack, portable, started
+from .test_faults import stub
+from .test_torch import said
+
+PORT = 10080
+
+
+def pairs() -> dict[str, str]:
+    """The first GPUs for one instance, the last for the other; the same ones if there are two."""
+    found = [str(gpu.index) for gpu in gpus()]
+    return {f"TRITON_{i}_GPUS": ",".join(own) for i, own in enumerate((found[:2], found[-2:])) if own}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    home = tmp_path_factory.mktemp("ranks")
+    environment = portable(home, PORT, "mini-gpt2", 2) | pairs()
+    environment |= {"TARGET": "torch", "TP_SIZE": "2", "ENGINES_DIR": str(home / "engines")}
+    command = [sys.executable, "-m", "build", "engines", "--target", "torch", "--model-id", "mini-gpt2"]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    with started(environment, tidy=False) as stack:
+        yield stack
+
+
+def ranks(stack: Stack, index: int) -> list[int]:
+    """Process ids of an instance's further ranks."""
+    found = descendants(stub(stack, index, ENGINE))
+    return [pid for pid in found if RANK_MODULE in Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
+
+
+def test_an_instance_is_two_processes(stack: Stack) -> None:
+    """Each of the pool."""
+    assert [len(ranks(stack, i)) for i in range(2)] == [1, 1]
+
+
+def test_texts_are_the_same_from_both(stack: Stack) -> None:
+    """Greedy, with log probabilities, and drawn by a seed."""
+    texts = [said(stack, temperature=0).json()["choices"][0]["text"] for _ in range(4)]
+    assert len(set(texts)) == 1
+    assert len(texts[0].split()) > 3
+    scored = said(stack, temperature=0, logprobs=1).json()["choices"][0]
+    assert scored["text"] == texts[0]
+    assert all(number <= 0 for number in scored["logprobs"]["token_logprobs"])
+    drawn = [said(stack, temperature=1.0, seed=5).json()["choices"][0]["text"] for _ in range(4)]
+    assert len(set(drawn)) == 1
+
+
+def test_a_dead_rank_ends_its_instance(stack: Stack) -> None:
+    """The other instance answers meanwhile, and the first comes back with a new rank."""
+    (victim,) = ranks(stack, 0)
+    os.kill(victim, signal.SIGKILL)
+    for _ in range(20):
+        assert said(stack, temperature=0).status_code == 200
+    deadline, found = time.monotonic() + 90, list[int]()
+    while not found or victim in found:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+        with suppress(AssertionError, OSError):  # there is no server, or no engine in it, yet
+            found = ranks(stack, 0)
+    assert "a Python stub or a rank has died" in stack.log("triton-0")
