@@ -1,5 +1,5 @@
-"""Decoder steps of the torch engine on one GPU and on several: `python -m scripts.benchmarks.torch_ranks
-[--ranks 2] [--output FILE]`, each number of GPUs in a process of its own.
+"""Decoder steps of the torch engine on one GPU and on several: `python -m
+scripts.benchmarks.torch_ranks [--ranks 2] [--output FILE]`, each number of GPUs in a process of its own.
 
 GPT-2's architecture with random weights: gpt2-xl's size, and 6.7 billion weights, LLaMA-7B's. Float16, rows at
 512 of 640 positions, steps as the scheduler asks for them, through the running batch.
@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import torch
 from safetensors.torch import save_file
@@ -49,7 +50,8 @@ def make(folder: Path, shape: Shape) -> None:
         if name.endswith("norm.weight"):
             return torch.ones(tensor.shape, dtype=torch.float16)
         times = -(-tensor.numel() // len(numbers))
-        return numbers.repeat(times)[: tensor.numel()].view(tensor.shape).clone()
+        own = numbers.roll(crc32(name.encode()))  # no two weights are alike
+        return own.repeat(times)[: tensor.numel()].view(tensor.shape).clone()
 
     with torch.device("meta"):
         state = Model(shape).state_dict()
