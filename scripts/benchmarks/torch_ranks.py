@@ -1,8 +1,8 @@
-"""Decoder steps of the torch engine on one GPU and on several: `python -m
-scripts.benchmarks.torch_ranks [--ranks 2] [--output FILE]`, each number of GPUs in a process of its own.
+"""Decoder steps of the torch engine on one GPU and on several: `python -m scripts.benchmarks.torch_ranks
+[--ranks 2] [--output FILE]`, each number of GPUs in a process of its own.
 
-GPT-2's architecture with random weights: gpt2-xl's size, and 6.7 billion weights, LLaMA-7B's. Float16, rows at
-512 of 640 positions, steps as the scheduler asks for them, through the running batch.
+GPT-2's architecture with random weights: gpt2-xl's size, and 6.7 billion weights, LLaMA-7B's. Float16, 512
+of 640 positions, steps as the scheduler asks for them, through the running batch.
 """
 
 from __future__ import annotations
