@@ -30,15 +30,16 @@ from serving.engine.torch.runtime import WEIGHTS
 
 ROOT = Path(__file__).parents[2]
 POSITIONS, PROMPT, STEPS = 640, 512, 100
-SIZES = {"gpt2-xl": (64, 2, 2), "6.7 billion": (128, 2, 2)}
+SIZES = {"gpt2-xl": (1600, 48, 64), "6.7 billion": (4096, 32, 128)}  # width, layers, head width
 ROWS = (1, 8, 32)
 
 
 def shape_of(size: str, ranks: int) -> Shape:
     """Heads that the ranks cannot share out are rounded up, on one rank as well."""
-    width, layers, heads = SIZES[size]
+    width, layers, head = SIZES[size]
+    heads = width // head
     heads += -heads % ranks
-    return Shape("gpt2", width, 32, 50257, layers, heads, 4 * width, targets=POSITIONS)
+    return Shape("gpt2", width, head, 50257, layers, heads, 4 * width, targets=POSITIONS)
 
 
 def make(folder: Path, shape: Shape) -> None:
@@ -79,6 +80,7 @@ def measure(folder: Path, ranks: int) -> dict[str, Any]:
             rows = [Row(i, (int(step.best[i]),), PROMPT + n, None, None, choice) for i in range(count)]
         ms = (time.perf_counter() - began) / (STEPS - STEPS // 5) * 1e3
         found[f"{count} rows"] = {"ms": round(ms, 2), "tokens_s": round(count / ms * 1e3), "ids": ids[:12]}
+    runtime.close()
     return found
 
 

@@ -109,4 +109,5 @@ class Endpoint:
         memory is gone ends the stub.
         """
         self.scheduler.stop()
+        self.runtime.close()
         gc.collect()

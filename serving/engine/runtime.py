@@ -93,3 +93,6 @@ class Runtime(Protocol):
 
     def batch(self) -> RunningBatch:
         """An empty one."""
+
+    def close(self) -> None:
+        """End what it has started; nothing is asked of it any more."""

@@ -37,6 +37,9 @@ class TinyRuntime:
         self.said: list[int] = []
         return self
 
+    def close(self) -> None:
+        """Nothing is left."""
+
     def step(self, rows: Sequence[Row]) -> Step:
         self.said = [0 if row.parent is None else self.said[row.parent] + 1 for row in rows]
         best = np.array([self.ids[min(count, len(self.ids) - 1)] for count in self.said], np.int64)

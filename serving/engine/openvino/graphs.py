@@ -123,6 +123,9 @@ class Graphs:
 
         return Slots(self) if self.takes("past.k0") else Batch(self)
 
+    def close(self) -> None:
+        """See Runtime: nothing is left."""
+
     def chooses(self, sampling: Sampling) -> bool:
         """See Runtime: the likeliest id is known."""
         return sampling.plain

@@ -62,10 +62,13 @@ class Ranks:
         for pipe in self.pipes:
             pipe.send(command)
 
-    def close(self) -> None:
-        """They end when nobody can tell them anything."""
+    def release(self) -> None:
+        """They end when nobody can tell them anything any more."""
         for pipe in self.pipes:
             pipe.close()
+
+    def wait(self) -> None:
+        """Until they have ended."""
         for process in self.processes:
             try:
                 process.wait(5)
@@ -161,9 +164,10 @@ class LeadingRuntime:
         raise NotImplementedError
 
     def close(self) -> None:
-        """End the other ranks."""
-        self.ranks.close()
+        """See Runtime. NCCL's groups are left by all ranks together, or it waits for them for ever."""
+        self.ranks.release()
         torch.distributed.destroy_process_group()
+        self.ranks.wait()
 
 
 class Follower:
@@ -219,7 +223,7 @@ def main(reading: str, rank: str, count: str, meeting: str, folder: str, paramet
     share = Share.join(int(rank), int(count), Path(meeting))
     runtime = TorchRuntime(Path(folder), json.loads(parameters), share=share)
     Follower(runtime).follow(Connection(int(reading), writable=False))
-    os._exit(0)  # without a word to the others, who may be gone
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

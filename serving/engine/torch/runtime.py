@@ -122,6 +122,9 @@ class TorchRuntime:
         """See Runtime."""
         return on_device(sampling)
 
+    def close(self) -> None:
+        """See Runtime: nothing is left."""
+
     @property
     def _encoder(self) -> Encoder:
         assert self.model.encoder is not None
