@@ -166,6 +166,7 @@ class LeadingRuntime:
     def close(self) -> None:
         """See Runtime. NCCL's groups are left by all ranks together, or it waits for them for ever."""
         self.ranks.release()
+        self.runtime.close()
         torch.distributed.destroy_process_group()
         self.ranks.wait()
 
@@ -223,6 +224,7 @@ def main(reading: str, rank: str, count: str, meeting: str, folder: str, paramet
     share = Share.join(int(rank), int(count), Path(meeting))
     runtime = TorchRuntime(Path(folder), json.loads(parameters), share=share)
     Follower(runtime).follow(Connection(int(reading), writable=False))
+    runtime.close()
     torch.distributed.destroy_process_group()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import weakref
 from collections import OrderedDict, deque
@@ -123,7 +124,12 @@ class TorchRuntime:
         return on_device(sampling)
 
     def close(self) -> None:
-        """See Runtime: nothing is left."""
+        """See Runtime. NCCL's groups cannot be left while a graph holds their sums."""
+        self.running.buffers.graphs.clear()
+        self.graphs.clear()
+        gc.collect()
+        if self.device.gpu:
+            torch.cuda.synchronize()
 
     @property
     def _encoder(self) -> Encoder:
