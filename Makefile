@@ -101,7 +101,7 @@ check: $(BUILD)/.tests ## format, lint, types and the quick unit tests: about a 
 	$(BUILD)/bin/ruff check .
 	$(BUILD)/bin/ruff format --check .
 	$(TYPES)
-	$(BUILD)/bin/python -m pytest -q -n 2 --dist loadfile -m "not slow and not long" --durations 0 --durations-min 3 tests/unit
+	$(BUILD)/bin/python -m pytest -q -n 2 --dist loadfile --quick --durations 0 --durations-min 3 tests/unit
 
 lint: $(BUILD)/.tests ## ruff and mypy
 	$(BUILD)/bin/ruff check .

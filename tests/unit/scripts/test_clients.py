@@ -393,6 +393,7 @@ def test_dataset_counts_failures(
     assert sum(languages) == 20
 
 
+@pytest.mark.slow  # encodes in all containers
 def test_made_folder(clipper: Clipper, tmp_path: Path) -> None:
     """Made recordings are a data set in two of the three forms, in all containers."""
     write_folder(clipper, tmp_path, 8)

@@ -8,6 +8,8 @@ from transformers import WhisperFeatureExtractor
 
 from serving.audio.log_mel import AudioTooLong, log_mel
 
+pytestmark = pytest.mark.slow  # imports torch and transformers
+
 
 @pytest.mark.parametrize("mels", [80, 128])
 @pytest.mark.parametrize("samples", [1, 160, 300, 16_000, 160_007, 479_999, 480_000])
