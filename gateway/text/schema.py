@@ -269,11 +269,11 @@ def check_lengths(prompts: list[str], pool: Pool, param: str) -> None:
     Raises:
         ApiError: 400 with `param`.
     """
-    most = LONGEST_TOKEN * max(pool.positions, pool.memory)
+    most = LONGEST_TOKEN * max(pool.positions, pool.encoder_positions)
     for prompt in prompts:
         if (size := len(prompt.encode())) > most:
             raise refused(
                 param,
-                f"has {size} bytes; {pool.model_id} reads {pool.memory or pool.positions} tokens, which are "
+                f"has {size} bytes; {pool.model_id} reads {pool.reads} tokens, which are "
                 f"{most} bytes at the very most",
             )

@@ -182,23 +182,23 @@ def _finite(array: NDArray[Any]) -> bool:
 
 def _source(inputs: Arrays, facts: EngineFacts) -> tuple[bool, NDArray[Any] | None]:
     """Whether there is an encoder, and what it reads: features float32 [frames, mels], or ids int64 [n]."""
-    if not facts.memory:
+    if not facts.encodes:
         return False, None
     if facts.mels:
         if "encoder_input_features" not in inputs:
             raise BadRequest("encoder_input_features is missing; send float16 [frames, mels]")
-        return True, _features(inputs, facts.mels, 2 * facts.memory)
+        return True, _features(inputs, facts.mels, facts.frames)
     ids = np.array(_ids(inputs, "input_ids", "input_lengths", facts.vocabulary), np.int64)
-    if not 1 <= len(ids) <= facts.memory:
+    if not 1 <= len(ids) <= facts.reads:
         raise BadRequest(
-            f"input_ids has {len(ids)} ids, this engine reads 1 to {facts.memory}; shorten the input"
+            f"input_ids has {len(ids)} ids, this engine reads 1 to {facts.reads}; shorten the input"
         )
     return True, ids
 
 
 def _prompt(inputs: Arrays, facts: EngineFacts) -> tuple[int, ...]:
     """The decoder's first ids."""
-    if not facts.memory:
+    if not facts.encodes:
         return _ids(inputs, "input_ids", "input_lengths", facts.vocabulary)
     if "decoder_input_ids" not in inputs and facts.decoder_start:
         return facts.decoder_start

@@ -87,11 +87,11 @@ class TorchRuntime:
             self.recent: OrderedDict[bytes, Memory] = OrderedDict()
             self.copying: deque[tuple[Any, Sequence[Tensor]]] = deque()
             rows = int(parameters.get("max_rows", 16))
-            frames = 2 * self.facts.memory if self.shape.mels else 0
+            frames = self.facts.frames if self.shape.mels else 0
             self.staging = Staging(self.device, 2 * rows if frames else 0, frames, self.shape.mels)
             try:
                 self.running = DeviceBatch(
-                    self.model.decoder, self.device, rows, self.facts.positions, self.facts.memory
+                    self.model.decoder, self.device, rows, self.facts.positions, self.facts.encoder_positions
                 )
                 self.graphs = self._encoder_graphs() if self.device.gpu and self.shape.mels else {}
             except torch.cuda.OutOfMemoryError as error:
@@ -174,7 +174,7 @@ class TorchRuntime:
     def _sound(self, sources: Sequence[Tensor]) -> Tensor:
         """Features [frames, mels] each, to keys and values [sounds, 2 * layers, heads, frames / 2, width]."""
         frames = len(sources[0])
-        recorded = self.graphs.get(len(sources)) if frames == 2 * self.facts.memory else None
+        recorded = self.graphs.get(len(sources)) if frames == self.facts.frames else None
         features = recorded.features if recorded else self._features(len(sources), frames)
         for line, source in zip(features, sources, strict=True):
             line.copy_(source, non_blocking=True)
@@ -192,7 +192,7 @@ class TorchRuntime:
 
     def _text(self, sources: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
         """Ids [n] each, padded to one length."""
-        longest = min(-(-max(lengths) // PADDED_TO) * PADDED_TO, self.facts.memory)
+        longest = min(-(-max(lengths) // PADDED_TO) * PADDED_TO, self.facts.encoder_positions)
         ids = np.full((len(sources), longest), self.facts.pad_id, np.int64)
         for line, source in zip(ids, sources, strict=True):
             line[: len(source)] = source.numpy()
@@ -205,7 +205,7 @@ class TorchRuntime:
         return {size: self._encoder_graph(size) for size in GROUPS}
 
     def _encoder_graph(self, size: int) -> EncoderGraph:
-        features, memory = self._features(size, 2 * self.facts.memory), list[Tensor]()
+        features, memory = self._features(size, self.facts.frames), list[Tensor]()
 
         def run() -> None:
             memory[:] = [self._run_encoder(features)]
