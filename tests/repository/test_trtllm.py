@@ -790,7 +790,7 @@ def test_the_remedy_is_the_targets(tmp_path: Path) -> None:
         Refused, match=r"make engines MODEL_ID=mini-t5 TARGET=openvino \(in Docker: docker compose up -d\)"
     ):
         check_bundle(tmp_path / "openvino", "mini-t5")
-    with pytest.raises(Refused, match="holds no finished bundle; rebuild it with: docker compose up -d"):
+    with pytest.raises(Refused, match="a finished bundle; rebuild it with: docker compose up -d"):
         check_bundle(tmp_path / "trtllm", "mini-t5")
 
 

