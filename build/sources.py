@@ -237,7 +237,8 @@ def _snapshot(
             )
     if not files:
         raise FetchError(
-            f"hf:{repository}@{info.sha} has none of the files {', '.join(patterns)}; name a repository that has them in catalog.toml"
+            f"hf:{repository}@{info.sha} has none of the files {', '.join(patterns)}; name a repository that "
+            "has them in catalog.toml"
         )
     shutil.rmtree(folder / ".cache", ignore_errors=True)
     return files, str(info.sha)
