@@ -58,6 +58,19 @@ def wait_idle(kserve: str, instance: int) -> None:
         time.sleep(0.25)
 
 
+def wait_in_flight(url: str, model: str, count: int = 1, instance: int | None = None) -> None:
+    """Return when the guards of a model's instances, or of one, have so many requests at their servers."""
+    deadline = time.monotonic() + 60
+    while True:
+        rows = httpx.get(f"{url}/console/api/state", timeout=10).json()["instances"]
+        mine = [row for row in rows if row["model"] == model and instance in (None, row["index"])]
+        found = sum(row.get("in_flight", 0) for row in mine)
+        if found >= count:
+            return
+        assert time.monotonic() < deadline, f"{found} requests are in flight instead of {count}"
+        time.sleep(0.01)
+
+
 @dataclass
 class Load:
     """Clients that repeat one call until told to stop; every failure is kept."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import subprocess
 import threading
-import time
 from typing import Any
 
 import httpx
@@ -18,7 +17,7 @@ import tritonclient.grpc as grpc
 from serving.audio.log_mel import log_mel
 from serving.audio.tokens import WhisperVocabulary
 
-from .clients import RECORDINGS, grpc_inputs, wave
+from .clients import RECORDINGS, grpc_inputs, wait_in_flight, wave
 from .conftest import ROOT, Stack
 
 MINIATURE = ROOT / "miniatures" / "whisper"
@@ -183,7 +182,7 @@ def test_short_request_overtakes_a_long_one(stack: Stack) -> None:
     send("warm", 1)
     long = threading.Thread(target=send, args=("long", 440))
     long.start()
-    time.sleep(0.15)
+    wait_in_flight(stack.url, "mini-whisper", instance=0)
     send("short", 3)
     long.join()
     assert finished == ["warm", "short", "long"]
@@ -214,7 +213,7 @@ def test_short_stream_overtakes_a_long_one(stack: Stack) -> None:
     if stack.home is None:
         pytest.skip("needs one instance by its own port")
     long = begin("long", 440, 25)
-    time.sleep(0.1)
+    wait_in_flight(stack.url, "mini-whisper", instance=0)
     assert begin("short", 2, 2).wait(60)
     assert long.wait(60)
     assert ended == ["short", "long"]
