@@ -21,8 +21,25 @@ from . import contract
 MANIFEST, PARAMETERS, ENGINE = "manifest.json", "parameters.json", "engine"
 
 
+class Positions:
+    """What the lengths of an engine say, for contracts that have both."""
+
+    positions: int
+    encoder_positions: int
+
+    @property
+    def encodes(self) -> bool:
+        """It has an encoder and a decoder: what is read is not part of what is written."""
+        return self.encoder_positions > 0
+
+    @property
+    def reads(self) -> int:
+        """Tokens of the longest text that it reads."""
+        return self.encoder_positions or self.positions
+
+
 @dataclass(frozen=True)
-class EngineFacts:
+class EngineFacts(Positions):
     """engine.json.
 
     `positions`: tokens that the decoder holds; `encoder_positions`: those of the longest memory that its
@@ -55,16 +72,6 @@ class EngineFacts:
     misread: tuple[str, ...] = ()
     decoder_precision: str = ""
     dimensions: int = 0
-
-    @property
-    def encodes(self) -> bool:
-        """It has an encoder and a decoder: what is read is not part of what is written."""
-        return self.encoder_positions > 0
-
-    @property
-    def reads(self) -> int:
-        """Tokens of the longest text that it reads."""
-        return self.encoder_positions or self.positions
 
     @property
     def frames(self) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import contract
+from .bundle import Positions
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Chat:
 
 
 @dataclass(frozen=True)
-class Pool:
+class Pool(Positions):
     """The instances of one model, by index, the probe that tells whether it answers, what its engine can do.
 
     `positions` and `encoder_positions`: how many tokens its decoder and (0: there is none) its encoder
@@ -63,16 +64,6 @@ class Pool:
     target: str = ""
     precision: str = ""
     dimensions: int = 0
-
-    @property
-    def encodes(self) -> bool:
-        """Its engine has an encoder and a decoder."""
-        return self.encoder_positions > 0
-
-    @property
-    def reads(self) -> int:
-        """Tokens of the longest text that it reads."""
-        return self.encoder_positions or self.positions
 
 
 @dataclass(frozen=True)

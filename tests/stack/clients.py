@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,17 +59,16 @@ def wait_idle(kserve: str, instance: int) -> None:
         time.sleep(0.25)
 
 
-def wait_in_flight(url: str, model: str, count: int = 1, instance: int | None = None) -> None:
-    """Return when the guards of a model's instances, or of one, have so many requests at their servers."""
+def wait_in_flight(kserve: str, instances: Sequence[int] = (0,), count: int = 1) -> None:
+    """Return when the tritonservers of some instances work on so many requests, as guards count them."""
     deadline = time.monotonic() + 60
     while True:
-        rows = httpx.get(f"{url}/console/api/state", timeout=10).json()["instances"]
-        mine = [row for row in rows if row["model"] == model and instance in (None, row["index"])]
-        found = sum(row.get("in_flight", 0) for row in mine)
-        if found >= count:
+        pages = [httpx.get(f"{kserve}/instances/{i}/metrics", timeout=10).text for i in instances]
+        rows = re.findall(r"^conch_kserve_requests_in_flight (\S+)", "\n".join(pages), re.MULTILINE)
+        if sum(map(float, rows)) >= count:
             return
-        assert time.monotonic() < deadline, f"{found} requests are in flight instead of {count}"
-        time.sleep(0.01)
+        assert time.monotonic() < deadline, f"{rows} requests are in flight instead of {count}"
+        time.sleep(0.005)
 
 
 @dataclass

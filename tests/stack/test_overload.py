@@ -147,7 +147,7 @@ def test_a_request_is_stopped_by_its_id(stack: Stack) -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    wait_in_flight(stack.url, "mini-whisper", instance=0)
+    wait_in_flight(stack.kserve)
     one = [
         {"name": name, "datatype": "INT32", "shape": [1, 1], "data": [1]}
         for name in ("input_ids", "input_lengths", "request_output_len")

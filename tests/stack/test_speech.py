@@ -182,7 +182,7 @@ def test_short_request_overtakes_a_long_one(stack: Stack) -> None:
     send("warm", 1)
     long = threading.Thread(target=send, args=("long", 440))
     long.start()
-    wait_in_flight(stack.url, "mini-whisper", instance=0)
+    wait_in_flight(stack.kserve)
     send("short", 3)
     long.join()
     assert finished == ["warm", "short", "long"]
@@ -213,7 +213,7 @@ def test_short_stream_overtakes_a_long_one(stack: Stack) -> None:
     if stack.home is None:
         pytest.skip("needs one instance by its own port")
     long = begin("long", 440, 25)
-    wait_in_flight(stack.url, "mini-whisper", instance=0)
+    wait_in_flight(stack.kserve)
     assert begin("short", 2, 2).wait(60)
     assert long.wait(60)
     assert ended == ["short", "long"]

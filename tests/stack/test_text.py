@@ -408,7 +408,7 @@ def test_a_short_request_overtakes_a_long_one(text_stack: Stack) -> None:
         slow = thread.submit(
             lambda: (generate(text_stack, "mini-gpt2", "tensorrt_llm_bls", **long_body), time.monotonic())
         )
-        wait_in_flight(text_stack.url, "mini-gpt2")
+        wait_in_flight(text_stack.kserve, range(3))
         assert (
             generate(
                 text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", max_tokens=5
@@ -465,7 +465,7 @@ def test_streams_cancelled_over_grpc_free_the_engine(text_stack: Stack) -> None:
         triton.start_stream(lambda result, error: begun.put(error), headers={"x-model-id": "mini-gpt2"})
         triton.async_stream_infer("tensorrt_llm_bls_stream", inputs)
     assert begun.get(timeout=30) is None
-    wait_in_flight(text_stack.url, "mini-gpt2", 16)
+    wait_in_flight(text_stack.kserve, range(3), 16)
     for triton in clients:
         triton.stop_stream(cancel_requests=True)
     started = time.monotonic()
