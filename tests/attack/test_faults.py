@@ -135,8 +135,8 @@ def test_fault(target: Stack, fault: str) -> None:
 
 
 def test_clients_of_killed_nginx_workers(target: Stack) -> None:
-    """OpenAI's SDK asks again and loses nothing; a plain client loses what its own connection had in flight,
-    one request for each kill at most.
+    """OpenAI's SDK asks again and loses nothing; a plain client loses what its own connection had in
+    flight: at most one request for each client and kill.
     """
     clients, kills = 3, 8
     with contextlib.ExitStack() as running:
