@@ -97,11 +97,11 @@ test: setup $(BUILD)/.tests $(SERVE)/.torch tools engines lint ## lint, then eve
 	$(BUILD)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/unit tests/repository
 	$(BUILD)/bin/python -m pytest tests/stack
 
-check: $(BUILD)/.tests ## format, lint, types and the quick unit tests: about a minute
+check: $(BUILD)/.tests ## format, lint, types and the quick unit tests: under a minute on two idle cores
 	$(BUILD)/bin/ruff check .
 	$(BUILD)/bin/ruff format --check .
 	$(TYPES)
-	$(BUILD)/bin/python -m pytest -q -n 2 --dist loadfile -m "not slow and not long" --durations 0 --durations-min 3 tests/unit
+	$(BUILD)/bin/python -m pytest -q -n 2 --dist loadfile --quick --durations 0 --durations-min 3 tests/unit
 
 lint: $(BUILD)/.tests ## ruff and mypy
 	$(BUILD)/bin/ruff check .

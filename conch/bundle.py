@@ -21,19 +21,37 @@ from . import contract
 MANIFEST, PARAMETERS, ENGINE = "manifest.json", "parameters.json", "engine"
 
 
+class Positions:
+    """What the lengths of an engine say, for contracts that have both."""
+
+    positions: int
+    encoder_positions: int
+
+    @property
+    def encodes(self) -> bool:
+        """It has an encoder and a decoder: what is read is not part of what is written."""
+        return self.encoder_positions > 0
+
+    @property
+    def reads(self) -> int:
+        """Tokens of the longest text that it reads."""
+        return self.encoder_positions or self.positions
+
+
 @dataclass(frozen=True)
-class EngineFacts:
+class EngineFacts(Positions):
     """engine.json.
 
-    `positions`: tokens that the decoder holds; `memory`: the longest memory an encoder leaves (0: a decoder
-    alone). `mels`: width of the features that it reads (0: it reads ids). `suppress`: ids that are never
-    said; `decoder_start`: the decoder's first ids where a request names none. `layers`, `heads`,
-    `head_width`: of portable engines. `aligns`: it gives cross-attention; `timestamp_rules`: it knows
-    Whisper's; `takes_samples`: it makes features of samples itself. `tempered_log_probs`: log probabilities
-    are those after temperature and penalties; `full_logits`: without streaming, logits come for every token
-    that was allowed; `misread`: inputs that the backend reads wrongly. `decoder_precision`: what a portable
-    decoder computes in, whatever the hardware multiplies (empty: what that does best). `dimensions`: numbers
-    of the vector that an encoder alone gives (0: the engine generates).
+    `positions`: tokens that the decoder holds; `encoder_positions`: those of the longest memory that its
+    encoder leaves (0: a decoder alone). `mels`: width of the features that it reads (0: it reads ids).
+    `suppress`: ids that are never said; `decoder_start`: the decoder's first ids where a request names
+    none. `layers`, `heads`, `head_width`: of portable engines. `aligns`: it gives cross-attention;
+    `timestamp_rules`: it knows Whisper's; `takes_samples`: it makes features of samples itself.
+    `tempered_log_probs`: log probabilities are those after temperature and penalties; `full_logits`: without
+    streaming, logits come for every token that was allowed; `misread`: inputs that the backend reads
+    wrongly. `decoder_precision`: what a portable decoder computes in, whatever the hardware multiplies
+    (empty: what that does best). `dimensions`: numbers of the vector that an encoder alone gives (0: the
+    engine generates).
     """
 
     family: str
@@ -41,7 +59,7 @@ class EngineFacts:
     vocabulary: int
     end_id: int
     pad_id: int = 0
-    memory: int = 0
+    encoder_positions: int = 0
     decoder_start: tuple[int, ...] = ()
     mels: int = 0
     suppress: tuple[int, ...] = ()
@@ -56,6 +74,13 @@ class EngineFacts:
     misread: tuple[str, ...] = ()
     decoder_precision: str = ""
     dimensions: int = 0
+
+    @property
+    def frames(self) -> int:
+        """Frames of the longest features that it reads: two for each position of the memory (Whisper's second
+        convolution has a stride of 2).
+        """
+        return 2 * self.encoder_positions
 
     @classmethod
     def load(cls, engine: Path) -> EngineFacts:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import contract
+from .bundle import Positions
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,13 @@ class Chat:
 
 
 @dataclass(frozen=True)
-class Pool:
+class Pool(Positions):
     """The instances of one model, by index, the probe that tells whether it answers, what its engine can do.
 
-    `positions` and `memory`: how many tokens its decoder and (0: there is none) its encoder read; of an
-    embedding model, `positions` is what its encoder reads, and `dimensions` the size of its vectors. `chat`:
-    none where the model has no template. `target` and `precision`: how its engine was made, for people;
-    `precision` is empty where the engine chooses when it is loaded.
+    `positions` and `encoder_positions`: how many tokens its decoder and (0: there is none) its encoder
+    read; of an embedding model, `positions` is what its encoder reads, and `dimensions` the size of its
+    vectors. `chat`: none where the model has no template. `target` and `precision`: how its engine was
+    made, for people; `precision` is empty where the engine chooses when it is loaded.
     """
 
     model_id: str
@@ -58,7 +59,7 @@ class Pool:
     probe: Mapping[str, Any] = field(default_factory=dict)
     capabilities: frozenset[str] = frozenset()
     positions: int = 0
-    memory: int = 0
+    encoder_positions: int = 0
     chat: Chat | None = None
     target: str = ""
     precision: str = ""

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 
-import structlog
 import uvicorn
 
 from .app import create_app
+from .observe import log_json_lines
 from .settings import Settings
 
 
 def main() -> None:
     """Run until SIGTERM; requests in flight are finished first."""
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-    )
+    log_json_lines()
     host, port = (
         os.environ.get("CONCH_GATEWAY_HOST", "127.0.0.1"),
         int(os.environ.get("CONCH_GATEWAY_PORT", "8090")),

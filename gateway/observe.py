@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 import uuid
@@ -11,9 +12,24 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = structlog.get_logger()
+
 # Asked every few seconds, or a dozen at once.
 QUIET = ("/health", "/console/{name}", "/console/api/state", "/console/api/history")
 SAFE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+def log_json_lines() -> None:
+    """One JSON object a line, INFO and above."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )
 
 
 class Observe:

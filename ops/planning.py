@@ -97,7 +97,7 @@ def _described(deployment: Deployment, pool: Pool) -> Pool:
         probe={"model": manifest.probe.model, "inputs": manifest.probe.inputs},
         capabilities=frozenset(manifest.capabilities),
         positions=facts.positions,
-        memory=facts.memory,
+        encoder_positions=facts.encoder_positions,
         dimensions=facts.dimensions,
         chat=chat(bundle / ENGINE),
         target=manifest.target,

@@ -1,22 +1,39 @@
 """Workers of pytest-xdist keep to a processor each: torch and OpenVINO take one thread per processor they
 see, and two sets of them would spin.
 
-Files marked `long` start first, so that no worker is left alone with one of them.
+Files marked `long` start first, so that no worker is left alone with one of them. With `--quick` files that
+are marked `slow` or `long` as a whole are not even imported: most of them import torch and transformers.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 import hypothesis  # noqa: F401  # its plug-in would import it when all tests have run; Python 3.11.7's parser may fail then (python/cpython#106905)
 import pytest
 
+WHOLE_FILE = re.compile(r"^pytestmark = pytest\.mark\.(slow|long)\b", re.MULTILINE)
 
-def pytest_configure() -> None:
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out what is marked slow or long")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     if worker:
         processors = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {processors[int(worker.removeprefix("gw")) % len(processors)]})
+    if config.getoption("quick"):
+        config.option.markexpr = "not slow and not long"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if not config.getoption("quick") or collection_path.suffix != ".py":
+        return None
+    return bool(WHOLE_FILE.search(collection_path.read_text("utf-8"))) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -69,7 +69,7 @@ def facts(model: Any, arguments: Arguments) -> EngineFacts:
     return facts_of(
         shape(model),
         positions=min(arguments.max_seq_len, longest),
-        memory=min(arguments.max_input_len, longest),
+        encoder_positions=min(arguments.max_input_len, longest),
         end_id=config.eos_token_id,
         pad_id=config.pad_token_id,
         decoder_start=(config.decoder_start_token_id, *([forced] if forced is not None else [])),

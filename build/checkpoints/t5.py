@@ -119,7 +119,7 @@ def facts(model: Any, arguments: Arguments) -> EngineFacts:
     return facts_of(
         shape(model),
         positions=arguments.max_seq_len,
-        memory=arguments.max_input_len,
+        encoder_positions=arguments.max_input_len,
         end_id=config.eos_token_id,
         pad_id=config.pad_token_id,
         decoder_start=(config.decoder_start_token_id,),

@@ -101,7 +101,7 @@ def facts(model: Any, _: Arguments) -> EngineFacts:
     return facts_of(
         shape(model),
         positions=config.max_target_positions,
-        memory=config.max_source_positions,
+        encoder_positions=config.max_source_positions,
         suppress=tuple(sorted(set(generation.suppress_tokens or []))),
         end_id=config.eos_token_id,
         aligns=True,

@@ -66,8 +66,8 @@ def read(path: Path) -> dict[str, Tensor]:
             version, kind, _ = _number(file, "I"), _name(file), _number(file, "I")
             if (version, kind) != (VERSION, "WhisperSpec"):
                 raise BadCheckpoint(
-                    f"{path}: {kind} in format {version}; this reads WhisperSpec in format {VERSION}, so "
-                    "convert the model anew"
+                    f"{path}: {kind} in format {version}; only WhisperSpec in format {VERSION} can be read, "
+                    "so convert the model anew"
                 )
             variables = dict(_variable(file) for _ in range(_number(file, "I")))
             for _ in range(_number(file, "I")):

@@ -68,7 +68,7 @@ def blocks(path: Path, *, max_seconds: float, time_limit: float) -> Iterator[NDA
             break
     if not samples:
         raise BadMedia(
-            "the file holds no audio samples that can be decoded; send a recording such as wav, mp3, m4a, "
+            "the file contains no audio samples that can be decoded; send a recording such as wav, mp3, m4a, "
             "ogg, flac or webm"
         )
 
@@ -102,7 +102,7 @@ def _chunks(path: Path) -> Iterator[NDArray[np.float32]]:
             for frame in _frames(packet):
                 if not RATES[0] <= frame.sample_rate <= RATES[1]:
                     raise BadMedia(
-                        f"the file says it has {frame.sample_rate} samples a second; send {RATES[0]} to "
+                        f"the file declares a sample rate of {frame.sample_rate} Hz; send {RATES[0]} to "
                         f"{RATES[1]}, best 16000"
                     )
                 # Timestamps of broken files would make the resampler invent or drop samples.

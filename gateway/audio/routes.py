@@ -158,7 +158,7 @@ async def _begin(
     pool = services.pool(form.model, "transcription")
     if chosen.words and "word_timestamps" not in pool.capabilities:
         message = (
-            f"timestamp_granularities[]=word: the engine of {form.model!r} gives no word times; ask for "
+            f"timestamp_granularities[]=word: the engine of {form.model!r} does not give word times; ask for "
             "segment"
         )
         raise ApiError(400, message, param="timestamp_granularities[]", code="unsupported_value")

@@ -77,7 +77,7 @@ def model_row(pool: Pool) -> dict[str, Any]:
         "capabilities": sorted(pool.capabilities),
         "chat": pool.chat is not None,
         "instances": list(pool.instances),
-        "encoder": pool.memory > 0,
+        "encoder": pool.encodes,
     }
 
 

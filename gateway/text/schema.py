@@ -208,7 +208,7 @@ def check(form: Generation, texts: int, tokens: int, pool: Pool) -> None:
             f"is {tokens}; {pool.model_id} has {pool.positions} positions, so it must be below that",
         )
     if form.min_tokens and form.min_tokens > tokens:
-        raise refused("min_tokens", f"is {form.min_tokens}, max_tokens {tokens}; ask for no more than that")
+        raise refused("min_tokens", f"is {form.min_tokens}, but max_tokens is {tokens}; ask for at most that")
     if len(form.stops) > 4 or not all(form.stops):
         raise refused("stop", "takes up to 4 sequences, none of them empty")
     if any(len(stop) > LONGEST_STOP for stop in form.stops):
@@ -233,10 +233,11 @@ def check_completion(form: CompletionRequest) -> None:
     """
     if form.suffix:
         raise refused(
-            "suffix", "is not supported: these models write behind a text, not into it; leave it out"
+            "suffix",
+            "is not supported: these models continue a text, they do not fill a gap in it; leave it out",
         )
     if form.best_of is not None and form.best_of < form.n:
-        raise refused("best_of", f"is {form.best_of}, n {form.n}; it must be n at least")
+        raise refused("best_of", f"is {form.best_of}, but n is {form.n}; it must be at least n")
     if form.beams > 1 and form.stream:
         raise refused("best_of", "does not go with stream=true; leave one of them out")
     if form.beams > 1 and form.temperature:
@@ -256,7 +257,7 @@ def check_chat(form: ChatRequest) -> None:
         ApiError: 400 with `param`.
     """
     if form.response_format and form.response_format.get("type") != "text":
-        raise refused("response_format", "can be text only")
+        raise refused("response_format", "must be text; leave it out")
     if form.top_logprobs is not None and not form.logprobs:
         raise refused("top_logprobs", "needs logprobs=true")
     if form.max_tokens and form.max_completion_tokens:
@@ -269,11 +270,11 @@ def check_lengths(prompts: list[str], pool: Pool, param: str) -> None:
     Raises:
         ApiError: 400 with `param`.
     """
-    most = LONGEST_TOKEN * max(pool.positions, pool.memory)
+    most = LONGEST_TOKEN * max(pool.positions, pool.encoder_positions)
     for prompt in prompts:
         if (size := len(prompt.encode())) > most:
             raise refused(
                 param,
-                f"has {size} bytes; {pool.model_id} reads {pool.memory or pool.positions} tokens, which are "
-                f"{most} bytes at the very most",
+                f"has {size} bytes; {pool.model_id} reads {pool.reads} tokens, which are "
+                f"{most} bytes at most; shorten it",
             )

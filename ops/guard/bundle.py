@@ -33,7 +33,7 @@ def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> Manifest:
     target = known(bundle.name)
     rebuild = f"rebuild it with: {target.remedy(model_id)}"
     if not (bundle / MANIFEST).exists():
-        raise Refused(f"{bundle} holds no finished bundle; {rebuild}")
+        raise Refused(f"{bundle} does not contain a finished bundle; {rebuild}")
     try:
         manifest = Manifest.load(bundle)
         EngineFacts.load(bundle / ENGINE_FOLDER)

@@ -109,14 +109,15 @@ def check_binary(name: str, spec: Spec, count: int, data: memoryview) -> None:
             )
         return
     if len(data) > MAX_TEXT_BYTES:
-        raise Refused(f"input {name!r} has {len(data)} bytes of text; {MAX_TEXT_BYTES} are the most")
+        raise Refused(f"input {name!r} has {len(data)} bytes of text; send at most {MAX_TEXT_BYTES}")
     at = found = 0
     while at + 4 <= len(data) and found <= count:
         at += 4 + int.from_bytes(data[at : at + 4], "little")
         found += 1
     if at != len(data) or found != count:
         raise Refused(
-            f"input {name!r}: its bytes are not {count} elements, each behind its length as a 32-bit number"
+            f"input {name!r}: its data must be {count} elements, each preceded by its length as a 32-bit "
+            "number"
         )
 
 
@@ -127,12 +128,12 @@ def check_complete(contract: Contract, names: Sequence[str], batches: Sequence[i
         Refused: otherwise.
     """
     if len(set(names)) != len(names):
-        raise Refused("an input is given twice")
+        raise Refused("an input is given twice; send each once")
     missing = [name for name, spec in contract.inputs.items() if not spec.optional and name not in names]
     if missing:
         raise Refused(f"input {missing[0]!r} is missing; {contract.name} needs it")
     if contract.max_batch and len(set(batches)) > 1:
-        raise Refused(f"inputs have different batch sizes: {sorted(set(batches))}")
+        raise Refused(f"inputs have different batch sizes: {sorted(set(batches))}; make them equal")
 
 
 def check_outputs(names: Sequence[str]) -> None:
@@ -142,7 +143,7 @@ def check_outputs(names: Sequence[str]) -> None:
         Refused: otherwise.
     """
     if len(set(names)) != len(names):
-        raise Refused("an output is asked for twice")
+        raise Refused("an output is asked for twice; name each once")
 
 
 def check_output(contract: Contract, name: str, classes: object = None) -> None:

@@ -299,7 +299,7 @@ async def _statuses(context: Any) -> AsyncIterator[None]:
     except grpc.aio.AioRpcError as error:
         await context.abort(error.code(), error.details() or "", error.trailing_metadata() or ())
     except Exception:
-        log.exception("a fault of the guard")
+        log.exception("internal error of the guard")
         await context.abort(grpc.StatusCode.INTERNAL, FAULT)
 
 

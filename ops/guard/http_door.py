@@ -100,7 +100,7 @@ class HttpDoor:
         except ClientGone:
             return 499
         except Exception:
-            log.exception("a fault of the guard", path=request.path)
+            log.exception("internal error of the guard", path=request.path)
             return 500 if request.answered else _say(request, 500, FAULT)
 
     async def _read(self, request: Request) -> int:
@@ -122,7 +122,7 @@ class HttpDoor:
                 "closed here: only inference, metadata, statistics and health of Triton are open",
             )
         if request.method != "GET":
-            return _say(request, 405, f"{path} is for GET")
+            return _say(request, 405, f"{path} takes GET only")
 
         async def ask(target: Target) -> Reply:
             answer = await target.http.request(
@@ -143,11 +143,11 @@ class HttpDoor:
         if (request.method, request.path) == ("GET", "/guard/status"):
             body = orjson.dumps(await self.operator.status())
             return request.reply(200, [("content-type", "application/json")], body)
-        return _say(request, 405, "/guard/status is for GET, /guard/restart for POST")
+        return _say(request, 405, "/guard/status takes GET only, /guard/restart POST only")
 
     async def _infer(self, request: Request, model: str, how: str) -> int:
         if request.method != "POST":
-            return _say(request, 405, f"{request.path} is for POST")
+            return _say(request, 405, f"{request.path} takes POST only")
         headers = request.headers
         checked = await self._checked(model, how, headers, request.body)
         if checked is None:

@@ -85,7 +85,8 @@ def infer(contract: Contract, body: bytes, head_bytes: int | None, name: Name) -
     used = sum(len(data) for _, data, binary in inputs if binary)
     if used != len(section):
         raise Refused(
-            f"{len(section)} bytes of binary data were sent; the inputs' binary_data_size add up to {used}"
+            f"{len(section)} bytes of binary data were sent, but the inputs' binary_data_size add up to "
+            f"{used}"
         )
     check_complete(contract, [row["name"] for row, _, _ in inputs], [row["shape"][0] for row, _, _ in inputs])
     stops = any(row["name"] == STOP and any(data) for row, data, _ in inputs)
@@ -109,7 +110,7 @@ def generate(contract: Contract, body: bytes, name: Name) -> Checked:
     request = _object(memoryview(body), MAX_JSON_BYTES, None)
     nested = request.pop("parameters", {})
     if not isinstance(nested, dict) or nested.keys() & request.keys():
-        raise Refused("parameters must be an object whose fields are not given beside it")
+        raise Refused("parameters must be an object; do not repeat its fields outside it")
     request.update(nested)
     if "stream" not in contract.inputs:
         request.pop("stream", None)  # other servers' clients send it; here the path says so
@@ -141,7 +142,7 @@ def _known(contract: Contract, name: str, value: object) -> None:
 def _object(text: memoryview, most: int, known: Sequence[str] | None) -> dict[str, Any]:
     if len(text) > most:
         raise Refused(
-            f"the JSON part has {len(text)} bytes; {most} are the most (send large tensors as binary data)"
+            f"the JSON part has {len(text)} bytes; send at most {most}, and large tensors as binary data"
         )
     try:
         request = orjson.loads(text)

@@ -48,6 +48,9 @@ class Metrics:
             "conch_restarts_refused_total", "Restarts that the bundle was not fit for", registry=own
         )
         self.serving = Gauge("conch_triton_serving", "1 while the tritonserver answers", registry=own)
+        self.in_flight = Gauge(
+            "conch_kserve_requests_in_flight", "Requests that the tritonserver works on", registry=own
+        )
         self._children: dict[tuple[str, ...], tuple[Any, Any]] = {}
 
     def note(self, model: str, protocol: str, status: str, seconds: float) -> None:

@@ -46,7 +46,7 @@ class Operator:
         succeeded = time.monotonic() - keeper.last_good if keeper.last_good else None
         return {
             "state": keeper.state,
-            "in_flight": len(relay.life.flights) if relay.life else 0,
+            "in_flight": relay.in_flight,
             "starts": keeper.starts,
             "deaths": keeper.deaths,
             "probe": keeper.probed,

@@ -107,6 +107,12 @@ class Relay:
         self.trials = asyncio.Lock()
         self.turn = 0
         self.report_ill: Callable[[str], None] = lambda reason: None
+        metrics.in_flight.set_function(lambda: self.in_flight)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that the own server works on."""
+        return len(self.life.flights) if self.life else 0
 
     # The server's life, as its keeper tells it.
     def begin(self, life: Life) -> None:

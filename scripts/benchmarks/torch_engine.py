@@ -124,7 +124,7 @@ class Load:
 def features(runtime: TorchRuntime, count: int) -> list[Any]:
     """Random ones, float16 [frames, mels]."""
     rng = np.random.default_rng(1)
-    shape = (2 * runtime.facts.memory, runtime.shape.mels)
+    shape = (runtime.facts.frames, runtime.shape.mels)
     return [rng.standard_normal(shape, np.float32).astype(np.float16) for _ in range(count)]
 
 
@@ -152,7 +152,7 @@ def encoder(runtime: TorchRuntime) -> Iterator[tuple[str, Any]]:
     """Milliseconds for 1 to 8 windows, and the share of what the GPU multiplies at best for seconds."""
     peak = _peak(runtime) if runtime.device.gpu else 0.0
     shape = runtime.shape
-    flop = _encoder_flop(shape, runtime.facts.memory)
+    flop = _encoder_flop(shape, runtime.facts.encoder_positions)
     for size, graph in sorted(runtime.graphs.items()):
         with torch.inference_mode(), runtime.device.on(runtime.device.encodes):
             ms = timed(graph.run)
@@ -192,7 +192,7 @@ def steps(runtime: TorchRuntime) -> Iterator[tuple[str, Any]]:
 
 def _one_step(runtime: TorchRuntime, size: int, *, plain: bool) -> None:
     batch = runtime.running
-    batch.arena.memory_length.fill_(runtime.facts.memory)
+    batch.arena.memory_length.fill_(runtime.facts.encoder_positions)
     batch.arena.length.fill_(runtime.facts.positions // 4)
     batch.buffers.graphs[size, plain]()
 

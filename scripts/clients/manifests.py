@@ -52,8 +52,8 @@ def read(path: Path) -> list[Utterance]:
     utterances = list(kind(path))
     if not utterances:
         raise BadManifest(
-            f"{path} holds no utterance; put a wav.scp with a text, or recordings with a .txt beside each, "
-            "into it"
+            f"{path} contains no utterances; put a wav.scp with a text, or recordings with a .txt beside "
+            "each, into it"
         )
     missing = [utterance.path for utterance in utterances if not utterance.path.is_file()]
     if missing:

@@ -44,7 +44,7 @@ def read(path: Path) -> list[Question]:
             )
         questions.append(Question(str(row.get("id", number)), prompt, reference))
     if not questions:
-        raise BadManifest(f"{path} holds no prompt; write one JSON object a line")
+        raise BadManifest(f"{path} contains no prompts; write one JSON object a line")
     return questions
 
 

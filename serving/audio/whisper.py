@@ -9,7 +9,6 @@ Whisper's rules on timestamps, `audio_samples` where the engine makes features i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
@@ -21,12 +20,11 @@ from numpy.typing import NDArray
 from conch.bundle import ENGINE, EngineFacts, load_parameters
 
 from ..errors import BadRequest
-from ..triton.rows import newest
 from .alignment import FRAMES_PER_SECOND, token_starts
+from .answers import Arrays, Detection, grown, outputs, strings
 from .log_mel import MAX_SAMPLES, RATE, frames_of, log_mel
 from .tokens import BadPrompt, Prompt, WhisperVocabulary
 
-Arrays = dict[str, NDArray[Any]]
 Engine = Callable[[Arrays, bool], Iterator[Arrays]]
 # Text longer than this is a loop, which need not run to the last position: nobody says 20 tokens a second.
 FEWEST, FASTEST = 50, 20
@@ -38,16 +36,6 @@ FORWARDED = {"TEMPERATURE": "temperature", "SEED": "seed", "BEAM_WIDTH": "beam_w
 
 class BadAudio(ValueError):
     """WAV or WAV_LENS cannot be transcribed; the message names the tensor and the remedy."""
-
-
-@dataclass(frozen=True)
-class Detection:
-    """What the model says right after <|startoftranscript|>: the likeliest language and the probability that
-    nobody speaks.
-    """
-
-    language: str | None
-    no_speech: float
 
 
 class Whisper:
@@ -89,9 +77,14 @@ class Whisper:
         if streaming:
             request["streaming"] = np.array([[True]])
         growing = streaming and _beams(request) == 1
-        for result in _grown(engine(request, True)) if growing else engine(request, streaming):
-            answer = self._answer(
-                result, prompt, detection, len(wave) / RATE, int(request["request_output_len"].item())
+        for result in grown(engine(request, True)) if growing else engine(request, streaming):
+            answer = outputs(
+                self.vocabulary,
+                result,
+                prompt,
+                detection,
+                len(wave) / RATE,
+                int(request["request_output_len"].item()),
             )
             if aligning or (self._open(answer, prompt) and not streaming):
                 answer = self._aligned(answer, sound, prompt, len(wave) / RATE, engine)
@@ -152,7 +145,7 @@ class Whisper:
                 texts.append(word.text)
                 times.append(np.clip([starts[at + word.first], starts[at + word.end]], begin, end))
             at += len(own)
-        return {"WORD_TEXTS": _strings(texts), "WORD_TIMES": np.array(times, np.float32).reshape(1, -1, 2)}
+        return {"WORD_TEXTS": strings(texts), "WORD_TIMES": np.array(times, np.float32).reshape(1, -1, 2)}
 
     def _starts(
         self, text: list[int], sound: Arrays, prompt: Prompt, duration: float, engine: Engine
@@ -270,60 +263,6 @@ class Whisper:
         best = max(languages, key=lambda code: logits[languages[code]]) if languages else None
         return Detection(best, no_speech)
 
-    def _answer(
-        self, result: Arrays, prompt: Prompt, detection: Detection, duration: float, limit: int
-    ) -> Arrays:
-        count = int(result["sequence_length"].ravel()[0])
-        tokens = [int(i) for i in result["output_ids"][0, 0, :count]]
-        log_probs = result["output_log_probs"][0, 0, :count]
-        total = float(result["cum_log_probs"].ravel()[0])
-        segments = self.vocabulary.segments(tokens, duration)
-        return {
-            "TRANSCRIPTS": _strings([self.vocabulary.text(tokens)])[0],
-            "LANGUAGE": _strings([prompt.language or ""]),
-            "NO_SPEECH_PROB": np.array([[detection.no_speech]], np.float32),
-            "AVG_LOGPROB": np.array([[total / (count + 1)]], np.float32),
-            "TRUNCATED": np.array([[count >= limit]]),
-            "PROMPT_TOKENS": np.array([[len(prompt.ids)]], np.int32),
-            "TOKENS": np.array([tokens], np.int32).reshape(1, -1),
-            "TOKEN_LOGPROBS": log_probs.astype(np.float32)[None],
-            "TOKEN_BYTES": _objects([self.vocabulary.token_bytes(token) for token in tokens]),
-            "SEGMENT_TEXTS": _strings([segment.text for segment in segments]),
-            "SEGMENT_TIMES": np.array(
-                [[segment.start, segment.end] for segment in segments], np.float32
-            ).reshape(1, -1, 2),
-            "SEGMENT_SIZES": np.array([[len(segment.tokens) for segment in segments]], np.int32).reshape(
-                1, -1
-            ),
-        }
-
 
 def _beams(request: Arrays) -> int:
     return int(request["beam_width"].item()) if "beam_width" in request else 1
-
-
-def _grown(stream: Iterator[Arrays]) -> Iterator[Arrays]:
-    """All so far, out of a stream of one sequence whose responses carry what is new."""
-    ids, log_probs = np.zeros(0, np.int32), np.zeros(0, np.float32)
-    for result in stream:
-        count = int(result["sequence_length"].ravel()[0])
-        ids = np.concatenate([ids, result["output_ids"].ravel()[:count]])
-        log_probs = np.concatenate([log_probs, newest(result["output_log_probs"], count)])
-        lengths = np.array([[len(ids)]], np.int32)
-        yield {
-            **result,
-            "output_ids": ids[None, None],
-            "output_log_probs": log_probs[None, None],
-            "sequence_length": lengths,
-        }
-
-
-def _strings(texts: list[str]) -> NDArray[Any]:
-    """Triton's strings: an object array of UTF-8 bytes [1, n]."""
-    return _objects([text.encode() for text in texts])
-
-
-def _objects(items: list[bytes]) -> NDArray[Any]:
-    array = np.empty((1, len(items)), object)
-    array[0, :] = items
-    return array

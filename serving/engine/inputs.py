@@ -178,7 +178,7 @@ def _samples(inputs: Arrays, facts: EngineFacts) -> NDArray[np.float32]:
     if not facts.takes_samples:
         raise BadRequest("audio_samples is not taken by this engine; send encoder_input_features")
     samples = inputs["audio_samples"].ravel()
-    frames = _within(inputs, "input_lengths", 0, 2, 2 * facts.memory)
+    frames = _within(inputs, "input_lengths", 0, 2, facts.frames)
     if frames % 2 or not 0 < len(samples) <= frames * HOP:
         raise BadRequest(
             f"audio_samples has {len(samples)} samples for {frames} frames; send an even number of frames as "
@@ -199,25 +199,25 @@ def _finite(array: NDArray[Any]) -> bool:
 
 def _source(inputs: Arrays, facts: EngineFacts) -> tuple[bool, NDArray[Any] | None]:
     """Whether there is an encoder, and what it reads; see Runtime.prepare."""
-    if not facts.memory:
+    if not facts.encodes:
         return False, None
     if facts.mels:
         if "audio_samples" in inputs:
             return True, _samples(inputs, facts)
         if "encoder_input_features" not in inputs:
             raise BadRequest("encoder_input_features is missing; send float16 [frames, mels]")
-        return True, _features(inputs, facts.mels, 2 * facts.memory)
+        return True, _features(inputs, facts.mels, facts.frames)
     ids = np.array(_ids(inputs, "input_ids", "input_lengths", facts.vocabulary), np.int64)
-    if not 1 <= len(ids) <= facts.memory:
+    if not 1 <= len(ids) <= facts.reads:
         raise BadRequest(
-            f"input_ids has {len(ids)} ids, this engine reads 1 to {facts.memory}; shorten the input"
+            f"input_ids has {len(ids)} ids, this engine reads 1 to {facts.reads}; shorten the input"
         )
     return True, ids
 
 
 def _prompt(inputs: Arrays, facts: EngineFacts) -> tuple[int, ...]:
     """The decoder's first ids."""
-    if not facts.memory:
+    if not facts.encodes:
         return _ids(inputs, "input_ids", "input_lengths", facts.vocabulary)
     if "decoder_input_ids" not in inputs and facts.decoder_start:
         return facts.decoder_start

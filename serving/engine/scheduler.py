@@ -65,9 +65,7 @@ class Scheduler:
             if self.stopping or (self.thread.ident and not self.thread.is_alive()):
                 raise RuntimeError("the engine has stopped")
             if len(self.waiting) >= self.limits.max_queue:
-                raise QueueFull(
-                    f"{len(self.waiting)} requests are queued, which is the most; try again later"
-                )
+                raise QueueFull(f"the queue is full ({len(self.waiting)} requests); try again later")
             self.waiting.append(job)
             self.wake.notify()
 
@@ -95,7 +93,7 @@ class Scheduler:
                 f"beam_width is {job.sampling.beam_width}, this engine takes 1 to {self.limits.max_rows}"
             )
         if not 1 <= job.sampling.max_tokens <= positions - len(job.prompt):
-            raise BadRequest(f"request_output_len is {job.sampling.max_tokens}; it must be 1 at least")
+            raise BadRequest(f"request_output_len is {job.sampling.max_tokens}; it must be at least 1")
 
     def _run(self) -> None:
         while True:

@@ -141,7 +141,7 @@ def engine_request(model: TextModel, inputs: Given, top: int | None) -> Arrays:
         if name in FORWARDED
     }
     request |= _bias_by_id(model, inputs, request.get("embedding_bias"), rows)
-    if model.encodes:
+    if model.facts.encodes:
         # An answer never holds what the encoder read, nor the decoder's start.
         request.pop("exclude_input_in_output", None)
     return request | ({} if top is None else likeliest.inputs_for(model, request, top, rows))
@@ -182,7 +182,7 @@ def _repeated(model: TextModel, request: Arrays) -> NDArray[np.int32]:
     lengths = request["input_lengths"].reshape(-1, 1)
     default = np.full(lengths.shape, model.excludes)
     excluded = request.get("exclude_input_in_output", default).reshape(-1, 1)
-    return np.where(excluded | model.encodes | flag(request, "streaming"), 0, lengths).astype(np.int32)
+    return np.where(excluded | model.facts.encodes | flag(request, "streaming"), 0, lengths).astype(np.int32)
 
 
 def _bias_by_id(model: TextModel, inputs: Given, words: NDArray[np.float32] | None, rows: int) -> Arrays:

@@ -52,7 +52,7 @@ def inputs_for(model: TextModel, request: Arrays, top: int, rows: int) -> Arrays
     names = [
         "return_log_probs",
         *(["return_generation_logits"] if logits else []),
-        *([] if model.encodes else ["exclude_input_in_output"]),
+        *([] if model.facts.encodes else ["exclude_input_in_output"]),
     ]
     return {name: np.ones((rows, 1), bool) for name in names}
 

@@ -46,19 +46,9 @@ class TextModel:
         )
 
     @property
-    def encodes(self) -> bool:
-        """It has an encoder: what is read is not part of what is written."""
-        return self.facts.memory > 0
-
-    @property
-    def reads(self) -> int:
-        """Tokens of the longest text that it reads."""
-        return self.facts.memory or self.facts.positions
-
-    @property
     def start(self) -> list[int]:
         """The decoder's first ids."""
-        return list(self.facts.decoder_start) if self.encodes else [self.facts.pad_id]
+        return list(self.facts.decoder_start) if self.facts.encodes else [self.facts.pad_id]
 
     def text(self, ids: NDArray[np.int32]) -> bytes:
         """The text of ids [n], UTF-8."""

@@ -34,7 +34,7 @@ def preprocess(model: TextModel, inputs: Given) -> Arrays:
         _check_fits(model, row, start, tokens)
     # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit behind the prompt is not asked
     # for.
-    before = starts if model.encodes else rows
+    before = starts if model.facts.encodes else rows
     room = np.array([[model.facts.positions - len(ids)] for ids in before], np.int32)
     return {
         "INPUT_ID": padded(rows, model.facts.pad_id),
@@ -89,9 +89,9 @@ def _read(model: TextModel, text: str) -> list[int]:
     Raises:
         BadRequest: certainly too long; tokenizing it would hold up everybody else.
     """
-    if len(text) > LONGEST_TOKEN * model.reads:
+    if len(text) > LONGEST_TOKEN * model.facts.reads:
         raise BadRequest(
-            f"the text has {len(text)} characters, this model reads {model.reads} tokens; shorten it"
+            f"the text has {len(text)} characters, this model reads {model.facts.reads} tokens; shorten it"
         )
     return model.tokenizer.ids(text) or [model.facts.end_id]
 
@@ -104,16 +104,16 @@ def _started(model: TextModel, text: str) -> list[int]:
             f"the decoder's prompt has {len(text)} characters, this model has {positions} positions; "
             "shorten it"
         )
-    return model.start + (model.tokenizer.ids(text, special=False) if text and model.encodes else [])
+    return model.start + (model.tokenizer.ids(text, special=False) if text and model.facts.encodes else [])
 
 
 def _check_fits(model: TextModel, row: Sequence[int], start: Sequence[int], tokens: int) -> None:
     positions = model.facts.positions
-    if model.encodes and len(row) > model.reads:
+    if model.facts.encodes and len(row) > model.facts.reads:
         raise BadRequest(
-            f"the text has {len(row)} tokens, this model reads at most {model.reads}; shorten it"
+            f"the text has {len(row)} tokens, this model reads at most {model.facts.reads}; shorten it"
         )
-    before, name = (start, "the decoder's prompt") if model.encodes else (row, "the text")
+    before, name = (start, "the decoder's prompt") if model.facts.encodes else (row, "the text")
     if len(before) >= positions:
         raise BadRequest(f"{name} has {len(before)} tokens, this model has {positions} positions; shorten it")
     if tokens < 1:

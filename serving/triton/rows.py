@@ -159,7 +159,7 @@ def refuse_samples(inputs: Mapping[str, NDArray[Any]]) -> None:
     if sequences > beams:
         raise BadRequest(
             f"num_return_sequences is {sequences}, beam_width {beams}; send one request for each text, or "
-            "ask for as many beams at least"
+            "ask for at least as many beams"
         )
 
 

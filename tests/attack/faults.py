@@ -170,6 +170,12 @@ def until(loads: dict[str, Load], total: int, seconds: float) -> None:
         time.sleep(0.05)
 
 
+def until_each(loads: dict[str, Load], count: int, seconds: float) -> None:
+    """Return when so many calls of each kind have succeeded."""
+    for load in loads.values():
+        load.wait_for(count, seconds)
+
+
 def guard_metric(stack: Stack, index: int, name: str) -> float:
     """A figure of an instance's guard; -1 where it does not answer."""
     try:

@@ -12,10 +12,11 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from tests.stack.clients import Load
 from tests.stack.conftest import Stack, restarted
 
 from . import processes
-from .faults import Fault, guard_metric, serving, suffered
+from .faults import LOADS, Fault, guard_metric, serving, suffered, until_each
 
 PER_FAULT = int(os.environ.get("ATTACK_PER_FAULT", "250"))
 SPEECH = (0, 2)  # instances of the model that the loads use
@@ -131,3 +132,25 @@ FAULTS = {
 def test_fault(target: Stack, fault: str) -> None:
     """What is not a stream is answered, whatever dies; what was hit is back by itself."""
     suffered(target, fault, FAULTS[fault], PER_FAULT)
+
+
+def test_clients_of_killed_nginx_workers(target: Stack) -> None:
+    """OpenAI's SDK asks again and loses nothing; a plain client loses what its own connection had in
+    flight: at most one request for each client and kill.
+    """
+    clients, kills = 3, 8
+    with contextlib.ExitStack() as running:
+        loads = {
+            kind: running.enter_context(Load(lambda call=LOADS[kind][0]: call(target), clients))
+            for kind in ("SDK", "gateway")
+        }  # type: ignore[misc]
+        for kill in range(kills):
+            until_each(loads, PER_FAULT * kill // kills, 60 + PER_FAULT)
+            back = kill_nginx_worker(target)
+            while not back():
+                time.sleep(0.02)
+        until_each(loads, PER_FAULT, 60 + PER_FAULT)
+    counts = {kind: (load.done + len(load.failed), len(load.failed)) for kind, load in loads.items()}
+    print(f"\n{kills} nginx workers killed; (sent, lost): {counts}")
+    assert loads["SDK"].failed == []
+    assert len(loads["gateway"].failed) <= kills * clients, loads["gateway"].failed[:3]

@@ -64,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
 def answering(handler: type[Handler]) -> Iterator[Recorder]:
     """Such a server, until the block ends."""
     server = Recorder(handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield server

@@ -102,7 +102,7 @@ def serving(repositories: Repositories, blob: bytes = b"") -> Iterator[Hub]:
             self.wfile.write(content)
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     state.url = f"http://127.0.0.1:{server.server_port}"
     try:

@@ -118,7 +118,7 @@ CASES = [
     Case("a new mandatory input", added('input [ { name: "cache_salt" data_type: TYPE_INT32 dims: [ 1 ] } ]\n'), "insists on the input cache_salt"),
     Case("an unknown placeholder", added('parameters: { key: "b" value: { string_value: "${brand_new}" } }\n'), "a placeholder brand_new that Conch does not know"),
     Case("the placeholder `engine_dir` missing", template(r"\$\{engine_dir\}", "x"), "lacks the placeholder engine_dir"),
-    Case("a template that is no protobuf", added("input [ {\n"), "is not a valid configuration"),
+    Case("a template that is not valid protobuf", added("input [ {\n"), "is not a valid configuration"),
     Case("no template", gone(TRT), "the engine model's template is not at"),
     Case("`--max_encoder_input_len` renamed", tool("trtllm-build", "--max_encoder_input_len", "--max_encoder_len"), "no option --max_encoder_input_len"),
     Case("`--gather_generation_logits` removed", tool("trtllm-build", "--gather_generation_logits", "--gather"), "no option --gather_generation_logits"),

@@ -27,8 +27,8 @@ OUTPUTS = {row["name"] for row in ENGINE["outputs"]}
 NUMPY = {"TYPE_INT32": np.int32, "TYPE_FP32": np.float32, "TYPE_BOOL": np.bool_, "TYPE_UINT64": np.uint64}
 MINIATURES = Path(__file__).parent.parent.parent / "miniatures"
 FACTS: dict[str, dict[str, Any]] = {
-    "t5": {"memory": 64, "end_id": 1, "pad_id": 0, "decoder_start": [0]},
-    "bart": {"memory": 64, "end_id": 2, "pad_id": 1, "decoder_start": [2, 0]},
+    "t5": {"encoder_positions": 64, "end_id": 1, "pad_id": 0, "decoder_start": [0]},
+    "bart": {"encoder_positions": 64, "end_id": 2, "pad_id": 1, "decoder_start": [2, 0]},
     "gpt2": {"end_id": 1999, "pad_id": 1999},
 }
 ANSWER = "the old town."

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,18 @@ def wait_idle(kserve: str, instance: int) -> None:
         still = still + 1 if now == last else 0
         last = now
         time.sleep(0.25)
+
+
+def wait_in_flight(kserve: str, instances: Sequence[int] = (0,), count: int = 1) -> None:
+    """Return when the tritonservers of some instances work on so many requests, as guards count them."""
+    deadline = time.monotonic() + 60
+    while True:
+        pages = [httpx.get(f"{kserve}/instances/{i}/metrics", timeout=10).text for i in instances]
+        rows = re.findall(r"^conch_kserve_requests_in_flight (\S+)", "\n".join(pages), re.MULTILINE)
+        if sum(map(float, rows)) >= count:
+            return
+        assert time.monotonic() < deadline, f"{rows} requests are in flight instead of {count}"
+        time.sleep(0.005)
 
 
 @dataclass

@@ -149,4 +149,4 @@ def test_no_unexpected_error_was_logged(stack: Stack) -> None:
     """Whatever was thrown at gateways and guards, they never met an error they did not expect."""
     for i in range(2):
         assert not re.search(r'"event": "unexpected error"', stack.log(f"gateway-{i}"))
-        assert "a fault of the guard" not in stack.log(f"triton-{i}")
+        assert "internal error of the guard" not in stack.log(f"triton-{i}")

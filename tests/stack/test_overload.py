@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
-from .clients import RECORDINGS, wait_idle, wave
+from .clients import RECORDINGS, wait_idle, wait_in_flight, wave
 from .conftest import Stack
 from .test_bad_uploads import wav
 from .test_speech import long_or_short
@@ -147,7 +147,7 @@ def test_a_request_is_stopped_by_its_id(stack: Stack) -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    time.sleep(0.2)
+    wait_in_flight(stack.kserve)
     one = [
         {"name": name, "datatype": "INT32", "shape": [1, 1], "data": [1]}
         for name in ("input_ids", "input_lengths", "request_output_len")

@@ -31,6 +31,7 @@ from miniatures.text.tasks import (
 )
 from miniatures.text.world import Draw
 
+from .clients import wait_in_flight
 from .conftest import Stack
 
 QUESTIONS = {
@@ -407,7 +408,7 @@ def test_a_short_request_overtakes_a_long_one(text_stack: Stack) -> None:
         slow = thread.submit(
             lambda: (generate(text_stack, "mini-gpt2", "tensorrt_llm_bls", **long_body), time.monotonic())
         )
-        time.sleep(0.1)
+        wait_in_flight(text_stack.kserve, range(3))
         assert (
             generate(
                 text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", max_tokens=5
@@ -464,7 +465,7 @@ def test_streams_cancelled_over_grpc_free_the_engine(text_stack: Stack) -> None:
         triton.start_stream(lambda result, error: begun.put(error), headers={"x-model-id": "mini-gpt2"})
         triton.async_stream_infer("tensorrt_llm_bls_stream", inputs)
     assert begun.get(timeout=30) is None
-    time.sleep(0.2)
+    wait_in_flight(text_stack.kserve, range(3), 16)
     for triton in clients:
         triton.stop_stream(cancel_requests=True)
     started = time.monotonic()

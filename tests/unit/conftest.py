@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,10 +19,12 @@ if not shutil.which(
 from miniatures.speech.clips import Clipper
 from miniatures.speech.corpus import Corpus, make_corpus
 from serving.engine.jobs import Limits
-from serving.engine.openvino.graphs import Graphs
 from serving.engine.scheduler import Scheduler
 
 from . import engines
+
+if TYPE_CHECKING:  # most tests need no OpenVINO
+    from serving.engine.openvino.graphs import Graphs
 
 ROOT = Path(__file__).parent.parent.parent
 MINIATURE = ROOT / "miniatures" / "whisper"
@@ -41,6 +44,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def graphs(engine: Path) -> Graphs:
     """Its graphs at full precision."""
+    from serving.engine.openvino.graphs import Graphs
+
     return Graphs(engine, precision="f32")
 
 

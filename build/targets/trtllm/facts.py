@@ -47,7 +47,7 @@ def whisper(source: Path, engine: Path) -> Facts:
         whisper_tokenizer(languages, multilingual=multilingual).save(str(engine / "tokenizer.json"))
     return {
         "mels": mels,
-        "memory": encoder["pretrained_config"]["max_position_embeddings"],
+        "encoder_positions": encoder["pretrained_config"]["max_position_embeddings"],
         "positions": decoder["build_config"]["max_seq_len"],
         "vocabulary": vocabulary,
         "end_id": 50257 if vocabulary >= 51865 else 50256,
@@ -83,7 +83,7 @@ def text(source: Path, engine: Path) -> Facts:
     }
     if encoder:
         facts |= {
-            "memory": min(encoder["build_config"]["max_input_len"], limit),
+            "encoder_positions": min(encoder["build_config"]["max_input_len"], limit),
             "decoder_start": _decoder_start(source, config),
         }
     return facts

@@ -105,12 +105,12 @@ class TorchRuntime:
             self.recent: OrderedDict[bytes, Memory] = OrderedDict()
             self.copying: deque[tuple[Any, Sequence[Tensor]]] = deque()
             rows = int(parameters.get("max_rows", 16))
-            self.window = 2 * self.facts.memory if self.shape.mels else 0  # frames
+            self.window = self.facts.frames if self.shape.mels else 0  # frames
             self.staging = Staging(self.device, 2 * rows if self.window else 0, self.window * HOP)
             self.log_mel = LogMel(self.device, self.shape.mels) if self.window else None
             try:
                 self.running = DeviceBatch(
-                    self.model.decoder, self.device, rows, self.facts.positions, self.facts.memory
+                    self.model.decoder, self.device, rows, self.facts.positions, self.facts.encoder_positions
                 )
                 self.graphs = self._encoder_graphs() if self.device.gpu and self.shape.mels else {}
             except torch.cuda.OutOfMemoryError as error:
@@ -225,7 +225,7 @@ class TorchRuntime:
 
     def _text(self, sources: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
         """Ids [n] each, padded to one length."""
-        longest = min(-(-max(lengths) // PADDED_TO) * PADDED_TO, self.facts.memory)
+        longest = min(-(-max(lengths) // PADDED_TO) * PADDED_TO, self.facts.encoder_positions)
         ids = np.full((len(sources), longest), self.facts.pad_id, np.int64)
         for line, source in zip(ids, sources, strict=True):
             line[: len(source)] = source.numpy()

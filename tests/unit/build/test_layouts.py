@@ -84,7 +84,7 @@ def test_a_damaged_ctranslate2_file_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match="is damaged"):
         read(tmp_path / "model.bin")
     (tmp_path / "model.bin").write_bytes(b"\x06\0\0\0\x10\0TransformerSpec\0\x03\0\0\0")
-    with pytest.raises(BadCheckpoint, match="this reads WhisperSpec in format 6"):
+    with pytest.raises(BadCheckpoint, match="only WhisperSpec in format 6 can be read"):
         read(tmp_path / "model.bin")
 
 
@@ -216,7 +216,7 @@ def test_facts_of_bart(tmp_path: Path) -> None:
     facts = json.loads((engine / "engine.json").read_text())
     assert (
         facts["decoder_start"],
-        facts["memory"],
+        facts["encoder_positions"],
         facts["positions"],
         facts["end_id"],
         facts["pad_id"],
@@ -235,7 +235,7 @@ def test_facts_replace_files(tmp_path: Path) -> None:
     write("gpt2", source, engine)
     assert (tmp_path / "other").read_text() == "old"
     facts = json.loads((engine / "engine.json").read_text())
-    assert (facts["positions"], facts["pad_id"], facts["memory"]) == (32, 9, 0)
+    assert (facts["positions"], facts["pad_id"], facts["encoder_positions"]) == (32, 9, 0)
 
 
 def test_one_gpu_needs_no_mpirun() -> None:

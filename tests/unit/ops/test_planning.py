@@ -183,7 +183,7 @@ def test_a_port_leads_to_its_instance(tmp_path: Path) -> None:
     """With nginx itself: the shared door takes turns, each own port has its instance always."""
     servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Name) for _ in range(2)]
     for server in servers:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     first = free_block()
     one, two, three, four = range(first + 2, first + 6)
     values = NginxValues(

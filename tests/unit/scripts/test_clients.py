@@ -245,13 +245,13 @@ def test_folder(sounds: Path) -> None:
             '{"audio": "a.wav", "text": ""}\n{"audio": "nowhere.wav", "text": ""}',
             "1 of 2 recordings do not exist",
         ),
-        ("m.jsonl", "", "holds no utterance"),
+        ("m.jsonl", "", "contains no utterances"),
         ("m.jsonl", b"\xff\xfe\x00", "cannot be read as UTF-8 text"),
         ("wav.scp", "utt1 a.wav\n", "has no line for utt1; add one"),
         ("wav.scp", "utt1 sph2pipe x.sph |\n", "utt1 is a command"),
         ("segments", "utt1 rec1 0 1\n", "segments cuts recordings into utterances"),
         ("c.txt", "words", "there is no recording; exactly one file"),
-        ("other.md", "", "holds no utterance"),
+        ("other.md", "", "contains no utterances"),
     ],
 )
 def test_unusable_data_set(
@@ -393,6 +393,7 @@ def test_dataset_counts_failures(
     assert sum(languages) == 20
 
 
+@pytest.mark.slow  # encodes in all containers
 def test_made_folder(clipper: Clipper, tmp_path: Path) -> None:
     """Made recordings are a data set in two of the three forms, in all containers."""
     write_folder(clipper, tmp_path, 8)

@@ -226,7 +226,7 @@ def test_nobody_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], option
         ('{"question": "a"}', "line 1: no prompt is given; add the key prompt"),
         ('{"prompt": 3}', "line 1: no prompt is given"),
         ('{"prompt": "a", "reference": ["b"]}', "line 1: the reference is not a string"),
-        ("\n", "holds no prompt"),
+        ("\n", "contains no prompts"),
     ],
 )
 def test_unusable_file(

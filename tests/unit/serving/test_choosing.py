@@ -13,6 +13,8 @@ from serving.engine.strategies import Single
 from serving.engine.torch.choosing import Choices, on_device
 from serving.engine.torch.device import Device
 
+pytestmark = pytest.mark.slow  # imports torch
+
 VOCABULARY, STEPS = 120, 12
 
 

@@ -24,6 +24,8 @@ from serving.engine.openvino.encoder import OpenVinoEncoder
 from serving.errors import BadRequest
 from serving.text.embedding import EmbeddingModel, around, padded
 
+pytestmark = pytest.mark.slow  # imports torch and transformers
+
 QUICK = settings(max_examples=100, deadline=None, database=None, derandomize=True)
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *"abcdefghij"]
 MODULES = ("Transformer", "Pooling", "Normalize")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -109,14 +108,22 @@ def test_int8_weights_keep_the_words(
     assert same >= 16
 
 
+class Begun(Collected):
+    """Says when its first token is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = threading.Event()
+        self.on_update = lambda _: self.first.set()
+
+
 def test_short_overtakes_long(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]) -> None:
     """A request that comes later and needs fewer tokens finishes first; both results are as if alone."""
     clip, features = speech[0]
     endless = Sampling(max_tokens=440, end_id=END, min_tokens=440)
-    long, short = Collected(), Collected()
-    scheduler.submit(Job(prompt(clip), endless, long, features))
-    while not scheduler.running:
-        time.sleep(0.001)
+    long, short = Begun(), Collected()
+    scheduler.submit(Job(prompt(clip), endless, long, features, streaming=True))
+    assert long.first.wait(60)
     scheduler.submit(Job(prompt(clip), Sampling(max_tokens=5, end_id=END), short, features))
     early = short.wait(60)[0].ids
     assert not long.done.is_set()
@@ -129,12 +136,10 @@ def test_short_overtakes_long(scheduler: Scheduler, speech: list[tuple[Clip, np.
 def test_cancellation_frees_the_row(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]) -> None:
     """A cancelled request leaves before its next token."""
     clip, features = speech[0]
-    listener = Collected()
-    scheduler.submit(
-        Job(prompt(clip), Sampling(max_tokens=440, end_id=END, min_tokens=440), listener, features)
-    )
-    while not scheduler.running:
-        time.sleep(0.001)
+    listener = Begun()
+    endless = Sampling(max_tokens=440, end_id=END, min_tokens=440)
+    scheduler.submit(Job(prompt(clip), endless, listener, features, streaming=True))
+    assert listener.first.wait(60)
     listener.dropped = True
     with pytest.raises(RuntimeError, match="cancelled"):
         listener.wait(10)
@@ -216,23 +221,27 @@ def test_bias_and_logits(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarr
 def test_timeline_is_compacted(graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]) -> None:
     """Under load without a pause the common time axis stays bounded, and results stay right."""
     clip, features = speech[3]
-    scheduler, widest, lock = Scheduler(graphs, Limits(max_rows=4, max_queue=400)), 0, threading.Lock()
+    scheduler, widths = Scheduler(graphs, Limits(max_rows=4, max_queue=400)), list[int]()
     scheduler.start()
     alone = Collected()
     scheduler.submit(Job(prompt(clip), Sampling(max_tokens=40, end_id=END, min_tokens=40), alone, features))
     expected = alone.wait(60)[0].ids
     lengths = [20 + i % 17 for i in range(150)]  # different ones, so that the batch never runs empty
-    listeners = [Collected() for _ in lengths]
+    listeners = [
+        Collected(on_update=lambda _: widths.append(scheduler.batch.columns.shape[1])) for _ in lengths
+    ]
     for length, listener in zip(lengths, listeners, strict=True):
         scheduler.submit(
-            Job(prompt(clip), Sampling(max_tokens=length, end_id=END, min_tokens=40), listener, features)
+            Job(
+                prompt(clip),
+                Sampling(max_tokens=length, end_id=END, min_tokens=40),
+                listener,
+                features,
+                streaming=True,
+            )
         )
-    while not listeners[-1].done.is_set():
-        with lock:
-            widest = max(widest, scheduler.batch.columns.shape[1])
-        time.sleep(0.001)
-    assert [listener.wait(60)[0].ids for listener in listeners] == [expected[:length] for length in lengths]
-    assert 100 < widest < 500
+    assert [listener.wait(120)[0].ids for listener in listeners] == [expected[:length] for length in lengths]
+    assert 100 < max(widths) < 500, "looked at after every token"
     scheduler.stop()
 
 
@@ -262,17 +271,17 @@ def test_requests_stop_by_id(graphs: Graphs, speech: list[tuple[Clip, np.ndarray
     scheduler = Scheduler(graphs, Limits(max_rows=1))
     clip, features = speech[0]
 
-    def submit(request_id: str) -> Collected:
-        listener = Collected()
+    def submit(request_id: str) -> Begun:
+        listener = Begun()
+        sampling = Sampling(max_tokens=400, end_id=-1)
         scheduler.submit(
-            Job(prompt(clip), Sampling(max_tokens=400, end_id=-1), listener, features, request_id=request_id)
+            Job(prompt(clip), sampling, listener, features, streaming=True, request_id=request_id)
         )
         return listener
 
     running, waiting, other = submit("gone"), submit("gone"), submit("stays")
     scheduler.start()
-    while not scheduler.running:
-        time.sleep(0.001)
+    assert running.first.wait(60)
     scheduler.drop("gone")
     for listener in (running, waiting, submit("gone")):
         assert len(listener.wait(5)[0].ids) < 400

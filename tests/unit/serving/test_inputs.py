@@ -13,7 +13,9 @@ from serving.engine.collected import Collected
 from serving.engine.inputs import UNSUPPORTED, parse, stops
 from serving.errors import BadRequest
 
-FACTS = EngineFacts("whisper", 448, 51865, 50257, layers=4, heads=3, head_width=32, mels=80, memory=1500)
+FACTS = EngineFacts(
+    "whisper", 448, 51865, 50257, layers=4, heads=3, head_width=32, mels=80, encoder_positions=1500
+)
 LISTENS = replace(FACTS, takes_samples=True)
 
 

@@ -18,6 +18,8 @@ from serving.engine.torch.choosing import Choices
 from serving.engine.torch.device import Device
 from serving.engine.torch.kernels import append, attend, choose, norm
 
+pytestmark = pytest.mark.slow  # torch, and Triton's interpreter
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -11,6 +11,8 @@ from serving.audio.log_mel import AudioTooLong, log_mel
 from serving.engine.torch.device import Device
 from serving.engine.torch.log_mel import LogMel
 
+pytestmark = pytest.mark.slow  # imports torch and transformers
+
 
 @pytest.mark.parametrize("mels", [80, 128])
 @pytest.mark.parametrize("samples", [1, 160, 300, 16_000, 160_007, 479_999, 480_000])

@@ -200,7 +200,7 @@ def test_a_long_request_keeps_no_short_one_waiting(pair: tuple[PreTrainedModel, 
     scheduler, order = Scheduler(graphs), list[str]()
     long, short = Collected(), Collected()
     start = graphs.facts.decoder_start or (5,)
-    source = np.array([4, 5, 6], np.int64) if graphs.facts.memory else None
+    source = np.array([4, 5, 6], np.int64) if graphs.facts.encodes else None
     scheduler.submit(Job(start, Sampling(max_tokens=100, end_id=-1), long, source))
     scheduler.start()
     scheduler.submit(Job(start, Sampling(max_tokens=5, end_id=-1), short, source))

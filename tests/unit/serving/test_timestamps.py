@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from transformers import GenerationConfig
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
 
 from serving.engine.sampling import NEVER, TimestampRules
+
+pytestmark = pytest.mark.slow  # imports torch and transformers
 
 END, FIRST, SIZE = 40, 45, 145
 

@@ -127,7 +127,7 @@ BAD: list[tuple[object, str]] = [
     ({"inputs": [TEXT, {"name": "SEED", "datatype": "UINT64", "shape": [1, 1], "data": [-1]}]}, "from 0"), ({"inputs": [TEXT, {"name": "SEED", "datatype": "UINT64", "shape": [1, 1], "data": [1.5]}]}, "must be UINT64"),
     ({"inputs": [TEXT, {"name": "HALF", "datatype": "FP16", "shape": [1, 2, 2], "data": [1, 2, 3, 4]}]}, "JSON cannot carry"), ({"inputs": [{**TEXT, "data": [1]}]}, "must be strings"),
     ({"inputs": [{"name": "TEXT", "datatype": "BYTES", "shape": [1, 1]}]}, "neither data nor"), ({"inputs": [{**TEXT, "parameters": {"binary_data_size": 1}}]}, "both data and"),
-    ({"inputs": [{"name": "TEXT", "datatype": "BYTES", "shape": [1, 1], "parameters": {"binary_data_size": 5}}]}, "bytes are not 1 elements"),
+    ({"inputs": [{"name": "TEXT", "datatype": "BYTES", "shape": [1, 1], "parameters": {"binary_data_size": 5}}]}, "must be 1 elements"),
     ({"inputs": [{**TEXT, "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 4}}]}, "shared memory is closed"), ({"inputs": [{**TEXT, "parameters": {"binary_data_size": -1}}]}, "number from 0"),
     ({"inputs": [TEXT], "outputs": [{"name": "NO"}]}, "not one of"), ({"inputs": [TEXT], "outputs": [{"name": "OUT", "parameters": {"classification": 1}}]}, "classification"),
     ({"inputs": [TEXT], "outputs": [{"name": "IDS", "parameters": {"classification": 1}}]}, "classification"), ({"inputs": [TEXT], "outputs": [{"name": "TIMES", "parameters": {"classification": 1}}]}, "of a fixed size"),
@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_refused(body: object, said: str) -> None:
 @pytest.mark.parametrize(
     ("sizes", "section", "said"),
     [([5, 4], b"\1\0\0\0a" + bytes(4), None), ([5, 4], b"\1\0\0\0a" + bytes(5), "add up to"), ([5, 8], b"\1\0\0\0a" + bytes(8), "8 bytes of data"),
-     ([5, 4], b"\2\0\0\0a" + bytes(4), "not 1 elements"), ([10, 4], b"\1\0\0\0a" * 2 + bytes(4), "not 1 elements"), ([5, 4], b"\xff\xff\xff\xffa" + bytes(4), "not 1 elements"), ([5, 4], b"", "not 1 elements")],
+     ([5, 4], b"\2\0\0\0a" + bytes(4), "must be 1 elements"), ([10, 4], b"\1\0\0\0a" * 2 + bytes(4), "must be 1 elements"), ([5, 4], b"\xff\xff\xff\xffa" + bytes(4), "must be 1 elements"), ([5, 4], b"", "must be 1 elements")],
 )  # fmt: skip
 def test_binary_sections_are_measured(sizes: list[int], section: bytes, said: str | None) -> None:
     rows = [
@@ -180,7 +180,7 @@ def test_generate() -> None:
     for body, said in [
         ({}, "'TEXT' is missing"), ({"TEXT": ["a", "b"]}, "it must be"), ({"TEXT": 1}, "must be a string"), ({"TEXT": "a", "N": 1.5}, "must be INT32"), ({"TEXT": "a", "max": 1}, "'max' is not known"),
         ({"TEXT": "a", "WAV": [[1]]}, "must be FP32"), ({"TEXT": "a", "HALF": [1]}, "send it with infer"), ({"TEXT": "a", "SEED": 2**64}, "must be UINT64"), ({"TEXT": "a", "x": {}}, "'x' is not known"),
-        ({"TEXT": "a", "parameters": {"TEXT": "b"}}, "not given beside"), ({"TEXT": "a", "priority": "x"}, "type int"), ({"TEXT": "x" * 5_000_000}, "more than"),
+        ({"TEXT": "a", "parameters": {"TEXT": "b"}}, "do not repeat"), ({"TEXT": "a", "priority": "x"}, "type int"), ({"TEXT": "x" * 5_000_000}, "more than"),
     ]:  # fmt: skip
         with pytest.raises(Refused, match=said):
             json_requests.generate(M, json.dumps(body).encode(), named)

@@ -1,0 +1,87 @@
+"""What the engine gave for one recording, as the outputs of `whisper_bls`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..triton.rows import newest
+from .tokens import Prompt, WhisperVocabulary
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Detection:
+    """What the model says right after <|startoftranscript|>: the likeliest language and the probability that
+    nobody speaks.
+    """
+
+    language: str | None
+    no_speech: float
+
+
+def outputs(
+    vocabulary: WhisperVocabulary,
+    result: Arrays,
+    prompt: Prompt,
+    detection: Detection,
+    duration: float,
+    limit: int,
+) -> Arrays:
+    """The façade's outputs for one row. `duration`: of the sound, in seconds; `limit`: tokens that were
+    allowed.
+    """
+    count = int(result["sequence_length"].ravel()[0])
+    tokens = [int(i) for i in result["output_ids"][0, 0, :count]]
+    log_probs = result["output_log_probs"][0, 0, :count]
+    total = float(result["cum_log_probs"].ravel()[0])
+    segments = vocabulary.segments(tokens, duration)
+    return {
+        "TRANSCRIPTS": strings([vocabulary.text(tokens)])[0],
+        "LANGUAGE": strings([prompt.language or ""]),
+        "NO_SPEECH_PROB": np.array([[detection.no_speech]], np.float32),
+        "AVG_LOGPROB": np.array([[total / (count + 1)]], np.float32),
+        "TRUNCATED": np.array([[count >= limit]]),
+        "PROMPT_TOKENS": np.array([[len(prompt.ids)]], np.int32),
+        "TOKENS": np.array([tokens], np.int32).reshape(1, -1),
+        "TOKEN_LOGPROBS": log_probs.astype(np.float32)[None],
+        "TOKEN_BYTES": objects([vocabulary.token_bytes(token) for token in tokens]),
+        "SEGMENT_TEXTS": strings([segment.text for segment in segments]),
+        "SEGMENT_TIMES": np.array([[segment.start, segment.end] for segment in segments], np.float32).reshape(
+            1, -1, 2
+        ),
+        "SEGMENT_SIZES": np.array([[len(segment.tokens) for segment in segments]], np.int32).reshape(1, -1),
+    }
+
+
+def grown(stream: Iterator[Arrays]) -> Iterator[Arrays]:
+    """All so far, out of a stream of one sequence whose responses carry what is new."""
+    ids, log_probs = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    for result in stream:
+        count = int(result["sequence_length"].ravel()[0])
+        ids = np.concatenate([ids, result["output_ids"].ravel()[:count]])
+        log_probs = np.concatenate([log_probs, newest(result["output_log_probs"], count)])
+        lengths = np.array([[len(ids)]], np.int32)
+        yield {
+            **result,
+            "output_ids": ids[None, None],
+            "output_log_probs": log_probs[None, None],
+            "sequence_length": lengths,
+        }
+
+
+def strings(texts: list[str]) -> NDArray[Any]:
+    """Triton's strings: an object array of UTF-8 bytes [1, n]."""
+    return objects([text.encode() for text in texts])
+
+
+def objects(items: list[bytes]) -> NDArray[Any]:
+    """The same of bytes."""
+    array = np.empty((1, len(items)), object)
+    array[0, :] = items
+    return array

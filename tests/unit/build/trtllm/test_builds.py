@@ -1,0 +1,289 @@
+"""What a build runs and renders: command lines, folders, configurations."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from build.catalog import CatalogError, Model, load_recipe
+from build.jobs import BuildError, Places, plan_job, read_manifest
+from build.sources import Weights
+from build.staging import source_of
+from build.steps import work
+from build.targets.trtllm.engine_config import (
+    EMPTY,
+    FILLED,
+    FILLED_IF_GIVEN,
+    FILLED_WITH_ENCODER,
+    LEFT,
+    TemplateError,
+    fill,
+    with_share,
+)
+from build.targets.trtllm.engine_rules import Engines, cuda_pool_bytes, findings
+from build.targets.trtllm.image import SCRIPTS, Image
+from build.targets.trtllm.preflight import check
+from build.tensors import parse_config
+from tests.fakes.nvidia_image import H100
+from tests.fakes.nvidia_template import ENGINE, template
+from tests.fakes.nvidia_tools import OPTIONS, parser_of
+
+from .models import CATALOG, SMALLEST, UNWANTED, WANTED, make
+
+pytestmark = pytest.mark.long
+
+
+@pytest.mark.parametrize("model", WANTED, ids=lambda model: model.id)
+def test_every_model_builds(
+    model: Model, image: Image, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command line is taken, the manifest says from what and with what, a second run does nothing, and
+    only wanted files came.
+    """
+    manifest = make(model, places, monkeypatch)
+    engine = manifest.engine
+    assert engine["toolchain"] == "contract"
+    assert engine["versions"]["tensorrt_llm"] == "0.20.0"
+    assert engine["gpu"] == {"name": H100[0], "compute_capability": H100[1]}
+    assert engine["weights"]
+    assert len(manifest.content) == 64
+    assert manifest.probe.model
+    bundle = places.bundle(model.id, "trtllm")
+    config = parse_config(bundle / "repository/tensorrt_llm_stream/config.pbtxt")
+    assert findings(config, Engines.of(load_recipe(model, "trtllm"), bundle / "engine")) == []
+    facts = json.loads((bundle / "engine/engine.json").read_text())
+    assert facts["positions"] > 0
+    assert facts["end_id"] > 0
+    assert (bundle / "engine/tokenizer.json").is_file()
+    assert not [path for path in places.weights.rglob("*") if path.name in UNWANTED]
+
+
+def test_a_knob_rebuilds_only_what_depends_on_it(
+    image: Image, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More beams: the decoder. Other weights' precision: everything from the conversion on. Triton's batch:
+    no engine at all.
+    """
+    model, bundle, parts = (
+        CATALOG["mini-whisper"],
+        places.bundle("mini-whisper", "trtllm"),
+        ("encoder", "decoder"),
+    )
+
+    def made() -> dict[str, int]:
+        """When; a file that was taken over keeps its time."""
+        engines = {part: (bundle / "engine" / part / "rank0.engine").stat().st_mtime_ns for part in parts}
+        return engines | {"weights": (places.weights / "mini-whisper.checkpoint/.key").stat().st_mtime_ns}
+
+    make(model, places, monkeypatch)
+    first = made()
+    make(model, places, monkeypatch, MAX_BEAM_WIDTH="2")
+    beams = made()
+    assert {name for name in first if first[name] != beams[name]} == {"decoder"}
+    make(model, places, monkeypatch, MAX_BEAM_WIDTH="2", MAX_BATCH_SIZE="4")
+    assert made() == beams
+    make(model, places, monkeypatch, MAX_BEAM_WIDTH="2", WEIGHT_ONLY="int8")
+    assert {name for name, time in made().items() if time != beams[name]} == {"encoder", "decoder", "weights"}
+    assert (
+        json.loads((bundle / "engine/decoder/config.json").read_text())["pretrained_config"]["quantization"][
+            "quant_algo"
+        ]
+        == "W8A16"
+    )
+
+
+def test_another_file_of_the_same_source(image: Image, places: Places) -> None:
+    """What the catalog says about the form of the weights is part of what a bundle was made from, and the
+    converter's name follows the file.
+    """
+    model = CATALOG["large-v2-multi-hans"]
+    job = plan_job(model, "trtllm", places)
+    for change in ({"file": "b.pt"}, {"folder": "v1.1"}, {"layout": "checkpoint"}):
+        assert (
+            plan_job(replace(model, **change), "trtllm", places).wanted()["engine"] != job.wanted()["engine"]
+        )
+    folder = places.weights / model.id
+    folder.mkdir(parents=True)
+    for name in ("a.pt", "b.pt"):
+        (folder / name).write_bytes(b"")
+        source_of(replace(job, model=replace(model, file=name)), Weights(folder, "", ""))
+        assert (folder / "large-v2.pt").readlink() == Path(name)
+
+
+def test_a_checkpoint_inside_a_folder_is_found(image: Image, places: Places) -> None:
+    """As sherpa's repository has it; where there are several, the catalog must say which."""
+    job = plan_job(CATALOG["large-v2-multi-hans-checkpoint"], "trtllm", places)
+    folder = places.weights / "checkpoints"
+    for name in ("v2", "v2-turbo"):
+        for half in ("encoder", "decoder"):
+            (folder / name / half).mkdir(parents=True)
+            (folder / name / half / "config.json").write_text("{}")
+        if name == "v2":
+            assert source_of(job, Weights(folder, "", "")) == str(folder / "v2")
+    with pytest.raises(
+        BuildError,
+        match=r"holds 2 checkpoints with encoder/ and decoder/ \(v2, v2-turbo\); name one with `folder`",
+    ):
+        source_of(job, Weights(folder, "", ""))
+    named = replace(job, model=replace(job.model, folder="v2-turbo"))
+    assert source_of(named, Weights(folder, "", "")) == str(folder / "v2-turbo")
+
+
+def test_bounds_of_the_cache_are_filled_where_they_are_given(image: Image) -> None:
+    """Left to the backend's defaults otherwise; a shared GPU divides the tokens as well."""
+    for given, wanted in (
+        ({}, (None, None)),
+        ({"MAX_TOKENS_IN_PAGED_KV_CACHE": "24000", "MAX_ATTENTION_WINDOW_SIZE": "4096"}, ("24000", "4096")),
+    ):
+        config = fill(template(), load_recipe(CATALOG["mini-whisper"], "trtllm", given), Path("/e"))
+        found = [
+            config.parameters[key].string_value if key in config.parameters else None
+            for key in FILLED_IF_GIVEN
+        ]
+        assert tuple(found) == wanted
+    assert with_share(config, 0.5).parameters["max_tokens_in_paged_kv_cache"].string_value == "12000"
+
+
+@pytest.mark.parametrize("family", sorted(SMALLEST))
+@pytest.mark.parametrize("tp_size", [1, 2])
+def test_rendered_configurations(
+    family: str, tp_size: int, image: Image, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the official schema, without a placeholder, by the backend's rules, for one GPU and for two."""
+    model = CATALOG[SMALLEST[family]]
+    if tp_size not in tp_sizes(model):
+        with pytest.raises(CatalogError, match="TP_SIZE=2 cannot be built"):
+            load_recipe(model, "trtllm", {"TP_SIZE": "2"})
+        return
+    manifest = make(model, places, monkeypatch, TP_SIZE=str(tp_size))
+    bundle = places.bundle(model.id, "trtllm")
+    text = (bundle / "repository/tensorrt_llm_stream/config.pbtxt").read_text()
+    config = text_format.Parse(text, ModelConfig())
+    engines = Engines.of(load_recipe(model, "trtllm", {"TP_SIZE": str(tp_size)}), bundle / "engine")
+    assert "${" not in text
+    assert findings(config, engines) == []
+    assert manifest.serving.world_size == tp_size
+    assert len(list((bundle / "engine/decoder").glob("rank*.engine"))) == tp_size
+    face = parse_config(bundle / "repository/tensorrt_llm/config.pbtxt")
+    assert {tensor.name for tensor in face.input} == {tensor.name for tensor in config.input}
+    assert {tensor.name for tensor in face.output} == {tensor.name for tensor in config.output}
+    assert ("cross_kv_cache_fraction" in config.parameters) is (engines.kind == "encoder-decoder")
+    assert all(key in config.parameters for key in EMPTY)
+
+
+def tp_sizes(model: Model) -> list[int]:
+    """What the family takes."""
+    taken = []
+    for size in (1, 2):
+        try:
+            load_recipe(model, "trtllm", {"TP_SIZE": str(size)})
+        except CatalogError:
+            continue
+        taken.append(size)
+    return taken
+
+
+@pytest.mark.parametrize("family", ["whisper", "t5", "bart", "gpt2"])
+def test_both_targets_can_do_the_same(family: str) -> None:
+    """But for word times, which need cross-attention."""
+    gpu, cpu = (
+        set(load_recipe(CATALOG[SMALLEST[family]], target).capabilities) for target in ("trtllm", "openvino")
+    )
+    assert gpu == cpu - {"word_timestamps"}
+
+
+def test_engines_give_generation_logits(finished: Places) -> None:
+    """A family that promises them has decoders that were built for it: the backend cannot switch them on."""
+    for model_id in ("mini-whisper", "mini-gpt2", "llava-1.5-7b"):
+        config = json.loads((finished.bundle(model_id, "trtllm") / "engine/decoder/config.json").read_text())
+        assert config["build_config"]["gather_generation_logits"] is True
+        assert "generation_logits" in load_recipe(CATALOG[model_id], "trtllm").capabilities
+
+
+def test_every_placeholder_is_accounted_for(image: Image) -> None:
+    """The contract's list: each is filled, kept empty, or left out with a reason, in one table only; others
+    end the build.
+    """
+    tables = [*FILLED, *FILLED_WITH_ENCODER, *FILLED_IF_GIVEN, *EMPTY, *LEFT]
+    assert len(tables) == len(set(tables))
+    assert set(ENGINE["template_parameters"]) <= set(tables)
+    assert all(LEFT.values())
+    recipe = load_recipe(CATALOG["mini-whisper"], "trtllm")
+    with pytest.raises(TemplateError, match="unknown new_one"):
+        fill(
+            template() + 'parameters: { key: "n" value: { string_value: "${new_one}" } }', recipe, Path("/e")
+        )
+    with pytest.raises(TemplateError, match="missing cross_kv_cache_fraction"):
+        fill(template().replace("${cross_kv_cache_fraction}", "x"), recipe, Path("/e"))
+
+
+@pytest.mark.parametrize("model", WANTED, ids=lambda model: model.id)
+def test_options_exist_in_the_contract(model: Model, image: Image) -> None:
+    """Every option that a model's steps use stands in the contract's list, and takes the value it
+    is given.
+    """
+    job = plan_job(model, "trtllm", Places(Path("/w"), Path("/e")))
+    check(job.recipe, job.work, image)
+    for command in job.work.all():
+        tool = next(
+            (
+                name
+                for name in OPTIONS
+                if command.argv[1].startswith("{")
+                and str(image.tools()[command.argv[1][1:-1]]).endswith(name)
+            ),
+            None,
+        )
+        if command.argv[0] == "{trtllm_build}":
+            parser_of("trtllm-build").parse_args(command.argv[1:])
+        elif tool:
+            parser_of(tool).parse_args(command.argv[2:])
+
+
+def test_a_digest_is_recorded_where_it_is_given(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base's name may carry it; NVIDIA's build number stands beside it."""
+    monkeypatch.setenv("CONCH_BASE_IMAGE", "nvcr.io/nvidia/tritonserver:tag@sha256:0123")
+    monkeypatch.setenv("NVIDIA_BUILD_ID", "42")
+    assert image.identity().image == {
+        "name": "nvcr.io/nvidia/tritonserver:tag@sha256:0123",
+        "digest": "sha256:0123",
+        "build": "42",
+    }
+
+
+def test_pictures_get_memory_between_models(finished: Places) -> None:
+    """Twice the prompt tables of a full batch: for LLaVA 8 × 576 × 4096 × 2 bytes, 36 MiB."""
+    manifest = read_manifest(finished.bundle("llava-1.5-7b", "trtllm"))
+    assert manifest
+    assert manifest.serving.cuda_pool_bytes == 2 * 8 * 576 * 4096 * 2
+    whisper = Engines(Path("/nowhere"), "encoder-decoder", 1, 0)
+    assert cuda_pool_bytes(whisper) == 0
+
+
+def test_a_failing_tool_leaves_nothing(image: Image, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence has the tool's last words and the log; no bundle and no half-made layout is left."""
+    build_tool = image.root / "usr/local/bin/trtllm-build"
+    told = parser_of("trtllm-build").format_help()
+    build_tool.write_text(
+        f"#!/bin/sh\ncase $1 in --help) cat <<'END'\n{told}\nEND\nexit 0;; esac\necho out of memory\nexit 3\n"
+    )
+    with pytest.raises(BuildError, match="ended with 3: out of memory"):
+        make(CATALOG["mini-whisper"], places, monkeypatch)
+    assert not places.bundle("mini-whisper", "trtllm").exists()
+    assert sorted(path.name for path in places.weights.iterdir()) == [
+        "mini-whisper.checkpoint",
+        "mini-whisper.openai",
+    ]
+
+
+def test_commands_name_only_what_is_defined() -> None:
+    """A step that names an unknown value is a fault of the family file, said as such."""
+    recipe = load_recipe(CATALOG["mini-whisper"], "trtllm")
+    broken = replace(recipe, steps=(("{trtllm_build}", "--max_batch_size", "{nonsense}"),))
+    with pytest.raises(CatalogError, match="names {nonsense}, which is neither a parameter nor derived"):
+        work(CATALOG["mini-whisper"], broken, [*SCRIPTS, "python", "trtllm_build"])

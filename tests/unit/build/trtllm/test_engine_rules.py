@@ -1,0 +1,137 @@
+"""Configurations that the backend would hide are refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from build.catalog import load_recipe
+from build.jobs import Places
+from build.targets.trtllm.engine_config import (
+    EMPTY,
+)
+from build.targets.trtllm.engine_rules import Engines, findings
+
+from .models import CATALOG
+
+pytestmark = pytest.mark.long
+
+
+Mutation = Callable[[Any, Path], None]
+
+
+def parameter(key: str, value: str) -> Mutation:
+    def change(config: Any, _: Path) -> None:
+        config.parameters[key].string_value = value
+
+    return change
+
+
+def without(key: str) -> Mutation:
+    def change(config: Any, _: Path) -> None:
+        del config.parameters[key]
+
+    return change
+
+
+def field(name: str, value: Any) -> Mutation:
+    def change(config: Any, _: Path) -> None:
+        setattr(config, name, value)
+
+    return change
+
+
+def limit(engine: str, name: str, value: int) -> Mutation:
+    def change(_: Any, folder: Path) -> None:
+        path = folder / engine / "config.json"
+        data = json.loads(path.read_text())
+        data["build_config"][name] = value
+        path.write_text(json.dumps(data))
+
+    return change
+
+
+def drop_rank(_: Any, folder: Path) -> None:
+    (folder / "decoder/rank0.engine").unlink()
+
+
+MUTATIONS: list[tuple[str, Mutation, str]] = [
+    *(("mini-whisper", without(key), f"parameter {key} is missing.* add it, empty") for key in EMPTY),
+    ("mini-whisper", without("gpt_model_type"), "gpt_model_type is ''; it must be one of"),
+    (
+        "mini-whisper",
+        parameter("gpt_model_type", "${batching_strategy}"),
+        "a placeholder is left.*pinned image",
+    ),
+    (
+        "mini-whisper",
+        parameter("encoder_model_path", "/nowhere/encodr"),
+        "no engine lies, and the backend would go on without; set it to the bundle's engine/encoder",
+    ),
+    ("mini-whisper", parameter("gpt_model_path", ""), "gpt_model_path is ''.*engine/decoder"),
+    (
+        "mini-whisper",
+        without("cross_kv_cache_fraction"),
+        "an encoder-decoder needs one between 0 and 1, such as 0.5",
+    ),
+    ("mini-whisper", parameter("enable_kv_cache_reuse", "true"), "set it to false"),
+    ("mini-whisper", parameter("enable_chunked_context", "no"), "write true or false"),
+    ("mini-whisper", parameter("kv_cache_free_gpu_mem_fraction", "1.5"), "give a share between 0 and 1"),
+    ("mini-whisper", parameter("max_beam_width", "9"), "raise MAX_BEAM_WIDTH"),
+    ("mini-whisper", field("max_batch_size", 65), "lower MAX_BATCH_SIZE or raise ENGINE_BATCH_SIZE"),
+    ("mini-whisper", field("name", "tensorrt_llm"), "it must be 'tensorrt_llm_stream'"),
+    (
+        "mini-whisper",
+        limit("decoder", "max_encoder_input_len", 1500),
+        "build both with the same max_input_len",
+    ),
+    ("mini-whisper", drop_rank, "lacks rank0.engine.*same TP_SIZE"),
+    (
+        "mini-gpt2",
+        parameter("cross_kv_cache_fraction", "0.5"),
+        "set for a decoder model, which the backend refuses; remove it",
+    ),
+    ("llava-1.5-7b", parameter("cross_kv_cache_fraction", "0.5"), "which the backend refuses; remove it"),
+    (
+        "llava-1.5-7b",
+        parameter("encoder_model_path", "/somewhere"),
+        "is set for a multimodal model; remove it",
+    ),
+    (
+        "llava-1.5-7b",
+        limit("decoder", "max_prompt_embedding_table_size", 576),
+        "batch × features of a picture, 8 × 576; build the bundle again",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("model_id", "mutation", "sentence"), MUTATIONS, ids=[f"{row[0]}-{i}" for i, row in enumerate(MUTATIONS)]
+)
+def test_mutations_are_refused(
+    model_id: str, mutation: Mutation, sentence: str, finished: Places, tmp_path: Path
+) -> None:
+    """Each fault that the backend would hide, or answer in riddles, is one sentence with the remedy."""
+    bundle, engine = finished.bundle(model_id, "trtllm"), tmp_path / "engine"
+    shutil.copytree(bundle / "engine", engine)
+    text = (
+        (bundle / "repository/tensorrt_llm_stream/config.pbtxt")
+        .read_text()
+        .replace(f"{bundle}/engine", str(engine))
+    )
+    config, engines = (
+        text_format.Parse(text, ModelConfig()),
+        Engines.of(load_recipe(CATALOG[model_id], "trtllm"), engine),
+    )
+    assert findings(config, engines) == []
+    mutation(config, engine)
+    found = findings(config, engines)
+    assert any(re.search(sentence, finding) for finding in found), found

@@ -1,0 +1,151 @@
+"""What a family, a card or another knob does not allow is refused before anything is downloaded."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from build.bundle import build
+from build.catalog import CatalogError, load_recipe
+from build.jobs import Places
+from build.targets.trtllm.image import Image
+from ops.deploy import check_gpus
+from tests.fakes.nvidia_image import H100
+
+from .models import CATALOG
+
+pytestmark = pytest.mark.long
+
+
+B200 = ("NVIDIA B200", "10.0", 183359)
+REFUSED = [
+    (
+        "mini-whisper",
+        {"TP_SIZE": "2"},
+        "TP_SIZE=2 cannot be built for TARGET=trtllm; family whisper takes: 1",
+    ),
+    ("mini-whisper", {"PRECISION": "bfloat16"}, "family whisper takes: float16"),
+    ("mini-whisper", {"KV_CACHE": "fp8"}, "family whisper takes: none"),
+    (
+        "llava-1.5-7b",
+        {"KV_CACHE": "int8"},
+        "KV_CACHE=int8 cannot be built for TARGET=trtllm; family llava takes: none",
+    ),
+    ("gpt2-medium", {"QUANTIZATION": "int4_awq"}, "family gpt2 takes: none, smoothquant, fp8"),
+    ("mini-whisper", {"WEIGHT_ONLY": "int2"}, "family whisper takes: none, int8, int4"),
+    (
+        "mini-whisper",
+        {"MAX_BEAM_WIDTH": "many"},
+        "MAX_BEAM_WIDTH=many is not of type int; write for example MAX_BEAM_WIDTH=1",
+    ),
+    ("blip2-opt-2.7b", {"PP_SIZE": "2"}, "family blip2 takes: 1"),
+    ("random-base", {}, "weights in the layout 'random' cannot be built for TARGET=trtllm"),
+    (
+        "mini-t5",
+        {"PRECISION": "float32", "WEIGHT_ONLY": "int8"},
+        "WEIGHT_ONLY=int8 needs PRECISION=float16 or bfloat16",
+    ),
+    (
+        "mini-t5",
+        {"ENGINE_BATCH_SIZE": "4"},
+        "ENGINE_BATCH_SIZE=4 is less than MAX_BATCH_SIZE=8; raise the one or lower the other",
+    ),
+    ("llava-1.5-7b", {"TP_SIZE": "4", "PP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 8, its instance has 4 GPU"),
+]
+
+
+@pytest.mark.parametrize(
+    ("model_id", "knobs", "sentence"), REFUSED, ids=[f"{row[0]}-{'-'.join(row[1])}" for row in REFUSED]
+)
+def test_the_impossible_is_refused_first(
+    model_id: str, knobs: dict[str, str], sentence: str, image: Image, places: Places
+) -> None:
+    """Before anything is downloaded or written."""
+    with pytest.raises(CatalogError, match=re.escape(sentence)):
+        build(CATALOG[model_id], "trtllm", places, note=lambda _: None, environment=knobs)
+    assert not places.weights.exists()
+    assert not places.engines.exists()
+
+
+def test_more_beams_than_the_engine_has(image: Image, places: Places) -> None:
+    """What is served is bounded by what is built; the catalog alone can say it."""
+    model = replace(CATALOG["mini-t5"], knobs={"served_beam_width": 4})
+    with pytest.raises(CatalogError, match="served_beam_width=4 is more than MAX_BEAM_WIDTH=1"):
+        build(model, "trtllm", places, note=lambda _: None)
+    assert not places.weights.exists()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model_id", "knobs", "sentence"),
+    [
+        (
+            ("Tesla T4", "7.5", 15360),
+            "flan-t5-base",
+            {},
+            "PRECISION=bfloat16 needs compute capability 8.0, Tesla T4 has compute capability 7.5; use "
+            "float16 or float32",
+        ),
+        (
+            ("Tesla T4", "7.5", 15360),
+            "gpt2-medium",
+            {"QUANTIZATION": "fp8"},
+            "QUANTIZATION=fp8 needs compute capability 8.9, Tesla T4 has compute capability 7.5",
+        ),
+        (
+            B200,
+            "t5-small",
+            {"WEIGHT_ONLY": "int8"},
+            "compute capability 10.0, for which TensorRT-LLM builds no engines with INT8 or INT4; unset "
+            "WEIGHT_ONLY",
+        ),
+        (
+            B200,
+            "gpt2-medium",
+            {"KV_CACHE": "int8"},
+            "builds no engines with INT8 or INT4; unset WEIGHT_ONLY, KV_CACHE, QUANTIZATION",
+        ),
+        (B200, "gpt2-medium", {"QUANTIZATION": "smoothquant"}, "builds no engines with INT8 or INT4"),
+        (
+            H100,
+            "gpt2-medium",
+            {"QUANTIZATION": "fp8", "WEIGHT_ONLY": "int8"},
+            "QUANTIZATION=fp8 brings its own weights and cache; unset WEIGHT_ONLY and KV_CACHE",
+        ),
+        (H100, "llava-1.5-7b", {"TP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 2, its instance has 1 GPU"),
+    ],
+)
+def test_what_this_gpu_cannot_do(
+    gpu: tuple[str, str, int],
+    model_id: str,
+    knobs: dict[str, str],
+    sentence: str,
+    image: Image,
+    places: Places,
+) -> None:
+    """The card decides as well."""
+    (image.root / "etc/gpus.json").write_text(json.dumps([gpu]))
+    with pytest.raises(CatalogError, match=re.escape(sentence)):
+        build(CATALOG[model_id], "trtllm", places, note=lambda _: None, environment=knobs)
+
+
+def test_a_knob_of_another_target_is_refused() -> None:
+    """Silence would be a wrong engine."""
+    with pytest.raises(
+        CatalogError, match="TP_SIZE=2 has no effect on family whisper with TARGET=openvino; unset TP_SIZE"
+    ):
+        load_recipe(CATALOG["mini-whisper"], "openvino", {"TP_SIZE": "2"})
+    load_recipe(CATALOG["mini-whisper"], "openvino", {"TP_SIZE": "1", "WEIGHT_ONLY": "none", "PRECISION": ""})
+
+
+def test_ranks_are_counted_before_a_build() -> None:
+    """The builder in Docker says which instance lacks a GPU, and what to write."""
+    models = [CATALOG["t5-small"], CATALOG["large-v3"]]
+    check_gpus(models[:1], "trtllm", 2, {"TP_SIZE": "2", "TRITON_0_GPUS": "0,1", "TRITON_1_GPUS": "2,3"})
+    check_gpus(models, "openvino", 2, {})
+    with pytest.raises(
+        CatalogError, match=r"triton-1 has GPU 1, TP_SIZE × PP_SIZE is 2; set for example TRITON_1_GPUS=2,3"
+    ):
+        check_gpus(models[:1], "trtllm", 2, {"TP_SIZE": "2", "TRITON_0_GPUS": "0,1"})

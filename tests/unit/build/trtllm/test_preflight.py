@@ -1,0 +1,135 @@
+"""The image, its tools and its GPUs are compared with what a build needs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from build.__main__ import main
+from build.bundle import build
+from build.jobs import Places, plan_job
+from build.targets.trtllm.image import Image
+from build.targets.trtllm.preflight import Unfit, check, misfits
+from build.targets.trtllm.preflight import findings as check_findings
+from build.toolchain import ToolchainError
+from tests.fakes.nvidia_tools import parser_of
+
+from .models import CATALOG, job_of
+
+pytestmark = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        (
+            "version",
+            "tensorrt_llm is 1.1.0, Conch is written for 0.20.0; use the image of docker/server.Dockerfile",
+        ),
+        (
+            "script",
+            r"convert_checkpoint.py does not run; it was looked for in: .*models/core/whisper/.*, "
+            r".*app/examples/whisper/",
+        ),
+        ("option", "trtllm-build: it has no option --max_encoder_input_len; use the image"),
+        ("choice", r"--moe_plugin disable is not one of its choices auto; use the image"),
+        ("template", "is not at .*config.pbtxt; use the image"),
+        ("placeholder", "has a placeholder brand_new that Conch does not know"),
+        ("gpus", "nvidia-smi shows no GPU; start the container with GPUs"),
+        (
+            "memory",
+            "Tiny has 100 MiB, building wants about 1024; use a larger GPU, WEIGHT_ONLY=int8, or TP_SIZE=2",
+        ),
+    ],
+)
+def test_check_names_what_does_not_fit(fault: str, sentence: str, image: Image) -> None:
+    """One sentence for each finding, and nothing is built."""
+    job, build_tool = job_of("mini-whisper"), image.root / "usr/local/bin/trtllm-build"
+    if fault == "version":
+        (image.root / "site/tensorrt_llm-0.20.0.dist-info/METADATA").write_text(
+            "Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: 1.1.0\n"
+        )
+    elif fault == "script":
+        shutil.rmtree(image.root / "app/examples/models/core/whisper")
+    elif fault in ("option", "choice"):
+        old, new = (
+            ("--max_encoder_input_len", "--other")
+            if fault == "option"
+            else ("--moe_plugin {auto,float16,float32,bfloat16,int32,disable}", "--moe_plugin {auto}")
+        )
+        text = parser_of("trtllm-build").format_help()
+        usage = re.sub(r"\s+", " ", text).replace(old, new)
+        build_tool.write_text(f"#!/bin/sh\ncat <<'END'\n{usage}\nEND\n")
+    elif fault == "template":
+        image.template.unlink()
+    elif fault == "placeholder":
+        image.template.write_text(
+            image.template.read_text() + 'parameters: { key: "b" value: { string_value: "${brand_new}" } }\n'
+        )
+    else:
+        (image.root / "etc/gpus.json").write_text(
+            json.dumps([("Tiny", "9.0", 100)] if fault == "memory" else [])
+        )
+    with pytest.raises(Unfit) as unfit:
+        check(job.recipe, job.work, image)
+    assert re.search(sentence, str(unfit.value)), unfit.value
+
+
+def test_a_card_is_measured_by_numbers_and_their_width(image: Image) -> None:
+    """Seven thousand million numbers in 16 bits want 17 GB, in 4 bits a quarter of that."""
+    (image.root / "etc/gpus.json").write_text(json.dumps([("Small", "9.0", 12000)]))
+    for knobs, fits in (({}, False), ({"WEIGHT_ONLY": "int8"}, True), ({"WEIGHT_ONLY": "int4"}, True)):
+        job = plan_job(CATALOG["llava-1.5-7b"], "trtllm", Places(Path("/w"), Path("/e")), knobs)
+        assert (
+            "Small has 12000 MiB" in " ".join(check_findings(job.recipe, job.work, image, 7 * 10**9))
+        ) is not fits
+
+
+def test_check_is_a_command(image: Image, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line for each model that fits; a sentence and status 1 for what does not."""
+    assert main(["check", "--target", "trtllm", "--model-id", "mini-whisper,mini-t5"]) == 0
+    assert "mini-t5: its 4 steps fit the toolchain contract" in capsys.readouterr().out
+    image.template.unlink()
+    assert main(["check", "--target", "trtllm", "--model-id", "mini-t5"]) == 1
+    assert "this image cannot build family t5" in capsys.readouterr().err
+
+
+def test_the_older_layout_of_examples_is_found(image: Image) -> None:
+    """TensorRT-LLM moved its examples in 0.20.0."""
+    examples = image.root / "app/examples"
+    (examples / "whisper").mkdir()
+    shutil.move(
+        examples / "models/core/whisper/convert_checkpoint.py", examples / "whisper/convert_checkpoint.py"
+    )
+    assert image.tools()["whisper_converter"].endswith("app/examples/whisper/convert_checkpoint.py")
+
+
+def test_no_tensorrt_llm_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: Places
+) -> None:
+    """On a machine without the image nothing is fetched."""
+    monkeypatch.setenv("CONCH_IMAGE_ROOT", str(tmp_path / "nothing"))
+    with pytest.raises(ToolchainError, match="run this in Conch's trtllm image, or use TARGET=openvino"):
+        build(CATALOG["mini-whisper"], "trtllm", places, note=lambda _: None)
+    assert not places.weights.exists()
+
+
+def test_values_are_compared_as_argparse_reads_them() -> None:
+    """Options by whole names, values with = as well."""
+    text = (
+        "usage: x [--alpha {a,b}] [--beta BETA] [--gamma [{c,d}]] [--kind {Kind.ONE,Kind.TWO}] [--name "
+        "{base.en,base}]"
+    )
+    assert (
+        misfits(["--alpha", "a", "--beta", "9", "--gamma", "d", "--kind", "two", "--name", "base.en"], text)
+        == []
+    )
+    assert misfits(["--alpha=c", "--bet", "1", "--gamma", "e"], text) == [
+        "--alpha c is not one of its choices a, b",
+        "it has no option --bet",
+        "--gamma e is not one of its choices c, d",
+    ]
