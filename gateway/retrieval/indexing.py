@@ -1,0 +1,52 @@
+"""One file, one model: text to windows, vectors and chunks, written under a build's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .chunking import Span, Strategy, chunks, halves, homes, windows
+from .library import Embedder, Library
+
+AT_ONCE = 64  # windows that are embedded together
+PIECES = 64  # chunks that are written together
+
+
+async def embedded(
+    text: str, spans: Iterable[Span], embedder: Embedder
+) -> tuple[list[Span], list[int], NDArray[np.float32]]:
+    """Windows in order, their tokens and vectors; one that the model cannot read whole is halved."""
+    values, lengths, kept = [], [], []
+    waiting = list(reversed(list(spans)))
+    while waiting:
+        part = [waiting.pop() for _ in range(min(AT_ONCE, len(waiting)))]
+        vectors, counts = await embedder.embed([span.of(text) for span in part], cut=True)
+        for number, (span, count) in enumerate(zip(part, counts, strict=True)):
+            if count > embedder.positions and span.end - span.start > 1:
+                waiting += reversed([*halves(span, text), *part[number + 1 :]])
+                break
+            kept.append(span)
+            lengths.append(int(count))
+            values.append(vectors[number])
+    return kept, lengths, np.array(values, np.float32)
+
+
+async def index(
+    library: Library, collection: str, build: str, text: str, strategy: Strategy, embedder: Embedder
+) -> tuple[int, int]:
+    """Write everything of a build; how many vectors, and how many bytes of chunks. Done again it is the
+    same.
+    """
+    await library.vectors.create(collection, embedder.dimensions)
+    spans, counts, values = await embedded(text, windows(text, strategy.window(embedder.positions)), embedder)
+    parts = chunks(counts, strategy)
+    texts = iter([text[spans[first].start : spans[last - 1].end].encode() for first, last in parts])
+    number = size = 0
+    while some := list(islice(texts, PIECES)):
+        await library.documents.write(build, number, some)
+        number, size = number + len(some), size + sum(map(len, some))
+    await library.vectors.put(collection, build, 0, homes(parts, len(spans)), values)
+    return len(spans), size
