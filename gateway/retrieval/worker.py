@@ -45,7 +45,7 @@ from .library import (
 from .vectors import VectorsDown
 
 log = structlog.get_logger()
-LEASE = 30.0  # seconds; renewed while the work goes on
+LEASE = 10.0  # seconds; renewed while the work goes on
 POLL = 0.5  # seconds between looks for what is due
 AT_ONCE = 2  # files of one gateway
 MOST_ATTEMPTS = 5  # of a file during which gateways died
