@@ -20,7 +20,7 @@ ATTACK = ATTACK_REQUESTS=$(or $(ATTACK_REQUESTS),14000) ATTACK_PER_FAULT=$(or $(
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help check setup nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack airgap-save airgap-load test-stack test-console attack attack-stack audit sbom gpu-report
+.PHONY: help check setup databases nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack airgap-save airgap-load test-stack test-console attack attack-stack audit sbom gpu-report
 
 help: ## list the targets (the default)
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -50,6 +50,23 @@ $(VECTORS)/.done: requirements/vectors.txt
 	$(PYTHON) -m venv $(VECTORS)
 	$(VECTORS)/bin/pip install -q -r requirements/vectors.txt
 	touch $@
+
+# What tests of retrieval speak to: a Milvus server, and one that speaks MongoDB's protocol, where there is CPython 3.13.
+MILVUS := .venv/milvus
+MONGO := .venv/mongo
+NEWER := $(shell command -v python3.14 || command -v python3.13)
+
+$(MILVUS)/.done: requirements/milvus.txt
+	$(PYTHON) -m venv $(MILVUS)
+	$(MILVUS)/bin/pip install -q --no-deps -r requirements/milvus.txt
+	touch $@
+
+$(MONGO)/.done: requirements/mongo.txt
+	$(NEWER) -m venv $(MONGO)
+	$(MONGO)/bin/pip install -q -r requirements/mongo.txt
+	touch $@
+
+databases: $(VECTORS)/.done $(MILVUS)/.done $(if $(NEWER),$(MONGO)/.done) ## the databases that tests of retrieval speak to
 
 $(STACK)/.done: requirements/stack.txt
 	$(PYTHON) -m venv $(STACK)
@@ -100,7 +117,7 @@ stop: ## end a running `make serve`
 restart: ## restart the instances of a running `make serve` one by one
 	$(RUN) -m ops.process_mode restart
 
-test: setup $(BUILD)/.tests $(SERVE)/.torch $(VECTORS)/.done tools engines lint ## lint, then every test but the compose tests
+test: setup $(BUILD)/.tests $(SERVE)/.torch databases tools engines lint ## lint, then every test but the compose tests
 	$(BUILD)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/unit tests/repository
 	$(BUILD)/bin/python -m pytest tests/stack
 

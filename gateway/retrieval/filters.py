@@ -10,7 +10,7 @@ from pydantic.main import BaseModel
 
 from ..text.schema import Text
 
-Value = StrictBool | StrictInt | StrictFloat | Text
+Value = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Text
 Attributes = Mapping[str, Any]
 DEEPEST = 8
 MOST = 64  # filters in one compound, and values in one list times four

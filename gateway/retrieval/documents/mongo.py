@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
@@ -35,11 +36,12 @@ def _named(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T
 
 
 def _record(found: Mapping[str, Any]) -> Record:
-    return Record(**{name: found[name] for name in COLUMNS}, body=found["body"])
+    return Record(**{name: found[name] for name in COLUMNS}, body=json.loads(found["body"]))
 
 
 def _document(record: Record) -> dict[str, Any]:
-    return {**{name: getattr(record, name) for name in COLUMNS}, "body": dict(record.body)}
+    """Nobody searches the body: as JSON it takes any key and any number."""
+    return {**{name: getattr(record, name) for name in COLUMNS}, "body": json.dumps(dict(record.body))}
 
 
 def _key(record: Record) -> str:

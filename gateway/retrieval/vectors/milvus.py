@@ -79,6 +79,7 @@ class MilvusVectors:
                 schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
                 schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=128)
                 schema.add_field("build", DataType.VARCHAR, max_length=96)
+                schema.add_field("window", DataType.INT64)
                 schema.add_field("chunk", DataType.INT64)
                 schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dimensions)
                 _unless_there(
@@ -97,7 +98,13 @@ class MilvusVectors:
     ) -> None:
         """See Vectors."""
         rows: list[dict[str, Any]] = [
-            {"id": f"{build}/{first + n}", "build": build, "chunk": int(chunk), "vector": value}
+            {
+                "id": f"{build}/{first + n}",
+                "build": build,
+                "window": first + n,
+                "chunk": int(chunk),
+                "vector": value,
+            }
             for n, (chunk, value) in enumerate(zip(chunks, values, strict=True))
         ]
         for start in range(0, len(rows), AT_ONCE):
@@ -157,7 +164,7 @@ class MilvusVectors:
         def work(client: MilvusClient) -> set[str]:
             found: set[str] = set()
             iterator = client.query_iterator(
-                collection, batch_size=1000, filter='id like "%/0"', output_fields=["build"], timeout=SECONDS
+                collection, batch_size=1000, filter="window == 0", output_fields=["build"], timeout=SECONDS
             )
             while rows := iterator.next():
                 found |= {row["build"] for row in rows}
