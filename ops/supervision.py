@@ -63,7 +63,7 @@ def _databases(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
     }
 
 
-def _environment(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
+def environment(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
     """What every process is told; variables of .env.example that the gateway knows are handed on."""
     asked = {name: os.environ[name] for name in documented() if os.environ.get(name)}
     return {
@@ -98,7 +98,7 @@ def _program(home: Path, name: str, command: str, environment: Mapping[str, str]
 
 def supervisor_config(local: LocalDeployment, plan: Deployment, python: Path) -> configparser.ConfigParser:
     """One program for each process; the tritonservers are a group and stop together."""
-    home, environment = local.home, _environment(local, plan)
+    home, variables = local.home, environment(local, plan)
     config = configparser.ConfigParser(interpolation=None)
     config["supervisord"] = {
         "nodaemon": "true",
@@ -112,7 +112,7 @@ def supervisor_config(local: LocalDeployment, plan: Deployment, python: Path) ->
     }
     gpus = {one.name: {"CUDA_VISIBLE_DEVICES": one.gpus} for one in plan.instances if one.gpus}
     for order, (name, command) in enumerate(_commands(local, plan, python).items(), 1):
-        program = _program(home, name, command, {**environment, **gpus.get(name, {})})
+        program = _program(home, name, command, {**variables, **gpus.get(name, {})})
         config[f"program:{name}"] = {**program, "priority": str(order)}
     members = ",".join(instance.name for instance in plan.instances)
     config[f"group:{TRITONS}"] = {"programs": members, "priority": "0"}

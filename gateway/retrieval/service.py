@@ -91,8 +91,8 @@ def open_library(
     if not (able and settings.documents_url and settings.vectors_url):
         return None
     return Library(
-        open_documents(settings.documents_url, secret(settings.documents_password_file)),
-        open_vectors(settings.vectors_url, secret(settings.vectors_token_file)),
+        open_documents(settings.documents_url, secret(settings.mongo_password_file)),
+        open_vectors(settings.vectors_url, secret(settings.milvus_password_file)),
         {name: ServedEmbedder(triton, pool, admission) for name, pool in able.items()},
     )
 

@@ -8,10 +8,12 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from pymilvus import MilvusClient
+from pymilvus.exceptions import MilvusException
 
 from .conftest import ROOT
 
@@ -41,11 +43,19 @@ def running(
             time.sleep(0.2)
         yield process
     finally:
-        try:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(60)
-        except ProcessLookupError:
-            process.wait(60)
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """All of its group: Milvus' own process outlives the script that starts it."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+            until = time.monotonic() + 30
+            while time.monotonic() < until:
+                process.poll()
+                os.killpg(process.pid, 0)
+                time.sleep(0.2)
 
 
 def listens(port: int) -> bool:
@@ -77,8 +87,20 @@ def lite(folder: Path) -> Iterator[str]:
 def milvus(folder: Path) -> Iterator[str]:
     environment("milvus")
     command = [ROOT / ".venv/milvus/bin/milvus-server", "--data", folder / "milvus"]
-    with running(command, folder / "milvus.log", lambda: listens(MILVUS_PORT)):
-        yield f"http://127.0.0.1:{MILVUS_PORT}"
+    url = f"http://127.0.0.1:{MILVUS_PORT}"
+
+    def ready() -> bool:
+        if not listens(MILVUS_PORT):
+            return False
+        try:
+            MilvusClient(url, timeout=2).list_collections(timeout=2)
+        except MilvusException:
+            return False
+        return True
+
+    assert not listens(MILVUS_PORT), "another Milvus runs here"
+    with running(command, folder / "milvus.log", ready):
+        yield url
 
 
 OPENERS = {"sqlite": sqlite, "mongo": mongo, "lite": lite, "milvus": milvus}

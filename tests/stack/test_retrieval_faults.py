@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -25,7 +27,7 @@ from tests.attack.processes import gateway, gateway_socket, vectors
 
 from .conftest import ROOT, Stack, portable, started
 
-PORT = 11080
+PORT, RESTORED_PORT = 11080, 10880
 MODEL = "all-minilm-l6-v2"
 WRITES = int(os.environ.get("RETRIEVAL_WRITES", "150"))
 SEARCHES = int(os.environ.get("RETRIEVAL_SEARCHES", "150"))
@@ -211,3 +213,45 @@ def test_a_database_that_is_down_is_named(stack: Stack) -> None:
     assert len(client.search(store, 1, only=True)) == 1
     assert openai.vector_stores.files.poll(file, vector_store_id=store).status == "completed"
     assert len(client.search(store, 2, only=True)) == 1
+
+
+def command(home: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """scripts/retrieval for the deployment of the next test."""
+    environment = {**os.environ, "PORT": str(RESTORED_PORT), "CONCH_HOME": str(home)}
+    return subprocess.run(
+        [ROOT / "scripts" / "retrieval", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_backup_is_restored(tmp_path: Path) -> None:
+    """Documents are copied while the stack runs; vectors are made again: what was there then is there, and
+    what came later is not.
+    """
+    environment = portable(tmp_path / "home", RESTORED_PORT, MODEL, 1)
+    documents = tmp_path / "home" / "retrieval" / "documents.sqlite"
+    with started(environment) as stack:
+        client = Client(stack.url)
+        store = client.openai.vector_stores.create().id
+        files = [client.write(store, number) for number in range(3)]
+        assert command(tmp_path / "home", "backup", tmp_path / "saved").returncode == 0
+        client.write(store, 3)
+        client.openai.files.delete(files[0])
+        assert command(tmp_path / "home", "check").returncode == 0
+    for file in documents.parent.glob("documents.sqlite*"):
+        file.unlink()
+    shutil.copy(tmp_path / "saved", documents)
+    shutil.rmtree(documents.parent / "vectors")
+    with started(environment) as stack:
+        found = command(tmp_path / "home", "check")
+        assert (found.returncode, found.stdout[:36]) == (1, "3 embeddings have lost vectors, 0 ar")
+        assert command(tmp_path / "home", "check", "--repair").returncode == 0
+        for file in files:
+            assert client.openai.vector_stores.files.poll(file, vector_store_id=store).status == "completed"
+        for number in range(4):
+            rows = client.search(store, number, only=True)
+            assert [row.content[0].text for row in rows] == ([text_of(number)] if number < 3 else [])
+        assert client.openai.files.content(files[0]).read() == text_of(0).encode()

@@ -72,8 +72,8 @@ class Vectors(Protocol):
         """Close connections."""
 
 
-def open_vectors(url: str, token: str = "") -> Vectors:
+def open_vectors(url: str, password: str = "") -> Vectors:
     """The database of a URL: http://host:19530, or unix:PATH of an embedded one (ops/vectors.py)."""
     from .milvus import MilvusVectors
 
-    return MilvusVectors(url, token)
+    return MilvusVectors(url, f"root:{password}" if password else "")
