@@ -1,10 +1,10 @@
-"""A text becomes windows, which the embedding model reads one by one, and chunks of windows, which
+"""A text becomes passages, which the embedding model reads one by one, and chunks of passages, which
 searches answer with.
 
 An encoder such as MiniLM reads 256 tokens, OpenAI's chunks have 800: of a chunk that is embedded whole,
-two thirds would be unread. So a chunk is a row of windows that the model reads whole, and is found by its
-best one. Overlapping chunks share their windows: overlap costs no second embedding. How many tokens a
-window has is what the model said when it read it, so that no tokenizer is needed here; packing guesses,
+two thirds would be unread. So a chunk is a row of passages that the model reads whole, and is found by its
+best one. Overlapping chunks share their passages: overlap costs no second embedding. How many tokens a
+passage has is what the model said when it read it, so that no tokenizer is needed here; packing guesses,
 and what turns out to be too long is halved.
 """
 
@@ -17,8 +17,8 @@ from math import ceil
 
 WORD = re.compile(r"\w+|[^\w\s]")
 BREAK = re.compile(r"\n\s*\n|(?<=[.!?。！？])\s+|\n")
-LONGEST_PIECE = 40  # characters of a run without a break that a window must not cut without need
-SPECIALS = 2  # tokens around each window
+LONGEST_PIECE = 40  # characters of a run without a break that a passage must not cut without need
+SPECIALS = 2  # tokens around each passage
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Strategy:
     max_tokens: int = 800
     overlap: int = 400
 
-    def window(self, positions: int) -> int:
-        """Tokens that a window shall have: as many as fit, in equal parts of a chunk."""
+    def passage(self, positions: int) -> int:
+        """Tokens that a passage shall have: as many as fit, in equal parts of a chunk."""
         return self.max_tokens // ceil(self.max_tokens / positions)
 
 
@@ -80,8 +80,8 @@ def _words(text: str, span: Span) -> Iterator[Span]:
         start = end
 
 
-def windows(text: str, tokens: int) -> list[Span]:
-    """Windows of about `tokens` tokens with their special ones, that end where sentences do, if possible; all
+def passages(text: str, tokens: int) -> list[Span]:
+    """Passages of about `tokens` tokens with their special ones, that end where sentences do, if possible; all
     of the text but what is only space.
     """
     room = max(1, tokens - SPECIALS)
@@ -109,7 +109,7 @@ def windows(text: str, tokens: int) -> list[Span]:
 
 
 def halves(span: Span, text: str) -> list[Span]:
-    """A window in two parts, between words where it has any near its middle."""
+    """A passage in two parts, between words where it has any near its middle."""
     middle = (span.start + span.end) // 2
     space = text.find(" ", middle, span.end - 1)
     cut = space + 1 if space > 0 else middle
@@ -117,7 +117,7 @@ def halves(span: Span, text: str) -> list[Span]:
 
 
 def chunks(counts: Sequence[int], strategy: Strategy) -> list[tuple[int, int]]:
-    """First and last (exclusive) window of each chunk: as many as `max_tokens` holds; the next chunk
+    """First and last (exclusive) passage of each chunk: as many as `max_tokens` holds; the next chunk
     begins with as many of the last ones as `overlap` holds.
     """
     made: list[tuple[int, int]] = []
@@ -137,11 +137,11 @@ def chunks(counts: Sequence[int], strategy: Strategy) -> list[tuple[int, int]]:
 
 
 def homes(parts: Sequence[tuple[int, int]], count: int) -> list[int]:
-    """For each of `count` windows the chunk that it is answered with: the one whose middle it is nearest
+    """For each of `count` passages the chunk that it is answered with: the one whose middle it is nearest
     to.
     """
     best = [(float("inf"), 0)] * count
     for number, (first, last) in enumerate(parts):
-        for window in range(first, last):
-            best[window] = min(best[window], (abs(window + 0.5 - (first + last) / 2), number))
+        for passage in range(first, last):
+            best[passage] = min(best[passage], (abs(passage + 0.5 - (first + last) / 2), number))
     return [number for _, number in best]

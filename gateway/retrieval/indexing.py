@@ -1,4 +1,4 @@
-"""One file, one model: text to windows, vectors and chunks, written under a build's name."""
+"""One file, one model: text to passages, vectors and chunks, written under a build's name."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from .chunking import Span, Strategy, chunks, halves, homes, windows
+from .chunking import Span, Strategy, chunks, halves, homes, passages
 from .library import Embedder, Library
 
-AT_ONCE = 64  # windows that are embedded together
+AT_ONCE = 64  # passages that are embedded together
 PIECES = 64  # chunks that are written together
 
 
 async def embedded(
     text: str, spans: Iterable[Span], embedder: Embedder
 ) -> tuple[list[Span], list[int], NDArray[np.float32]]:
-    """Windows in order, their tokens and vectors; one that the model cannot read whole is halved."""
+    """Passages in order, their tokens and vectors; one that the model cannot read whole is halved."""
     values, lengths, kept = [], [], []
     waiting = list(reversed(list(spans)))
     while waiting:
@@ -41,7 +41,9 @@ async def index(
     same.
     """
     await library.vectors.create(collection, embedder.dimensions)
-    spans, counts, values = await embedded(text, windows(text, strategy.window(embedder.positions)), embedder)
+    spans, counts, values = await embedded(
+        text, passages(text, strategy.passage(embedder.positions)), embedder
+    )
     parts = chunks(counts, strategy)
     texts = iter([text[spans[first].start : spans[last - 1].end].encode() for first, last in parts])
     number = size = 0

@@ -1,4 +1,4 @@
-"""Queries to chunks: the nearest windows of each space, those that records vouch for, the chunks they
+"""Queries to chunks: the nearest passages of each space, those that records vouch for, the chunks they
 stand in.
 """
 
@@ -19,13 +19,13 @@ from .vectors import Hit
 
 K = TypeVar("K", bound=Hashable)
 CONSTANT = 60  # of reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009)
-WIDEST = 4096  # windows that are looked at for one query
+WIDEST = 4096  # passages that are looked at for one query
 MOST_BUILDS = 8192  # of one expression; above, what passes the filter is picked out of the hits
 
 
 @dataclass(frozen=True)
 class Result:
-    """A chunk of a file, and the cosine of its best window (several spaces: the reciprocal rank, 1 at
+    """A chunk of a file, and the cosine of its best passage (several spaces: the reciprocal rank, 1 at
     most).
     """
 
@@ -107,7 +107,7 @@ async def _nearest(
     limit: int,
     picked: dict[str, Record] | None,
 ) -> list[tuple[Hit, Record]]:
-    """Windows of at least `limit` chunks, if there are so many: asked for more until they are."""
+    """Passages of at least `limit` chunks, if there are so many: asked for more until they are."""
     width = 4 * limit
     only = list(picked) if picked is not None and len(picked) <= MOST_BUILDS else None
     while True:

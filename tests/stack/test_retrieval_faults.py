@@ -44,7 +44,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def text_of(number: int) -> str:
-    """A document that no other is like; two windows of it would be two halves."""
+    """A document that no other is like; two passages of it would be two halves."""
     draw = random.Random(number)
     words = "amber boat cedar delta ember frost grove harbor iron jade kelp lamp moss north".split()  # noqa: SIM905
     return f"Record {number}: " + " ".join(draw.choice(words) for _ in range(40)) + f", end of {number}."

@@ -26,7 +26,7 @@ class VectorsDown(ApiError):
 
 @dataclass(frozen=True)
 class Hit:
-    """A window that is near a query: in which build, of which chunk; the cosine."""
+    """A passage that is near a query: in which build, of which chunk; the cosine."""
 
     build: str
     chunk: int
@@ -42,7 +42,7 @@ class Vectors(Protocol):
     async def put(
         self, collection: str, build: str, first: int, chunks: Sequence[int], values: NDArray[np.float32]
     ) -> None:
-        """The windows `first`, `first` + 1, … of a build, and the chunk that each is answered with; what was
+        """The passages `first`, `first` + 1, … of a build, and the chunk that each is answered with; what was
         there is replaced.
         """
 

@@ -79,7 +79,7 @@ class MilvusVectors:
                 schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
                 schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=128)
                 schema.add_field("build", DataType.VARCHAR, max_length=96)
-                schema.add_field("window", DataType.INT64)
+                schema.add_field("passage", DataType.INT64)
                 schema.add_field("chunk", DataType.INT64)
                 schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dimensions)
                 _unless_there(
@@ -101,7 +101,7 @@ class MilvusVectors:
             {
                 "id": f"{build}/{first + n}",
                 "build": build,
-                "window": first + n,
+                "passage": first + n,
                 "chunk": int(chunk),
                 "vector": value,
             }
@@ -159,12 +159,12 @@ class MilvusVectors:
         await self._run(work, False)
 
     async def builds(self, collection: str) -> set[str]:
-        """See Vectors. Each has a window 0."""
+        """See Vectors. Each has a passage 0."""
 
         def work(client: MilvusClient) -> set[str]:
             found: set[str] = set()
             iterator = client.query_iterator(
-                collection, batch_size=1000, filter="window == 0", output_fields=["build"], timeout=SECONDS
+                collection, batch_size=1000, filter="passage == 0", output_fields=["build"], timeout=SECONDS
             )
             while rows := iterator.next():
                 found |= {row["build"] for row in rows}

@@ -1,4 +1,4 @@
-"""Texts to windows and chunks, filters, extraction, reciprocal ranks: what needs no database."""
+"""Texts to passages and chunks, filters, extraction, reciprocal ranks: what needs no database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.retrieval.chunking import Strategy, chunks, guess, halves, homes, windows
+from gateway.retrieval.chunking import Strategy, chunks, guess, halves, homes, passages
 from gateway.retrieval.extraction import NoText, decoded, extract, extracted, from_html
 from gateway.retrieval.filters import Comparison, Compound, depth
 from gateway.retrieval.search import fused
@@ -24,9 +24,9 @@ LETTERS = st.sampled_from("ab .\n日ж!?")
 
 @QUICK
 @given(st.text(LETTERS, max_size=2000), st.integers(20, 256))
-def test_windows_have_all_of_a_text_in_order(text: str, tokens: int) -> None:
+def test_passages_have_all_of_a_text_in_order(text: str, tokens: int) -> None:
     """Nothing but space is left out, nothing is twice, and none is longer than was guessed."""
-    spans = windows(text, tokens)
+    spans = passages(text, tokens)
     assert "".join(span.of(text) for span in spans).split() == text.split() or not spans
     assert "".join("".join(span.of(text).split()) for span in spans) == "".join(text.split())
     assert all(first.end <= second.start for first, second in pairwise(spans))
@@ -39,33 +39,33 @@ def test_windows_have_all_of_a_text_in_order(text: str, tokens: int) -> None:
     st.integers(256, 4096).flatmap(lambda most: st.tuples(st.just(most), st.integers(0, most // 2))),
 )
 def test_chunks_keep_the_limits(counts: list[int], limits: tuple[int, int]) -> None:
-    """Every window is in a chunk, chunks are at most as long as asked, overlaps too, and every one goes
+    """Every passage is in a chunk, chunks are at most as long as asked, overlaps too, and every one goes
     on.
     """
     strategy = Strategy(*limits)
     made = chunks(counts, strategy)
-    assert {window for first, last in made for window in range(first, last)} == set(range(len(counts)))
+    assert {passage for first, last in made for passage in range(first, last)} == set(range(len(counts)))
     assert all(sum(counts[first:last]) <= strategy.max_tokens for first, last in made)
     for (_, end), (begin, following) in pairwise(made):
         assert begin <= end < following
         assert sum(counts[begin:end]) <= strategy.overlap
     assert all(
-        first <= window < last
-        for window, home in enumerate(homes(made, len(counts)))
+        first <= passage < last
+        for passage, home in enumerate(homes(made, len(counts)))
         for first, last in [made[home]]
     )
 
 
 def test_openais_default_is_met_exactly() -> None:
-    """800 tokens with 400 of overlap, by windows of 200; a window is answered with the chunk around it."""
-    assert Strategy().window(256) == 200
+    """800 tokens with 400 of overlap, by passages of 200; a passage is answered with the chunk around it."""
+    assert Strategy().passage(256) == 200
     assert chunks([200] * 8, Strategy()) == [(0, 4), (2, 6), (4, 8)]
     assert homes([(0, 4), (2, 6), (4, 8)], 8) == [0, 0, 0, 1, 1, 2, 2, 2]
 
 
 def test_halves_cut_between_words() -> None:
     text = "one two three four"
-    (whole,) = windows(text, 100)
+    (whole,) = passages(text, 100)
     assert [part.of(text) for part in halves(whole, text)] == ["one two three ", "four"]
 
 
