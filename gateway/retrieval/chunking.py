@@ -81,8 +81,8 @@ def _words(text: str, span: Span) -> Iterator[Span]:
 
 
 def passages(text: str, tokens: int) -> list[Span]:
-    """Passages of about `tokens` tokens with their special ones, that end where sentences do, if possible; all
-    of the text but what is only space.
+    """Passages of about `tokens` tokens with their special ones, that end where sentences do, if possible;
+    all of the text but what is only space.
     """
     room = max(1, tokens - SPECIALS)
     packed: list[Span] = []

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import ApiError
 from .chunking import Span, Strategy, chunks, halves, homes, passages
 from .library import Embedder, Library
 
 AT_ONCE = 64  # passages that are embedded together
 PIECES = 64  # chunks that are written together
+TRIES, PAUSE = 30, 1.0  # of a model that is busy, and seconds between them
 
 
 async def embedded(
@@ -23,7 +26,7 @@ async def embedded(
     waiting = list(reversed(list(spans)))
     while waiting:
         part = [waiting.pop() for _ in range(min(AT_ONCE, len(waiting)))]
-        vectors, counts = await embedder.embed([span.of(text) for span in part], cut=True)
+        vectors, counts = await _patiently(embedder, [span.of(text) for span in part])
         for number, (span, count) in enumerate(zip(part, counts, strict=True)):
             if count > embedder.positions and span.end - span.start > 1:
                 waiting += reversed([*halves(span, text), *part[number + 1 :]])
@@ -32,6 +35,18 @@ async def embedded(
             lengths.append(int(count))
             values.append(vectors[number])
     return kept, lengths, np.array(values, np.float32)
+
+
+async def _patiently(embedder: Embedder, texts: list[str]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """At capacity, requests of clients go first; what is embedded already is not thrown away."""
+    for _ in range(TRIES):
+        try:
+            return await embedder.embed(texts, cut=True)
+        except ApiError as error:
+            if error.status != 503:
+                raise
+            await asyncio.sleep(PAUSE)
+    return await embedder.embed(texts, cut=True)
 
 
 async def index(

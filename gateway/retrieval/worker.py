@@ -48,7 +48,7 @@ log = structlog.get_logger()
 LEASE = 10.0  # seconds; renewed while the work goes on
 POLL = 0.5  # seconds between looks for what is due
 AT_ONCE = 2  # files of one gateway
-MOST_ATTEMPTS = 5  # of a file during which gateways died
+MOST_ATTEMPTS = 5  # at a file; those that waited for a database or a model are not counted
 BACK_OFF = 2.0  # seconds after a database or a model did not answer
 
 
@@ -115,17 +115,20 @@ class Worker:
             pass
         except ApiError as error:  # a database or a model
             log.warning("retrieval waits", kind=record.kind, id=record.id, reason=str(error))
-            await self._later(lease)
+            await self._later(lease, counted=error.status not in (503, 504))
         except Exception:
             log.exception("retrieval failed", kind=record.kind, id=record.id)
-            await self._later(lease)
+            await self._later(lease, counted=True)
 
     @staticmethod
-    async def _later(lease: Lease | None) -> None:
-        """Give the lease back; without the database of documents, it ends by itself."""
+    async def _later(lease: Lease | None, *, counted: bool) -> None:
+        """Give the lease back; without the database of documents, it ends by itself. `counted`: the attempt is
+        one of MOST_ATTEMPTS.
+        """
 
         def edit(record: Record) -> Record:
-            given_back = with_body(record, attempts=max(0, record.body.get("attempts", 0) - 1))
+            attempts = record.body.get("attempts", 0)
+            given_back = with_body(record, attempts=attempts if counted else max(0, attempts - 1))
             return replace(given_back, due=time.time() + BACK_OFF)
 
         with contextlib.suppress(DocumentsDown, Lost):
@@ -187,7 +190,7 @@ class Worker:
         await lease.edit(making=making, waste=waste, attempts=body["attempts"] + 1)
         try:
             if making and lease.record.body["attempts"] > MOST_ATTEMPTS:
-                raise NoText("server_error", f"gateways died {MOST_ATTEMPTS} times while they read this file")
+                raise NoText("server_error", f"the file could not be embedded in {MOST_ATTEMPTS} attempts")
             counts, size = await self._make(lease.record, making) if making else ({}, lease.record.size)
         except NoText as error:
             await lease.write(partial(self._failed, error=error))

@@ -8,7 +8,7 @@ import asyncio
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,6 @@ from gateway.retrieval.worker import Worker, settled
 
 from .databases import OPENERS
 
-PAIRS = [(documents, vectors) for vectors in ("lite", "milvus") for documents in ("sqlite", "mongo")]
 PLAIN = {"attributes": {}, "strategy": {"max_tokens": 100, "overlap": 50}}
 
 
@@ -52,13 +51,16 @@ class Words:
         return values, np.array([len(text.split()) for text in texts])
 
 
-@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
-def urls(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, str]]:
-    with ExitStack() as stack:
-        folder = tmp_path_factory.mktemp("db")
-        yield tuple(stack.enter_context(OPENERS[name](folder)) for name in request.param)
+@pytest.fixture(scope="module", params=["lite", "milvus"])
+def vectors_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with OPENERS[request.param](tmp_path_factory.mktemp("vectors")) as url:
+        yield url
+
+
+@pytest.fixture
+def urls(documents_url: str, vectors_url: str) -> tuple[str, str]:
+    """Each of the four pairs."""
+    return documents_url, vectors_url
 
 
 @pytest.fixture(params=["sqlite", "mongo"])
