@@ -122,8 +122,8 @@ class Worker:
 
     @staticmethod
     async def _later(lease: Lease | None, *, counted: bool) -> None:
-        """Give the lease back; without the database of documents, it ends by itself. `counted`: the attempt is
-        one of MOST_ATTEMPTS.
+        """Give the lease back; without the database of documents, it ends by itself. `counted`: the
+        attempt is one of MOST_ATTEMPTS.
         """
 
         def edit(record: Record) -> Record:

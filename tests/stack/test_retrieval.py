@@ -114,7 +114,7 @@ def test_every_kind_of_text_is_found(client: OpenAI) -> None:
 def test_files(client: OpenAI) -> None:
     """Upload, list by pages in both orders, read back, delete."""
     made = [client.files.create(file=(f"{n}.txt", b"x" * (n + 1)), purpose="user_data") for n in range(5)]
-    big = random.Random(1).randbytes(3_000_000)
+    big = random.Random(1).randbytes(6_000_000)
     made.append(client.files.create(file=("big.txt", big), purpose="user_data"))
     assert client.files.content(made[-1].id).read() == big
     ids = [one.id for one in made]
