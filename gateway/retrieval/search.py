@@ -110,9 +110,15 @@ async def _nearest(
     """Passages of at least `limit` chunks, if there are so many: asked for more until they are."""
     width = 4 * limit
     only = list(picked) if picked is not None and len(picked) <= MOST_BUILDS else None
+    asked_again = False
     while True:
         hits = await library.vectors.search(place, query, width, only)
-        owners = picked if picked is not None else await _owners(library, store, hits)
+        owners, replaced = (picked, False) if picked is not None else await _owners(library, store, hits)
+        if (
+            replaced and not asked_again
+        ):  # perhaps after these hits were found: the new build was not among them
+            asked_again = True
+            continue
         sure = [(hit, owners[hit.build]) for hit in hits if hit.build in owners]
         enough = len({(record.id, hit.chunk) for hit, record in sure}) >= limit
         if enough or len(hits) < width or width >= WIDEST:
@@ -120,8 +126,13 @@ async def _nearest(
         width = min(WIDEST, 4 * width)
 
 
-async def _owners(library: Library, store: Record, hits: Sequence[Hit]) -> dict[str, Record]:
-    """Builds that records vouch for."""
+async def _owners(library: Library, store: Record, hits: Sequence[Hit]) -> tuple[dict[str, Record], bool]:
+    """Builds that records vouch for; whether there are hits of builds that others have replaced."""
     names = {hit.build.partition(":")[0] for hit in hits}
     records = await library.documents.get(ATTACHMENT, [f"{store.id}/{name}" for name in names])
-    return {build: record for record in records.values() for build in visible(record)}
+    owners = {build: record for record in records.values() for build in visible(record)}
+    renewed = {record.link for record in owners.values()}
+    replaced = any(
+        name not in owners and name.partition(":")[0] in renewed for name in {hit.build for hit in hits}
+    )
+    return owners, replaced

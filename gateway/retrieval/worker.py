@@ -49,6 +49,7 @@ LEASE = 10.0  # seconds; renewed while the work goes on
 POLL = 0.5  # seconds between looks for what is due
 AT_ONCE = 2  # files of one gateway
 MOST_ATTEMPTS = 5  # at a file; those that waited for a database or a model are not counted
+GRACE = 10.0  # seconds for which a replaced build stays, for searches that have begun
 BACK_OFF = 2.0  # seconds after a database or a model did not answer
 
 
@@ -161,10 +162,11 @@ class Worker:
             await self._forget(record)
             return
         async with lease.held():
-            if record.status in (IN_PROGRESS, COMPLETED):
-                await self._build(lease)
-            await self._clean(lease)
-        await lease.write(lambda record: replace(record, due=0))
+            made = record.status in (IN_PROGRESS, COMPLETED) and await self._build(lease)
+            if not (made and lease.record.body["waste"]):
+                await self._clean(lease)
+        due = time.time() + GRACE if lease.record.body["waste"] else 0
+        await lease.write(lambda record: replace(record, due=due))
 
     async def _forget(self, record: Record) -> None:
         for model, build in all_builds(record):
@@ -178,8 +180,10 @@ class Worker:
             await self.library.documents.drop(build)
         await lease.edit(waste=[])
 
-    async def _build(self, lease: Lease) -> None:
-        """Make the builds that are missing, then name them in one change of the record."""
+    async def _build(self, lease: Lease) -> bool:
+        """Make the builds that are missing, then name them in one change of the record; whether there were
+        any, or the file has failed.
+        """
         store = (await self.library.documents.get(STORE, [lease.record.parent])).get(lease.record.parent)
         if store is None or store.status == DELETING:
             raise Lost
@@ -194,8 +198,9 @@ class Worker:
             counts, size = await self._make(lease.record, making) if making else ({}, lease.record.size)
         except NoText as error:
             await lease.write(partial(self._failed, error=error))
-            return
+            return True
         await lease.write(partial(self._committed, wanted=wanted, counts=counts, size=size))
+        return bool(making)
 
     async def _make(self, record: Record, making: dict[str, str]) -> tuple[dict[str, int], int]:
         text = await self._text(record)
