@@ -130,7 +130,10 @@ def chunks(counts: Sequence[int], strategy: Strategy) -> list[tuple[int, int]]:
         if last == len(counts):
             break
         following = last
-        while following - 1 > first and sum(counts[following - 1 : last]) <= strategy.overlap:
+        room = min(
+            strategy.overlap, strategy.max_tokens - counts[last]
+        )  # the next one has something new, too
+        while following - 1 > first and sum(counts[following - 1 : last]) <= room:
             following -= 1
         first = following
     return made

@@ -17,7 +17,7 @@ from gateway.retrieval.extraction import NoText, decoded, extract, extracted, fr
 from gateway.retrieval.filters import Comparison, Compound, depth
 from gateway.retrieval.search import fused
 
-QUICK = settings(max_examples=100, deadline=None, database=None, derandomize=True)
+QUICK = settings(max_examples=400, deadline=None, database=None, derandomize=True)
 FILTERS: TypeAdapter[Any] = TypeAdapter(Comparison | Compound)
 LETTERS = st.sampled_from("ab .\n日ж!?")
 
