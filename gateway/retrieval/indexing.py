@@ -19,16 +19,16 @@ TRIES, PAUSE = 30, 1.0  # of a model that is busy, and seconds between them
 
 
 async def embedded(
-    text: str, spans: Iterable[Span], embedder: Embedder
+    text: str, spans: Iterable[Span], embedder: Embedder, most: int
 ) -> tuple[list[Span], list[int], NDArray[np.float32]]:
-    """Passages in order, their tokens and vectors; one that the model cannot read whole is halved."""
+    """Passages in order, their tokens and vectors; one with more than `most` is halved."""
     values, lengths, kept = [], [], []
     waiting = list(reversed(list(spans)))
     while waiting:
         part = [waiting.pop() for _ in range(min(AT_ONCE, len(waiting)))]
         vectors, counts = await _patiently(embedder, [span.of(text) for span in part])
         for number, (span, count) in enumerate(zip(part, counts, strict=True)):
-            if count > embedder.positions and span.end - span.start > 1:
+            if count > most and span.end - span.start > 1:
                 waiting += reversed([*halves(span, text), *part[number + 1 :]])
                 break
             kept.append(span)
@@ -56,9 +56,9 @@ async def index(
     same.
     """
     await library.vectors.create(collection, embedder.dimensions)
-    spans, counts, values = await embedded(
-        text, passages(text, strategy.passage(embedder.positions)), embedder
-    )
+    most = min(embedder.positions, strategy.max_tokens)
+    packed = passages(text, strategy.passage(embedder.positions))
+    spans, counts, values = await embedded(text, packed, embedder, most)
     parts = chunks(counts, strategy)
     texts = iter([text[spans[first].start : spans[last - 1].end].encode() for first, last in parts])
     number = size = 0

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from gateway.retrieval.chunking import Strategy, chunks, guess, halves, homes, passages
 from gateway.retrieval.extraction import NoText, decoded, extract, extracted, from_html
 from gateway.retrieval.filters import Comparison, Compound, depth
+from gateway.retrieval.indexing import embedded
 from gateway.retrieval.search import fused
 
 QUICK = settings(max_examples=400, deadline=None, database=None, derandomize=True)
@@ -139,3 +141,21 @@ def test_reciprocal_ranks() -> None:
     scores = fused([["a", "b", "c"], ["d", "b"]])
     assert next(iter(scores)) == "b"
     assert fused([["a", "b"], ["a"]])["a"] == pytest.approx(1)
+
+
+class Letters:
+    """A token is a letter: far more than was guessed."""
+
+    model, dimensions, positions = "letters", 2, 64
+
+    async def embed(self, texts: list[str], *, cut: bool) -> tuple[np.ndarray, np.ndarray]:
+        return np.ones((len(texts), 2), np.float32), np.array([len(text) for text in texts])
+
+
+@QUICK
+@given(st.text(LETTERS, min_size=1, max_size=3000), st.integers(10, 100))
+def test_passages_are_halved_until_they_are_read_whole(text: str, most: int) -> None:
+    spans, counts, values = asyncio.run(embedded(text, passages(text, 64), Letters(), most))
+    assert max(counts, default=0) <= most
+    assert len(spans) == len(counts) == len(values)
+    assert "".join("".join(span.of(text).split()) for span in spans) == "".join(text.split())
