@@ -116,6 +116,7 @@ def kill(stack: Stack, which: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.timeout(300 + WRITES + SEARCHES)
 def test_nothing_acknowledged_is_lost(stack: Stack) -> None:
     client = Client(stack.url)
     store = client.openai.vector_stores.create().id
