@@ -129,7 +129,10 @@ def test_nothing_acknowledged_is_lost(stack: Stack) -> None:
         nonlocal kills
         draw = random.Random(4)
         while not ending.wait(draw.uniform(0.2, LONGEST_PAUSE)):
-            kill(stack, kills % 3)
+            try:
+                kill(stack, kills % 3)
+            except ValueError:  # a gateway is two processes for a moment, when it starts another
+                continue
             kills += 1
             while not (all_there(stack) or ending.wait(0.2)):
                 pass
