@@ -7,6 +7,7 @@ ENGINES := $(BUILD)/bin/python -m build engines --target $(or $(TARGET),openvino
 # Processes find tritonserver and its Python here, whichever environment runs the command.
 RUN := $(SERVE)/bin/python
 STACK := .venv/stack
+VECTORS := .venv/vectors
 CLIENT := .venv/client
 AUDIT := .venv/audit
 CONSOLE := .venv/console
@@ -19,12 +20,12 @@ ATTACK = ATTACK_REQUESTS=$(or $(ATTACK_REQUESTS),14000) ATTACK_PER_FAULT=$(or $(
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help check setup nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack airgap-save airgap-load test-stack test-console attack attack-stack audit sbom gpu-report
+.PHONY: help check setup databases nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack airgap-save airgap-load test-stack test-console attack attack-stack audit sbom gpu-report
 
 help: ## list the targets (the default)
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-$(SERVE)/.done: requirements/serve.txt requirements/gateway.txt requirements/guard.txt requirements/local.txt
+$(SERVE)/.done: requirements/serve.txt requirements/gateway.txt requirements/retrieval.txt requirements/guard.txt requirements/local.txt
 	$(PYTHON) -m venv $(SERVE)
 	$(SERVE)/bin/pip install -q --no-deps nvidia-pytriton==0.7.0
 	$(SERVE)/bin/pip install -q $(foreach file,$(filter-out requirements/guard.txt,$^),-r $(file)) 2>&1 | { grep -v 'nvidia-pytriton 0.7.0 requires\|dependency resolver' || true; }
@@ -35,8 +36,8 @@ $(BUILD)/.done: requirements/build.txt requirements/builder.txt
 	$(BUILD)/bin/pip install -q -r requirements/build.txt
 	touch $@
 
-$(BUILD)/.tests: $(BUILD)/.done requirements/test.txt requirements/interpreter.txt requirements/gateway.txt requirements/guard.txt requirements/local.txt requirements/stack.txt requirements/client.txt
-	$(BUILD)/bin/pip install -q -r requirements/build.txt -r requirements/gateway.txt -r requirements/local.txt -r requirements/stack.txt -r requirements/client.txt -r requirements/test.txt
+$(BUILD)/.tests: $(BUILD)/.done requirements/test.txt requirements/interpreter.txt requirements/gateway.txt requirements/retrieval.txt requirements/guard.txt requirements/local.txt requirements/stack.txt requirements/client.txt
+	$(BUILD)/bin/pip install -q -r requirements/build.txt -r requirements/gateway.txt -r requirements/retrieval.txt -r requirements/local.txt -r requirements/stack.txt -r requirements/client.txt -r requirements/test.txt
 	$(BUILD)/bin/python -c "import triton" 2>/dev/null || $(BUILD)/bin/pip install -q -r requirements/interpreter.txt
 	touch $@
 
@@ -44,6 +45,28 @@ $(BUILD)/.tests: $(BUILD)/.done requirements/test.txt requirements/interpreter.t
 $(SERVE)/.torch: $(SERVE)/.done $(BUILD)/.done
 	$(BUILD)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$($(SERVE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth
 	touch $@
+
+$(VECTORS)/.done: requirements/vectors.txt
+	$(PYTHON) -m venv $(VECTORS)
+	$(VECTORS)/bin/pip install -q -r requirements/vectors.txt
+	touch $@
+
+# What tests of retrieval speak to: a Milvus server, and one that speaks MongoDB's protocol, where there is CPython 3.13.
+MILVUS := .venv/milvus
+MONGO := .venv/mongo
+NEWER := $(shell command -v python3.14 || command -v python3.13)
+
+$(MILVUS)/.done: requirements/milvus.txt
+	$(PYTHON) -m venv $(MILVUS)
+	$(MILVUS)/bin/pip install -q --no-deps -r requirements/milvus.txt
+	touch $@
+
+$(MONGO)/.done: requirements/mongo.txt
+	$(NEWER) -m venv $(MONGO)
+	$(MONGO)/bin/pip install -q -r requirements/mongo.txt
+	touch $@
+
+databases: $(VECTORS)/.done $(MILVUS)/.done $(if $(NEWER),$(MONGO)/.done) ## the databases that tests of retrieval speak to
 
 $(STACK)/.done: requirements/stack.txt
 	$(PYTHON) -m venv $(STACK)
@@ -85,6 +108,7 @@ demo: setup ## start everything, transcribe a recording (AUDIO=path) with MODEL_
 	}; MODEL_ID=$$id $(RUN) -m ops.demo
 
 serve: setup engines ## run in the foreground until Ctrl-C
+	@! $(RUN) -m ops.process_mode needs-vectors || $(MAKE) --no-print-directory $(VECTORS)/.done
 	$(RUN) -m ops.process_mode serve
 
 stop: ## end a running `make serve`
@@ -93,7 +117,7 @@ stop: ## end a running `make serve`
 restart: ## restart the instances of a running `make serve` one by one
 	$(RUN) -m ops.process_mode restart
 
-test: setup $(BUILD)/.tests $(SERVE)/.torch tools engines lint ## lint, then every test but the compose tests
+test: setup $(BUILD)/.tests $(SERVE)/.torch databases tools engines lint ## lint, then every test but the compose tests
 	$(BUILD)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/unit tests/repository
 	$(BUILD)/bin/python -m pytest tests/stack
 
@@ -109,15 +133,16 @@ lint: $(BUILD)/.tests ## ruff and mypy
 	$(TYPES)
 	$(BUILD)/bin/hadolint docker/*.Dockerfile
 
-attack: setup $(BUILD)/.tests engines ## thousands of broken requests, and every fault under load; docs/reliability.md
+attack: setup $(BUILD)/.tests $(VECTORS)/.done engines ## thousands of broken requests, and every fault under load; docs/reliability.md
 	$(ATTACK) $(BUILD)/bin/python -m pytest -s tests/attack
+	RETRIEVAL_WRITES=2000 RETRIEVAL_SEARCHES=2000 $(BUILD)/bin/python -m pytest -s tests/stack/test_retrieval_faults.py
 
 attack-stack: $(BUILD)/.tests ## the same in Docker: broken requests, and every fault of a container
 	@scripts/install_docker
 	$(ATTACK) $(BUILD)/bin/python -m pytest -s tests/compose/test_attack.py tests/compose/test_faults.py; status=$$?; scripts/install_docker stop; exit $$status
 
 audit: $(AUDIT)/.done ## known vulnerabilities of what is pinned
-	for name in serve server gateway builder; do $(AUDIT)/bin/pip-audit --no-deps --disable-pip -r requirements/$$name.txt || exit 1; done
+	for name in serve server gateway retrieval vectors builder; do $(AUDIT)/bin/pip-audit --no-deps --disable-pip -r requirements/$$name.txt || exit 1; done
 
 sbom: setup $(AUDIT)/.done ## CycloneDX lists of the Python packages in each image, in sbom/
 	mkdir -p sbom

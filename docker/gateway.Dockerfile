@@ -19,10 +19,12 @@ FROM python AS libraries
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
     apt-get update -qq && apt-get install -y -qq --no-install-recommends binutils ca-certificates python3-venv >/dev/null \
     && python3 -m venv /opt/venv
-COPY requirements/gateway.txt requirements/
+# Anything but empty: clients of the databases of /v1/files and /v1/vector_stores, about 100 MB.
+ARG RETRIEVAL=
+COPY requirements/gateway.txt requirements/retrieval.txt requirements/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt \
     if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
-    && pip install -q --no-compile -r requirements/gateway.txt && pip uninstall -q -y pip setuptools
+    && pip install -q --no-compile -r requirements/gateway.txt ${RETRIEVAL:+-r requirements/retrieval.txt} && pip uninstall -q -y pip setuptools
 # Symbols, tests, build tools and second copies of the libraries stay behind; bytecode is kept for what the gateway imports, not for whole libraries.
 COPY conch conch
 COPY gateway gateway

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from fastapi import Depends, FastAPI, Response
 from fastapi.responses import JSONResponse
@@ -16,19 +16,21 @@ from . import errors
 from .admission import Admission
 from .audio import routes as audio
 from .audio.transcriber import Transcriber
-from .audio.upload import sweep
 from .console import page
 from .console import routes as console
 from .console.history import History
 from .console.state import Overview
-from .embeddings import routes as embeddings
+from .embeddings import routes as embedding
 from .keys import load_keys, require_key
 from .observe import Observe
 from .realtime import routes as realtime
+from .retrieval import routes as retrieval
+from .retrieval.service import open_retrieval
 from .services import Services, ServicesDep
 from .settings import Settings
 from .text import routes as text
 from .triton import Triton
+from .upload import sweep
 
 
 def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
@@ -43,7 +45,8 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
         sweep()
         made = _services(settings, triton)
         sampling = asyncio.create_task(made.history.run(made.scraped))
-        yield {"services": made}
+        async with made.retrieval.running() if made.retrieval else nullcontext():
+            yield {"services": made}
         sampling.cancel()
         await asyncio.gather(sampling, return_exceptions=True)
         await made.triton.close()
@@ -53,7 +56,8 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
     key = [Depends(require_key)]
     app.include_router(audio.router, dependencies=key)
     app.include_router(text.router, dependencies=key)
-    app.include_router(embeddings.router, dependencies=key)
+    app.include_router(embedding.router, dependencies=key)
+    app.include_router(retrieval.router, dependencies=key)
     app.include_router(realtime.router)
     app.include_router(page.router)
     app.include_router(console.router, dependencies=key)
@@ -73,6 +77,7 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
     deployment = Deployment.load(settings.deployment)
     pools = {pool.model_id: pool for pool in deployment.pools}
     inner = triton or Triton(settings.kserve_url, pools, settings.request_seconds, deployment.inner_key)
+    embeddings = Admission(settings.embeddings_per_instance / settings.gateways, "requests for embeddings")
     return Services(
         settings,
         pools,
@@ -80,9 +85,10 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
         Transcriber(inner, settings.windows_at_once),
         Admission(settings.recordings_per_instance / settings.gateways, "recordings"),
         Admission(settings.generations_per_instance / settings.gateways, "requests for text"),
-        Admission(settings.embeddings_per_instance / settings.gateways, "requests for embeddings"),
+        embeddings,
         Overview(deployment, inner),
         History(),
+        open_retrieval(settings, pools, inner, embeddings),
         load_keys(settings.api_keys_file, required=bool(settings.api_keys_required)),
         load_keys(settings.admin_keys_file, required=bool(settings.admin_keys_required)),
         deployment.gateways,

@@ -21,6 +21,7 @@ from .console.history import History
 from .console.state import Overview
 from .errors import ApiError
 from .metrics import Metrics, gathered
+from .retrieval.service import Retrieval
 from .settings import Settings
 from .triton import Triton
 
@@ -29,7 +30,9 @@ OPENAI_SPEECH = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 
 @dataclass
 class Services:
-    """Settings, pools, Triton, places, what the console shows, API keys, all gateways' addresses, metrics."""
+    """Settings, pools, Triton, places, what the console shows, databases, API keys, all gateways'
+    addresses, metrics.
+    """
 
     settings: Settings
     pools: dict[str, Pool]
@@ -40,6 +43,7 @@ class Services:
     embeddings: Admission
     overview: Overview
     history: History
+    retrieval: Retrieval | None = None
     keys: tuple[bytes, ...] = ()
     admin_keys: tuple[bytes, ...] = ()
     siblings: tuple[str, ...] = ()

@@ -54,3 +54,15 @@ class Settings(BaseSettings):
     )
     realtime_sessions: int = Field(32, gt=0, description="live connections at once")
     ready_seconds: float = Field(2, ge=0, description="how long a readiness result is kept")
+    documents_url: str = Field(
+        "", description="the document database of /v1/files: sqlite:PATH or mongodb://…; empty: no retrieval"
+    )
+    mongo_password_file: Path | None = Field(None, description="file with MongoDB's password")
+    vectors_url: str = Field(
+        "", description="the vector database, Milvus: http://host:19530 or unix:PATH; empty: no retrieval"
+    )
+    milvus_password_file: Path | None = Field(None, description="file with the password of Milvus' root")
+    extract_seconds: float = Field(120, gt=0, description="time limit for reading the text of one file")
+    index_wait_seconds: float = Field(
+        5, ge=0, description="how long the answer waits for a file that is put into a vector store"
+    )

@@ -1,4 +1,4 @@
-"""Conch without Docker: `python -m ops.process_mode serve | restart | stop`.
+"""Conch without Docker: `python -m ops.process_mode serve | restart | stop | needs-vectors`.
 
 supervisor runs a guard for each tritonserver, the gateway and nginx. Everything listens on 127.0.0.1 and
 writes below one folder.
@@ -25,14 +25,14 @@ from .guard.bundle import Refused
 from .local import HOST, LocalDeployment, LocalError, access_policy, nginx_binary, nginx_values
 from .nginx import write_nginx
 from .restart import NotBack, restart_all
-from .supervision import Supervised, control, supervisor_config
+from .supervision import Supervised, control, supervisor_config, wants_embedded_vectors
 
 
 def prepare(local: LocalDeployment, python: Path) -> Deployment:
     """Write everything a deployment needs below its home folder."""
     plan = local.plan()
     local.check_ports(plan)
-    for folder in ("logs", "run", "nginx"):
+    for folder in ("logs", "run", "nginx", "retrieval"):
         (local.home / folder).mkdir(parents=True, exist_ok=True)
     plan.save(local.home / "deployment.json")
     nginx = write_nginx(local.home / "nginx", nginx_values(local), access_policy(), plan)
@@ -127,14 +127,20 @@ def stop(local: LocalDeployment) -> int:
     return 0
 
 
+def needs_vectors(local: LocalDeployment) -> int:
+    """Exit status 0: Milvus Lite's environment is wanted, for `make serve`."""
+    return 0 if wants_embedded_vectors(local.plan()) else 1
+
+
 def main() -> int:
     """Exit status 0, or 1 with one sentence."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=["serve", "restart", "stop"])
+    parser.add_argument("command", choices=["serve", "restart", "stop", "needs-vectors"])
     command = parser.parse_args().command
     try:
         local = LocalDeployment.from_environment()
-        return {"serve": serve, "restart": restart, "stop": stop}[command](local)
+        commands = {"serve": serve, "restart": restart, "stop": stop, "needs-vectors": needs_vectors}
+        return commands[command](local)
     except (
         LocalError,
         NotBack,

@@ -22,6 +22,7 @@ from .guard.server import ONE_THREAD
 from .local import ADMINS, KEYS, LocalDeployment, LocalError, nginx_binary
 
 TRITONS = "tritons"  # supervisor's group
+VECTORS_PYTHON = ROOT / ".venv/vectors/bin/python"  # Milvus Lite's; its libraries want another numpy
 
 
 def _commands(local: LocalDeployment, plan: Deployment, python: Path) -> dict[str, str]:
@@ -33,14 +34,36 @@ def _commands(local: LocalDeployment, plan: Deployment, python: Path) -> dict[st
     guard = f"{child} --exec {python} -m ops.guard --deployment {home}/deployment.json --state-dir {home}"
     gateway = f"{child} --exec {python} -m gateway"
     nginx = f"{child} --unlink {local.run}/kserve {nginx_binary()}"
+    lite = f"{child} --exec {VECTORS_PYTHON} -m ops.vectors {home}/retrieval/vectors {local.run}/vectors"
     return {
         **{instance.name: f"{guard} --instance {instance.index}" for instance in plan.instances},
+        **({"vectors": lite} if embedded_vectors(plan) else {}),
         "nginx": f"{nginx} -c {home}/nginx/nginx.conf -p {home} -e stderr",
         **{f"gateway-{i}": f"{gateway} {address[5:]}" for i, address in enumerate(plan.gateways)},
     }
 
 
-def _environment(local: LocalDeployment) -> dict[str, str]:
+def wants_embedded_vectors(plan: Deployment) -> bool:
+    """An embedding model is served, so files and vector stores are, and nobody names another Milvus."""
+    return not os.environ.get("VECTORS_URL") and any("embedding" in one.capabilities for one in plan.pools)
+
+
+def embedded_vectors(plan: Deployment) -> bool:
+    """Milvus Lite is one of the processes: it is wanted, and its environment is there."""
+    return wants_embedded_vectors(plan) and VECTORS_PYTHON.exists()
+
+
+def _databases(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
+    """Where files and vectors are kept, unless the environment names other places."""
+    if not embedded_vectors(plan) and not os.environ.get("VECTORS_URL"):
+        return {}
+    return {
+        "CONCH_DOCUMENTS_URL": f"sqlite:{local.home}/retrieval/documents.sqlite",
+        "CONCH_VECTORS_URL": f"unix:{local.run}/vectors",
+    }
+
+
+def environment(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
     """What every process is told; variables of .env.example that the gateway knows are handed on."""
     asked = {name: os.environ[name] for name in documented() if os.environ.get(name)}
     return {
@@ -50,6 +73,7 @@ def _environment(local: LocalDeployment) -> dict[str, str]:
         "CONCH_API_KEYS_REQUIRED": os.environ.get(KEYS, ""),
         "CONCH_ADMIN_KEYS_REQUIRED": os.environ.get(ADMINS, ""),
         "PYTHONUNBUFFERED": "1",
+        **_databases(local, plan),
         **{name: os.environ.get(name, threads) for name, threads in ONE_THREAD.items()},
         **{f"CONCH_{name}": value for name, value in asked.items() if name.lower() in Settings.model_fields},
     }
@@ -74,7 +98,7 @@ def _program(home: Path, name: str, command: str, environment: Mapping[str, str]
 
 def supervisor_config(local: LocalDeployment, plan: Deployment, python: Path) -> configparser.ConfigParser:
     """One program for each process; the tritonservers are a group and stop together."""
-    home, environment = local.home, _environment(local)
+    home, variables = local.home, environment(local, plan)
     config = configparser.ConfigParser(interpolation=None)
     config["supervisord"] = {
         "nodaemon": "true",
@@ -88,7 +112,7 @@ def supervisor_config(local: LocalDeployment, plan: Deployment, python: Path) ->
     }
     gpus = {one.name: {"CUDA_VISIBLE_DEVICES": one.gpus} for one in plan.instances if one.gpus}
     for order, (name, command) in enumerate(_commands(local, plan, python).items(), 1):
-        program = _program(home, name, command, {**environment, **gpus.get(name, {})})
+        program = _program(home, name, command, {**variables, **gpus.get(name, {})})
         config[f"program:{name}"] = {**program, "priority": str(order)}
     members = ",".join(instance.name for instance in plan.instances)
     config[f"group:{TRITONS}"] = {"programs": members, "priority": "0"}

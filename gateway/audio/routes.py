@@ -19,6 +19,7 @@ from ..errors import ApiError, error_body
 from ..services import Services, ServicesDep
 from ..settings import Settings
 from ..sse import Events, event
+from ..upload import receive
 from . import media
 from . import responses as formats
 from .cutters import Cutter, PauseCutter, TurnCutter
@@ -33,7 +34,6 @@ from .schema import (
     turns,
 )
 from .transcript import Transcript, between, joined
-from .upload import receive
 from .windows import Window
 
 router = APIRouter()

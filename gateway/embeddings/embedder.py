@@ -24,10 +24,11 @@ OUTPUTS = ["embedding", "input_length"]
 
 @dataclass(frozen=True)
 class Vectors:
-    """Float32 [inputs, dimensions], and the tokens that were read."""
+    """Float32 [inputs, dimensions], the tokens that were read, and (int64 [inputs]) those that each has."""
 
     values: NDArray[np.float32]
     tokens: int
+    lengths: NDArray[np.int64]
 
 
 def parts(items: Sequence[Item]) -> Iterator[list[int]]:
@@ -86,4 +87,4 @@ async def embed(
     if not truncate and lengths.max() > pool.positions:
         number = int(np.flatnonzero(lengths > pool.positions)[0])
         raise too_long(number, int(lengths[number]), pool)
-    return Vectors(values, int(np.minimum(lengths, pool.positions).sum()))
+    return Vectors(values, int(np.minimum(lengths, pool.positions).sum()), lengths)

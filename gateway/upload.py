@@ -16,7 +16,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 
-from ..errors import ApiError
+from .errors import ApiError
 
 MAX_FIELD = 64 * 1024
 MAX_FIELDS = 64
@@ -25,11 +25,12 @@ PREFIX = "conch-upload-"  # then the process
 
 @dataclass
 class Upload:
-    """The file's place on disk, and the other fields as sent."""
+    """The file's place on disk, its name as sent, and the other fields."""
 
     path: str
     fields: dict[str, list[str]] = field(default_factory=dict)
     files: int = 0
+    filename: str = ""
 
 
 class _Form:
@@ -60,6 +61,7 @@ class _Form:
             self.name = options.get(b"name", b"").decode("utf-8", "replace")
             if self.name == "file":
                 self.upload.files += 1
+                self.upload.filename = options.get(b"filename", b"").decode("utf-8", "replace")
                 self.to_disk = True
         self.header, self.value = b"", b""
 
@@ -81,18 +83,30 @@ class _Form:
             self.upload.fields.setdefault(self.name, []).append(self.data.decode("utf-8", "replace"))
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What is uploaded, for messages: its name, the form's fields, what to do where it is too large."""
+
+    name: str
+    fields: str
+    smaller: str
+
+
+RECORDING = Kind("recording", "file and model", "send a compressed format, or cut the recording")
+
+
 @asynccontextmanager
-async def receive(request: Request, limit: int) -> AsyncIterator[Upload]:
+async def receive(request: Request, limit: int, kind: Kind = RECORDING) -> AsyncIterator[Upload]:
     """The form of a request; its file is removed at the end.
 
     Raises:
         ApiError: 400 for a broken or incomplete form, 413 above `limit` bytes, 503 when the disk is full.
     """
-    kind, options = parse_options_header(request.headers.get("content-type", ""))
-    if kind != b"multipart/form-data" or not options.get(b"boundary"):
+    media, options = parse_options_header(request.headers.get("content-type", ""))
+    if media != b"multipart/form-data" or not options.get(b"boundary"):
         raise ApiError(
             400,
-            "send the recording as multipart/form-data with the fields file and model",
+            f"send the {kind.name} as multipart/form-data with the fields {kind.fields}",
             param="file",
             code="invalid_content_type",
         )
@@ -102,13 +116,13 @@ async def receive(request: Request, limit: int) -> AsyncIterator[Upload]:
             descriptor, path = tempfile.mkstemp(prefix=f"{PREFIX}{os.getpid()}-")
             upload = Upload(path)
             with os.fdopen(descriptor, "wb") as file:
-                await _read(request, _Form(upload, file), options[b"boundary"], limit)
+                await _read(request, _Form(upload, file), options[b"boundary"], limit, kind)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise ApiError(
                 503,
-                "there is no disk space for another recording; try again later",
+                f"there is no disk space for another {kind.name}; try again later",
                 code="overloaded",
                 retry_after=5,
             ) from error
@@ -134,7 +148,7 @@ def sweep() -> None:
                 left.unlink()
 
 
-async def _read(request: Request, form: _Form, boundary: bytes, limit: int) -> None:
+async def _read(request: Request, form: _Form, boundary: bytes, limit: int, kind: Kind) -> None:
     names = (
         "on_part_begin",
         "on_header_field",
@@ -158,7 +172,7 @@ async def _read(request: Request, form: _Form, boundary: bytes, limit: int) -> N
             if received > limit:
                 raise ApiError(
                     413,
-                    f"the upload exceeds {limit} bytes; send a compressed format, or cut the recording",
+                    f"the upload exceeds {limit} bytes; {kind.smaller}",
                     param="file",
                     code="body_too_large",
                 )

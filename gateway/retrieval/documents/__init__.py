@@ -1,0 +1,131 @@
+"""The document database: records that change one at a time, and pieces of bytes.
+
+Nothing here needs a transaction over several records: every change of state is one compare-and-set of one
+record (docs/decisions/0008-one-record-decides.md), which SQLite and a MongoDB without replicas both have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import structlog
+
+from ...errors import ApiError
+
+log = structlog.get_logger()
+PIECE = 1 << 20  # bytes of a file in one piece; a MongoDB document may have 16 MB
+
+
+class DocumentsDown(ApiError):
+    """The document database does not answer; clients read its name, the log has the reason."""
+
+    def __init__(self, name: str, reason: Exception) -> None:
+        message = f"the document database ({name}) does not answer; try again in a few seconds"
+        super().__init__(503, message, code="unavailable", retry_after=2)
+        log.warning("no answer from the document database", reason=str(reason)[:300])
+
+
+@dataclass(frozen=True)
+class Record:
+    """One object of a kind (file, store, attachment, batch).
+
+    `parent`, `link`, `batch`: what it belongs to, for lists. `order`: nanoseconds since 1970, the sort key.
+    `due`: seconds since 1970 when the worker shall look at it, 0: never. `size`: bytes, for sums. `version`
+    counts changes.
+    """
+
+    kind: str
+    id: str
+    status: str
+    order: int
+    parent: str = ""
+    link: str = ""
+    batch: str = ""
+    due: float = 0
+    size: int = 0
+    version: int = 1
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def created(self) -> int:
+        """Seconds since 1970."""
+        return self.order // 1_000_000_000
+
+
+COLUMNS = ("kind", "id", "status", "order", "parent", "link", "batch", "due", "size", "version")
+
+
+@dataclass(frozen=True)
+class Page:
+    """Which records of a list: those whose named columns have these values, in order of creation, after or
+    before (exclusively) a sort key.
+    """
+
+    kind: str
+    where: Mapping[str, str] = field(default_factory=dict)
+    statuses: Sequence[str] = ()
+    limit: int = 20
+    descending: bool = True
+    after: int | None = None
+    before: int | None = None
+
+
+class Documents(Protocol):
+    """A document database. Every method raises DocumentsDown when it does not answer."""
+
+    async def insert(self, record: Record) -> bool:
+        """False: there is one of this kind and id already, which stays as it is."""
+
+    async def get(self, kind: str, ids: Collection[str]) -> dict[str, Record]:
+        """Those that exist, by id."""
+
+    async def update(self, record: Record) -> Record | None:
+        """Write it if nobody has changed it since it was read; what it is now. None: somebody has."""
+
+    async def remove(self, record: Record) -> bool:
+        """The same for removing it."""
+
+    async def page(self, page: Page) -> list[Record]:
+        """A part of a list."""
+
+    async def sums(self, kind: str, where: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+        """By status: how many records, and their sizes together."""
+
+    async def due(self, now: float, limit: int) -> list[Record]:
+        """Records that the worker shall look at, longest due first."""
+
+    async def write(self, owner: str, number: int, pieces: Sequence[bytes]) -> None:
+        """Pieces `number`, `number` + 1, …; what was there is replaced."""
+
+    def read(self, owner: str) -> AsyncIterator[bytes]:
+        """All pieces in order."""
+
+    async def pieces(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
+        """Those of these pieces that exist, by owner and number."""
+
+    async def drop(self, owner: str) -> None:
+        """Remove all pieces."""
+
+    async def close(self) -> None:
+        """Close connections."""
+
+
+def open_documents(url: str, password: str = "") -> Documents:
+    """The database of a URL: sqlite:PATH or mongodb://….
+
+    Raises:
+        ValueError: another scheme.
+    """
+    if url.startswith("sqlite:"):
+        from .sqlite import SqliteDocuments
+
+        return SqliteDocuments(url.removeprefix("sqlite:"))
+    if url.startswith(("mongodb://", "mongodb+srv://")):
+        from .mongo import MongoDocuments
+
+        return MongoDocuments(url, password)
+    raise ValueError(
+        f"DOCUMENTS_URL={url!r} is not understood; write mongodb://host:27017/conch or sqlite:PATH"
+    )

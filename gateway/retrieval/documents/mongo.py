@@ -1,0 +1,169 @@
+"""Records in MongoDB, through PyMongo's asynchronous client. No transactions: a single server will do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from bson.binary import Binary
+from pymongo import ASCENDING, DESCENDING, AsyncMongoClient, UpdateOne
+from pymongo.errors import DuplicateKeyError, PyMongoError
+from pymongo.write_concern import WriteConcern
+
+from . import COLUMNS, DocumentsDown, Page, Record
+
+P = ParamSpec("P")
+T = TypeVar("T")
+SECONDS = 10
+DATABASE = "conch"
+INDICES = (["kind", "parent", "order"], ["kind", "link"], ["kind", "batch", "order"], ["due"])
+
+
+def _named(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Every failure of the driver is DocumentsDown."""
+
+    @wraps(call)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await call(*args, **kwargs)
+        except PyMongoError as error:
+            raise DocumentsDown("MongoDB", error) from error
+
+    return run
+
+
+def _record(found: Mapping[str, Any]) -> Record:
+    return Record(**{name: found[name] for name in COLUMNS}, body=json.loads(found["body"]))
+
+
+def _document(record: Record) -> dict[str, Any]:
+    """Nobody searches the body: as JSON it takes any key and any number."""
+    return {**{name: getattr(record, name) for name in COLUMNS}, "body": json.dumps(dict(record.body))}
+
+
+def _key(record: Record) -> str:
+    return f"{record.kind}/{record.id}"
+
+
+class MongoDocuments:
+    """Two collections: `records` under kind/id, `pieces` under owner and number. Writes are journaled before
+    they are acknowledged.
+    """
+
+    def __init__(self, url: str, password: str = "") -> None:
+        given: Any = {"password": password} if password else {}
+        self.client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(
+            url, serverSelectionTimeoutMS=SECONDS * 1000, timeoutMS=SECONDS * 1000, **given
+        )
+        concern = WriteConcern(w="majority", j=True)
+        base = self.client.get_default_database(DATABASE)
+        self.records = base.get_collection("records", write_concern=concern)
+        self.stored = base.get_collection("pieces", write_concern=concern)
+        self.indexed = False
+
+    async def _index(self) -> None:
+        if not self.indexed:
+            for names in INDICES:
+                await self.records.create_index([(name, ASCENDING) for name in names])
+            self.indexed = True
+
+    @_named
+    async def insert(self, record: Record) -> bool:
+        """See Documents."""
+        await self._index()
+        try:
+            await self.records.insert_one({"_id": _key(record), **_document(record)})
+        except DuplicateKeyError:
+            return False
+        return True
+
+    @_named
+    async def get(self, kind: str, ids: Collection[str]) -> dict[str, Record]:
+        """See Documents."""
+        keys = [f"{kind}/{one}" for one in ids]
+        return {found["id"]: _record(found) async for found in self.records.find({"_id": {"$in": keys}})}
+
+    @_named
+    async def update(self, record: Record) -> Record | None:
+        """See Documents."""
+        written = replace(record, version=record.version + 1)
+        same = {"_id": _key(record), "version": record.version}
+        result = await self.records.replace_one(same, _document(written))
+        return written if result.matched_count else None
+
+    @_named
+    async def remove(self, record: Record) -> bool:
+        """See Documents."""
+        result = await self.records.delete_one({"_id": _key(record), "version": record.version})
+        return result.deleted_count == 1
+
+    @_named
+    async def page(self, page: Page) -> list[Record]:
+        """See Documents."""
+        query: dict[str, Any] = {"kind": page.kind, **page.where}
+        if page.statuses:
+            query["status"] = {"$in": list(page.statuses)}
+        bounds = {
+            "$lt" if page.descending else "$gt": page.after,
+            "$gt" if page.descending else "$lt": page.before,
+        }
+        if any(bound is not None for bound in bounds.values()):
+            query["order"] = {sign: bound for sign, bound in bounds.items() if bound is not None}
+        way = DESCENDING if page.descending else ASCENDING
+        return [
+            _record(found) async for found in self.records.find(query).sort("order", way).limit(page.limit)
+        ]
+
+    @_named
+    async def sums(self, kind: str, where: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+        """See Documents."""
+        group = {"_id": "$status", "count": {"$sum": 1}, "size": {"$sum": "$size"}}
+        rows = await self.records.aggregate([{"$match": {"kind": kind, **where}}, {"$group": group}])
+        return {row["_id"]: (row["count"], row["size"]) async for row in rows}
+
+    @_named
+    async def due(self, now: float, limit: int) -> list[Record]:
+        """See Documents."""
+        found = self.records.find({"due": {"$gt": 0, "$lte": now}}).sort("due", ASCENDING).limit(limit)
+        return [_record(one) async for one in found]
+
+    @_named
+    async def write(self, owner: str, number: int, pieces: Sequence[bytes]) -> None:
+        """See Documents."""
+        for start in range(0, len(pieces), 12):  # a message has 48 MB at most
+            part = enumerate(pieces[start : start + 12], number + start)
+            puts = [
+                UpdateOne(
+                    {"_id": f"{owner}/{n:09d}"},
+                    {"$set": {"owner": owner, "number": n, "data": Binary(piece)}},
+                    upsert=True,
+                )
+                for n, piece in part
+            ]
+            await self.stored.bulk_write(puts)
+
+    async def read(self, owner: str) -> AsyncIterator[bytes]:
+        """See Documents."""
+        number = 0
+        while found := (await self.pieces([(owner, number)])).get((owner, number)):
+            yield found
+            number += 1
+
+    @_named
+    async def pieces(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
+        """See Documents."""
+        names = [f"{owner}/{number:09d}" for owner, number in keys]
+        rows = self.stored.find({"_id": {"$in": names}})
+        return {(row["owner"], row["number"]): bytes(row["data"]) async for row in rows}
+
+    @_named
+    async def drop(self, owner: str) -> None:
+        """See Documents. The range of ids needs no index of its own."""
+        await self.stored.delete_many({"_id": {"$gte": f"{owner}/", "$lt": f"{owner}0"}})
+
+    async def close(self) -> None:
+        """See Documents."""
+        await self.client.close()

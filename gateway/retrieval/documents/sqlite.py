@@ -1,0 +1,175 @@
+"""Records in an SQLite file (WAL): several processes of one machine share it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from . import COLUMNS, DocumentsDown, Page, Record
+
+T = TypeVar("T")
+BUSY_SECONDS = 20  # another process writes
+MOST_VALUES = 500  # of one statement's `in`
+NAMES = ", ".join(f'"{name}"' for name in (*COLUMNS, "body"))
+SCHEMA = f"""
+create table if not exists records ({NAMES}, primary key ("kind", "id")) without rowid;
+create index if not exists by_parent on records ("kind", "parent", "order");
+create index if not exists by_link on records ("kind", "link") where "link" <> '';
+create index if not exists by_batch on records ("kind", "batch", "order") where "batch" <> '';
+create index if not exists by_due on records ("due") where "due" > 0;
+create table if not exists pieces (owner text, number integer, data blob, primary key (owner, number));
+"""
+
+
+def _record(row: Sequence[Any]) -> Record:
+    return Record(**dict(zip(COLUMNS, row, strict=False)), body=json.loads(row[-1]))
+
+
+def _row(record: Record) -> list[Any]:
+    return [*(getattr(record, name) for name in COLUMNS), json.dumps(dict(record.body))]
+
+
+def _conditions(where: Mapping[str, str]) -> tuple[str, list[Any]]:
+    return "".join(f' and "{name}" = ?' for name in where), list(where.values())
+
+
+class SqliteDocuments:
+    """A connection in a thread of its own; it is made, and made again, when it is needed."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self.thread = ThreadPoolExecutor(1, "sqlite")
+        self.connection: sqlite3.Connection | None = None
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """`work` in a transaction of its own."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, self._work, work)
+
+    def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            self.connection = self.connection or self._open()
+            with self.connection:
+                return work(self.connection)
+        except sqlite3.Error as error:
+            if self.connection:
+                self.connection.close()
+            self.connection = None
+            raise DocumentsDown("SQLite", error) from error
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, check_same_thread=False)
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("pragma synchronous = full")  # what was acknowledged outlives a power cut
+        connection.executescript(SCHEMA)
+        return connection
+
+    async def insert(self, record: Record) -> bool:
+        """See Documents."""
+        marks = ", ".join("?" * (len(COLUMNS) + 1))
+        text = f"insert or ignore into records ({NAMES}) values ({marks})"  # noqa: S608
+        return await self._run(lambda db: db.execute(text, _row(record)).rowcount == 1)
+
+    async def get(self, kind: str, ids: Collection[str]) -> dict[str, Record]:
+        """See Documents."""
+        wanted = list(ids)
+
+        def work(db: sqlite3.Connection) -> dict[str, Record]:
+            found: dict[str, Record] = {}
+            for start in range(0, len(wanted), MOST_VALUES):
+                part = wanted[start : start + MOST_VALUES]
+                text = (
+                    f'select {NAMES} from records where "kind" = ? and "id" in ({",".join("?" * len(part))})'  # noqa: S608
+                )
+                found |= {row[1]: _record(row) for row in db.execute(text, [kind, *part])}
+            return found
+
+        return await self._run(work)
+
+    async def update(self, record: Record) -> Record | None:
+        """See Documents."""
+        written = replace(record, version=record.version + 1)
+        sets = ", ".join(f'"{name}" = ?' for name in (*COLUMNS, "body"))
+        text = f'update records set {sets} where "kind" = ? and "id" = ? and "version" = ?'  # noqa: S608
+        values = [*_row(written), record.kind, record.id, record.version]
+        changed = await self._run(lambda db: db.execute(text, values).rowcount)
+        return written if changed else None
+
+    async def remove(self, record: Record) -> bool:
+        """See Documents."""
+        text = 'delete from records where "kind" = ? and "id" = ? and "version" = ?'
+        values = [record.kind, record.id, record.version]
+        return await self._run(lambda db: db.execute(text, values).rowcount == 1)
+
+    async def page(self, page: Page) -> list[Record]:
+        """See Documents."""
+        more, values = _conditions(page.where)
+        if page.statuses:
+            more += f' and "status" in ({",".join("?" * len(page.statuses))})'
+            values += page.statuses
+        for bound, sign in ((page.after, "<" if page.descending else ">"), (page.before, ">")):
+            if bound is not None:
+                turned = {"<": ">", ">": "<"}[sign] if bound is page.before and not page.descending else sign
+                more += f' and "order" {turned} ?'
+                values.append(bound)
+        way = "desc" if page.descending else "asc"
+        text = f'select {NAMES} from records where "kind" = ?{more} order by "order" {way} limit ?'  # noqa: S608
+        return await self._run(
+            lambda db: [_record(row) for row in db.execute(text, [page.kind, *values, page.limit])]
+        )
+
+    async def sums(self, kind: str, where: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+        """See Documents."""
+        more, values = _conditions(where)
+        text = f'select "status", count(*), sum("size") from records where "kind" = ?{more} group by "status"'  # noqa: S608
+        return await self._run(
+            lambda db: {status: (n, size) for status, n, size in db.execute(text, [kind, *values])}
+        )
+
+    async def due(self, now: float, limit: int) -> list[Record]:
+        """See Documents."""
+        text = f'select {NAMES} from records where "due" > 0 and "due" <= ? order by "due" limit ?'  # noqa: S608
+        return await self._run(lambda db: [_record(row) for row in db.execute(text, [now, limit])])
+
+    async def write(self, owner: str, number: int, pieces: Sequence[bytes]) -> None:
+        """See Documents."""
+        rows = [(owner, n, piece) for n, piece in enumerate(pieces, number)]
+        text = "insert or replace into pieces values (?, ?, ?)"
+        await self._run(lambda db: db.executemany(text, rows))
+
+    async def read(self, owner: str) -> AsyncIterator[bytes]:
+        """See Documents."""
+        text, number = "select data from pieces where owner = ? and number = ?", 0
+        while row := await self._run(lambda db, n=number: db.execute(text, [owner, n]).fetchone()):  # type: ignore[misc]
+            yield row[0]
+            number += 1
+
+    async def pieces(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
+        """See Documents."""
+        text = "select data from pieces where owner = ? and number = ?"
+
+        def work(db: sqlite3.Connection) -> dict[tuple[str, int], bytes]:
+            rows = {key: db.execute(text, key).fetchone() for key in keys}
+            return {key: row[0] for key, row in rows.items() if row}
+
+        return await self._run(work)
+
+    async def drop(self, owner: str) -> None:
+        """See Documents."""
+        await self._run(lambda db: db.execute("delete from pieces where owner = ?", [owner]))
+
+    async def close(self) -> None:
+        """See Documents."""
+
+        def work() -> None:
+            if self.connection:
+                self.connection.close()
+            self.connection = None
+
+        await asyncio.get_running_loop().run_in_executor(self.thread, work)
+        self.thread.shutdown(wait=False)

@@ -1,0 +1,96 @@
+"""OpenAI's filters over a file's attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, model_validator
+from pydantic.main import BaseModel
+
+from ..text.schema import Text
+
+Value = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Text
+Attributes = Mapping[str, Any]
+DEEPEST = 8
+MOST = 64  # filters in one compound, and values in one list times four
+
+
+class Comparison(BaseModel):
+    """One attribute beside a value, or (`in`, `nin`) beside several."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"]
+    key: Text = Field(min_length=1, max_length=64)
+    value: Value | Annotated[list[Value], Field(max_length=4 * MOST)]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Comparison:
+        if (self.type in ("in", "nin")) != isinstance(self.value, list):
+            wanted = "a list" if self.type in ("in", "nin") else "one value"
+            raise ValueError(f"{self.type!r} compares with {wanted}")
+        if self.type in ("gt", "gte", "lt", "lte") and isinstance(self.value, bool):
+            raise ValueError(f"{self.type!r} compares numbers or strings")
+        return self
+
+    def accepts(self, attributes: Attributes) -> bool:
+        """A file without the attribute is not equal to anything, and neither less nor greater."""
+        found = attributes.get(self.key)
+        if self.type in ("ne", "nin"):
+            return not any(same(found, one) for one in self.values)
+        if self.type in ("eq", "in"):
+            return any(same(found, one) for one in self.values)
+        return found is not None and ordered(self.type, found, self.value)
+
+    @property
+    def values(self) -> list[Any]:
+        """What is compared with, as a list."""
+        return self.value if isinstance(self.value, list) else [self.value]
+
+
+class Compound(BaseModel):
+    """All (`and`) or one (`or`) of several filters."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["and", "or"]
+    filters: list[Comparison | Compound] = Field(min_length=1, max_length=MOST)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shallow(cls, data: Any) -> Any:
+        """Filters inside of filters are looked at before pydantic descends."""
+        if depth(data) > DEEPEST:
+            raise ValueError(f"filters are nested more than {DEEPEST} deep")
+        return data
+
+    def accepts(self, attributes: Attributes) -> bool:
+        """See `Comparison.accepts`."""
+        found = (one.accepts(attributes) for one in self.filters)
+        return all(found) if self.type == "and" else any(found)
+
+
+Filter = Comparison | Compound
+
+
+def depth(data: Any, limit: int = DEEPEST + 1) -> int:
+    """How deep filters are nested, up to `limit`."""
+    inner = data.get("filters") if isinstance(data, dict) else None
+    if not isinstance(inner, list) or limit == 0:
+        return 1
+    return 1 + max((depth(one, limit - 1) for one in inner[: MOST + 1]), default=0)
+
+
+def same(found: Any, value: Any) -> bool:
+    """Equal and of the same kind: true is not 1."""
+    return found is not None and isinstance(found, bool) == isinstance(value, bool) and found == value
+
+
+def ordered(kind: str, found: Any, value: Any) -> bool:
+    """`found` is less or greater than `value`; numbers and strings are not comparable with each other."""
+    if isinstance(found, bool) or isinstance(found, str) != isinstance(value, str):
+        return False
+    return bool(
+        {"gt": found > value, "gte": found >= value, "lt": found < value, "lte": found <= value}[kind]
+    )

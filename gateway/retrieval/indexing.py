@@ -1,0 +1,69 @@
+"""One file, one model: text to passages, vectors and chunks, written under a build's name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ApiError
+from .chunking import Span, Strategy, chunks, halves, homes, passages
+from .library import Embedder, Library
+
+AT_ONCE = 64  # passages that are embedded together
+PIECES = 64  # chunks that are written together
+TRIES, PAUSE = 30, 1.0  # of a model that is busy, and seconds between them
+
+
+async def embedded(
+    text: str, spans: Iterable[Span], embedder: Embedder, most: int
+) -> tuple[list[Span], list[int], NDArray[np.float32]]:
+    """Passages in order, their tokens and vectors; one with more than `most` is halved."""
+    values, lengths, kept = [], [], []
+    waiting = list(reversed(list(spans)))
+    while waiting:
+        part = [waiting.pop() for _ in range(min(AT_ONCE, len(waiting)))]
+        vectors, counts = await _patiently(embedder, [span.of(text) for span in part])
+        for number, (span, count) in enumerate(zip(part, counts, strict=True)):
+            if count > most and span.end - span.start > 1:
+                waiting += reversed([*halves(span, text), *part[number + 1 :]])
+                break
+            kept.append(span)
+            lengths.append(int(count))
+            values.append(vectors[number])
+    return kept, lengths, np.array(values, np.float32)
+
+
+async def _patiently(embedder: Embedder, texts: list[str]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """At capacity, requests of clients go first; what is embedded already is not thrown away."""
+    for _ in range(TRIES):
+        try:
+            return await embedder.embed(texts, cut=True)
+        except ApiError as error:
+            if error.status != 503:
+                raise
+            await asyncio.sleep(PAUSE)
+    return await embedder.embed(texts, cut=True)
+
+
+async def index(
+    library: Library, collection: str, build: str, text: str, strategy: Strategy, embedder: Embedder
+) -> tuple[int, int]:
+    """Write everything of a build; how many vectors, and how many bytes of chunks. Done again it is the
+    same.
+    """
+    await library.vectors.create(collection, embedder.dimensions)
+    most = min(embedder.positions, strategy.max_tokens)
+    packed = passages(text, strategy.passage(embedder.positions))
+    spans, counts, values = await embedded(text, packed, embedder, most)
+    parts = chunks(counts, strategy)
+    texts = iter([text[spans[first].start : spans[last - 1].end].encode() for first, last in parts])
+    number = size = 0
+    while some := list(islice(texts, PIECES)):
+        await library.documents.write(build, number, some)
+        number, size = number + len(some), size + sum(map(len, some))
+    await library.vectors.put(collection, build, 0, homes(parts, len(spans)), values)
+    return len(spans), size

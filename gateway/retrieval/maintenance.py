@@ -1,0 +1,139 @@
+"""What an operator asks for: compare both databases, embed a store anew, copy SQLite. `scripts/retrieval`
+calls it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import ApiError
+from .documents import Page, Record
+from .library import (
+    ATTACHMENT,
+    COMPLETED,
+    FAILED,
+    IN_PROGRESS,
+    LIVE,
+    STORE,
+    Library,
+    all_builds,
+    change,
+    collection,
+    every,
+    store_of,
+    with_body,
+)
+
+POLL = 0.2
+
+
+async def check(library: Library, *, repair: bool) -> tuple[int, int]:
+    """Compare what records say with what the vector database has: builds that have lost vectors, and builds
+    that no record names (a gateway that was stopped for longer than its lease, or one database was restored
+    from a backup). `repair`: the first are made again by the gateways, the second removed.
+    """
+    lost = strangers = 0
+    async for store in every(library, Page(STORE, {}, [LIVE])):
+        known: set[str] = set()
+        async for record in every(library, Page(ATTACHMENT, {"parent": store.id})):
+            known |= {build for _, build in all_builds(record)}
+            if record.status == COMPLETED and (bad := await _incomplete(library, record)):
+                lost += len(bad)
+                if repair:
+                    await change(library, ATTACHMENT, record.id, lambda there, bad=bad: _again(there, bad))  # type: ignore[misc]
+        for model in {*store.body["models"], *store.body["next"]}:
+            place = collection(store.id, model)
+            for build in await library.vectors.builds(place):
+                if build not in known and not await _known(library, store, build):
+                    strangers += 1
+                    if repair:
+                        await library.vectors.remove(place, build)
+    return lost, strangers
+
+
+async def _incomplete(library: Library, record: Record) -> list[str]:
+    """Models whose vectors are not all there."""
+    builds, counts = record.body["builds"], record.body["counts"]
+    return [
+        model
+        for model, build in builds.items()
+        if await library.vectors.count(collection(record.parent, model), build) != counts.get(model)
+    ]
+
+
+async def _known(library: Library, store: Record, build: str) -> bool:
+    """It was begun since the records were read."""
+    key = f"{store.id}/{build.partition(':')[0]}"
+    record = (await library.documents.get(ATTACHMENT, [key])).get(key)
+    return bool(record) and build in {name for _, name in all_builds(record)}  # type: ignore[arg-type]
+
+
+def _again(record: Record, models: list[str]) -> Record | None:
+    if record.status != COMPLETED:
+        return None
+    builds = {model: build for model, build in record.body["builds"].items() if model not in models}
+    lost = [[model, build] for model, build in record.body["builds"].items() if model in models]
+    changed = with_body(record, builds=builds, waste=[*record.body["waste"], *lost], lease="")
+    return replace(changed, status=IN_PROGRESS, due=time.time())
+
+
+async def reembed(library: Library, name: str, models: list[str]) -> int:
+    """Embed a store with other models, while it is searched with the old ones; how many files it has. The
+    gateways do the work. Interrupted, it is continued by calling it again.
+
+    Raises:
+        ApiError: 404 for the store, 400 for a model that is not served.
+    """
+    for model in models:
+        if model not in library.embedders:
+            raise ApiError(400, f"model {model!r} is not served here; start the stack with it", param="model")
+    await store_of(library, name)
+    await change(library, STORE, name, lambda store: with_body(store, next=models))
+    total = 0
+    async for record in every(library, Page(ATTACHMENT, {"parent": name}, [COMPLETED])):
+        await change(library, ATTACHMENT, record.id, _due)
+    async for record in every(library, Page(ATTACHMENT, {"parent": name}, [COMPLETED, IN_PROGRESS])):
+        await _has(library, record, models)
+        total += 1
+    await change(library, STORE, name, lambda store: with_body(store, models=models, next=[]))
+    async for record in every(library, Page(ATTACHMENT, {"parent": name}, [COMPLETED])):
+        await change(library, ATTACHMENT, record.id, _due)  # the old builds go
+    return total
+
+
+def _due(record: Record) -> Record | None:
+    return replace(record, due=record.due or time.time()) if record.status == COMPLETED else None
+
+
+async def _has(library: Library, record: Record, models: list[str]) -> None:
+    """Return when a file has builds of all these models, or has failed, or is gone."""
+    while True:
+        there = (await library.documents.get(ATTACHMENT, [record.id])).get(record.id)
+        if there is None or there.status not in (COMPLETED, IN_PROGRESS) or there.status == FAILED:
+            return
+        if set(models) <= set(there.body["builds"]):
+            return
+        await asyncio.sleep(POLL)
+
+
+def copy_sqlite(source: Path, target: Path) -> None:
+    """A consistent copy while it is written to (SQLite's backup API); the target appears whole.
+
+    Raises:
+        FileNotFoundError: there is no source.
+    """
+    if not source.is_file():
+        raise FileNotFoundError(f"{source} is not there")
+    part = target.with_name(target.name + ".part")
+    part.unlink(missing_ok=True)
+    with (
+        closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as old,
+        closing(sqlite3.connect(part)) as new,
+    ):
+        old.backup(new)
+    part.replace(target)

@@ -1,0 +1,132 @@
+"""Records in OpenAI's response formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .documents import Record
+from .library import CANCELLED, COMPLETED, FAILED, IN_PROGRESS
+from .search import Result
+
+Sums = Mapping[str, tuple[int, int]]
+STATUSES = (IN_PROGRESS, COMPLETED, FAILED, CANCELLED)
+
+
+def file_object(record: Record) -> dict[str, Any]:
+    """openai.types.FileObject."""
+    return {
+        "id": record.id,
+        "object": "file",
+        "bytes": record.size,
+        "created_at": record.created,
+        "filename": record.body["filename"],
+        "purpose": record.body["purpose"],
+        "status": "processed",
+        "expires_at": None,
+        "status_details": None,
+    }
+
+
+def deleted(name: str, kind: str) -> dict[str, Any]:
+    """FileDeleted, VectorStoreDeleted, VectorStoreFileDeleted."""
+    return {"id": name, "object": kind, "deleted": True}
+
+
+def counts(sums: Sums) -> dict[str, int]:
+    """How many files have which status."""
+    found = {status: sums.get(status, (0, 0))[0] for status in STATUSES}
+    return {**found, "total": sum(found.values())}
+
+
+def store_object(record: Record, sums: Sums) -> dict[str, Any]:
+    """openai.types.VectorStore; `embedding_models` is an extension."""
+    files = counts(sums)
+    return {
+        "id": record.id,
+        "object": "vector_store",
+        "created_at": record.created,
+        "name": record.body["name"],
+        "description": record.body["description"],
+        "usage_bytes": sums.get(COMPLETED, (0, 0))[1],
+        "file_counts": files,
+        "status": IN_PROGRESS if files[IN_PROGRESS] else COMPLETED,
+        "expires_after": None,
+        "expires_at": None,
+        "last_active_at": record.body["active"],
+        "metadata": record.body["metadata"],
+        "embedding_models": record.body["models"],
+    }
+
+
+def store_file(record: Record) -> dict[str, Any]:
+    """openai.types.vector_stores.VectorStoreFile."""
+    strategy = record.body["strategy"]
+    return {
+        "id": record.link,
+        "object": "vector_store.file",
+        "created_at": record.created,
+        "vector_store_id": record.parent,
+        "usage_bytes": record.size,
+        "status": record.status,
+        "last_error": record.body["last_error"],
+        "attributes": record.body["attributes"],
+        "chunking_strategy": {
+            "type": "static",
+            "static": {
+                "max_chunk_size_tokens": strategy["max_tokens"],
+                "chunk_overlap_tokens": strategy["overlap"],
+            },
+        },
+    }
+
+
+def batch_object(record: Record, sums: Sums) -> dict[str, Any]:
+    """openai.types.vector_stores.VectorStoreFileBatch."""
+    files = counts(sums)
+    ended = CANCELLED if record.status == CANCELLED else COMPLETED
+    return {
+        "id": record.id,
+        "object": "vector_store.files_batch",
+        "created_at": record.created,
+        "vector_store_id": record.parent,
+        "status": IN_PROGRESS if files[IN_PROGRESS] else ended,
+        "file_counts": files,
+    }
+
+
+def listed(rows: Sequence[dict[str, Any]], more: bool) -> dict[str, Any]:
+    """A page of a list."""
+    ends = (rows[0]["id"], rows[-1]["id"]) if rows else (None, None)
+    return {"object": "list", "data": list(rows), "first_id": ends[0], "last_id": ends[1], "has_more": more}
+
+
+def contents(texts: Sequence[str]) -> dict[str, Any]:
+    """The chunks of a file."""
+    return {
+        "object": "vector_store.file_content.page",
+        "data": [{"type": "text", "text": text} for text in texts],
+        "has_more": False,
+        "next_page": None,
+    }
+
+
+def search_page(queries: Sequence[str], results: Sequence[Result]) -> dict[str, Any]:
+    """openai.types.VectorStoreSearchResponse, best first."""
+    data = [
+        {
+            "file_id": result.attachment.link,
+            "filename": result.attachment.body["filename"],
+            "score": round(result.score, 6),
+            "attributes": result.attachment.body["attributes"],
+            "content": [{"type": "text", "text": result.text}],
+        }
+        for result in results
+    ]
+    return {
+        "object": "vector_store.search_results.page",
+        "search_query": list(queries),
+        "data": data,
+        "has_more": False,
+        "next_page": None,
+    }

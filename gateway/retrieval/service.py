@@ -1,0 +1,105 @@
+"""Retrieval of one gateway: databases, models, worker. It is on where both databases are named and a model
+that makes embeddings is served; without it, nothing of its libraries is imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conch.deployment import Pool
+
+from ..admission import Admission
+from ..embeddings.embedder import embed
+from ..settings import Settings
+from ..triton import Triton
+from .documents import open_documents
+from .library import Library
+from .vectors import open_vectors
+from .worker import Worker
+
+
+@dataclass(frozen=True)
+class ServedEmbedder:
+    """A model of this deployment, asked as /v1/embeddings asks it. See library.Embedder."""
+
+    triton: Triton
+    pool: Pool
+    admission: Admission
+
+    @property
+    def model(self) -> str:
+        """Its MODEL_ID."""
+        return self.pool.model_id
+
+    @property
+    def dimensions(self) -> int:
+        """Of a vector."""
+        return self.pool.dimensions
+
+    @property
+    def positions(self) -> int:
+        """Tokens of one text."""
+        return self.pool.positions
+
+    async def embed(self, texts: list[str], *, cut: bool) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """See library.Embedder. In one place: a batch of the worker is as much work as one request's."""
+        with self.admission.place(self.pool):
+            name = f"retrieval-{uuid.uuid4().hex[:8]}"
+            vectors = await embed(self.triton, self.pool, texts, name, truncate=cut)
+        norms = np.linalg.norm(vectors.values, axis=1, keepdims=True)
+        return vectors.values / np.maximum(norms, 1e-12), vectors.lengths
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """The library, and who works on it."""
+
+    library: Library
+    worker: Worker
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The worker runs; connections are closed at the end."""
+        task = asyncio.create_task(self.worker.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await self.library.documents.close()
+            await self.library.vectors.close()
+
+
+def secret(file: Path | None) -> str:
+    """The content of a file with one secret; empty where there is none."""
+    return file.read_text("utf-8").strip() if file else ""
+
+
+def open_library(
+    settings: Settings, pools: Mapping[str, Pool], triton: Triton, admission: Admission
+) -> Library | None:
+    """The library of a deployment; None where retrieval is off."""
+    able = {name: pool for name, pool in pools.items() if "embedding" in pool.capabilities}
+    if not (able and settings.documents_url and settings.vectors_url):
+        return None
+    return Library(
+        open_documents(settings.documents_url, secret(settings.mongo_password_file)),
+        open_vectors(settings.vectors_url, secret(settings.milvus_password_file)),
+        {name: ServedEmbedder(triton, pool, admission) for name, pool in able.items()},
+    )
+
+
+def open_retrieval(
+    settings: Settings, pools: Mapping[str, Pool], triton: Triton, admission: Admission
+) -> Retrieval | None:
+    """Retrieval of a deployment, not yet running; None where it is off."""
+    library = open_library(settings, pools, triton, admission)
+    return Retrieval(library, Worker(library, settings.extract_seconds)) if library else None

@@ -1,0 +1,188 @@
+"""Vectors in Milvus, through pymilvus: a standalone server, a cluster, or Milvus Lite behind a socket.
+
+The client that blocks, in threads: pymilvus calls its asynchronous one experimental, and it asks for
+timestamps that Milvus Lite does not have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+from pymilvus import DataType, MilvusClient
+from pymilvus.exceptions import MilvusException
+
+from . import Hit, VectorsDown
+
+T = TypeVar("T")
+SECONDS = 10.0
+THREADS = 8
+SHAPE = {"M": 16, "efConstruction": 200}  # of the HNSW graph
+AT_ONCE = 500  # vectors in one message
+MOST_BUILDS = 16_384  # rows of one query in Milvus
+NOT_FOUND = 100  # Milvus' code for a collection that does not exist
+FAILED = (MilvusException, grpc.RpcError, ValueError, ConnectionError)
+
+
+def _quoted(builds: Collection[str]) -> str:
+    return "build in [" + ",".join(f'"{build}"' for build in sorted(builds)) + "]"
+
+
+def _unless_there(client: MilvusClient, collection: str, make: Callable[..., None]) -> None:
+    """Another gateway may make it at the same moment."""
+    try:
+        make(consistency_level="Strong", timeout=SECONDS)
+    except MilvusException:
+        if not client.has_collection(collection, timeout=SECONDS):
+            raise
+
+
+class MilvusVectors:
+    """A client that is made, and made again, when it is needed."""
+
+    def __init__(self, url: str, token: str = "") -> None:
+        self.url, self.token = url, token
+        self.threads = ThreadPoolExecutor(THREADS, "milvus")
+        self.client: MilvusClient | None = None
+        logging.getLogger("pymilvus").setLevel(
+            logging.CRITICAL
+        )  # failures are raised and logged by name here
+
+    async def _run(self, work: Callable[[MilvusClient], T], missing: T | None = None) -> T:
+        """`work` in a thread; `missing` where its collection does not exist."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, self._work, work, missing)
+
+    def _work(self, work: Callable[[MilvusClient], T], missing: T | None) -> T:
+        try:
+            client = self.client = self.client or MilvusClient(self.url, token=self.token, timeout=SECONDS)
+            return work(client)
+        except FAILED as error:
+            if getattr(error, "code", None) == NOT_FOUND and missing is not None:
+                return missing
+            self.client = None
+            raise VectorsDown(error) from error
+
+    async def create(self, collection: str, dimensions: int) -> None:
+        """See Vectors. Inner products of vectors of length one are cosines. Each step is done where it has
+        not been: whoever began may have been killed.
+        """
+
+        def work(client: MilvusClient) -> None:
+            if not client.has_collection(collection, timeout=SECONDS):
+                schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+                schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=128)
+                schema.add_field("build", DataType.VARCHAR, max_length=96)
+                schema.add_field("passage", DataType.INT64)
+                schema.add_field("chunk", DataType.INT64)
+                schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dimensions)
+                _unless_there(
+                    client, collection, partial(client.create_collection, collection, schema=schema)
+                )
+            if not client.list_indexes(collection, timeout=SECONDS):
+                index = MilvusClient.prepare_index_params()
+                index.add_index("vector", index_type="HNSW", metric_type="IP", params=SHAPE)
+                client.create_index(collection, index, timeout=SECONDS)
+            client.load_collection(collection, timeout=SECONDS)
+
+        await self._run(work)
+
+    async def put(
+        self, collection: str, build: str, first: int, chunks: Sequence[int], values: NDArray[np.float32]
+    ) -> None:
+        """See Vectors."""
+        rows: list[dict[str, Any]] = [
+            {
+                "id": f"{build}/{first + n}",
+                "build": build,
+                "passage": first + n,
+                "chunk": int(chunk),
+                "vector": value,
+            }
+            for n, (chunk, value) in enumerate(zip(chunks, values, strict=True))
+        ]
+        for start in range(0, len(rows), AT_ONCE):
+            part = rows[start : start + AT_ONCE]
+            await self._run(lambda client, part=part: client.upsert(collection, part, timeout=SECONDS))  # type: ignore[misc]
+
+    async def count(self, collection: str, build: str) -> int:
+        """See Vectors. A strong read waits until every node has what was written before it."""
+
+        def work(client: MilvusClient) -> int:
+            rows = client.query(
+                collection,
+                filter=_quoted([build]),
+                output_fields=["count(*)"],
+                consistency_level="Strong",
+                timeout=SECONDS,
+            )
+            return int(rows[0]["count(*)"])
+
+        return await self._run(work, 0)
+
+    async def search(
+        self, collection: str, query: NDArray[np.float32], limit: int, builds: Collection[str] | None = None
+    ) -> list[Hit]:
+        """See Vectors. What `count` has seen is there already, so that nothing waits for Milvus' clock."""
+
+        def work(client: MilvusClient) -> list[Hit]:
+            found = client.search(
+                collection,
+                data=[query],
+                filter="" if builds is None else _quoted(builds),
+                limit=limit,
+                output_fields=["build", "chunk"],
+                search_params={"params": {"ef": max(64, 2 * limit)}},
+                consistency_level="Eventually",
+                timeout=SECONDS,
+            )
+            return [
+                Hit(row["entity"]["build"], row["entity"]["chunk"], float(row["distance"]))
+                for row in found[0]
+            ]
+
+        return await self._run(work, [])
+
+    async def remove(self, collection: str, build: str) -> None:
+        """See Vectors."""
+
+        def work(client: MilvusClient) -> bool:
+            client.delete(collection, filter=_quoted([build]), timeout=SECONDS)
+            return True
+
+        await self._run(work, False)
+
+    async def builds(self, collection: str) -> set[str]:
+        """See Vectors. Each has a passage 0."""
+
+        def work(client: MilvusClient) -> set[str]:
+            found: set[str] = set()
+            iterator = client.query_iterator(
+                collection, batch_size=1000, filter="passage == 0", output_fields=["build"], timeout=SECONDS
+            )
+            while rows := iterator.next():
+                found |= {row["build"] for row in rows}
+            iterator.close()
+            return found
+
+        return await self._run(work, set())
+
+    async def collections(self) -> set[str]:
+        """See Vectors."""
+        return await self._run(lambda client: set(client.list_collections(timeout=SECONDS)))
+
+    async def drop(self, collection: str) -> None:
+        """See Vectors."""
+        await self._run(lambda client: client.drop_collection(collection, timeout=SECONDS))
+
+    async def close(self) -> None:
+        """See Vectors."""
+        if self.client:
+            await asyncio.to_thread(self.client.close)
+        self.threads.shutdown(wait=False)

@@ -1,0 +1,327 @@
+"""The background work of every gateway: it takes records that are due, each under a lease, and brings both
+databases to what the record says.
+
+Any of these steps may be cut off at any point, and is done again by whoever comes when the lease has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from ..errors import ApiError
+from .chunking import Strategy
+from .documents import DocumentsDown, Page, Record
+from .extraction import NoText, extracted
+from .indexing import index
+from .library import (
+    ATTACHMENT,
+    CANCELLED,
+    COMPLETED,
+    DELETING,
+    FAILED,
+    FILE,
+    IN_PROGRESS,
+    STORE,
+    UPLOADING,
+    Library,
+    all_builds,
+    build_name,
+    change,
+    collection,
+    deleting,
+    every,
+    with_body,
+)
+from .vectors import VectorsDown
+
+log = structlog.get_logger()
+LEASE = 10.0  # seconds; renewed while the work goes on
+POLL = 0.5  # seconds between looks for what is due
+AT_ONCE = 2  # files of one gateway
+MOST_ATTEMPTS = 5  # at a file; those that waited for a database or a model are not counted
+GRACE = 10.0  # seconds for which a replaced build stays, for searches that have begun
+BACK_OFF = 2.0  # seconds after a database or a model did not answer
+
+
+class Lost(Exception):
+    """Somebody else has changed the record: what was done for it does not count."""
+
+
+class Worker:
+    """Runs until it is cancelled; `wake` makes it look at once."""
+
+    def __init__(self, library: Library, extract_seconds: float) -> None:
+        self.library, self.extract_seconds = library, extract_seconds
+        self.woken = asyncio.Event()
+        self.places = asyncio.Semaphore(AT_ONCE)
+        self.running: dict[str, asyncio.Task[None]] = {}
+
+    def wake(self) -> None:
+        """Something is due now."""
+        self.woken.set()
+
+    async def run(self) -> None:
+        """Take what is due."""
+        try:
+            while True:
+                await self._look()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(POLL):
+                        await self.woken.wait()
+                self.woken.clear()
+        finally:
+            for task in self.running.values():
+                task.cancel()
+            await asyncio.gather(*self.running.values(), return_exceptions=True)
+
+    async def _look(self) -> None:
+        try:
+            due = await self.library.documents.due(time.time(), 4 * AT_ONCE)
+        except DocumentsDown as error:
+            log.warning("retrieval waits", reason=str(error))
+            await asyncio.sleep(BACK_OFF)
+            return
+        for record in due:
+            key = f"{record.kind}/{record.id}"
+            if key not in self.running:
+                await self.places.acquire()
+                self.running[key] = task = asyncio.create_task(self._one(record))
+                task.add_done_callback(lambda _, key=key: self._done(key))  # type: ignore[misc]
+
+    def _done(self, key: str) -> None:
+        del self.running[key]
+        self.places.release()
+        self.wake()
+
+    async def _one(self, record: Record) -> None:
+        """One record; what fails is left for later."""
+        steps = {ATTACHMENT: self._attachment, FILE: self._file, STORE: self._store}
+        lease: Lease | None = None
+        try:
+            taken = replace(with_body(record, lease=secrets.token_hex(8)), due=time.time() + LEASE)
+            if leased := await self.library.documents.update(taken):
+                lease = Lease(self.library, leased)
+                await steps[record.kind](lease)
+        except Lost:
+            pass
+        except ApiError as error:  # a database or a model
+            log.warning("retrieval waits", kind=record.kind, id=record.id, reason=str(error))
+            await self._later(lease, counted=error.status not in (503, 504))
+        except Exception:
+            log.exception("retrieval failed", kind=record.kind, id=record.id)
+            await self._later(lease, counted=True)
+
+    @staticmethod
+    async def _later(lease: Lease | None, *, counted: bool) -> None:
+        """Give the lease back; without the database of documents, it ends by itself. `counted`: the
+        attempt is one of MOST_ATTEMPTS.
+        """
+
+        def edit(record: Record) -> Record:
+            attempts = record.body.get("attempts", 0)
+            given_back = with_body(record, attempts=attempts if counted else max(0, attempts - 1))
+            return replace(given_back, due=time.time() + BACK_OFF)
+
+        with contextlib.suppress(DocumentsDown, Lost):
+            if lease:
+                await lease.write(edit)
+
+    async def _file(self, lease: Lease) -> None:
+        record = lease.record
+        if record.status == UPLOADING:
+            await lease.write(deleting)
+        async for one in every(self.library, Page(ATTACHMENT, {"link": record.id})):
+            await change(self.library, ATTACHMENT, one.id, deleting)
+        await self.library.documents.drop(record.body["content"])
+        await self.library.documents.remove(lease.record)
+
+    async def _store(self, lease: Lease) -> None:
+        """All files of the store, then its collections."""
+        store = lease.record
+        async with lease.held():
+            async for one in every(self.library, Page(ATTACHMENT, {"parent": store.id})):
+                if marked := await change(self.library, ATTACHMENT, one.id, deleting):
+                    await self._forget(marked)
+            for model in {*store.body["models"], *store.body["next"]}:
+                await self.library.vectors.drop(collection(store.id, model))
+        await self.library.documents.remove(lease.record)
+
+    async def _attachment(self, lease: Lease) -> None:
+        record = lease.record
+        if record.status == DELETING:
+            await self._forget(record)
+            return
+        async with lease.held():
+            made = record.status in (IN_PROGRESS, COMPLETED) and await self._build(lease)
+            if not (made and lease.record.body["waste"]):
+                await self._clean(lease)
+        due = time.time() + GRACE if lease.record.body["waste"] else 0
+        await lease.write(lambda record: replace(record, due=due))
+
+    async def _forget(self, record: Record) -> None:
+        for model, build in all_builds(record):
+            await self.library.vectors.remove(collection(record.parent, model), build)
+            await self.library.documents.drop(build)
+        await self.library.documents.remove(record)
+
+    async def _clean(self, lease: Lease) -> None:
+        for model, build in lease.record.body["waste"]:
+            await self.library.vectors.remove(collection(lease.record.parent, model), build)
+            await self.library.documents.drop(build)
+        await lease.edit(waste=[])
+
+    async def _build(self, lease: Lease) -> bool:
+        """Make the builds that are missing, then name them in one change of the record; whether there were
+        any, or the file has failed.
+        """
+        store = (await self.library.documents.get(STORE, [lease.record.parent])).get(lease.record.parent)
+        if store is None or store.status == DELETING:
+            raise Lost
+        body = lease.record.body
+        wanted = list(dict.fromkeys([*store.body["models"], *store.body["next"]]))
+        making = {model: build_name(lease.record) for model in wanted if model not in body["builds"]}
+        waste = [*body["waste"], *([model, build] for model, build in body["making"].items())]
+        await lease.edit(making=making, waste=waste, attempts=body["attempts"] + 1)
+        try:
+            if making and lease.record.body["attempts"] > MOST_ATTEMPTS:
+                raise NoText("server_error", f"the file could not be embedded in {MOST_ATTEMPTS} attempts")
+            counts, size = await self._make(lease.record, making) if making else ({}, lease.record.size)
+        except NoText as error:
+            await lease.write(partial(self._failed, error=error))
+            return True
+        await lease.write(partial(self._committed, wanted=wanted, counts=counts, size=size))
+        return bool(making)
+
+    async def _make(self, record: Record, making: dict[str, str]) -> tuple[dict[str, int], int]:
+        text = await self._text(record)
+        strategy = Strategy(**record.body["strategy"])
+        counts, size = {}, 0
+        for model, build in making.items():
+            if model not in self.library.embedders:
+                raise ApiError(503, f"model {model!r} is not served here; start the stack with it")
+            place = collection(record.parent, model)
+            counts[model], size = await index(
+                self.library, place, build, text, strategy, self.library.embedders[model]
+            )
+            if await self.library.vectors.count(place, build) != counts[model]:
+                raise VectorsDown(f"it does not have all vectors of {record.id}")
+        return counts, size
+
+    async def _text(self, record: Record) -> str:
+        file = (await self.library.documents.get(FILE, [record.link])).get(record.link)
+        if file is None or file.status == DELETING:
+            raise NoText("invalid_file", "the file was deleted")
+        with tempfile.TemporaryDirectory(prefix="conch-extract-") as folder:
+            path = Path(folder) / "file"
+            with path.open("wb") as out:
+                async for piece in self.library.documents.read(file.body["content"]):
+                    out.write(piece)
+            return await extracted(path, file.body["filename"], self.extract_seconds)
+
+    @staticmethod
+    def _failed(record: Record, error: NoText) -> Record:
+        waste = [[model, build] for model, build in all_builds(record)]
+        emptied = with_body(record, builds={}, standing={}, making={}, counts={}, waste=waste)
+        said = {"code": error.code, "message": error.message}
+        return replace(with_body(emptied, last_error=said), status=FAILED, size=0)
+
+    @staticmethod
+    def _committed(record: Record, wanted: list[str], counts: dict[str, int], size: int) -> Record:
+        """The change that makes new builds visible and old ones invisible."""
+        body = record.body
+        builds = {**body["builds"], **body["making"]}
+        surplus = [[model, build] for model, build in builds.items() if model not in wanted]
+        waste = [*body["waste"], *surplus, *([model, build] for model, build in body["standing"].items())]
+        kept = {model: build for model, build in builds.items() if model in wanted}
+        counts = {model: n for model, n in {**body["counts"], **counts}.items() if model in kept}
+        changed = with_body(
+            record,
+            builds=kept,
+            standing={},
+            making={},
+            waste=waste,
+            counts=counts,
+            attempts=0,
+            last_error=None,
+        )
+        return replace(changed, status=COMPLETED, size=size)
+
+
+class Lease:
+    """A record that this process works for; every write says that it still does."""
+
+    def __init__(self, library: Library, record: Record) -> None:
+        self.library, self.record = library, record
+        self.writing = asyncio.Lock()
+
+    async def write(self, edit: Callable[[Record], Record]) -> Record:
+        """Change it; what others change meanwhile, such as attributes, stays.
+
+        Raises:
+            Lost: it is somebody else's, or was deleted or cancelled.
+        """
+        async with self.writing:
+            while not (written := await self.library.documents.update(edit(self.record))):
+                mine = self.record
+                there = (await self.library.documents.get(mine.kind, [mine.id])).get(mine.id)
+                if not there or there.status != mine.status or there.body["lease"] != mine.body["lease"]:
+                    raise Lost
+                self.record = there
+            self.record = written
+            return written
+
+    async def edit(self, **changes: object) -> None:
+        """Change its body."""
+        await self.write(lambda record: with_body(record, **changes))
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Renewed until the block ends; when it is lost, the block is cancelled with Lost."""
+        work = asyncio.current_task()
+        lost = False
+
+        async def renew() -> None:
+            nonlocal lost
+            while True:
+                await asyncio.sleep(LEASE / 3)
+                try:
+                    await self.write(lambda record: replace(record, due=time.time() + LEASE))
+                except DocumentsDown:
+                    continue
+                except Lost:
+                    lost = True
+                    assert work
+                    work.cancel()
+                    return
+
+        renewing = asyncio.create_task(renew())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if lost:
+                raise Lost from None
+            raise
+        finally:
+            renewing.cancel()
+
+
+async def settled(library: Library, record: Record, seconds: float) -> Record:
+    """The record when the worker has finished with it, or as it is after `seconds`."""
+    ends, wait = time.monotonic() + seconds, 0.02
+    while record.status == IN_PROGRESS and time.monotonic() < ends:
+        await asyncio.sleep(wait)
+        wait = min(0.25, 1.5 * wait)
+        record = (await library.documents.get(ATTACHMENT, [record.id])).get(record.id) or replace(
+            record, status=CANCELLED
+        )
+    return record

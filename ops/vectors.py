@@ -1,0 +1,96 @@
+"""Milvus Lite behind a socket: `python -m ops.vectors FOLDER SOCKET`, in an environment of its own
+(Makefile).
+
+Milvus Lite may be opened by one process only, and there are several gateways; so it is a process beside
+them, and they speak to it as to any Milvus. Its engine wants one writer for each collection, so writes
+take turns. What is new stands in memory, where it is searched row by row: it is flushed into indexed
+segments as it grows.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from concurrent import futures
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+from milvus_lite.adapter.grpc.servicer import MilvusServicer
+from milvus_lite.db import MilvusLite
+from pymilvus.grpc_gen.milvus_pb2_grpc import add_MilvusServiceServicer_to_server
+
+THREADS = 16
+MOST_BYTES = 256 << 20  # of a message, as in Milvus
+READS = ("Search", "HybridSearch", "Query", "Get", "Describe", "Show", "Has", "List", "Connect", "Check")
+FLUSH_ROWS = 500  # in memory
+FLUSH_SECONDS = 1.0
+
+
+class OneWriter(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Calls that change something wait for each other."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        """See grpc."""
+        handler = continuation(details)
+        if handler is None or details.method.rsplit("/", 1)[1].startswith(READS):
+            return handler
+
+        def alone(request: Any, context: Any) -> Any:
+            with self.lock:
+                return handler.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            alone,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+def flush(database: Any, lock: threading.Lock, ending: threading.Event) -> None:
+    """Flush collections with many rows in memory, until the end."""
+    while not ending.wait(FLUSH_SECONDS):
+        with lock:
+            for name in database.list_collections():
+                with suppress(Exception):  # dropped meanwhile; the next round looks again
+                    collection = database.get_collection(name)
+                    if collection.count() and rows_in_memory(collection) >= FLUSH_ROWS:
+                        collection.flush()
+
+
+def rows_in_memory(collection: Any) -> int:
+    """Rows that no segment has yet."""
+    return int(collection._memtable.size())  # there is no public way to ask
+
+
+def serve(folder: Path, socket: Path) -> None:
+    """Until SIGTERM. All collections are searchable from the start, as they are in Milvus after a restart."""
+    folder.mkdir(parents=True, exist_ok=True)
+    database = MilvusLite(str(folder))
+    for name in database.list_collections():
+        database.get_collection(name).load()
+    writer, ending = OneWriter(), threading.Event()
+    sizes = [(f"grpc.max_{way}_message_length", MOST_BYTES) for way in ("receive", "send")]
+    server = grpc.server(futures.ThreadPoolExecutor(THREADS), interceptors=[writer], options=sizes)
+    add_MilvusServiceServicer_to_server(MilvusServicer(database), server)
+    socket.unlink(missing_ok=True)
+    server.add_insecure_port(f"unix:{socket}")
+    server.start()
+    flushing = threading.Thread(target=flush, args=(database, writer.lock, ending), daemon=True)
+    flushing.start()
+    signal.signal(signal.SIGTERM, lambda *_: ending.set())
+    signal.signal(signal.SIGINT, lambda *_: ending.set())
+    ending.wait()
+    server.stop(grace=5).wait()
+    flushing.join()
+    database.close()
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,371 @@
+"""The library and its worker over every pair of databases: SQLite or a server that speaks MongoDB's
+protocol, Milvus Lite or a Milvus server. The model is a fake that hashes words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gateway.errors import ApiError
+from gateway.retrieval import library as work
+from gateway.retrieval.documents import Documents, Page, Record, open_documents
+from gateway.retrieval.filters import Comparison
+from gateway.retrieval.library import ATTACHMENT, COMPLETED, FAILED, FILE, IN_PROGRESS, LIVE, STORE, Library
+from gateway.retrieval.maintenance import check, reembed
+from gateway.retrieval.search import search
+from gateway.retrieval.vectors import open_vectors
+from gateway.retrieval.worker import Worker, settled
+
+from .databases import OPENERS
+
+PLAIN = {"attributes": {}, "strategy": {"max_tokens": 100, "overlap": 50}}
+
+
+class Words:
+    """A vector of a text is its words, hashed; a token is a word."""
+
+    positions = 32
+
+    def __init__(self, model: str, dimensions: int = 96) -> None:
+        self.model, self.dimensions = model, dimensions
+        self.error: ApiError | None = None
+
+    async def embed(self, texts: list[str], *, cut: bool) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        if self.error:
+            raise self.error
+        values = np.zeros((len(texts), self.dimensions), np.float32)
+        for row, text in zip(values, texts, strict=True):
+            for word in text.lower().split():
+                row[zlib.crc32((self.model + word).encode()) % self.dimensions] += 1
+        values /= np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-9)
+        return values, np.array([len(text.split()) for text in texts])
+
+
+@pytest.fixture(scope="module", params=["lite", "milvus"])
+def vectors_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with OPENERS[request.param](tmp_path_factory.mktemp("vectors")) as url:
+        yield url
+
+
+@pytest.fixture
+def urls(documents_url: str, vectors_url: str) -> tuple[str, str]:
+    """Each of the four pairs."""
+    return documents_url, vectors_url
+
+
+@pytest.fixture(params=["sqlite", "mongo"])
+def documents_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with OPENERS[request.param](tmp_path) as url:
+        yield url
+
+
+@asynccontextmanager
+async def opened(urls: tuple[str, str], *models: Words, run: bool = True) -> AsyncIterator[Library]:
+    served = models or (Words("a"),)
+    library = Library(open_documents(urls[0]), open_vectors(urls[1]), {one.model: one for one in served})
+    task = asyncio.create_task(Worker(library, 60).run()) if run else None
+    try:
+        yield library
+    finally:
+        if task:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await library.documents.close()
+        await library.vectors.close()
+
+
+def run(case: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(case(), 120))
+
+
+async def new_store(library: Library, *models: str) -> Record:
+    body = {"name": "", "description": None, "metadata": {}, "next": [], "active": 0}
+    record = Record(
+        STORE, work.new_id("vs_"), LIVE, time.time_ns(), body={**body, "models": [*models] or ["a"]}
+    )
+    assert await library.documents.insert(record)
+    return record
+
+
+async def new_file(library: Library, text: str, name: str = "a.txt") -> Record:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield text.encode()
+
+    body = {
+        "filename": name,
+        "purpose": "assistants",
+        "sha256": str(hash(text)),
+        "content": work.new_id("content-"),
+    }
+    record = Record(FILE, work.new_id("file-"), work.PROCESSED, time.time_ns(), size=len(text), body=body)
+    return await work.save_file(library, record, pieces())
+
+
+async def put(library: Library, store: Record, text: str, **attributes: object) -> Record:
+    file = await new_file(library, text)
+    record = await work.attach(library, store, file, {**PLAIN, "attributes": attributes})
+    return await settled(library, record, 60)
+
+
+async def texts(library: Library, store: Record, query: str, **fields: object) -> list[str]:
+    fields = {"chosen": None, "limit": 10, "threshold": 0.01, **fields}
+    return [one.text for one in await search(library, store, [query], **fields)]
+
+
+async def leftovers(library: Library, store: Record) -> set[str]:
+    """Builds in the vector database that no record of the store names."""
+    rows = [one async for one in work.every(library, Page(ATTACHMENT, {"parent": store.id}))]
+    known = {build for row in rows for _, build in work.all_builds(row)}
+    found = set()
+    for model in library.embedders:
+        found |= await library.vectors.builds(work.collection(store.id, model))
+    return found - known
+
+
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 40) -> None:
+    ends = time.monotonic() + seconds
+    while not await condition():
+        assert time.monotonic() < ends
+        await asyncio.sleep(0.1)
+
+
+def test_records_change_one_at_a_time(documents_url: str) -> None:
+    """Insert once, change only what was read, list in both directions with bounds and statuses, sums, what
+    is due.
+    """
+
+    async def case() -> None:
+        documents: Documents = open_documents(documents_url)
+        body = {"a.b": {"$c": [1, 2**80, "ü"]}}
+        rows = [
+            Record(
+                "k", str(n), "odd" if n % 2 else "even", 10 + n, "p", f"l{n % 3}", due=n, size=n, body=body
+            )
+            for n in range(6)
+        ]
+        assert all([await documents.insert(row) for row in rows])
+        assert not await documents.insert(replace(rows[0], status="new"))
+        assert await documents.get("k", ["0", "9"]) == {"0": rows[0]}
+        racing = [documents.update(replace(rows[1], status=f"s{n}")) for n in range(8)]
+        won = [one for one in await asyncio.gather(*racing) if one]
+        assert len(won) == 1 and won[0].version == 2
+        assert await documents.update(replace(rows[1], status="late")) is None
+        assert await documents.update(replace(won[0], status="odd"))
+
+        async def ids(**fields: object) -> list[str]:
+            return [row.id for row in await documents.page(Page("k", {"parent": "p"}, **fields))]  # type: ignore[arg-type]
+
+        assert await ids(limit=2) == ["5", "4"]
+        assert await ids(limit=2, after=14) == ["3", "2"]
+        assert await ids(descending=False, after=12, before=15) == ["3", "4"]
+        assert await ids(after=14, before=11) == ["3", "2"]
+        assert await ids(statuses=["odd"]) == ["5", "3", "1"]
+        assert [row.id for row in await documents.page(Page("k", {"link": "l1"}))] == ["4", "1"]
+        assert await documents.sums("k", {"parent": "p"}) == {"odd": (3, 9), "even": (3, 6)}
+        assert [row.id for row in await documents.due(3, 2)] == ["1", "2"]
+        assert not await documents.remove(rows[1])
+        assert await documents.remove(rows[2])
+        await documents.write("o", 0, [b"a", b"b" * 1_000_000])
+        await documents.write("o", 1, [b"c", b"d"])
+        assert [one async for one in documents.read("o")] == [b"a", b"c", b"d"]
+        assert await documents.pieces([("o", 2), ("o", 3)]) == {("o", 2): b"d"}
+        await documents.drop("o")
+        assert [one async for one in documents.read("o")] == []
+        await documents.close()
+
+    run(case)
+
+
+def test_what_is_put_in_is_found(urls: tuple[str, str]) -> None:
+    async def case() -> None:
+        async with opened(urls) as library:
+            store = await new_store(library)
+            assert await texts(library, store, "anything") == []
+            made = [await put(library, store, f"word{n} common", n=n) for n in range(5)]
+            assert {one.status for one in made} == {COMPLETED}
+            assert (await texts(library, store, "word3"))[0] == "word3 common"
+            assert len(await texts(library, store, "common")) == 5
+            some = Comparison(type="gte", key="n", value=3)
+            assert set(await texts(library, store, "common", chosen=some)) == {"word3 common", "word4 common"}
+            other = await new_store(library)
+            assert await texts(library, other, "common") == []
+            await work.detach(library, store.id, made[0].link)
+            await work.delete_file(library, made[1].link)
+            assert len(await texts(library, store, "common")) == 3
+
+            async def removed() -> bool:
+                rows = await library.documents.page(Page(ATTACHMENT, {"parent": store.id}))
+                return len(rows) == 3 and not await leftovers(library, store)
+
+            await until(removed)
+            await work.change(library, STORE, store.id, work.deleting)
+            await until(lambda: _gone(library, store))
+            assert work.collection(store.id, "a") not in await library.vectors.collections()
+
+    run(case)
+
+
+async def _gone(library: Library, store: Record) -> bool:
+    return not await library.documents.get(STORE, [store.id])
+
+
+def test_a_new_chunking_replaces_the_old_one_at_once(urls: tuple[str, str]) -> None:
+    """Searches find the old chunks until the new ones are complete, and never both."""
+
+    async def case() -> None:
+        async with opened(urls) as library:
+            store = await new_store(library)
+            text = " ".join(f"w{n}" for n in range(400))
+            file = await new_file(library, text)
+            record = await settled(library, await work.attach(library, store, file, PLAIN), 60)
+            before = await texts(library, store, "w5", limit=50)
+            other = {"attributes": {}, "strategy": {"max_tokens": 200, "overlap": 0}}
+            record = await work.attach(library, store, file, other)
+            seen = [before]
+            while record.status == IN_PROGRESS:
+                record = (await library.documents.get(ATTACHMENT, [record.id]))[record.id]
+                seen.append(await texts(library, store, "w5", limit=50))
+            after = await texts(library, store, "w5", limit=50)
+            assert before != after and len(after) == 1
+            assert all(one in (before, after) for one in seen)
+
+    run(case)
+
+
+@pytest.mark.parametrize("place", ["vectors.put", "vectors.count", "documents.write", "documents.update"])
+def test_a_gateway_that_dies_at_any_step_leaves_nothing_half(
+    urls: tuple[str, str], place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off before and after each kind of write: nothing is found, and another gateway does it again."""
+
+    async def case() -> None:
+        async with opened(urls, run=False) as library:
+            store = await new_store(library)
+            text = " ".join(f"w{n}" for n in range(300))
+            record = await work.attach(library, store, await new_file(library, text), PLAIN)
+            part, name = place.split(".")
+            target = getattr(library, part)
+            real, calls = getattr(target, name), 0
+
+            async def dies(*args: object) -> object:
+                nonlocal calls
+                calls += 1
+                if calls % 2:
+                    await real(*args)
+                worker_task.cancel()
+                await asyncio.sleep(60)
+                return None
+
+            worker = Worker(library, 60)
+            with monkeypatch.context() as patch:
+                patch.setattr("gateway.retrieval.worker.LEASE", 1.0)
+                for _ in range(2):
+                    patch.setattr(target, name, dies)
+                    worker_task = asyncio.create_task(worker.run())
+                    with suppress(asyncio.CancelledError):
+                        await worker_task
+                    worker.running.clear()
+                    patch.setattr(target, name, real)
+                    assert await texts(library, store, "w5") == []
+                    await asyncio.sleep(1.1)
+            task = asyncio.create_task(Worker(library, 60).run())
+            record = await settled(library, record, 60)
+            assert record.status == COMPLETED
+            assert await texts(library, store, "w5")
+            await until(lambda: _clean(library, store, record))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    run(case)
+
+
+async def _clean(library: Library, store: Record, record: Record) -> bool:
+    there = (await library.documents.get(ATTACHMENT, [record.id]))[record.id]
+    return not there.body["waste"] and not await leftovers(library, store)
+
+
+def test_check_repairs_what_one_database_has_lost(urls: tuple[str, str]) -> None:
+    """As after a restore of one of them: vectors that are missing are made again, strangers are removed."""
+
+    async def case() -> None:
+        async with opened(urls) as library:
+            store = await new_store(library)
+            record = await put(library, store, "lost words")
+            place = work.collection(store.id, "a")
+            await library.vectors.remove(place, record.body["builds"]["a"])
+            value = np.eye(1, 96, dtype=np.float32)
+            await library.vectors.put(place, "file-x:stranger", 0, [0], value)
+            assert await library.vectors.count(place, "file-x:stranger") == 1
+            assert await texts(library, store, "lost") == []
+            assert await check(library, repair=False) == (1, 1)
+            assert await check(library, repair=True) == (1, 1)
+            await until(lambda: _found(library, store, "lost"))
+            assert await check(library, repair=False) == (0, 0)
+
+    run(case)
+
+
+async def _found(library: Library, store: Record, query: str) -> bool:
+    return bool(await texts(library, store, query))
+
+
+def test_a_store_is_embedded_anew_while_it_is_searched(urls: tuple[str, str]) -> None:
+    """By another model, interrupted in the middle: searches find everything before, between and after."""
+
+    async def case() -> None:
+        async with opened(urls, Words("a"), Words("b", 64)) as library:
+            store = await new_store(library, "a")
+            for n in range(4):
+                await put(library, store, f"word{n} common")
+            task = asyncio.create_task(reembed(library, store.id, ["b"]))
+            await asyncio.sleep(0.3)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            store = await work.store_of(library, store.id)
+            assert len(await texts(library, store, "common")) == 4
+            await reembed(library, store.id, ["b"])
+            store = await work.store_of(library, store.id)
+            assert store.body["models"] == ["b"] and not store.body["next"]
+            assert (await texts(library, store, "word2"))[0] == "word2 common"
+            assert len(await texts(library, store, "common")) == 4
+            assert (await put(library, store, "word9")).status == COMPLETED
+
+    run(case)
+
+
+def test_two_spaces_are_merged(urls: tuple[str, str]) -> None:
+    """A store of two models: reciprocal ranks, 1 for what both have first."""
+
+    async def case() -> None:
+        async with opened(urls, Words("a"), Words("b", 64)) as library:
+            store = await new_store(library, "a", "b")
+            for n in range(3):
+                await put(library, store, f"word{n} common")
+            (best, *rest) = await search(library, store, ["word1"], None, 10, 0.0)
+            assert best.text == "word1 common"
+            assert best.score == pytest.approx(1)
+            assert all(one.score < 1 for one in rest)
+
+    run(case)
+
+
+def test_what_cannot_be_read_has_failed(urls: tuple[str, str]) -> None:
+    async def case() -> None:
+        async with opened(urls) as library:
+            store = await new_store(library)
+            file = await new_file(library, "x", "a.docx")
+            record = await settled(library, await work.attach(library, store, file, PLAIN), 60)
+            assert record.status == FAILED
+            assert record.body["last_error"]["code"] == "unsupported_file"
+
+    run(case)

@@ -1,0 +1,161 @@
+"""Texts to passages and chunks, filters, extraction, reciprocal ranks: what needs no database."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from gateway.retrieval.chunking import Strategy, chunks, guess, halves, homes, passages
+from gateway.retrieval.extraction import NoText, decoded, extract, extracted, from_html
+from gateway.retrieval.filters import Comparison, Compound, depth
+from gateway.retrieval.indexing import embedded
+from gateway.retrieval.search import fused
+
+QUICK = settings(max_examples=400, deadline=None, database=None, derandomize=True)
+FILTERS: TypeAdapter[Any] = TypeAdapter(Comparison | Compound)
+LETTERS = st.sampled_from("ab .\n日ж!?")
+
+
+@QUICK
+@given(st.text(LETTERS, max_size=2000), st.integers(20, 256))
+def test_passages_have_all_of_a_text_in_order(text: str, tokens: int) -> None:
+    """Nothing but space is left out, nothing is twice, and none is longer than was guessed."""
+    spans = passages(text, tokens)
+    assert "".join(span.of(text) for span in spans).split() == text.split() or not spans
+    assert "".join("".join(span.of(text).split()) for span in spans) == "".join(text.split())
+    assert all(first.end <= second.start for first, second in pairwise(spans))
+    assert all(guess(span.of(text)) <= max(tokens, 40) for span in spans)
+
+
+@QUICK
+@given(
+    st.lists(st.integers(1, 256), max_size=60),
+    st.integers(256, 4096).flatmap(lambda most: st.tuples(st.just(most), st.integers(0, most // 2))),
+)
+def test_chunks_keep_the_limits(counts: list[int], limits: tuple[int, int]) -> None:
+    """Every passage is in a chunk, chunks are at most as long as asked, overlaps too, and every one goes
+    on.
+    """
+    strategy = Strategy(*limits)
+    made = chunks(counts, strategy)
+    assert {passage for first, last in made for passage in range(first, last)} == set(range(len(counts)))
+    assert all(sum(counts[first:last]) <= strategy.max_tokens for first, last in made)
+    for (_, end), (begin, following) in pairwise(made):
+        assert begin <= end < following
+        assert sum(counts[begin:end]) <= strategy.overlap
+    assert all(
+        first <= passage < last
+        for passage, home in enumerate(homes(made, len(counts)))
+        for first, last in [made[home]]
+    )
+
+
+def test_openais_default_is_met_exactly() -> None:
+    """800 tokens with 400 of overlap, by passages of 200; a passage is answered with the chunk around it."""
+    assert Strategy().passage(256) == 200
+    assert chunks([200] * 8, Strategy()) == [(0, 4), (2, 6), (4, 8)]
+    assert homes([(0, 4), (2, 6), (4, 8)], 8) == [0, 0, 0, 1, 1, 2, 2, 2]
+
+
+def test_halves_cut_between_words() -> None:
+    text = "one two three four"
+    (whole,) = passages(text, 100)
+    assert [part.of(text) for part in halves(whole, text)] == ["one two three ", "four"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "accepted"),
+    [
+        ({"type": "eq", "key": "n", "value": 1}, True),
+        ({"type": "eq", "key": "yes", "value": 1}, False),
+        ({"type": "eq", "key": "n", "value": "1"}, False),
+        ({"type": "ne", "key": "none", "value": 1}, True),
+        ({"type": "gt", "key": "none", "value": 1}, False),
+        ({"type": "gt", "key": "s", "value": 1}, False),
+        ({"type": "lte", "key": "s", "value": "b"}, True),
+        ({"type": "in", "key": "n", "value": [3, 1.0]}, True),
+        ({"type": "nin", "key": "n", "value": [1]}, False),
+        ({"type": "gte", "key": "yes", "value": 0}, False),
+    ],
+)
+def test_comparisons(chosen: dict[str, Any], accepted: bool) -> None:
+    assert FILTERS.validate_python(chosen).accepts({"n": 1, "s": "b", "yes": True}) is accepted
+
+
+def test_filters_have_bounds() -> None:
+    """Depth and width are looked at before anything descends."""
+    nested: dict[str, Any] = {"type": "eq", "key": "a", "value": 1}
+    for _ in range(2000):
+        nested = {"type": "and", "filters": [nested]}
+    assert depth(nested) > 8
+    for bad in (nested, {"type": "or", "filters": []}, {"type": "in", "key": "a", "value": 1}):
+        with pytest.raises(ValidationError):
+            FILTERS.validate_python(bad)
+
+
+def test_html_is_its_words() -> None:
+    page = "<title>T</title><style>x{}</style><h1>A <b>b</b></h1>c<br>d&amp;e<script>no</script><li>f<li>g"
+    assert from_html(page) == "T\nA b\nc\nd&e\nf\ng"
+
+
+def test_text_has_an_encoding() -> None:
+    assert decoded("\ufeffä\r\n".encode()) == "ä\n"
+    assert decoded("ä".encode("utf-16")) == "ä"
+    with pytest.raises(NoText, match="UTF-8"):
+        decoded(b"\xff\xfa")
+
+
+def test_a_file_ends_in_its_own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time and memory of one file are bounded; what it breaks is not the gateway."""
+    path = tmp_path / "a.txt"
+    path.write_text("words")
+    assert asyncio.run(extracted(path, "a.txt", 60)) == "words"
+    with pytest.raises(NoText, match="longer than"):
+        asyncio.run(extracted(path, "a.txt", 0.001))
+    with path.open("wb") as file:
+        file.truncate(3 << 30)
+    with pytest.raises(NoText, match="memory"):
+        asyncio.run(extracted(path, "a.txt", 60))
+
+
+def test_kinds_of_files(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("a,b")
+    assert extract(path, "Table.CSV") == "a,b"
+    for name in ("a.docx", "a"):
+        with pytest.raises(NoText, match="are not read") as failed:
+            extract(path, name)
+        assert failed.value.code == "unsupported_file"
+
+
+def test_reciprocal_ranks() -> None:
+    """Second in both is better than first in one; first in all is 1."""
+    scores = fused([["a", "b", "c"], ["d", "b"]])
+    assert next(iter(scores)) == "b"
+    assert fused([["a", "b"], ["a"]])["a"] == pytest.approx(1)
+
+
+class Letters:
+    """A token is a letter: far more than was guessed."""
+
+    model, dimensions, positions = "letters", 2, 64
+
+    async def embed(self, texts: list[str], *, cut: bool) -> tuple[np.ndarray, np.ndarray]:
+        return np.ones((len(texts), 2), np.float32), np.array([len(text) for text in texts])
+
+
+@QUICK
+@given(st.text(LETTERS, min_size=1, max_size=3000), st.integers(10, 100))
+def test_passages_are_halved_until_they_are_read_whole(text: str, most: int) -> None:
+    spans, counts, values = asyncio.run(embedded(text, passages(text, 64), Letters(), most))
+    assert max(counts, default=0) <= most
+    assert len(spans) == len(counts) == len(values)
+    assert "".join("".join(span.of(text).split()) for span in spans) == "".join(text.split())
