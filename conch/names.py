@@ -4,5 +4,5 @@ ENGINE = "tensorrt_llm_stream"  # the engine itself, decoupled
 ENGINE_UNARY = "tensorrt_llm"  # its unary face
 SPEECH = "whisper_bls"
 TEXT = "tensorrt_llm_bls"
-EMBEDDER = "minilm"  # texts to vectors
-EMBEDDING_ENGINE = "minilm_encoder"  # what it calls: ids to vectors
+EMBEDDERS = {"minilm": "minilm", "clip": "clip_text"}  # texts to vectors, by family
+PICTURE_EMBEDDERS = {"clip": "clip_image"}  # pictures to vectors

@@ -19,7 +19,7 @@ from transformers import BertConfig, BertModel
 from build.checkpoints.minilm import Unsupported
 from build.targets.openvino.export_embedder import export
 from conch.bundle import ENGINE
-from serving.engine.encoding import ENOUGH, MOST, PADDING, EncoderEndpoint, embed, groups
+from serving.engine.encoding import ENOUGH, MOST, PADDING, TextEncoderEndpoint, embed, groups
 from serving.engine.openvino.encoder import OpenVinoEncoder
 from serving.errors import BadRequest
 from serving.text.embedding import EmbeddingModel, around, padded
@@ -200,7 +200,7 @@ class Counting:
 
 def test_requests_are_computed_together_and_answered_apart() -> None:
     """A bad one among them is refused alone."""
-    endpoint = EncoderEndpoint(Counting(), UTILS)  # type: ignore[arg-type]
+    endpoint = TextEncoderEndpoint(Counting(), UTILS)  # type: ignore[arg-type]
     good = padded([[1, 2], [3, 4, 5]])
     answers = endpoint.execute(
         [
