@@ -73,8 +73,8 @@ class EngineFacts:
 
 @dataclass(frozen=True)
 class PictureFacts:
-    """picture.json: the shorter side becomes `resized` pixels long, then the middle `size` pixels on a side are
-    cut out; `mean`, `deviation`: what red, green and blue, from 0 to 1, are normalized with.
+    """picture.json: the shorter side becomes `resized` pixels long, then the middle `size` pixels on a side
+    are cut out; `mean`, `deviation`: what red, green and blue, from 0 to 1, are normalized with.
     """
 
     size: int

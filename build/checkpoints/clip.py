@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from serving.architectures.clip import ACTIVATIONS, LEGACY_END, Clip, Shape, Tower
+from conch.bundle import EngineFacts, PictureFacts
+from serving.architectures.clip import ACTIVATIONS, Clip, Shape, Tower
 
 # Theirs and ours. The pairs apply in turn as they stand, and backwards the other way round.
 NAMES = (
@@ -37,6 +38,8 @@ NAMES = (
     ("logit_scale", "scale"),
 )
 UNUSED = ("vision_model.embeddings.position_ids", "text_model.embeddings.position_ids")
+STEPS = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
+BICUBIC = 3  # Pillow's number
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 # What config.json leaves out is as in transformers' configuration_clip.py.
 SHARED = {"num_hidden_layers": 12, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"}
@@ -67,7 +70,9 @@ def shape(folder: Path) -> Shape:
     """
     config = json.loads((folder / "config.json").read_text("utf-8"))
     if config.get("model_type") != "clip":
-        raise Unsupported(f"{folder}/config.json: the model type is {config.get('model_type')}; it must be clip")
+        raise Unsupported(
+            f"{folder}/config.json: the model type is {config.get('model_type')}; it must be clip"
+        )
     picture = {**SHARED, **PICTURE, "patch_size": 32, **config.get("vision_config", {})}
     text = {**SHARED, **TEXT, "max_position_embeddings": 77, **config.get("text_config", {})}
     return Shape(
@@ -80,6 +85,41 @@ def shape(folder: Path) -> Shape:
         end_id=text.get("eos_token_id", 49407),
         dimensions=config.get("projection_dim", 512),
     )
+
+
+def facts(shape: Shape, longest: int) -> EngineFacts:
+    """engine.json. `longest`: tokens of a text at most, 0: as many as the model was trained for."""
+    return EngineFacts(
+        family="clip",
+        positions=min(longest or shape.positions, shape.positions),
+        vocabulary=shape.vocabulary,
+        end_id=shape.end_id,
+        dimensions=shape.dimensions,
+    )
+
+
+def picture_facts(folder: Path, shape: Shape) -> PictureFacts:
+    """picture.json, of preprocessor_config.json, whose sizes older files write as one number.
+
+    Raises:
+        Unsupported: steps that this family does not have, or another size than the model's.
+    """
+    config = json.loads((folder / "preprocessor_config.json").read_text("utf-8"))
+    shorter = config["size"] if isinstance(config["size"], int) else config["size"].get("shortest_edge", 0)
+    crop = config["crop_size"]
+    sides = {crop} if isinstance(crop, int) else {crop["height"], crop["width"]}
+    left_out = [name for name in STEPS if config.get(name) is False]
+    if (
+        left_out
+        or config.get("resample", BICUBIC) != BICUBIC
+        or sides != {shape.size}
+        or shorter < shape.size
+    ):
+        raise Unsupported(
+            f"{folder}/preprocessor_config.json: this family resizes the shorter side (bicubic), cuts out "
+            f"{shape.size} pixels on a side, rescales by 255 and normalizes; the file asks for something else"
+        )
+    return PictureFacts(shape.size, shorter, tuple(config["image_mean"]), tuple(config["image_std"]))
 
 
 def stored(folder: Path) -> dict[str, torch.Tensor]:

@@ -38,8 +38,8 @@ def tokenizer_of(folder: Path) -> Tokenizer:
 
 
 def make_corpus(folder: Path, count: int, size: int, seed: int, workers: int | None = None) -> Corpus:
-    """At least `count` pictures, every kind of scene as often, and their captions in the ids of the tokenizer in
-    `folder`; the seed alone decides which.
+    """At least `count` pictures, every kind of scene as often, and their captions in the ids of the tokenizer
+    in `folder`; the seed alone decides which.
     """
     jobs = [(folder, size, seed * 1_000_003 + number) for number in range(-(-count // CHUNK))]
     pictures = np.empty((len(jobs) * CHUNK, size, size, 3), np.uint8)
@@ -59,4 +59,6 @@ def _chunk(job: tuple[Path, int, int]) -> Corpus:
     scenes = [scene(rng, kind, held=False) for kind in kinds]
     pictures = [draw(one, rng).resize((size, size), Image.Resampling.BICUBIC) for one in scenes]
     coded = tokenizer_of(folder).encode_batch([one.worded(rng) for one in scenes])
-    return Corpus(np.stack([np.asarray(picture) for picture in pictures]), np.array([c.ids for c in coded], np.int16))
+    return Corpus(
+        np.stack([np.asarray(picture) for picture in pictures]), np.array([c.ids for c in coded], np.int16)
+    )

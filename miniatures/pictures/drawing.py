@@ -21,7 +21,8 @@ Point = tuple[float, float]
 def _star() -> list[Point]:
     radii = (1.1, 0.45)
     return [
-        (radii[i % 2] * math.sin(i * math.pi / 5), -radii[i % 2] * math.cos(i * math.pi / 5)) for i in range(10)
+        (radii[i % 2] * math.sin(i * math.pi / 5), -radii[i % 2] * math.cos(i * math.pi / 5))
+        for i in range(10)
     ]
 
 
@@ -42,7 +43,20 @@ OUTLINES: dict[str, list[Point]] = {
     "rectangle": [(-1.1, -0.5), (1.1, -0.5), (1.1, 0.5), (-1.1, 0.5)],
     "triangle": [(0, -1), (1, 0.8), (-1, 0.8)],
     "diamond": [(0, -1.1), (0.75, 0), (0, 1.1), (-0.75, 0)],
-    "cross": [(-A, -1), (A, -1), (A, -A), (1, -A), (1, A), (A, A), (A, 1), (-A, 1), (-A, A), (-1, A), (-1, -A), (-A, -A)],
+    "cross": [
+        (-A, -1),
+        (A, -1),
+        (A, -A),
+        (1, -A),
+        (1, A),
+        (A, A),
+        (A, 1),
+        (-A, 1),
+        (-A, A),
+        (-1, A),
+        (-1, -A),
+        (-A, -A),
+    ],
     "star": _star(),
     "heart": _heart(),
 }
@@ -55,9 +69,7 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 def tinted(rng: Random, colour: str) -> tuple[int, int, int]:
     """About the colour of that name."""
-    red, green, blue = (
-        max(0, min(255, value + rng.randint(-BLURRED, BLURRED))) for value in COLOURS[colour]
-    )
+    red, green, blue = (max(0, min(255, value + rng.randint(-BLURRED, BLURRED))) for value in COLOURS[colour])
     return red, green, blue
 
 
@@ -84,7 +96,9 @@ def _draw_thing(pen: ImageDraw.ImageDraw, thing: Thing, fill: tuple[int, int, in
     else:
         turn = math.radians(rng.uniform(-TILT, TILT))
         cos, sin = math.cos(turn) * r, math.sin(turn) * r
-        pen.polygon([(x + a * cos - b * sin, y + a * sin + b * cos) for a, b in OUTLINES[thing.shape]], fill=fill)
+        pen.polygon(
+            [(x + a * cos - b * sin, y + a * sin + b * cos) for a, b in OUTLINES[thing.shape]], fill=fill
+        )
 
 
 def _draw_text(pen: ImageDraw.ImageDraw, scene: Scene, rng: Random) -> None:

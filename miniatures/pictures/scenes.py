@@ -30,8 +30,8 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is drawn, from the back to the front, and what is said: `said` of what there is to be seen, `brief`
-    with less.
+    """What is drawn, from the back to the front, and what is said: `said` of what there is to be seen,
+    `brief` with less.
     """
 
     kind: str
@@ -100,7 +100,9 @@ def count(rng: Random, ground: str) -> Scene:
     radius = rng.uniform(17, 25)
     things = tuple(Thing(shape, colour, cell, radius) for cell in rng.sample(range(9), number + 2))
     plural = {"cross": "crosses"}.get(shape, f"{shape}s")
-    return Scene("count", ground, f"{WORLD['counts'][number]} {colour} {plural}", f"{colour} {plural}", things)
+    return Scene(
+        "count", ground, f"{WORLD['counts'][number]} {colour} {plural}", f"{colour} {plural}", things
+    )
 
 
 def relation(rng: Random, ground: str) -> Scene:
@@ -118,7 +120,10 @@ def relation(rng: Random, ground: str) -> Scene:
         cell = rng.randrange(3)
         near, far = (cell * 3, cell * 3 + 2) if how in SIDES[:2] else (cell, cell + 6)
         here, there = (near, far) if how in ("left of", "above") else (far, near)
-        things = (Thing(first, own, here, rng.uniform(22, 31)), Thing(second, its, there, rng.uniform(22, 31)))
+        things = (
+            Thing(first, own, here, rng.uniform(22, 31)),
+            Thing(second, its, there, rng.uniform(22, 31)),
+        )
     return Scene("relation", ground, said, f"{a(own)} {first} and {a(its)} {second}", things)
 
 
@@ -140,7 +145,12 @@ def _written(rng: Random, ground: str, kind: str, text: str) -> Scene:
 
 
 KINDS: dict[str, Callable[[Random, str], Scene]] = {
-    "one": one, "two": two, "count": count, "relation": relation, "number": number, "word": word
+    "one": one,
+    "two": two,
+    "count": count,
+    "relation": relation,
+    "number": number,
+    "word": word,
 }
 
 

@@ -1,7 +1,7 @@
 """Train mini-clip from nothing: `python -m miniatures.pictures.train --seed 1 --output miniatures/clip`.
 
-Pictures are made on all cores first and kept on the device; minutes on one GPU. On a CPU, `--steps 200 --batch
-64 --pictures 6000` shows that the loss falls. Needs torch, numpy, Pillow, safetensors and tokenizers.
+Pictures are made on all cores first and kept on the device; minutes on one GPU. On a CPU, `--steps 200
+--batch 64 --pictures 6000` shows that the loss falls. Needs torch, numpy, Pillow, safetensors and tokenizers.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ class Training:
         for step in range(1, self.steps + 1):
             progress = max(step / self.steps, (time.monotonic() - started) / 60 / self.minutes)
             chosen = torch.randint(len(corpus.ids), (self.rows,), generator=random).to(self.device)
-            recent.append(self._update(model, optimizer, *(part[chosen] for part in material), rate(progress)))
+            recent.append(
+                self._update(model, optimizer, *(part[chosen] for part in material), rate(progress))
+            )
             if step % LOG_EVERY == 0 or progress >= 1:
                 seconds, loss = round(time.monotonic() - started), torch.stack(recent).mean().item()
                 report(log, {"step": step, "loss": round(loss, 4), "seconds": seconds})
@@ -212,7 +214,9 @@ def main() -> None:
     corpus = make_corpus(given.output, given.pictures, SIZE, given.seed)
     with (given.output / "training.log").open("w") as log:
         made = time.monotonic() - started
-        first = f"seed {given.seed}, {given.batch} rows a step, {len(corpus.ids)} pictures made in {made:.0f} s"
+        first = (
+            f"seed {given.seed}, {given.batch} rows a step, {len(corpus.ids)} pictures made in {made:.0f} s"
+        )
         print(first, file=log, flush=True)
         print(first, flush=True)
         training = Training(

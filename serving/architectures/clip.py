@@ -1,8 +1,8 @@
 """CLIP: pictures and texts to vectors of one space.
 
 A vision transformer and a causal text transformer, both pre-norm, each with a linear projection to the common
-width and length 1 (Radford et al. 2021, https://arxiv.org/abs/2103.00020; what is pooled, and which activation
-there is, as in transformers' modeling_clip.py).
+width and length 1 (Radford et al. 2021, https://arxiv.org/abs/2103.00020; what is pooled, and which
+activation there is, as in transformers' modeling_clip.py).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Tower:
 
 @dataclass(frozen=True)
 class Shape:
-    """Both transformers. `size`, `patch`: sides of a picture and of its patches, in pixels; `positions`: tokens
-    that the text transformer was made for; `end_id`: the id whose first place is a text's vector (see
+    """Both transformers. `size`, `patch`: sides of a picture and of its patches, in pixels; `positions`:
+    tokens that the text transformer was made for; `end_id`: the id whose first place is a text's vector (see
     LEGACY_END); `dimensions`: of the common space.
     """
 

@@ -35,8 +35,8 @@ class Encoder(Protocol):
         """What engine.json says."""
 
     def encode(self, **inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Vectors [rows, dimensions] of int64 `ids` and `mask` [texts, n], or of float32 `pixels` [pictures, 3,
-        size, size].
+        """Vectors [rows, dimensions] of int64 `ids` and `mask` [texts, n], or of float32 `pixels` [pictures,
+        3, size, size].
         """
 
 
@@ -162,7 +162,8 @@ class PictureEncoderEndpoint(EncoderEndpoint):
         pixels = inputs["pixel_values"]
         if pixels.shape[1:] != (3, self.size, self.size):
             raise BadRequest(
-                f"pixel_values has pictures of shape {list(pixels.shape[1:])}; it must be {[3, self.size, self.size]}"
+                f"pixel_values has pictures of shape {list(pixels.shape[1:])}; it must be "
+                f"{[3, self.size, self.size]}"
             )
         if not np.isfinite(pixels).all():
             raise BadRequest("pixel_values must be finite numbers")

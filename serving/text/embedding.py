@@ -1,4 +1,6 @@
-"""Texts to vectors, as Triton's `minilm` and `clip_text` offer it: what is read, and what the encoder is asked for."""
+"""Texts to vectors, as Triton's `minilm` and `clip_text` offer it: what is read, and what the encoder is
+asked for.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,11 @@ UPSTREAM = {
         for name in ("preprocessing", "postprocessing", "tensorrt_llm_bls", "ensemble")
     },
 }
-OWN = {"minilm", "minilm_encoder"}  # upstream has no such models
+OWN = {
+    "minilm",
+    "minilm_encoder",
+    *(f"clip_{name}" for name in ("text", "image", "text_encoder", "image_encoder")),
+}  # upstream has no such models
 TYPES = {"${logits_datatype}": "TYPE_FP32", "${encoder_input_features_data_type}": "TYPE_FP16"}
 
 
@@ -129,4 +133,5 @@ def test_catalog_errors_are_sentences() -> None:
         "mini-t5",
         "mini-bart",
         "mini-gpt2",
+        "mini-clip",
     ]

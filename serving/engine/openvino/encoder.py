@@ -23,7 +23,11 @@ class OpenVinoEncoder:
     """See serving.engine.encoding.Encoder."""
 
     def __init__(
-        self, folder: Path, parameters: Mapping[str, Any], precision: str | None = None, graph: str = "encoder"
+        self,
+        folder: Path,
+        parameters: Mapping[str, Any],
+        precision: str | None = None,
+        graph: str = "encoder",
     ) -> None:
         self.facts = EngineFacts.load(folder)
         settings = compile_settings(precision or hardware_precision(many_rows=True), None)
