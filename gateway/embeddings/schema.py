@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from conch.deployment import Pool
 
@@ -37,7 +37,53 @@ class ImagePart(BaseModel):
     image_url: ImageUrl
 
 
-Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+def _kind(given: Any) -> str | None:
+    """Which form of input it is, by its first item, so that errors are about that form."""
+    if isinstance(given, str):
+        return "one text"
+    if not isinstance(given, list):
+        return None
+    if any(isinstance(item, dict | BaseModel) for item in given):
+        return "parts list"
+    first = given[0] if given else ""
+    return (
+        "ids list"
+        if isinstance(first, list)
+        else "one list of ids"
+        if isinstance(first, int)
+        else "texts list"
+    )
+
+
+def _part(given: Any) -> str | None:
+    if not isinstance(given, dict):
+        return "picture part" if isinstance(given, ImagePart) else "plain text"
+    return {"text": "text part", "image_url": "picture part"}.get(str(given.get("type")))
+
+
+# Tags have blanks, so that they are not taken for names of fields.
+Part = Annotated[
+    Annotated[Text, Tag("plain text")]
+    | Annotated[TextPart, Tag("text part")]
+    | Annotated[ImagePart, Tag("picture part")],
+    Discriminator(
+        _part,
+        custom_error_type="part",
+        custom_error_message="Input should be a text, or an object whose type is text or image_url",
+    ),
+]
+Input = Annotated[
+    Annotated[Text, Tag("one text")]
+    | Annotated[Texts, Tag("texts list")]
+    | Annotated[Ids, Tag("one list of ids")]
+    | Annotated[list[Ids], Field(fail_fast=True), Tag("ids list")]
+    | Annotated[list[Part], Field(fail_fast=True), Tag("parts list")],
+    Discriminator(
+        _kind,
+        custom_error_type="input",
+        custom_error_message="Input should be a text or a list",
+    ),
+]
 
 
 class EmbeddingsRequest(Lenient):
@@ -46,13 +92,7 @@ class EmbeddingsRequest(Lenient):
     """
 
     model: str
-    input: (
-        Text
-        | Texts
-        | Ids
-        | Annotated[list[Ids], Field(fail_fast=True)]
-        | Annotated[list[Text | Part], Field(fail_fast=True)]
-    )
+    input: Input
     dimensions: int | None = Field(None, ge=1)
     encoding_format: Literal["float", "base64"] = "float"
     truncate: bool = False
