@@ -1,5 +1,5 @@
-"""The museum's figures with a CLIP in plain transformers, on a CPU:
-`python -m miniatures.pictures.evaluate`.
+"""A CLIP in plain transformers, on a CPU: the museum's figures, and what it makes of pictures by strangers.
+`python -m miniatures.pictures.evaluate`, with `--easy-vqa` for the data set of that Python package.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from transformers import CLIPModel, CLIPTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from .museum import PICTURES, SEED, museum, recall
-from .scenes import KINDS
+from .scenes import KINDS, a
 
 GOAL = 0.9  # of both recalls over all kinds
 BATCH = 64
+EASY_COLOURS = {"red", "green", "blue", "black", "gray", "teal", "brown", "yellow"}
+EASY_SHAPES = {"circle", "rectangle", "triangle"}
 Vectors = NDArray[np.float32]
 
 
@@ -67,14 +69,51 @@ def _of(features: Any, **inputs: torch.Tensor) -> Vectors:
     return np.asarray(found.numpy(), np.float32)
 
 
+def easy_vqa(peer: Peer) -> dict[str, float]:
+    """Shares of easy-vqa's test pictures (one thing on a pale background) whose best of all captions "a
+    COLOUR SHAPE" has the right colour, the right shape, and both. Nobody trains on them
+    (https://github.com/vzhou842/easy-VQA).
+    """
+    from easy_vqa import get_test_image_paths, get_test_questions
+
+    seen: dict[int, set[str]] = {}
+    for _, answer, number in zip(*get_test_questions(), strict=True):
+        seen.setdefault(number, set()).add(answer)
+    paths = {
+        number: path for number, path in get_test_image_paths().items() if _shown(seen.get(number, set()))
+    }
+    said = [(colour, shape) for colour in sorted(EASY_COLOURS) for shape in sorted(EASY_SHAPES)]
+    pictures = peer.pictures([Image.open(path).convert("RGB") for path in paths.values()])
+    best = (pictures @ peer.texts([f"{a(colour)} {shape}" for colour, shape in said]).T).argmax(1)
+    right = [
+        [set(said[at]) & EASY_COLOURS <= seen[number], set(said[at]) & EASY_SHAPES <= seen[number]]
+        for at, number in zip(best, paths, strict=True)
+    ]
+    colour, shape = np.array(right).T
+    shares = {"easy-vqa, pictures": float(len(paths)), "colour": colour.mean(), "shape": shape.mean()}
+    return {
+        name: round(float(share), 4) for name, share in (shares | {"both": (colour & shape).mean()}).items()
+    }
+
+
+def _shown(answers: set[str]) -> bool:
+    """Whether the questions' answers tell what is in the picture."""
+    return len(answers & EASY_COLOURS) == 1 == len(answers & EASY_SHAPES)
+
+
 def main() -> None:
     """Print one JSON line for all kinds of scenes, and one for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint", type=Path, default=Path("miniatures/clip"))
     parser.add_argument("--count", type=int, default=PICTURES, help="pictures")
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--easy-vqa", action="store_true", help="that data set instead of the museum")
     given = parser.parse_args()
-    peer, exhibits = Peer(given.checkpoint), museum(given.count, given.seed)
+    peer = Peer(given.checkpoint)
+    if given.easy_vqa:
+        print(json.dumps(easy_vqa(peer)))
+        return
+    exhibits = museum(given.count, given.seed)
     pictures, texts = (
         peer.pictures([one.picture for one in exhibits]),
         peer.texts([one.caption for one in exhibits]),

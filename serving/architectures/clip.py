@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from conch import contract
 
 LEGACY_END = 2  # a config with this end id says nothing: the end of a text is its highest id
 
@@ -44,6 +47,19 @@ class Shape:
     positions: int
     end_id: int
     dimensions: int
+
+    @classmethod
+    def load(cls, engine: Path) -> Shape:
+        """Of an engine folder.
+
+        Raises:
+            Malformed: see `contract.load`.
+        """
+        return contract.load(cls, engine / "architecture.json")
+
+    def save(self, engine: Path) -> None:
+        """Into an engine folder."""
+        contract.save(self, engine / "architecture.json")
 
 
 def quick_gelu(hidden: Tensor) -> Tensor:

@@ -123,15 +123,16 @@ def test_catalog_errors_are_sentences() -> None:
     """A wrong id, target or knob names itself and what there is."""
     catalog = load_catalog()
     with pytest.raises(CatalogError, match="'nope' is not in catalog.toml; it has: mini-whisper"):
-        select(catalog, "mini-whisper,nope")
+        select(catalog, "mini-whisper,nope", "openvino")
     with pytest.raises(CatalogError, match="TARGET 'cuda' is unknown"):
         load_recipe(catalog["mini-whisper"], "cuda")
     with pytest.raises(CatalogError, match="no parameter 'speed'"):
         load_recipe(Model("x", "whisper", "file:x", "none", knobs={"speed": 1}), "openvino")
-    assert [model.id for model in select(catalog, "")] == [
+    assert [model.id for model in select(catalog, "", "openvino")] == [
         "mini-whisper",
         "mini-t5",
         "mini-bart",
         "mini-gpt2",
         "mini-clip",
     ]
+    assert "mini-clip" not in [model.id for model in select(catalog, "", "trtllm")]

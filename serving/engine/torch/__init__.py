@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .encoder import TorchEncoder
     from .runtime import TorchRuntime
 
 
@@ -17,3 +18,10 @@ def load(engine: Path, parameters: Mapping[str, Any]) -> TorchRuntime:
     from .runtime import TorchRuntime
 
     return TorchRuntime(engine, parameters)
+
+
+def load_encoder(engine: Path, parameters: Mapping[str, Any], graph: str) -> TorchEncoder:
+    """An encoder of an engine folder that has nothing else."""
+    from .encoder import TorchEncoder
+
+    return TorchEncoder(engine, parameters, graph)

@@ -21,9 +21,11 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from build.checkpoints import clip
 from build.targets.openvino.export_clip import export
+from build.targets.torch import export_encoder
 from conch.bundle import ENGINE, PictureFacts
-from serving.engine.encoding import PICTURES, PictureEncoderEndpoint, embed, embed_pictures
+from serving.engine.encoding import PICTURES, Encoder, PictureEncoderEndpoint, embed, embed_pictures
 from serving.engine.openvino.encoder import OpenVinoEncoder
+from serving.engine.torch.encoder import TorchEncoder
 from serving.errors import BadRequest
 from serving.text.embedding import EmbeddingModel
 from serving.vision import decoding, embedding, preprocessing
@@ -66,9 +68,21 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param is not None:
         folder = checkpoint(tmp_path_factory.mktemp("weights"), **request.param)
     engine = tmp_path_factory.mktemp("bundle") / ENGINE
-    engine.mkdir()
-    export(folder, engine, "none", 0)
+    for target in ("openvino", "torch"):
+        (engine / target).mkdir(parents=True)
+    export(folder, engine / "openvino", "none", 0)
+    export_encoder.export("clip", folder, engine / "torch", "float32", 0)
     return folder, engine
+
+
+def encoder_of(engine: Path, target: str, graph: str) -> Encoder:
+    """In float32."""
+    if target == "torch":
+        return TorchEncoder(engine / target, {"precision": "float32"}, graph)
+    return OpenVinoEncoder(engine / target, {}, "f32", graph)
+
+
+TARGETS = pytest.mark.parametrize("target", ["openvino", "torch"])
 
 
 def cosines(found: np.ndarray, expected: Any) -> np.ndarray:
@@ -79,10 +93,11 @@ def cosines(found: np.ndarray, expected: Any) -> np.ndarray:
     return cosine
 
 
-def test_text_is_transformers(made: tuple[Path, Path]) -> None:
+@TARGETS
+def test_text_is_transformers(made: tuple[Path, Path], target: str) -> None:
     """Rows of different lengths together; the end of text inside a row, and behind it more."""
     theirs = CLIPModel.from_pretrained(made[0], dtype=torch.float32).eval()
-    encoder, draw = OpenVinoEncoder(made[1], {}, "f32", "text"), np.random.default_rng(1)
+    encoder, draw = encoder_of(made[1], target, "text"), np.random.default_rng(1)
     last = encoder.facts.vocabulary - 1
     rows = [np.array([*draw.integers(3, last, n), last], np.int32) for n in (1, 11, 3, 6, 6, 2)]
     rows += [np.array([5, last, 7, last, 4], np.int32), np.array([last, 4], np.int32)]
@@ -94,10 +109,11 @@ def test_text_is_transformers(made: tuple[Path, Path]) -> None:
         np.testing.assert_allclose(embed(encoder, [row])[0], vector, atol=2e-5)
 
 
-def test_pictures_are_transformers(made: tuple[Path, Path]) -> None:
+@TARGETS
+def test_pictures_are_transformers(made: tuple[Path, Path], target: str) -> None:
     """More than are computed together."""
     theirs = CLIPModel.from_pretrained(made[0], dtype=torch.float32).eval()
-    encoder, size = OpenVinoEncoder(made[1], {}, "f32", "image"), PictureFacts.load(made[1]).size
+    encoder, size = encoder_of(made[1], target, "image"), PictureFacts.load(made[1] / target).size
     rows = np.random.default_rng(2).normal(size=(PICTURES + 3, 3, size, size)).astype(np.float32)
     with torch.no_grad():
         expected = theirs.get_image_features(torch.from_numpy(rows))
