@@ -26,7 +26,7 @@ from miniatures.pictures.museum import Exhibit, museum, recall
 from ..unit.serving.test_clip import broken, noise, png, saved
 from .conftest import ROOT, Stack, portable, started
 
-PORT = 11280
+PORT, TORCH_PORT = 11280, 11480
 MODEL = "mini-clip"
 FULL = "amx_bf16" not in Path("/proc/cpuinfo").read_text()
 CLOSE = 0.9999 if FULL else 0.999
@@ -285,3 +285,18 @@ def test_base64_and_long_texts(stack: Stack, client: OpenAI) -> None:
     np.testing.assert_allclose(cut, embedded(client, "a " * 75), atol=1e-5)
     coded = post(stack, [part(saved(noise(30, 30), "PNG"))], encoding_format="base64").json()["data"][0]
     assert len(np.frombuffer(base64.b64decode(coded["embedding"]), "<f4")) == 128
+
+
+def test_the_torch_engine(tmp_path: Path, exhibits: list[Exhibit], peer: Peer) -> None:
+    """One instance of TARGET=torch: the same vectors, pictures and texts in one request."""
+    build = [sys.executable, "-m", "build", "engines", "--target", "torch", "--model-id", MODEL]
+    subprocess.run(build, cwd=ROOT, check=True)
+    few = exhibits[:40]
+    with started(portable(tmp_path, TORCH_PORT, MODEL, 1) | {"TARGET": "torch"}, tidy=False) as stack:
+        client = OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0)
+        mixed = [part(saved(one.picture, "PNG")) for one in few] + [one.caption for one in few]
+        found = embedded(client, mixed)
+    expected = np.concatenate(
+        [peer.pictures([one.picture for one in few]), peer.texts([one.caption for one in few])]
+    )
+    assert (found * expected).sum(1).min() >= 0.999  # float16 where there is a GPU
