@@ -1,4 +1,5 @@
-"""The tokenizer of mini-clip: CLIP's form of byte-level BPE (words end in `</w>`), learnt from captions.
+"""The tokenizer of mini-clip: CLIP's form of byte-level BPE (words end in `</w>`), learnt from captions:
+`python -m miniatures.pictures.vocabulary`.
 
 The normalizer, the pattern that parts words and the special tokens are those of transformers' CLIPTokenizer.
 """
@@ -79,3 +80,7 @@ def _parts() -> pre_tokenizers.PreTokenizer:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
+
+
+if __name__ == "__main__":
+    make_tokenizer(Path("miniatures/clip"))
