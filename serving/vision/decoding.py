@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from io import BytesIO
 from threading import BoundedSemaphore
+from typing import TypeVar
 
 from PIL import Image
 
 from ..errors import BadRequest
 
+T = TypeVar("T")
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 NAMES = "PNG, JPEG, WebP, GIF or BMP"
 MOST_PIXELS = 8192 * 8192
@@ -32,9 +35,10 @@ TURNS = {
 Image.MAX_IMAGE_PIXELS = MOST_PIXELS
 
 
-def decoded(data: bytes) -> Image.Image:
-    """The first frame in RGB, turned as EXIF says, on white where it is transparent (as transformers'
-    processors have it from version 5 on; before, they left alpha away).
+def decoded(data: bytes, make: Callable[[Image.Image], T]) -> T:
+    """What `make` makes of the first frame in RGB, turned as EXIF says, on white where it is transparent (as
+    transformers' processors have it from version 5 on; before, they left alpha away). Few are in memory at
+    once, so `make` should give something smaller than the picture.
 
     Raises:
         BadRequest: no picture of FORMATS, a broken one, or one that is too large.
@@ -61,7 +65,7 @@ def decoded(data: bytes) -> Image.Image:
             found = on_white(picture)
         except Exception as error:
             raise BadRequest(f"is a broken {picture.format} picture; send a whole one") from error
-        return found.transpose(TURNS[turn]) if turn in TURNS else found
+        return make(found.transpose(TURNS[turn]) if turn in TURNS else found)
 
 
 def on_white(picture: Image.Image) -> Image.Image:

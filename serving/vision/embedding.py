@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def embed(inputs: Mapping[str, NDArray[Any]], facts: PictureFacts, encode: Encod
     rows = np.empty((len(given), 3, facts.size, facts.size), np.float32)
     for number, data in enumerate(given):
         try:
-            rows[number] = pixels(decoded(data), facts)
+            rows[number] = decoded(data, partial(pixels, facts=facts))
         except BadRequest as error:
             raise BadRequest(f"image {number} {error}") from error
     return np.concatenate([encode(rows[at : at + AT_ONCE]) for at in range(0, len(rows), AT_ONCE)])

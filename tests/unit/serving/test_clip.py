@@ -6,6 +6,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -211,6 +212,11 @@ def saved(picture: Image.Image, kind: str, **options: Any) -> bytes:
     return file.getvalue()
 
 
+def prepared(data: bytes) -> np.ndarray:
+    """By ours."""
+    return decoded(data, lambda picture: preprocessing.pixels(picture, FACTS))
+
+
 def theirs(picture: Image.Image) -> np.ndarray:
     """By transformers' processor."""
     found: np.ndarray = PROCESSOR(picture, return_tensors="np")["pixel_values"][0]
@@ -229,7 +235,7 @@ def test_pixels_are_transformers(size: tuple[int, int], mode: str) -> None:
     """Of PNG files, which keep all of these."""
     data = saved(noise(*size, mode), "PNG")
     expected = theirs(Image.open(BytesIO(data)))
-    np.testing.assert_allclose(preprocessing.pixels(decoded(data), FACTS), expected, atol=1e-3)
+    np.testing.assert_allclose(prepared(data), expected, atol=1e-3)
 
 
 OTHERS: dict[str, Callable[[], bytes]] = {
@@ -259,7 +265,7 @@ def test_other_files_are_transformers(name: str) -> None:
     """The first frame of those that move."""
     data = OTHERS[name]()
     expected = theirs(Image.open(BytesIO(data)))
-    np.testing.assert_allclose(preprocessing.pixels(decoded(data), FACTS), expected, atol=1e-3)
+    np.testing.assert_allclose(prepared(data), expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("turn", range(10))
@@ -272,13 +278,12 @@ def test_exif_turns(turn: int, kind: str) -> None:
     exif[0x0112] = turn
     data = saved(noise(80, 50), kind, exif=exif)
     upright = ImageOps.exif_transpose(Image.open(BytesIO(data)))
-    np.testing.assert_allclose(preprocessing.pixels(decoded(data), FACTS), theirs(upright), atol=1e-3)
+    np.testing.assert_allclose(prepared(data), theirs(upright), atol=1e-3)
 
 
 def test_pictures_like_threads() -> None:
     """Whole they would be 1.8 billion pixels; of others, the middle alone differs by one step."""
-    thread = decoded(saved(noise(1, 8000), "PNG"))
-    assert preprocessing.pixels(thread, FACTS).shape == (3, 224, 224)
+    assert prepared(saved(noise(1, 8000), "PNG")).shape == (3, 224, 224)
     for size in ((7, 900), (1000, 9), (3, 100)):
         picture = noise(*size)
         whole = np.asarray(preprocessing.middle(picture, FACTS), int)
@@ -322,7 +327,7 @@ def png(width: int, height: int, body: bytes = b"", depth: int = 8) -> bytes:
 )
 def test_what_is_refused(data: bytes, sentence: str) -> None:
     with pytest.raises(BadRequest, match=sentence):
-        decoded(data)
+        prepared(data)
 
 
 def broken() -> Iterator[bytes]:
@@ -342,7 +347,7 @@ def test_broken_files_are_refused_or_read() -> None:
     outcomes = {"read": 0, "refused": 0}
     for data in broken():
         try:
-            preprocessing.pixels(decoded(data), FACTS)
+            prepared(data)
             outcomes["read"] += 1
         except BadRequest:
             outcomes["refused"] += 1
@@ -352,7 +357,7 @@ def test_broken_files_are_refused_or_read() -> None:
 
 def test_broken_exif_turns_nothing() -> None:
     data = saved(noise(20, 10), "PNG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff garbage")
-    assert decoded(data).size == (20, 10)
+    assert decoded(data, lambda picture: picture.size) == (20, 10)
 
 
 def sums(rows: np.ndarray) -> np.ndarray:
@@ -363,7 +368,7 @@ def sums(rows: np.ndarray) -> np.ndarray:
 def test_the_facade_reads_both_inputs() -> None:
     """Files as text or as numbers; the broken one is named."""
     data = saved(noise(50, 40), "PNG")
-    expected = sums(preprocessing.pixels(decoded(data), FACTS)[None])
+    expected = sums(prepared(data)[None])
     texts = np.array([[data]] * 40, object)
     np.testing.assert_allclose(
         embedding.embed({"image": texts}, FACTS, sums), np.repeat(expected, 40, 0), rtol=1e-5
@@ -396,3 +401,20 @@ def test_raw_pixels_are_checked() -> None:
     assert [answers[n].tensors[0].array.tolist() for n in (0, 3)] == [[[1], [1]], [[5]]]
     assert "it must be [3, 2, 2]" in answers[1].error.t
     assert "finite" in answers[2].error.t
+
+
+def test_large_pictures_one_at_a_time() -> None:
+    """Eight threads with pictures of 8192 x 8192: what is in memory is never more than one of them."""
+    data, inside, most = saved(Image.new("1", (8192, 8192)), "PNG"), 0, 0
+
+    def make(picture: Image.Image) -> tuple[int, int]:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        small = picture.resize((64, 64), Image.Resampling.NEAREST)
+        inside -= 1
+        return small.size
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(lambda _: decoded(data, make), range(8))) == {(64, 64)}
+    assert most == 1
