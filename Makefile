@@ -183,6 +183,8 @@ bench: setup $(BUILD)/.tests ## measure against faster-whisper, CTranslate2 and 
 evaluate: $(BUILD)/.tests tools ## the miniatures' held-out figures
 	$(BUILD)/bin/python -m miniatures.speech.evaluate
 	for model in t5 bart gpt2; do $(BUILD)/bin/python -m miniatures.text.evaluate $$model || exit 1; done
+	$(BUILD)/bin/python -m miniatures.pictures.evaluate
+	$(BUILD)/bin/python -m miniatures.pictures.evaluate --easy-vqa
 
 evaluate-real: $(BUILD)/.tests tools ## real weights (MODEL_ID=base) on made and real speech, beside faster-whisper; an hour
 	$(BUILD)/bin/python -m build engines --target openvino --model-id $(or $(MODEL_ID),base)

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     places = Places(arguments.weights.resolve(), arguments.engines.resolve())
     try:
-        models = select(load_catalog(), arguments.model_id)
+        models = select(load_catalog(), arguments.model_id, arguments.target)
         if arguments.command == "check":
             print(check_all(models, arguments.target, places))
         else:

@@ -144,19 +144,26 @@ def _model(name: str, row: Mapping[str, Any]) -> Model:
     return Model(id=name, knobs=knobs, mirrors=mirrors, **fixed)
 
 
-def select(catalog: Mapping[str, Model], ids: str) -> list[Model]:
-    """The models that MODEL_ID names, separated by commas; all miniatures if it is empty.
+def select(catalog: Mapping[str, Model], ids: str, target: str) -> list[Model]:
+    """The models that MODEL_ID names, separated by commas; all miniatures that the target builds
+    if it is empty.
 
     Raises:
-        CatalogError: an id is not in the catalog.
+        CatalogError: an id is not in the catalog, or there is no such target.
     """
     wanted = list(dict.fromkeys(name.strip() for name in ids.split(",") if name.strip())) or [
-        name for name, model in catalog.items() if model.miniature
+        name for name, model in catalog.items() if model.miniature and builds(known(target), model.family)
     ]
     for name in wanted:
         if name not in catalog:
             raise CatalogError(f"MODEL_ID {name!r} is not in catalog.toml; it has: {', '.join(catalog)}")
     return [catalog[name] for name in wanted]
+
+
+def builds(target: Target, family: str) -> bool:
+    """Whether a target has a recipe for a family."""
+    data = tomllib.loads((FAMILIES / f"{family}.toml").read_text("utf-8"))
+    return target.name in data or target.table(family) is not None
 
 
 def known(target: str) -> Target:

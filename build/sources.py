@@ -205,6 +205,13 @@ def _complete(folder: Path, files: Mapping[str, str]) -> bool:
     )
 
 
+def unpickled(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """Those that a pattern asks for, without the pickled copy of weights that are there as safetensors."""
+    found = [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
+    safe = any(name.endswith(".safetensors") for name in found)
+    return [name for name in found if not (safe and name.endswith("pytorch_model.bin"))]
+
+
 def _snapshot(
     repository: str, revision: str, patterns: tuple[str, ...], folder: Path
 ) -> tuple[dict[str, str], str]:
@@ -212,11 +219,8 @@ def _snapshot(
         repository, revision=revision, files_metadata=True
     )
     files: dict[str, str] = {}
-    wanted = [
-        sibling
-        for sibling in info.siblings or []
-        if any(fnmatch.fnmatch(sibling.rfilename, pattern) for pattern in patterns)
-    ]
+    names = unpickled([sibling.rfilename for sibling in info.siblings or []], patterns)
+    wanted = [sibling for sibling in info.siblings or [] if sibling.rfilename in names]
     require_space(
         folder,
         sum(sibling.size or 0 for sibling in wanted if not (folder / sibling.rfilename).exists()),

@@ -3,6 +3,7 @@
 manifest.json        what it was made from, and what the guard must know
 parameters.json      the recipe's parameters (precision, batch sizes, …), by name
 engine/engine.json   what schedulers and façades must know about the engine
+engine/picture.json  of engines that read pictures: how those are made ready
 engine/…             the engine's own files, and the tokenizer's
 repository/          Triton's model repository
 conch/, serving/     the Python behind the repository's models
@@ -94,6 +95,31 @@ class EngineFacts(Positions):
     def save(self, engine: Path) -> None:
         """Into an engine folder."""
         contract.save(self, engine / "engine.json")
+
+
+@dataclass(frozen=True)
+class PictureFacts:
+    """picture.json: the shorter side becomes `resized` pixels long, then the middle `size` pixels on a side
+    are cut out; `mean`, `deviation`: what red, green and blue, from 0 to 1, are normalized with.
+    """
+
+    size: int
+    resized: int
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    @classmethod
+    def load(cls, engine: Path) -> PictureFacts:
+        """Of an engine folder.
+
+        Raises:
+            Malformed: see `contract.load`.
+        """
+        return contract.load(cls, engine / "picture.json")
+
+    def save(self, engine: Path) -> None:
+        """Into an engine folder."""
+        contract.save(self, engine / "picture.json")
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,11 @@ class Settings(BaseSettings):
         description="concurrent requests for embeddings (times each 64 inputs) for each instance; one more "
         "is a 503",
     )
+    max_pictures_bytes: int = Field(
+        16_000_000,
+        gt=0,
+        description="largest form with pictures; nginx has the same limit for any embeddings",
+    )
     realtime_idle_seconds: float = Field(
         120, gt=0, description="a live connection that sends nothing for so long is closed"
     )

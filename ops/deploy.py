@@ -31,8 +31,8 @@ def deploy(engines: Path) -> None:
         nginx would not understand.
     """
     get = os.environ.get
-    models = select(load_catalog(), get("MODEL_ID", ""))
     target, count = get("TARGET") or DEFAULT_IN_DOCKER, instances(os.environ)
+    models = select(load_catalog(), get("MODEL_ID", ""), target)
     found = known(target)
     bundles = [engines / model.id / target for model in models]
     folder = engines / "deployment"
@@ -92,13 +92,10 @@ def check_gpus(models: Sequence[Model], target: str, count: int, environment: Ma
 def main() -> int:
     """Exit status 0, or 1 with one sentence."""
     get = os.environ.get
+    target = get("TARGET") or DEFAULT_IN_DOCKER
     try:
-        check_gpus(
-            select(load_catalog(), get("MODEL_ID", "")),
-            get("TARGET") or DEFAULT_IN_DOCKER,
-            instances(os.environ),
-            os.environ,
-        )
+        models = select(load_catalog(), get("MODEL_ID", ""), target)
+        check_gpus(models, target, instances(os.environ), os.environ)
         if status := build(["engines"]):
             return status
         deploy(Path(get("ENGINES_DIR", "/engines")))

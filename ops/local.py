@@ -97,7 +97,7 @@ class LocalDeployment:
 
     def plan(self) -> Deployment:
         """The instances, on the CPUs this process may use."""
-        models = select(load_catalog(), self.model_id)
+        models = select(load_catalog(), self.model_id, self.target)
         bundles = [self.engines / model.id / self.target for model in models]
         count = self.instances or max(2, len(models))
         plan = make_plan(

@@ -5,26 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conch.deployment import Pool
-from conch.names import EMBEDDER
+from conch.names import EMBEDDERS, PICTURE_EMBEDDERS
 
+from ..errors import ApiError
+from ..text.schema import refused
 from ..triton import Triton
+from .pictures import Picture
 from .schema import Item, too_long
 
 INPUTS = 64  # of one request to an instance (max_batch_size of the family)
 TOKENS = 32_768  # of ids that one such request carries, padding included
 AT_ONCE = 4  # requests of one client's request for each instance
+PICTURES = 8  # take one place of Admission, as INPUTS texts do
 OUTPUTS = ["embedding", "input_length"]
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Float32 [inputs, dimensions], the tokens that were read, and (int64 [inputs]) those that each has."""
+    """Float32 [inputs, dimensions], the tokens that were read, and (int64 [inputs]) those that each has: a
+    picture none.
+    """
 
     values: NDArray[np.float32]
     tokens: int
@@ -32,12 +39,15 @@ class Vectors:
 
 
 def parts(items: Sequence[Item]) -> Iterator[list[int]]:
-    """Inputs by their number, so parted that a part has about as long ones, of one kind."""
+    """Inputs by their number, so parted that a part has about as long ones, of one kind; each picture is one
+    by itself.
+    """
     part: list[int] = []
-    for number in sorted(range(len(items)), key=lambda n: (isinstance(items[n], str), len(items[n]))):
-        other = bool(part) and isinstance(items[part[0]], str) != isinstance(items[number], str)
-        ids = 0 if isinstance(items[number], str) else (len(part) + 1) * len(items[number])
-        if part and (other or len(part) == INPUTS or ids > TOKENS):
+    for number in sorted(range(len(items)), key=lambda n: (str(type(items[n])), len(items[n]))):
+        item = items[number]
+        other = bool(part) and type(items[part[0]]) is not type(item)
+        ids = (len(part) + 1) * len(item) if isinstance(item, list) else 0
+        if part and (other or len(part) == INPUTS or ids > TOKENS or isinstance(item, Picture)):
             yield part
             part = []
         part.append(number)
@@ -45,19 +55,67 @@ def parts(items: Sequence[Item]) -> Iterator[list[int]]:
         yield part
 
 
+def places(items: Sequence[Item]) -> int:
+    """How many of the gateway's places inputs take."""
+    pictures = sum(isinstance(item, Picture) for item in items)
+    return ceil((len(items) - pictures) / INPUTS) + ceil(pictures / PICTURES)
+
+
 def tensors(items: Sequence[Item]) -> dict[str, NDArray[Any]]:
-    """The request for inputs of one kind. What is too long is cut there and refused here, where its number in
-    the whole request is known.
+    """The request for texts, or for token ids. What is too long is cut there and refused here, where its
+    number in the whole request is known.
     """
     cut = {"truncate": np.ones((len(items), 1), bool)}
-    if isinstance(items[0], str):
-        texts = [item.encode() for item in items if isinstance(item, str)]
+    texts = [item.encode() for item in items if isinstance(item, str)]
+    if texts:
         return {"text": np.array(texts, object)[:, None], **cut}
-    lengths = np.array([[len(item)] for item in items], np.int32)
-    ids = np.zeros((len(items), lengths.max()), np.int32)
-    for row, item in zip(ids, items, strict=True):
-        row[: len(item)] = np.array(item)
+    rows = [item for item in items if isinstance(item, list)]
+    lengths = np.array([[len(row)] for row in rows], np.int32)
+    ids = np.zeros((len(rows), lengths.max()), np.int32)
+    for to, row in zip(ids, rows, strict=True):
+        to[: len(row)] = np.array(row)
     return {"input_ids": ids, "input_lengths": lengths, **cut}
+
+
+@dataclass
+class Embedding:
+    """One request's inputs on their way; `lengths` stay 0 for pictures."""
+
+    triton: Triton
+    pool: Pool
+    items: Sequence[Item]
+    values: NDArray[np.float32]
+    lengths: NDArray[np.int64]
+
+    async def run(self, numbers: list[int], request_id: str) -> None:
+        """The vectors of one part.
+
+        Raises:
+            ApiError: see `embed`.
+        """
+        if isinstance(first := self.items[numbers[0]], Picture):
+            self.values[numbers] = await self._picture(first, numbers[0], request_id)
+            return
+        arrays, model = tensors([self.items[number] for number in numbers]), EMBEDDERS[self.pool.family]
+        found = await self.triton.infer(self.pool, model, arrays, OUTPUTS, request_id)
+        self.values[numbers], self.lengths[numbers] = found["embedding"], found["input_length"][:, 0]
+
+    async def _picture(self, picture: Picture, number: int, request_id: str) -> NDArray[np.float32]:
+        model = PICTURE_EMBEDDERS[self.pool.family]
+        try:
+            data = await asyncio.to_thread(lambda: picture.data)
+        except ValueError as error:
+            raise refused("input", f"[{number}]: {error}; send it again") from error
+        if not data:
+            raise refused("input", f"[{number}] is empty; send a picture")
+        arrays = {"image_bytes": np.frombuffer(data, np.uint8)[None]}
+        try:
+            found = await self.triton.infer(self.pool, model, arrays, OUTPUTS[:1], request_id)
+        except ApiError as error:
+            if error.status != 400:
+                raise
+            raise refused("input", f"[{number}] {error.message.removeprefix('image 0 ')}") from error
+        return found["embedding"]
 
 
 async def embed(
@@ -66,17 +124,17 @@ async def embed(
     """The vectors of all inputs.
 
     Raises:
-        ApiError: the first failure; 400 for an input that is too long, unless it may be cut.
+        ApiError: the first failure; 400 for an input that is too long, unless it may be cut, and for a
+            picture that cannot be read.
     """
     values = np.empty((len(items), pool.dimensions), np.float32)
-    lengths = np.empty(len(items), np.int64)
-    places = asyncio.Semaphore(AT_ONCE * len(pool.instances))
+    lengths = np.zeros(len(items), np.int64)
+    work = Embedding(triton, pool, items, values, lengths)
+    at_once = asyncio.Semaphore(AT_ONCE * len(pool.instances))
 
     async def run(n: int, numbers: list[int]) -> None:
-        async with places:
-            arrays = tensors([items[number] for number in numbers])
-            found = await triton.infer(pool, EMBEDDER, arrays, OUTPUTS, f"{request_id}.{n}")
-            values[numbers], lengths[numbers] = found["embedding"], found["input_length"][:, 0]
+        async with at_once:
+            await work.run(numbers, f"{request_id}.{n}")
 
     try:
         async with asyncio.TaskGroup() as group:

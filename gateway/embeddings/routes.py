@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-from math import ceil
+from collections.abc import Sequence
 
 from fastapi import APIRouter, Request, Response
 
 from ..disconnect import cancel_on_disconnect
 from ..errors import ApiError
-from ..services import ServicesDep
-from .embedder import INPUTS, embed
+from ..services import Services, ServicesDep
+from .embedder import embed, places
+from .form import MultipartRoute, receive
 from .responses import body
-from .schema import EmbeddingsRequest, check
+from .schema import EmbeddingsRequest, Item, check
 
 router = APIRouter()
+
+
+async def uploaded(request: Request, services: ServicesDep) -> Response:
+    """A vector for each text and each picture of a form."""
+    form, items = await receive(request, services.settings.max_pictures_bytes)
+    return await _answer(form, items, request, services)
+
+
+router.add_api_route(
+    "/v1/embeddings", uploaded, methods=["POST"], route_class_override=MultipartRoute, include_in_schema=False
+)
 
 
 @router.post("/v1/embeddings")
 async def embeddings(form: EmbeddingsRequest, request: Request, services: ServicesDep) -> Response:
     """A vector for each input."""
+    return await _answer(form, form.items, request, services)
+
+
+async def _answer(
+    form: EmbeddingsRequest, items: Sequence[Item], request: Request, services: Services
+) -> Response:
     pool = services.pool(form.model, "embedding")
-    check(form, pool)
-    items = form.items
-    with services.embeddings.place(pool, ceil(len(items) / INPUTS)):
+    check(form, items, pool)
+    with services.embeddings.place(pool, places(items)):
         work = embed(services.triton, pool, items, request.state.request_id, truncate=form.truncate)
         try:
             vectors = await cancel_on_disconnect(request, work)

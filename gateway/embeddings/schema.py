@@ -2,28 +2,97 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from conch.deployment import Pool
 
 from ..errors import ApiError
-from ..text.schema import Lenient, Text, Texts, refused
+from ..text.schema import Lenient, Text, TextPart, Texts, refused
+from .pictures import Picture, of_url
 
 MOST_INPUTS = 2048  # OpenAI's limit
-Item = str | list[int]
+Item = str | list[int] | Picture
 Token = Annotated[int, Field(ge=0, lt=2**31, strict=True)]
 Ids = Annotated[list[Token], Field(fail_fast=True)]
 
 
+class ImageUrl(BaseModel):
+    """Where a picture is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: str
+    detail: Literal["auto"] | None = None
+
+
+class ImagePart(BaseModel):
+    """A picture in the form of chat's."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+def _kind(given: Any) -> str | None:
+    """Which form of input it is, by its first item, so that errors are about that form."""
+    if isinstance(given, str):
+        return "one text"
+    if not isinstance(given, list):
+        return None
+    if any(isinstance(item, dict | BaseModel) for item in given):
+        return "parts list"
+    first = given[0] if given else ""
+    return (
+        "ids list"
+        if isinstance(first, list)
+        else "one list of ids"
+        if isinstance(first, int)
+        else "texts list"
+    )
+
+
+def _part(given: Any) -> str | None:
+    if not isinstance(given, dict):
+        return "picture part" if isinstance(given, ImagePart) else "plain text"
+    return {"text": "text part", "image_url": "picture part"}.get(str(given.get("type")))
+
+
+# Tags have blanks, so that they are not taken for names of fields.
+Part = Annotated[
+    Annotated[Text, Tag("plain text")]
+    | Annotated[TextPart, Tag("text part")]
+    | Annotated[ImagePart, Tag("picture part")],
+    Discriminator(
+        _part,
+        custom_error_type="part",
+        custom_error_message="Input should be a text, or an object whose type is text or image_url",
+    ),
+]
+Input = Annotated[
+    Annotated[Text, Tag("one text")]
+    | Annotated[Texts, Tag("texts list")]
+    | Annotated[Ids, Tag("one list of ids")]
+    | Annotated[list[Ids], Field(fail_fast=True), Tag("ids list")]
+    | Annotated[list[Part], Field(fail_fast=True), Tag("parts list")],
+    Discriminator(
+        _kind,
+        custom_error_type="input",
+        custom_error_message="Input should be a text or a list",
+    ),
+]
+
+
 class EmbeddingsRequest(Lenient):
     """Body of /v1/embeddings. `truncate` is an extension: what is too long is cut instead of refused. Token
-    ids are the model's own, without special tokens.
+    ids are the model's own, without special tokens. Parts (texts and pictures) are an extension too.
     """
 
     model: str
-    input: Text | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)]
+    input: Input
     dimensions: int | None = Field(None, ge=1)
     encoding_format: Literal["float", "base64"] = "float"
     truncate: bool = False
@@ -31,25 +100,39 @@ class EmbeddingsRequest(Lenient):
 
     @property
     def items(self) -> list[Item]:
-        """The inputs, one vector each."""
+        """The inputs, one vector each.
+
+        Raises:
+            ApiError: 400 for a picture that would have to be fetched.
+        """
         if isinstance(self.input, str):
             return [self.input]
         if self.input and isinstance(self.input[0], int):
             return [[token for token in self.input if isinstance(token, int)]]
-        return [item for item in self.input if not isinstance(item, int)]
+        return [_item(item, number) for number, item in enumerate(self.input) if not isinstance(item, int)]
 
 
-def check(form: EmbeddingsRequest, pool: Pool) -> None:
+def _item(given: str | list[int] | TextPart | ImagePart, number: int) -> Item:
+    if isinstance(given, TextPart):
+        return given.text
+    return of_url(given.image_url.url, number) if isinstance(given, ImagePart) else given
+
+
+def check(form: EmbeddingsRequest, items: Sequence[Item], pool: Pool) -> None:
     """What needs no tokenizer.
 
     Raises:
         ApiError: 400 with `param`.
     """
-    if not form.items or not all(form.items):
-        empty = next((f"[{n}]" for n, item in enumerate(form.items) if not item), "")
-        raise refused("input", f"{empty} is empty; send text or token ids".lstrip())
-    if len(form.items) > MOST_INPUTS:
-        raise refused("input", f"has {len(form.items)} items; send {MOST_INPUTS} at most")
+    if not items or not all(items):
+        empty = next((f"[{n}]" for n, item in enumerate(items) if not item), "")
+        raise refused("input", f"{empty} is empty; send text, token ids or pictures".lstrip())
+    if len(items) > MOST_INPUTS:
+        raise refused("input", f"has {len(items)} items; send {MOST_INPUTS} at most")
+    if "picture_embedding" not in pool.capabilities:
+        picture = next((n for n, item in enumerate(items) if isinstance(item, Picture)), None)
+        if picture is not None:
+            raise refused("input", f"[{picture}] is a picture; {pool.model_id} reads text alone; send text")
     if form.dimensions not in (None, pool.dimensions):
         raise refused(
             "dimensions",

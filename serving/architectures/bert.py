@@ -8,10 +8,13 @@ Normalize.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from conch import contract
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,19 @@ class Shape:
     epsilon: float = 1e-12
     first_token: bool = False
     normalized: bool = True
+
+    @classmethod
+    def load(cls, engine: Path) -> Shape:
+        """Of an engine folder.
+
+        Raises:
+            Malformed: see `contract.load`.
+        """
+        return contract.load(cls, engine / "architecture.json")
+
+    def save(self, engine: Path) -> None:
+        """Into an engine folder."""
+        contract.save(self, engine / "architecture.json")
 
 
 class Layer(nn.Module):
@@ -67,13 +83,13 @@ class Embedder(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """See the class."""
-        hidden = self.first_norm(self.words(ids) + self.places(torch.arange(ids.shape[1])))
-        bias = ((1.0 - mask.float()) * -1e9)[:, None, None, :]
+        hidden = self.first_norm(self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device)))
+        bias = ((1.0 - mask.float()) * -1e9).to(hidden.dtype)[:, None, None, :]
         for layer in self.layers:
             hidden = layer(hidden, bias)
         if self.shape.first_token:
             pooled = hidden[:, 0]
         else:
             there = mask.float()[:, :, None]
-            pooled = (hidden * there).sum(1) / there.sum(1)
-        return functional.normalize(pooled, dim=-1) if self.shape.normalized else pooled
+            pooled = (hidden.float() * there).sum(1) / there.sum(1)
+        return functional.normalize(pooled.float(), dim=-1) if self.shape.normalized else pooled.float()

@@ -19,9 +19,9 @@ def load(bundle: Path) -> Runtime:
     return runtime
 
 
-def load_encoder(bundle: Path) -> Encoder:
-    """Of a bundle whose engine is an encoder alone: the same module's `load_encoder`."""
-    encoder: Encoder = _target(bundle).load_encoder(bundle / ENGINE, load_parameters(bundle))
+def load_encoder(bundle: Path, graph: str = "encoder") -> Encoder:
+    """Of a bundle whose engine is encoders alone, the one of that name: the same module's `load_encoder`."""
+    encoder: Encoder = _target(bundle).load_encoder(bundle / ENGINE, load_parameters(bundle), graph)
     return encoder
 
 

@@ -1,4 +1,6 @@
-"""Texts to vectors, as Triton's `minilm` offers it: what is read, and what the encoder is asked for."""
+"""Texts to vectors, as Triton's `minilm` and `clip_text` offer it: what is read, and what the encoder is
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,6 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from conch.bundle import ENGINE, EngineFacts
-from conch.names import EMBEDDING_ENGINE
 
 from ..errors import BadRequest
 from ..triton.stub import Request, Sender, Utils, arrays_of
@@ -73,11 +74,11 @@ class EmbeddingModel:
 
 
 class EmbeddingEndpoint(ThreadedEndpoint):
-    """`minilm`."""
+    """`encoder`: the Triton model that maps ids to vectors."""
 
-    def __init__(self, model: EmbeddingModel, utils: Utils) -> None:
+    def __init__(self, model: EmbeddingModel, encoder: str, utils: Utils) -> None:
         super().__init__(utils)
-        self.model, self.utils = model, utils
+        self.model, self.encoder = model, encoder
 
     def answer(self, request: Request, sender: Sender) -> None:
         """See ThreadedEndpoint."""
@@ -86,7 +87,7 @@ class EmbeddingEndpoint(ThreadedEndpoint):
 
     def _encoded(self, request_id: str, rows: Arrays) -> NDArray[np.float32]:
         tensors = self.calls.tensors(rows)
-        (answer,) = self.calls.call(EMBEDDING_ENGINE, tensors, ["embedding"], request_id, decoupled=False)
+        (answer,) = self.calls.call(self.encoder, tensors, ["embedding"], request_id, decoupled=False)
         (vectors,) = answer.output_tensors()
         found: NDArray[np.float32] = vectors.as_numpy()
         return found

@@ -25,7 +25,11 @@ UPSTREAM = {
         for name in ("preprocessing", "postprocessing", "tensorrt_llm_bls", "ensemble")
     },
 }
-OWN = {"minilm", "minilm_encoder"}  # upstream has no such models
+OWN = {
+    "minilm",
+    "minilm_encoder",
+    *(f"clip_{name}" for name in ("text", "image", "text_encoder", "image_encoder")),
+}  # upstream has no such models
 TYPES = {"${logits_datatype}": "TYPE_FP32", "${encoder_input_features_data_type}": "TYPE_FP16"}
 
 
@@ -119,14 +123,16 @@ def test_catalog_errors_are_sentences() -> None:
     """A wrong id, target or knob names itself and what there is."""
     catalog = load_catalog()
     with pytest.raises(CatalogError, match="'nope' is not in catalog.toml; it has: mini-whisper"):
-        select(catalog, "mini-whisper,nope")
+        select(catalog, "mini-whisper,nope", "openvino")
     with pytest.raises(CatalogError, match="TARGET 'cuda' is unknown"):
         load_recipe(catalog["mini-whisper"], "cuda")
     with pytest.raises(CatalogError, match="no parameter 'speed'"):
         load_recipe(Model("x", "whisper", "file:x", "none", knobs={"speed": 1}), "openvino")
-    assert [model.id for model in select(catalog, "")] == [
+    assert [model.id for model in select(catalog, "", "openvino")] == [
         "mini-whisper",
         "mini-t5",
         "mini-bart",
         "mini-gpt2",
+        "mini-clip",
     ]
+    assert "mini-clip" not in [model.id for model in select(catalog, "", "trtllm")]

@@ -5,7 +5,6 @@ float32 [texts, dimensions].
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from build.checkpoints import minilm
 from build.checkpoints.arguments import TOKENIZER
 from serving.architectures.bert import Embedder
 
+from .embedder import command_line
 from .stateful import compress_int8, rename
 
 
@@ -41,16 +41,5 @@ def export(weights: Path, output: Path, compress: str, longest: int) -> None:
     minilm.facts(theirs, weights, longest).save(output)
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--weights", type=Path, required=True)
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--compress", choices=["none", "int8"], default="none")
-    parser.add_argument("--max-input-len", type=int, default=0, help="tokens; 0: as the model was trained")
-    given = parser.parse_args()
-    export(given.weights, given.output, given.compress, given.max_input_len)
-
-
 if __name__ == "__main__":
-    main()
+    command_line(__doc__, export)

@@ -18,8 +18,8 @@ def load(engine: Path, parameters: Mapping[str, Any]) -> Graphs:
     return Graphs(engine)
 
 
-def load_encoder(engine: Path, parameters: Mapping[str, Any]) -> OpenVinoEncoder:
-    """The encoder of an engine folder that has nothing else."""
+def load_encoder(engine: Path, parameters: Mapping[str, Any], graph: str) -> OpenVinoEncoder:
+    """An encoder of an engine folder that has nothing else."""
     from .encoder import OpenVinoEncoder
 
-    return OpenVinoEncoder(engine, parameters)
+    return OpenVinoEncoder(engine, parameters, graph=graph)

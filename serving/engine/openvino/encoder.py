@@ -22,15 +22,21 @@ GROUP = 32
 class OpenVinoEncoder:
     """See serving.engine.encoding.Encoder."""
 
-    def __init__(self, folder: Path, parameters: Mapping[str, Any], precision: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        parameters: Mapping[str, Any],
+        precision: str | None = None,
+        graph: str = "encoder",
+    ) -> None:
         self.facts = EngineFacts.load(folder)
         settings = compile_settings(precision or hardware_precision(many_rows=True), None)
         settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = GROUP if parameters.get("compress") == "int8" else 0
         core = ov.Core()
-        model = core.read_model(folder / "encoder.xml")
+        model = core.read_model(folder / f"{graph}.xml")
         self.request = core.compile_model(model, "CPU", settings).create_infer_request()
 
-    def encode(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
+    def encode(self, **inputs: NDArray[Any]) -> NDArray[np.float32]:
         """See Encoder."""
-        self.request.infer({"ids": ids, "mask": mask})
+        self.request.infer(inputs)
         return np.array(self.request.get_tensor("embedding").data, np.float32)

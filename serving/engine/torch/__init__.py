@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
+    from .encoder import TorchEncoder
 
 
 def load(engine: Path, parameters: Mapping[str, Any]) -> Runtime:
@@ -21,3 +22,10 @@ def load(engine: Path, parameters: Mapping[str, Any]) -> Runtime:
     from .runtime import TorchRuntime
 
     return TorchRuntime(engine, parameters)
+
+
+def load_encoder(engine: Path, parameters: Mapping[str, Any], graph: str) -> TorchEncoder:
+    """An encoder of an engine folder that has nothing else."""
+    from .encoder import TorchEncoder
+
+    return TorchEncoder(engine, parameters, graph)

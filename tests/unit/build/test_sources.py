@@ -18,7 +18,7 @@ from build.catalog import Model, load_catalog
 from build.download import FetchError, download
 from build.jobs import Places, plan_job
 from build.lock import Lock
-from build.sources import fetch, pinned
+from build.sources import fetch, pinned, unpickled
 from tests.fakes.hub import COMMIT, Hub, serving
 
 BLOB = bytes(range(256)) * 4000
@@ -213,3 +213,11 @@ def test_mirrors_of_the_catalog() -> None:
             assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in mirror.hashes.values())
             weights = "model.bin" if mirror.layout == "ctranslate2" else "model.safetensors"
             assert {weights, "config.json", "tokenizer.json"} <= set(mirror.hashes)
+
+
+def test_pickled_copies_are_left() -> None:
+    """Only where the same weights are there as safetensors."""
+    patterns = ["config.json", "model.safetensors", "pytorch_model.bin"]
+    old = ["README.md", "config.json", "pytorch_model.bin"]
+    assert unpickled(old, patterns) == ["config.json", "pytorch_model.bin"]
+    assert unpickled([*old, "model.safetensors"], patterns) == ["config.json", "model.safetensors"]

@@ -164,3 +164,148 @@ def test_parts_hold_every_input_once(items: list[Any]) -> None:
 def test_long_lists_of_ids_are_parted() -> None:
     found = list(parts([[1] * 10_000] * 10))
     assert all(len(part) * 10_000 <= TOKENS for part in found)
+
+
+# Pictures
+
+
+class Seeing(FakeTriton):
+    """Like `clip_text` and `clip_image`: a picture's vector is its number of bytes and their sum."""
+
+    async def infer(
+        self, pool: Any, model: str, arrays: Mapping[str, np.ndarray], outputs: list[str], request_id: str
+    ) -> dict[str, np.ndarray]:
+        if model == "clip_text":
+            return await super().infer(pool, "minilm", arrays, outputs, request_id)
+        assert model == "clip_image"
+        (data,) = arrays["image_bytes"]
+        if data[0] == 0:
+            raise ApiError(400, "image 0 is not a picture", code="model_refused")
+        self.sizes.append(1)
+        return {"embedding": np.array([[len(data), data.sum()]], np.float32)}
+
+
+@pytest.fixture
+def seeing(tmp_path: Path) -> Iterator[tuple[TestClient, FakeTriton]]:
+    """A CLIP named `mini`, and `plain`, which reads text alone."""
+    instance = Instance(0, "mini", "clip", str(tmp_path), (0,), "a:1", "a:2")
+    able = frozenset({"embedding", "picture_embedding"})
+    pool = Pool("mini", "clip", (0,), capabilities=able, positions=8, dimensions=2)
+    plain = Pool("plain", "minilm", (0,), capabilities=frozenset({"embedding"}), positions=8, dimensions=2)
+    Deployment((instance,), (pool, plain)).save(tmp_path / "deployment.json")
+    fake: Any = Seeing()
+    settings_ = Settings(deployment=tmp_path / "deployment.json", max_pictures_bytes=5000)
+    with TestClient(create_app(settings_, triton=fake), raise_server_exceptions=False) as client:
+        yield client, fake
+
+
+def picture(*data: int) -> dict[str, Any]:
+    coded = base64.b64encode(bytes(data)).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{coded}", "detail": "auto"}}
+
+
+def test_pictures_and_texts_in_their_order(seeing: Any) -> None:
+    """Each picture is a request of its own; only texts have tokens."""
+    given_input = [picture(1, 2), "ab", picture(3), {"type": "text", "text": "abc"}]
+    body = post(seeing, given_input).json()
+    assert [row["embedding"] for row in body["data"]] == [[2, 3], [2, 195], [1, 3], [3, 294]]
+    assert body["usage"]["prompt_tokens"] == 5
+    assert sorted(seeing[1].sizes) == [1, 1, 2]
+    assert [row["embedding"] for row in post(seeing, [picture(9)] * 40).json()["data"]] == [[1, 9]] * 40
+
+
+@pytest.mark.parametrize(
+    ("given_input", "sentence"),
+    [
+        (["a", picture(0)], "input [1] is not a picture"),
+        ([picture()], "input [0] is empty"),
+        ([{"type": "image_url", "image_url": {"url": "http://host/a.png"}}], "input [0] is a URL that would"),
+        (
+            [{"type": "image_url", "image_url": {"url": " data:;base64,AA"}}],
+            "input [0] has a URL that is not",
+        ),
+        ([{"type": "image_url", "image_url": {"url": f"data:{'a' * 300};base64,AA"}}], "is not a data URL"),
+        ([{"type": "image_url", "image_url": {"url": "data:;base64,A"}}], "input [0]: its data URL is not"),
+        ([{"type": "image_url", "image_url": {"url": "data:;base64,===="}}], "input [0]"),
+        (
+            [{"type": "image_url", "image_url": {"url": "data:;base64,AAAA", "detail": "low"}}],
+            "detail must be",
+        ),
+        ([{"type": "image_url", "image_url": "data:;base64,AAAA"}], "input[0].image_url must be"),
+        ([{"type": "audio"}], "input[0] must be a text, or an object whose type is text or image_url"),
+        ([{"type": ["text"]}], "input[0] must be a text, or an object whose type is"),
+        ([{"type": "text", "text": ""}], "input [0] is empty"),
+        ([{"type": "text", "text": "a" * 9}], "input [0] has 9 tokens"),
+        ([picture(1), 7], "input[1] must be a valid string"),
+        (picture(1), "input must be a text or a list"),
+    ],
+)
+def test_pictures_that_are_refused(seeing: Any, given_input: Any, sentence: str) -> None:
+    answer = post(seeing, given_input)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == "input"
+    assert sentence in error["message"]
+
+
+def test_a_text_model_refuses_pictures(seeing: Any) -> None:
+    body = {"model": "plain", "input": ["a", picture(1)]}
+    error = seeing[0].post("/v1/embeddings", json=body).json()["error"]
+    assert "input [1] is a picture; plain reads text alone" in error["message"]
+    assert not seeing[1].sizes
+
+
+def test_forms(seeing: Any) -> None:
+    """Inputs in the order of the form, under either name; other fields as in JSON."""
+    form = [
+        ("input", (None, "ab")),
+        ("model", (None, "mini")),
+        ("file", ("a.png", b"\1\2", "image/png")),
+        ("dimensions", (None, "2")),
+        ("input", ("b.png", b"\3", "image/png")),
+    ]
+    body = seeing[0].post("/v1/embeddings", files=form).json()
+    assert [row["embedding"] for row in body["data"]] == [[2, 195], [2, 3], [1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "param", "sentence"),
+    [
+        ([("model", (None, "mini"))], 400, "input", "is empty"),
+        ([("input", (None, "a"))], 400, "model", "is missing"),
+        ([("model", (None, "mini")), ("file", ("a", b""))], 400, "input", "input [0] is empty"),
+        ([("model", (None, "mini")), ("file", ("a", b"\0"))], 400, "input", "input [0] is not a picture"),
+        ([("model", (None, "plain")), ("file", ("a", b"\1"))], 400, "input", "input [0] is a picture"),
+        ([("model", ("a", b"mini")), ("input", (None, "a"))], 400, "model", "model is a file"),
+        ([("model", (None, "mini"))] * 2, 400, "model", "twice"),
+        (
+            [("model", (None, "mini")), ("user", (None, "a")), ("pool", (None, "b"))],
+            400,
+            "pool",
+            "unknown field",
+        ),
+        ([("model", (None, "mini")), ("file", ("a", b"\1" * 6000))], 413, "input", "exceeds 5000 bytes"),
+    ],
+)
+def test_forms_that_are_refused(seeing: Any, form: Any, status: int, param: str, sentence: str) -> None:
+    answer = seeing[0].post("/v1/embeddings", files=form)
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert (error["param"], sentence in error["message"]) == (param, True), error
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("multipart/form-data", b"--x\r\n"),
+        ("multipart/form-data; boundary=x", b""),
+        ("multipart/form-data; boundary=x", b"nothing of the kind"),
+        ("multipart/form-data; boundary=x", b'--x\r\nContent-Disposition: form-data; name="input"\r\n\r\nab'),
+        ("multipart/form-data; boundary=x", b"--x\r\nno header\r\n\r\nab\r\n--x--\r\n"),
+        ("multipart/form-data; boundary=x", b"--x\r\n\r\nab\r\n--x--\r\n"),
+    ],
+)
+def test_broken_forms(seeing: Any, kind: str, content: bytes) -> None:
+    answer = seeing[0].post("/v1/embeddings", content=content, headers={"content-type": kind})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == "input"

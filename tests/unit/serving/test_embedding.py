@@ -18,9 +18,11 @@ from transformers import BertConfig, BertModel
 
 from build.checkpoints.minilm import Unsupported
 from build.targets.openvino.export_embedder import export
+from build.targets.torch import export_encoder
 from conch.bundle import ENGINE
-from serving.engine.encoding import ENOUGH, MOST, PADDING, EncoderEndpoint, embed, groups
+from serving.engine.encoding import ENOUGH, MOST, PADDING, Encoder, TextEncoderEndpoint, embed, groups
 from serving.engine.openvino.encoder import OpenVinoEncoder
+from serving.engine.torch.encoder import TorchEncoder
 from serving.errors import BadRequest
 from serving.text.embedding import EmbeddingModel, around, padded
 
@@ -67,11 +69,15 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return folder, bundle, request.param
 
 
-def test_vectors_are_transformers(made: tuple[Path, Path, str]) -> None:
+@pytest.mark.parametrize("target", ["openvino", "torch"])
+def test_vectors_are_transformers(made: tuple[Path, Path, str], target: str, tmp_path: Path) -> None:
     """Rows of different lengths, computed together and alone."""
     folder, bundle, pooling = made
     theirs = BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
-    encoder = OpenVinoEncoder(bundle / ENGINE, {}, "f32")
+    encoder: Encoder = OpenVinoEncoder(bundle / ENGINE, {}, "f32")
+    if target == "torch":
+        export_encoder.export("minilm", folder, tmp_path, "float32", 0)
+        encoder = TorchEncoder(tmp_path, {"precision": "float32"})
     draw = np.random.default_rng(1)
     rows = [draw.integers(4, len(WORDS), n).astype(np.int32) for n in (1, 12, 3, 7, 7, 2)]
     found = embed(encoder, rows)
@@ -202,7 +208,7 @@ class Counting:
 
 def test_requests_are_computed_together_and_answered_apart() -> None:
     """A bad one among them is refused alone."""
-    endpoint = EncoderEndpoint(Counting(), UTILS)  # type: ignore[arg-type]
+    endpoint = TextEncoderEndpoint(Counting(), UTILS)  # type: ignore[arg-type]
     good = padded([[1, 2], [3, 4, 5]])
     answers = endpoint.execute(
         [

@@ -17,7 +17,7 @@ class TritonPythonModel:
     """See above."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        self.endpoint = EmbeddingEndpoint(EmbeddingModel(BUNDLE), pb_utils)
+        self.endpoint = EmbeddingEndpoint(EmbeddingModel(BUNDLE), "minilm_encoder", pb_utils)
 
     def execute(self, requests: Sequence[Any]) -> None:
         self.endpoint.execute(requests)

@@ -11,14 +11,14 @@ BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # conch/ and serving/ lie beside the repository; the stub ignores PYTHONPATH
 
 from serving.engine import load_encoder
-from serving.engine.encoding import EncoderEndpoint
+from serving.engine.encoding import TextEncoderEndpoint
 
 
 class TritonPythonModel:
     """See above."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        self.endpoint = EncoderEndpoint(load_encoder(BUNDLE), pb_utils)
+        self.endpoint = TextEncoderEndpoint(load_encoder(BUNDLE), pb_utils)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         return self.endpoint.execute(requests)

@@ -1,0 +1,118 @@
+"""Multipart bodies of /v1/embeddings: `input` and `file` as often as wanted, and the other fields."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, MutableMapping
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect
+from starlette.routing import Match
+
+from ..errors import ApiError
+from .pictures import Picture
+from .schema import MOST_INPUTS, EmbeddingsRequest, Item
+
+MAX_FIELD = 1 << 20  # bytes of a text
+OTHERS = 16  # fields that are no inputs
+INPUTS = ("input", "file")
+
+
+class MultipartRoute(APIRoute):
+    """Meets requests whose body is a form, and no others."""
+
+    def matches(self, scope: MutableMapping[str, Any]) -> tuple[Match, MutableMapping[str, Any]]:
+        """See APIRoute."""
+        kind = next((value for name, value in scope.get("headers", ()) if name == b"content-type"), b"")
+        if not kind.lower().startswith(b"multipart/"):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+async def receive(request: Request, limit: int) -> tuple[EmbeddingsRequest, list[Item]]:
+    """The fields, and the inputs in their order: text fields, and pictures as files.
+
+    Raises:
+        ApiError: 400 for a broken or incomplete form, 413 above `limit` bytes.
+        RequestValidationError: what the fields say cannot be.
+    """
+    items: list[Item] = []
+    fields: dict[str, Any] = {}
+    for name, value in await _parts(request, limit):
+        if isinstance(value, UploadFile):
+            if name not in INPUTS:
+                raise ApiError(
+                    400,
+                    f"{name[:80]} is a file; send pictures as file or input",
+                    param=name[:80],
+                    code="invalid_value",
+                )
+            items.append(Picture(await value.read()))
+        elif name in INPUTS:
+            items.append(value)
+        elif name in fields:
+            raise ApiError(
+                400, f"{name[:80]} is there twice; send it once", param=name[:80], code="invalid_value"
+            )
+        else:
+            fields[name] = value
+    try:  # inputs are checked as those of a JSON body; the text stands for pictures too
+        return EmbeddingsRequest.model_validate({**fields, "input": [_text(item) for item in items]}), items
+    except ValidationError as error:
+        rows = [{**row, "loc": ("body", *row["loc"])} for row in error.errors()]
+        raise RequestValidationError(rows) from error
+
+
+def _text(item: Item) -> str:
+    return item if isinstance(item, str) else "picture"
+
+
+async def _parts(request: Request, limit: int) -> list[tuple[str, UploadFile | str]]:
+    _, options = parse_options_header(request.headers.get("content-type", ""))
+    tail = bytearray()
+    try:
+        parser = MultiPartParser(
+            request.headers,
+            _limited(request, limit, tail),
+            max_files=MOST_INPUTS,
+            max_fields=MOST_INPUTS + OTHERS,
+            max_part_size=MAX_FIELD,
+        )
+        found = (await parser.parse()).multi_items()
+    except (MultiPartException, FormParserError, ClientDisconnect, ValueError) as error:
+        said = str(getattr(error, "message", error)) or "connection closed"
+        raise ApiError(
+            400, f"the multipart body is broken ({said}); send it again", param="input", code="invalid_form"
+        ) from error
+    if b"--" + options.get(b"boundary", b"") + b"--" not in tail:
+        raise ApiError(
+            400,
+            "the multipart body ends before its closing boundary; send it again",
+            param="input",
+            code="invalid_form",
+        )
+    return found
+
+
+async def _limited(request: Request, limit: int, tail: bytearray) -> AsyncGenerator[bytes, None]:
+    """The body; `tail` is its end, longer than any boundary (RFC 2046: 70 characters)."""
+    received = 0
+    async for chunk in request.stream():
+        received += len(chunk)
+        if received > limit:
+            raise ApiError(
+                413,
+                f"the body exceeds {limit} bytes; send fewer or smaller pictures at once",
+                param="input",
+                code="body_too_large",
+            )
+        tail += chunk[-200:]
+        del tail[:-200]
+        yield chunk

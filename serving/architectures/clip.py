@@ -1,0 +1,158 @@
+"""CLIP: pictures and texts to vectors of one space.
+
+A vision transformer and a causal text transformer, both pre-norm, each with a linear projection to the common
+width and length 1 (Radford et al. 2021, https://arxiv.org/abs/2103.00020; what is pooled, and which
+activation there is, as in transformers' modeling_clip.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from conch import contract
+
+LEGACY_END = 2  # a config with this end id says nothing: the end of a text is its highest id
+
+
+@dataclass(frozen=True)
+class Tower:
+    """Sizes of one transformer. `activation`: a key of ACTIVATIONS."""
+
+    width: int
+    layers: int
+    heads: int
+    inner: int
+    epsilon: float = 1e-5
+    activation: str = "quick_gelu"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Both transformers. `size`, `patch`: sides of a picture and of its patches, in pixels; `positions`:
+    tokens that the text transformer was made for; `end_id`: the id whose first place is a text's vector (see
+    LEGACY_END); `dimensions`: of the common space.
+    """
+
+    picture: Tower
+    size: int
+    patch: int
+    text: Tower
+    vocabulary: int
+    positions: int
+    end_id: int
+    dimensions: int
+
+    @classmethod
+    def load(cls, engine: Path) -> Shape:
+        """Of an engine folder.
+
+        Raises:
+            Malformed: see `contract.load`.
+        """
+        return contract.load(cls, engine / "architecture.json")
+
+    def save(self, engine: Path) -> None:
+        """Into an engine folder."""
+        contract.save(self, engine / "architecture.json")
+
+
+def quick_gelu(hidden: Tensor) -> Tensor:
+    """OpenAI's approximation (https://github.com/hendrycks/GELUs)."""
+    return hidden * torch.sigmoid(1.702 * hidden)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"quick_gelu": quick_gelu, "gelu": functional.gelu}
+
+
+class Layer(nn.Module):
+    """A norm and self-attention, then a norm and feed-forward."""
+
+    def __init__(self, tower: Tower, *, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal, self.activation = tower.heads, causal, ACTIVATIONS[tower.activation]
+        self.attention_norm = nn.LayerNorm(tower.width, tower.epsilon)
+        self.query, self.key, self.value, self.mix = (nn.Linear(tower.width, tower.width) for _ in range(4))
+        self.inner_norm = nn.LayerNorm(tower.width, tower.epsilon)
+        self.widen, self.narrow = nn.Linear(tower.width, tower.inner), nn.Linear(tower.inner, tower.width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Hidden [rows, n, width]."""
+        rows, n, width = hidden.shape
+        normed = self.attention_norm(hidden)
+        parts = (self.query(normed), self.key(normed), self.value(normed))
+        q, k, v = (part.view(rows, n, self.heads, width // self.heads).transpose(1, 2) for part in parts)
+        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        hidden = hidden + self.mix(seen.transpose(1, 2).reshape(rows, n, width))
+        return hidden + self.narrow(self.activation(self.widen(self.inner_norm(hidden))))
+
+
+class PictureEncoder(nn.Module):
+    """Normalized pixels [pictures, 3, size, size] -> float32 [pictures, dimensions] of length 1."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        tower, patches = shape.picture, (shape.size // shape.patch) ** 2
+        self.summary = nn.Parameter(torch.empty(tower.width).normal_(std=tower.width**-0.5))
+        self.patches = nn.Conv2d(3, tower.width, shape.patch, shape.patch, bias=False)
+        self.places = nn.Embedding(patches + 1, tower.width)
+        self.first_norm = nn.LayerNorm(tower.width, tower.epsilon)
+        self.layers = nn.ModuleList(Layer(tower, causal=False) for _ in range(tower.layers))
+        self.last_norm = nn.LayerNorm(tower.width, tower.epsilon)
+        self.project = nn.Linear(tower.width, shape.dimensions, bias=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """See the class."""
+        patches = self.patches(pixels).flatten(2).transpose(1, 2)
+        first = self.summary.expand(patches.shape[0], 1, -1)
+        hidden = self.first_norm(torch.cat([first, patches], 1) + self.places.weight)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return functional.normalize(self.project(self.last_norm(hidden[:, 0])).float(), dim=-1)
+
+
+class TextEncoder(nn.Module):
+    """Token ids [texts, n] and their mask [texts, n] (1: a token, 0: padding behind them) -> float32 [texts,
+    dimensions] of length 1.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        tower, self.end_id = shape.text, shape.end_id
+        self.words = nn.Embedding(shape.vocabulary, tower.width)
+        self.places = nn.Embedding(shape.positions, tower.width)
+        self.layers = nn.ModuleList(Layer(tower, causal=True) for _ in range(tower.layers))
+        self.last_norm = nn.LayerNorm(tower.width, tower.epsilon)
+        self.project = nn.Linear(tower.width, shape.dimensions, bias=False)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """See the class. Tokens see only those before them, so the mask keeps padding from being the end of a
+        text, and nothing else.
+        """
+        places = torch.arange(ids.shape[1], device=ids.device)
+        hidden = self.words(ids) + self.places(places)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        at = self._ends(ids * mask, places)
+        pooled = hidden[torch.arange(ids.shape[0], device=ids.device), at]
+        return functional.normalize(self.project(self.last_norm(pooled)).float(), dim=-1)
+
+    def _ends(self, ids: Tensor, places: Tensor) -> Tensor:
+        """The first place of the end, or of the highest id; 0 where there is no end."""
+        rank = ids if self.end_id == LEGACY_END else (ids == self.end_id).long()
+        return (rank * ids.shape[1] + places.flip(0)).argmax(1)  # no two places are equal
+
+
+class Clip(nn.Module):
+    """Both encoders, and the logarithm of what their products are multiplied with in training."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.picture, self.text = PictureEncoder(shape), TextEncoder(shape)
+        self.scale = nn.Parameter(torch.tensor(2.6592))

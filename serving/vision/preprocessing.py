@@ -1,0 +1,46 @@
+"""Pixels as CLIP reads them: equal to transformers' CLIPImageProcessor (its Pillow one)."""
+
+from __future__ import annotations
+
+from math import floor
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from conch.bundle import PictureFacts
+
+MOST_RESIZED = 16 << 20  # pixels of a whole resized picture; of longer ones the middle alone is made
+
+
+def pixels(picture: Image.Image, facts: PictureFacts) -> NDArray[np.float32]:
+    """Of an RGB picture, [3, size, size]: bicubic resize of the shorter side, the middle, normalized."""
+    cut = np.asarray(middle(picture, facts), np.float32) / 255
+    mean, deviation = (np.array(row, np.float32) for row in (facts.mean, facts.deviation))
+    return np.ascontiguousarray(((cut - mean) / deviation).transpose(2, 0, 1))
+
+
+def middle(picture: Image.Image, facts: PictureFacts) -> Image.Image:
+    """The middle of the resized picture, `size` pixels on a side."""
+    width, height = resized(picture.size, facts.resized)
+    left, top = (width - facts.size) // 2, (height - facts.size) // 2
+    if width * height <= MOST_RESIZED:
+        whole = picture.resize((width, height), Image.Resampling.BICUBIC)
+        return whole.crop((left, top, left + facts.size, top + facts.size))
+    # Of a picture like a thread the whole would be larger than memory. Its middle by itself, across first as
+    # Pillow does it, is the same but for rounding: at most one of 255 steps.
+    across, down = picture.width / width, picture.height / height
+    columns = (left * across, 0, (left + facts.size) * across, picture.height)
+    rows = (0, top * down, facts.size, (top + facts.size) * down)
+    narrow = picture.resize((facts.size, picture.height), Image.Resampling.BICUBIC, columns)
+    return narrow.resize((facts.size, facts.size), Image.Resampling.BICUBIC, rows)
+
+
+def resized(size: tuple[int, int], shorter: int) -> tuple[int, int]:
+    """Width and height with the shorter of them `shorter` long; the other is rounded down."""
+    width, height = size
+    return (
+        (shorter, floor(shorter * height / width))
+        if width <= height
+        else (floor(shorter * width / height), shorter)
+    )
