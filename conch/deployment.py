@@ -65,6 +65,11 @@ class Pool(Positions):
     precision: str = ""
     dimensions: int = 0
 
+    @property
+    def embeds_documents(self) -> bool:
+        """Its vectors are for texts of any length; those that pictures have too stand for a caption."""
+        return "embedding" in self.capabilities and "picture_embedding" not in self.capabilities
+
 
 @dataclass(frozen=True)
 class Deployment:

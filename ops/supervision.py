@@ -44,8 +44,8 @@ def _commands(local: LocalDeployment, plan: Deployment, python: Path) -> dict[st
 
 
 def wants_embedded_vectors(plan: Deployment) -> bool:
-    """An embedding model is served, so files and vector stores are, and nobody names another Milvus."""
-    return not os.environ.get("VECTORS_URL") and any("embedding" in one.capabilities for one in plan.pools)
+    """A model for documents is served, so files and vector stores are, and nobody names another Milvus."""
+    return not os.environ.get("VECTORS_URL") and any(pool.embeds_documents for pool in plan.pools)
 
 
 def embedded_vectors(plan: Deployment) -> bool:

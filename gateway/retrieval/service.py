@@ -87,7 +87,7 @@ def open_library(
     settings: Settings, pools: Mapping[str, Pool], triton: Triton, admission: Admission
 ) -> Library | None:
     """The library of a deployment; None where retrieval is off."""
-    able = {name: pool for name, pool in pools.items() if "embedding" in pool.capabilities}
+    able = {name: pool for name, pool in pools.items() if pool.embeds_documents}
     if not (able and settings.documents_url and settings.vectors_url):
         return None
     return Library(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import httptools
@@ -188,7 +189,9 @@ class HttpClient:
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: Sequence[bytes | memoryview] = ()
     ) -> Answer:
-        """Send a request and return when its status and headers are there.
+        """Send a request and return when its status and headers are there. A server may close a connection
+        that was kept at the moment when it is used again, for reasons of its own: as long as it takes a new
+        one, it gets the request once more.
 
         Raises:
             Lost: the connection broke before that.
@@ -201,8 +204,18 @@ class HttpClient:
         ]
         if body or method == "POST":
             lines.append(f"Content-Length: {size}")
-        connection = self._kept() or await self._connect()
-        return await self._ask(connection, [("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"), *body])
+        request = [("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"), *body]
+        kept = self._kept()
+        if kept is None:
+            return await self._ask(await self._connect(), request)
+        try:
+            return await self._ask(kept, request)
+        except Lost as lost:
+            if lost.begun or self.closing:
+                raise
+            with suppress(Lost):  # what counts is the first loss: the server may be gone
+                return await self._ask(await self._connect(), request)
+            raise
 
     async def _ask(self, connection: Connection, request: Sequence[bytes | memoryview]) -> Answer:
         if connection.transport.is_closing():  # a server that is about to end accepts, and closes at once

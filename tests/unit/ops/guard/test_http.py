@@ -223,3 +223,40 @@ def test_an_answer_outlives_its_connection() -> None:
                 await asyncio.gather(*[ask(n) for n in range(begin, begin + 30)])
 
     run(check)
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_kept_connection_that_breaks_is_made_anew(*, alive: bool) -> None:
+    """A server closes it as it is used again: with the request in hand, which it reads once more. One that
+    takes no new connection has gone, and the loss is the caller's to explain.
+    """
+    asked, connections = list[int](), list[asyncio.StreamWriter]()
+
+    async def check() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connections.append(writer)
+            for answered in (True, False):
+                await reader.readexactly(len(head) + 4)
+                asked.append(len(connections))
+                if answered:
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+                elif not alive:
+                    server.close()
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()[:2]
+        head = b"POST / HTTP/1.1\r\nHost: triton\r\nContent-Length: 4\r\n\r\n"
+        client = HttpClient(f"{host}:{port}")
+        assert await (await client.request("POST", "/", {}, [b"1234"])).body() == b"ok"
+        if alive:
+            assert await (await client.request("POST", "/", {}, [b"5678"])).body() == b"ok"
+            assert asked == [1, 1, 2]
+        else:
+            with pytest.raises(Lost, match="the connection broke"):
+                await client.request("POST", "/", {}, [b"5678"])
+            assert asked == [1, 1]
+        client.abort()
+        server.close()
+
+    run(check)
