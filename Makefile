@@ -54,7 +54,7 @@ $(VECTORS)/.done: requirements/vectors.txt
 # What tests of retrieval speak to: a Milvus server, and one that speaks MongoDB's protocol, where there is CPython 3.13.
 MILVUS := .venv/milvus
 MONGO := .venv/mongo
-NEWER := $(shell command -v python3.14 || command -v python3.13)
+NEWER := $(shell for python in python3.14 python3.13; do $$python -c '' 2>/dev/null && echo $$python && break; done)
 
 $(MILVUS)/.done: requirements/milvus.txt
 	$(PYTHON) -m venv $(MILVUS)

@@ -1,8 +1,12 @@
-"""Sound out of whatever file was uploaded: mono float32 at 16 kHz, by PyAV (FFmpeg's libraries)."""
+"""Sound out of whatever file was uploaded: mono float32 at 16 kHz, by PyAV (FFmpeg's libraries), or for WAV
+that is so already by Python's own reader: threads that fight for the interpreter's lock at each of FFmpeg's
+frames are many times as slow (docs/benchmarks/audio-api.md).
+"""
 
 from __future__ import annotations
 
 import time
+import wave
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +97,21 @@ def _sound(path: Path) -> Iterator[NDArray[np.float32]]:
 
 
 def _chunks(path: Path) -> Iterator[NDArray[np.float32]]:
+    """What can be read as it is, or else decoded."""
+    try:
+        with path.open("rb") as whole, wave.open(str(path), "rb") as file:
+            claimed = int.from_bytes(whole.read(8)[4:], "little") + 8  # Python reads no further, FFmpeg does
+            form = (file.getnchannels(), file.getsampwidth(), file.getframerate())
+            as_it_is = form == (1, 2, RATE) and claimed >= path.stat().st_size
+            while as_it_is and (data := file.readframes(BLOCK)):
+                yield np.frombuffer(data[: len(data) // 2 * 2], "<i2").astype(np.float32) / np.float32(32768)
+    except (wave.Error, EOFError):
+        as_it_is = False
+    if not as_it_is:
+        yield from _decoded(path)
+
+
+def _decoded(path: Path) -> Iterator[NDArray[np.float32]]:
     with av.open(str(path), mode="r", metadata_errors="ignore", container_options=CONTAINERS) as container:
         if not container.streams.audio:
             raise BadMedia("the file has no audio stream; send one that has")

@@ -1,0 +1,81 @@
+"""Sound as FFmpeg gives it, also where Python reads the file itself."""
+
+from __future__ import annotations
+
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gateway.audio import media
+from gateway.audio.media import BadMedia, blocks
+
+SOUND = np.random.default_rng(3).integers(-32768, 32768, 5 * 16_000 + 7).astype("<i2")
+
+
+def written(path: Path, rate: int = 16_000, channels: int = 1) -> Path:
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(SOUND[: len(SOUND) // channels * channels].tobytes())
+    return path
+
+
+def heard(path: Path) -> np.ndarray:
+    return np.concatenate(list(blocks(path, max_seconds=100, time_limit=100)))
+
+
+def by_ffmpeg(path: Path) -> np.ndarray:
+    return np.concatenate(list(media._decoded(path)))
+
+
+@pytest.mark.parametrize("damage", ["none", "cut", "odd", "no size", "a chunk before"])
+def test_wav_as_ffmpeg_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    """Without FFmpeg; whole, cut short, and as programs write it that do not know its size yet."""
+    path = written(tmp_path / "a.wav")
+    data = bytearray(path.read_bytes())
+    if damage == "cut":
+        del data[-30_000:]
+    elif damage == "odd":
+        del data[-30_001:]
+    elif damage == "no size":
+        data[4:8] = data[40:44] = b"\xff\xff\xff\xff"
+    elif damage == "a chunk before":
+        data[12:12] = b"LIST\x04\x00\x00\x00abcd"
+        data[4:8] = (len(data) - 8).to_bytes(4, "little")
+    path.write_bytes(data)
+    expected = by_ffmpeg(path)
+    monkeypatch.setattr(media, "_decoded", None)
+    ours = heard(path)
+    assert len(expected) > 30_000
+    assert ours.dtype == np.float32
+    np.testing.assert_array_equal(ours, expected)
+
+
+def test_a_size_that_is_too_small_loses_nothing(tmp_path: Path) -> None:
+    """What lies behind the size that the file claims is read as well."""
+    path = written(tmp_path / "a.wav")
+    data = bytearray(path.read_bytes())
+    data[4:8] = (1000).to_bytes(4, "little")
+    path.write_bytes(data)
+    np.testing.assert_array_equal(heard(path), by_ffmpeg(path))
+    assert len(heard(path)) == len(SOUND)
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(8_000, 1), (44_100, 1), (16_000, 2)])
+def test_other_wav_is_decoded(tmp_path: Path, rate: int, channels: int) -> None:
+    """Resampled, and its channels averaged."""
+    path = written(tmp_path / "a.wav", rate, channels)
+    seconds = len(SOUND) / channels / rate
+    assert len(heard(path)) == pytest.approx(seconds * 16_000, abs=32)
+    np.testing.assert_array_equal(heard(path), by_ffmpeg(path))
+
+
+@pytest.mark.parametrize("data", [b"", b"RIFF", b"RIFF\x24\x00\x00\x00WAVEfmt ", b"<svg/>", bytes(3000)])
+def test_what_is_no_sound_is_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "a.wav"
+    path.write_bytes(data)
+    with pytest.raises(BadMedia):
+        heard(path)
