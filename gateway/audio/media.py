@@ -98,17 +98,28 @@ def _sound(path: Path) -> Iterator[NDArray[np.float32]]:
 
 def _chunks(path: Path) -> Iterator[NDArray[np.float32]]:
     """What can be read as it is, or else decoded."""
-    try:
-        with path.open("rb") as whole, wave.open(str(path), "rb") as file:
-            claimed = int.from_bytes(whole.read(8)[4:], "little") + 8  # Python reads no further, FFmpeg does
-            form = (file.getnchannels(), file.getsampwidth(), file.getframerate())
-            as_it_is = form == (1, 2, RATE) and claimed >= path.stat().st_size
-            while as_it_is and (data := file.readframes(BLOCK)):
-                yield np.frombuffer(data[: len(data) // 2 * 2], "<i2").astype(np.float32) / np.float32(32768)
-    except (wave.Error, EOFError):
-        as_it_is = False
-    if not as_it_is:
+    file = _plain_wav(path)
+    if file is None:
         yield from _decoded(path)
+        return
+    with file:
+        while data := file.readframes(BLOCK):
+            yield np.frombuffer(data[: len(data) // 2 * 2], "<i2").astype(np.float32) / np.float32(32768)
+
+
+def _plain_wav(path: Path) -> wave.Wave_read | None:
+    """A WAV file that needs no conversion, at its first sample; None for all others, damaged ones too."""
+    try:
+        with path.open("rb") as whole:
+            claimed = int.from_bytes(whole.read(8)[4:], "little") + 8  # Python reads no further, FFmpeg does
+        file = wave.open(str(path), "rb")  # noqa: SIM115  # whoever reads it closes it
+    except (wave.Error, EOFError, RuntimeError):  # the last where a chunk ends behind the file
+        return None
+    form = (file.getnchannels(), file.getsampwidth(), file.getframerate())
+    if form == (1, 2, RATE) and claimed >= path.stat().st_size:
+        return file
+    file.close()
+    return None
 
 
 def _decoded(path: Path) -> Iterator[NDArray[np.float32]]:

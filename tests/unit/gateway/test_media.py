@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import wave
 from pathlib import Path
 
@@ -79,3 +80,23 @@ def test_what_is_no_sound_is_refused(tmp_path: Path, data: bytes) -> None:
     path.write_bytes(data)
     with pytest.raises(BadMedia):
         heard(path)
+
+
+def test_damaged_headers_are_heard_or_refused(tmp_path: Path) -> None:
+    """Bytes at random in the first ones: nothing but sound or a reason comes out."""
+    rng, whole, path = (
+        random.Random(1),
+        written(tmp_path / "whole.wav").read_bytes()[:3000],
+        tmp_path / "a.wav",
+    )
+    heard_of = 0
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(rng.choice([1, 2, 4, 8])):
+            data[rng.randrange(60)] = rng.randrange(256)
+        path.write_bytes(data)
+        try:
+            heard_of += len(heard(path)) > 0
+        except BadMedia as error:
+            assert str(error)
+    assert 0 < heard_of < 300
