@@ -7,7 +7,7 @@ import io
 import json
 import time
 import wave as riff
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -155,7 +155,7 @@ def suffered(stack: Stack, name: str, fault: Fault, total: int) -> None:
     print(f"\n{name}: back after {seconds:.1f} s; (sent, lost): {json.dumps(counts)}")
     for kind, load in loads.items():
         if kind not in STREAMS | fault.may_lose:
-            assert load.failed == [], kind
+            assert load.failed == [], (kind, load.failed[:3])
         elif not fault.shuts:
             assert len(load.failed) <= 8, load.failed[:3]
 
@@ -188,3 +188,16 @@ def guard_metric(stack: Stack, index: int, name: str) -> float:
 def serving(stack: Stack, *instances: int) -> bool:
     """Whether the tritonservers answer."""
     return all(guard_metric(stack, index, "conch_triton_serving") == 1 for index in instances)
+
+
+def starts(stack: Stack, instances: Iterable[int]) -> dict[int, float]:
+    """How often each guard has started its server."""
+    return {i: guard_metric(stack, i, "conch_triton_starts_total") for i in instances}
+
+
+def replaced(stack: Stack, before: dict[int, float], *instances: int) -> bool:
+    """Whether these servers have been started since `before`, and all of its instances answer. Starts are
+    read first: a server that drains still counts as serving.
+    """
+    now = starts(stack, before)
+    return all(now[i] > before[i] for i in instances) and serving(stack, *before)

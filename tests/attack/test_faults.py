@@ -16,7 +16,7 @@ from tests.stack.clients import Load
 from tests.stack.conftest import Stack, restarted
 
 from . import processes
-from .faults import LOADS, Fault, guard_metric, serving, suffered, until_each
+from .faults import LOADS, Fault, replaced, serving, starts, suffered, until_each
 
 PER_FAULT = int(os.environ.get("ATTACK_PER_FAULT", "250"))
 SPEECH = (0, 2)  # instances of the model that the loads use
@@ -101,15 +101,12 @@ def kill_nginx(stack: Stack) -> Back:
 
 def restart(stack: Stack) -> Back:
     """The planned one, of every instance."""
-    before = [guard_metric(stack, i, "conch_triton_starts_total") for i in SPEECH]
+    before = starts(stack, SPEECH)
     started = time.monotonic()
     done = restarted(stack)
     assert done.returncode == 0, done.stderr
     print(f"\n{done.stdout.strip()}; all in {time.monotonic() - started:.1f} s")
-    return lambda: (
-        serving(stack, *SPEECH)
-        and before != [guard_metric(stack, i, "conch_triton_starts_total") for i in SPEECH]
-    )
+    return lambda: replaced(stack, before, *SPEECH)
 
 
 FAULTS = {

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from tests.attack.faults import Fault, guard_metric, serving, suffered
+from tests.attack.faults import Fault, replaced, serving, starts, suffered
 from tests.stack.conftest import Stack
 
 from .conftest import Engine, conch
@@ -36,19 +36,14 @@ STUB = "argv[0].endswith('python_backend_stub') and '/tensorrt_llm_stream/' in a
 WORKERS = 'for p in /proc/[0-9]*; do grep -q "^nginx: worker" $p/cmdline && echo ${p#/proc/}; done'
 
 
-def starts(stack: Stack) -> list[float]:
-    """How often each guard has started its server."""
-    return [guard_metric(stack, i, "conch_triton_starts_total") for i in INSTANCES]
-
-
 def signalled(engine: Engine, which: str, number: int) -> Callable[[Stack], Back]:
     """A process in a container of a tritonserver, which its guard replaces."""
 
     def act(stack: Stack) -> Back:
-        before = starts(stack)
+        before = starts(stack, INSTANCES)
         code = SIGNAL.format(which=which, number=number)
         assert engine.container(TRITON).exec_run(["python3", "-c", code]).output == b"done\n"
-        return lambda: serving(stack, *INSTANCES) and starts(stack) != before
+        return lambda: replaced(stack, before, 1)
 
     return act
 
@@ -98,10 +93,11 @@ def restart(engine: Engine) -> Callable[[Stack], Back]:
         return [engine.container(f"triton-{i}").attrs["State"]["StartedAt"] for i in INSTANCES]
 
     def act(stack: Stack) -> Back:
-        before, same = starts(stack), containers()
+        before, same = starts(stack, INSTANCES), containers()
         print(conch("compose", "restart"))
         assert containers() == same
-        return lambda: serving(stack, *INSTANCES) and starts(stack) == [n + 1 for n in before]
+        assert starts(stack, INSTANCES) == {i: n + 1 for i, n in before.items()}
+        return lambda: replaced(stack, before, *INSTANCES)
 
     return act
 
