@@ -20,6 +20,8 @@ from miniatures.pictures.scenes import COLOURS, KINDS, scene
 from miniatures.pictures.train import SIZE, Training, contrast, save
 from miniatures.pictures.vocabulary import make_tokenizer
 
+pytestmark = pytest.mark.slow  # trains
+
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scenes(kind: str) -> None:

@@ -34,6 +34,7 @@ from serving.vision.decoding import decoded
 
 from ..engines import ROOT
 
+pytestmark = pytest.mark.slow  # imports torch and transformers, exports
 MINI = ROOT / "miniatures" / "clip"
 FACTS = PictureFacts(224, 224, (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 PROCESSOR = CLIPImageProcessorPil()
