@@ -133,8 +133,9 @@ lint: $(BUILD)/.tests ## ruff and mypy
 	$(TYPES)
 	$(BUILD)/bin/hadolint docker/*.Dockerfile
 
-attack: setup $(BUILD)/.tests $(VECTORS)/.done engines ## thousands of broken requests, and every fault under load; docs/reliability.md
+attack: setup $(BUILD)/.tests $(VECTORS)/.done engines ## thousands of broken requests, every fault under load, three hours of sound; docs/reliability.md
 	$(ATTACK) $(BUILD)/bin/python -m pytest -s tests/attack
+	LONG_HOURS=3 $(BUILD)/bin/python -m pytest -s tests/stack/test_long.py
 	RETRIEVAL_WRITES=2000 RETRIEVAL_SEARCHES=2000 $(BUILD)/bin/python -m pytest -s tests/stack/test_retrieval_faults.py
 
 attack-stack: $(BUILD)/.tests ## the same in Docker: broken requests, and every fault of a container

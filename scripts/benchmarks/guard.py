@@ -114,6 +114,8 @@ def guarded(model: str, engines: Path, home: Path) -> Iterator[None]:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
     try:
         for _ in range(600):
+            if process.poll() is not None:
+                raise RuntimeError((home / "guard.log").read_text()[:500])
             try:
                 if "conch_triton_serving 1.0" in httpx.get(f"http://{GUARD['http']}/metrics").text:
                     break

@@ -1,10 +1,11 @@
 """Long recordings made of known sentences: no word lost or doubled at any cut, true offsets, silence stays
-silent, memory stays bounded.
+silent, memory stays bounded. `make attack` takes the longest ones (LONG_HOURS).
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import random
 import threading
 import time
@@ -26,6 +27,7 @@ from .conftest import Stack
 from .test_bad_uploads import wav
 
 RATE = 16_000
+HOURS = float(os.environ.get("LONG_HOURS", "1"))
 Floats = NDArray[np.float32]
 
 
@@ -74,7 +76,8 @@ def offsets(clip: Clip, segments: list[dict[str, float | str]]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "language"), [(65, "en"), (65, "es"), (600, "en"), (600, "es"), (3600, "en"), (1500, "es")]
+    ("seconds", "language"),
+    [(65, "en"), (65, "es"), (600, "en"), (1500, "es"), *([(3600, "en")] if HOURS > 1 else [])],
 )
 def test_no_word_is_lost_at_a_cut(
     stack: Stack,
@@ -85,7 +88,7 @@ def test_no_word_is_lost_at_a_cut(
     record_property: pytest.RecordProperty,
 ) -> None:
     """The word error rate is that of the sentences alone, within a point; so no cut loses or doubles one. In
-    all there are over 200 cuts.
+    all there are over 80 cuts, with the hour 200.
     """
     clip, wave = record(Clipper(corpus, random.Random(seconds)), seconds, language)
     started = time.monotonic()
@@ -167,14 +170,13 @@ def family(marker: str, *, children: bool) -> list[int]:
     return [pid for pid, (_, parent) in rows.items() if pid in own or (children and parent in own)]
 
 
-def test_three_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
-    """Gateway and one tritonserver grow by at most 400 MB while three hours pass through them, whatever ran
-    before.
-    """
+def test_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
+    """Gateway and one tritonserver grow by at most 400 MB while HOURS pass through them, whatever ran before."""
     if stack.home is None:
         pytest.skip("looks at processes of this machine")
     clip, wave = record(Clipper(corpus, random.Random(9)), 1200, "en")
-    content = mulaw(np.tile(wave[::2], 9), rate=8000)
+    times = round(3 * HOURS) or 1
+    content = mulaw(np.tile(wave[::2], times), rate=8000)
     transcribe(stack, pcm(wave))  # buffers and kernels that stay come with the first windows
     door = stack.instance(0)["http"].removesuffix(".http")
     parts = {
@@ -198,12 +200,12 @@ def test_three_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
     finally:
         stopping.set()
         watcher.join()
-    rate = jiwer.wer(" ".join([clip.text()] * 9), answer["text"])
+    rate = jiwer.wer(" ".join([clip.text()] * times), answer["text"])
     print(
-        f"\n3 h: {answer['duration'] / took:.0f} x real time, {idle:.0f} MB idle, {peak[0]:.0f} MB at most, "
+        f"\n{HOURS:g} h: {answer['duration'] / took:.0f} x real time, {idle:.0f} MB idle, {peak[0]:.0f} MB at most, "
         f"WER {rate:.3f}"
     )
-    assert answer["duration"] > 10_700
+    assert answer["duration"] > 1190 * times
     # 219 were seen on a fresh stack with decoders in f32; what grows beside their memories is not known.
     assert peak[0] - idle <= 400
     assert rate < 0.2, "telephone band and 8 bits are hard for the miniature, but it is the same recording"

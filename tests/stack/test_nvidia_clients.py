@@ -52,7 +52,6 @@ def contract_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     done = run(sys.executable, "-m", "build", "engines", env=variables)
     assert done.returncode == 0, done.stderr
     with served(variables) as stack:
-        time.sleep(4)  # nginx leaves a server alone for 3 s that refused a connection while it started
         yield stack
 
 
