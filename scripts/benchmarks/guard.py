@@ -149,7 +149,7 @@ def measured(
         "--input-data",
         str(data),
     ]
-    command += ["-p", "2000", "-s", "30", "-r", "6", "--percentile=50"]
+    command += ["-p", "2000", "-s", "30", "-r", "20", "--percentile=50"]
     said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
     if not (found := FOUND.search(said)):
         raise RuntimeError(said[-500:])
