@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Collection
+from typing import Any, TypeVar
 
 from fastapi import Request
 
@@ -27,9 +27,17 @@ async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
             raise ApiError(499, "the client closed the connection", code="client_closed_request")
         return task.result()
     finally:
-        for future in (task, gone):
-            future.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        await end((task, gone))
+
+
+async def end(tasks: Collection[asyncio.Future[Any]]) -> None:
+    """Cancel tasks and wait for their end. Each is cancelled once, however often the caller is (by AnyIO at
+    every step of a scope that was cancelled): a second time would interrupt the closing of connections, and
+    what nobody waits for would go on behind them.
+    """
+    for task in tasks:
+        task.cancel()
+    await asyncio.shield(asyncio.gather(*tasks, return_exceptions=True))
 
 
 async def _gone(request: Request) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from conch.deployment import Pool
 
+from ..disconnect import end
 from ..triton import Triton
 from .attempt import UNLIKELY, Attempt, FacadeClient
 from .options import Options
@@ -150,6 +151,4 @@ class Transcriber:
             while running:
                 yield await running.popleft()
         finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await end(running)

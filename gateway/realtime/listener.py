@@ -14,6 +14,7 @@ from conch.deployment import Pool
 from ..audio.cutters import PauseCutter, TurnCutter
 from ..audio.vad import RATE
 from ..audio.windows import Window
+from ..disconnect import end
 from ..errors import ApiError
 from ..services import Services
 from .connection import Connection, parsed
@@ -66,9 +67,7 @@ class Listener:
                 await self.events.put(parsed(message.get("text") or ""))
         finally:
             left = [task for task in (*workers, *self.words.left(), self.item.look) if task]
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+            await end(left)
 
     def _described(self) -> dict[str, Any]:
         described = self.session.model_dump()

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 
 from conch.deployment import Pool
 
-from ..disconnect import cancel_on_disconnect
+from ..disconnect import cancel_on_disconnect, end
 from ..errors import ApiError, error_body
 from ..services import Services, ServicesDep
 from ..sse import Events, event
@@ -103,9 +103,7 @@ class GenerationRun:
                 else:
                     yield found
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(tasks)
 
     async def events(self, *, usage: bool) -> AsyncGenerator[str, None]:
         """Server-sent events in OpenAI's shape. An error after the first is an event as well."""

@@ -171,7 +171,9 @@ def family(marker: str, *, children: bool) -> list[int]:
 
 
 def test_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
-    """Gateway and one tritonserver grow by at most 400 MB while HOURS pass through them, whatever ran before."""
+    """Gateway and one tritonserver grow by at most 400 MB while HOURS pass through them, whatever ran
+    before.
+    """
     if stack.home is None:
         pytest.skip("looks at processes of this machine")
     clip, wave = record(Clipper(corpus, random.Random(9)), 1200, "en")
@@ -202,8 +204,8 @@ def test_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
         watcher.join()
     rate = jiwer.wer(" ".join([clip.text()] * times), answer["text"])
     print(
-        f"\n{HOURS:g} h: {answer['duration'] / took:.0f} x real time, {idle:.0f} MB idle, {peak[0]:.0f} MB at most, "
-        f"WER {rate:.3f}"
+        f"\n{HOURS:g} h: {answer['duration'] / took:.0f} x real time, {idle:.0f} MB idle, {peak[0]:.0f} MB "
+        f"at most, WER {rate:.3f}"
     )
     assert answer["duration"] > 1190 * times
     # 219 were seen on a fresh stack with decoders in f32; what grows beside their memories is not known.
