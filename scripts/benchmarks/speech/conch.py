@@ -38,9 +38,9 @@ def gateway_call(layout: LocalDeployment, model: str, tokens: int | None = TOKEN
     fields = {"model": model, "language": "en", **({} if tokens is None else {"max_tokens": str(tokens)})}
 
     def call(file: bytes) -> None:
-        client.post(
-            "/v1/audio/transcriptions", files={"file": ("a.wav", file)}, data=fields
-        ).raise_for_status()
+        answer = client.post("/v1/audio/transcriptions", files={"file": ("a.wav", file)}, data=fields)
+        answer.raise_for_status()
+        assert answer.json()["text"], "no words were made: unequal work"
 
     return call
 
