@@ -43,7 +43,9 @@ class Share:
 
     @classmethod
     def join(cls, rank: int, count: int, meeting: Path) -> Share:
-        """Meet the other ranks, who know the same new file; waits for all of them."""
+        """Meet the other ranks, who know the same new file; waits for all of them, so that the file may go.
+        Each group's connections are made by the file, with NCCL when it sums for the first time.
+        """
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         gpu = torch.cuda.is_available()
@@ -52,7 +54,12 @@ class Share:
         distributed.init_process_group(
             "nccl" if gpu else "gloo", init_method=f"file://{meeting}", rank=rank, world_size=count
         )
-        return cls(rank, count, distributed.group.WORLD, distributed.new_group())
+        share = cls(rank, count, distributed.group.WORLD, distributed.new_group())
+        for group in (share.steps, share.encodes):
+            distributed.all_reduce(torch.zeros(1, device="cuda" if gpu else "cpu"), group=group)
+        if gpu:
+            torch.cuda.synchronize()
+        return share
 
 
 class SummedLinear(nn.Module):
