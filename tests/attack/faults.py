@@ -196,8 +196,8 @@ def starts(stack: Stack, instances: Iterable[int]) -> dict[int, float]:
 
 
 def replaced(stack: Stack, before: dict[int, float], *instances: int) -> bool:
-    """Whether these servers have been started since `before`, and all of its instances answer. Starts are
-    read first: a server that drains still counts as serving.
+    """Whether these servers have been started since `before`, and all that it counted answer. Starts are read
+    first: a server that drains still counts as serving.
     """
     now = starts(stack, before)
     return all(now[i] > before[i] for i in instances) and serving(stack, *before)
