@@ -47,19 +47,19 @@ async def embedded(
     text: str, spans: Iterable[Span], embedder: Embedder, most: int
 ) -> tuple[list[Span], list[int], NDArray[np.float32]]:
     """Passages in order, their tokens and vectors; one with more than `most` is halved."""
-    values, lengths, kept = [], [], []
-    waiting = list(reversed(list(spans)))
+    found: list[tuple[Span, int, NDArray[np.float32]]] = []
+    waiting = list(spans)
     while waiting:
-        part = [waiting.pop() for _ in range(min(AT_ONCE, len(waiting)))]
+        part, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
         vectors, counts = await _patiently(embedder, [span.of(text) for span in part])
-        for number, (span, count) in enumerate(zip(part, counts, strict=True)):
+        for span, count, vector in zip(part, counts, vectors, strict=True):
             if count > most and span.end - span.start > 1:
-                waiting += reversed([*halves(span, text), *part[number + 1 :]])
-                break
-            kept.append(span)
-            lengths.append(int(count))
-            values.append(vectors[number])
-    return kept, lengths, np.array(values, np.float32)
+                waiting += halves(span, text)
+            else:
+                found.append((span, int(count), vector))
+    found.sort(key=lambda one: one[0].start)
+    values = np.array([vector for _, _, vector in found], np.float32)
+    return [span for span, _, _ in found], [count for _, count, _ in found], values
 
 
 async def _patiently(

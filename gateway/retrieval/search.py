@@ -91,20 +91,21 @@ def fused(rankings: Sequence[Sequence[K]]) -> dict[K, float]:
 
 
 def interleaved(lists: Sequence[Mapping[K, float]]) -> dict[K, float]:
-    """The best score of each, best first; of equal ones, those first of which other lists think well, too.
+    """The best score of each, best first; of equal ones those of the first list first.
 
     Lists of different things are not added up as `fused` does: a picture with a caption, which is in the
     list of texts and in that of pictures, would come before the best text, which is in one.
     """
-    keys = dict.fromkeys(key for one in lists for key in one)
-    scores = {key: [one[key] for one in lists if key in one] for key in keys}
-    order = sorted(keys, key=lambda key: (-max(scores[key]), -sum(scores[key])))
-    return {key: max(scores[key]) for key in order}
+    best: dict[K, tuple[float, int]] = {}
+    for number, scores in enumerate(lists):
+        for key, score in scores.items():
+            best[key] = min(best.get(key, (0.0, 0)), (-score, number))
+    return {key: -score for key, (score, _) in sorted(best.items(), key=lambda pair: pair[1])}
 
 
 def asks(library: Library, spaces: Sequence[str], queries: Sequence[Item]) -> list[Ask]:
     """Which spaces are searched. Texts are compared with texts by the models that read texts alone, if the
-    store has any, with pictures by those that read both; pictures with both.
+    store has any, with pictures by those that read both; pictures with both. A query's own kind comes first.
 
     Raises:
         ApiError: 400 for a picture where no model of the store reads any.
@@ -121,7 +122,8 @@ def asks(library: Library, spaces: Sequence[str], queries: Sequence[Item]) -> li
             raise refused(
                 "query", "has a picture, and no model of this vector store reads pictures; send text"
             )
-        found += [Ask(space, pictures=True) for space in spaces if sees[space]]
+        seen = sorted((space for space in spaces if sees[space]), key=lambda one: not one.endswith(PICTURES))
+        found += [Ask(space, pictures=True) for space in seen]
     return found
 
 

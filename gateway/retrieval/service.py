@@ -23,7 +23,7 @@ from ..triton import Triton
 from .documents import open_documents
 from .library import Item, Library
 from .vectors import open_vectors
-from .worker import Limits, Worker
+from .worker import Limits, Worker, stopped
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,7 @@ class Retrieval:
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await stopped([task])
             await self.library.documents.close()
             await self.library.vectors.close()
 

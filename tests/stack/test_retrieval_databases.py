@@ -8,7 +8,7 @@ import asyncio
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import cache
 from itertools import count
@@ -36,7 +36,7 @@ from gateway.retrieval.library import (
 from gateway.retrieval.maintenance import check, reembed
 from gateway.retrieval.search import Request, Result, search
 from gateway.retrieval.vectors import open_vectors
-from gateway.retrieval.worker import Limits, Worker, settled
+from gateway.retrieval.worker import Limits, Worker, settled, stopped
 
 from .databases import opened as opened_database
 
@@ -133,8 +133,7 @@ async def opened(urls: tuple[str, str], *models: Words, run: bool = True) -> Asy
         yield library
     finally:
         if task:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await stopped([task])
         await library.documents.close()
         await library.vectors.close()
 
@@ -316,14 +315,14 @@ def test_a_gateway_that_dies_at_any_step_leaves_nothing_half(
             record = await work.attach(library, store, await new_file(library, text), PLAIN)
             part, name = place.split(".")
             target = getattr(library, part)
-            real, calls = getattr(target, name), 0
+            real, calls, died = getattr(target, name), 0, asyncio.Event()
 
             async def dies(*args: object) -> object:
                 nonlocal calls
                 calls += 1
                 if calls % 2:
                     await real(*args)
-                worker_task.cancel()
+                died.set()
                 await asyncio.sleep(60)
                 return None
 
@@ -333,22 +332,20 @@ def test_a_gateway_that_dies_at_any_step_leaves_nothing_half(
                 for _ in range(2):
                     patch.setattr(target, name, dies)
                     worker_task = asyncio.create_task(worker.run())
-                    with suppress(asyncio.CancelledError):
-                        await worker_task
+                    await died.wait()
+                    await stopped([worker_task])
+                    died.clear()
                     worker.running.clear()
                     patch.setattr(target, name, real)
                     assert await texts(library, store, "w5") == []
                     await asyncio.sleep(1.2 * SHORT)
-            monkeypatch.setattr(
-                "gateway.retrieval.worker.GRACE", SHORT
-            )  # what was cut off goes after so long
+            monkeypatch.setattr("gateway.retrieval.worker.GRACE", SHORT)
             task = asyncio.create_task(Worker(library, LIMITS).run())
             record = await settled(library, record, 60)
             assert record.status == COMPLETED
             assert await texts(library, store, "w5")
             await until(lambda: _clean(library, store, record))
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await stopped([task])
 
     run(case)
 

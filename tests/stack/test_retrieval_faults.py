@@ -18,7 +18,7 @@ from tests.attack.retrieval import Client, embedded_vectors, gateways, text_of, 
 
 from .conftest import ROOT, Stack, portable, started
 
-RESTORED_PORT = 10880
+RESTORED_PORT = 11080
 MODEL = "all-minilm-l6-v2"
 WRITES = SEARCHES = 100
 
