@@ -207,26 +207,36 @@ class Work:
         assert (counts.completed, counts.total) == (writes - len(self.gone),) * 2
 
 
-def under_kills(stack: Stack, victims: Sequence[Victim], writes: int, searches: int) -> Counter[str]:
-    """Six clients write and search; how often who was killed."""
+def under_kills(
+    stack: Stack, victims: Sequence[Victim], writes: int, searches: int, least: int = 0
+) -> Counter[str]:
+    """Six clients write and search, and again as much until there are `least` kills; how often who was
+    killed.
+    """
     client = Client(stack.url)
-    work, killer = Work(client), Killer(victims)
-    tasks = [partial(work.write, number) for number in range(writes)]
-    tasks += [partial(work.look, turn) for turn in range(searches)]
-    random.Random(3).shuffle(tasks)
+    work, killer, written = Work(client), Killer(victims), 0
     started = time.monotonic()
     killer.start()
     try:
-        with ThreadPoolExecutor(6) as threads:
-            for done in [threads.submit(task) for task in tasks]:
-                done.result()
+        while not written or killer.kills.total() < least:
+            _together(work, range(written, written + writes), searches)
+            written += writes
     finally:
         killer.ending.set()
         killer.join()
     seconds = time.monotonic() - started
     print(
-        f"{writes} writes, {searches} searches in {seconds:.0f} s, killed: {dict(killer.kills)}, "
-        f"{len(client.failures)} times told to try again"
+        f"{written} writes, {written // writes * searches} searches in {seconds:.0f} s, "
+        f"killed: {dict(killer.kills)}, {len(client.failures)} times told to try again"
     )
-    work.check(writes)
+    work.check(written)
     return killer.kills
+
+
+def _together(work: Work, numbers: range, searches: int) -> None:
+    tasks = [partial(work.write, number) for number in numbers]
+    tasks += [partial(work.look, turn) for turn in range(searches)]
+    random.Random(3).shuffle(tasks)
+    with ThreadPoolExecutor(6) as threads:
+        for done in [threads.submit(task) for task in tasks]:
+            done.result()

@@ -54,5 +54,4 @@ def attacked(environment: dict[str, str], databases: list[Victim]) -> None:
         victims = [*databases, *gateways(stack), encoder(stack, 0)]
         if "VECTORS_URL" not in environment:
             victims.append(embedded_vectors(stack))
-        kills = under_kills(stack, victims, WRITES, SEARCHES)
-    assert len(kills) == len({victim.name for victim in victims}), kills
+        under_kills(stack, victims, WRITES, SEARCHES, least=len(victims))

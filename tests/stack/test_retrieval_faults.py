@@ -18,15 +18,15 @@ from tests.attack.retrieval import Client, embedded_vectors, gateways, text_of, 
 
 from .conftest import ROOT, Stack, portable, started
 
-RESTORED_PORT = 11080
+RESTORED_PORT = 11180
 MODEL = "all-minilm-l6-v2"
-WRITES = SEARCHES = 100
+WRITES = SEARCHES = 40
 
 
 def test_nothing_acknowledged_is_lost(retrieval_stack: Stack) -> None:
     """kill -9 of gateways and of the vector database."""
     victims = [embedded_vectors(retrieval_stack), *gateways(retrieval_stack)]
-    assert under_kills(retrieval_stack, victims, WRITES, SEARCHES).total() >= 3
+    under_kills(retrieval_stack, victims, WRITES, SEARCHES, least=len(victims))
 
 
 def test_a_database_that_is_down_is_named(retrieval_stack: Stack) -> None:
