@@ -64,7 +64,7 @@ def embedding(url: str) -> Source:
 
     @cache
     def embed(seed: int) -> Floats:
-        body = {"model": MODEL, "input": pieces(seed), "encoding_format": "base64"}
+        body = {"model": MODEL, "input": pieces(seed), "truncate": True, "encoding_format": "base64"}
         answer = client.post("/v1/embeddings", json=body).raise_for_status()
         rows = [base64.b64decode(row["embedding"]) for row in answer.json()["data"]]
         return np.frombuffer(b"".join(rows), "<f4").reshape(BUILD, DIMENSIONS)
