@@ -68,7 +68,12 @@ class Pool(Positions):
     @property
     def embeds_documents(self) -> bool:
         """Its vectors are for texts of any length; those that pictures have too stand for a caption."""
-        return "embedding" in self.capabilities and "picture_embedding" not in self.capabilities
+        return "embedding" in self.capabilities and not self.embeds_pictures
+
+    @property
+    def embeds_pictures(self) -> bool:
+        """Its vectors of pictures and of texts are of one space."""
+        return "picture_embedding" in self.capabilities
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ class Settings(BaseSettings):
     max_pictures_bytes: int = Field(
         16_000_000,
         gt=0,
-        description="largest form with pictures; nginx has the same limit for any embeddings",
+        description="largest form with pictures, and largest picture of a vector store; nginx has the same "
+        "limit for bodies of embeddings and searches",
     )
     realtime_idle_seconds: float = Field(
         120, gt=0, description="a live connection that sends nothing for so long is closed"

@@ -26,6 +26,11 @@ from pymilvus.grpc_gen.milvus_pb2_grpc import add_MilvusServiceServicer_to_serve
 THREADS = 16
 MOST_BYTES = 256 << 20  # of a message, as in Milvus
 READS = ("Search", "HybridSearch", "Query", "Get", "Describe", "Show", "Has", "List", "Connect", "Check")
+# pymilvus asks every 10 s whether an idle connection lives; gRPC would close it for that.
+PINGS = [
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
+]
 FLUSH_ROWS = 500  # in memory
 FLUSH_SECONDS = 1.0
 
@@ -76,8 +81,9 @@ def serve(folder: Path, socket: Path) -> None:
     for name in database.list_collections():
         database.get_collection(name).load()
     writer, ending = OneWriter(), threading.Event()
-    sizes = [(f"grpc.max_{way}_message_length", MOST_BYTES) for way in ("receive", "send")]
-    server = grpc.server(futures.ThreadPoolExecutor(THREADS), interceptors=[writer], options=sizes)
+    options = [(f"grpc.max_{way}_message_length", MOST_BYTES) for way in ("receive", "send")]
+    options += PINGS
+    server = grpc.server(futures.ThreadPoolExecutor(THREADS), interceptors=[writer], options=options)
     add_MilvusServiceServicer_to_server(MilvusServicer(database), server)
     socket.unlink(missing_ok=True)
     server.add_insecure_port(f"unix:{socket}")

@@ -109,13 +109,22 @@ class EmbeddingsRequest(Lenient):
             return [self.input]
         if self.input and isinstance(self.input[0], int):
             return [[token for token in self.input if isinstance(token, int)]]
-        return [_item(item, number) for number, item in enumerate(self.input) if not isinstance(item, int)]
+        return [
+            item if isinstance(item, list) else content(item, number)
+            for number, item in enumerate(self.input)
+            if not isinstance(item, int)
+        ]
 
 
-def _item(given: str | list[int] | TextPart | ImagePart, number: int) -> Item:
-    if isinstance(given, TextPart):
-        return given.text
-    return of_url(given.image_url.url, number) if isinstance(given, ImagePart) else given
+def content(part: str | TextPart | ImagePart, number: int) -> str | Picture:
+    """The text or the picture of a part.
+
+    Raises:
+        ApiError: 400 for a picture that would have to be fetched.
+    """
+    if isinstance(part, str):
+        return part
+    return part.text if isinstance(part, TextPart) else of_url(part.image_url.url, number)
 
 
 def check(form: EmbeddingsRequest, items: Sequence[Item], pool: Pool) -> None:
@@ -129,7 +138,7 @@ def check(form: EmbeddingsRequest, items: Sequence[Item], pool: Pool) -> None:
         raise refused("input", f"{empty} is empty; send text, token ids or pictures".lstrip())
     if len(items) > MOST_INPUTS:
         raise refused("input", f"has {len(items)} items; send {MOST_INPUTS} at most")
-    if "picture_embedding" not in pool.capabilities:
+    if not pool.embeds_pictures:
         picture = next((n for n, item in enumerate(items) if isinstance(item, Picture)), None)
         if picture is not None:
             raise refused("input", f"[{picture}] is a picture; {pool.model_id} reads text alone; send text")

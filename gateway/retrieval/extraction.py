@@ -47,6 +47,7 @@ PLAIN = frozenset(
     ]
 )
 KINDS = PLAIN | {".htm", ".html", ".pdf"}
+PICTURES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"})
 MEMORY = 2 << 30  # bytes of address space
 MOST_TEXT = 20_000_000  # characters
 SILENT = frozenset({"script", "style", "template", "noscript", "head"})
@@ -95,6 +96,11 @@ class NoText(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code, self.message = code, message
+
+
+def is_picture(name: str) -> bool:
+    """A file of this name is a picture; it has no text of its own."""
+    return PurePath(name).suffix.lower() in PICTURES
 
 
 def decoded(data: bytes) -> str:
@@ -180,7 +186,7 @@ def extract(path: Path, name: str) -> str:
         raise NoText(
             "unsupported_file",
             f"files of kind {kind or 'without an extension'!r} are not read; use one of "
-            f"{', '.join(sorted(KINDS))}",
+            f"{', '.join(sorted(KINDS | PICTURES))}",
         )
     if kind == ".pdf":
         text = from_pdf(path)

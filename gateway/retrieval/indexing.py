@@ -1,61 +1,87 @@
-"""One file, one model: text to passages, vectors and chunks, written under a build's name."""
+"""One file, one space: text to passages, vectors and chunks, or a picture to a vector, written under a
+build's name.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..embeddings.pictures import Picture
 from ..errors import ApiError
 from .chunking import Span, Strategy, chunks, halves, homes, passages
-from .library import Embedder, Library
+from .extraction import NoText
+from .library import Embedder, Item, Library, collection, model_of
 
 AT_ONCE = 64  # passages that are embedded together
 PIECES = 64  # chunks that are written together
 TRIES, PAUSE = 30, 1.0  # of a model that is busy, and seconds between them
 
 
+@dataclass(frozen=True)
+class Target:
+    """Where a build goes."""
+
+    library: Library
+    store: str
+    space: str
+    build: str
+
+    @property
+    def collection(self) -> str:
+        """In the vector database."""
+        return collection(self.store, self.space)
+
+    @property
+    def embedder(self) -> Embedder:
+        """Whose vectors it has."""
+        return self.library.embedders[model_of(self.space)]
+
+
 async def embedded(
     text: str, spans: Iterable[Span], embedder: Embedder, most: int
 ) -> tuple[list[Span], list[int], NDArray[np.float32]]:
     """Passages in order, their tokens and vectors; one with more than `most` is halved."""
-    values, lengths, kept = [], [], []
-    waiting = list(reversed(list(spans)))
+    found: list[tuple[Span, int, NDArray[np.float32]]] = []
+    waiting = list(spans)
     while waiting:
-        part = [waiting.pop() for _ in range(min(AT_ONCE, len(waiting)))]
+        part, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
         vectors, counts = await _patiently(embedder, [span.of(text) for span in part])
-        for number, (span, count) in enumerate(zip(part, counts, strict=True)):
+        for span, count, vector in zip(part, counts, vectors, strict=True):
             if count > most and span.end - span.start > 1:
-                waiting += reversed([*halves(span, text), *part[number + 1 :]])
-                break
-            kept.append(span)
-            lengths.append(int(count))
-            values.append(vectors[number])
-    return kept, lengths, np.array(values, np.float32)
+                waiting += halves(span, text)
+            else:
+                found.append((span, int(count), vector))
+    found.sort(key=lambda one: one[0].start)
+    values = np.array([vector for _, _, vector in found], np.float32)
+    return [span for span, _, _ in found], [count for _, count, _ in found], values
 
 
-async def _patiently(embedder: Embedder, texts: list[str]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+async def _patiently(
+    embedder: Embedder, items: Sequence[Item]
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """At capacity, requests of clients go first; what is embedded already is not thrown away."""
     for _ in range(TRIES):
         try:
-            return await embedder.embed(texts, cut=True)
+            return await embedder.embed(items, cut=True)
         except ApiError as error:
             if error.status != 503:
                 raise
             await asyncio.sleep(PAUSE)
-    return await embedder.embed(texts, cut=True)
+    return await embedder.embed(items, cut=True)
 
 
-async def index(
-    library: Library, collection: str, build: str, text: str, strategy: Strategy, embedder: Embedder
-) -> tuple[int, int]:
-    """Write everything of a build; how many vectors, and how many bytes of chunks. Done again it is the
-    same.
+async def index(target: Target, text: str, strategy: Strategy) -> tuple[int, int]:
+    """Write everything of a text's build; how many vectors, and how many bytes of chunks. Done again it is
+    the same.
     """
-    await library.vectors.create(collection, embedder.dimensions)
+    library, build, embedder = target.library, target.build, target.embedder
+    await library.vectors.create(target.collection, embedder.dimensions)
     most = min(embedder.positions, strategy.max_tokens)
     packed = passages(text, strategy.passage(embedder.positions))
     spans, counts, values = await embedded(text, packed, embedder, most)
@@ -65,5 +91,22 @@ async def index(
     while some := list(islice(texts, PIECES)):
         await library.documents.write(build, number, some)
         number, size = number + len(some), size + sum(map(len, some))
-    await library.vectors.put(collection, build, 0, homes(parts, len(spans)), values)
+    await library.vectors.put(target.collection, build, 0, homes(parts, len(spans)), values)
     return len(spans), size
+
+
+async def index_picture(target: Target, data: bytes) -> int:
+    """The same for a picture, an encoded file: one vector, and no chunk, since its caption may change.
+
+    Raises:
+        NoText: it cannot be read.
+    """
+    await target.library.vectors.create(target.collection, target.embedder.dimensions)
+    try:
+        values, _ = await _patiently(target.embedder, [Picture(data)])
+    except ApiError as error:
+        if error.status != 400:
+            raise
+        raise NoText("invalid_file", f"the file {error.message.removeprefix('input [0] ')}") from error
+    await target.library.vectors.put(target.collection, target.build, 0, [0], values)
+    return 1

@@ -1,9 +1,11 @@
 """What the routes and the worker do with records: files, stores, and attachments (a file in a store).
 
 An attachment's record decides what searches may find: the builds that it names in `builds` (and, until a
-new one is complete, in `standing`). A build is one embedding of one file by one model, under a random
-name. The name is in the record (`making`) before anything is written under it, so that whatever a killed
-process leaves behind is known, and removed (`waste`).
+new one is complete, in `standing`), by space. A space is where vectors are compared: the texts of a model
+under the model's name, and the pictures of one that reads them under its name and PICTURES. (In a space of
+both, any text would be nearer to a text than any picture is.) A build is one embedding of one file in one
+space, under a random name. The name is in the record (`making`) before anything is written under it, so that
+whatever a killed process leaves behind is known, and removed (`waste`).
 """
 
 from __future__ import annotations
@@ -11,15 +13,17 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..embeddings.pictures import Picture
 from ..errors import ApiError
 from .documents import Documents, Page, Record
+from .extraction import is_picture
 from .vectors import Vectors
 
 FILE, STORE, ATTACHMENT, BATCH = "file", "store", "attachment", "batch"
@@ -30,8 +34,13 @@ TRIES = 50  # of a change that others make, too
 NO_BUILDS: Mapping[str, Any] = {"builds": {}, "standing": {}, "making": {}, "waste": [], "counts": {}}
 
 
+PICTURES = "#pictures"
+CAPTION = "caption"  # the attribute of a picture that is embedded as its text
+Item = str | Picture
+
+
 class Embedder(Protocol):
-    """A model that makes vectors of texts."""
+    """A model that makes vectors of texts, and perhaps of pictures."""
 
     @property
     def model(self) -> str:
@@ -45,19 +54,42 @@ class Embedder(Protocol):
     def positions(self) -> int:
         """Tokens of one text, special ones included."""
 
-    async def embed(self, texts: list[str], *, cut: bool) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    @property
+    def pictures(self) -> bool:
+        """It reads pictures, too."""
+
+    async def embed(
+        self, items: Sequence[Item], *, cut: bool
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Unit vectors, and how many tokens each text has. `cut`: one that is too long is cut and not
         refused.
+
+        Raises:
+            ApiError: 400 for what the model does not take, 503 where it has no room.
+        """
+
+
+class Answerer(Protocol):
+    """A vision-language model."""
+
+    async def answer(self, picture: Picture, question: str) -> str:
+        """What it says to a question about a picture.
+
+        Raises:
+            ApiError: 400 for what the model does not take, 503 where it has no room.
         """
 
 
 @dataclass(frozen=True)
 class Library:
-    """Both databases and the models that are served, the default first."""
+    """Both databases and the models that are served: those that embed, which for texts alone first, and those
+    that answer questions about pictures.
+    """
 
     documents: Documents
     vectors: Vectors
     embedders: Mapping[str, Embedder] = field(default_factory=dict)
+    answerers: Mapping[str, Answerer] = field(default_factory=dict)
 
 
 def new_id(prefix: str, key: str = "") -> str:
@@ -75,9 +107,52 @@ def attachment_id(store: str, file: str) -> str:
     return f"{store}/{file}"
 
 
-def collection(store: str, model: str) -> str:
-    """The vector database's name for a store's vectors of a model."""
-    return f"{store}_{hashlib.sha256(model.encode()).hexdigest()[:8]}"
+def collection(store: str, space: str) -> str:
+    """The vector database's name for a store's vectors of a space."""
+    return f"{store}_{hashlib.sha256(space.encode()).hexdigest()[:8]}"
+
+
+def model_of(space: str) -> str:
+    """The model whose vectors a space has."""
+    return space.removesuffix(PICTURES)
+
+
+def spaces(library: Library, models: Iterable[str]) -> list[str]:
+    """Those of models that are served."""
+    return [
+        space
+        for model in dict.fromkeys(models)
+        for space in ([model, model + PICTURES] if library.embedders[model].pictures else [model])
+    ]
+
+
+def caption(record: Record) -> str:
+    """What the attributes of an attached picture say of it; empty where they say nothing."""
+    said = record.body["attributes"].get(CAPTION)
+    return said if isinstance(said, str) and said.strip() and is_picture(record.body["filename"]) else ""
+
+
+def wanted(record: Record, among: Iterable[str]) -> list[str]:
+    """Spaces in which an attached file has vectors: a text as a text, a picture as a picture and with its
+    caption, if it has one, as a text.
+    """
+    picture = is_picture(record.body["filename"])
+    as_text = not picture or bool(caption(record))
+    return [space for space in dict.fromkeys(among) if (picture if space.endswith(PICTURES) else as_text)]
+
+
+def with_attributes(record: Record, attributes: Mapping[str, Any]) -> Record:
+    """The record with other attributes. A picture with another caption is embedded by it, and found by the
+    old one until that is done.
+    """
+    changed = with_body(record, attributes=attributes)
+    if caption(changed) == caption(record) or record.status not in (IN_PROGRESS, COMPLETED):
+        return changed
+    builds = {space: build for space, build in record.body["builds"].items() if space.endswith(PICTURES)}
+    texts = {space: build for space, build in record.body["builds"].items() if space not in builds}
+    standing = {**record.body["standing"], **texts}
+    renewed = with_body(changed, builds=builds, standing=standing, last_error=None, attempts=0, lease="")
+    return replace(renewed, status=IN_PROGRESS, due=time.time())
 
 
 def missing(what: str, name: str, param: str) -> ApiError:
@@ -93,10 +168,10 @@ def visible(record: Record) -> set[str]:
 
 
 def all_builds(record: Record) -> list[tuple[str, str]]:
-    """Model and name of every build that may have left something."""
+    """Space and name of every build that may have left something."""
     body = record.body
     named = [pair for part in ("builds", "standing", "making") for pair in body[part].items()]
-    return [*named, *((model, build) for model, build in body["waste"])]
+    return [*named, *((space, build) for space, build in body["waste"])]
 
 
 def with_body(record: Record, **changes: Any) -> Record:
@@ -232,7 +307,7 @@ async def attach(
             return None
         same = there.body["strategy"] == fields["strategy"] and there.status in (IN_PROGRESS, COMPLETED)
         if same:
-            return replace(with_body(there, attributes=fields["attributes"]), batch=batch or there.batch)
+            return replace(with_attributes(there, fields["attributes"]), batch=batch or there.batch)
         standing = {**there.body["standing"], **there.body["builds"]}
         renewed = with_body(
             there, **fields, builds={}, standing=standing, last_error=None, attempts=0, lease=""
@@ -270,7 +345,8 @@ async def cancel_batch(library: Library, store: str, batch: str) -> None:
     def edit(record: Record) -> Record | None:
         if record.status != IN_PROGRESS:
             return None
-        waste = [*record.body["waste"], *([m, b] for m, b in all_builds(with_body(record, waste=[])))]
+        left = all_builds(with_body(record, waste=[]))
+        waste = [*record.body["waste"], *([space, build] for space, build in left)]
         emptied = with_body(record, builds={}, standing={}, making={}, waste=waste)
         return replace(emptied, status=CANCELLED, due=time.time())
 

@@ -25,7 +25,9 @@ from .library import (
     change,
     collection,
     every,
+    spaces,
     store_of,
+    wanted,
     with_body,
 )
 
@@ -46,8 +48,8 @@ async def check(library: Library, *, repair: bool) -> tuple[int, int]:
                 lost += len(bad)
                 if repair:
                     await change(library, ATTACHMENT, record.id, lambda there, bad=bad: _again(there, bad))  # type: ignore[misc]
-        for model in {*store.body["models"], *store.body["next"]}:
-            place = collection(store.id, model)
+        for space in {*store.body["spaces"], *store.body["next"]}:
+            place = collection(store.id, space)
             for build in await library.vectors.builds(place):
                 if build not in known and not await _known(library, store, build):
                     strangers += 1
@@ -57,12 +59,12 @@ async def check(library: Library, *, repair: bool) -> tuple[int, int]:
 
 
 async def _incomplete(library: Library, record: Record) -> list[str]:
-    """Models whose vectors are not all there."""
+    """Spaces whose vectors are not all there."""
     builds, counts = record.body["builds"], record.body["counts"]
     return [
-        model
-        for model, build in builds.items()
-        if await library.vectors.count(collection(record.parent, model), build) != counts.get(model)
+        space
+        for space, build in builds.items()
+        if await library.vectors.count(collection(record.parent, space), build) != counts.get(space)
     ]
 
 
@@ -73,11 +75,11 @@ async def _known(library: Library, store: Record, build: str) -> bool:
     return bool(record) and build in {name for _, name in all_builds(record)}  # type: ignore[arg-type]
 
 
-def _again(record: Record, models: list[str]) -> Record | None:
+def _again(record: Record, bad: list[str]) -> Record | None:
     if record.status != COMPLETED:
         return None
-    builds = {model: build for model, build in record.body["builds"].items() if model not in models}
-    lost = [[model, build] for model, build in record.body["builds"].items() if model in models]
+    builds = {space: build for space, build in record.body["builds"].items() if space not in bad}
+    lost = [[space, build] for space, build in record.body["builds"].items() if space in bad]
     changed = with_body(record, builds=builds, waste=[*record.body["waste"], *lost], lease="")
     return replace(changed, status=IN_PROGRESS, due=time.time())
 
@@ -93,14 +95,15 @@ async def reembed(library: Library, name: str, models: list[str]) -> int:
         if model not in library.embedders:
             raise ApiError(400, f"model {model!r} is not served here; start the stack with it", param="model")
     await store_of(library, name)
-    await change(library, STORE, name, lambda store: with_body(store, next=models))
+    following = spaces(library, models)
+    await change(library, STORE, name, lambda store: with_body(store, next=following))
     total = 0
     async for record in every(library, Page(ATTACHMENT, {"parent": name}, [COMPLETED])):
         await change(library, ATTACHMENT, record.id, _due)
     async for record in every(library, Page(ATTACHMENT, {"parent": name}, [COMPLETED, IN_PROGRESS])):
-        await _has(library, record, models)
+        await _has(library, record, following)
         total += 1
-    await change(library, STORE, name, lambda store: with_body(store, models=models, next=[]))
+    await change(library, STORE, name, lambda store: with_body(store, spaces=following, next=[]))
     async for record in every(library, Page(ATTACHMENT, {"parent": name}, [COMPLETED])):
         await change(library, ATTACHMENT, record.id, _due)  # the old builds go
     return total
@@ -110,13 +113,13 @@ def _due(record: Record) -> Record | None:
     return replace(record, due=record.due or time.time()) if record.status == COMPLETED else None
 
 
-async def _has(library: Library, record: Record, models: list[str]) -> None:
-    """Return when a file has builds of all these models, or has failed, or is gone."""
+async def _has(library: Library, record: Record, following: list[str]) -> None:
+    """Return when a file has builds in all these spaces that are for it, or has failed, or is gone."""
     while True:
         there = (await library.documents.get(ATTACHMENT, [record.id])).get(record.id)
         if there is None or there.status not in (COMPLETED, IN_PROGRESS) or there.status == FAILED:
             return
-        if set(models) <= set(there.body["builds"]):
+        if set(wanted(there, following)) <= set(there.body["builds"]):
             return
         await asyncio.sleep(POLL)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .documents import Record
-from .library import CANCELLED, COMPLETED, FAILED, IN_PROGRESS
+from .library import CANCELLED, COMPLETED, FAILED, IN_PROGRESS, Item, model_of
 from .search import Result
 
 Sums = Mapping[str, tuple[int, int]]
@@ -55,7 +55,7 @@ def store_object(record: Record, sums: Sums) -> dict[str, Any]:
         "expires_at": None,
         "last_active_at": record.body["active"],
         "metadata": record.body["metadata"],
-        "embedding_models": record.body["models"],
+        "embedding_models": list(dict.fromkeys(model_of(space) for space in record.body["spaces"])),
     }
 
 
@@ -105,27 +105,37 @@ def contents(texts: Sequence[str]) -> dict[str, Any]:
     """The chunks of a file."""
     return {
         "object": "vector_store.file_content.page",
-        "data": [{"type": "text", "text": text} for text in texts],
+        "data": _content(texts),
         "has_more": False,
         "next_page": None,
     }
 
 
-def search_page(queries: Sequence[str], results: Sequence[Result]) -> dict[str, Any]:
-    """openai.types.VectorStoreSearchResponse, best first."""
+def _content(texts: Sequence[str]) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text} for text in texts if text]
+
+
+def search_page(
+    queries: Sequence[Item], results: Sequence[Result], answer: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """openai.types.VectorStoreSearchResponse, best first. `cosines` is an extension, and so is `answer`: what
+    a model said about a picture, which was searched for.
+    """
     data = [
         {
             "file_id": result.attachment.link,
             "filename": result.attachment.body["filename"],
             "score": round(result.score, 6),
             "attributes": result.attachment.body["attributes"],
-            "content": [{"type": "text", "text": result.text}],
+            "content": _content([result.text]),
+            "cosines": {model: round(cosine, 6) for model, cosine in result.cosines.items()},
         }
         for result in results
     ]
     return {
         "object": "vector_store.search_results.page",
-        "search_query": list(queries),
+        "search_query": [query if isinstance(query, str) else "[picture]" for query in queries],
+        **({"answer": answer} if answer else {}),
         "data": data,
         "has_more": False,
         "next_page": None,

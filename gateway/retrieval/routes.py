@@ -19,7 +19,9 @@ from ..services import ServicesDep
 from ..text.schema import refused
 from ..upload import Kind, receive
 from . import responses
+from .chain import asked
 from .documents import PIECE, Page, Record
+from .extraction import is_picture
 from .library import (
     ATTACHMENT,
     BATCH,
@@ -35,6 +37,7 @@ from .library import (
     attachment_id,
     attachment_of,
     cancel_batch,
+    caption,
     change,
     delete_file,
     deleting,
@@ -42,9 +45,12 @@ from .library import (
     file_of,
     found,
     missing,
+    model_of,
     new_id,
     save_file,
+    spaces,
     store_of,
+    with_attributes,
     with_body,
 )
 from .schema import (
@@ -56,6 +62,7 @@ from .schema import (
     UpdateAttributes,
     upload_fields,
 )
+from .search import Request as Search
 from .search import search
 from .service import Retrieval
 from .worker import settled
@@ -214,11 +221,17 @@ async def _files_of(library: Library, names: Mapping[str, Any], param: str) -> l
     return [there[name] for name in names]
 
 
+def _usual(library: Library) -> list[str]:
+    """The first model for texts, and the first that reads pictures."""
+    pictures = [model for model, embedder in library.embedders.items() if embedder.pictures]
+    return [*[model for model in library.embedders if model not in pictures][:1], *pictures[:1]]
+
+
 @router.post("/v1/vector_stores")
 async def create_store(form: CreateStore, request: Request, retrieval: RetrievalDep) -> dict[str, Any]:
     """Make a vector store, with files or without."""
     library = retrieval.library
-    models = form.embedding_models or list(library.embedders)[:1]
+    models = form.embedding_models or _usual(library)
     for model in models:
         if model not in library.embedders:
             served = ", ".join(library.embedders)
@@ -229,7 +242,7 @@ async def create_store(form: CreateStore, request: Request, retrieval: Retrieval
         "name": form.name or "",
         "description": form.description,
         "metadata": form.metadata or {},
-        "models": list(dict.fromkeys(models)),
+        "spaces": spaces(library, models),
         "next": [],
         "active": now // 10**9,
     }
@@ -295,24 +308,29 @@ async def delete_store(store_id: str, retrieval: RetrievalDep) -> dict[str, Any]
 async def search_store(
     store_id: str, form: SearchRequest, request: Request, retrieval: RetrievalDep
 ) -> dict[str, Any]:
-    """The chunks that fit best."""
+    """The chunks and pictures that fit best."""
     store = await store_of(retrieval.library, store_id)
-    for model in store.body["models"]:
+    for model in map(model_of, store.body["spaces"]):
         if model not in retrieval.library.embedders:
             message = (
                 f"model {model!r}, with which this store was embedded, is not served here; start it, or "
                 "embed the store with another (docs/retrieval.md)"
             )
             raise ApiError(400, message, code="unsupported_model")
-    threshold = form.ranking_options.score_threshold
-    work = search(retrieval.library, store, form.queries, form.filters, form.max_num_results, threshold)
     try:
-        results = await cancel_on_disconnect(request, work)
+        return await cancel_on_disconnect(request, _searched(retrieval.library, store, form))
     except ApiError as error:
-        if error.status == 400:
+        if error.status == 400 and error.param in (None, "input"):
             raise refused("query", error.message.removeprefix("input ")) from error
         raise
-    return responses.search_page(form.queries, results)
+
+
+async def _searched(library: Library, store: Record, form: SearchRequest) -> dict[str, Any]:
+    queries, answer = await asked(library, form)
+    options = form.ranking_options
+    wanted = Search(queries, form.filters, form.max_num_results, options.score_threshold, cut=bool(answer))
+    results = await search(library, store, wanted)
+    return responses.search_page(queries, results, vars(answer) if answer else None)
 
 
 @router.post("/v1/vector_stores/{store_id}/files")
@@ -364,17 +382,20 @@ def _polled(body: dict[str, Any]) -> Any:
 
 @router.post("/v1/vector_stores/{store_id}/files/{file_id}")
 async def update_store_file(
-    store_id: str, file_id: str, form: UpdateAttributes, retrieval: RetrievalDep
+    store_id: str, file_id: str, form: UpdateAttributes, services: ServicesDep, retrieval: RetrievalDep
 ) -> dict[str, Any]:
     """Change its attributes."""
     record = await attachment_of(retrieval.library, store_id, file_id)
 
     def edit(there: Record) -> Record | None:
-        return with_body(there, attributes=form.attributes) if there.status != DELETING else None
+        return with_attributes(there, form.attributes) if there.status != DELETING else None
 
     changed = await change(retrieval.library, ATTACHMENT, record.id, edit)
     if not changed:
         raise missing("file", file_id, "file_id")
+    if is_picture(changed.body["filename"]):  # perhaps it has another caption
+        retrieval.worker.wake()
+        changed = await settled(retrieval.library, changed, services.settings.index_wait_seconds)
     return responses.store_file(changed)
 
 
@@ -390,6 +411,8 @@ async def detach_file(store_id: str, file_id: str, retrieval: RetrievalDep) -> d
 async def store_file_content(store_id: str, file_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
     """Its chunks, as searches answer with them."""
     record = await attachment_of(retrieval.library, store_id, file_id)
+    if is_picture(record.body["filename"]):
+        return responses.contents([caption(record)])
     builds = list(record.body["builds"].values()) if record.status == COMPLETED else []
     texts = [piece.decode() async for piece in retrieval.library.documents.read(builds[0])] if builds else []
     return responses.contents(texts)

@@ -9,10 +9,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from ..embeddings.schema import ImagePart, Part, content
 from ..errors import ApiError
-from ..text.schema import Lenient, Text, refused
+from ..text.schema import Lenient, Text, TextPart, refused
 from .chunking import Strategy
 from .filters import Comparison, Compound, Value
+from .library import Item
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 MOST_FILES = 2000  # of one batch
@@ -158,27 +160,49 @@ class Ranking(Lenient):
     score_threshold: float = Field(0.0, ge=0, le=1, allow_inf_nan=False)
 
 
-Query = Annotated[Text, Field(min_length=1, max_length=LONGEST_QUERY)]
+def _bounded(part: str | TextPart | ImagePart) -> str | TextPart | ImagePart:
+    text = part.text if isinstance(part, TextPart) else part
+    if isinstance(text, str) and not 1 <= len(text) <= LONGEST_QUERY:
+        raise ValueError(f"it has a text of {len(text)} characters; use 1 to {LONGEST_QUERY}")
+    return part
+
+
+Query = Annotated[Part, AfterValidator(_bounded)]
 
 
 class SearchRequest(Lenient):
-    """Body of POST /v1/vector_stores/{id}/search."""
+    """Body of POST /v1/vector_stores/{id}/search. Parts of chat's form, among them pictures, are an
+    extension; so are `question`, which a vision-language model answers about the one picture, whereupon its
+    answer is searched for, and `model`, which one.
+    """
 
-    query: Query | Annotated[list[Query], Field(min_length=1, max_length=MOST_QUERIES, fail_fast=True)]
+    query: (
+        Annotated[Text, Field(min_length=1, max_length=LONGEST_QUERY)]
+        | Annotated[list[Query], Field(min_length=1, max_length=MOST_QUERIES, fail_fast=True)]
+    )
+    question: Annotated[Text, Field(min_length=1, max_length=LONGEST_QUERY)] | None = None
+    model: Id | None = None
     filters: Comparison | Compound | None = None
     max_num_results: int = Field(10, ge=1, le=50, strict=True)
     ranking_options: Ranking = Ranking()
     rewrite_query: bool = False
 
     @property
-    def queries(self) -> list[str]:
-        """As a list."""
-        return [self.query] if isinstance(self.query, str) else self.query
+    def queries(self) -> list[Item]:
+        """Texts and pictures, each a query of its own.
+
+        Raises:
+            ApiError: 400 for a picture that would have to be fetched.
+        """
+        parts = [self.query] if isinstance(self.query, str) else self.query
+        return [content(part, number) for number, part in enumerate(parts)]
 
     @model_validator(mode="after")
     def _as_it_is(self) -> SearchRequest:
         if self.rewrite_query:
             raise ValueError("rewrite_query is not supported: queries are searched as they are; leave it out")
+        if self.model is not None and self.question is None:
+            raise ValueError("model says who answers the question; send a question, or leave it out")
         return self
 
 

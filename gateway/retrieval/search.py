@@ -1,41 +1,84 @@
-"""Queries to chunks: the nearest passages of each space, those that records vouch for, the chunks they
-stand in.
+"""Queries to chunks: the nearest passages and pictures of each space, those that records vouch for, the
+chunks they stand in, and all of it as one list.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..embeddings.pictures import Picture
+from ..text.schema import refused
 from .documents import Page, Record
+from .extraction import is_picture
 from .filters import Filter
-from .library import ATTACHMENT, COMPLETED, IN_PROGRESS, Library, collection, every, visible
+from .library import (
+    ATTACHMENT,
+    COMPLETED,
+    IN_PROGRESS,
+    PICTURES,
+    Item,
+    Library,
+    caption,
+    collection,
+    every,
+    model_of,
+    visible,
+)
 from .vectors import Hit
 
 K = TypeVar("K", bound=Hashable)
 CONSTANT = 60  # of reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009)
 WIDEST = 4096  # passages that are looked at for one query
 MOST_BUILDS = 8192  # of one expression; above, what passes the filter is picked out of the hits
+Key = tuple[str, int]  # attachment, chunk
 
 
 @dataclass(frozen=True)
 class Result:
-    """A chunk of a file, and the cosine of its best passage (several spaces: the reciprocal rank, 1 at
-    most).
+    """A chunk of a file, or a picture with its caption (empty: it has none). `score`: the cosine of its best
+    passage, or its reciprocal rank, from 0 to 1; `cosines`: the best one by model.
     """
 
     attachment: Record
-    chunk: int
     text: str
     score: float
+    cosines: Mapping[str, float]
 
 
-Key = tuple[str, int]  # attachment, chunk
+@dataclass(frozen=True)
+class Request:
+    """What is searched for, among which files, how many results, from which score on. `cut`: texts that are
+    too long for their model are cut and not refused.
+    """
+
+    queries: Sequence[Item]
+    chosen: Filter | None = None
+    limit: int = 10
+    threshold: float = 0.0
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A space that is searched, with the pictures or with the texts among the queries."""
+
+    space: str
+    pictures: bool
+
+
+@dataclass
+class Ranking:
+    """What an `Ask` has found: the best cosine of each chunk, best first; their records and places."""
+
+    cosines: dict[Key, float]
+    records: dict[str, Record]
+    places: dict[Key, tuple[str, int]]
 
 
 def fused(rankings: Sequence[Sequence[K]]) -> dict[K, float]:
@@ -47,45 +90,142 @@ def fused(rankings: Sequence[Sequence[K]]) -> dict[K, float]:
     return dict(sorted(scores.items(), key=lambda pair: -pair[1]))
 
 
-async def search(
-    library: Library,
-    store: Record,
-    queries: Sequence[str],
-    chosen: Filter | None,
-    limit: int,
-    threshold: float,
-) -> list[Result]:
-    """The best chunks of a store. Several queries of one space: a chunk has its best cosine; several spaces:
-    reciprocal ranks. `threshold` applies to the score that is shown.
+def interleaved(lists: Sequence[Mapping[K, float]]) -> dict[K, float]:
+    """The best score of each, best first; of equal ones those of the first list first.
+
+    Lists of different things are not added up as `fused` does: a picture with a caption, which is in the
+    list of texts and in that of pictures, would come before the best text, which is in one.
     """
-    picked = await _picked(library, store, chosen) if chosen else None
+    best: dict[K, tuple[float, int]] = {}
+    for number, scores in enumerate(lists):
+        for key, score in scores.items():
+            best[key] = min(best.get(key, (0.0, 0)), (-score, number))
+    return {key: -score for key, (score, _) in sorted(best.items(), key=lambda pair: pair[1])}
+
+
+def asks(library: Library, spaces: Sequence[str], queries: Sequence[Item]) -> list[Ask]:
+    """Which spaces are searched. Texts are compared with texts by the models that read texts alone, if the
+    store has any, with pictures by those that read both; pictures with both. A query's own kind comes first.
+
+    Raises:
+        ApiError: 400 for a picture where no model of the store reads any.
+    """
+    sees = {space: library.embedders[model_of(space)].pictures for space in spaces}
+    found = []
+    if not all(isinstance(query, Picture) for query in queries):
+        alone = [space for space in spaces if not sees[space]]
+        of_texts = alone or [space for space in spaces if not space.endswith(PICTURES)]
+        found += [Ask(space, pictures=False) for space in of_texts]
+        found += [Ask(space, pictures=False) for space in spaces if space.endswith(PICTURES)]
+    if any(isinstance(query, Picture) for query in queries):
+        if not any(sees.values()):
+            raise refused(
+                "query", "has a picture, and no model of this vector store reads pictures; send text"
+            )
+        seen = sorted((space for space in spaces if sees[space]), key=lambda one: not one.endswith(PICTURES))
+        found += [Ask(space, pictures=True) for space in seen]
+    return found
+
+
+async def search(library: Library, store: Record, request: Request) -> list[Result]:
+    """The best chunks and pictures of a store. Several queries: each has its best cosine. Where several
+    spaces have found something, scores are reciprocal ranks. `threshold` applies to the score that is shown.
+
+    Raises:
+        ApiError: 400 for a query that its model does not take.
+    """
+    picked = await _picked(library, store, request.chosen) if request.chosen else None
     if picked is not None and not picked:
         return []
-    ranked: list[dict[Key, float]] = []
-    records: dict[str, Record] = {}
-    chunks: dict[Key, tuple[str, int]] = {}
-    for model in store.body["models"]:
-        values, _ = await library.embedders[model].embed(list(queries), cut=False)
-        place = collection(store.id, model)
-        found = await asyncio.gather(
-            *(_nearest(library, place, store, value, limit, picked) for value in values)
+    asked = asks(library, store.body["spaces"], request.queries)
+    values = await _embedded(library, asked, request)
+    answers = await asyncio.gather(
+        *(
+            _ranked(library, store, one, values[model_of(one.space), one.pictures], request.limit, picked)
+            for one in asked
         )
-        best: dict[Key, float] = {}
-        for hit, record in (pair for row in found for pair in row):
-            key = (record.id, hit.chunk)
-            records[record.id] = record
-            chunks.setdefault(key, (hit.build, hit.chunk))
-            best[key] = max(best.get(key, -1.0), hit.score)
-        ranked.append(dict(sorted(best.items(), key=lambda pair: -pair[1])))
-    scores = ranked[0] if len(ranked) == 1 else fused([list(one) for one in ranked])
-    kept = [(key, min(1.0, max(0.0, score))) for key, score in scores.items()]
-    top = [(key, score) for key, score in kept if score >= threshold][:limit]
-    texts = await library.documents.pieces([chunks[key] for key, _ in top])
+    )
+    rankings = dict(zip(asked, answers, strict=True))
+    records = {name: record for ranking in answers for name, record in ranking.records.items()}
+    scores = _scores(rankings)
+    top = [(key, score) for key, score in scores.items() if score >= request.threshold][: request.limit]
+    texts = await _texts(library, rankings, records, [key for key, _ in top])
     return [
-        Result(records[key[0]], key[1], texts[chunks[key]].decode(), score)
+        Result(records[key[0]], texts[key], score, _cosines(rankings, key))
         for key, score in top
-        if chunks[key] in texts
+        if key in texts
     ]
+
+
+async def _embedded(
+    library: Library, asked: Sequence[Ask], request: Request
+) -> dict[tuple[str, bool], NDArray[np.float32]]:
+    """By model, and whether they are pictures: the vectors of those queries. A text that is compared with
+    pictures alone is cut to what the model reads.
+    """
+    names = list(dict.fromkeys((model_of(one.space), one.pictures) for one in asked))
+
+    async def embed(model: str, pictures: bool) -> NDArray[np.float32]:
+        items = [query for query in request.queries if isinstance(query, Picture) == pictures]
+        whole = any(one.space == model and not one.pictures for one in asked)
+        vectors, _ = await library.embedders[model].embed(items, cut=request.cut or not whole)
+        return vectors
+
+    return dict(zip(names, await asyncio.gather(*(embed(*name) for name in names)), strict=True))
+
+
+async def _ranked(
+    library: Library,
+    store: Record,
+    ask: Ask,
+    values: NDArray[np.float32],
+    limit: int,
+    picked: dict[str, Record] | None,
+) -> Ranking:
+    place = collection(store.id, ask.space)
+    found = await asyncio.gather(*(_nearest(library, place, store, value, limit, picked) for value in values))
+    ranking = Ranking({}, {}, {})
+    for hit, record in (pair for row in found for pair in row):
+        key = (record.id, 0 if is_picture(record.body["filename"]) else hit.chunk)
+        ranking.records[record.id] = record
+        ranking.places.setdefault(key, (hit.build, hit.chunk))
+        ranking.cosines[key] = max(ranking.cosines.get(key, -1.0), hit.score)
+    ranking.cosines = dict(sorted(ranking.cosines.items(), key=lambda pair: -pair[1]))
+    return ranking
+
+
+def _scores(rankings: Mapping[Ask, Ranking]) -> dict[Key, float]:
+    """Best first: cosines where one space has found something. Else reciprocal ranks: of several models that
+    compare the same things with each other fused, of different things interleaved.
+    """
+    having = {one: ranking.cosines for one, ranking in rankings.items() if ranking.cosines}
+    if len(having) == 1:
+        (cosines,) = having.values()
+        return {key: min(1.0, max(0.0, cosine)) for key, cosine in cosines.items()}
+    lists: dict[tuple[bool, bool], list[list[Key]]] = {}
+    for one, cosines in having.items():
+        lists.setdefault((one.pictures, one.space.endswith(PICTURES)), []).append(list(cosines))
+    return interleaved([fused(group) for group in lists.values()])
+
+
+def _cosines(rankings: Mapping[Ask, Ranking], key: Key) -> dict[str, float]:
+    best: dict[str, float] = {}
+    for one, ranking in rankings.items():
+        if key in ranking.cosines:
+            model = model_of(one.space)
+            best[model] = max(best.get(model, -1.0), ranking.cosines[key])
+    return best
+
+
+async def _texts(
+    library: Library, rankings: Mapping[Ask, Ranking], records: Mapping[str, Record], keys: Sequence[Key]
+) -> dict[Key, str]:
+    """Captions of pictures as they are now, and chunks of texts that are still there."""
+    texts = {key: caption(records[key[0]]) for key in keys if is_picture(records[key[0]].body["filename"])}
+    places = {key: place for ranking in rankings.values() for key, place in ranking.places.items()}
+    wanted = {places[key]: key for key in keys if key not in texts}
+    pieces = await library.documents.pieces(list(wanted))
+    return texts | {wanted[place]: piece.decode() for place, piece in pieces.items()}
 
 
 async def _picked(library: Library, store: Record, chosen: Filter) -> dict[str, Record]:

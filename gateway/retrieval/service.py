@@ -1,5 +1,5 @@
 """Retrieval of one gateway: databases, models, worker. It is on where both databases are named and a model
-that makes embeddings is served; without it, nothing of its libraries is imported.
+that makes embeddings of texts is served; without it, nothing of its libraries is imported.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from conch.deployment import Pool
 
 from ..admission import Admission
-from ..embeddings.embedder import embed
+from ..embeddings.embedder import embed, places
 from ..settings import Settings
 from ..triton import Triton
 from .documents import open_documents
-from .library import Library
+from .library import Item, Library
 from .vectors import open_vectors
-from .worker import Worker
+from .worker import Limits, Worker, stopped
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,18 @@ class ServedEmbedder:
         """Tokens of one text."""
         return self.pool.positions
 
-    async def embed(self, texts: list[str], *, cut: bool) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """See library.Embedder. In one place: a batch of the worker is as much work as one request's."""
-        with self.admission.place(self.pool):
+    @property
+    def pictures(self) -> bool:
+        """It reads pictures, too."""
+        return self.pool.embeds_pictures
+
+    async def embed(
+        self, items: Sequence[Item], *, cut: bool
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """See library.Embedder. A batch of the worker takes as many places as a request's."""
+        with self.admission.place(self.pool, places(items)):
             name = f"retrieval-{uuid.uuid4().hex[:8]}"
-            vectors = await embed(self.triton, self.pool, texts, name, truncate=cut)
+            vectors = await embed(self.triton, self.pool, items, name, truncate=cut)
         norms = np.linalg.norm(vectors.values, axis=1, keepdims=True)
         return vectors.values / np.maximum(norms, 1e-12), vectors.lengths
 
@@ -72,8 +79,7 @@ class Retrieval:
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await stopped([task])
             await self.library.documents.close()
             await self.library.vectors.close()
 
@@ -90,6 +96,7 @@ def open_library(
     able = {name: pool for name, pool in pools.items() if pool.embeds_documents}
     if not (able and settings.documents_url and settings.vectors_url):
         return None
+    able |= {name: pool for name, pool in pools.items() if pool.embeds_pictures}
     return Library(
         open_documents(settings.documents_url, secret(settings.mongo_password_file)),
         open_vectors(settings.vectors_url, secret(settings.milvus_password_file)),
@@ -102,4 +109,5 @@ def open_retrieval(
 ) -> Retrieval | None:
     """Retrieval of a deployment, not yet running; None where it is off."""
     library = open_library(settings, pools, triton, admission)
-    return Retrieval(library, Worker(library, settings.extract_seconds)) if library else None
+    limits = Limits(settings.extract_seconds, settings.max_pictures_bytes)
+    return Retrieval(library, Worker(library, limits)) if library else None

@@ -11,8 +11,8 @@ import contextlib
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,8 +21,8 @@ import structlog
 from ..errors import ApiError
 from .chunking import Strategy
 from .documents import DocumentsDown, Page, Record
-from .extraction import NoText, extracted
-from .indexing import index
+from .extraction import NoText, extracted, is_picture
+from .indexing import Target, index, index_picture
 from .library import (
     ATTACHMENT,
     CANCELLED,
@@ -31,15 +31,19 @@ from .library import (
     FAILED,
     FILE,
     IN_PROGRESS,
+    PICTURES,
     STORE,
     UPLOADING,
     Library,
     all_builds,
     build_name,
+    caption,
     change,
     collection,
     deleting,
     every,
+    model_of,
+    wanted,
     with_body,
 )
 from .vectors import VectorsDown
@@ -50,7 +54,29 @@ POLL = 0.5  # seconds between looks for what is due
 AT_ONCE = 2  # files of one gateway
 MOST_ATTEMPTS = 5  # at a file; those that waited for a database or a model are not counted
 GRACE = 10.0  # seconds for which a replaced build stays, for searches that have begun
+STORE_FOR_PICTURES = "with a model that reads them among its embedding_models, such as CLIP"
+AGAIN = 0.5  # seconds until a task that goes on is cancelled once more
 BACK_OFF = 2.0  # seconds after a database or a model did not answer
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one file: seconds for reading its text, bytes of a picture."""
+
+    seconds: float
+    picture_bytes: int
+
+
+async def stopped(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks until they have ended. Once is not always enough: of 200 that asked MongoDB just then, 10
+    went on (PyMongo 4.20).
+    """
+    waiting = set(tasks)
+    while waiting:
+        for task in waiting:
+            task.cancel()
+        _, waiting = await asyncio.wait(waiting, timeout=AGAIN)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Lost(Exception):
@@ -60,8 +86,8 @@ class Lost(Exception):
 class Worker:
     """Runs until it is cancelled; `wake` makes it look at once."""
 
-    def __init__(self, library: Library, extract_seconds: float) -> None:
-        self.library, self.extract_seconds = library, extract_seconds
+    def __init__(self, library: Library, limits: Limits) -> None:
+        self.library, self.limits = library, limits
         self.woken = asyncio.Event()
         self.places = asyncio.Semaphore(AT_ONCE)
         self.running: dict[str, asyncio.Task[None]] = {}
@@ -80,9 +106,7 @@ class Worker:
                         await self.woken.wait()
                 self.woken.clear()
         finally:
-            for task in self.running.values():
-                task.cancel()
-            await asyncio.gather(*self.running.values(), return_exceptions=True)
+            await stopped(list(self.running.values()))
 
     async def _look(self) -> None:
         try:
@@ -152,8 +176,8 @@ class Worker:
             async for one in every(self.library, Page(ATTACHMENT, {"parent": store.id})):
                 if marked := await change(self.library, ATTACHMENT, one.id, deleting):
                     await self._forget(marked)
-            for model in {*store.body["models"], *store.body["next"]}:
-                await self.library.vectors.drop(collection(store.id, model))
+            for space in {*store.body["spaces"], *store.body["next"]}:
+                await self.library.vectors.drop(collection(store.id, space))
         await self.library.documents.remove(lease.record)
 
     async def _attachment(self, lease: Lease) -> None:
@@ -169,14 +193,14 @@ class Worker:
         await lease.write(lambda record: replace(record, due=due))
 
     async def _forget(self, record: Record) -> None:
-        for model, build in all_builds(record):
-            await self.library.vectors.remove(collection(record.parent, model), build)
+        for space, build in all_builds(record):
+            await self.library.vectors.remove(collection(record.parent, space), build)
             await self.library.documents.drop(build)
         await self.library.documents.remove(record)
 
     async def _clean(self, lease: Lease) -> None:
-        for model, build in lease.record.body["waste"]:
-            await self.library.vectors.remove(collection(lease.record.parent, model), build)
+        for space, build in lease.record.body["waste"]:
+            await self.library.vectors.remove(collection(lease.record.parent, space), build)
             await self.library.documents.drop(build)
         await lease.edit(waste=[])
 
@@ -187,63 +211,76 @@ class Worker:
         store = (await self.library.documents.get(STORE, [lease.record.parent])).get(lease.record.parent)
         if store is None or store.status == DELETING:
             raise Lost
-        body = lease.record.body
-        wanted = list(dict.fromkeys([*store.body["models"], *store.body["next"]]))
-        making = {model: build_name(lease.record) for model in wanted if model not in body["builds"]}
-        waste = [*body["waste"], *([model, build] for model, build in body["making"].items())]
+        body, among = lease.record.body, [*store.body["spaces"], *store.body["next"]]
+        needed = wanted(lease.record, among)
+        making = {space: build_name(lease.record) for space in needed if space not in body["builds"]}
+        waste = [*body["waste"], *([space, build] for space, build in body["making"].items())]
         await lease.edit(making=making, waste=waste, attempts=body["attempts"] + 1)
         try:
             if making and lease.record.body["attempts"] > MOST_ATTEMPTS:
                 raise NoText("server_error", f"the file could not be embedded in {MOST_ATTEMPTS} attempts")
+            if is_picture(body["filename"]) and not any(space.endswith(PICTURES) for space in needed):
+                raise NoText("unsupported_file", f"pictures need a store {STORE_FOR_PICTURES}")
             counts, size = await self._make(lease.record, making) if making else ({}, lease.record.size)
         except NoText as error:
             await lease.write(partial(self._failed, error=error))
             return True
-        await lease.write(partial(self._committed, wanted=wanted, counts=counts, size=size))
+        await lease.write(partial(self._committed, needed=needed, counts=counts, size=size))
         return bool(making)
 
     async def _make(self, record: Record, making: dict[str, str]) -> tuple[dict[str, int], int]:
-        text = await self._text(record)
-        strategy = Strategy(**record.body["strategy"])
-        counts, size = {}, 0
-        for model, build in making.items():
-            if model not in self.library.embedders:
-                raise ApiError(503, f"model {model!r} is not served here; start the stack with it")
-            place = collection(record.parent, model)
-            counts[model], size = await index(
-                self.library, place, build, text, strategy, self.library.embedders[model]
-            )
-            if await self.library.vectors.count(place, build) != counts[model]:
-                raise VectorsDown(f"it does not have all vectors of {record.id}")
-        return counts, size
-
-    async def _text(self, record: Record) -> str:
+        """Vectors by space, and bytes of text."""
         file = (await self.library.documents.get(FILE, [record.link])).get(record.link)
         if file is None or file.status == DELETING:
             raise NoText("invalid_file", "the file was deleted")
+        text = "" if is_picture(record.body["filename"]) else await self._text(file)
+        counts, size = {}, len(caption(record).encode())
+        for space, build in making.items():
+            if model_of(space) not in self.library.embedders:
+                raise ApiError(503, f"model {model_of(space)!r} is not served here; start the stack with it")
+            target = Target(self.library, record.parent, space, build)
+            if space.endswith(PICTURES):
+                counts[space] = await index_picture(target, await self._picture(file))
+            else:
+                strategy = Strategy(**record.body["strategy"])
+                counts[space], size = await index(target, text or caption(record), strategy)
+            if await self.library.vectors.count(target.collection, build) != counts[space]:
+                raise VectorsDown(f"it does not have all vectors of {record.id}")
+        return counts, size
+
+    async def _text(self, file: Record) -> str:
         with tempfile.TemporaryDirectory(prefix="conch-extract-") as folder:
             path = Path(folder) / "file"
             with path.open("wb") as out:
                 async for piece in self.library.documents.read(file.body["content"]):
                     out.write(piece)
-            return await extracted(path, file.body["filename"], self.extract_seconds)
+            return await extracted(path, file.body["filename"], self.limits.seconds)
+
+    async def _picture(self, file: Record) -> bytes:
+        if file.size > self.limits.picture_bytes:
+            raise NoText(
+                "invalid_file",
+                f"the picture has {file.size} bytes; {self.limits.picture_bytes} at most are read; make it "
+                "smaller",
+            )
+        return b"".join([piece async for piece in self.library.documents.read(file.body["content"])])
 
     @staticmethod
     def _failed(record: Record, error: NoText) -> Record:
-        waste = [[model, build] for model, build in all_builds(record)]
+        waste = [[space, build] for space, build in all_builds(record)]
         emptied = with_body(record, builds={}, standing={}, making={}, counts={}, waste=waste)
         said = {"code": error.code, "message": error.message}
         return replace(with_body(emptied, last_error=said), status=FAILED, size=0)
 
     @staticmethod
-    def _committed(record: Record, wanted: list[str], counts: dict[str, int], size: int) -> Record:
+    def _committed(record: Record, needed: list[str], counts: dict[str, int], size: int) -> Record:
         """The change that makes new builds visible and old ones invisible."""
         body = record.body
         builds = {**body["builds"], **body["making"]}
-        surplus = [[model, build] for model, build in builds.items() if model not in wanted]
-        waste = [*body["waste"], *surplus, *([model, build] for model, build in body["standing"].items())]
-        kept = {model: build for model, build in builds.items() if model in wanted}
-        counts = {model: n for model, n in {**body["counts"], **counts}.items() if model in kept}
+        surplus = [[space, build] for space, build in builds.items() if space not in needed]
+        waste = [*body["waste"], *surplus, *([space, build] for space, build in body["standing"].items())]
+        kept = {space: build for space, build in builds.items() if space in needed}
+        counts = {space: n for space, n in {**body["counts"], **counts}.items() if space in kept}
         changed = with_body(
             record,
             builds=kept,
@@ -288,11 +325,11 @@ class Lease:
     async def held(self) -> AsyncIterator[None]:
         """Renewed until the block ends; when it is lost, the block is cancelled with Lost."""
         work = asyncio.current_task()
-        lost = False
+        lost = ended = False
 
         async def renew() -> None:
             nonlocal lost
-            while True:
+            while not ended:
                 await asyncio.sleep(LEASE / 3)
                 try:
                     await self.write(lambda record: replace(record, due=time.time() + LEASE))
@@ -312,6 +349,7 @@ class Lease:
                 raise Lost from None
             raise
         finally:
+            ended = True
             renewing.cancel()
 
 

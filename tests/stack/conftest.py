@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ ROOT = Path(__file__).parent.parent.parent
 RECORDINGS = ROOT / "miniatures" / "recordings"
 PORT = 9480
 TEXT_PORT = 9680
+RETRIEVAL_PORT = 10980
+RETRIEVAL_MODELS = "all-minilm-l6-v2,mini-clip"
 TEXT_MODELS = "mini-t5,mini-bart,mini-gpt2,mini-whisper"
 PYTHON = ROOT / ".venv/serve/bin/python"
 
@@ -138,6 +141,16 @@ def text_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         )
         return
     with started(portable(tmp_path_factory.mktemp("text"), TEXT_PORT, TEXT_MODELS, 4)) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def retrieval_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A model for texts with real weights, one for pictures, two gateways, both databases embedded."""
+    build = [sys.executable, "-m", "build", "engines", "--target", "openvino", "--model-id", RETRIEVAL_MODELS]
+    subprocess.run(build, cwd=ROOT, check=True)
+    home = tmp_path_factory.mktemp("retrieval")
+    with started(portable(home, RETRIEVAL_PORT, RETRIEVAL_MODELS, 2)) as found:
         yield found
 
 

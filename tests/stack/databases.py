@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,47 @@ FAKES = ROOT / "tests" / "fakes"
 MILVUS_PORT, MONGO_PORT = 19530, 27917
 
 
+@dataclass
+class Server:
+    """A database in a process group of its own; started again after `kill`, it has the same data."""
+
+    url: str
+    command: Sequence[str | Path]
+    log: Path
+    ready: Callable[[], bool]
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Without waiting until it is ready."""
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                self.command, cwd=ROOT, stdout=out, stderr=out, start_new_session=True
+            )
+
+    def wait(self) -> None:
+        """Until it is ready."""
+        until = time.monotonic() + 120
+        while not self.ready():
+            assert self.process and self.process.poll() is None and time.monotonic() < until, self.said()
+            time.sleep(0.1)
+
+    def said(self) -> str:
+        return self.log.read_text("utf-8", "replace")[-5000:]
+
+    def kill(self) -> None:
+        """All of its group, with SIGKILL: Milvus' own process outlives the script that starts it, and takes
+        half a minute to stop when it is asked to.
+        """
+        assert self.process
+        until = time.monotonic() + 30
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+            while time.monotonic() < until:
+                self.process.poll()
+                os.killpg(self.process.pid, 0)
+                time.sleep(0.05)
+
+
 def environment(name: str) -> Path:
     """Its Python."""
     python = ROOT / f".venv/{name}/bin/python"
@@ -29,62 +71,25 @@ def environment(name: str) -> Path:
     return python
 
 
-@contextmanager
-def running(
-    command: Sequence[str | Path], log: Path, ready: Callable[[], bool]
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a group of its own, once it is ready."""
-    with log.open("ab") as out:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, start_new_session=True)
-    try:
-        until = time.monotonic() + 120
-        while not ready():
-            assert process.poll() is None and time.monotonic() < until, log.read_text("utf-8", "replace")
-            time.sleep(0.2)
-        yield process
-    finally:
-        end(process)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """All of its group: Milvus' own process outlives the script that starts it."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-            until = time.monotonic() + 30
-            while time.monotonic() < until:
-                process.poll()
-                os.killpg(process.pid, 0)
-                time.sleep(0.2)
-
-
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-@contextmanager
-def sqlite(folder: Path) -> Iterator[str]:
-    yield f"sqlite:{folder / 'documents.sqlite'}"
+def mongo(folder: Path) -> Server:
+    file, port = folder / "mongo.sqlite", str(MONGO_PORT)
+    command = [environment("mongo"), FAKES / "mongo_server.py", file, port]
+    url = f"mongodb://127.0.0.1:{MONGO_PORT}/conch"
+    return Server(url, command, folder / "mongo.log", lambda: listens(MONGO_PORT))
 
 
-@contextmanager
-def mongo(folder: Path) -> Iterator[str]:
-    command = [environment("mongo"), FAKES / "mongo_server.py", folder / "mongo.sqlite", str(MONGO_PORT)]
-    with running(command, folder / "mongo.log", lambda: listens(MONGO_PORT)):
-        yield f"mongodb://127.0.0.1:{MONGO_PORT}/conch"
-
-
-@contextmanager
-def lite(folder: Path) -> Iterator[str]:
+def lite(folder: Path) -> Server:
     place = folder / "s"
     command = [environment("vectors"), "-m", "ops.vectors", folder / "vectors", place]
-    with running(command, folder / "vectors.log", place.exists):
-        yield f"unix:{place}"
+    return Server(f"unix:{place}", command, folder / "vectors.log", place.exists)
 
 
-@contextmanager
-def milvus(folder: Path) -> Iterator[str]:
+def milvus(folder: Path) -> Server:
     environment("milvus")
     command = [ROOT / ".venv/milvus/bin/milvus-server", "--data", folder / "milvus"]
     url = f"http://127.0.0.1:{MILVUS_PORT}"
@@ -99,8 +104,29 @@ def milvus(folder: Path) -> Iterator[str]:
         return True
 
     assert not listens(MILVUS_PORT), "another Milvus runs here"
-    with running(command, folder / "milvus.log", ready):
-        yield url
+    return Server(url, command, folder / "milvus.log", ready)
 
 
-OPENERS = {"sqlite": sqlite, "mongo": mongo, "lite": lite, "milvus": milvus}
+SERVERS = {"mongo": mongo, "lite": lite, "milvus": milvus}
+
+
+@contextmanager
+def running(name: str, folder: Path) -> Iterator[Server]:
+    """One of SERVERS, once it is ready."""
+    server = SERVERS[name](folder)
+    server.start()
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.kill()
+
+
+@contextmanager
+def opened(name: str, folder: Path) -> Iterator[str]:
+    """The URL of SQLite, or of one of SERVERS."""
+    if name == "sqlite":
+        yield f"sqlite:{folder / 'documents.sqlite'}"
+        return
+    with running(name, folder) as server:
+        yield server.url

@@ -7,27 +7,42 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
+from functools import cache
+from itertools import count
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gateway.embeddings.pictures import Picture
 from gateway.errors import ApiError
 from gateway.retrieval import library as work
 from gateway.retrieval.documents import Documents, Page, Record, open_documents
 from gateway.retrieval.filters import Comparison
-from gateway.retrieval.library import ATTACHMENT, COMPLETED, FAILED, FILE, IN_PROGRESS, LIVE, STORE, Library
+from gateway.retrieval.library import (
+    ATTACHMENT,
+    COMPLETED,
+    FAILED,
+    FILE,
+    IN_PROGRESS,
+    LIVE,
+    STORE,
+    Item,
+    Library,
+)
 from gateway.retrieval.maintenance import check, reembed
-from gateway.retrieval.search import search
+from gateway.retrieval.search import Request, Result, search
 from gateway.retrieval.vectors import open_vectors
-from gateway.retrieval.worker import Worker, settled
+from gateway.retrieval.worker import Limits, Worker, settled, stopped
 
-from .databases import OPENERS
+from .databases import opened as opened_database
 
+NUMBERS = count()
+LIMITS = Limits(60, 1000)
+SHORT = 0.5  # seconds of a lease, and of grace
 PLAIN = {"attributes": {}, "strategy": {"max_tokens": 100, "overlap": 50}}
 
 
@@ -37,12 +52,15 @@ class Words:
     positions = 32
 
     def __init__(self, model: str, dimensions: int = 96) -> None:
-        self.model, self.dimensions = model, dimensions
+        self.model, self.dimensions, self.pictures = model, dimensions, False
         self.error: ApiError | None = None
 
-    async def embed(self, texts: list[str], *, cut: bool) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    async def embed(
+        self, items: Sequence[Item], *, cut: bool
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         if self.error:
             raise self.error
+        texts = [self.seen(item) if isinstance(item, Picture) else item for item in items]
         values = np.zeros((len(texts), self.dimensions), np.float32)
         for row, text in zip(values, texts, strict=True):
             for word in text.lower().split():
@@ -50,11 +68,54 @@ class Words:
         values /= np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-9)
         return values, np.array([len(text.split()) for text in texts])
 
+    @staticmethod
+    def seen(_: Picture) -> str:
+        raise AssertionError("it reads texts alone")
 
-@pytest.fixture(scope="module", params=["lite", "milvus"])
-def vectors_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with OPENERS[request.param](tmp_path_factory.mktemp("vectors")) as url:
+
+class Seen(Words):
+    """A picture is a file that says in words what is to be seen on it."""
+
+    positions = 8
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
+        self.pictures = True
+
+    @staticmethod
+    def seen(picture: Picture) -> str:
+        if picture.data == b"broken":
+            raise ApiError(400, "input [0] is a broken PNG picture; send a whole one", param="input")
+        return picture.data.decode()
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """Each is started when it is asked for, and serves all tests."""
+    with ExitStack() as running:
+
+        @cache
+        def url(name: str) -> str:
+            return running.enter_context(opened_database(name, tmp_path_factory.mktemp(name)))
+
         yield url
+
+
+@pytest.fixture(params=["lite", "milvus"])
+def vectors_url(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> str:
+    return servers(request.param)
+
+
+@pytest.fixture(params=["sqlite", "mongo"])
+def documents_url(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> str:
+    """A database of its own for each test: its worker finds nobody else's records."""
+    return f"{servers(request.param)}{next(NUMBERS)}"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody wakes the workers here."""
+    monkeypatch.setattr("gateway.retrieval.worker.POLL", 0.05)
 
 
 @pytest.fixture
@@ -63,23 +124,16 @@ def urls(documents_url: str, vectors_url: str) -> tuple[str, str]:
     return documents_url, vectors_url
 
 
-@pytest.fixture(params=["sqlite", "mongo"])
-def documents_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with OPENERS[request.param](tmp_path) as url:
-        yield url
-
-
 @asynccontextmanager
 async def opened(urls: tuple[str, str], *models: Words, run: bool = True) -> AsyncIterator[Library]:
     served = models or (Words("a"),)
     library = Library(open_documents(urls[0]), open_vectors(urls[1]), {one.model: one for one in served})
-    task = asyncio.create_task(Worker(library, 60).run()) if run else None
+    task = asyncio.create_task(Worker(library, LIMITS).run()) if run else None
     try:
         yield library
     finally:
         if task:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await stopped([task])
         await library.documents.close()
         await library.vectors.close()
 
@@ -91,7 +145,11 @@ def run(case: Callable[[], Awaitable[None]]) -> None:
 async def new_store(library: Library, *models: str) -> Record:
     body = {"name": "", "description": None, "metadata": {}, "next": [], "active": 0}
     record = Record(
-        STORE, work.new_id("vs_"), LIVE, time.time_ns(), body={**body, "models": [*models] or ["a"]}
+        STORE,
+        work.new_id("vs_"),
+        LIVE,
+        time.time_ns(),
+        body={**body, "spaces": work.spaces(library, models or ["a"])},
     )
     assert await library.documents.insert(record)
     return record
@@ -111,15 +169,17 @@ async def new_file(library: Library, text: str, name: str = "a.txt") -> Record:
     return await work.save_file(library, record, pieces())
 
 
-async def put(library: Library, store: Record, text: str, **attributes: object) -> Record:
-    file = await new_file(library, text)
+async def put(
+    library: Library, store: Record, text: str, name: str = "a.txt", **attributes: object
+) -> Record:
+    file = await new_file(library, text, name)
     record = await work.attach(library, store, file, {**PLAIN, "attributes": attributes})
     return await settled(library, record, 60)
 
 
 async def texts(library: Library, store: Record, query: str, **fields: object) -> list[str]:
-    fields = {"chosen": None, "limit": 10, "threshold": 0.01, **fields}
-    return [one.text for one in await search(library, store, [query], **fields)]
+    request = Request([query], **{"threshold": 0.01, **fields})  # type: ignore[arg-type]
+    return [one.text for one in await search(library, store, request)]
 
 
 async def leftovers(library: Library, store: Record) -> set[str]:
@@ -127,8 +187,8 @@ async def leftovers(library: Library, store: Record) -> set[str]:
     rows = [one async for one in work.every(library, Page(ATTACHMENT, {"parent": store.id}))]
     known = {build for row in rows for _, build in work.all_builds(row)}
     found = set()
-    for model in library.embedders:
-        found |= await library.vectors.builds(work.collection(store.id, model))
+    for space in work.spaces(library, library.embedders):
+        found |= await library.vectors.builds(work.collection(store.id, space))
     return found - known
 
 
@@ -255,36 +315,37 @@ def test_a_gateway_that_dies_at_any_step_leaves_nothing_half(
             record = await work.attach(library, store, await new_file(library, text), PLAIN)
             part, name = place.split(".")
             target = getattr(library, part)
-            real, calls = getattr(target, name), 0
+            real, calls, died = getattr(target, name), 0, asyncio.Event()
 
             async def dies(*args: object) -> object:
                 nonlocal calls
                 calls += 1
                 if calls % 2:
                     await real(*args)
-                worker_task.cancel()
+                died.set()
                 await asyncio.sleep(60)
                 return None
 
-            worker = Worker(library, 60)
+            worker = Worker(library, LIMITS)
             with monkeypatch.context() as patch:
-                patch.setattr("gateway.retrieval.worker.LEASE", 1.0)
+                patch.setattr("gateway.retrieval.worker.LEASE", SHORT)
                 for _ in range(2):
                     patch.setattr(target, name, dies)
                     worker_task = asyncio.create_task(worker.run())
-                    with suppress(asyncio.CancelledError):
-                        await worker_task
+                    await died.wait()
+                    await stopped([worker_task])
+                    died.clear()
                     worker.running.clear()
                     patch.setattr(target, name, real)
                     assert await texts(library, store, "w5") == []
-                    await asyncio.sleep(1.1)
-            task = asyncio.create_task(Worker(library, 60).run())
+                    await asyncio.sleep(1.2 * SHORT)
+            monkeypatch.setattr("gateway.retrieval.worker.GRACE", SHORT)
+            task = asyncio.create_task(Worker(library, LIMITS).run())
             record = await settled(library, record, 60)
             assert record.status == COMPLETED
             assert await texts(library, store, "w5")
             await until(lambda: _clean(library, store, record))
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await stopped([task])
 
     run(case)
 
@@ -335,7 +396,7 @@ def test_a_store_is_embedded_anew_while_it_is_searched(urls: tuple[str, str]) ->
             assert len(await texts(library, store, "common")) == 4
             await reembed(library, store.id, ["b"])
             store = await work.store_of(library, store.id)
-            assert store.body["models"] == ["b"] and not store.body["next"]
+            assert store.body["spaces"] == ["b"] and not store.body["next"]
             assert (await texts(library, store, "word2"))[0] == "word2 common"
             assert len(await texts(library, store, "common")) == 4
             assert (await put(library, store, "word9")).status == COMPLETED
@@ -351,7 +412,7 @@ def test_two_spaces_are_merged(urls: tuple[str, str]) -> None:
             store = await new_store(library, "a", "b")
             for n in range(3):
                 await put(library, store, f"word{n} common")
-            (best, *rest) = await search(library, store, ["word1"], None, 10, 0.0)
+            (best, *rest) = await search(library, store, Request(["word1"]))
             assert best.text == "word1 common"
             assert best.score == pytest.approx(1)
             assert all(one.score < 1 for one in rest)
@@ -367,5 +428,79 @@ def test_what_cannot_be_read_has_failed(urls: tuple[str, str]) -> None:
             record = await settled(library, await work.attach(library, store, file, PLAIN), 60)
             assert record.status == FAILED
             assert record.body["last_error"]["code"] == "unsupported_file"
+
+    run(case)
+
+
+def names(found: Sequence[Result]) -> list[str]:
+    return [one.attachment.body["filename"] for one in found]
+
+
+def test_pictures_and_texts_are_found_by_both(urls: tuple[str, str]) -> None:
+    """One list of texts, pictures, and pictures with captions; a caption that changes; what cannot be
+    read.
+    """
+
+    async def case() -> None:
+        async with opened(urls, Words("a"), Seen("b")) as library:
+            store = await new_store(library, "a", "b")
+            await put(library, store, "a red boat on the sea", "text.txt")
+            await put(library, store, "red boat sea", "bare.png")
+            titled = await put(library, store, "green hill", "titled.jpg", caption="the painter at home")
+            await put(library, store, "a house on a hill", "house.txt")
+
+            async def found(query: Item, **fields: object) -> list[Result]:
+                return await search(library, store, Request([query], **fields))  # type: ignore[arg-type]
+
+            both = await found("red boat")
+            assert set(names(both)[:2]) == {"text.txt", "bare.png"}
+            assert [one.score for one in both[:2]] == [1, 1]
+            texts = {name: one.text for name, one in zip(names(both), both, strict=True)}
+            assert (texts["text.txt"], texts["bare.png"]) == ("a red boat on the sea", "")
+            (best, *_) = await found("the painter at home")
+            assert (names([best]), best.text) == (["titled.jpg"], "the painter at home")
+            assert best.cosines["a"] == pytest.approx(1)
+            hill = await found(Picture(b"a house on a hill"))
+            assert set(names(hill)[:2]) == {"house.txt", "titled.jpg"}
+            assert names(await found(Picture(b"green hill")))[0] == "titled.jpg"
+            only = Comparison(type="eq", key="caption", value="the painter at home")
+            assert names(await found("boat", chosen=only)) == ["titled.jpg"]
+
+            def renamed(there: Record) -> Record:
+                return work.with_attributes(there, {"caption": "nocturne"})
+
+            before = titled.body["builds"]
+            changed = await work.change(library, ATTACHMENT, titled.id, renamed)
+            assert changed and changed.status == IN_PROGRESS
+            assert "titled.jpg" in names(await found("painter"))
+            titled = await settled(library, changed, 60)
+            assert titled.body["builds"]["b#pictures"] == before["b#pictures"]
+            assert not set(titled.body["builds"].values()) & {before["a"], before["b"]}
+            (best, *_) = await found("nocturne")
+            assert (best.text, best.cosines["a"]) == ("nocturne", pytest.approx(1))
+            changed = await work.change(library, ATTACHMENT, titled.id, without_attributes)
+            assert changed
+            assert set((await settled(library, changed, 60)).body["builds"]) == {"b#pictures"}
+            for content, said in (("broken", "the file is a broken PNG picture"), ("x" * 1001, "1001 bytes")):
+                failed = await put(library, store, content, "bad.png")
+                assert failed.status == FAILED and said in failed.body["last_error"]["message"]
+
+    run(case)
+
+
+def without_attributes(there: Record) -> Record:
+    return work.with_attributes(there, {})
+
+
+def test_a_store_for_texts_refuses_pictures(urls: tuple[str, str]) -> None:
+    """As a file and as a query."""
+
+    async def case() -> None:
+        async with opened(urls, Words("a"), Seen("b")) as library:
+            store = await new_store(library, "a")
+            failed = await put(library, store, "boat", "boat.png", caption="a boat")
+            assert failed.body["last_error"]["code"] == "unsupported_file"
+            with pytest.raises(ApiError, match="no model of this vector store reads pictures"):
+                await search(library, store, Request([Picture(b"boat")]))
 
     run(case)

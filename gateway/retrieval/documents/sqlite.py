@@ -48,7 +48,9 @@ class SqliteDocuments:
         self.connection: sqlite3.Connection | None = None
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """`work` in a transaction of its own."""
+        """`work` in a transaction of its own. It must not return a cursor: freed in another thread, it resets
+        a statement that the connection may be using again (SQLite then calls that a misuse).
+        """
         return await asyncio.get_running_loop().run_in_executor(self.thread, self._work, work)
 
     def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -140,7 +142,7 @@ class SqliteDocuments:
         """See Documents."""
         rows = [(owner, n, piece) for n, piece in enumerate(pieces, number)]
         text = "insert or replace into pieces values (?, ?, ?)"
-        await self._run(lambda db: db.executemany(text, rows))
+        await self._run(lambda db: db.executemany(text, rows).rowcount)
 
     async def read(self, owner: str) -> AsyncIterator[bytes]:
         """See Documents."""
@@ -161,7 +163,7 @@ class SqliteDocuments:
 
     async def drop(self, owner: str) -> None:
         """See Documents."""
-        await self._run(lambda db: db.execute("delete from pieces where owner = ?", [owner]))
+        await self._run(lambda db: db.execute("delete from pieces where owner = ?", [owner]).rowcount)
 
     async def close(self) -> None:
         """See Documents."""

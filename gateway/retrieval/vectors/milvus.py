@@ -35,12 +35,14 @@ def _quoted(builds: Collection[str]) -> str:
     return "build in [" + ",".join(f'"{build}"' for build in sorted(builds)) + "]"
 
 
-def _unless_there(client: MilvusClient, collection: str, make: Callable[..., None]) -> None:
-    """Another gateway may make it at the same moment."""
+def _unless_there(there: Callable[[], Any], make: Callable[[], None]) -> None:
+    """Another worker may make it at the same moment."""
+    if there():
+        return
     try:
-        make(consistency_level="Strong", timeout=SECONDS)
+        make()
     except MilvusException:
-        if not client.has_collection(collection, timeout=SECONDS):
+        if not there():
             raise
 
 
@@ -75,21 +77,22 @@ class MilvusVectors:
         """
 
         def work(client: MilvusClient) -> None:
-            if not client.has_collection(collection, timeout=SECONDS):
-                schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
-                schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=128)
-                schema.add_field("build", DataType.VARCHAR, max_length=96)
-                schema.add_field("passage", DataType.INT64)
-                schema.add_field("chunk", DataType.INT64)
-                schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dimensions)
-                _unless_there(
-                    client, collection, partial(client.create_collection, collection, schema=schema)
-                )
-            if not client.list_indexes(collection, timeout=SECONDS):
-                index = MilvusClient.prepare_index_params()
-                index.add_index("vector", index_type="HNSW", metric_type="IP", params=SHAPE)
-                client.create_index(collection, index, timeout=SECONDS)
-            client.load_collection(collection, timeout=SECONDS)
+            schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+            schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=128)
+            schema.add_field("build", DataType.VARCHAR, max_length=96)
+            schema.add_field("passage", DataType.INT64)
+            schema.add_field("chunk", DataType.INT64)
+            schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dimensions)
+            index = MilvusClient.prepare_index_params()
+            index.add_index("vector", index_type="HNSW", metric_type="IP", params=SHAPE)
+            limit = {"timeout": SECONDS}
+            strong = partial(client.create_collection, schema=schema, consistency_level="Strong", **limit)
+            _unless_there(partial(client.has_collection, collection, **limit), partial(strong, collection))
+            _unless_there(
+                partial(client.list_indexes, collection, **limit),
+                partial(client.create_index, collection, index, **limit),
+            )
+            client.load_collection(collection, **limit)
 
         await self._run(work)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from gateway.retrieval.chunking import Strategy, chunks, guess, halves, homes, p
 from gateway.retrieval.extraction import NoText, decoded, extract, extracted, from_html
 from gateway.retrieval.filters import Comparison, Compound, depth
 from gateway.retrieval.indexing import embedded
-from gateway.retrieval.search import fused
+from gateway.retrieval.library import Item
+from gateway.retrieval.search import fused, interleaved
 
 QUICK = settings(max_examples=400, deadline=None, database=None, derandomize=True)
 FILTERS: TypeAdapter[Any] = TypeAdapter(Comparison | Compound)
@@ -143,13 +145,22 @@ def test_reciprocal_ranks() -> None:
     assert fused([["a", "b"], ["a"]])["a"] == pytest.approx(1)
 
 
+def test_lists_of_different_things_are_interleaved() -> None:
+    """The best text is not behind pictures that have captions and are second in both lists."""
+    texts, pictures = fused([["text", "both", "other"]]), fused([["picture", "both", "last"]])
+    merged = interleaved([texts, pictures])
+    assert list(merged) == ["text", "picture", "both", "other", "last"]
+    assert (merged["text"], merged["picture"], merged["both"]) == (1, 1, texts["both"])
+    assert list(interleaved([fused([["a", "b"]]), fused([["b", "c"]])])) == ["a", "b", "c"]
+
+
 class Letters:
     """A token is a letter: far more than was guessed."""
 
-    model, dimensions, positions = "letters", 2, 64
+    model, dimensions, positions, pictures = "letters", 2, 64, False
 
-    async def embed(self, texts: list[str], *, cut: bool) -> tuple[np.ndarray, np.ndarray]:
-        return np.ones((len(texts), 2), np.float32), np.array([len(text) for text in texts])
+    async def embed(self, items: Sequence[Item], *, cut: bool) -> tuple[np.ndarray, np.ndarray]:
+        return np.ones((len(items), 2), np.float32), np.array([len(item) for item in items])
 
 
 @QUICK

@@ -1,0 +1,45 @@
+"""A picture and a question: a vision-language model answers, and its answer is what is searched for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..embeddings.pictures import Picture
+from ..text.schema import refused
+from .library import Item, Library
+from .schema import LONGEST_QUERY, SearchRequest
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Which model said what."""
+
+    model: str
+    text: str
+
+
+async def asked(library: Library, form: SearchRequest) -> tuple[list[Item], Answer | None]:
+    """What a request searches for: its own queries, or the answer to its question.
+
+    Raises:
+        ApiError: 400 where nobody can answer, or for a query that is not one picture.
+    """
+    queries = form.queries
+    if form.question is None:
+        return queries, None
+    if len(queries) != 1 or not isinstance(picture := queries[0], Picture):
+        raise refused("question", "is asked about one picture; send that picture, and nothing else, as query")
+    if not library.answerers:
+        raise refused(
+            "question",
+            "is answered by a vision-language model, and none is served here; start the stack with one, or "
+            "search by the picture alone",
+        )
+    model = form.model or next(iter(library.answerers))
+    if model not in library.answerers:
+        able = ", ".join(library.answerers)
+        raise refused("model", f"{model[:80]!r} does not answer questions about pictures; these do: {able}")
+    text = (await library.answerers[model].answer(picture, form.question)).strip()[:LONGEST_QUERY]
+    if not text:
+        raise refused("question", "was answered with nothing; ask in other words")
+    return [text], Answer(model, text)

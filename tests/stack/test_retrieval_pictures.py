@@ -1,0 +1,140 @@
+"""Pictures in vector stores by OpenAI's SDK: mini-clip for what is to be seen, real MiniLM weights for what
+is said of it, SQLite and Milvus Lite.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from openai import BadRequestError, OpenAI
+
+from miniatures.pictures.museum import Exhibit, museum
+
+from ..unit.serving.test_clip import noise, png, saved
+from .conftest import Stack
+from .test_clip import part
+
+EXHIBITS = 40
+TITLES = (
+    "The harbour at dawn",
+    "Portrait of a miller",
+    "Battle of the frigates",
+    "Still life with lemons and grapes",
+    "Winter in the valley",
+)
+RIGHT = 36  # of them at least; docs/benchmarks/retrieval.md has more
+
+
+@pytest.fixture(scope="module")
+def client(retrieval_stack: Stack) -> OpenAI:
+    return OpenAI(base_url=f"{retrieval_stack.url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def exhibits() -> list[Exhibit]:
+    return museum(EXHIBITS)
+
+
+@pytest.fixture(scope="module")
+def pictures(client: OpenAI, exhibits: list[Exhibit]) -> str:
+    """A store of pictures without captions."""
+    files = [(f"{n}.png", saved(one.picture, "PNG")) for n, one in enumerate(exhibits)]
+    return filled(client, files)
+
+
+def filled(client: OpenAI, files: list[tuple[str, bytes]]) -> str:
+    store = client.vector_stores.create().id
+    batch = client.vector_stores.file_batches.upload_and_poll(store, files=files)
+    assert (batch.file_counts.completed, batch.file_counts.total) == (len(files), len(files))
+    return store
+
+
+def found(client: OpenAI, store: str, query: Any, **fields: Any) -> list[Any]:
+    return client.vector_stores.search(store, query=query, **fields).data
+
+
+def picture(exhibit: Exhibit) -> list[Any]:
+    return [part(saved(exhibit.picture, "PNG"))]
+
+
+def test_pictures_are_found_by_texts_and_by_pictures(
+    client: OpenAI, exhibits: list[Exhibit], pictures: str
+) -> None:
+    """Of 40, by their captions and by themselves; a picture without a caption has no text."""
+    extra = client.vector_stores.retrieve(pictures).model_extra
+    assert extra and extra["embedding_models"] == ["all-minilm-l6-v2", "mini-clip"]
+    by_text = [found(client, pictures, one.caption, max_num_results=1)[0] for one in exhibits]
+    assert sum(best.filename == f"{n}.png" for n, best in enumerate(by_text)) >= RIGHT
+    assert all(best.content == [] for best in by_text)
+    by_picture = [found(client, pictures, picture(one), max_num_results=1)[0] for one in exhibits[:10]]
+    assert [best.filename for best in by_picture] == [f"{n}.png" for n in range(10)]
+    assert min(best.score for best in by_picture) > 0.99
+    data = client.files.content(by_picture[0].file_id).read()
+    assert data == saved(exhibits[0].picture, "PNG")
+
+
+def test_texts_are_found_by_pictures(client: OpenAI, exhibits: list[Exhibit]) -> None:
+    store = filled(client, [(f"{n}.txt", one.caption.encode()) for n, one in enumerate(exhibits)])
+    best = [found(client, store, picture(one), max_num_results=1)[0] for one in exhibits]
+    assert sum(one.filename == f"{n}.txt" for n, one in enumerate(best)) >= RIGHT
+
+
+def test_captions_texts_and_pictures_in_one_list(client: OpenAI, exhibits: list[Exhibit]) -> None:
+    """A caption is found as a text and shown; it may be changed; a filter sees it, as any attribute."""
+    store = client.vector_stores.create().id
+    for n, (title, one) in enumerate(zip(TITLES, exhibits, strict=False)):
+        client.vector_stores.files.upload_and_poll(
+            vector_store_id=store,
+            file=(f"{n}.png", saved(one.picture, "PNG")),
+            attributes={"caption": title, "n": n},
+        )
+    for name, text in (("whales.txt", "The blue whale eats krill."), ("bread.txt", "Flour, water, yeast.")):
+        client.vector_stores.files.upload_and_poll(vector_store_id=store, file=(name, text.encode()))
+    whales = found(client, store, "marine mammals")
+    assert whales[0].filename == "whales.txt"
+    by_caption = found(client, store, "fruit on a table")[0]
+    assert by_caption.filename == "3.png"
+    assert by_caption.content[0].text == TITLES[3]
+    assert set(by_caption.model_extra["cosines"]) == {"all-minilm-l6-v2", "mini-clip"}
+    seen = found(client, store, exhibits[4].caption)
+    assert "4.png" in [one.filename for one in seen[:2]]
+    changed = client.vector_stores.files.update(
+        by_caption.file_id,
+        vector_store_id=store,
+        attributes={"caption": "The last whale of the north", "n": 3},
+    )
+    assert changed.status == "completed"
+    whales = found(client, store, "marine mammals", filters={"type": "lt", "key": "n", "value": 9})
+    assert whales[0].filename == "3.png"
+    shown = client.vector_stores.files.content(by_caption.file_id, vector_store_id=store).data
+    assert [one.text for one in shown] == ["The last whale of the north"]
+
+
+def test_refusals(client: OpenAI, retrieval_stack: Stack, pictures: str) -> None:
+    """Files that are no pictures, queries that cannot be, questions that nobody answers."""
+    for content, said in (
+        (b"no picture", "not a picture that can be read"),
+        (png(9000, 9000), "more than"),
+        (saved(noise(99, 99), "PNG")[:900], "broken PNG picture"),
+    ):
+        file = client.vector_stores.files.upload_and_poll(vector_store_id=pictures, file=("a.png", content))
+        assert file.status == "failed"
+        assert file.last_error and file.last_error.code == "invalid_file"
+        assert said in file.last_error.message
+    asked: list[tuple[Any, dict[str, Any], str]] = [
+        ([part(b"no picture")], {}, "not a picture that can be read"),
+        ([part(saved(noise(9, 9), "PNG"))], {"question": "what is it?"}, "none is served here"),
+        ([{"type": "image_url", "image_url": {"url": "https://a/b.png"}}], {}, "would have to be fetched"),
+    ]
+    for query, more, said in asked:
+        with pytest.raises(BadRequestError, match=said) as failed:
+            found(client, pictures, query, extra_body=more)
+        assert failed.value.body["param"] in ("query", "question")  # type: ignore[index]
+    alone = client.vector_stores.create(extra_body={"embedding_models": ["all-minilm-l6-v2"]}).id
+    with pytest.raises(BadRequestError, match="no model of this vector store reads pictures"):
+        found(client, alone, [part(saved(noise(9, 9), "PNG"))])
+    address = f"{retrieval_stack.url}/v1/vector_stores/{pictures}/search"
+    answer = httpx.post(address, json={"query": [part(bytes(14_000_000))]}, timeout=60)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (413, "query")
