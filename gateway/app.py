@@ -44,6 +44,7 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Services]]:
         sweep()
         made = _services(settings, triton)
+        made.measure()
         sampling = asyncio.create_task(made.history.run(made.scraped))
         async with made.retrieval.running() if made.retrieval else nullcontext():
             yield {"services": made}

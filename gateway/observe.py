@@ -66,14 +66,16 @@ class Observe:
     def _note(scope: Scope, status: int, seconds: float) -> None:
         path = getattr(scope.get("route"), "path", "other")
         metrics = scope["state"]["services"].metrics
-        metrics.requests.labels(path, status).inc()
+        model = scope["state"].get("model", "")
+        metrics.requests.labels(path, status, model).inc()
         if scope["type"] == "http":  # a live session's length is no latency
-            metrics.latency.labels(path).observe(seconds)
+            metrics.latency.labels(path, model).observe(seconds)
         if not path.startswith(QUIET):
             log.info(
                 "request",
                 method=scope.get("method", scope["type"]),
                 path=path,
+                model=model,
                 status=status,
                 seconds=round(seconds, 4),
             )

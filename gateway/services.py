@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from typing import Annotated
 
@@ -80,6 +81,21 @@ class Services:
             )
             raise ApiError(400, message, param="model", code="unsupported_model")
         return self.pools[model]
+
+    def measure(self) -> None:
+        """Let the metrics show places and live connections as they are when they are read."""
+        kinds = {
+            "transcription": self.recordings,
+            "completion": self.generations,
+            "embedding": self.embeddings,
+        }
+        for model, pool in self.pools.items():
+            for kind in kinds.keys() & set(pool.capabilities):
+                admission = kinds[kind]
+                self.metrics.places.labels(model, kind).set(admission.places(pool))
+                taken = self.metrics.taken.labels(model, kind)
+                taken.set_function(partial(admission.inside.__getitem__, model))
+        self.metrics.sessions.set_function(lambda: self.live)
 
     async def scraped(self) -> str:
         """Prometheus text of every gateway of this deployment."""

@@ -53,6 +53,7 @@ def deploy(engines: Path) -> None:
         kserve=8000,
         grpc=8001,
         internal="0.0.0.0:8081",
+        metrics="0.0.0.0:8082",
         max_body=get("MAX_BODY") or "110m",
         instance_http=8010,
         instance_grpc=8020,

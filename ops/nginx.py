@@ -71,7 +71,8 @@ class NginxValues:
     as nginx writes it.
 
     `instance_http`, `instance_grpc`: the first of the ports at which each instance is found by host and port
-    alone; 0: none are opened. `tls`: none where nginx speaks plain HTTP.
+    alone; 0: none are opened. `metrics`: where nginx's own metrics are found,
+    written like `internal`. `tls`: none where nginx speaks plain HTTP.
     """
 
     run: str
@@ -81,6 +82,7 @@ class NginxValues:
     kserve: int
     grpc: int
     internal: str
+    metrics: str
     max_body: str
     user: str = ""
     instance_http: int = 0
@@ -210,6 +212,7 @@ def write_nginx(folder: Path, values: NginxValues, access: AccessPolicy, plan: D
             **asdict(values),
             **access.values(),
             **values.instances(len(plan.instances)),
+            "METRICS_SERVER": values.metrics.replace("0.0.0.0", "127.0.0.1"),  # noqa: S104
             **(values.tls.values(values.listen) if values.tls else NO_TLS),
         }.items()
     }

@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 import structlog
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from . import json_requests
 from .contract import Contract, Refused
@@ -107,9 +107,8 @@ class HttpDoor:
         """Metadata, health and statistics; the guard's own metrics; what another guard has to say."""
         path = request.path
         if path == "/metrics" and request.method == "GET":
-            return request.reply(
-                200, [("content-type", CONTENT_TYPE_LATEST)], generate_latest(self.relay.metrics.registry)
-            )
+            page = self.relay.metrics.page(await self.operator.statistics())
+            return request.reply(200, [("content-type", CONTENT_TYPE_LATEST)], page)
         if path == "/guard/suspect" and request.method == "POST":
             self.relay.hear(request.headers["x-conch-fingerprint"], float(request.headers["x-conch-seconds"]))
             return request.reply(204)

@@ -80,6 +80,10 @@ class Job:
     rows: list[Row] = field(default_factory=list)
     first_row: int = 0
     position: int = 0
+    # Of time.monotonic(): when it came, was admitted, and had its first token.
+    came: float = 0.0
+    admitted: float = 0.0
+    begun: float = 0.0
 
     def __post_init__(self) -> None:
         self.strategy = strategy(self.prompt, self.sampling)

@@ -78,6 +78,7 @@ def nginx_accepts(folder: Path, access: AccessPolicy) -> str:
         kserve=9002,
         grpc=9003,
         internal=f"unix:{folder}/inner",
+        metrics=f"unix:{folder}/metrics",
         max_body="1m",
         instance_http=9010,
         instance_grpc=9020,
@@ -113,7 +114,7 @@ def test_nginx_accepts_keys_and_limits(tmp_path: Path, access: AccessPolicy) -> 
 def test_instances_have_ports_of_their_own() -> None:
     """Where they are asked for: a line to listen at, and a route by port, for each."""
     values = NginxValues(
-        run="/r", conf="/c", listen="0.0.0.0", port=1, kserve=2, grpc=3, internal=4, max_body="1m"
+        run="/r", conf="/c", listen="0.0.0.0", port=1, kserve=2, grpc=3, internal=4, metrics=5, max_body="1m"
     )
     assert set(values.instances(2).values()) == {""}
     found = replace(values, instance_http=8010, instance_grpc=8020).instances(2)
@@ -158,6 +159,7 @@ def test_nobody_behind_nginx_is_said_in_json(tmp_path: Path) -> None:
         kserve=first + 1,
         grpc=first + 2,
         internal=f"unix:{tmp_path}/inner",
+        metrics=f"unix:{tmp_path}/metrics",
         max_body="1m",
         user="user root;" if os.getuid() == 0 else "",
     )
@@ -194,6 +196,7 @@ def test_a_port_leads_to_its_instance(tmp_path: Path) -> None:
         kserve=two,
         grpc=three,
         internal=f"127.0.0.1:{four}",
+        metrics=f"unix:{tmp_path}/metrics",
         max_body="1m",
         user="user root;" if os.getuid() == 0 else "",
         instance_http=first,
@@ -266,6 +269,7 @@ def test_the_inner_listener_asks_for_its_key(tmp_path: Path) -> None:
         kserve=2,
         grpc=3,
         internal="127.0.0.1:4",
+        metrics="127.0.0.1:5",
         max_body="1m",
     )
     for key in ("", "abc"):
