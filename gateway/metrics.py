@@ -87,7 +87,20 @@ class Metrics:
         self.taken = Gauge(
             "conch_gateway_places_taken", "Places that are taken", ["model", "kind"], registry=own
         )
+        self.instances = Gauge(
+            "conch_gateway_instances",
+            "Instances that the deployment has for a model, whether they answer or not",
+            ["model"],
+            registry=own,
+        )
         self.sessions = Gauge("conch_gateway_realtime_sessions", "Live connections", registry=own)
+
+    def begin(self, model: str, instances: int) -> None:
+        """Show a model's counters from zero: a rate needs a sample before the first request."""
+        self.instances.labels(model).set(instances)
+        for one in (self.first, self.between, self.speech, self.audio, self.pictures):
+            one.labels(model)
+        self.text_usage(model, 0)
 
     @contextmanager
     def transcription(self, model: str, seconds: Callable[[], float]) -> Iterator[None]:

@@ -90,6 +90,7 @@ class Services:
             "embedding": self.embeddings,
         }
         for model, pool in self.pools.items():
+            self.metrics.begin(model, len(pool.instances))
             for kind in kinds.keys() & set(pool.capabilities):
                 admission = kinds[kind]
                 self.metrics.places.labels(model, kind).set(admission.places(pool))

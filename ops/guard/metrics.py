@@ -22,6 +22,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+DEATHS = ("from outside", "by itself")
 # Triton's statistics that become counters: a name, what it says, and where it stands in a model's row: the
 # value of the label (its name last), the path of keys, and what one of it is in the counter's unit.
 NS = 1e-9
@@ -100,6 +101,8 @@ class Metrics:
         self.kept = Counter(
             "conch_triton_restarts_refused_total", "Restarts that the bundle was not fit for", registry=own
         )
+        for reason in DEATHS:  # a rate needs a sample before the first
+            self.deaths.labels(reason)
         self._children: dict[tuple[str, ...], tuple[Any, Any]] = {}
 
     def note(self, model: str, protocol: str, status: str, seconds: float) -> None:
