@@ -84,7 +84,8 @@ async def serve(
     """Run one instance until SIGTERM; SIGHUP restarts its server with the bundle as it is then, if it
     may be served.
     """
-    os.sched_setaffinity(0, instance.cpus)
+    if instance.cpus:
+        os.sched_setaffinity(0, instance.cpus)
     others = [plan.instances[i] for i in plan.pool(instance.model_id).instances if i != instance.index]
     peers = [Peer(HttpClient(other.http), connect(other.grpc)) for other in others]
     metrics = Metrics(instance.model_id, measures(home, instance.index))

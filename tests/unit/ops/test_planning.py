@@ -17,6 +17,9 @@ import pytest
 
 from build.catalog import CatalogError, load_catalog
 from conch.deployment import Deployment
+from conch.gpus import assigned
+from ops.deploy import addresses
+from ops.hardware import instances
 from ops.local import nginx_binary
 from ops.nginx import OPEN, AccessPolicy, NginxValues, Tls, pools, write_nginx
 from ops.planning import IN_DOCKER, Addresses, make_plan, precision, share
@@ -301,3 +304,25 @@ def test_plain_requests_go_to_the_public_port(public: int, where: str) -> None:
     assert f"return 308 {where}$request_uri;" in made["TLS"]
     assert made["HSTS"] == 'add_header Strict-Transport-Security "max-age=60";'
     assert Tls("/c", "/k", 8443, public).values("0.0.0.0")["HSTS"] == ""
+
+
+def test_instances_on_hosts_of_their_own_share_nothing() -> None:
+    """HOSTS=several: all CPUs, the same numbers of GPUs, whole budgets, more than four of them."""
+    environment = {"HOSTS": "several", "HOST_GPUS": "0,1", "INSTANCES": "6", "TRITON_1_GPUS": "7"}
+    assert instances(environment) == 6
+    gpus = assigned(6, environment)
+    model = load_catalog()["mini-whisper"]
+    made = make_plan([model], 6, [Path("/x")], [0, 1], addresses(environment), gpus, apart=True)
+    assert {(own.cpus, own.gpus, own.kv_share) for own in made.instances} == {((), "0,1", 1.0)}
+    with pytest.raises(ValueError, match="INSTANCES='no' is not a number"):
+        instances({**environment, "INSTANCES": "no"})
+    with pytest.raises(ValueError, match="compose.yaml has tritonservers for 1 to 4"):
+        instances({"INSTANCES": "6"})
+
+
+def test_addresses_are_composes_unless_others_are_named() -> None:
+    assert addresses({}) == IN_DOCKER
+    named = {"INSTANCE_HOST": "t-{i}.x", "GATEWAY_HOST": "g.x", "RESOLVER": "10.0.0.10"}
+    assert addresses(named) == Addresses("t-{i}.x:8000", "t-{i}.x:8001", ("g.x:8090",), "10.0.0.10")
+    with pytest.raises(ValueError, match="INSTANCE_HOST='t' has no {i}"):
+        addresses({"INSTANCE_HOST": "t"})
