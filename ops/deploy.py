@@ -62,8 +62,9 @@ def deploy(engines: Path) -> None:
         internal="0.0.0.0:8081",
         metrics="0.0.0.0:8082",
         max_body=get("MAX_BODY") or "110m",
-        instance_http=8010,
-        instance_grpc=8020,
+        # On several hosts instances may be many, and have addresses of their own.
+        instance_http=0 if apart(os.environ) else 8010,
+        instance_grpc=0 if apart(os.environ) else 8020,
         # Secrets of docker/compose.tls.yaml.
         tls=tls_of(
             os.environ, "/run/secrets/tls_cert", "/run/secrets/tls_key", 8443, int(get("TLS_PORT") or 8443)

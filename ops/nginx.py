@@ -173,7 +173,8 @@ def _upstream(name: str, servers: Iterable[str], *, dynamic: bool) -> str:
     # A request over gRPC cannot be sent again, so it never begins on a connection that its guard may be about
     # to close.
     kept = "" if name.endswith("_grpc") else "    keepalive 64;\n    keepalive_timeout 4s;\n"
-    return f"upstream {name} {{\n    zone {name} 64k;\n    least_conn;\n{lines}{kept}}}\n"
+    zone = max(64, 4 * lines.count("\n"))  # k: a server takes about 1, one whose name is resolved twice that
+    return f"upstream {name} {{\n    zone {name} {zone}k;\n    least_conn;\n{lines}{kept}}}\n"
 
 
 def pools(plan: Deployment) -> str:

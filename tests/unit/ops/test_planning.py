@@ -70,8 +70,8 @@ def test_too_few_instances() -> None:
         plan(1, "mini-whisper", "random-base")
 
 
-def nginx_accepts(folder: Path, access: AccessPolicy) -> str:
-    """Render everything for two pools and run nginx -t on it; pools.conf."""
+def nginx_accepts(folder: Path, access: AccessPolicy, made: Deployment | None = None) -> str:
+    """Render everything for a plan, by default of two pools, and run nginx -t on it; pools.conf."""
     (folder / "run").mkdir()
     values = NginxValues(
         run=f"{folder}/run",
@@ -83,11 +83,10 @@ def nginx_accepts(folder: Path, access: AccessPolicy) -> str:
         internal=f"unix:{folder}/inner",
         metrics=f"unix:{folder}/metrics",
         max_body="1m",
-        instance_http=9010,
-        instance_grpc=9020,
+        instance_http=0 if made else 9010,
+        instance_grpc=0 if made else 9020,
     )
-    made = plan(3, "mini-whisper", "random-base")
-    main = write_nginx(folder, values, access, made)
+    main = write_nginx(folder, values, access, made or plan(3, "mini-whisper", "random-base"))
     assert not any("${" in path.read_text() for path in folder.glob("*.conf"))
     done = subprocess.run(
         [nginx_binary(), "-t", "-c", main, "-p", folder, "-e", "stderr"],
@@ -326,3 +325,13 @@ def test_addresses_are_composes_unless_others_are_named() -> None:
     assert addresses(named) == Addresses("t-{i}.x:8000", "t-{i}.x:8001", ("g.x:8090",), "10.0.0.10")
     with pytest.raises(ValueError, match="INSTANCE_HOST='t' has no {i}"):
         addresses({"INSTANCE_HOST": "t"})
+
+
+def test_nginx_takes_hundreds_of_instances(tmp_path: Path) -> None:
+    """Its shared zones are large enough for all servers of a pool."""
+    addresses = Addresses("127.0.0.1:{i}", "127.0.0.2:{i}", ("127.0.0.3:1",))
+    made = make_plan([load_catalog()["mini-whisper"]], 300, [Path("/x")], [0], addresses, apart=True)
+    own = tuple(
+        replace(i, http=f"127.0.0.1:{i.index + 1}", grpc=f"127.0.0.2:{i.index + 1}") for i in made.instances
+    )
+    nginx_accepts(tmp_path, OPEN, replace(made, instances=own))
