@@ -29,6 +29,7 @@ from .retrieval.service import open_retrieval
 from .services import Services, ServicesDep
 from .settings import Settings
 from .text import routes as text
+from .tracing import Traces
 from .triton import Triton
 from .upload import sweep
 
@@ -51,6 +52,7 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
         sampling.cancel()
         await asyncio.gather(sampling, return_exceptions=True)
         await made.triton.close()
+        await asyncio.to_thread(made.traces.close)
 
     app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan, redirect_slashes=False)
     errors.install(app)
@@ -77,7 +79,10 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
     """What requests need, out of the settings and the deployment that they name."""
     deployment = Deployment.load(settings.deployment)
     pools = {pool.model_id: pool for pool in deployment.pools}
-    inner = triton or Triton(settings.kserve_url, pools, settings.request_seconds, deployment.inner_key)
+    traces = Traces.to(settings.traces_url, settings.traces_sampled)
+    inner = triton or Triton(
+        settings.kserve_url, pools, settings.request_seconds, deployment.inner_key, traces
+    )
     embeddings = Admission(settings.embeddings_per_instance / settings.gateways, "requests for embeddings")
     return Services(
         settings,
@@ -93,6 +98,7 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
         load_keys(settings.api_keys_file, required=bool(settings.api_keys_required)),
         load_keys(settings.admin_keys_file, required=bool(settings.admin_keys_required)),
         deployment.gateways,
+        traces=traces,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import httpx
+from opentelemetry.trace import get_current_span
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -131,6 +132,7 @@ class StreamTimer:
         if self.first is None:
             self.first = time.monotonic()
             self.metrics.first.labels(self.model).observe(self.first - self.started)
+            get_current_span().add_event("first words")
 
     def ended(self, tokens: int) -> None:
         """The answer is complete and has so many tokens, those of its choices together."""

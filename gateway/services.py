@@ -24,6 +24,7 @@ from .errors import ApiError
 from .metrics import Metrics, gathered
 from .retrieval.service import Retrieval
 from .settings import Settings
+from .tracing import Traces
 from .triton import Triton
 
 OPENAI_SPEECH = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
@@ -32,7 +33,7 @@ OPENAI_SPEECH = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 @dataclass
 class Services:
     """Settings, pools, Triton, places, what the console shows, databases, API keys, all gateways'
-    addresses, metrics.
+    addresses, metrics, traces.
     """
 
     settings: Settings
@@ -49,6 +50,7 @@ class Services:
     admin_keys: tuple[bytes, ...] = ()
     siblings: tuple[str, ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
+    traces: Traces = field(default_factory=Traces)
     live: int = 0
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     readiness: dict[str, tuple[float, bool]] = field(default_factory=dict)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +98,24 @@ def find_tritonserver(home: Path) -> tuple[list[str], dict[str, str]]:
     return command, environment
 
 
+def traced(environment: Mapping[str, str], name: str) -> list[str]:
+    """Triton's OpenTelemetry mode, for requests that bring a traceparent and no others (rate 0), where
+    CONCH_TRACES_URL names a collector
+    (https://github.com/triton-inference-server/server/blob/r24.10/docs/user_guide/trace.md).
+    """
+    if not (url := environment.get("CONCH_TRACES_URL")):
+        return []
+    settings = {
+        "mode": "opentelemetry",
+        "rate": "0",
+        "level": "TIMESTAMPS",
+        "opentelemetry,url": f"{url.rstrip('/')}/v1/traces",
+        "opentelemetry,resource": f"service.name={name}",
+        "opentelemetry,bsp_schedule_delay": "1000",
+    }
+    return [f"--trace-config={key}={value}" for key, value in settings.items()]
+
+
 def writable(home: Path) -> Path:
     """A container's home cannot be written to, and its /tmp is its own; elsewhere /tmp is everybody's."""
     return home if os.access(home, os.W_OK) else Path(tempfile.gettempdir())
@@ -160,6 +178,7 @@ class Server:
             f"--model-repository={repository}",
             f"--exit-timeout-secs={int(DRAIN)}",
             "--disable-auto-complete-config",
+            *traced(environment, self.instance.name),
         ]
         ranks = self.serving.world_size if self.serving.mpi else 1
         pool = self.serving.cuda_pool_bytes

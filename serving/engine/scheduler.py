@@ -21,6 +21,7 @@ from .jobs import DEFAULTS, Job, Limits
 from .metrics import Metrics
 from .runtime import Memory, Row, Runtime, Step
 from .sampling import Scores
+from .tracing import Spans
 
 Floats = NDArray[np.float32]
 # A request may come a little after the word that stops it; later its id may be another's.
@@ -36,7 +37,7 @@ class Scheduler:
         self.encoding: deque[Job] = deque()
         self.running: list[Job] = []
         self.batch = runtime.batch()
-        self.metrics = Metrics()
+        self.metrics, self.spans = Metrics(), Spans()
         self.metrics.rows_most.set(limits.max_rows)
         self.wake = threading.Condition()
         self.stopping = False
@@ -172,8 +173,9 @@ class Scheduler:
         return True
 
     def _begin(self, job: Job) -> None:
+        job.joined = time.monotonic()
         if job.source is not None:
-            self.metrics.encode.observe(time.monotonic() - job.admitted)
+            self.metrics.encode.observe(job.joined - job.admitted)
         job.source = None  # it has been read
         if job.align and job.memory is not None:
             try:
@@ -255,10 +257,17 @@ class Scheduler:
                 job.listener.fail(error)
 
     def _count(self, job: Job) -> None:
-        made = job.position - len(job.prompt)
+        made, now = job.position - len(job.prompt), time.monotonic()
         self.metrics.made.inc(made)
         if made > 1:
-            self.metrics.token.observe((time.monotonic() - job.begun) / (made - 1))
+            self.metrics.token.observe((now - job.begun) / (made - 1))
+        steps = {
+            "queue": (job.came, job.admitted),
+            "encode": (job.admitted, job.joined),
+            "first token": (job.joined, job.begun),
+            "tokens": (job.begun, now),
+        }
+        self.spans.note(job.trace, steps, tokens=made, read=len(job.prompt))
 
     def release_cancelled(self) -> None:
         """Drop requests that nobody waits for."""
