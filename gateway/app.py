@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 
-from fastapi import Depends, FastAPI, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client.exposition import choose_encoder
 
 from conch.deployment import Deployment
 
@@ -147,6 +148,9 @@ async def metrics(services: ServicesDep) -> Response:
     return Response(await services.scraped(), media_type=CONTENT_TYPE_LATEST)
 
 
-async def own_metrics(services: ServicesDep) -> Response:
-    """Prometheus text of this gateway, for its siblings; nginx does not let it out."""
-    return Response(services.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+async def own_metrics(request: Request, services: ServicesDep) -> Response:
+    """Those of one gateway, for Prometheus, which asks for OpenMetrics and gets exemplars with it, and for
+    siblings, who do not; nginx does not let it out.
+    """
+    encode, kind = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(services.metrics.registry), media_type=kind)

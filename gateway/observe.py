@@ -91,18 +91,19 @@ class Observe:
             try:
                 await self.app(scope, receive, observed)
             finally:
-                self._note(scope, status, time.monotonic() - started)
+                self._note(scope, status, time.monotonic() - started, trace_id(span))
                 if span.is_recording():
                     describe(span, scope, status, request_id)
 
     @staticmethod
-    def _note(scope: Scope, status: int, seconds: float) -> None:
+    def _note(scope: Scope, status: int, seconds: float, trace: str) -> None:
         path = getattr(scope.get("route"), "path", "other")
         metrics = scope["state"]["services"].metrics
         model = scope["state"].get("model", "")
         metrics.requests.labels(path, status, model).inc()
         if scope["type"] == "http":  # a live session's length is no latency
-            metrics.latency.labels(path, model).observe(seconds)
+            exemplar = {"trace_id": trace} if trace else None
+            metrics.latency.labels(path, model).observe(seconds, exemplar)
         if not path.startswith(QUIET):
             log.info(
                 "request",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gateway.settings import Settings
 from gateway.triton import Triton
 from tests.fakes.collector import Span, collector
 
+EXEMPLAR = re.compile(r'# \{trace_id="(\w+)"\}')
 TRACE, PARENT = "0" * 31 + "7", "00000000000000ff"
 
 
@@ -48,7 +50,14 @@ def asked(
             triton.http = httpx.AsyncClient(transport=httpx.MockTransport(behind), base_url="http://nginx")
             body = {"model": "mini", "prompt": "secret words", "stream": True}
             client.request("POST" if path.startswith("/v1") else "GET", path, json=body, headers=headers)
+            said = [
+                client.get("/metrics/own", headers={"accept": kind}).text
+                for kind in ("application/openmetrics-text; version=1.0.0", "text/plain")
+            ]
         assert told.refused == []
+        traces = {span.trace for span in told.spans}
+        assert set(EXEMPLAR.findall(said[0])) == traces
+        assert not EXEMPLAR.findall(said[1])
         return told.spans
 
 
