@@ -93,6 +93,7 @@ nginx:
 
 tools: nginx
 	@scripts/install_test_tools
+	@scripts/install_prometheus .venv/prometheus
 
 setup: $(SERVE)/.done $(BUILD)/.done $(if $(filter torch,$(TARGET)),$(SERVE)/.torch) nginx ## the two Python environments and nginx
 

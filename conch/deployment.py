@@ -15,8 +15,9 @@ from .bundle import Positions
 class Instance:
     """One tritonserver: which model, on which CPUs and GPUs, where its guard listens, where its bundle lies.
 
-    `http`, `grpc`: "host:port" or "unix:/path". `gpus` as CUDA_VISIBLE_DEVICES says it; `kv_share`: the part
-    of the engine's cache budget that it may take, less than 1 on a shared GPU.
+    `cpus`: none where it has those of its host to itself. `http`, `grpc`: "host:port" or "unix:/path". `gpus`
+    as CUDA_VISIBLE_DEVICES says it; `kv_share`: the part of the engine's cache budget that it may take, less
+    than 1 on a shared GPU.
     """
 
     index: int

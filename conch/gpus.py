@@ -51,8 +51,17 @@ def gpus(devices: str = "") -> list[Gpu]:
     ]
 
 
+def apart(environment: Mapping[str, str]) -> bool:
+    """HOSTS=several: each instance has CPUs and GPUs of its own, on another host or because an orchestrator
+    gives them out; what number a device has for one says nothing about another's.
+    """
+    return environment.get("HOSTS") == "several"
+
+
 def assigned(count: int, environment: Mapping[str, str]) -> list[str]:
     """The GPUs of each instance as CUDA_VISIBLE_DEVICES says it: TRITON_0_GPUS and so on; instance i is on
-    GPU i if nothing is said.
+    GPU i if nothing is said. Where instances have devices of their own, all have the same: HOST_GPUS.
     """
+    if apart(environment):
+        return [environment.get("HOST_GPUS") or "0"] * count
     return [environment.get(f"TRITON_{i}_GPUS") or str(i) for i in range(count)]

@@ -27,6 +27,10 @@ class Admission:
         self.inside: Counter[str] = Counter()
         self.usual: dict[str, float] = {}
 
+    def places(self, pool: Pool) -> int:
+        """How many there are in a pool."""
+        return max(1, ceil(self.per_instance * len(pool.instances)))
+
     @contextmanager
     def place(self, pool: Pool, wanted: int = 1) -> Iterator[None]:
         """A place for one request, or `wanted` places for one that is as much work; half of all at most, so
@@ -35,7 +39,7 @@ class Admission:
         Raises:
             ApiError: 503 with Retry-After if they are taken.
         """
-        places = max(1, ceil(self.per_instance * len(pool.instances)))
+        places = self.places(pool)
         wanted = min(wanted, max(1, places // 2))
         if self.inside[pool.model_id] + wanted > places:
             retry = min(LONGEST_RETRY, max(1, ceil(self.usual.get(pool.model_id, 1.0))))

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 
-from fastapi import Depends, FastAPI, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client.exposition import choose_encoder
 
 from conch.deployment import Deployment
 
@@ -29,6 +30,7 @@ from .retrieval.service import open_retrieval
 from .services import Services, ServicesDep
 from .settings import Settings
 from .text import routes as text
+from .tracing import Traces
 from .triton import Triton
 from .upload import sweep
 
@@ -44,12 +46,14 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Services]]:
         sweep()
         made = _services(settings, triton)
+        made.measure()
         sampling = asyncio.create_task(made.history.run(made.scraped))
         async with made.retrieval.running() if made.retrieval else nullcontext():
             yield {"services": made}
         sampling.cancel()
         await asyncio.gather(sampling, return_exceptions=True)
         await made.triton.close()
+        await asyncio.to_thread(made.traces.close)
 
     app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan, redirect_slashes=False)
     errors.install(app)
@@ -76,7 +80,10 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
     """What requests need, out of the settings and the deployment that they name."""
     deployment = Deployment.load(settings.deployment)
     pools = {pool.model_id: pool for pool in deployment.pools}
-    inner = triton or Triton(settings.kserve_url, pools, settings.request_seconds, deployment.inner_key)
+    traces = Traces.to(settings.traces_url, settings.traces_sampled)
+    inner = triton or Triton(
+        settings.kserve_url, pools, settings.request_seconds, deployment.inner_key, traces
+    )
     embeddings = Admission(settings.embeddings_per_instance / settings.gateways, "requests for embeddings")
     return Services(
         settings,
@@ -92,6 +99,7 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
         load_keys(settings.api_keys_file, required=bool(settings.api_keys_required)),
         load_keys(settings.admin_keys_file, required=bool(settings.admin_keys_required)),
         deployment.gateways,
+        traces=traces,
     )
 
 
@@ -140,6 +148,9 @@ async def metrics(services: ServicesDep) -> Response:
     return Response(await services.scraped(), media_type=CONTENT_TYPE_LATEST)
 
 
-async def own_metrics(services: ServicesDep) -> Response:
-    """Prometheus text of this gateway, for its siblings; nginx does not let it out."""
-    return Response(services.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+async def own_metrics(request: Request, services: ServicesDep) -> Response:
+    """Those of one gateway, for Prometheus, which asks for OpenMetrics and gets exemplars with it, and for
+    siblings, who do not; nginx does not let it out.
+    """
+    encode, kind = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(services.metrics.registry), media_type=kind)

@@ -1,38 +1,107 @@
 """Prometheus metrics of one gateway, and of its siblings: a scrape comes through nginx to any of them and
-must find them all.
+must find them all. `model` is a MODEL_ID, empty where a request named none; docs/metrics.md lists them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import httpx
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from opentelemetry.trace import get_current_span
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+# Seconds: up to a recording of hours; up to a long queue; of one token.
+REQUESTS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
+FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+TOKENS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 
 
 class Metrics:
     """Metrics of one application."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        own = self.registry = CollectorRegistry()
         self.requests = Counter(
-            "conch_requests_total", "HTTP requests", ["path", "status"], registry=self.registry
+            "conch_gateway_requests_total",
+            "HTTP requests by route and status",
+            ["path", "status", "model"],
+            registry=own,
         )
-        self.latency = Histogram("conch_request_seconds", "Time to answer", ["path"], registry=self.registry)
-        self.audio = Counter(
-            "conch_audio_seconds_total", "Seconds of sound transcribed", ["model"], registry=self.registry
+        self.latency = Histogram(
+            "conch_gateway_request_seconds",
+            "Time to the complete answer",
+            ["path", "model"],
+            buckets=REQUESTS,
+            registry=own,
+        )
+        self.first = Histogram(
+            "conch_gateway_first_token_seconds",
+            "Time to the first words of a streamed answer",
+            ["model"],
+            buckets=FIRST,
+            registry=own,
+        )
+        self.between = Histogram(
+            "conch_gateway_token_seconds",
+            "Time between two tokens of a streamed text, its mean",
+            ["model"],
+            buckets=TOKENS,
+            registry=own,
         )
         self.speech = Histogram(
-            "conch_transcription_seconds",
+            "conch_gateway_transcription_seconds",
             "Time in Triton for one recording",
             ["model"],
-            registry=self.registry,
+            buckets=REQUESTS,
+            registry=own,
         )
+        self.audio = Counter(
+            "conch_gateway_audio_seconds_total", "Seconds of sound transcribed", ["model"], registry=own
+        )
+        self.tokens = Counter(
+            "conch_gateway_tokens_total",
+            "Tokens of texts that were read and written, as answers count them (usage)",
+            ["model", "kind"],
+            registry=own,
+        )
+        self.pictures = Counter("conch_gateway_pictures_total", "Pictures embedded", ["model"], registry=own)
+        self.places = Gauge(
+            "conch_gateway_places",
+            "Requests that this gateway lets into a pool at once, by kind; one more is a 503",
+            ["model", "kind"],
+            registry=own,
+        )
+        self.taken = Gauge(
+            "conch_gateway_places_taken", "Places that are taken", ["model", "kind"], registry=own
+        )
+        self.instances = Gauge(
+            "conch_gateway_instances",
+            "Instances that the deployment has for a model, whether they answer or not",
+            ["model"],
+            registry=own,
+        )
+        self.sessions = Gauge("conch_gateway_realtime_sessions", "Live connections", registry=own)
+
+    def begin(self, model: str, instances: int) -> None:
+        """Show a model's counters from zero: a rate needs a sample before the first request."""
+        self.instances.labels(model).set(instances)
+        for one in (self.first, self.between, self.speech, self.audio, self.pictures):
+            one.labels(model)
+        self.text_usage(model, 0)
 
     @contextmanager
     def transcription(self, model: str, seconds: Callable[[], float]) -> Iterator[None]:
@@ -41,9 +110,35 @@ class Metrics:
             yield
         self.audio.labels(model).inc(seconds())
 
+    def text_usage(self, model: str, read: int, written: int = 0) -> None:
+        """Count the tokens of one request."""
+        self.tokens.labels(model, "read").inc(read)
+        self.tokens.labels(model, "written").inc(written)
+
     def text(self) -> str:
         """Own metrics in the format that Prometheus reads."""
         return generate_latest(self.registry).decode()
+
+
+class StreamTimer:
+    """When the pieces of one streamed answer came."""
+
+    def __init__(self, metrics: Metrics, model: str) -> None:
+        self.metrics, self.model, self.started = metrics, model, time.monotonic()
+        self.first: float | None = None
+
+    def piece(self) -> None:
+        """Something that a client can show."""
+        if self.first is None:
+            self.first = time.monotonic()
+            self.metrics.first.labels(self.model).observe(self.first - self.started)
+            get_current_span().add_event("first words")
+
+    def ended(self, tokens: int) -> None:
+        """The answer is complete and has so many tokens, those of its choices together."""
+        if self.first is not None and tokens > 1:
+            seconds = time.monotonic() - self.first
+            self.metrics.between.labels(self.model).observe(seconds / (tokens - 1))
 
 
 async def gathered(gateways: Sequence[str]) -> bytes:

@@ -6,15 +6,20 @@ import logging
 import re
 import time
 import uuid
+from contextlib import nullcontext
 
 import structlog
+from opentelemetry.trace import INVALID_SPAN, Span, StatusCode
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .tracing import Traces, trace_id
 
 log = structlog.get_logger()
 
 # Asked every few seconds, or a dozen at once.
 QUIET = ("/health", "/console/{name}", "/console/api/state", "/console/api/history")
+UNTRACED = ("/health", "/console", "/metrics", "/auth")
 SAFE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
@@ -32,6 +37,26 @@ def log_json_lines() -> None:
     )
 
 
+def describe(span: Span, scope: Scope, status: int, request_id: str) -> None:
+    """What is known of a request when it is done
+    (https://opentelemetry.io/docs/specs/semconv/http/http-spans/).
+    """
+    path = getattr(scope.get("route"), "path", "other")
+    method = scope.get("method", "WebSocket")
+    span.update_name(f"{method} {path}")
+    span.set_attributes(
+        {
+            "http.request.method": method,
+            "http.route": path,
+            "http.response.status_code": status,
+            "conch.model": scope["state"].get("model", ""),
+            "conch.request_id": request_id,
+        }
+    )
+    if status >= 500:
+        span.set_status(StatusCode.ERROR)
+
+
 class Observe:
     """ASGI middleware. `x-request-id` is taken over if it is plain, made otherwise, and answered."""
 
@@ -43,7 +68,8 @@ class Observe:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        given = Headers(scope=scope).get("x-request-id", "")
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
         request_id = scope["state"]["request_id"] = given if SAFE_ID.fullmatch(given) else uuid.uuid4().hex
         structlog.contextvars.bind_contextvars(request_id=request_id)
         started, status = time.monotonic(), 500
@@ -57,23 +83,33 @@ class Observe:
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
-        try:
-            await self.app(scope, receive, observed)
-        finally:
-            self._note(scope, status, time.monotonic() - started)
+        traces: Traces = scope["state"]["services"].traces
+        quiet = scope["path"].startswith(UNTRACED)
+        with nullcontext(INVALID_SPAN) if quiet else traces.request(scope["type"], headers) as span:
+            if span.is_recording():
+                structlog.contextvars.bind_contextvars(trace_id=trace_id(span))
+            try:
+                await self.app(scope, receive, observed)
+            finally:
+                self._note(scope, status, time.monotonic() - started, trace_id(span))
+                if span.is_recording():
+                    describe(span, scope, status, request_id)
 
     @staticmethod
-    def _note(scope: Scope, status: int, seconds: float) -> None:
+    def _note(scope: Scope, status: int, seconds: float, trace: str) -> None:
         path = getattr(scope.get("route"), "path", "other")
         metrics = scope["state"]["services"].metrics
-        metrics.requests.labels(path, status).inc()
+        model = scope["state"].get("model", "")
+        metrics.requests.labels(path, status, model).inc()
         if scope["type"] == "http":  # a live session's length is no latency
-            metrics.latency.labels(path).observe(seconds)
+            exemplar = {"trace_id": trace} if trace else None
+            metrics.latency.labels(path, model).observe(seconds, exemplar)
         if not path.startswith(QUIET):
             log.info(
                 "request",
                 method=scope.get("method", scope["type"]),
                 path=path,
+                model=model,
                 status=status,
                 seconds=round(seconds, 4),
             )

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from typing import Annotated
 
@@ -23,6 +24,7 @@ from .errors import ApiError
 from .metrics import Metrics, gathered
 from .retrieval.service import Retrieval
 from .settings import Settings
+from .tracing import Traces
 from .triton import Triton
 
 OPENAI_SPEECH = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
@@ -31,7 +33,7 @@ OPENAI_SPEECH = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 @dataclass
 class Services:
     """Settings, pools, Triton, places, what the console shows, databases, API keys, all gateways'
-    addresses, metrics.
+    addresses, metrics, traces.
     """
 
     settings: Settings
@@ -48,6 +50,7 @@ class Services:
     admin_keys: tuple[bytes, ...] = ()
     siblings: tuple[str, ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
+    traces: Traces = field(default_factory=Traces)
     live: int = 0
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     readiness: dict[str, tuple[float, bool]] = field(default_factory=dict)
@@ -80,6 +83,22 @@ class Services:
             )
             raise ApiError(400, message, param="model", code="unsupported_model")
         return self.pools[model]
+
+    def measure(self) -> None:
+        """Let the metrics show places and live connections as they are when they are read."""
+        kinds = {
+            "transcription": self.recordings,
+            "completion": self.generations,
+            "embedding": self.embeddings,
+        }
+        for model, pool in self.pools.items():
+            self.metrics.begin(model, len(pool.instances))
+            for kind in kinds.keys() & set(pool.capabilities):
+                admission = kinds[kind]
+                self.metrics.places.labels(model, kind).set(admission.places(pool))
+                taken = self.metrics.taken.labels(model, kind)
+                taken.set_function(partial(admission.inside.__getitem__, model))
+        self.metrics.sessions.set_function(lambda: self.live)
 
     async def scraped(self) -> str:
         """Prometheus text of every gateway of this deployment."""

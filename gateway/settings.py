@@ -58,6 +58,12 @@ class Settings(BaseSettings):
     realtime_idle_seconds: float = Field(
         120, gt=0, description="a live connection that sends nothing for so long is closed"
     )
+    traces_url: str = Field(
+        "", description="a collector that takes traces as OTLP over HTTP, such as http://collector:4318"
+    )
+    traces_sampled: float = Field(
+        0.01, ge=0, le=1, description="share of the requests that are traced, of those without a traceparent"
+    )
     realtime_sessions: int = Field(32, gt=0, description="live connections at once")
     ready_seconds: float = Field(2, ge=0, description="how long a readiness result is kept")
     documents_url: str = Field(

@@ -24,6 +24,7 @@ from tritonclient.utils import np_to_triton_dtype
 from conch.deployment import Pool
 
 from .errors import ApiError
+from .tracing import Traces
 
 log = structlog.get_logger()
 Arrays = dict[str, NDArray[Any]]
@@ -64,8 +65,15 @@ def decode(answer: httpx.Response, outputs: Sequence[str]) -> Arrays:
 class Triton:
     """A connection pool to nginx."""
 
-    def __init__(self, url: str, pools: Mapping[str, Pool], seconds: float, inner_key: str = "") -> None:
-        self.pools = pools
+    def __init__(
+        self,
+        url: str,
+        pools: Mapping[str, Pool],
+        seconds: float,
+        inner_key: str = "",
+        traces: Traces | None = None,
+    ) -> None:
+        self.pools, self.traces = pools, traces or Traces()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)  # Admission says how many
         socket_path = url.removeprefix("unix:") if url.startswith("unix:") else None
         transport = httpx.AsyncHTTPTransport(uds=socket_path, limits=limits)
@@ -96,11 +104,13 @@ class Triton:
         """
         body, headers = encode(arrays, outputs, request_id)
         headers["x-request-id"] = request_id
-        answer = await self._post(f"/models/{pool.model_id}/v2/models/{model}/infer", body, headers)
-        if answer.status_code == 503 and UNREACHED in answer.text:
-            # nginx 1.30 gives up where addresses change during a request (seen); no guard has had it whole.
-            await asyncio.sleep(AGAIN)
-            answer = await self._post(f"/models/{pool.model_id}/v2/models/{model}/infer", body, headers)
+        path = f"/models/{pool.model_id}/v2/models/{model}/infer"
+        with self.traces.call(model, headers):
+            answer = await self._post(path, body, headers)
+            if answer.status_code == 503 and UNREACHED in answer.text:
+                # nginx 1.30 gives up where addresses change meanwhile (seen); no guard has had it whole.
+                await asyncio.sleep(AGAIN)
+                answer = await self._post(path, body, headers)
         if answer.status_code != 200:
             if answer.status_code >= 500:
                 log.warning(
@@ -120,18 +130,20 @@ class Triton:
         Raises:
             ApiError: as `infer`; also in the middle, when the instance is lost.
         """
+        path, headers = (
+            f"/models/{pool.model_id}/v2/models/{model}/generate_stream",
+            {"x-request-id": request_id},
+        )
         try:
-            async with self.http.stream(
-                "POST",
-                f"/models/{pool.model_id}/v2/models/{model}/generate_stream",
-                json={"id": request_id, **fields},
-                headers={"x-request-id": request_id},
-            ) as answer:
-                if answer.status_code != 200:
-                    await answer.aread()
-                    raise _refusal(answer)
-                async for event in EventSource(answer).aiter_sse():
-                    yield _response(event.data)
+            with self.traces.call(model, headers):
+                async with self.http.stream(
+                    "POST", path, json={"id": request_id, **fields}, headers=headers
+                ) as answer:
+                    if answer.status_code != 200:
+                        await answer.aread()
+                        raise _refusal(answer)
+                    async for event in EventSource(answer).aiter_sse():
+                        yield _response(event.data)
         except httpx.TimeoutException as error:
             raise ApiError(
                 504, "the model did not answer in time; try again, or send less at once", code="timeout"

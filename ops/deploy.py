@@ -17,10 +17,11 @@ from pathlib import Path
 from build.__main__ import main as build
 from build.catalog import CatalogError, Model, known, load_catalog, load_recipe, select
 from build.targets import DEFAULT_IN_DOCKER
+from conch.gpus import apart
 
 from .hardware import instances
 from .nginx import AccessPolicy, NginxValues, tls_of, write_nginx
-from .planning import IN_DOCKER, described, make_plan
+from .planning import IN_DOCKER, Addresses, described, make_plan
 
 
 def deploy(engines: Path) -> None:
@@ -37,7 +38,13 @@ def deploy(engines: Path) -> None:
     bundles = [engines / model.id / target for model in models]
     folder = engines / "deployment"
     plan = make_plan(
-        models, count, bundles, sorted(os.sched_getaffinity(0)), IN_DOCKER, found.gpus(count, os.environ)
+        models,
+        count,
+        bundles,
+        sorted(os.sched_getaffinity(0)),
+        addresses(os.environ),
+        found.gpus(count, os.environ),
+        apart=apart(os.environ),
     )
     access = AccessPolicy(
         keys=bool(get("API_KEYS")),
@@ -53,9 +60,11 @@ def deploy(engines: Path) -> None:
         kserve=8000,
         grpc=8001,
         internal="0.0.0.0:8081",
+        metrics="0.0.0.0:8082",
         max_body=get("MAX_BODY") or "110m",
-        instance_http=8010,
-        instance_grpc=8020,
+        # On several hosts instances may be many, and have addresses of their own.
+        instance_http=0 if apart(os.environ) else 8010,
+        instance_grpc=0 if apart(os.environ) else 8020,
         # Secrets of docker/compose.tls.yaml.
         tls=tls_of(
             os.environ, "/run/secrets/tls_cert", "/run/secrets/tls_key", 8443, int(get("TLS_PORT") or 8443)
@@ -64,6 +73,25 @@ def deploy(engines: Path) -> None:
     plan = replace(described(plan), inner_key=inner_key(folder / "deployment.json"))
     write_nginx(folder, values, access, plan)
     plan.save(folder / "deployment.json")
+
+
+def addresses(environment: Mapping[str, str]) -> Addresses:
+    """Those of compose.yaml, unless INSTANCE_HOST, GATEWAY_HOST or RESOLVER name others, as on several hosts.
+
+    Raises:
+        ValueError: INSTANCE_HOST does not say where the instance's number goes.
+    """
+    instance = environment.get("INSTANCE_HOST") or "triton-{i}"
+    if "{i}" not in instance:
+        raise ValueError(
+            f"INSTANCE_HOST={instance!r} has no {{i}} for the instance's number; write triton-{{i}}"
+        )
+    return Addresses(
+        f"{instance}:8000",
+        f"{instance}:8001",
+        (f"{environment.get('GATEWAY_HOST') or 'gateway'}:8090",),
+        environment.get("RESOLVER") or IN_DOCKER.resolver,
+    )
 
 
 def inner_key(deployment: Path) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from build.targets import DEFAULT_IN_DOCKER as GPU
 from build.targets import DEFAULT_WITHOUT_DOCKER as CPU
 from build.targets.trtllm.driver import driver, driver_findings, toolkit, toolkit_findings
-from conch.gpus import Gpu, gpus, nvidia_smi
+from conch.gpus import Gpu, apart, gpus, nvidia_smi
 
 MOST = 4  # services in compose.yaml
 
@@ -20,9 +20,13 @@ def instances(environment: Mapping[str, str]) -> int:
     """INSTANCES.
 
     Raises:
-        ValueError: not a number of services that compose.yaml has.
+        ValueError: not a number; on one host, more than compose.yaml has services.
     """
     given = environment.get("INSTANCES") or "1"
+    if apart(environment):
+        if not (given.isdecimal() and int(given) >= 1):
+            raise ValueError(f"INSTANCES={given!r} is not a number of tritonservers; write 1 or more")
+        return int(given)
     if not (given.isdecimal() and 1 <= int(given) <= MOST):
         raise ValueError(f"INSTANCES={given!r}; compose.yaml has tritonservers for 1 to {MOST}")
     return int(given)

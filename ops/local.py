@@ -169,6 +169,7 @@ def nginx_values(local: LocalDeployment) -> NginxValues:
         kserve=local.kserve_http,
         grpc=local.kserve_grpc,
         internal=f"unix:{local.run}/kserve",
+        metrics=f"unix:{local.run}/nginx-metrics",
         instance_http=local.port + 20,
         instance_grpc=local.port + 40,
         max_body=os.environ.get("MAX_BODY") or "110m",

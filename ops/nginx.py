@@ -71,7 +71,8 @@ class NginxValues:
     as nginx writes it.
 
     `instance_http`, `instance_grpc`: the first of the ports at which each instance is found by host and port
-    alone; 0: none are opened. `tls`: none where nginx speaks plain HTTP.
+    alone; 0: none are opened. `metrics`: where nginx's own metrics are found,
+    written like `internal`. `tls`: none where nginx speaks plain HTTP.
     """
 
     run: str
@@ -81,6 +82,7 @@ class NginxValues:
     kserve: int
     grpc: int
     internal: str
+    metrics: str
     max_body: str
     user: str = ""
     instance_http: int = 0
@@ -171,7 +173,8 @@ def _upstream(name: str, servers: Iterable[str], *, dynamic: bool) -> str:
     # A request over gRPC cannot be sent again, so it never begins on a connection that its guard may be about
     # to close.
     kept = "" if name.endswith("_grpc") else "    keepalive 64;\n    keepalive_timeout 4s;\n"
-    return f"upstream {name} {{\n    zone {name} 64k;\n    least_conn;\n{lines}{kept}}}\n"
+    zone = max(64, 4 * lines.count("\n"))  # k: a server takes about 1, one whose name is resolved twice that
+    return f"upstream {name} {{\n    zone {name} {zone}k;\n    least_conn;\n{lines}{kept}}}\n"
 
 
 def pools(plan: Deployment) -> str:
@@ -210,6 +213,7 @@ def write_nginx(folder: Path, values: NginxValues, access: AccessPolicy, plan: D
             **asdict(values),
             **access.values(),
             **values.instances(len(plan.instances)),
+            "METRICS_SERVER": values.metrics.replace("0.0.0.0", "127.0.0.1"),  # noqa: S104
             **(values.tls.values(values.listen) if values.tls else NO_TLS),
         }.items()
     }

@@ -55,8 +55,11 @@ def make_plan(
     cpus: Sequence[int],
     addresses: Addresses,
     gpus: Sequence[str] = (),
+    *,
+    apart: bool = False,
 ) -> Deployment:
-    """Instance i serves model i mod n, on `gpus`[i]. `described` adds what bundles say.
+    """Instance i serves model i mod n, on `gpus`[i]. `described` adds what bundles say. `apart`: instances
+    have CPUs and GPUs of their own; they use all CPUs that they see, and share no memory.
 
     Raises:
         CatalogError: fewer instances than models.
@@ -68,8 +71,8 @@ def make_plan(
             f"INSTANCES={len(models)} or more"
         )
     instances, devices = [], list(gpus) or [""] * count
-    shares = kv_shares(devices)
-    for i, own in enumerate(share(cpus, count)):
+    shares = [1.0] * count if apart else kv_shares(devices)
+    for i, own in enumerate([()] * count if apart else share(cpus, count)):
         model = models[i % len(models)]
         bundle = str(bundles[i % len(models)])
         doors = (addresses.http.format(i=i), addresses.grpc.format(i=i))

@@ -16,8 +16,8 @@ from typing import Protocol
 from conch.deployment import Deployment, Instance
 
 SECONDS = 600.0
-SERVING = "conch_triton_serving 1.0"
-STARTS, KEPT = "conch_triton_starts_total", "conch_restarts_refused_total"
+SERVING, STARTS = "conch_triton_serving", "conch_triton_starts_total"
+KEPT = "conch_triton_restarts_refused_total"
 
 
 class NotBack(RuntimeError):
@@ -49,8 +49,9 @@ def restart_all(site: Site) -> None:
         site.restart(instance)
         while True:
             now = site.metrics(instance)
-            away = away or SERVING not in now
-            if SERVING in now and (away or _count(STARTS, now) != _count(STARTS, before)):
+            serving = _count(SERVING, now) == 1
+            away = away or not serving
+            if serving and (away or _count(STARTS, now) != _count(STARTS, before)):
                 break
             if _count(KEPT, now) > _count(KEPT, before):
                 raise NotBack(
@@ -63,5 +64,5 @@ def restart_all(site: Site) -> None:
 
 
 def _count(name: str, metrics: str) -> float:
-    found = re.search(rf"^{name} (\S+)$", metrics, re.MULTILINE)
+    found = re.search(rf"^{name}(?:\{{.*\}})? (\S+)$", metrics, re.MULTILINE)
     return float(found[1]) if found else 0.0

@@ -16,6 +16,7 @@ from conch.deployment import Pool
 
 from ..disconnect import cancel_on_disconnect
 from ..errors import ApiError, error_body
+from ..metrics import StreamTimer
 from ..services import Services, ServicesDep
 from ..settings import Settings
 from ..sse import Events, event
@@ -134,13 +135,14 @@ class TranscriptionRun:
         """Server-sent events: a delta for each window, then the whole text and usage. An error after the
         first is an event as well.
         """
-        said = ""
+        said, timer = "", StreamTimer(self.services.metrics, self.pool.model_id)
         try:
             async with aclosing(self.run()) as found:
                 async for part in found:
                     text = between(part.language) + part.text if said and part.text else part.text
                     said += text
                     if text:
+                        timer.piece()
                         yield event(formats.delta(text, part, log_probs=log_probs))
             yield event(formats.done(self.result(), log_probs=log_probs))
         except ApiError as error:
@@ -156,6 +158,7 @@ async def _begin(
     form = (parse_transcription if task == "transcribe" else parse_translation)(upload.fields)
     chosen, cut = options(form, task), turns(form)
     pool = services.pool(form.model, "transcription")
+    request.state.model = pool.model_id
     if chosen.words and "word_timestamps" not in pool.capabilities:
         message = (
             f"timestamp_granularities[]=word: the engine of {form.model!r} does not give word times; ask for "

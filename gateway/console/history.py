@@ -38,13 +38,13 @@ def counters(text: str) -> dict[Key, float]:
             if (kind := kind_of(labels.get("path", ""))) is None:
                 continue
             gateway = labels.get("gateway", "")
-            if sample.name == "conch_requests_total":
+            if sample.name == "conch_gateway_requests_total":
                 found[gateway, "requests", kind, ""] += sample.value
                 if int(labels["status"]) >= 400:
                     found[gateway, "failures", kind, ""] += sample.value
-            elif sample.name == "conch_request_seconds_sum":
+            elif sample.name == "conch_gateway_request_seconds_sum":
                 found[gateway, "seconds", kind, ""] += sample.value
-            elif sample.name == "conch_request_seconds_bucket":
+            elif sample.name == "conch_gateway_request_seconds_bucket":
                 found[gateway, "bucket", kind, labels["le"]] += sample.value
     return dict(found)
 

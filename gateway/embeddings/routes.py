@@ -11,6 +11,7 @@ from ..errors import ApiError
 from ..services import Services, ServicesDep
 from .embedder import embed, places
 from .form import MultipartRoute, receive
+from .pictures import Picture
 from .responses import body
 from .schema import EmbeddingsRequest, Item, check
 
@@ -38,6 +39,7 @@ async def _answer(
     form: EmbeddingsRequest, items: Sequence[Item], request: Request, services: Services
 ) -> Response:
     pool = services.pool(form.model, "embedding")
+    request.state.model = pool.model_id
     check(form, items, pool)
     with services.embeddings.place(pool, places(items)):
         work = embed(services.triton, pool, items, request.state.request_id, truncate=form.truncate)
@@ -47,4 +49,6 @@ async def _answer(
             if error.status == 400 and error.param is None:
                 raise ApiError(400, error.message, param="input", code="invalid_value") from error
             raise
+    services.metrics.text_usage(pool.model_id, vectors.tokens)
+    services.metrics.pictures.labels(pool.model_id).inc(sum(isinstance(item, Picture) for item in items))
     return Response(body(form.model, vectors, form.encoding_format), media_type="application/json")

@@ -130,6 +130,7 @@ class Listener:
 
     def _count(self, samples: Floats) -> None:
         self.heard += len(samples)
+        self.services.metrics.audio.labels(self.pool.model_id).inc(len(samples) / RATE)
         self.pending += len(samples)
 
     async def _listen(self, spoken: TurnCutter, piece: Floats) -> None:

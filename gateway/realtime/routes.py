@@ -47,6 +47,7 @@ async def realtime(socket: WebSocket, services: ServicesDep) -> None:
         speech = [name for name, pool in services.pools.items() if "transcription" in pool.capabilities]
         name = socket.query_params.get("model") or (speech[0] if len(speech) == 1 else "")
         pool = services.pool(name, "transcription")
+        socket.state.model = pool.model_id
         with services.sessions():
             await socket.accept("realtime" if "realtime" in socket.scope.get("subprotocols", ()) else None)
             await Listener(Connection(socket, services.settings.realtime_idle_seconds), services, pool).run()

@@ -16,6 +16,7 @@ from conch.deployment import Pool
 
 from ..disconnect import cancel_on_disconnect, end
 from ..errors import ApiError, error_body
+from ..metrics import StreamTimer
 from ..services import Services, ServicesDep
 from ..sse import Events, event
 from .calls import GenerationCall, questions
@@ -76,6 +77,14 @@ class GenerationRun:
             raise failed.exceptions[0] from None
         return [piece for task in tasks for piece in task.result()]
 
+    def usage(self, answers: list[TextDelta]) -> dict[str, int]:
+        """OpenAI's usage of complete answers; it is counted."""
+        usage = usage_of(answers, self.written.per_prompt)
+        self.services.metrics.text_usage(
+            self.pool.model_id, usage["prompt_tokens"], usage["completion_tokens"]
+        )
+        return usage
+
     async def pieces(self) -> AsyncGenerator[tuple[int, TextDelta], None]:
         """All texts as they are made, each piece with its text's number."""
         queue: asyncio.Queue[tuple[int, TextDelta] | Exception | None] = asyncio.Queue(PIECES)
@@ -108,19 +117,19 @@ class GenerationRun:
     async def events(self, *, usage: bool) -> AsyncGenerator[str, None]:
         """Server-sent events in OpenAI's shape. An error after the first is an event as well."""
         said, counts = False, dict[int, TextDelta]()
+        timer = StreamTimer(self.services.metrics, self.pool.model_id)
         try:
             async with aclosing(self.pieces()) as found:
                 async for i, piece in found:
+                    timer.piece()
                     for chunk in self.written.chunks(i, piece):
                         said = True
                         yield event({**chunk, **({"usage": None} if usage else {})})
                     counts[i] = piece  # the last one counts
+            counted = self.usage([counts[i] for i in sorted(counts)])
+            timer.ended(counted["completion_tokens"])
             if usage:
-                yield event(
-                    self.written.usage_chunk(
-                        usage_of([counts[i] for i in sorted(counts)], self.written.per_prompt)
-                    )
-                )
+                yield event(self.written.usage_chunk(counted))
         except ApiError as error:
             if not said:
                 raise
@@ -164,12 +173,13 @@ def _id(request: Request) -> str:
 
 
 async def _answer(form: Generation, request: Request, work: GenerationRun, param: str) -> Response:
+    request.state.model = work.pool.model_id
     with ExitStack() as stack:
         stack.enter_context(work.services.generations.place(work.pool, len(work.asked) * form.beams))
         if form.stream:
             return await _streamed(form, request, work, stack.pop_all(), param)
         answers = await _named(cancel_on_disconnect(request, work.answers()), param)
-    return JSONResponse(work.written.body(answers, usage_of(answers, work.written.per_prompt)))
+    return JSONResponse(work.written.body(answers, work.usage(answers)))
 
 
 async def _named(work: Any, param: str) -> Any:

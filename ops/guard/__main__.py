@@ -37,7 +37,7 @@ from .keeper import Keeper
 from .metrics import Metrics
 from .operate import Operator
 from .relay import Relay
-from .server import Doors, Server
+from .server import Doors, Server, measures
 
 HANDED_ON = 12.0  # seconds for requests that were handed on while the own server ended
 MAX_BODY = 112 << 20  # nginx refuses larger ones first (MAX_BODY)
@@ -84,10 +84,12 @@ async def serve(
     """Run one instance until SIGTERM; SIGHUP restarts its server with the bundle as it is then, if it
     may be served.
     """
-    os.sched_setaffinity(0, instance.cpus)
+    if instance.cpus:
+        os.sched_setaffinity(0, instance.cpus)
     others = [plan.instances[i] for i in plan.pool(instance.model_id).instances if i != instance.index]
     peers = [Peer(HttpClient(other.http), connect(other.grpc)) for other in others]
-    relay = Relay(peers, Metrics())
+    metrics = Metrics(instance.model_id, measures(home, instance.index))
+    relay = Relay(peers, metrics)
     own = instance.http.startswith("unix:")
     doors = Doors.sockets(Path(instance.http[5:]).parent, instance.name) if own else Doors.loopback()
 

@@ -26,7 +26,7 @@ from tritonclient.grpc import service_pb2
 from .contract import Contract, Refused
 from .grpc_requests import check, response, said
 from .http_client import Lost
-from .http_door import FAULT, HANDED, HEAD_BYTES, OWN_ID, PASSED_ON, UNKNOWN, HttpDoor, mark, naming, sender
+from .http_door import FAULT, HANDED, HEAD_BYTES, OWN_ID, UNKNOWN, HttpDoor, mark, naming, passed_on, sender
 from .relay import NOBODY, Call, Life, Target, Unavailable
 
 log = structlog.get_logger()
@@ -138,7 +138,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
             self.relay,
             f"/v2/models/{contract.name}{version}/infer",
             checked,
-            {name: metadata[name] for name in PASSED_ON if name in metadata},
+            passed_on(metadata),
         )
         call = Call(contract.name, lambda: mark(contract.name, checked), ask, HANDED in metadata)
         try:
@@ -315,9 +315,9 @@ def _handed(context: Any) -> bool:
 
 
 def _metadata(given: Iterable[tuple[str, str]] | None, *, handed: bool) -> list[tuple[str, str]]:
-    return [(name, value) for name, value in given or () if name in (*PASSED_ON, "triton_grpc_error")] + (
-        [(HANDED, "1")] if handed else []
-    )
+    metadata = dict(given or ())
+    kept = passed_on(metadata) | {name: metadata[name] for name in ("triton_grpc_error",) if name in metadata}
+    return [*kept.items(), *([(HANDED, "1")] if handed else [])]
 
 
 def _broken(error: grpc.aio.AioRpcError) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 import structlog
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from . import json_requests
 from .contract import Contract, Refused
@@ -47,6 +47,7 @@ STOPPABLE = "tensorrt_llm"
 FAULT = "internal error of the guard; its log has it"
 UNKNOWN = "model {!r} is not served here; x-model-id chooses among the pools, GET /v1/models lists them"
 PASSED_ON = ("x-request-id", "traceparent", "tracestate")
+SAMPLED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]")
 OWN_ID = f".{uuid.uuid4().hex[:16]}-"  # unique among guards; the numbers behind it are this one's
 NUMBERS = count(1)
 
@@ -107,9 +108,8 @@ class HttpDoor:
         """Metadata, health and statistics; the guard's own metrics; what another guard has to say."""
         path = request.path
         if path == "/metrics" and request.method == "GET":
-            return request.reply(
-                200, [("content-type", CONTENT_TYPE_LATEST)], generate_latest(self.relay.metrics.registry)
-            )
+            page = self.relay.metrics.page(await self.operator.statistics())
+            return request.reply(200, [("content-type", CONTENT_TYPE_LATEST)], page)
         if path == "/guard/suspect" and request.method == "POST":
             self.relay.hear(request.headers["x-conch-fingerprint"], float(request.headers["x-conch-seconds"]))
             return request.reply(204)
@@ -153,7 +153,7 @@ class HttpDoor:
         if checked is None:
             return _say(request, 404, UNKNOWN.format(model[:80]))
         streaming = how == "generate_stream"
-        passed = {name: headers[name] for name in PASSED_ON if name in headers}
+        passed = passed_on(headers)
         ask = sender(self.relay, request.path, checked, passed, streaming=streaming)
         call = Call(model, lambda: mark(model, checked), ask, handed=HANDED in headers)
         stoppable = checked.id if OWN_ID in checked.id else ""
@@ -248,6 +248,15 @@ class HttpDoor:
                             "POST", f"/v2/models/{STOPPABLE}/infer", {HANDED: "1"}, [body]
                         )
                     ).body()
+
+
+def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers that Triton hears of. It traces whatever brings a traceparent, so that of a trace which nobody
+    records (the last flag is 0, https://www.w3.org/TR/trace-context/#sampled-flag) ends here.
+    """
+    recorded = SAMPLED.fullmatch(headers.get("traceparent", "")) is not None
+    names = PASSED_ON if recorded else PASSED_ON[:1]
+    return {name: headers[name] for name in names if name in headers}
 
 
 def sender(

@@ -1,42 +1,96 @@
-"""What a guard counts; Prometheus reads it at /metrics of its HTTP door."""
+"""What a guard counts, and what Triton and the engine behind it count, as one page: Prometheus reads it at
+/metrics of the guard's HTTP door. Every sample has a label `model`, the instance's MODEL_ID; docs/metrics.md
+lists them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+DEATHS = ("from outside", "by itself")
+# Triton's statistics that become counters: a name, what it says, and where it stands in a model's row: the
+# value of the label (its name last), the path of keys, and what one of it is in the counter's unit.
+NS = 1e-9
+TRITON: tuple[tuple[str, str, str, tuple[tuple[str, tuple[str, ...], float], ...]], ...] = (
+    (
+        "conch_triton_inferences",
+        "Requests that Triton has answered, by outcome",
+        "outcome",
+        (
+            ("success", ("inference_stats", "success", "count"), 1),
+            ("failure", ("inference_stats", "fail", "count"), 1),
+        ),
+    ),
+    (
+        "conch_triton_request_seconds",
+        "Time of Triton's requests by phase, in all; queue: until the model took them",
+        "phase",
+        (
+            ("queue", ("inference_stats", "queue", "ns"), NS),
+            ("input", ("inference_stats", "compute_input", "ns"), NS),
+            ("infer", ("inference_stats", "compute_infer", "ns"), NS),
+            ("output", ("inference_stats", "compute_output", "ns"), NS),
+        ),
+    ),
+    (
+        "conch_triton_executions",
+        "Batches of requests that a model was given",
+        "",
+        (("", ("execution_count",), 1),),
+    ),
+)
 
 
 class Metrics:
-    """Metrics of one instance."""
+    """Metrics of one instance. `engine`: where its Python stubs keep theirs (serving/engine/metrics.py)."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str = "", engine: Path | None = None) -> None:
+        self.model, self.engine = model, engine
         own = self.registry = CollectorRegistry()
         self.requests = Counter(
             "conch_kserve_requests_total",
             "KServe requests by answer",
-            ["model", "protocol", "status"],
+            ["triton_model", "protocol", "status"],
             registry=own,
         )
         self.seconds = Histogram(
             "conch_kserve_request_seconds",
             "Time to the complete answer",
-            ["model"],
+            ["triton_model"],
             buckets=BUCKETS,
             registry=own,
         )
         self.refused = Counter(
             "conch_kserve_refused_total",
             "Requests that never reached the server",
-            ["model", "reason"],
+            ["triton_model", "reason"],
             registry=own,
         )
         self.handed_on = Counter(
-            "conch_kserve_handed_on_total", "Requests given to another instance", ["model"], registry=own
+            "conch_kserve_handed_on_total",
+            "Requests given to another instance",
+            ["triton_model"],
+            registry=own,
         )
+        self.in_flight = Gauge(
+            "conch_kserve_requests_in_flight", "Requests that the tritonserver works on", registry=own
+        )
+        self.serving = Gauge("conch_triton_serving", "1 while the tritonserver answers", registry=own)
         self.starts = Counter("conch_triton_starts_total", "Starts of the tritonserver", registry=own)
         self.deaths = Counter(
             "conch_triton_deaths_total",
@@ -45,19 +99,64 @@ class Metrics:
             registry=own,
         )
         self.kept = Counter(
-            "conch_restarts_refused_total", "Restarts that the bundle was not fit for", registry=own
+            "conch_triton_restarts_refused_total", "Restarts that the bundle was not fit for", registry=own
         )
-        self.serving = Gauge("conch_triton_serving", "1 while the tritonserver answers", registry=own)
-        self.in_flight = Gauge(
-            "conch_kserve_requests_in_flight", "Requests that the tritonserver works on", registry=own
-        )
+        for reason in DEATHS:  # a rate needs a sample before the first
+            self.deaths.labels(reason)
         self._children: dict[tuple[str, ...], tuple[Any, Any]] = {}
 
     def note(self, model: str, protocol: str, status: str, seconds: float) -> None:
-        """Count one answered inference request."""
+        """Count one answered inference request of a Triton model."""
         key = (model, protocol, status)
         if key not in self._children:
             self._children[key] = self.requests.labels(*key), self.seconds.labels(model)
         requests, histogram = self._children[key]
         requests.inc()
         histogram.observe(seconds)
+
+    def page(self, statistics: Mapping[str, Any] | None) -> bytes:
+        """Everything in the format that Prometheus reads. `statistics`: Triton's extension of that name; None
+        while the server does not answer.
+        """
+        found = [*self.registry.collect(), *self._engine(), *counted(statistics or {"model_stats": []})]
+        for family in found:
+            family.samples = [
+                sample._replace(labels={"model": self.model, **sample.labels}) for sample in family.samples
+            ]
+        return generate_latest(_Page(found))
+
+    def _engine(self) -> Iterable[Metric]:
+        if self.engine is None or not self.engine.is_dir():
+            return ()
+        collector = MultiProcessCollector(CollectorRegistry(), str(self.engine))  # type: ignore[no-untyped-call]
+        found: Iterable[Metric] = collector.collect()  # type: ignore[no-untyped-call]
+        return found
+
+
+class _Page:
+    """What is written as if it were a registry."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self.families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """Prometheus'."""
+        return self.families
+
+
+def counted(statistics: Mapping[str, Any]) -> Iterator[Metric]:
+    """Triton's statistics extension as counters in seconds; its numbers may be words
+    (https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md).
+    """
+    for name, says, label, rows in TRITON:
+        family = CounterMetricFamily(name, says, labels=["triton_model", *filter(None, [label])])
+        for model in statistics["model_stats"]:
+            for value, keys, unit in rows:
+                family.add_metric([model["name"], *filter(None, [value])], _at(model, keys) * unit)
+        yield family
+
+
+def _at(row: Any, keys: tuple[str, ...]) -> float:
+    for key in keys:
+        row = row.get(key, {})
+    return float(row or 0)

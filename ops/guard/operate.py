@@ -51,17 +51,19 @@ class Operator:
             "deaths": keeper.deaths,
             "probe": keeper.probed,
             "success_seconds_ago": succeeded,
-            "queue": await self._queue(),
+            "queue": queued(found) if (found := await self.statistics()) else None,
             "events": list(keeper.journal.events),
         }
 
-    async def _queue(self) -> dict[str, float] | None:
+    async def statistics(self) -> dict[str, Any] | None:
+        """Triton's own, of all models; None while the server does not answer them."""
         with suppress(Lost, TimeoutError):
             async with asyncio.timeout(STATISTICS_SECONDS):
                 if life := self.keeper.relay.life:
                     answer = await life.http.request("GET", "/v2/models/stats", {})
                     body = await answer.body()
-                    return queued(orjson.loads(body)) if answer.status == 200 else None
+                    found: dict[str, Any] | None = orjson.loads(body) if answer.status == 200 else None
+                    return found
         return None
 
 

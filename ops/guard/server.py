@@ -11,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +98,34 @@ def find_tritonserver(home: Path) -> tuple[list[str], dict[str, str]]:
     return command, environment
 
 
+def traced(environment: Mapping[str, str], name: str) -> list[str]:
+    """Triton's OpenTelemetry mode, for requests that bring a traceparent and no others (rate 0), where
+    CONCH_TRACES_URL names a collector
+    (https://github.com/triton-inference-server/server/blob/r24.10/docs/user_guide/trace.md).
+    """
+    if not (url := environment.get("CONCH_TRACES_URL")):
+        return []
+    settings = {
+        "mode": "opentelemetry",
+        "rate": "0",
+        "level": "TIMESTAMPS",
+        "opentelemetry,url": f"{url.rstrip('/')}/v1/traces",
+        "opentelemetry,resource": f"service.name={name}",
+        "opentelemetry,bsp_schedule_delay": "1000",
+    }
+    return [f"--trace-config={key}={value}" for key, value in settings.items()]
+
+
+def writable(home: Path) -> Path:
+    """A container's home cannot be written to, and its /tmp is its own; elsewhere /tmp is everybody's."""
+    return home if os.access(home, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def measures(home: Path, instance: int) -> Path:
+    """The folder where an instance's Python stubs keep what they measure (serving/engine/metrics.py)."""
+    return writable(home) / f"metrics-{instance}"
+
+
 def stopped(pid: int) -> bool:
     """A process that somebody has stopped with a signal (state T)."""
     with suppress(OSError):
@@ -123,6 +151,9 @@ class Server:
 
     def start(self) -> None:
         """Start the process in a session of its own."""
+        folder = measures(self.home, self.instance.index)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         for door in (self.doors.http, self.doors.grpc):
             if door.startswith("unix:"):
                 Path(door[5:]).unlink(missing_ok=True)
@@ -131,6 +162,7 @@ class Server:
         # No preexec_fn: a child forked from a process with gRPC's threads that runs Python before exec may
         # crash (seen).
         child = [sys.executable, "-m", "ops.child", "--exec", *command]
+        environment = {**environment, "PROMETHEUS_MULTIPROC_DIR": str(folder)}
         self.process = subprocess.Popen(child, env=environment, start_new_session=True)
         self._watch(self.process.pid)
 
@@ -139,16 +171,14 @@ class Server:
         binary, environment = find_tritonserver(self.home)
         repository = Path(self.instance.bundle) / "repository"
         if self.instance.kv_share != 1:
-            # A container's home cannot be written to, and its /tmp is its own; elsewhere /tmp is everybody's.
-            home = self.home if os.access(self.home, os.W_OK) else Path(tempfile.gettempdir())
-            repository = budgeted(
-                repository, home / f"repository-{self.instance.index}", self.instance.kv_share
-            )
+            view = writable(self.home) / f"repository-{self.instance.index}"
+            repository = budgeted(repository, view, self.instance.kv_share)
         server = [
             *binary,
             f"--model-repository={repository}",
             f"--exit-timeout-secs={int(DRAIN)}",
             "--disable-auto-complete-config",
+            *traced(environment, self.instance.name),
         ]
         ranks = self.serving.world_size if self.serving.mpi else 1
         pool = self.serving.cuda_pool_bytes

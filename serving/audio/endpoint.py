@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..engine.likelihood import Engine, untempered
@@ -11,6 +10,7 @@ from ..triton.calls import ALWAYS, engine_id, row_names
 from ..triton.rows import Arrays, merge, split
 from ..triton.stub import Request, Sender, Utils, arrays_of, is_decoupled
 from ..triton.threaded import ThreadedEndpoint
+from ..triton.tracing import row_threads
 from .whisper import Whisper
 
 # Which of the engine's outputs a request for them brings, beside those that go with every request.
@@ -63,7 +63,7 @@ class SpeechEndpoint(ThreadedEndpoint):
             for name in names if stoppable else ():
                 self.calls.stop(name)
 
-        with self.watch.over(sender, stop), ThreadPoolExecutor(len(rows)) as threads:
+        with self.watch.over(sender, stop), row_threads(len(rows)) as threads:
             return list(threads.map(one, rows, names))
 
     def _engine(self, name: str) -> Engine:

@@ -102,6 +102,7 @@ class Endpoint:
             return
         job, wanted = parse(inputs, reply, self.runtime.facts, name, exclude_prompt=self.exclude_prompt)
         reply.answers = Answers(wanted, job)
+        job.trace = self.scheduler.spans.parent(request)
         self.scheduler.submit(job)
 
     def close(self) -> None:
@@ -109,5 +110,6 @@ class Endpoint:
         memory is gone ends the stub.
         """
         self.scheduler.stop()
+        self.scheduler.spans.close()
         self.runtime.close()
         gc.collect()

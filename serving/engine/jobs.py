@@ -80,6 +80,12 @@ class Job:
     rows: list[Row] = field(default_factory=list)
     first_row: int = 0
     position: int = 0
+    # Of time.monotonic(): when it came, was admitted, had its first token, and joined the running batch.
+    came: float = 0.0
+    admitted: float = 0.0
+    begun: float = 0.0
+    joined: float = 0.0
+    trace: Any = None  # what its spans are part of
 
     def __post_init__(self) -> None:
         self.strategy = strategy(self.prompt, self.sampling)

@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 
 from ..errors import BadRequest, QueueFull
 from .jobs import DEFAULTS, Job, Limits
+from .metrics import Metrics
 from .runtime import Memory, Row, Runtime, Step
 from .sampling import Scores
+from .tracing import Spans
 
 Floats = NDArray[np.float32]
 # A request may come a little after the word that stops it; later its id may be another's.
 STOPPED_SECONDS = 10.0
+MEASURE_SECONDS = 0.1  # between two looks at how full the batch is
 
 
 class Scheduler:
@@ -35,6 +38,8 @@ class Scheduler:
         self.encoding: deque[Job] = deque()
         self.running: list[Job] = []
         self.batch = runtime.batch()
+        self.metrics, self.spans, self.measured = Metrics(), Spans(), 0.0
+        self.metrics.rows_most.set(limits.max_rows)
         self.wake = threading.Condition()
         self.stopping = False
         self.stopped: dict[str, float] = {}
@@ -66,6 +71,7 @@ class Scheduler:
                 raise RuntimeError("the engine has stopped")
             if len(self.waiting) >= self.limits.max_queue:
                 raise QueueFull(f"the queue is full ({len(self.waiting)} requests); try again later")
+            job.came = time.monotonic()
             self.waiting.append(job)
             self.wake.notify()
 
@@ -97,6 +103,7 @@ class Scheduler:
 
     def _run(self) -> None:
         while True:
+            self._measure()
             with self.wake:
                 self.wake.wait_for(lambda: self.stopping or self.waiting or self.encoding or self.running)
                 if self.stopping:
@@ -108,6 +115,18 @@ class Scheduler:
                 self.step()
         for job in [*self.running, *self.encoding, *self.waiting]:
             job.listener.fail(RuntimeError("the server is stopping"))
+
+    def _measure(self) -> None:
+        """Now and then, and always before it waits: on a GPU a step takes a third of a millisecond."""
+        now = time.monotonic()
+        if self.running and now - self.measured < MEASURE_SECONDS:
+            return
+        self.measured = now
+        rows = [(len(job.rows), job.position) for job in self.running]
+        room = self.limits.max_rows * self.runtime.facts.positions
+        self.metrics.waiting.set(len(self.waiting))
+        self.metrics.rows.set(sum(count for count, _ in rows))
+        self.metrics.cache.set(sum(count * position for count, position in rows) / room)
 
     def admit(self, most: int = 1) -> None:
         """Let up to `most` waiting requests in, as far as their rows fit; what they bring is encoded
@@ -142,6 +161,9 @@ class Scheduler:
             while self.waiting and len(jobs) < most and self.waiting[0].sampling.beam_width <= free:
                 jobs.append(self.waiting.popleft())
                 free -= jobs[-1].sampling.beam_width
+        for job in jobs:
+            job.admitted = time.monotonic()
+            self.metrics.queue.observe(job.admitted - job.came)
         return jobs
 
     def _encoded(self, jobs: Sequence[Job]) -> Sequence[Memory]:
@@ -157,6 +179,9 @@ class Scheduler:
         return True
 
     def _begin(self, job: Job) -> None:
+        job.joined = time.monotonic()
+        if job.source is not None:
+            self.metrics.encode.observe(job.joined - job.admitted)
         job.source = None  # it has been read
         if job.align and job.memory is not None:
             try:
@@ -167,6 +192,7 @@ class Scheduler:
         job.choice = job.sampling if self.runtime.chooses(job.sampling) else None
         job.rows = [Row(None, job.prompt, 0, job.memory, job.sampling.bias, job.choice)]
         job.position = len(job.prompt)
+        self.metrics.read.inc(job.position)
         self.running.append(job)
 
     def step(self) -> None:
@@ -208,6 +234,9 @@ class Scheduler:
             )
             for i in range(first, first + len(job.rows))
         ]
+        if not job.begun:
+            job.begun = time.monotonic()
+            self.metrics.first.observe(job.begun - job.came)
         chosen = job.strategy.advance(scores)
         job.rows = [
             Row(first + parent, (token,), job.position, job.memory, job.sampling.bias, job.choice)
@@ -227,10 +256,24 @@ class Scheduler:
                 self.running[at] = self.running.pop()
             else:
                 self.running.pop(at)
+            self._count(job)
             try:
                 job.listener.finish(job.strategy.results())
             except Exception as error:  # noqa: BLE001  # the answer could not be made or sent; others go on
                 job.listener.fail(error)
+
+    def _count(self, job: Job) -> None:
+        made, now = job.position - len(job.prompt), time.monotonic()
+        self.metrics.made.inc(made)
+        if made > 1:
+            self.metrics.token.observe((now - job.begun) / (made - 1))
+        steps = {
+            "queue": (job.came, job.admitted),
+            "encode": (job.admitted, job.joined),
+            "first token": (job.joined, job.begun),
+            "tokens": (job.begun, now),
+        }
+        self.spans.note(job.trace, steps, tokens=made, read=len(job.prompt))
 
     def release_cancelled(self) -> None:
         """Drop requests that nobody waits for."""

@@ -20,6 +20,7 @@ from conch.names import ENGINE, ENGINE_UNARY
 
 from ..errors import ABORT_SUPPORTED, EngineError, code_name, message_of, raise_if_aborted
 from .rows import greedy_at_zero
+from .tracing import following
 
 Arrays = dict[str, NDArray[Any]]
 Response = TypeVar("Response")
@@ -125,7 +126,7 @@ class BlsClient:
             request_id=request_id,
             requested_output_names=list(outputs),
             inputs=list(tensors),
-            parameters={ABORT_SUPPORTED: True},
+            parameters={ABORT_SUPPORTED: True, **following()},
         )
         for response in (
             heard_out(self.held.keep(request.exec(decoupled=True))) if decoupled else [request.exec()]

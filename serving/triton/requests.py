@@ -10,6 +10,7 @@ from threading import BoundedSemaphore
 
 from ..errors import QueueFull
 from .stub import Request, Sender
+from .tracing import follow
 
 PLACES = 256  # requests that wait or run; beyond it 503, so that sound does not pile up in memory
 THREADS = 64
@@ -46,6 +47,7 @@ class RequestPool:
 
     def _serve(self, request: Request, sender: Sender) -> None:
         try:
+            follow(request)
             if sender.is_cancelled():
                 raise RuntimeError("cancelled")
             self.answer(request, sender)

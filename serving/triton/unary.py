@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from conch.bundle import EngineFacts
@@ -24,6 +23,7 @@ from .rows import (
 )
 from .stub import Request, Sender, Tensor, Utils, arrays_of
 from .threaded import ThreadedEndpoint
+from .tracing import row_threads
 
 
 class UnaryFace(ThreadedEndpoint):
@@ -54,7 +54,7 @@ class UnaryFace(ThreadedEndpoint):
             self._end(names if own else ())
 
         try:
-            with self.watch.over(sender, stop), ThreadPoolExecutor(len(rows)) as threads:
+            with self.watch.over(sender, stop), row_threads(len(rows)) as threads:
                 answers = list(threads.map(partial(self._forward, request), rows, names))
         finally:
             self.rows.pop(name, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import time
 import wave as riff
 from collections.abc import Callable, Iterable
@@ -182,7 +183,8 @@ def guard_metric(stack: Stack, index: int, name: str) -> float:
         text = httpx.get(f"{stack.kserve}/instances/{index}/metrics", timeout=10).text
     except httpx.HTTPError:
         return -1.0
-    return next((float(row.split()[1]) for row in text.splitlines() if row.startswith(f"{name} ")), -1.0)
+    found = re.search(rf"^{name}\{{.*\}} (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found else -1.0
 
 
 def serving(stack: Stack, *instances: int) -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,14 @@ BASE = ["compose.yaml"]
 CPU = ["compose.yaml", "docker/compose.openvino.yaml"]
 RETRIEVAL = [*CPU, "docker/compose.retrieval.yaml"]
 PROFILES = ["", "instances-2", "instances-3", "instances-4"]
-COMBINATIONS = [*((files, profile) for files in (BASE, CPU) for profile in PROFILES), (RETRIEVAL, "")]
+OBSERVE = [*CPU, "docker/compose.observe.yaml"]
+COMBINATIONS = [
+    *((files, profile) for files in (BASE, CPU) for profile in PROFILES),
+    (RETRIEVAL, ""),
+    (OBSERVE, ""),
+]
 DATABASES = {"mongo", "milvus"}
+OBSERVERS = {"prometheus", "alertmanager", "grafana", "node-exporter", "blackbox", "collector"}
 PASSWORDS = ("MONGO_PASSWORD_FILE", "MILVUS_PASSWORD_FILE")
 
 Services = dict[str, dict[str, Any]]
@@ -35,7 +42,8 @@ def config(files: list[str], profile: str, **variables: str) -> dict[str, Any]:
         "--format",
         "json",
     ]
-    environment = {"PATH": os.environ["PATH"], "COMPOSE_PROFILES": profile, **variables}
+    required = {"GRAFANA_PASSWORD_FILE": "/g"} if files == OBSERVE else {}
+    environment = {"PATH": os.environ["PATH"], "COMPOSE_PROFILES": profile, **required, **variables}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     parsed: dict[str, Any] = json.loads(done.stdout)
@@ -44,7 +52,7 @@ def config(files: list[str], profile: str, **variables: str) -> dict[str, Any]:
 
 @pytest.fixture(
     params=COMBINATIONS,
-    ids=lambda pair: f"{('gpu', 'cpu', 'retrieval')[len(pair[0]) - 1]}-{pair[1] or 'plain'}",
+    ids=lambda pair: f"{pair[0][-1].removesuffix('.yaml').rpartition('.')[2]}-{pair[1] or 'plain'}",
 )
 def services(request: pytest.FixtureRequest) -> Services:
     found: Services = config(*request.param)["services"]
@@ -67,12 +75,12 @@ def test_every_container_is_hardened(services: Services) -> None:
 
 
 def test_only_nginx_is_reachable(services: Services) -> None:
-    """Only nginx publishes ports, on the loopback address; what serves has no way out."""
+    """Only nginx and Grafana publish ports, on the loopback address; what serves has no way out."""
     for name, service in services.items():
-        if name != "nginx":
+        if name not in ("nginx", "grafana"):
             assert "ports" not in service, name
             assert "outer" not in service["networks"], name
-    assert {port["host_ip"] for port in services["nginx"]["ports"]} == {"127.0.0.1"}
+        assert {port["host_ip"] for port in service.get("ports", [])} <= {"127.0.0.1"}
     assert list(services["builder"]["networks"]) == ["egress"]
     assert config(BASE, "")["networks"]["inner"]["internal"] is True
 
@@ -82,7 +90,7 @@ def test_every_image_has_a_tag(services: Services) -> None:
     for name, service in services.items():
         assert re.fullmatch(r"[\w./-]+:[\w.-]+", service["image"]), name
         assert not service["image"].endswith(":latest"), name
-        assert name in DATABASES | {"nginx"} or service["image"].startswith("localhost/conch/"), (
+        assert name in DATABASES | OBSERVERS | {"nginx"} or service["image"].startswith("localhost/conch/"), (
             "a name that nobody else can publish"
         )
 
@@ -98,7 +106,7 @@ def test_every_one_shot_is_adopted(services: Services) -> None:
         if service["restart"] == "no":
             assert (name, "service_completed_successfully") in waited_for
         else:
-            assert service["healthcheck"]["test"], name
+            assert name == "collector" or service["healthcheck"]["test"], name  # nothing in it can ask
             assert service["stop_grace_period"] if name != "builder" else True
 
 
@@ -170,6 +178,22 @@ def test_databases_have_passwords_and_no_way_in() -> None:
     assert services["gateway"]["image"] != config(CPU, "")["services"]["gateway"]["image"]
 
 
+def test_observers_are_added_and_change_nothing() -> None:
+    """Beside the stack, not in it; what they read of the repository is there, and cannot be written to."""
+    plain, found = (config(files, "")["services"] for files in (CPU, OBSERVE))
+    assert {name: service for name, service in found.items() if name in plain} == plain
+    assert set(found) - set(plain) == OBSERVERS
+    mounts = [mount for name in OBSERVERS for mount in found[name].get("volumes", ())]
+    for mount in mounts:
+        if mount["type"] == "bind":
+            assert mount["read_only"]
+            assert Path(mount["source"]).exists(), mount["source"]
+    assert {name for name in OBSERVERS if "egress" in found[name]["networks"]} == {
+        "alertmanager",
+        "collector",
+    }
+
+
 def test_instances_have_ports_of_their_own_where_asked() -> None:
     """On the loopback address, by way of nginx; the plain file has none of them."""
     plain, own = (
@@ -192,12 +216,14 @@ def test_one_place_for_the_image_of_nvidia() -> None:
 
 def test_every_variable_is_documented() -> None:
     """.env.example names exactly the variables of the compose files, with their defaults."""
-    files = (*RETRIEVAL, "docker/compose.instances.yaml", "docker/compose.tls.yaml")
+    more = ("instances", "tls", "observe")
+    files = (*RETRIEVAL, *(f"docker/compose.{name}.yaml" for name in more))
     text = "".join((ROOT / file).read_text("utf-8") for file in files)
     used = dict(re.findall(r"\$\{([A-Z0-9_]+):-([^}]*)\}", text))
     used |= {name: used.get(name, "") for name in re.findall(r"\$\{([A-Z0-9_]+):\+", text)}
-    for name in ("API_KEYS_FILE", "ADMIN_KEYS_FILE", "TLS_CERT_FILE", "TLS_KEY_FILE", *PASSWORDS):
-        used[name] = ""  # their default is /dev/null, an empty file
+    secrets = ("API_KEYS_FILE", "ADMIN_KEYS_FILE", "TLS_CERT_FILE", "TLS_KEY_FILE", *PASSWORDS)
+    for name in (*secrets, "GRAFANA_PASSWORD_FILE"):
+        used[name] = ""  # their default is /dev/null, an empty file, or they have none
     rows = dict(
         line.split("=", 1)
         for line in (ROOT / ".env.example").read_text("utf-8").splitlines()

@@ -64,7 +64,7 @@ def wait_in_flight(kserve: str, instances: Sequence[int] = (0,), count: int = 1)
     deadline = time.monotonic() + 60
     while True:
         pages = [httpx.get(f"{kserve}/instances/{i}/metrics", timeout=10).text for i in instances]
-        rows = re.findall(r"^conch_kserve_requests_in_flight (\S+)", "\n".join(pages), re.MULTILINE)
+        rows = re.findall(r"^conch_kserve_requests_in_flight\{.*\} (\S+)", "\n".join(pages), re.MULTILINE)
         if sum(map(float, rows)) >= count:
             return
         assert time.monotonic() < deadline, f"{rows} requests are in flight instead of {count}"

@@ -71,10 +71,8 @@ def answers(stack: Stack, index: int) -> bool:
         {"name": "TEXT_PREFIX", "datatype": "BYTES", "shape": [1, 1], "data": [""]},
     ]
     try:
-        serving = (
-            "conch_triton_serving 1.0"
-            in httpx.get(f"{stack.kserve}/instances/{index}/metrics", timeout=30).text
-        )
+        metrics = httpx.get(f"{stack.kserve}/instances/{index}/metrics", timeout=30).text
+        serving = re.search(r"^conch_triton_serving\{.*\} 1\.0$", metrics, re.MULTILINE) is not None
         answer = httpx.post(
             f"{stack.kserve}/instances/{index}/v2/models/whisper_bls/infer",
             json={"inputs": tensor},

@@ -105,7 +105,8 @@ def leave(stack: Stack, fields: dict[str, str]) -> None:
 def closed(stack: Stack) -> int:
     """Requests of all gateways whose clients went before there was an answer (nginx's number for it: 499)."""
     lines = httpx.get(f"{stack.url}/metrics").text.splitlines()
-    found = [line for line in lines if line.startswith("conch_requests_total{") and 'status="499"' in line]
+    name = "conch_gateway_requests_total{"
+    found = [line for line in lines if line.startswith(name) and 'status="499"' in line]
     return round(sum(float(line.rpartition(" ")[2]) for line in found))
 
 

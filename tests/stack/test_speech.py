@@ -296,4 +296,4 @@ def test_models_and_health(stack: Stack, sdk: openai.OpenAI) -> None:
         "status": "ready",
         "models": {"mini-whisper": True},
     }
-    assert "conch_requests_total" in httpx.get(f"{stack.url}/metrics").text
+    assert "conch_gateway_requests_total" in httpx.get(f"{stack.url}/metrics").text

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from conch.bundle import Serving
-from conch.gpus import gpus
+from conch.gpus import apart, assigned, gpus
 
 from ...catalog import Recipe
 from ..plain import Plain
@@ -34,6 +34,8 @@ class Torch(Plain):
         found = len(gpus())
         if not found:
             return super().gpus(count, environment)
+        if apart(environment):
+            return assigned(count, environment)
         return [environment.get(f"TRITON_{i}_GPUS") or str(i % found) for i in range(count)]
 
 

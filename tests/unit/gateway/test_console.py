@@ -156,8 +156,8 @@ def counted(*rows: tuple[str, int, float]) -> str:
     """Metrics of a gateway after requests of (path, status, seconds)."""
     metrics = Metrics()
     for path, status, seconds in rows:
-        metrics.requests.labels(path, status).inc()
-        metrics.latency.labels(path).observe(seconds)
+        metrics.requests.labels(path, status, "m").inc()
+        metrics.latency.labels(path, "m").observe(seconds)
     return metrics.text()
 
 

@@ -17,6 +17,9 @@ import pytest
 
 from build.catalog import CatalogError, load_catalog
 from conch.deployment import Deployment
+from conch.gpus import assigned
+from ops.deploy import addresses
+from ops.hardware import instances
 from ops.local import nginx_binary
 from ops.nginx import OPEN, AccessPolicy, NginxValues, Tls, pools, write_nginx
 from ops.planning import IN_DOCKER, Addresses, make_plan, precision, share
@@ -67,8 +70,8 @@ def test_too_few_instances() -> None:
         plan(1, "mini-whisper", "random-base")
 
 
-def nginx_accepts(folder: Path, access: AccessPolicy) -> str:
-    """Render everything for two pools and run nginx -t on it; pools.conf."""
+def nginx_accepts(folder: Path, access: AccessPolicy, made: Deployment | None = None) -> str:
+    """Render everything for a plan, by default of two pools, and run nginx -t on it; pools.conf."""
     (folder / "run").mkdir()
     values = NginxValues(
         run=f"{folder}/run",
@@ -78,12 +81,12 @@ def nginx_accepts(folder: Path, access: AccessPolicy) -> str:
         kserve=9002,
         grpc=9003,
         internal=f"unix:{folder}/inner",
+        metrics=f"unix:{folder}/metrics",
         max_body="1m",
-        instance_http=9010,
-        instance_grpc=9020,
+        instance_http=0 if made else 9010,
+        instance_grpc=0 if made else 9020,
     )
-    made = plan(3, "mini-whisper", "random-base")
-    main = write_nginx(folder, values, access, made)
+    main = write_nginx(folder, values, access, made or plan(3, "mini-whisper", "random-base"))
     assert not any("${" in path.read_text() for path in folder.glob("*.conf"))
     done = subprocess.run(
         [nginx_binary(), "-t", "-c", main, "-p", folder, "-e", "stderr"],
@@ -113,7 +116,7 @@ def test_nginx_accepts_keys_and_limits(tmp_path: Path, access: AccessPolicy) -> 
 def test_instances_have_ports_of_their_own() -> None:
     """Where they are asked for: a line to listen at, and a route by port, for each."""
     values = NginxValues(
-        run="/r", conf="/c", listen="0.0.0.0", port=1, kserve=2, grpc=3, internal=4, max_body="1m"
+        run="/r", conf="/c", listen="0.0.0.0", port=1, kserve=2, grpc=3, internal=4, metrics=5, max_body="1m"
     )
     assert set(values.instances(2).values()) == {""}
     found = replace(values, instance_http=8010, instance_grpc=8020).instances(2)
@@ -158,6 +161,7 @@ def test_nobody_behind_nginx_is_said_in_json(tmp_path: Path) -> None:
         kserve=first + 1,
         grpc=first + 2,
         internal=f"unix:{tmp_path}/inner",
+        metrics=f"unix:{tmp_path}/metrics",
         max_body="1m",
         user="user root;" if os.getuid() == 0 else "",
     )
@@ -194,6 +198,7 @@ def test_a_port_leads_to_its_instance(tmp_path: Path) -> None:
         kserve=two,
         grpc=three,
         internal=f"127.0.0.1:{four}",
+        metrics=f"unix:{tmp_path}/metrics",
         max_body="1m",
         user="user root;" if os.getuid() == 0 else "",
         instance_http=first,
@@ -266,6 +271,7 @@ def test_the_inner_listener_asks_for_its_key(tmp_path: Path) -> None:
         kserve=2,
         grpc=3,
         internal="127.0.0.1:4",
+        metrics="127.0.0.1:5",
         max_body="1m",
     )
     for key in ("", "abc"):
@@ -297,3 +303,35 @@ def test_plain_requests_go_to_the_public_port(public: int, where: str) -> None:
     assert f"return 308 {where}$request_uri;" in made["TLS"]
     assert made["HSTS"] == 'add_header Strict-Transport-Security "max-age=60";'
     assert Tls("/c", "/k", 8443, public).values("0.0.0.0")["HSTS"] == ""
+
+
+def test_instances_on_hosts_of_their_own_share_nothing() -> None:
+    """HOSTS=several: all CPUs, the same numbers of GPUs, whole budgets, more than four of them."""
+    environment = {"HOSTS": "several", "HOST_GPUS": "0,1", "INSTANCES": "6", "TRITON_1_GPUS": "7"}
+    assert instances(environment) == 6
+    gpus = assigned(6, environment)
+    model = load_catalog()["mini-whisper"]
+    made = make_plan([model], 6, [Path("/x")], [0, 1], addresses(environment), gpus, apart=True)
+    assert {(own.cpus, own.gpus, own.kv_share) for own in made.instances} == {((), "0,1", 1.0)}
+    with pytest.raises(ValueError, match="INSTANCES='no' is not a number"):
+        instances({**environment, "INSTANCES": "no"})
+    with pytest.raises(ValueError, match="compose.yaml has tritonservers for 1 to 4"):
+        instances({"INSTANCES": "6"})
+
+
+def test_addresses_are_composes_unless_others_are_named() -> None:
+    assert addresses({}) == IN_DOCKER
+    named = {"INSTANCE_HOST": "t-{i}.x", "GATEWAY_HOST": "g.x", "RESOLVER": "10.0.0.10"}
+    assert addresses(named) == Addresses("t-{i}.x:8000", "t-{i}.x:8001", ("g.x:8090",), "10.0.0.10")
+    with pytest.raises(ValueError, match="INSTANCE_HOST='t' has no {i}"):
+        addresses({"INSTANCE_HOST": "t"})
+
+
+def test_nginx_takes_hundreds_of_instances(tmp_path: Path) -> None:
+    """Its shared zones are large enough for all servers of a pool."""
+    addresses = Addresses("127.0.0.1:{i}", "127.0.0.2:{i}", ("127.0.0.3:1",))
+    made = make_plan([load_catalog()["mini-whisper"]], 300, [Path("/x")], [0], addresses, apart=True)
+    own = tuple(
+        replace(i, http=f"127.0.0.1:{i.index + 1}", grpc=f"127.0.0.2:{i.index + 1}") for i in made.instances
+    )
+    nginx_accepts(tmp_path, OPEN, replace(made, instances=own))

@@ -38,12 +38,14 @@ class Guards:
         if self.away[i]:
             self.away[i] -= 1
             self.lives[i] += self.away[i] == 0
-            return (
-                ""
-                if self.away[i] % 2
-                else f"conch_triton_serving 0.0\nconch_triton_starts_total {self.lives[i]}.0\n"
-            )
-        return f"conch_triton_serving 1.0\nconch_triton_starts_total {self.lives[i]}.0\n"
+            return "" if self.away[i] % 2 else said(0, self.lives[i])
+        return said(1, self.lives[i])
+
+
+def said(serving: int, starts: int) -> str:
+    """As a guard's metrics say it."""
+    label = '{model="m"}'
+    return f"conch_triton_serving{label} {serving}.0\nconch_triton_starts_total{label} {starts}.0\n"
 
 
 def test_the_second_waits_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,90 @@
+"""Traces by OpenTelemetry: a span for each request, and one for each call to Triton, whose own spans and
+those of the engine continue it (W3C's traceparent, https://www.w3.org/TR/trace-context/). Off unless
+CONCH_TRACES_URL is set; spans carry names, times and figures, never texts, sound or keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    NoOpTracerProvider,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    get_current_span,
+    set_span_in_context,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+W3C = TraceContextTextMapPropagator()
+SECONDS = 1000  # milliseconds between two exports
+
+
+class Traces:
+    """Makes spans. `exporter`: where they go; None: nowhere, and nothing is kept. `sampled`: the share of
+    requests that are traced, of those that bring no traceparent; whoever brings one has decided.
+    """
+
+    def __init__(self, exporter: SpanExporter | None = None, sampled: float = 1.0) -> None:
+        self.provider: TracerProvider | None = None
+        if exporter is not None:
+            self.provider = TracerProvider(
+                ParentBasedTraceIdRatio(sampled), Resource.create({"service.name": "conch-gateway"})
+            )
+            self.provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=SECONDS))
+        self.tracer = (self.provider or NoOpTracerProvider()).get_tracer("conch")
+
+    @classmethod
+    def to(cls, url: str, sampled: float) -> Traces:
+        """To a collector that takes OTLP over HTTP at `url`, such as http://collector:4318; "": nowhere."""
+        if not url:
+            return cls()
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        return cls(OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces"), sampled)
+
+    def close(self) -> None:
+        """Send what is left."""
+        if self.provider:
+            self.provider.shutdown()
+
+    @contextmanager
+    def request(self, name: str, headers: Mapping[str, str]) -> Iterator[Span]:
+        """A client's request, the current span meanwhile."""
+        if self.provider is None:
+            yield INVALID_SPAN
+            return
+        parent = W3C.extract(headers)
+        with self.tracer.start_as_current_span(name, parent, SpanKind.SERVER) as span:
+            yield span
+
+    @contextmanager
+    def call(self, model: str, headers: MutableMapping[str, str]) -> Iterator[Span]:
+        """A request to a Triton model, with the headers that continue the trace, if there is one. Not the
+        current span: a stream is left in another context than it was begun in.
+        """
+        if not get_current_span().is_recording():
+            yield INVALID_SPAN
+            return
+        span = self.tracer.start_span(f"kserve {model}", kind=SpanKind.CLIENT)
+        W3C.inject(headers, set_span_in_context(span))
+        try:
+            yield span
+        except Exception as error:
+            span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+            raise
+        finally:
+            span.end()
+
+
+def trace_id(span: Span) -> str:
+    """As logs and exemplars write it: 32 hexadecimal digits; empty where nothing is recorded."""
+    return f"{span.get_span_context().trace_id:032x}" if span.is_recording() else ""

@@ -1,0 +1,62 @@
+"""What the scheduler measures. A Python stub has no door of its own: prometheus_client keeps the values in
+files of the folder that PROMETHEUS_MULTIPROC_DIR names, and the guard, which sets it, reads them there
+(https://prometheus.github.io/client_python/multiprocess/). Without it they stay in this process.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+WAITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+STEPS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
+
+
+def _gauge(name: str, says: str, registry: CollectorRegistry) -> Gauge:
+    """A gauge as the one engine process of an instance sets it."""
+    return Gauge(name, says, registry=registry, multiprocess_mode="livemostrecent")
+
+
+class Metrics:
+    """Metrics of one scheduler."""
+
+    def __init__(self) -> None:
+        own = self.registry = CollectorRegistry()
+        self.queue = Histogram(
+            "conch_engine_queue_seconds",
+            "Time that a request waits until it is admitted to the running batch",
+            buckets=WAITS,
+            registry=own,
+        )
+        self.encode = Histogram(
+            "conch_engine_encode_seconds",
+            "Time from its admission until its encoder is done; nothing for families without one",
+            buckets=WAITS,
+            registry=own,
+        )
+        self.first = Histogram(
+            "conch_engine_first_token_seconds",
+            "Time from a request's arrival to its first token",
+            buckets=WAITS,
+            registry=own,
+        )
+        self.token = Histogram(
+            "conch_engine_token_seconds",
+            "Time between two tokens of a request, its mean",
+            buckets=STEPS,
+            registry=own,
+        )
+        self.tokens = Counter(
+            "conch_engine_tokens_total",
+            "Tokens that the decoder has read (prompts) and made, those of the best beam",
+            ["kind"],
+            registry=own,
+        )
+        self.waiting = _gauge("conch_engine_requests_waiting", "Requests that wait for a place", own)
+        self.rows = _gauge("conch_engine_rows_in_use", "Rows of the running batch", own)
+        self.rows_most = _gauge("conch_engine_rows", "Rows that the running batch may have", own)
+        self.cache = _gauge(
+            "conch_engine_cache_used_ratio",
+            "Positions of the decoder's cache in use, of those that all rows can have",
+            own,
+        )
+        self.read, self.made = self.tokens.labels("read"), self.tokens.labels("written")

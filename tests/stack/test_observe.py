@@ -1,0 +1,322 @@
+"""A real Prometheus, Alertmanager and exporters (Debian's) beside a running stack: what docker/observe
+names is there, and an alert reaches whoever is told.
+
+Only addresses and times differ from docker/observe: the configurations are read from there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from .clients import RECORDINGS, Load
+from .conftest import ROOT, TEXT_MODELS, Stack, certificate
+from .test_faults import tritonserver
+
+BIN = ROOT / ".venv" / "prometheus" / "usr" / "bin"
+OBSERVE = ROOT / "docker" / "observe"
+MODELS = TEXT_MODELS.split(",")
+BART = MODELS.index("mini-bart")  # instance i serves the model number i
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@dataclass
+class Told:
+    """Somebody on call: what Alertmanager's webhook has sent."""
+
+    alerts: list[dict[str, Any]] = field(default_factory=list)
+
+    def firing(self, name: str) -> list[dict[str, str]]:
+        return [
+            alert["labels"]
+            for alert in self.alerts
+            if alert["status"] == "firing" and alert["labels"]["alertname"] == name
+        ]
+
+
+@contextmanager
+def http_server(told: Told | None = None, tls: Path | None = None) -> Iterator[int]:
+    """The port of a server that says 200 to everything and keeps the alerts that are posted to it."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            length = int(self.headers.get("content-length", 0))
+            if body := self.rfile.read(length):
+                assert told
+                told.alerts += json.loads(body)["alerts"]
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls:
+        certificate(tls / "cert.pem", tls / "key.pem")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls / "cert.pem", tls / "key.pem")
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+@contextmanager
+def process(log: Path, *command: str | Path) -> Iterator[None]:
+    with log.open("wb") as out:
+        running = subprocess.Popen(command, stdout=out, stderr=out, cwd=log.parent)
+    try:
+        yield
+    finally:
+        running.terminate()
+        try:
+            running.wait(20)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait()
+
+
+def scraping(stack: Stack, home: Path, ports: dict[str, int]) -> None:
+    """The prometheus.yml of Docker for process mode: the same jobs at other addresses, and often."""
+    found = yaml.safe_load((OBSERVE / "prometheus.yml").read_text("utf-8"))
+    found["global"] = {"scrape_interval": "3s", "evaluation_interval": "1s"}
+    here = stack.url.removeprefix("http://")
+    found["alerting"]["alertmanagers"] = [{"static_configs": [{"targets": [f"127.0.0.1:{ports['alerts']}"]}]}]
+    jobs = {job["job_name"]: job for job in found["scrape_configs"] if job["job_name"] != "dcgm"}
+    found["scrape_configs"] = list(jobs.values())
+    for job in jobs.values():
+        job.pop("dns_sd_configs", None)
+    jobs["gateway"] |= {"metrics_path": "/metrics", "static_configs": [{"targets": [here]}]}
+    jobs["nginx"] |= {"metrics_path": "/metrics/nginx", "static_configs": [{"targets": [here]}]}
+    del jobs["instance"]["relabel_configs"]
+    jobs["instance"]["static_configs"] = [
+        {
+            "targets": [here],
+            "labels": {"instance": f"triton-{i}", "__metrics_path__": f"/instances/{i}/metrics"},
+        }
+        for i in range(len(MODELS))
+    ]
+    jobs["node"]["static_configs"] = [{"targets": [f"127.0.0.1:{ports['node']}"]}]
+    jobs["probe"] |= {"scrape_interval": "10s", "scrape_timeout": "10s"}
+    jobs["probe"]["relabel_configs"][-1]["replacement"] = f"127.0.0.1:{ports['probe']}"
+    probed = [f"{stack.url}/health/ready", f"https://127.0.0.1:{ports['tls']}/"]
+    (home / "probes").mkdir()
+    (home / "probes" / "http.yml").write_text(yaml.safe_dump([{"targets": probed}]), "utf-8")
+    shutil.copytree(OBSERVE / "rules", home / "rules")
+    (home / "prometheus.yml").write_text(yaml.safe_dump(found), "utf-8")
+
+
+def telling(home: Path, port: int) -> None:
+    """alertmanager.yml with somebody to tell, at once."""
+    found = yaml.safe_load((OBSERVE / "alertmanager.yml").read_text("utf-8"))
+    found["route"] |= {"group_wait": "0s", "group_interval": "1s"}
+    found["receivers"][0]["webhook_configs"] = [{"url": f"http://127.0.0.1:{port}/"}]
+    (home / "alertmanager.yml").write_text(yaml.safe_dump(found), "utf-8")
+
+
+@dataclass
+class Prometheus:
+    url: str
+    told: Told
+
+    def ask(self, query: str) -> list[dict[str, Any]]:
+        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, timeout=30).json()
+        assert answer["status"] == "success", (query, answer)
+        found: list[dict[str, Any]] = answer["data"]["result"]
+        return found
+
+    def values(self, query: str) -> list[float]:
+        """The finite ones."""
+        found = [float(row["value"][1]) for row in self.ask(query)]
+        return [value for value in found if math.isfinite(value)]
+
+
+@pytest.fixture(scope="module")
+def prometheus(text_stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    home, told = tmp_path_factory.mktemp("observe"), Told()
+    ports = {name: free_port() for name in ("prometheus", "alerts", "node", "probe")}
+    at = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+    with ExitStack() as stack:
+        ports["tls"] = stack.enter_context(http_server(tls=home))
+        scraping(text_stack, home, ports)
+        telling(home, stack.enter_context(http_server(told)))
+        for name, *command in (
+            ("node", BIN / "prometheus-node-exporter", f"--web.listen-address={at['node']}"),
+            (
+                "probe",
+                BIN / "prometheus-blackbox-exporter",
+                f"--config.file={OBSERVE}/blackbox.yml",
+                f"--web.listen-address={at['probe']}",
+            ),
+            (
+                "alerts",
+                BIN / "prometheus-alertmanager",
+                "--config.file=alertmanager.yml",
+                "--storage.path=alerts",
+                "--cluster.listen-address=",
+                f"--web.listen-address={at['alerts']}",
+            ),
+            (
+                "prometheus",
+                BIN / "prometheus",
+                "--config.file=prometheus.yml",
+                "--storage.tsdb.path=metrics",
+                f"--web.listen-address={at['prometheus']}",
+            ),
+        ):
+            stack.enter_context(process(home / f"{name}.log", *command))
+        yield Prometheus(f"http://{at['prometheus']}", told)
+
+
+def wait_for(what: str, seconds: float, found: Any) -> Any:
+    """The first true answer of `found()`; a Prometheus that is not there yet is no answer."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if answer := found():
+                return answer
+        except httpx.HTTPError:
+            pass
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
+        time.sleep(0.25)
+
+
+@contextmanager
+def asked(stack: Stack) -> Iterator[None]:
+    """Requests of every kind, again and again: speech and text, whole and streamed."""
+    numbers = count()
+    sound = (RECORDINGS / "order.wav").read_bytes()
+
+    def call() -> None:
+        number = next(numbers)
+        stream = number % 4 < 2
+        if number % 2:
+            url, fields = f"{stack.url}/v1/audio/transcriptions", {"model": "mini-whisper"}
+            answer = httpx.post(
+                url, data=fields | ({"stream": "true"} if stream else {}), files={"file": sound}, timeout=60
+            )
+        else:
+            url, body = (
+                f"{stack.url}/v1/completions",
+                {"model": "mini-t5", "prompt": "sort: lamp kitchen boat"},
+            )
+            answer = httpx.post(url, json={**body, "max_tokens": 20, "stream": stream}, timeout=60)
+        assert answer.status_code == 200, answer.text
+
+    with Load(call, 2) as load:
+        load.wait_for(4, 60)
+        yield
+    assert not load.failed
+
+
+def queries(dashboard: str) -> list[str]:
+    panels = json.loads((OBSERVE / "dashboards" / f"{dashboard}.json").read_text("utf-8"))["panels"]
+    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
+
+
+def silent(prometheus: Prometheus, dashboard: str) -> list[str]:
+    """Queries of a dashboard that give no finite number for any model or instance; those for GPUs aside."""
+    chosen = {
+        "conch-overview": [""],
+        "conch-model": ["mini-t5", "mini-whisper"],
+        "conch-instance": ["triton-0", f"triton-{MODELS.index('mini-whisper')}"],
+    }[dashboard]
+    variable = {"conch-model": "$model", "conch-instance": "$instance"}.get(dashboard, "$none")
+    wanted = [query for query in queries(dashboard) if "DCGM" not in query]
+    filled = {query: query.replace("$__rate_interval", "30s") for query in wanted}
+    return [
+        query
+        for query in wanted
+        if not any(prometheus.values(filled[query].replace(variable, choice)) for choice in chosen)
+    ]
+
+
+def test_every_query_of_every_dashboard_has_data(text_stack: Stack, prometheus: Prometheus) -> None:
+    """While requests come in; and every target is scraped."""
+    with asked(text_stack):
+        for dashboard in ("conch-overview", "conch-model", "conch-instance"):
+            try:
+                wait_for(dashboard, 90, lambda name=dashboard: not silent(prometheus, name))
+            except AssertionError:
+                assert silent(prometheus, dashboard) == []
+    targets = prometheus.ask("max_over_time(up[1m])")  # a scrape may be late on a busy machine
+    assert len(targets) == 2 + len(MODELS) + 3  # gateways and nginx, instances, node and probes
+    assert [row["metric"] for row in targets if row["value"][1] != "1"] == []
+
+
+def test_figures_are_those_of_the_requests(text_stack: Stack, prometheus: Prometheus) -> None:
+    """One more recording and one more text are counted as such; guards and engines see probes beside them."""
+    asked_for = 'model="mini-gpt2",triton_model="tensorrt_llm_bls",status="200"'
+    totals = {
+        "sound": 'sum(conch_gateway_audio_seconds_total{model="mini-whisper"})',
+        "written": 'sum(conch_gateway_tokens_total{model="mini-gpt2",kind="written"})',
+        "engine": 'sum(conch_engine_tokens_total{model="mini-gpt2",kind="written"})',
+        "guard": f"sum(conch_kserve_requests_total{{{asked_for}}}) or vector(0)",
+        "first": 'sum(conch_engine_first_token_seconds_count{model="mini-gpt2"})',
+    }
+
+    def figures() -> dict[str, float]:
+        return {name: prometheus.values(query)[0] for name, query in totals.items()}
+
+    wait_for("figures", 60, lambda: all(prometheus.values(query) for query in totals.values()))
+    before = figures()
+    body = {"model": "mini-gpt2", "prompt": "the", "max_tokens": 7, "min_tokens": 7, "temperature": 0}
+    usage = httpx.post(f"{text_stack.url}/v1/completions", json=body, timeout=60).json()["usage"]
+    files = {"file": (RECORDINGS / "order.wav").read_bytes()}
+    form = {"model": "mini-whisper", "response_format": "verbose_json"}
+    url = f"{text_stack.url}/v1/audio/transcriptions"
+    seconds = float(httpx.post(url, data=form, files=files, timeout=60).json()["duration"])
+
+    def counted() -> bool:
+        more = {name: value - before[name] for name, value in figures().items()}
+        written = usage["completion_tokens"]
+        exact = more["sound"] == pytest.approx(seconds, abs=0.01) and more["written"] == written
+        return exact and more["engine"] >= written and more["guard"] >= 1 and more["first"] >= 1
+
+    wait_for("the new figures", 60, counted)
+
+
+def test_alerts_reach_somebody(text_stack: Stack, prometheus: Prometheus) -> None:
+    """A tritonserver that is killed is told of, by model and instance; so is a certificate of two days."""
+    died = {"alertname": "ConchServerDied", "model": "mini-bart", "instance": f"triton-{BART}"}
+    query = f'conch_triton_deaths_total{{instance="triton-{BART}",reason="from outside"}}'
+    wait_for("a sample before", 60, lambda: prometheus.values(query))
+    os.kill(tritonserver(text_stack, BART), signal.SIGKILL)
+    serving = f'conch_triton_serving{{instance="triton-{BART}"}}'
+    wait_for("it is seen", 60, lambda: prometheus.values(serving) == [0.0])
+    wait_for(
+        "the alert",
+        60,
+        lambda: [one for one in prometheus.told.firing("ConchServerDied") if died.items() <= one.items()],
+    )
+    wait_for("the certificate's", 60, lambda: prometheus.told.firing("ConchCertificateEnding"))
+    wait_for("the server is back", 90, lambda: prometheus.values(serving) == [1.0])
+    ready = f"{text_stack.url}/health/ready"
+    wait_for("all models answer", 60, lambda: httpx.get(ready, timeout=40).status_code == 200)

@@ -1,0 +1,104 @@
+"""The gateway's spans, told to a collector."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from conch.deployment import Deployment, Instance, Pool
+from gateway.app import create_app
+from gateway.settings import Settings
+from gateway.triton import Triton
+from tests.fakes.collector import Span, collector
+
+EXEMPLAR = re.compile(r'# \{trace_id="(\w+)"\}')
+TRACE, PARENT = "0" * 31 + "7", "00000000000000ff"
+
+
+class Behind:
+    """What nginx's internal listener would say, and the headers that came."""
+
+    def __init__(self, status: int = 200) -> None:
+        self.status, self.headers = status, list[httpx.Headers]()
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.headers.append(request.headers)
+        if self.status != 200:
+            return httpx.Response(self.status, text="no")
+        words = '{"text_output": "a", "num_input_tokens": 1, "num_output_tokens": 1}'
+        event = {"content-type": "text/event-stream"}
+        return httpx.Response(200, text=f"data: {words}\n\n", headers=event)
+
+
+def asked(
+    folder: Path, headers: dict[str, str], sampled: float, behind: Behind, path: str = "/v1/completions"
+) -> list[Span]:
+    """The spans of one request."""
+    instance = Instance(0, "mini", "gpt2", str(folder), (0,), "a:1", "a:2")
+    pool = Pool("mini", "gpt2", (0,), capabilities=frozenset({"completion"}), positions=64)
+    Deployment((instance,), (pool,)).save(folder / "deployment.json")
+    with collector() as told:
+        settings: Any = {"deployment": folder / "deployment.json", "traces_sampled": sampled}
+        app = create_app(Settings(**settings, traces_url=told.url))
+        with TestClient(app, raise_server_exceptions=False) as client:
+            triton: Triton = client.app_state["services"].triton
+            triton.http = httpx.AsyncClient(transport=httpx.MockTransport(behind), base_url="http://nginx")
+            body = {"model": "mini", "prompt": "secret words", "stream": True}
+            client.request("POST" if path.startswith("/v1") else "GET", path, json=body, headers=headers)
+            said = [
+                client.get("/metrics/own", headers={"accept": kind}).text
+                for kind in ("application/openmetrics-text; version=1.0.0", "text/plain")
+            ]
+        assert told.refused == []
+        traces = {span.trace for span in told.spans}
+        assert set(EXEMPLAR.findall(said[0])) == traces
+        assert not EXEMPLAR.findall(said[1])
+        return told.spans
+
+
+def parent(flag: str) -> dict[str, str]:
+    return {"traceparent": f"00-{TRACE}-{PARENT}-{flag}", "x-request-id": "mine"}
+
+
+def test_a_request_and_its_call(tmp_path: Path) -> None:
+    """Under the client's own span, and Triton hears of the call's; no text in any of it."""
+    behind = Behind()
+    spans = asked(tmp_path, parent("01"), 0.0, behind)
+    call, request = sorted(spans, key=lambda span: span.name == "POST /v1/completions")
+    assert (request.trace, request.parent, call.parent) == (TRACE, PARENT, request.id)
+    assert call.name == "kserve tensorrt_llm_bls_stream"
+    assert behind.headers[0]["traceparent"] == f"00-{TRACE}-{call.id}-01"
+    assert request.attributes == {
+        "http.request.method": "POST",
+        "http.route": "/v1/completions",
+        "http.response.status_code": 200,
+        "conch.model": "mini",
+        "conch.request_id": "mine",
+    }
+    assert request.events == ("first words",)
+    assert "secret" not in repr(spans)
+
+
+@pytest.mark.parametrize(("flag", "sampled", "count"), [("00", 1.0, 0), ("", 0.0, 0), ("", 1.0, 2)])
+def test_who_is_traced(tmp_path: Path, flag: str, sampled: float, count: int) -> None:
+    """Whoever brings a traceparent has decided; of the others the share that is asked for."""
+    behind = Behind()
+    spans = asked(tmp_path, parent(flag) if flag else {}, sampled, behind)
+    assert len(spans) == count
+    assert ("traceparent" in behind.headers[0]) is bool(count)
+
+
+def test_probes_are_not_traced(tmp_path: Path) -> None:
+    assert asked(tmp_path, parent("01"), 1.0, Behind(), "/health/ready") == []
+
+
+def test_a_failed_request_says_so(tmp_path: Path) -> None:
+    spans = asked(tmp_path, parent("01"), 0.0, Behind(503))
+    (request,) = [span for span in spans if span.name.startswith("POST")]
+    assert request.attributes["http.response.status_code"] == 503
+    assert {span.name: span.failed for span in spans} == dict.fromkeys((span.name for span in spans), True)

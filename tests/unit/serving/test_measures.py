@@ -1,0 +1,135 @@
+"""What the scheduler measures of its requests, and tells a collector."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conch.bundle import EngineFacts
+from serving.engine.collected import Collected
+from serving.engine.jobs import Job, Limits
+from serving.engine.runtime import Row, Step
+from serving.engine.sampling import Sampling
+from serving.engine.scheduler import Scheduler
+from serving.engine.tracing import Spans
+from tests.fakes.collector import collector
+
+TRACE, PARENT = "0" * 31 + "7", "00000000000000ff"
+LIMITS = Limits(max_rows=2, max_queue=4)
+
+
+class Clock:
+    """A runtime whose encoder takes 0.1 s and whose steps take 0.01 s, of a time that only it lets pass."""
+
+    facts = EngineFacts("gpt2", positions=20, vocabulary=10, end_id=9)
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def chooses(self, _: Sampling) -> bool:
+        return False
+
+    def prepare(self, source: Any) -> Any:
+        return source
+
+    def encode(self, sources: Sequence[Any]) -> list[Any]:
+        self.now += 0.1 * bool(sources)
+        return [SimpleNamespace(ready=lambda wait: True) for _ in sources]
+
+    def batch(self) -> Clock:
+        return self
+
+    def step(self, rows: Sequence[Row]) -> Step:
+        self.now += 0.01
+        logits = np.full((len(rows), 10), -30, np.float32)
+        logits[:, 1] = 0
+        return Step(np.ones(len(rows), np.int64), np.zeros(len(rows), np.float32), logits.__getitem__)
+
+
+def figures(scheduler: Scheduler) -> dict[str, float]:
+    """Sums and values, without the buckets."""
+    families = scheduler.metrics.registry.collect()
+    rows = [sample for family in families for sample in family.samples if "le" not in sample.labels]
+    return {"".join((sample.name, *sample.labels.values())): round(sample.value, 6) for sample in rows}
+
+
+def run(monkeypatch: Any, spans: Spans) -> Scheduler:
+    """Three requests for five tokens each after prompts of two, and two rows."""
+    clock = Clock()
+    monkeypatch.setattr("serving.engine.scheduler.time", SimpleNamespace(monotonic=clock.monotonic))
+    scheduler = Scheduler(clock, LIMITS)
+    scheduler.spans = spans
+    context = json.dumps({"traceparent": f"00-{TRACE}-{PARENT}-01"})
+    trace = SimpleNamespace(get_context=lambda: context)
+    request = SimpleNamespace(parameters=lambda: "", trace=lambda: trace)
+    for _ in range(3):
+        job = Job((1, 2), Sampling(max_tokens=5, end_id=9), Collected(), np.zeros(1))
+        job.trace = spans.parent(request)
+        scheduler.submit(job)
+    scheduler.admit(2)
+    scheduler.begin()
+    scheduler._measure()
+    full = figures(scheduler)
+    assert (full["conch_engine_rows_in_use"], full["conch_engine_requests_waiting"]) == (2, 1)
+    assert full["conch_engine_cache_used_ratio"] == 4 / 40  # two rows at position 2, of two with 20 positions
+    while scheduler.running:
+        scheduler.step()
+        scheduler.admit(2)
+        scheduler.begin()
+    scheduler._measure()
+    return scheduler
+
+
+def test_a_requests_time_is_where_it_was_spent(monkeypatch: Any) -> None:
+    """The third waits for the first two: 0.1 s of encoder and 0.05 s of steps."""
+    found = figures(run(monkeypatch, Spans("")))
+    assert found == {
+        "conch_engine_queue_seconds_count": 3,
+        "conch_engine_queue_seconds_sum": 0.15,
+        "conch_engine_encode_seconds_count": 3,
+        "conch_engine_encode_seconds_sum": 0.3,
+        "conch_engine_first_token_seconds_count": 3,
+        "conch_engine_first_token_seconds_sum": 0.48,  # 0.11, 0.11 and 0.26
+        "conch_engine_token_seconds_count": 3,
+        "conch_engine_token_seconds_sum": 0.03,
+        "conch_engine_tokens_totalread": 6,
+        "conch_engine_tokens_totalwritten": 15,
+        "conch_engine_requests_waiting": 0,
+        "conch_engine_rows_in_use": 0,
+        "conch_engine_rows": 2,
+        "conch_engine_cache_used_ratio": 0,
+    }
+
+
+def test_spans_say_the_same(monkeypatch: Any) -> None:
+    """Four for each request, one behind the other, under what Triton said the request is part of."""
+    with collector() as told:
+        spans = Spans(told.url)
+        run(monkeypatch, spans)
+        spans.close()
+        assert told.refused == []
+    found = sorted(told.of(TRACE), key=lambda span: (span.begin, span.end))
+    assert {(span.service, span.parent) for span in found} == {("conch-engine", PARENT)}
+    steps = ["engine queue", "engine encode", "engine first token", "engine tokens"]
+    assert sorted(span.name for span in found) == sorted(steps * 3)
+    last = [span for span in found if span.name == "engine tokens"][-1]
+    assert last.attributes == {"conch.tokens": 5, "conch.read": 2}
+    assert (last.end - last.begin) / 1e9 == pytest.approx(0.04, abs=1e-4)
+    waited = sorted(span.end - span.begin for span in found if span.name == "engine queue")
+    assert [seconds / 1e9 for seconds in waited] == pytest.approx([0, 0, 0.15], abs=1e-4)
+
+
+def test_nothing_is_made_without_a_collector() -> None:
+    """Nor asked of Triton."""
+    off = Spans("")
+    assert off.parent(None) is None  # no request is looked at
+    off.note(None, {})
+    off.close()
