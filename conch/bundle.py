@@ -149,6 +149,11 @@ class PicturePrompt:
         """
         return contract.load(cls, engine / "picture_prompt.json")
 
+    @staticmethod
+    def there(engine: Path) -> bool:
+        """Whether the engine answers about pictures."""
+        return (engine / "picture_prompt.json").exists()
+
     def save(self, engine: Path) -> None:
         """Into an engine folder."""
         contract.save(self, engine / "picture_prompt.json")

@@ -4,6 +4,7 @@ ENGINE = "tensorrt_llm_stream"  # the engine itself, decoupled
 ENGINE_UNARY = "tensorrt_llm"  # its unary face
 SPEECH = "whisper_bls"
 TEXT = "tensorrt_llm_bls"
+PICTURES = "multimodal_encoders"  # pictures to rows of a prompt-embedding table
 EMBEDDERS = {"minilm": "minilm", "clip": "clip_text"}  # texts to vectors, by family
 PICTURE_EMBEDDERS = {"clip": "clip_image"}  # pictures to vectors
 RANK_MODULE = "serving.engine.torch.ranks"  # a process of the torch engine for each further GPU

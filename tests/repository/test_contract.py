@@ -20,6 +20,7 @@ UPSTREAM = {
     "whisper_bls": "whisper/whisper_bls",
     "tensorrt_llm": "inflight_batcher_llm/tensorrt_llm",
     "tensorrt_llm_stream": "inflight_batcher_llm/tensorrt_llm",
+    "multimodal_encoders": "multimodal/multimodal_encoders",
     **{
         name: f"inflight_batcher_llm/{name}"
         for name in ("preprocessing", "postprocessing", "tensorrt_llm_bls", "ensemble")
