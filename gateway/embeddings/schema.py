@@ -5,36 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, Discriminator, Field, Tag
 
 from conch.deployment import Pool
 
-from ..errors import ApiError
-from ..text.schema import Lenient, Text, TextPart, Texts, refused
-from .pictures import Picture, of_url
+from ..errors import ApiError, refused
+from ..text.schema import Lenient, Text, TextPart, Texts
+from ..vision.parts import ImagePart
+from ..vision.urls import Picture, of_url
 
 MOST_INPUTS = 2048  # OpenAI's limit
 Item = str | list[int] | Picture
 Token = Annotated[int, Field(ge=0, lt=2**31, strict=True)]
 Ids = Annotated[list[Token], Field(fail_fast=True)]
-
-
-class ImageUrl(BaseModel):
-    """Where a picture is."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    url: str
-    detail: Literal["auto"] | None = None
-
-
-class ImagePart(BaseModel):
-    """A picture in the form of chat's."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    type: Literal["image_url"]
-    image_url: ImageUrl
 
 
 def _kind(given: Any) -> str | None:
@@ -115,7 +98,7 @@ class EmbeddingsRequest(Lenient):
 def _item(given: str | list[int] | TextPart | ImagePart, number: int) -> Item:
     if isinstance(given, TextPart):
         return given.text
-    return of_url(given.image_url.url, number) if isinstance(given, ImagePart) else given
+    return of_url(given.image_url.url, "input", f"[{number}]") if isinstance(given, ImagePart) else given
 
 
 def check(form: EmbeddingsRequest, items: Sequence[Item], pool: Pool) -> None:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ..errors import ApiError
-from ..text.schema import Lenient, Text, refused
+from ..errors import ApiError, refused
+from ..text.schema import Lenient, Text
 from .chunking import Strategy
 from .filters import Comparison, Compound, Value
 

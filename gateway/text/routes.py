@@ -30,6 +30,7 @@ from .schema import (
     check_chat,
     check_completion,
     check_lengths,
+    check_pictures,
 )
 
 router = APIRouter()
@@ -41,6 +42,7 @@ PARAMS = {
     "runtime_top_k": "top_k",
     "bad_words": "bad_words",
     "stop_words": "stop",
+    "image_urls": "messages",
 }
 PIECES = 64  # that wait for a slow reader; the streams behind them wait, too
 CHAT_TOKENS = 256  # of an answer whose length nobody asked for, or half of what the model has
@@ -147,6 +149,7 @@ async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Re
     """The next message of a conversation, for models whose tokenizer has a chat template."""
     pool = services.pool(form.model, "completion")
     check_chat(form)
+    pictures = check_pictures(form, pool)
     prompt = rendered(pool, form.messages)
     tokens = form.max_completion_tokens or form.max_tokens or min(CHAT_TOKENS, pool.positions // 2)
     check(form, form.n, tokens, pool)
@@ -154,7 +157,8 @@ async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Re
     written = ChatWriter(
         form.model, log_probs=form.logprobs, per_prompt=form.n, kind="chat.completion", prefix="chatcmpl-"
     )
-    asked = questions(form, [prompt], tokens, (form.top_logprobs or 0) if form.logprobs else None)
+    top = (form.top_logprobs or 0) if form.logprobs else None
+    asked = questions(form, [prompt], tokens, top, pictures=pictures)
     return await _answer(
         form, request, GenerationRun(services, pool, asked, _id(request), written), "messages"
     )
