@@ -25,6 +25,16 @@ ARCHITECTURE = Blip2ForConditionalGeneration
 PLACEHOLDER = "<image>"
 # The picture comes before the text and its first token, as Blip2Processor has it.
 TEMPLATE = "<image>{text}"
+# Checkpoints have no chat template. The paper asks in these words (Li et al. 2023, Table 5), and puts earlier
+# questions with their answers before; whatever a picture's message is, the picture leads.
+CHAT = (
+    "{% for message in messages %}"
+    "{% for part in message['content'] if part['type'] == 'image' %}<image>{% endfor %}"
+    "{% if message['role'] == 'user' %}Question: {% elif message['role'] == 'assistant' %}Answer: {% endif %}"
+    "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}"
+    "{{ '. ' if message['role'] == 'assistant' else ' ' }}"
+    "{% endfor %}{% if add_generation_prompt %}Answer:{% endif %}"
+)
 SHAPES = {"blip2-opt-2.7b": "opt-2.7b"}
 STEPS = ("do_resize", "do_rescale", "do_normalize")
 VISION, ASKING = r"^vision_model\.", r"^qformer\.encoder\.layer\.(\d+)\."

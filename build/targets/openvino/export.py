@@ -99,7 +99,7 @@ def export(arguments: Arguments) -> None:
         ov.save_model(graph, arguments.output / f"{name}.xml", compress_to_fp16=half)
     if ours.shape.relative:
         np.save(arguments.output / "relative_bias.npy", relative_bias(ours, ours.shape))
-    write_tokenizer(arguments, ours.shape.vocabulary)
+    write_tokenizer(arguments, ours.shape.vocabulary, getattr(its, "CHAT", ""))
     its.facts(theirs, arguments).save(arguments.output)
 
 
