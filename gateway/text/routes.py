@@ -18,6 +18,7 @@ from ..disconnect import cancel_on_disconnect
 from ..errors import ApiError, error_body
 from ..services import Services, ServicesDep
 from ..sse import Events, event
+from ..vision.fetching import data_urls
 from .calls import GenerationCall, questions
 from .chat import rendered
 from .generator import TextDelta, stream, whole
@@ -30,7 +31,8 @@ from .schema import (
     check_chat,
     check_completion,
     check_lengths,
-    check_pictures,
+    check_sizes,
+    pictures_of,
 )
 
 router = APIRouter()
@@ -149,7 +151,8 @@ async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Re
     """The next message of a conversation, for models whose tokenizer has a chat template."""
     pool = services.pool(form.model, "completion")
     check_chat(form)
-    pictures = check_pictures(form, pool)
+    pictures = await data_urls(pictures_of(form, pool), services.settings.allowed_hosts, "messages")
+    check_sizes(form, pictures)
     prompt = rendered(pool, form.messages)
     tokens = form.max_completion_tokens or form.max_tokens or min(CHAT_TOKENS, pool.positions // 2)
     check(form, form.n, tokens, pool)

@@ -12,7 +12,6 @@ from conch.deployment import Pool
 
 from ..errors import refused
 from ..vision.parts import ImagePart
-from ..vision.urls import check_url
 
 MOST_TEXTS = 64  # completions of one request: prompts times n
 MOST_WORDS = 1000  # bad words of one request; each is looked at after every token
@@ -276,14 +275,12 @@ def check_chat(form: ChatRequest) -> None:
         raise refused("max_tokens", "and max_completion_tokens mean the same; send one of them")
 
 
-def check_pictures(form: ChatRequest, pool: Pool) -> list[str]:
-    """The data URLs of a conversation's pictures, in order.
+def pictures_of(form: ChatRequest, pool: Pool) -> list[str]:
+    """URLs of a conversation's pictures, in order.
 
-    Raises:
-        ApiError: 400 with `param`: for a model that reads text alone, where only a user's messages may have
-            them, or one that is no data URL. What it holds the model judges, where it is decoded.
+    Raises: ApiError: 400 with `param`: for a model that reads text alone, and where only a user's
+    messages may have pictures.
     """
-    found: list[str] = []
     for number, message in enumerate(form.messages):
         if message.pictures and "pictures" not in pool.capabilities:
             raise refused(
@@ -291,16 +288,22 @@ def check_pictures(form: ChatRequest, pool: Pool) -> list[str]:
             )
         if message.pictures and message.role != "user":
             raise refused("messages", f"[{number}] is of the {message.role}; only a user's may have pictures")
-        for url in message.pictures:
-            check_url(url, "messages", f"[{number}]")
-            found.append(url)
+    found = [url for message in form.messages for url in message.pictures]
     if len(found) > MOST_PICTURES:
         raise refused("messages", f"have {len(found)} pictures; send {MOST_PICTURES} at most")
-    if (size := form.n * sum(map(len, found))) > MOST_PICTURE_BYTES:
+    return found
+
+
+def check_sizes(form: ChatRequest, pictures: list[str]) -> None:
+    """What the data URLs of a conversation weigh. What they hold the model judges, where they are decoded.
+
+    Raises:
+        ApiError: 400 with `param`.
+    """
+    if (size := form.n * sum(map(len, pictures))) > MOST_PICTURE_BYTES:
         raise refused(
             "n", f"times the pictures is {size >> 20} MiB; ask for fewer texts, or send smaller ones"
         )
-    return found
 
 
 def check_lengths(prompts: list[str], pool: Pool, param: str) -> None:

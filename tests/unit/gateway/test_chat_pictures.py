@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -110,11 +113,21 @@ def test_text_alone(door: Door) -> None:
 @pytest.mark.parametrize(
     ("role", "content", "fields", "says"),
     [
-        ("user", [picture("https://example.org/a.png")], {}, "[0] is a URL that would have to be fetched"),
-        ("user", [picture("HTTP://169.254.169.254/")], {}, "[0] is a URL that would have to be fetched"),
-        ("user", [picture("file:///etc/passwd")], {}, "[0] has a URL that is not a data URL"),
-        ("user", [picture("data:image/png,abc")], {}, "[0] has a URL that is not a data URL"),
-        ("user", [picture("data:image/png;base64,\u00e9")], {}, "[0] has a URL that is not a data URL"),
+        (
+            "user",
+            [picture("https://example.org/a.png")],
+            {},
+            "is a URL that would have to be fetched",
+        ),
+        (
+            "user",
+            [picture("HTTP://169.254.169.254/")],
+            {},
+            "is a URL that would have to be fetched",
+        ),
+        ("user", [picture("file:///etc/passwd")], {}, "picture 1 has a URL that is not a data URL"),
+        ("user", [picture("data:image/png,abc")], {}, "picture 1 has a URL that is not a data URL"),
+        ("user", [picture("data:image/png;base64,\u00e9")], {}, "picture 1 has a URL that is not a data URL"),
         ("assistant", [picture(RED)], {}, "only a user's may have pictures"),
         ("system", [picture(RED)], {}, "only a user's may have pictures"),
         ("user", [picture(RED)] * 33, {}, "have 33 pictures; send 32 at most"),
@@ -154,3 +167,49 @@ def test_models_say_what_they_take(door: Door) -> None:
     assert rows["looks"]["input_modalities"] == ["image", "text"]
     assert rows["reads"]["input_modalities"] == ["text"]
     assert door[0].get("/v1/models/looks").json() == rows["looks"]
+
+
+class Gallery(BaseHTTPRequestHandler):
+    """A host of pictures."""
+
+    def log_message(self, *_: object) -> None: ...
+
+    def do_GET(self) -> None:  # the base class has it so
+        if self.path == "/elsewhere":
+            self.send_response(302)
+            self.send_header("Location", "/red")
+            self.end_headers()
+            return
+        self.send_response(200 if self.path in ("/red", "/endless") else 404)
+        self.end_headers()
+        with suppress(OSError):  # whoever has had enough goes
+            for _ in range(400 if self.path == "/endless" else 1):
+                self.wfile.write(b"red" if self.path == "/red" else bytes(1 << 16))
+
+
+@pytest.fixture
+def gallery() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Gallery)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def test_hosts_that_are_named(door: Door, gallery: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are asked, others not; what does not come is a 400."""
+    settings = door[0].app_state["services"].settings
+    monkeypatch.setattr(settings, "picture_hosts", f"example.org, {gallery}")
+    assert post(door, ("user", [picture(f"http://{gallery}/red"), text("which?")])).status_code == 200
+    assert door[1].asked[0]["image_urls"].item() == b"data:application/octet-stream;base64,cmVk"
+    for url, says in (
+        (f"http://{gallery}/elsewhere", "answered 302"),
+        (f"http://{gallery}/gone", "answered 404"),
+        (f"http://{gallery}/endless", "more than 20 MiB"),
+        (f"http://a:b@{gallery}/red", "would have to be fetched"),
+        ("http://127.0.0.1:1/red", "would have to be fetched"),
+        (f"http://{gallery}@127.0.0.1:1/red", "would have to be fetched"),
+    ):
+        answer = post(door, ("user", [picture(url), text("which?")]))
+        assert answer.status_code == 400
+        assert says in answer.json()["error"]["message"]
+    assert len(door[1].asked) == 1
