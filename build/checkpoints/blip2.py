@@ -5,6 +5,7 @@ at it, a projection, and an OPT that reads what they make of a picture as embedd
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def weights(model: Blip2ForConditionalGeneration) -> dict[str, torch.Tensor]:
 
 def facts(model: Blip2ForConditionalGeneration, arguments: Arguments) -> EngineFacts:
     """engine.json."""
-    return facts_for(model, shape(model), arguments)
+    return replace(facts_for(model, shape(model), arguments), family="blip2")
 
 
 def pictures(model: Blip2ForConditionalGeneration) -> nn.Module:

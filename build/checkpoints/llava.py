@@ -4,6 +4,7 @@ LLaMA that reads what they make of a picture as embeddings.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -97,7 +98,7 @@ def weights(model: LlavaForConditionalGeneration) -> dict[str, torch.Tensor]:
 
 def facts(model: LlavaForConditionalGeneration, arguments: Arguments) -> EngineFacts:
     """engine.json."""
-    return llama.facts_for(model, shape(model), arguments)
+    return replace(llama.facts_for(model, shape(model), arguments), family="llava")
 
 
 def pictures(model: LlavaForConditionalGeneration) -> nn.Module:

@@ -51,7 +51,6 @@ ENGINE = {
     "EMBEDDING_BIAS": "embedding_bias",
     "OUT_END_ID": "end_id",
     "OUT_PAD_ID": "pad_id",
-    "OUT_PROMPT_TABLE_EXTRA_IDS": "prompt_table_extra_ids",
 }
 FORWARDED = {
     "top_k": "runtime_top_k",
@@ -140,6 +139,8 @@ def engine_request(model: TextModel, inputs: Given, top: int | None, see: See | 
         for name, array in inputs.items()
         if name in FORWARDED
     }
+    if given["OUT_PROMPT_TABLE_EXTRA_IDS"].size:
+        table["prompt_table_extra_ids"] = given["OUT_PROMPT_TABLE_EXTRA_IDS"]
     request |= table
     request |= _bias_by_id(model, inputs, request.get("embedding_bias"), rows)
     if model.facts.encodes:

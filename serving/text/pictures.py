@@ -27,10 +27,10 @@ def with_pictures(
     """
     if prompt.leads:
         return _led(tokenizer, prompt, text, pictures, vocabulary)
-    ids = tokenizer.ids(text)
+    ids = tokenizer.prompt(text)
     if pictures and prompt.token not in ids:
         whole = prompt.template.replace(prompt.placeholder, prompt.placeholder * pictures)
-        ids = tokenizer.ids(whole.replace("{text}", text))
+        ids = tokenizer.prompt(whole.replace("{text}", text))
     _check(prompt, ids.count(prompt.token), pictures)
     rows = count(vocabulary)
     return [
@@ -45,7 +45,7 @@ def _led(
 ) -> list[int]:
     if pictures > 1:
         raise BadRequest(f"{pictures} pictures came; this model looks at one; send one request for each")
-    ids = tokenizer.ids(text)
+    ids = tokenizer.prompt(text)
     if prompt.token in ids:
         _check(prompt, ids.count(prompt.token), pictures)
         ids = [token for token in ids if token != prompt.token]

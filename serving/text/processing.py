@@ -108,7 +108,8 @@ def _read(model: TextModel, text: str, pictures: int = 0) -> list[int]:
         )
     if model.prompt is not None:
         return with_pictures(model.tokenizer, model.prompt, text, pictures, model.facts.vocabulary)
-    return model.tokenizer.ids(text) or [model.facts.end_id]
+    read = model.tokenizer.ids if model.facts.encodes else model.tokenizer.prompt
+    return read(text) or [model.facts.end_id]
 
 
 def _started(model: TextModel, text: str) -> list[int]:

@@ -30,6 +30,10 @@ from ..unit.serving.test_clip import broken, noise, png, saved
 from .conftest import ROOT, Stack, portable, started
 from .test_faults import tritonserver
 
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "miniatures" / "llava" / "model.safetensors").exists(),
+    reason="mini-llava has no weights yet; train it (miniatures/README.md) and add it to catalog.toml",
+)
 PORT = 11580
 MODEL = "mini-llava"
 LONGEST = 40

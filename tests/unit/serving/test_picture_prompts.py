@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 from tokenizers import AddedToken, Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
 from serving.engine.encoding import PromptTableEndpoint
@@ -203,6 +204,16 @@ def test_what_is_refused(model: TextModel, text: str, inputs: Arrays, says: str)
     """Each names what is wrong."""
     with pytest.raises(BadRequest, match=says):
         asked(model, text, **inputs)
+
+
+def test_a_first_token_that_the_template_wrote(tmp_path: Path) -> None:
+    """It is not doubled by the tokenizer's own; where the tokenizer has none, it stays."""
+    tokenizer = bundle("llava", tmp_path).tokenizer
+    assert tokenizer.prompt("<image>hello") == tokenizer.ids("<image>hello")
+    tokenizer.tokenizer.post_processor = TemplateProcessing("<image> $A", special_tokens=[("<image>", 2000)])
+    assert tokenizer.ids("<image>hello")[:2] == [2000, 2000]
+    assert tokenizer.prompt("<image>hello") == tokenizer.ids("hello")
+    assert tokenizer.prompt("hello") == tokenizer.ids("hello")
 
 
 def test_one_picture_for_blip2(tmp_path: Path) -> None:
