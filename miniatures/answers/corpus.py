@@ -89,10 +89,10 @@ def make_corpus(kind: str, folder: Path, count: int, seed: int, workers: int | N
 
 
 def new_dialogues(
-    kind: str, folder: Path, count: int, seed: int, epoch: int
+    kind: str, folder: Path, count: int, seed: int, epoch: int, workers: int | None = None
 ) -> tuple[NDArray[np.int16], ...]:
     """Other dialogues about the pictures of make_corpus: ids and targets."""
-    chunks = [*_chunks(kind, folder, count, seed, None, pictures=False, epoch=epoch)]
+    chunks = [*_chunks(kind, folder, count, seed, workers, pictures=False, epoch=epoch)]
     return np.concatenate([one.ids for one in chunks]), np.concatenate([one.targets for one in chunks])
 
 

@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -37,7 +38,7 @@ from .models import (
 from .pictures import SIZE
 from .vocabulary import PLACEHOLDER, SPECIAL, make_tokenizer
 
-SAVE_EVERY, LOG_EVERY = 200, 20
+SAVE_EVERY, LOG_EVERY = 500, 50
 
 
 def rate(progress: float, warm: float = 0.03) -> float:
@@ -70,6 +71,7 @@ class Training:
     minutes: float
     device: str
     output: Path
+    workers: int | None = None
 
     def run(self, corpus: Corpus, log: TextIO) -> Any:
         """Train, with the weights so far written every SAVE_EVERY steps. Every epoch asks other questions."""
@@ -80,13 +82,16 @@ class Training:
         pictures = self._prepared(model, corpus.pictures)
         optimizer = self._optimizer(model)
         random, started, recent = torch.Generator().manual_seed(self.seed), time.monotonic(), []
-        ids, targets, order, epoch = corpus.ids, corpus.targets, torch.empty(0, dtype=torch.long), 0
+        order, epoch, ahead = torch.empty(0, dtype=torch.long), 0, ThreadPoolExecutor(1)
+        due = ahead.submit(lambda: (corpus.ids, corpus.targets))
         for step in range(1, self.steps + 1):
             progress = max(step / self.steps, (time.monotonic() - started) / 60 / self.minutes)
             if len(order) < self.rows:
-                if epoch:
-                    ids, targets = new_dialogues(self.kind, self.output, len(corpus.ids), self.seed, epoch)
-                order, epoch = torch.randperm(len(ids), generator=random), epoch + 1
+                (ids, targets), epoch = due.result(), epoch + 1
+                due = ahead.submit(
+                    new_dialogues, self.kind, self.output, len(corpus.ids), self.seed, epoch, self.workers
+                )
+                order = torch.randperm(len(ids), generator=random)
             chosen, order = order[: self.rows], order[self.rows :]
             own, right = (torch.from_numpy(part[chosen.numpy()]).long() for part in (ids, targets))
             some = pictures[chosen.to(pictures.device)].to(self.device)
@@ -109,6 +114,7 @@ class Training:
                 break
             if step % SAVE_EVERY == 0:
                 save(self.kind, model, self.output)
+        ahead.shutdown(cancel_futures=True)
         return model.eval()
 
     def _optimizer(self, model: Any) -> torch.optim.Optimizer:
@@ -210,7 +216,15 @@ def main() -> None:
         print(first, file=log, flush=True)
         print(first, flush=True)
         training = Training(
-            given.kind, given.seed, given.steps, given.batch, given.rate, given.minutes, device, given.output
+            given.kind,
+            given.seed,
+            given.steps,
+            given.batch,
+            given.rate,
+            given.minutes,
+            device,
+            given.output,
+            given.workers,
         )
         model = training.run(corpus, log)
         save(given.kind, model, given.output)
