@@ -135,5 +135,7 @@ def test_catalog_errors_are_sentences() -> None:
         "mini-bart",
         "mini-gpt2",
         "mini-clip",
+        "mini-llava",
+        "mini-blip2",
     ]
     assert "mini-clip" not in [model.id for model in select(catalog, "", "trtllm")]
