@@ -186,6 +186,7 @@ evaluate: $(BUILD)/.tests tools ## the miniatures' held-out figures
 	for model in t5 bart gpt2; do $(BUILD)/bin/python -m miniatures.text.evaluate $$model || exit 1; done
 	$(BUILD)/bin/python -m miniatures.pictures.evaluate
 	$(BUILD)/bin/python -m miniatures.pictures.evaluate --easy-vqa
+	for model in llava blip2; do for data in "" --easy-vqa; do $(BUILD)/bin/python -m miniatures.answers.evaluate $$model $$data || exit 1; done; done
 
 evaluate-real: $(BUILD)/.tests tools ## real weights (MODEL_ID=base) on made and real speech, beside faster-whisper; an hour
 	$(BUILD)/bin/python -m build engines --target openvino --model-id $(or $(MODEL_ID),base)

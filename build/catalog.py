@@ -200,7 +200,7 @@ def load_recipe(model: Model, target: str, environment: Mapping[str, str] | None
         family=model.family,
         target=target,
         kind=data.get("kind", "encoder-decoder"),
-        models=tuple(TritonModel(name, **row) for name, row in data["models"].items()),
+        models=tuple(TritonModel(name, **row) for name, row in section.get("models", data["models"]).items()),
         parameters=parameters,
         layout=section["layout"],
         layouts={name: _layout(row) for name, row in data["layouts"].items()},
@@ -208,7 +208,7 @@ def load_recipe(model: Model, target: str, environment: Mapping[str, str] | None
         steps=_steps(section["steps"]),
         finish=_steps(section.get("finish", [])),
         capabilities=tuple(section.get("capabilities", ())),
-        probe=data["probe"],
+        probe=section.get("probe", data["probe"]),
     )
 
 

@@ -4,6 +4,7 @@ manifest.json        what it was made from, and what the guard must know
 parameters.json      the recipe's parameters (precision, batch sizes, …), by name
 engine/engine.json   what schedulers and façades must know about the engine
 engine/picture.json  of engines that read pictures: how those are made ready
+engine/picture_prompt.json  of engines that answer about pictures: how those stand in a text
 engine/…             the engine's own files, and the tokenizer's
 repository/          Triton's model repository
 conch/, serving/     the Python behind the repository's models
@@ -52,7 +53,8 @@ class EngineFacts(Positions):
     streaming, logits come for every token that was allowed; `misread`: inputs that the backend reads
     wrongly. `decoder_precision`: what a portable decoder computes in, whatever the hardware multiplies
     (empty: what that does best). `dimensions`: numbers of the vector that an encoder alone gives (0: the
-    engine generates).
+    engine generates). `prompt_width`: numbers of a row of the prompt-embedding table that a request may bring
+    (0: it takes none); `heads` are those of keys and values.
     """
 
     family: str
@@ -75,6 +77,7 @@ class EngineFacts(Positions):
     misread: tuple[str, ...] = ()
     decoder_precision: str = ""
     dimensions: int = 0
+    prompt_width: int = 0
 
     @property
     def frames(self) -> int:
@@ -100,7 +103,8 @@ class EngineFacts(Positions):
 @dataclass(frozen=True)
 class PictureFacts:
     """picture.json: the shorter side becomes `resized` pixels long, then the middle `size` pixels on a side
-    are cut out; `mean`, `deviation`: what red, green and blue, from 0 to 1, are normalized with.
+    are cut out; `resized` 0: both sides become `size` pixels long, whatever the picture's shape. `mean`,
+    `deviation`: what red, green and blue, from 0 to 1, are normalized with.
     """
 
     size: int
@@ -120,6 +124,39 @@ class PictureFacts:
     def save(self, engine: Path) -> None:
         """Into an engine folder."""
         contract.save(self, engine / "picture.json")
+
+
+@dataclass(frozen=True)
+class PicturePrompt:
+    """picture_prompt.json: how a picture stands in a text. It becomes `rows` rows of the prompt-embedding
+    table, in place of `placeholder`, which is the tokenizer's `token`. `template`: what a text that names no
+    place for its one picture stands in, as `{text}`. `leads`: rows come before all tokens, the first of the
+    tokenizer's own included, so there is one picture at most.
+    """
+
+    rows: int
+    placeholder: str
+    token: int
+    template: str
+    leads: bool = False
+
+    @classmethod
+    def load(cls, engine: Path) -> PicturePrompt:
+        """Of an engine folder.
+
+        Raises:
+            Malformed: see `contract.load`.
+        """
+        return contract.load(cls, engine / "picture_prompt.json")
+
+    @staticmethod
+    def there(engine: Path) -> bool:
+        """Whether the engine answers about pictures."""
+        return (engine / "picture_prompt.json").exists()
+
+    def save(self, engine: Path) -> None:
+        """Into an engine folder."""
+        contract.save(self, engine / "picture_prompt.json")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.exposition import choose_encoder
 
-from conch.deployment import Deployment
+from conch.deployment import Deployment, Pool
 
 from . import errors
 from .admission import Admission
@@ -103,13 +103,26 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
     )
 
 
-def _model(name: str) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "conch"}
+# What a request may bring, by what a model can do.
+TAKES = {
+    "transcription": ("audio",),
+    "completion": ("text",),
+    "embedding": ("text",),
+    "pictures": ("image",),
+    "picture_embedding": ("image",),
+}
+
+
+def _model(pool: Pool) -> dict[str, object]:
+    """OpenAI's model, and, ours, what it takes."""
+    takes = sorted({kind for name in pool.capabilities for kind in TAKES.get(name, ())})
+    own = {"input_modalities": takes, "capabilities": sorted(pool.capabilities)}
+    return {"id": pool.model_id, "object": "model", "created": 0, "owned_by": "conch", **own}
 
 
 async def models(services: ServicesDep) -> dict[str, object]:
     """The models of this deployment."""
-    return {"object": "list", "data": [_model(name) for name in services.pools]}
+    return {"object": "list", "data": [_model(pool) for pool in services.pools.values()]}
 
 
 async def one_model(model: str, services: ServicesDep) -> dict[str, object]:
@@ -121,7 +134,7 @@ async def one_model(model: str, services: ServicesDep) -> dict[str, object]:
             param="model",
             code="model_not_found",
         )
-    return _model(model)
+    return _model(services.pools[model])
 
 
 async def auth() -> Response:

@@ -39,6 +39,11 @@ class ApiError(Exception):
         )
 
 
+def refused(param: str, message: str) -> ApiError:
+    """A 400 that names a field."""
+    return ApiError(400, f"{param} {message}", param=param, code="unsupported_value")
+
+
 def error_body(error: ApiError) -> dict[str, dict[str, str | None]]:
     """What a client reads."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"

@@ -55,6 +55,11 @@ class Settings(BaseSettings):
         description="largest form with pictures, and largest picture of a vector store; nginx has the same "
         "limit for bodies of embeddings and searches",
     )
+    picture_hosts: str = Field(
+        "",
+        description="hosts (HOST or HOST:PORT, separated by commas) that pictures in messages may be fetched "
+        "from; empty: none, pictures come as data URLs",
+    )
     realtime_idle_seconds: float = Field(
         120, gt=0, description="a live connection that sends nothing for so long is closed"
     )
@@ -78,3 +83,8 @@ class Settings(BaseSettings):
     index_wait_seconds: float = Field(
         5, ge=0, description="how long the answer waits for a file that is put into a vector store"
     )
+
+    @property
+    def allowed_hosts(self) -> frozenset[str]:
+        """`picture_hosts`, apart."""
+        return frozenset(host.strip().lower() for host in self.picture_hosts.split(",") if host.strip())

@@ -19,7 +19,12 @@ import torch
 from conch.bundle import EngineFacts
 from serving.architectures.transformer import Model, Shape
 
-FAMILIES = ("whisper", "t5", "bart", "gpt2")
+
+class Unsupported(ValueError):
+    """A checkpoint that a family cannot serve; the message says what of it."""
+
+
+FAMILIES = ("whisper", "t5", "bart", "gpt2", "llama", "opt", "llava", "blip2")
 
 
 def family(name: str) -> Any:
@@ -47,12 +52,28 @@ def facts_of(shape: Shape, **own: Any) -> EngineFacts:
     return EngineFacts(
         family=shape.family,
         layers=shape.decoder_layers,
-        heads=shape.decoder_heads,
+        heads=shape.cached_heads,
         head_width=shape.head_width,
         vocabulary=shape.vocabulary,
         mels=shape.mels,
+        prompt_width=shape.width if shape.prompt_table else 0,
         **own,
     )
+
+
+def end_id(model: Any) -> int:
+    """The id that ends a text.
+
+    Raises:
+        Unsupported: there are several, or none.
+    """
+    end = model.generation_config.eos_token_id
+    end = model.config.get_text_config().eos_token_id if end is None else end
+    ends = set(end) if isinstance(end, list) else {end}
+    if len(ends) != 1 or None in ends:
+        raise Unsupported(f"generation_config.json: eos_token_id is {end}; an engine has one end id")
+    (only,) = ends
+    return int(only)
 
 
 def encoder_decoder(config: Any, **own: Any) -> Shape:

@@ -58,8 +58,12 @@ def parse(description: str | None) -> Arguments:
     return Arguments(**vars(parser.parse_args()))
 
 
-def write_tokenizer(arguments: Arguments, vocabulary: int) -> None:
-    """The checkpoint's own, or for random weights one that suits them."""
+def write_tokenizer(arguments: Arguments, vocabulary: int, chat: str = "") -> None:
+    """The checkpoint's own, or for random weights one that suits them. `chat`: the family's chat template,
+    where checkpoints bring none.
+    """
+    if chat:
+        (arguments.output / "chat_template.jinja").write_text(chat, "utf-8")
     if not arguments.random:
         for file in TOKENIZER:
             if (Path(arguments.weights) / file).exists():

@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 from conch.bundle import EngineFacts, PictureFacts
 from serving.architectures.clip import ACTIVATIONS, Clip, Shape, Tower
 
+from . import Unsupported
+
 # Theirs and ours. The pairs apply in turn as they stand, and backwards the other way round.
 NAMES = (
     ("vision_model.embeddings.class_embedding", "picture.summary"),
@@ -40,15 +42,13 @@ NAMES = (
 UNUSED = ("vision_model.embeddings.position_ids", "text_model.embeddings.position_ids")
 STEPS = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
 BICUBIC = 3  # Pillow's number
+# What CLIP and those who came after it were published with.
+MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 # What config.json leaves out is as in transformers' configuration_clip.py.
 SHARED = {"num_hidden_layers": 12, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"}
 PICTURE = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "image_size": 224}
 TEXT = {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8, "vocab_size": 49408}
-
-
-class Unsupported(ValueError):
-    """A checkpoint that is not of this kind; the message says what of it."""
 
 
 def load(folder: Path) -> Clip:
@@ -98,8 +98,9 @@ def facts(shape: Shape, longest: int) -> EngineFacts:
     )
 
 
-def picture_facts(folder: Path, shape: Shape) -> PictureFacts:
-    """picture.json, of preprocessor_config.json, whose sizes older files write as one number.
+def picture_facts(folder: Path, size: int) -> PictureFacts:
+    """picture.json for pictures of `size` pixels on a side, of preprocessor_config.json, whose sizes older
+    files write as one number.
 
     Raises:
         Unsupported: steps that this family does not have, or another size than the model's.
@@ -109,17 +110,12 @@ def picture_facts(folder: Path, shape: Shape) -> PictureFacts:
     crop = config["crop_size"]
     sides = {crop} if isinstance(crop, int) else {crop["height"], crop["width"]}
     left_out = [name for name in STEPS if config.get(name) is False]
-    if (
-        left_out
-        or config.get("resample", BICUBIC) != BICUBIC
-        or sides != {shape.size}
-        or shorter < shape.size
-    ):
+    if left_out or config.get("resample", BICUBIC) != BICUBIC or sides != {size} or shorter < size:
         raise Unsupported(
             f"{folder}/preprocessor_config.json: this family resizes the shorter side (bicubic), cuts out "
-            f"{shape.size} pixels on a side, rescales by 255 and normalizes; the file asks for something else"
+            f"{size} pixels on a side, rescales by 255 and normalizes; the file asks for something else"
         )
-    return PictureFacts(shape.size, shorter, tuple(config["image_mean"]), tuple(config["image_std"]))
+    return PictureFacts(size, shorter, tuple(config["image_mean"]), tuple(config["image_std"]))
 
 
 def stored(folder: Path) -> dict[str, torch.Tensor]:

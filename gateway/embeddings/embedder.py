@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from conch.deployment import Pool
 from conch.names import EMBEDDERS, PICTURE_EMBEDDERS
 
-from ..errors import ApiError
-from ..text.schema import refused
+from ..errors import ApiError, refused
 from ..triton import Triton
-from .pictures import Picture
+from ..vision.urls import Picture
 from .schema import Item, too_long
 
 INPUTS = 64  # of one request to an instance (max_batch_size of the family)

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from ..errors import ApiError
-from .pictures import Picture
+from ..vision.urls import Picture
 from .schema import MOST_INPUTS, EmbeddingsRequest, Item
 
 MAX_FIELD = 1 << 20  # bytes of a text

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Request, Response
 from ..disconnect import cancel_on_disconnect
 from ..errors import ApiError
 from ..services import Services, ServicesDep
+from ..vision.urls import Picture
 from .embedder import embed, places
 from .form import MultipartRoute, receive
-from .pictures import Picture
 from .responses import body
 from .schema import EmbeddingsRequest, Item, check
 

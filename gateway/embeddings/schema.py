@@ -5,36 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, Discriminator, Field, Tag
 
 from conch.deployment import Pool
 
-from ..errors import ApiError
-from ..text.schema import Lenient, Text, TextPart, Texts, refused
-from .pictures import Picture, of_url
+from ..errors import ApiError, refused
+from ..text.schema import Lenient, Text, TextPart, Texts
+from ..vision.parts import ImagePart
+from ..vision.urls import Picture, of_url
 
 MOST_INPUTS = 2048  # OpenAI's limit
 Item = str | list[int] | Picture
 Token = Annotated[int, Field(ge=0, lt=2**31, strict=True)]
 Ids = Annotated[list[Token], Field(fail_fast=True)]
-
-
-class ImageUrl(BaseModel):
-    """Where a picture is."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    url: str
-    detail: Literal["auto"] | None = None
-
-
-class ImagePart(BaseModel):
-    """A picture in the form of chat's."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    type: Literal["image_url"]
-    image_url: ImageUrl
 
 
 def _kind(given: Any) -> str | None:
@@ -110,21 +93,21 @@ class EmbeddingsRequest(Lenient):
         if self.input and isinstance(self.input[0], int):
             return [[token for token in self.input if isinstance(token, int)]]
         return [
-            item if isinstance(item, list) else content(item, number)
+            item if isinstance(item, list) else content(item, "input", number)
             for number, item in enumerate(self.input)
             if not isinstance(item, int)
         ]
 
 
-def content(part: str | TextPart | ImagePart, number: int) -> str | Picture:
-    """The text or the picture of a part.
+def content(part: str | TextPart | ImagePart, param: str, number: int) -> str | Picture:
+    """The text or the picture of a part of the field `param`.
 
     Raises:
         ApiError: 400 for a picture that would have to be fetched.
     """
     if isinstance(part, str):
         return part
-    return part.text if isinstance(part, TextPart) else of_url(part.image_url.url, number)
+    return part.text if isinstance(part, TextPart) else of_url(part.image_url.url, param, f"[{number}]")
 
 
 def check(form: EmbeddingsRequest, items: Sequence[Item], pool: Pool) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..embeddings.pictures import Picture
-from ..text.schema import refused
+from ..errors import refused
+from ..vision.urls import Picture
 from .library import Item, Library
 from .schema import LONGEST_QUERY, SearchRequest
 

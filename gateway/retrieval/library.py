@@ -20,8 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..embeddings.pictures import Picture
 from ..errors import ApiError
+from ..vision.urls import Picture
 from .documents import Documents, Page, Record
 from .extraction import is_picture
 from .vectors import Vectors

@@ -14,9 +14,8 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from ..disconnect import cancel_on_disconnect
-from ..errors import ApiError
+from ..errors import ApiError, refused
 from ..services import ServicesDep
-from ..text.schema import refused
 from ..upload import Kind, receive
 from . import responses
 from .chain import asked

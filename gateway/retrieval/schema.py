@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ..embeddings.schema import ImagePart, Part, content
-from ..errors import ApiError
-from ..text.schema import Lenient, Text, TextPart, refused
+from ..embeddings.schema import Part, content
+from ..errors import ApiError, refused
+from ..text.schema import Lenient, Text, TextPart
+from ..vision.parts import ImagePart
 from .chunking import Strategy
 from .filters import Comparison, Compound, Value
 from .library import Item
@@ -195,7 +196,7 @@ class SearchRequest(Lenient):
             ApiError: 400 for a picture that would have to be fetched.
         """
         parts = [self.query] if isinstance(self.query, str) else self.query
-        return [content(part, number) for number, part in enumerate(parts)]
+        return [content(part, "query", number) for number, part in enumerate(parts)]
 
     @model_validator(mode="after")
     def _as_it_is(self) -> SearchRequest:

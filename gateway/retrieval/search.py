@@ -12,8 +12,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..embeddings.pictures import Picture
-from ..text.schema import refused
+from ..errors import refused
+from ..vision.urls import Picture
 from .documents import Page, Record
 from .extraction import is_picture
 from .filters import Filter

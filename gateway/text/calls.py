@@ -33,6 +33,7 @@ DTYPES: dict[str, Any] = {
     "exclude_input_in_output": np.bool_,
     "return_log_probs": np.bool_,
     "top_log_probs": np.int32,
+    "image_urls": np.object_,
 }
 
 
@@ -49,10 +50,17 @@ class GenerationCall:
 
 
 def questions(
-    form: Generation, prompts: Sequence[str], tokens: int, log_probs: int | None, beams: int = 1
+    form: Generation,
+    prompts: Sequence[str],
+    tokens: int,
+    log_probs: int | None,
+    beams: int = 1,
+    pictures: Sequence[str] = (),
 ) -> list[GenerationCall]:
-    """The calls that a request needs: one for each text, or for each prompt with beams."""
-    common = _common(form, tokens, log_probs, beams)
+    """The calls that a request needs: one for each text, or for each prompt with beams. `pictures`: data
+    URLs.
+    """
+    common = _common(form, tokens, log_probs, beams) | ({"image_urls": list(pictures)} if pictures else {})
     seed = secrets.randbits(63) if form.seed is None else form.seed % 2**64
     found: list[GenerationCall] = []
     for prompt in prompts:

@@ -11,8 +11,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from conch.deployment import Pool
 
-from ..errors import ApiError
-from .schema import Message, refused
+from ..errors import ApiError, refused
+from .schema import Message, TextPart
 
 
 def _refuse(message: str) -> NoReturn:
@@ -26,6 +26,14 @@ def _template(text: str) -> Template:
     return environment.from_string(text)
 
 
+def _parts(message: Message) -> list[dict[str, str]]:
+    """As templates of models with pictures read content; the template decides where a picture stands."""
+    return [
+        {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image"}
+        for part in message.parts
+    ]
+
+
 def rendered(pool: Pool, messages: Sequence[Message]) -> str:
     """A conversation as one text.
 
@@ -35,12 +43,17 @@ def rendered(pool: Pool, messages: Sequence[Message]) -> str:
     if pool.chat is None:
         message = f"model {pool.model_id!r} has no chat template; use /v1/completions"
         raise ApiError(400, message, param="model", code="unsupported_model")
+    looks = "pictures" in pool.capabilities
     rows = [
-        {"role": message.role, "content": message.text, **({"name": message.name} if message.name else {})}
+        {
+            "role": message.role,
+            "content": _parts(message) if looks else message.text,
+            **({"name": message.name} if message.name else {}),
+        }
         for message in messages
     ]
     try:
         template = _template(pool.chat.template)
         return template.render(messages=rows, add_generation_prompt=True, **pool.chat.specials)
-    except TemplateError as error:
+    except (TemplateError, TypeError, ValueError) as error:  # what templates raise, and what in them does
         raise refused("messages", f"do not fit this model's chat template: {error}") from error

@@ -19,6 +19,7 @@ from ..errors import ApiError, error_body
 from ..metrics import StreamTimer
 from ..services import Services, ServicesDep
 from ..sse import Events, event
+from ..vision.fetching import data_urls
 from .calls import GenerationCall, questions
 from .chat import rendered
 from .generator import TextDelta, stream, whole
@@ -31,6 +32,8 @@ from .schema import (
     check_chat,
     check_completion,
     check_lengths,
+    check_sizes,
+    pictures_of,
 )
 
 router = APIRouter()
@@ -42,6 +45,7 @@ PARAMS = {
     "runtime_top_k": "top_k",
     "bad_words": "bad_words",
     "stop_words": "stop",
+    "image_urls": "messages",
 }
 PIECES = 64  # that wait for a slow reader; the streams behind them wait, too
 CHAT_TOKENS = 256  # of an answer whose length nobody asked for, or half of what the model has
@@ -154,6 +158,8 @@ async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Re
     """The next message of a conversation, for models whose tokenizer has a chat template."""
     pool = services.pool(form.model, "completion")
     check_chat(form)
+    pictures = await data_urls(pictures_of(form, pool), services.settings.allowed_hosts, "messages")
+    check_sizes(form, pictures)
     prompt = rendered(pool, form.messages)
     tokens = form.max_completion_tokens or form.max_tokens or min(CHAT_TOKENS, pool.positions // 2)
     check(form, form.n, tokens, pool)
@@ -161,7 +167,8 @@ async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Re
     written = ChatWriter(
         form.model, log_probs=form.logprobs, per_prompt=form.n, kind="chat.completion", prefix="chatcmpl-"
     )
-    asked = questions(form, [prompt], tokens, (form.top_logprobs or 0) if form.logprobs else None)
+    top = (form.top_logprobs or 0) if form.logprobs else None
+    asked = questions(form, [prompt], tokens, top, pictures=pictures)
     return await _answer(
         form, request, GenerationRun(services, pool, asked, _id(request), written), "messages"
     )

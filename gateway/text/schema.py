@@ -10,7 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from conch.deployment import Pool
 
-from ..errors import ApiError
+from ..errors import refused
+from ..vision.parts import ImagePart
 
 MOST_TEXTS = 64  # completions of one request: prompts times n
 MOST_WORDS = 1000  # bad words of one request; each is looked at after every token
@@ -20,6 +21,8 @@ LONGEST_STOP = 1000  # characters of a stop sequence; the text is searched for i
 LONGEST_WORDS = 32_768  # characters of all bad words together
 # Bytes of the longest token of GPT-2's vocabulary; a text of more than so many times the limit is too long.
 LONGEST_TOKEN = 128
+MOST_PICTURES = 32  # of one conversation (serving/vision/questions.py)
+MOST_PICTURE_BYTES = 64 << 20  # that the texts of one request (n) bring along together
 
 
 def _encodable(text: str) -> str:
@@ -150,19 +153,32 @@ class TextPart(BaseModel):
     text: Text
 
 
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+
+
 class Message(Lenient):
     """One message of a conversation; an answer of ours may be sent back as it came."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[TextPart], Field(fail_fast=True)]
+    content: Text | Annotated[list[Part], Field(fail_fast=True)]
     name: Text | None = None
     tool_calls: Nothing = None
     annotations: Nothing = None
 
     @property
     def text(self) -> str:
-        """The content as one text."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        """The content as one text, without its pictures."""
+        return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def parts(self) -> list[TextPart | ImagePart]:
+        """The content in parts."""
+        return [TextPart(type="text", text=self.content)] if isinstance(self.content, str) else self.content
+
+    @property
+    def pictures(self) -> list[str]:
+        """URLs of its pictures."""
+        return [part.image_url.url for part in self.parts if isinstance(part, ImagePart)]
 
 
 class ChatRequest(Generation):
@@ -187,11 +203,6 @@ class ChatRequest(Generation):
 def words(given: str | list[str] | None) -> list[str]:
     """One word, several or none as a list."""
     return [] if given is None else [given] if isinstance(given, str) else given
-
-
-def refused(param: str, message: str) -> ApiError:
-    """A 400 that names a field."""
-    return ApiError(400, f"{param} {message}", param=param, code="unsupported_value")
 
 
 def check(form: Generation, texts: int, tokens: int, pool: Pool) -> None:
@@ -262,6 +273,37 @@ def check_chat(form: ChatRequest) -> None:
         raise refused("top_logprobs", "needs logprobs=true")
     if form.max_tokens and form.max_completion_tokens:
         raise refused("max_tokens", "and max_completion_tokens mean the same; send one of them")
+
+
+def pictures_of(form: ChatRequest, pool: Pool) -> list[str]:
+    """URLs of a conversation's pictures, in order.
+
+    Raises: ApiError: 400 with `param`: for a model that reads text alone, and where only a user's
+    messages may have pictures.
+    """
+    for number, message in enumerate(form.messages):
+        if message.pictures and "pictures" not in pool.capabilities:
+            raise refused(
+                "messages", f"[{number}] has a picture; {pool.model_id} reads text alone; send text"
+            )
+        if message.pictures and message.role != "user":
+            raise refused("messages", f"[{number}] is of the {message.role}; only a user's may have pictures")
+    found = [url for message in form.messages for url in message.pictures]
+    if len(found) > MOST_PICTURES:
+        raise refused("messages", f"have {len(found)} pictures; send {MOST_PICTURES} at most")
+    return found
+
+
+def check_sizes(form: ChatRequest, pictures: list[str]) -> None:
+    """What the data URLs of a conversation weigh. What they hold the model judges, where they are decoded.
+
+    Raises:
+        ApiError: 400 with `param`.
+    """
+    if (size := form.n * sum(map(len, pictures))) > MOST_PICTURE_BYTES:
+        raise refused(
+            "n", f"times the pictures is {size >> 20} MiB; ask for fewer texts, or send smaller ones"
+        )
 
 
 def check_lengths(prompts: list[str], pool: Pool, param: str) -> None:

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from conch.names import PICTURE_URLS
+
 MAX_TENSOR_BYTES = 128 << 20
 MAX_TEXT_BYTES = 4 << 20
+MAX_URL_BYTES = 22 << 20  # of pictures as data URLs; a body of 16 MB is the most that the gateway takes
 # Bytes of one element as it travels (KServe v2, "Tensor Data Types"); BYTES elements carry their own lengths.
 ITEM_BYTES = {
     "BOOL": 1, "UINT8": 1, "INT8": 1, "UINT16": 2, "INT16": 2, "FP16": 2, "BF16": 2,
@@ -95,6 +98,11 @@ def check_shape(contract: Contract, name: str, datatype: object, shape: Sequence
     return spec, count
 
 
+def most_text(name: str) -> int:
+    """Bytes of text that an input may bring."""
+    return MAX_URL_BYTES if name in PICTURE_URLS else MAX_TEXT_BYTES
+
+
 def check_binary(name: str, spec: Spec, count: int, data: memoryview) -> None:
     """The bytes of a tensor are as many as its shape asks for.
 
@@ -108,8 +116,8 @@ def check_binary(name: str, spec: Spec, count: int, data: memoryview) -> None:
                 f"{count * ITEM_BYTES[spec.datatype]}"
             )
         return
-    if len(data) > MAX_TEXT_BYTES:
-        raise Refused(f"input {name!r} has {len(data)} bytes of text; send at most {MAX_TEXT_BYTES}")
+    if len(data) > most_text(name):
+        raise Refused(f"input {name!r} has {len(data)} bytes of text; send at most {most_text(name)}")
     at = found = 0
     while at + 4 <= len(data) and found <= count:
         at += 4 + int.from_bytes(data[at : at + 4], "little")

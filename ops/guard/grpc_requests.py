@@ -16,7 +16,6 @@ from tritonclient.grpc import service_pb2
 
 from .contract import (
     ITEM_BYTES,
-    MAX_TEXT_BYTES,
     SIGNED,
     UNSIGNED,
     Contract,
@@ -29,6 +28,7 @@ from .contract import (
     check_outputs,
     check_parameter,
     check_shape,
+    most_text,
 )
 from .json_requests import STOP, TYPES, Checked, Name, named
 
@@ -174,8 +174,8 @@ def _packed(tensor: Any, spec: Spec, count: int, given: list[str]) -> bytes:
     if len(values) != count:
         raise Refused(f"input {tensor.name!r} has {len(values)} values; its shape asks for {count}")
     if spec.datatype == "BYTES":
-        if sum(map(len, values)) > MAX_TEXT_BYTES:
-            raise Refused(f"input {tensor.name!r} has more than {MAX_TEXT_BYTES} bytes of text")
+        if sum(map(len, values)) > most_text(tensor.name):
+            raise Refused(f"input {tensor.name!r} has more than {most_text(tensor.name)} bytes of text")
         return b"".join(part for text in values for part in (len(text).to_bytes(4, "little"), text))
     if ITEM_BYTES[spec.datatype] < 4 and spec.datatype != "BOOL":
         _check_range(tensor.name, spec.datatype, values)

@@ -18,7 +18,6 @@ import orjson
 
 from .contract import (
     FLOATS,
-    MAX_TEXT_BYTES,
     SIGNED,
     UNSIGNED,
     Contract,
@@ -31,6 +30,7 @@ from .contract import (
     check_outputs,
     check_parameter,
     check_shape,
+    most_text,
 )
 
 MAX_HEAD_BYTES = 1 << 20
@@ -296,8 +296,8 @@ def _field(contract: Contract, name: str, value: object) -> object:
     if spec.datatype == "BYTES":
         if not all(isinstance(text, str) for text in values):
             raise Refused(f"input {name!r} must be a string or a list of strings")
-        if sum(map(len, values)) > MAX_TEXT_BYTES:
-            raise Refused(f"input {name!r} has more than {MAX_TEXT_BYTES} characters of text")
+        if sum(map(len, values)) > most_text(name):
+            raise Refused(f"input {name!r} has more than {most_text(name)} characters of text")
     elif spec.datatype in TYPES:
         _check_values(name, spec.datatype, values)
     else:

@@ -21,9 +21,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_text_options(parser: argparse.ArgumentParser) -> None:
+def add_text_options(parser: argparse.ArgumentParser, model: str = "mini-t5") -> None:
     """The same for text."""
-    where = _add_shared(parser, "mini-t5")
+    where = _add_shared(parser, model)
     where.add_argument(
         "--triton", metavar="URL", help="Triton's HTTP port instead, such as http://127.0.0.1:8000"
     )

@@ -1,8 +1,8 @@
 """`scripts/prompts FILE`: put the prompts of a JSONL file to a text model, several at once, and say how well
 and how fast it answered.
 
-One object a line: `prompt` (or `text`), optionally `reference` (or `answer`) and `id`. Exit status 1 if a
-request failed.
+One object a line: `prompt` (or `text`, or `question`), optionally `reference` (or `answer`), `id`, and
+`image`, a picture or a list of them. Exit status 1 if a request failed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+from .answers_page import page
 from .cli_options import add_tasks, add_text_options, connect_text, positive
 from .concurrency import at_once
 from .manifests import BadManifest, objects
 from .speech import RequestFailed
-from .text import Ask, Text
+from .text import Ask, Text, data_url
 from .text_scores import Figures, Outcome, Question, figures, table
+
+PROMPTS = ("prompt", "text", "question")
 
 
 def read(path: Path) -> list[Question]:
@@ -33,7 +36,8 @@ def read(path: Path) -> list[Question]:
     """
     questions = []
     for number, row in objects(path):
-        prompt, reference = row.get("prompt", row.get("text")), row.get("reference", row.get("answer"))
+        prompt = next((row[key] for key in PROMPTS if key in row), None)
+        reference = row.get("reference", row.get("answer"))
         if not isinstance(prompt, str):
             raise BadManifest(f"{path}, line {number}: no prompt is given; add the key prompt with a text")
         if not isinstance(reference, str | None):
@@ -42,14 +46,30 @@ def read(path: Path) -> list[Question]:
                 "string, "
                 "or leave it out"
             )
-        questions.append(Question(str(row.get("id", number)), prompt, reference))
+        pictures = _pictures(path, number, row.get("image", []))
+        questions.append(Question(str(row.get("id", number)), prompt, reference, pictures))
     if not questions:
         raise BadManifest(f"{path} contains no prompts; write one JSON object a line")
     return questions
 
 
+def _pictures(path: Path, number: int, given: object) -> tuple[Path, ...]:
+    """Beside the manifest, unless their paths are whole."""
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BadManifest(f"{path}, line {number}: image must be a file's path, or a list of them")
+    found = tuple(path.parent / name for name in names)
+    if missing := next((one for one in found if not one.is_file()), None):
+        raise BadManifest(f"{path}, line {number}: {missing} does not exist; correct the path")
+    return found
+
+
 async def one(server: Text, ask: Ask, question: Question) -> Outcome:
     """Put one question."""
+    try:
+        ask = replace(ask, pictures=tuple(map(data_url, question.pictures)))
+    except (OSError, ValueError) as error:
+        return Outcome(question, error=str(error))
     begin, marks = time.perf_counter(), list[float]()
     try:
         answer = await server.complete(
@@ -90,6 +110,7 @@ def write(path: Path, outcomes: Sequence[Outcome]) -> None:
                 "id": question["name"],
                 "prompt": question["prompt"],
                 "reference": question["reference"],
+                **({"image": [str(one) for one in question["pictures"]]} if question["pictures"] else {}),
                 "answer": row.pop("text"),
                 **row,
             }
@@ -118,6 +139,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
         help="ends an answer before these words; may be repeated",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the answers there, as JSONL")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write a page of all answers (HTML)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser.parse_args(argv)
 
@@ -129,6 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcomes, found = asyncio.run(run(arguments))
         if arguments.output:
             write(arguments.output, outcomes)
+        if arguments.report:
+            arguments.report.write_text(page(arguments.model, outcomes, found), "utf-8")
     except (BadManifest, OSError) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1

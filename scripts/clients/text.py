@@ -1,11 +1,13 @@
-"""Text to text at a server: what is asked for, and two ways to ask, the gateway in OpenAI's dialect and
-Triton's generate endpoints.
+"""Text, with pictures or without, to text at a server: what is asked for, and two ways to ask, the gateway in
+OpenAI's dialect and Triton's generate endpoints.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import base64
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
@@ -17,7 +19,7 @@ from .speech import SECONDS, RequestFailed, Said, complaint, trouble, unreachabl
 @dataclass(frozen=True)
 class Ask:
     """What is wanted of every prompt. `temperature` 0: the likeliest words; `stop`: words that end
-    an answer.
+    an answer; `pictures`: data URLs that the prompt is about.
     """
 
     model: str
@@ -25,6 +27,25 @@ class Ask:
     temperature: float = 0.0
     stop: tuple[str, ...] = ()
     stream: bool = False
+    pictures: tuple[str, ...] = ()
+
+
+# How files of pictures begin (the formats that servers of ours read).
+KINDS = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"RIFF": "webp", b"GIF8": "gif", b"BM": "bmp"}
+
+
+def data_url(path: Path) -> str:
+    """A picture as a data URL (RFC 2397).
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no picture of a kind that is known.
+    """
+    data = path.read_bytes()
+    kind = next((kind for start, kind in KINDS.items() if data.startswith(start)), None)
+    if kind is None:
+        raise ValueError(f"{path} is not a picture; name a file in PNG, JPEG, WebP, GIF or BMP")
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 @dataclass(frozen=True)
@@ -57,13 +78,13 @@ class Dialect(Protocol):
 
 
 class OpenAi:
-    """/v1/completions (OpenAI's API reference, completions)."""
+    """/v1/completions, and with pictures /v1/chat/completions (OpenAI's API reference)."""
 
     last = "[DONE]"
 
-    def route(self, _: Ask) -> str:
+    def route(self, ask: Ask) -> str:
         """See `Dialect`."""
-        return "/v1/completions"
+        return "/v1/chat/completions" if ask.pictures else "/v1/completions"
 
     def body(self, ask: Ask, prompt: str) -> dict[str, Any]:
         """See `Dialect`."""
@@ -73,7 +94,7 @@ class OpenAi:
         options |= {"stop": list(ask.stop)} if ask.stop else {}
         return {
             "model": ask.model,
-            "prompt": prompt,
+            **({"messages": [_message(ask.pictures, prompt)]} if ask.pictures else {"prompt": prompt}),
             "max_tokens": ask.max_tokens,
             "temperature": ask.temperature,
             **options,
@@ -82,9 +103,21 @@ class OpenAi:
     def read(self, data: Any) -> Answer:
         """See `Dialect`."""
         return Answer(
-            "".join(choice["text"] for choice in data["choices"]),
+            "".join(map(_said, data["choices"])),
             (data.get("usage") or {}).get("completion_tokens", 0),
         )
+
+
+def _message(pictures: Sequence[str], text: str) -> dict[str, Any]:
+    seen = [{"type": "image_url", "image_url": {"url": url}} for url in pictures]
+    return {"role": "user", "content": [*seen, {"type": "text", "text": text}]}
+
+
+def _said(choice: Mapping[str, Any]) -> str:
+    """The text of a choice: of a completion, of a message, or of a piece of one."""
+    if "text" in choice:
+        return str(choice["text"])
+    return (choice["delta"] if "delta" in choice else choice["message"]).get("content") or ""
 
 
 @dataclass(frozen=True)
@@ -106,6 +139,7 @@ class Generate:
             {"temperature": ask.temperature, "top_p": 1.0} if ask.temperature else {"top_k": 1}
         )
         options |= {"stop_words": list(ask.stop)} if ask.stop else {}
+        options |= {"image_urls": list(ask.pictures)} if ask.pictures else {}
         return {"text_input": prompt, "max_tokens": ask.max_tokens, "stream": ask.stream, **options}
 
     def read(self, data: Any) -> Answer:

@@ -8,6 +8,7 @@ import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.tokenizers import Tokenizer
@@ -20,11 +21,12 @@ PERCENTILES = (50, 95, 99)
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt, and the answer that would be right if the file has one."""
+    """A prompt, the answer that would be right if the file has one, and the pictures that it is about."""
 
     name: str
     prompt: str
     reference: str | None = None
+    pictures: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """One transformer for every family: a Shape says what differs, and who runs it brings the caches.
 
 Vaswani et al. 2017; Whisper: Radford et al. 2022; T5: Raffel et al. 2020; BART: Lewis et al. 2020; GPT-2:
-Radford et al. 2019. Checked against transformers' models of the same names (tests/unit/serving).
+Radford et al. 2019; LLaMA: Touvron et al. 2023; OPT: Zhang et al. 2022. Checked against transformers' models
+of the same names (tests/unit/serving).
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ class Shape:
     """What differs between architectures (architecture.json).
 
     `mels`: width of the features that the encoder reads (0: it reads ids). `sources`, `targets`: rows of the
-    tables of learned positions (0: none); `offset`: the row of position 0. `relative`: the longest distance
-    that relative positions tell apart (0: they have none). `norm`: "layer" or "rms"; `norm_first`: before
-    each part instead of behind it. `scale`: of attention scores (0: 1 / sqrt(head width)), divided by the
-    layer's number if `scale_by_layer`. `key_bias`: keys have one like queries and values.
+    tables of positions (0: none); `offset`: the row of position 0; `rotary`: the decoder's table turns
+    queries and keys (Su et al. 2021) instead of being added. `key_heads`: the decoder's heads of keys and
+    values, each shared by as many of queries (0: as many as there are of queries; Ainslie et al. 2023).
+    `prompt_table`: requests may bring rows that ids from `vocabulary` on stand for. `relative`: the longest
+    distance that relative positions tell apart (0: they have none). `norm`: "layer" or "rms"; `norm_first`:
+    before each part instead of behind it. `scale`: of attention scores (0: 1 / sqrt(head width)), divided by
+    the layer's number if `scale_by_layer`. `key_bias`: keys have one like queries and values.
     """
 
     family: str
@@ -58,6 +62,14 @@ class Shape:
     embedding_scale: float = 1.0
     output_scale: float = 1.0
     alignment_heads: tuple[tuple[int, int], ...] = ()
+    rotary: bool = False
+    key_heads: int = 0
+    prompt_table: bool = False
+
+    @property
+    def cached_heads(self) -> int:
+        """Heads of the keys and values that the decoder keeps."""
+        return self.key_heads or self.decoder_heads
 
     @classmethod
     def load(cls, engine: Path) -> Shape:
@@ -77,8 +89,8 @@ class Caches(Protocol):
     """Keys and values of what came before, wherever they are kept."""
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Keep `k` and `v` [batch, heads, new, head width] and attend with `q` to all that the layer has;
-        [batch, heads, new, head width].
+        """Keep `k` and `v` [batch, heads of keys, new, head width] and attend with `q` [batch, heads, new,
+        head width] to all that the layer has; shape as of `q`.
         """
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
@@ -89,6 +101,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
+    "silu": F.silu,
 }
 
 
@@ -121,21 +134,31 @@ def merge(x: Tensor) -> Tensor:
     return x.transpose(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
 
+def turned(x: Tensor, turns: Tensor) -> Tensor:
+    """`x` [batch, heads, time, head width], its halves as the coordinates of points that are turned by the
+    angles of `turns` [batch, 1, time, head width]: cosines, then sines (transformers' `rotate_half`).
+    """
+    (cosines, sines), (first, second) = turns.chunk(2, -1), x.chunk(2, -1)
+    return torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1)
+
+
 def _norm(shape: Shape) -> nn.Module:
     kind = nn.RMSNorm if shape.norm == "rms" else nn.LayerNorm
     return kind(shape.width, eps=shape.epsilon)
 
 
 class Attention(nn.Module):
-    """Projections of one attention; `packed` makes one product of three."""
+    """Projections of one attention; `packed` makes one product of three. `key_heads`: of keys and values, if
+    not `heads`.
+    """
 
-    def __init__(self, shape: Shape, heads: int) -> None:
+    def __init__(self, shape: Shape, heads: int, key_heads: int = 0) -> None:
         super().__init__()
-        inner = heads * shape.head_width
-        self.heads = heads
+        inner, kept = heads * shape.head_width, (key_heads or heads) * shape.head_width
+        self.heads, self.key_heads = heads, key_heads or heads
         self.q = Linear(shape.width, inner, bias=shape.bias)
-        self.k = Linear(shape.width, inner, bias=shape.bias and shape.key_bias)
-        self.v = Linear(shape.width, inner, bias=shape.bias)
+        self.k = Linear(shape.width, kept, bias=shape.bias and shape.key_bias)
+        self.v = Linear(shape.width, kept, bias=shape.bias)
         self.out = Linear(inner, shape.width, bias=shape.bias)
         self.packed: nn.Linear | None = None
 
@@ -151,7 +174,7 @@ class Attention(nn.Module):
     def all(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, shapes as above."""
         if self.packed is None:
-            return split(self.q(x), self.heads), split(self.k(x), self.heads), split(self.v(x), self.heads)
+            return self.query(x), split(self.k(x), self.key_heads), split(self.v(x), self.key_heads)
         q, k, v = self.packed(x).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         return q, k, v
 
@@ -189,10 +212,10 @@ class FeedForward(nn.Module):
 class Layer(nn.Module):
     """Self-attention, attention to a memory where there is one, feed-forward; each added to its input."""
 
-    def __init__(self, shape: Shape, heads: int, inner: int, *, memory: bool) -> None:
+    def __init__(self, shape: Shape, heads: int, inner: int, *, memory: bool, key_heads: int = 0) -> None:
         super().__init__()
         self.norm_first = shape.norm_first
-        self.own, self.own_norm = Attention(shape, heads), _norm(shape)
+        self.own, self.own_norm = Attention(shape, heads, key_heads), _norm(shape)
         self.cross = Attention(shape, heads) if memory else None
         self.cross_norm = _norm(shape) if memory else None
         self.feed, self.feed_norm = FeedForward(shape, inner), _norm(shape)
@@ -304,13 +327,16 @@ class Decoder(nn.Module):
         super().__init__()
         self.shape = shape
         self.ids = Embedding(shape.vocabulary, shape.width)
-        self.positions = Embedding(shape.targets, shape.width) if shape.targets else None
+        learned, turned = shape.targets and not shape.rotary, shape.targets and shape.rotary
+        self.positions = Embedding(shape.targets, shape.width) if learned else None
+        # Cosines, then sines, of the angles that a position turns the halves of a head by.
+        self.turns = Embedding(shape.targets, shape.head_width) if turned else None
         # By how far back an id lies; the last stands for all beyond.
         self.relative = Embedding(shape.relative + 1, shape.decoder_heads) if shape.relative else None
         self.embedding_norm = _norm(shape) if shape.embedding_norm else None
         memory = bool(shape.encoder_layers)
         layers = (
-            Layer(shape, shape.decoder_heads, shape.decoder_inner, memory=memory)
+            Layer(shape, shape.decoder_heads, shape.decoder_inner, memory=memory, key_heads=shape.key_heads)
             for _ in range(shape.decoder_layers)
         )
         self.layers = nn.ModuleList(layers)
@@ -325,11 +351,26 @@ class Decoder(nn.Module):
         for layer in self.layers:
             layer.own.pack()
 
-    def forward(self, ids: Tensor, positions: Tensor | None, caches: Caches, layers: int = 0) -> Tensor:
+    def _embedded(self, ids: Tensor, table: Tensor | None) -> Tensor:
+        if table is None:
+            return self.ids(ids)
+        beyond = ids - self.shape.vocabulary
+        own = self.ids(ids.clamp(max=self.shape.vocabulary - 1))
+        return torch.where((beyond >= 0)[..., None], F.embedding(beyond.clamp(min=0), table), own)
+
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor | None,
+        caches: Caches,
+        layers: int = 0,
+        table: Tensor | None = None,
+    ) -> Tensor:
         """Ids [batch, new] at `positions` [batch, new] to what the head reads, [batch, new, width]; with
-        `layers`, only that many run.
+        `layers`, only that many run. `table`: rows [n, width] that ids from the vocabulary's end on stand
+        for.
         """
-        shape, x = self.shape, self.ids(ids)
+        shape, x = self.shape, self._embedded(ids, table)
         x = x if shape.embedding_scale == 1.0 else x * shape.embedding_scale
         if self.positions is not None:
             assert positions is not None
@@ -337,12 +378,15 @@ class Decoder(nn.Module):
                 positions + shape.offset if shape.offset else positions, self.positions.weight
             )
         x = x if self.embedding_norm is None else self.embedding_norm(x)
+        turns = None if self.turns is None else self.turns(positions)[:, None]
         for i, layer in enumerate(self.layers[: layers or None]):
             scale = shape.scale or shape.head_width**-0.5
             scale = scale / (i + 1) if shape.scale_by_layer else scale
 
             def own(y: Tensor, i: int = i, layer: Any = layer, scale: float = scale) -> Tensor:
                 q, k, v = layer.own.all(y)
+                if turns is not None:
+                    q, k = turned(q, turns), turned(k, turns)
                 return merge(caches.own(i, q, k, v, scale))
 
             def cross(y: Tensor, i: int = i, layer: Any = layer, scale: float = scale) -> Tensor:

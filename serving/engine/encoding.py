@@ -116,26 +116,34 @@ class EncoderEndpoint(ABC):
     def embed(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
         """Vectors [rows, dimensions]."""
 
+    def outputs(self, found: NDArray[np.float32], inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """What one request is answered with; `found`: the vectors of its rows."""
+        return {"embedding": found}
+
     def execute(self, requests: Sequence[Request]) -> list[Any]:
         """One response for each request; what is wrong with one is its own answer."""
         rows: list[NDArray[Any]] = []
+        asked = [arrays_of(request) for request in requests]
         spans: list[slice | BadRequest] = []
-        for request in requests:
+        for inputs in asked:
             try:
-                own = self.rows(arrays_of(request))
+                own = self.rows(inputs)
             except BadRequest as refused:
                 spans.append(refused)
             else:
                 spans.append(slice(len(rows), len(rows) + len(own)))
                 rows += own
         found = self.embed(rows) if rows else np.empty((0, 0), np.float32)
-        return [self._response(found, span) for span in spans]
+        return [self._response(found, *pair) for pair in zip(spans, asked, strict=True)]
 
-    def _response(self, found: NDArray[np.float32], span: slice | BadRequest) -> Any:
+    def _response(
+        self, found: NDArray[np.float32], span: slice | BadRequest, inputs: dict[str, NDArray[Any]]
+    ) -> Any:
         if isinstance(span, BadRequest):
             error = self.utils.TritonError(encode_error(span), self.utils.TritonError.INVALID_ARG)
             return self.utils.InferenceResponse(error=error)
-        return self.utils.InferenceResponse([self.utils.Tensor("embedding", found[span])])
+        made = self.outputs(found[span], inputs)
+        return self.utils.InferenceResponse([self.utils.Tensor(name, array) for name, array in made.items()])
 
 
 class TextEncoderEndpoint(EncoderEndpoint):
@@ -172,3 +180,41 @@ class PictureEncoderEndpoint(EncoderEndpoint):
     def embed(self, rows: Sequence[Pixels]) -> NDArray[np.float32]:
         """See EncoderEndpoint."""
         return embed_pictures(self.encoder, rows)
+
+
+class PromptTableEndpoint(EncoderEndpoint):
+    """`multimodal_encoders`: of float16 pixels [rows, pictures, 3, size, size], as `IMAGE` or `pixel_values`,
+    the rows of a prompt-embedding table for each row, its pictures' one behind the other.
+    """
+
+    def __init__(self, encoder: Encoder, size: int, utils: Utils) -> None:
+        super().__init__(encoder, utils)
+        self.size = size
+
+    def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Pixels]:
+        """See EncoderEndpoint."""
+        given = [name for name in ("IMAGE", "pixel_values") if name in inputs]
+        if len(given) != 1:
+            raise BadRequest("send either IMAGE or pixel_values")
+        pixels, wanted = inputs[given[0]], (3, self.size, self.size)
+        if pixels.ndim != 5 or pixels.shape[2:] != wanted or not pixels.size:
+            raise BadRequest(
+                f"{given[0]} is {list(pixels.shape)}; this model takes [rows, pictures, 3, {self.size}, "
+                f"{self.size}]"
+            )
+        if not np.isfinite(pixels).all():
+            raise BadRequest(f"{given[0]} must be finite numbers")
+        return list(pixels.reshape(-1, *wanted).astype(np.float32))
+
+    def embed(self, rows: Sequence[Pixels]) -> NDArray[np.float32]:
+        """See EncoderEndpoint."""
+        return embed_pictures(self.encoder, rows)
+
+    def outputs(self, found: NDArray[np.float32], inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """See EncoderEndpoint."""
+        rows = next(len(inputs[name]) for name in ("IMAGE", "pixel_values") if name in inputs)
+        table = found.reshape(rows, -1, found.shape[-1]).astype(np.float16)
+        return {
+            "OUT_PROMPT_EMBEDDING_TABLE": table,
+            "OUT_PROMPT_VOCAB_SIZE": np.full((rows, 1), table.shape[1], np.int32),
+        }

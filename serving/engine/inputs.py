@@ -32,9 +32,6 @@ UNSUPPORTED = (
     "runtime_top_p_min",
     "runtime_top_p_decay",
     "runtime_top_p_reset_ids",
-    "prompt_embedding_table",
-    "prompt_table_extra_ids",
-    "prompt_vocab_size",
     "cross_attention_mask",
     "mrope_rotary_cos_sin",
     "mrope_position_deltas",
@@ -55,6 +52,7 @@ UNSUPPORTED = (
     "lookahead_ngram_size",
     "lookahead_verification_set_size",
 )
+PROMPT_TABLE = ("prompt_embedding_table", "prompt_table_extra_ids", "prompt_vocab_size")
 UNSUPPORTED_IF_TRUE = ("return_context_logits", "return_perf_metrics")
 LARGEST_BIAS = 1e9
 MOST_WORDS = 4096  # each is compared after every token, while all other requests wait
@@ -84,8 +82,8 @@ def _words(inputs: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(ids[start:end].tolist()) for start, end in pairwise([0, *ends]))
 
 
-def _refuse(inputs: Arrays) -> None:
-    for name in UNSUPPORTED:
+def _refuse(inputs: Arrays, facts: EngineFacts) -> None:
+    for name in (*UNSUPPORTED, *(() if facts.prompt_width else PROMPT_TABLE)):
         if name in inputs and inputs[name].size:
             raise BadRequest(f"{name} is not supported by this engine; leave it out or use TARGET=trtllm")
     for name in UNSUPPORTED_IF_TRUE:
@@ -215,10 +213,45 @@ def _source(inputs: Arrays, facts: EngineFacts) -> tuple[bool, NDArray[Any] | No
     return True, ids
 
 
-def _prompt(inputs: Arrays, facts: EngineFacts) -> tuple[int, ...]:
-    """The decoder's first ids."""
+def _table(inputs: Arrays, facts: EngineFacts) -> NDArray[Any] | None:
+    """The rows that ids from the vocabulary's end on stand for, [n, prompt_width]."""
+    if "prompt_embedding_table" not in inputs or not inputs["prompt_embedding_table"].size:
+        if "prompt_vocab_size" in inputs and _scalar(inputs, "prompt_vocab_size", 0):
+            raise BadRequest("prompt_vocab_size came without prompt_embedding_table; send both or neither")
+        return None
+    table: NDArray[Any] = inputs["prompt_embedding_table"][0]
+    if table.ndim != 2 or table.shape[1] != facts.prompt_width:
+        raise BadRequest(
+            f"prompt_embedding_table is {list(table.shape)}; this model takes [rows, {facts.prompt_width}]"
+        )
+    if len(table) > facts.positions:
+        raise BadRequest(
+            f"prompt_embedding_table has {len(table)} rows, this model {facts.positions} positions; send "
+            "fewer"
+        )
+    rows = _within(inputs, "prompt_vocab_size", len(table), 1, len(table))
+    if not _finite(table):
+        raise BadRequest("prompt_embedding_table has NaN or infinite values; send finite ones")
+    return table[:rows]
+
+
+def _check_extra_ids(inputs: Arrays, ids: tuple[int, ...]) -> None:
+    """`prompt_table_extra_ids` tell TensorRT-LLM which cached blocks requests may share. This engine shares
+    none, so any will do, one for each id.
+    """
+    extra = inputs.get("prompt_table_extra_ids")
+    if extra is not None and extra.size not in (0, len(ids)):
+        raise BadRequest(
+            f"prompt_table_extra_ids has {extra.size} values, input_ids {len(ids)}; send one for each"
+        )
+
+
+def _prompt(inputs: Arrays, facts: EngineFacts, rows: int) -> tuple[int, ...]:
+    """The decoder's first ids; `rows`: of the prompt table."""
     if not facts.encodes:
-        return _ids(inputs, "input_ids", "input_lengths", facts.vocabulary)
+        ids = _ids(inputs, "input_ids", "input_lengths", facts.vocabulary + rows)
+        _check_extra_ids(inputs, ids)
+        return ids
     if "decoder_input_ids" not in inputs and facts.decoder_start:
         return facts.decoder_start
     return _ids(inputs, "decoder_input_ids", "decoder_input_lengths", facts.vocabulary)
@@ -261,14 +294,15 @@ def parse(
     Raises:
         BadRequest: an input is missing, malformed or not supported.
     """
-    _refuse(inputs)
+    _refuse(inputs, facts)
     if any(len(array) > 1 for array in inputs.values()):
         raise BadRequest(
             "the engine's stream takes one sequence; send one request for each, or use tensorrt_llm"
         )
     vocabulary = facts.vocabulary
     encoder, source = _source(inputs, facts)
-    prompt = _prompt(inputs, facts)
+    table = _table(inputs, facts)
+    prompt = _prompt(inputs, facts, 0 if table is None else len(table))
     sampling = _sampling(inputs, facts.end_id, vocabulary)
     # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit behind the prompt is not asked
     # for.
@@ -287,4 +321,4 @@ def parse(
         encoder or _scalar(inputs, "exclude_input_in_output", exclude_prompt),
     )
     streaming, align = _scalar(inputs, "streaming", False), _scalar(inputs, "return_cross_attention", False)
-    return Job(prompt, sampling, listener, source, streaming, request_id, align), wanted
+    return Job(prompt, sampling, listener, source, streaming, request_id, align, table), wanted

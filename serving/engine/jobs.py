@@ -64,7 +64,7 @@ class Job:
     """A request: features or ids for the encoder (None for decoder-only families), the decoder's first ids,
     how to choose, whom to tell.
 
-    `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`.
+    `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`. `table`: see Row.
     """
 
     prompt: tuple[int, ...]
@@ -74,6 +74,7 @@ class Job:
     streaming: bool = False
     request_id: str = ""
     align: bool = False
+    table: NDArray[Any] | None = None
     memory: Memory | None = None
     choice: Sampling | None = None
     strategy: Strategy = field(init=False)

@@ -35,6 +35,8 @@ class Memory(Protocol):
 class Row:
     """One row of the next step: the row of the last step that it continues (None: new), its new ids, the
     position of the first, its encoder memory, and what is added to its logits (float32 [vocabulary] or None).
+    `table`: float16 or float32 [n, prompt_width], the embeddings of ids from the vocabulary's end on; a new
+    row's.
 
     `choice`: what the runtime chooses the next id by (see `Runtime.chooses`); None: the caller looks at the
     logits itself.
@@ -46,6 +48,7 @@ class Row:
     memory: Any
     bias: Floats | None = None
     choice: Sampling | None = None
+    table: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -177,14 +177,15 @@ def processed(logits: Floats, history: Sequence[int], generated: Sequence[int], 
     """Logits (to which the graph has added the bias already) after temperature, penalties and bans, in the
     order of TensorRT-LLM's penalty kernels.
 
-    `history` counts for the repetition penalty (prompt and generated ids); presence, frequency, bans and
-    minimum length look at `generated`.
+    `history` counts for the repetition penalty (prompt and generated ids; those of a prompt table are no
+    words); presence, frequency, bans and minimum length look at `generated`.
     """
     out = logits.copy()
     if sampling.temperature not in (0.0, 1.0):
         out /= np.float32(sampling.temperature)
     if sampling.repetition_penalty != 1.0 and history:
         seen = np.unique(np.asarray(history))
+        seen = seen[seen < len(out)]
         penalty = np.float32(sampling.repetition_penalty)
         out[seen] = np.where(out[seen] < 0, out[seen] * penalty, out[seen] / penalty)
     if generated and (sampling.presence_penalty or sampling.frequency_penalty):

@@ -190,7 +190,8 @@ class Scheduler:
                 job.listener.fail(error)
             return
         job.choice = job.sampling if self.runtime.chooses(job.sampling) else None
-        job.rows = [Row(None, job.prompt, 0, job.memory, job.sampling.bias, job.choice)]
+        job.rows = [Row(None, job.prompt, 0, job.memory, job.sampling.bias, job.choice, job.table)]
+        job.table = None  # its row has it
         job.position = len(job.prompt)
         self.metrics.read.inc(job.position)
         self.running.append(job)

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from conch.names import PICTURES
+
 from ..errors import BadRequest, code_name
 from ..triton.calls import ALWAYS, engine_id
 from ..triton.stub import Request, Sender, Utils, arrays_of, is_decoupled
@@ -13,6 +18,12 @@ from .arrays import Arrays, Given
 from .facade import ENGINE_OUTPUTS, complete
 from .model import TextModel
 from .processing import postprocess, preprocess
+
+BROUGHT = {
+    "IMAGE_BYTES": "image_bytes_input",
+    "IMAGE_URL": "image_url_input",
+}  # `preprocessing`'s and the façade's
+TABLE = ("OUT_PROMPT_EMBEDDING_TABLE", "OUT_PROMPT_VOCAB_SIZE")
 
 
 class TextEndpoint(ThreadedEndpoint):
@@ -35,6 +46,7 @@ class TextEndpoint(ThreadedEndpoint):
             self.model,
             inputs,
             lambda arrays, streaming: self.calls.engine(own, self.outputs, arrays, streaming=streaming),
+            lambda pixels: self._seen(own, pixels),
         )
         if self.decoupled:
             self.calls.stream(sender, results, wanted, stoppable)
@@ -48,6 +60,12 @@ class TextEndpoint(ThreadedEndpoint):
             result = next(results)
         # Not while it is watched: Triton must not be asked about what it has let go.
         self.calls.answer(sender, result, wanted)
+
+    def _seen(self, request_id: str, pixels: NDArray[np.float16]) -> Arrays:
+        """What `multimodal_encoders` makes of pixels [rows, n, 3, size, size]."""
+        tensors = self.calls.tensors({"pixel_values": pixels})
+        (answer,) = self.calls.call(PICTURES, tensors, TABLE, request_id, decoupled=False)
+        return {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}
 
 
 class ProcessingEndpoint:
@@ -75,8 +93,20 @@ class ProcessingEndpoint:
 
 
 def preprocessing(model: TextModel, utils: Utils) -> ProcessingEndpoint:
-    """Strings to ids."""
-    return ProcessingEndpoint(lambda inputs: preprocess(model, inputs), utils)
+    """Strings to ids, and pictures to the pixels that `multimodal_encoders` takes."""
+
+    def process(inputs: Given) -> Arrays:
+        if model.picture is None:
+            return preprocess(model, inputs)
+        from ..vision.questions import pictures_of  # Pillow is nothing that texts need
+
+        pixels = pictures_of(
+            {new: inputs[old] for old, new in BROUGHT.items() if old in inputs}, model.picture
+        )
+        ids = preprocess(model, inputs, 0 if pixels is None else pixels.shape[1])
+        return ids if pixels is None else {**ids, "PIXEL_VALUES": pixels}
+
+    return ProcessingEndpoint(process, utils)
 
 
 def postprocessing(model: TextModel, utils: Utils) -> ProcessingEndpoint:

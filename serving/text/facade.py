@@ -18,10 +18,13 @@ from ..triton.rows import merge, refuse_beams, refuse_logits, refuse_samples, sp
 from . import likeliest
 from .arrays import Arrays, Given, flag, number, refuse
 from .model import TextModel
+from .pictures import INPUTS
 from .processing import postprocess, preprocess
 from .streaming import counts, gathered, growing
 
 Engine = Callable[[Arrays, bool], Iterator[Arrays]]
+# Pixels float16 [rows, n, 3, size, size] to the tensors of `multimodal_encoders`.
+See = Callable[[NDArray[np.float16]], Arrays]
 # `preprocessing`'s inputs by the façade's names (upstream's ensemble).
 PREPROCESSED = {
     "text_input": "QUERY",
@@ -34,8 +37,6 @@ PREPROCESSED = {
     "end_id": "END_ID",
     "pad_id": "PAD_ID",
     "prompt_table_extra_id": "PROMPT_TABLE_EXTRA_ID",
-    "image_bytes_input": "IMAGE_BYTES",
-    "image_url_input": "IMAGE_URL",
     "video_bytes_input": "VIDEO_BYTES",
 }
 # `tensorrt_llm`'s inputs by `preprocessing`'s outputs, and by the façade's names.
@@ -90,23 +91,21 @@ ENGINE_OUTPUTS = [
     "context_logits",
     "generation_logits",
 ]
-# What no text model has: a picture, and a draft model beside it.
-PICTURE = ("image_input",)
 DRAFT = ("num_draft_tokens", "use_draft_logits")
 
 
-def complete(model: TextModel, inputs: Given, engine: Engine) -> Iterator[Arrays]:
+def complete(model: TextModel, inputs: Given, engine: Engine, see: See | None = None) -> Iterator[Arrays]:
     """All rows in one request to the engine, one dictionary of output arrays; while streaming, one for each
     of its responses.
 
     A stream of one sequence gives what is new, or with `accumulate_tokens` the text so far; a stream of beams
-    always gives the texts so far.
+    always gives the texts so far. `see`: the model that looks at pictures, where there is one.
 
     Raises:
         BadRequest: what was sent cannot be served.
     """
     streaming, top = flag(inputs, "stream"), likeliest.wanted_top(inputs)
-    request = engine_request(model, inputs, top)
+    request = engine_request(model, inputs, top, see)
     if streaming and len(request["input_ids"]) > 1:
         raise BadRequest(
             f"a stream takes one text, text_input has {len(request['input_ids'])}; send one request for each"
@@ -121,18 +120,18 @@ def complete(model: TextModel, inputs: Given, engine: Engine) -> Iterator[Arrays
         )
 
 
-def engine_request(model: TextModel, inputs: Given, top: int | None) -> Arrays:
+def engine_request(model: TextModel, inputs: Given, top: int | None, see: See | None = None) -> Arrays:
     """The engine's inputs [rows, …] by its own names.
 
     Raises:
         BadRequest: an input that the model or the engine cannot take.
     """
-    refuse(inputs, (*PICTURE, *(name for name in DRAFT if name in inputs and inputs[name].any())))
+    refuse(inputs, [name for name in DRAFT if name in inputs and inputs[name].any()])
     refuse_samples(inputs)
     refuse_beams(inputs, model.beams)
-    given = preprocess(
-        model, {PREPROCESSED[name]: array for name, array in inputs.items() if name in PREPROCESSED}
-    )
+    pictures, table = _looked_at(model, inputs, see)
+    words = {PREPROCESSED[name]: array for name, array in inputs.items() if name in PREPROCESSED}
+    given = preprocess(model, words, pictures)
     rows = len(given["INPUT_ID"])
     request = {ENGINE[name]: array for name, array in given.items() if name in ENGINE and array.size}
     request |= {
@@ -140,11 +139,35 @@ def engine_request(model: TextModel, inputs: Given, top: int | None) -> Arrays:
         for name, array in inputs.items()
         if name in FORWARDED
     }
+    if given["OUT_PROMPT_TABLE_EXTRA_IDS"].size:
+        table["prompt_table_extra_ids"] = given["OUT_PROMPT_TABLE_EXTRA_IDS"]
+    request |= table
     request |= _bias_by_id(model, inputs, request.get("embedding_bias"), rows)
     if model.facts.encodes:
         # An answer never holds what the encoder read, nor the decoder's start.
         request.pop("exclude_input_in_output", None)
     return request | ({} if top is None else likeliest.inputs_for(model, request, top, rows))
+
+
+def _looked_at(model: TextModel, inputs: Given, see: See | None) -> tuple[int, Arrays]:
+    """How many pictures each text has, and what the engine is to know of them."""
+    if model.picture is None or see is None:
+        refuse(inputs, INPUTS)
+        return 0, {}
+    from ..vision.questions import pictures_of  # Pillow is nothing that texts need
+
+    pixels = pictures_of(inputs, model.picture)
+    if pixels is None:
+        return 0, {}
+    if len(pixels) != len(inputs["text_input"]):
+        raise BadRequest(f"{len(pixels)} rows of pictures came with {len(inputs['text_input'])} texts")
+    if "prompt_embedding_table" in inputs and inputs["prompt_embedding_table"].size:
+        raise BadRequest("prompt_embedding_table came with pictures, which make one; send one of them")
+    seen = see(pixels)
+    return pixels.shape[1], {
+        "prompt_embedding_table": seen["OUT_PROMPT_EMBEDDING_TABLE"],
+        "prompt_vocab_size": seen["OUT_PROMPT_VOCAB_SIZE"],
+    }
 
 
 def _results(

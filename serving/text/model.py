@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conch.bundle import ENGINE, EngineFacts, load_parameters
+from conch.bundle import ENGINE, EngineFacts, PictureFacts, PicturePrompt, load_parameters
 
 from .tokens import TextTokenizer
 
@@ -18,7 +18,8 @@ from .tokens import TextTokenizer
 class TextModel:
     """`beams`: the most beams that are served, where the engine has a limit; `excludes` and `accumulate`:
     defaults of `exclude_input_in_output` and `accumulate_tokens`; `skip_special`: texts leave special tokens
-    out.
+    out. `picture`, `prompt`: of models that answer about pictures, how those are made ready and stand in a
+    text.
     """
 
     facts: EngineFacts
@@ -27,6 +28,8 @@ class TextModel:
     excludes: bool = True
     accumulate: bool = False
     skip_special: bool = True
+    picture: PictureFacts | None = None
+    prompt: PicturePrompt | None = None
 
     @classmethod
     def load(cls, bundle: Path) -> TextModel:
@@ -35,7 +38,7 @@ class TextModel:
         Raises:
             Malformed: its engine.json cannot be read.
         """
-        parameters = load_parameters(bundle)
+        parameters, looks = load_parameters(bundle), PicturePrompt.there(bundle / ENGINE)
         return cls(
             EngineFacts.load(bundle / ENGINE),
             TextTokenizer.load(bundle / ENGINE),
@@ -43,6 +46,8 @@ class TextModel:
             bool(parameters.get("exclude_input_in_output", True)),
             bool(parameters.get("accumulate_tokens", False)),
             bool(parameters.get("skip_special_tokens", True)),
+            PictureFacts.load(bundle / ENGINE) if looks else None,
+            PicturePrompt.load(bundle / ENGINE) if looks else None,
         )
 
     @property

@@ -12,6 +12,7 @@ from ..engine.stop_words import trimmed, words_in
 from ..errors import BadRequest
 from .arrays import Arrays, Given, decoded, filled, lengths_of, objects, padded, refuse, strings
 from .model import TextModel
+from .pictures import with_pictures
 
 LONGEST_TOKEN = 128  # characters of the longest token in the vocabularies of GPT-2, T5 and BART
 LONGEST_WORDS = 1 << 18  # bytes of a request's bad or stop words
@@ -19,15 +20,15 @@ LONGEST_WORDS = 1 << 18  # bytes of a request's bad or stop words
 PICTURES = ("IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES", "PROMPT_TABLE_EXTRA_ID")
 
 
-def preprocess(model: TextModel, inputs: Given) -> Arrays:
+def preprocess(model: TextModel, inputs: Given, pictures: int = 0) -> Arrays:
     """From strings [rows, 1] to ids int32 [rows, longest] with lengths, word lists int32 [rows, 2, n] and
-    embedding bias.
+    embedding bias. `pictures`: of each text, in whose ids they have their rows of the prompt-embedding table.
 
     Raises:
-        BadRequest: a text that is too long for the model, or an input that no text model takes.
+        BadRequest: a text that is too long for the model, or an input that the model does not take.
     """
-    refuse(inputs, PICTURES)
-    rows = [_read(model, text) for text in strings(inputs, "QUERY")]
+    refuse(inputs, PICTURES if model.prompt is None else ("VIDEO_BYTES",))
+    rows = [_read(model, text, pictures) for text in strings(inputs, "QUERY")]
     starts = [_started(model, text) for text in strings(inputs, "DECODER_QUERY") or [""] * len(rows)]
     longest = inputs["REQUEST_OUTPUT_LEN"].reshape(-1, 1)
     for row, start, tokens in zip(rows, starts, longest.ravel().tolist(), strict=True):
@@ -47,8 +48,20 @@ def preprocess(model: TextModel, inputs: Given) -> Arrays:
         "REQUEST_OUTPUT_LEN": np.minimum(longest, room).astype(np.int32),
         "OUT_END_ID": filled(inputs, "END_ID", model.facts.end_id, len(rows)),
         "OUT_PAD_ID": filled(inputs, "PAD_ID", model.facts.pad_id, len(rows)),
-        "OUT_PROMPT_TABLE_EXTRA_IDS": np.zeros((len(rows), 0), np.uint64),
+        "OUT_PROMPT_TABLE_EXTRA_IDS": _extra_ids(model, inputs, rows),
     }
+
+
+def _extra_ids(model: TextModel, inputs: Given, rows: Sequence[Sequence[int]]) -> NDArray[np.uint64]:
+    """Uint64 [rows, longest]: the picture's own id where a row of its table stands, 0 where a word does;
+    [rows, 0] without such an id.
+    """
+    given = inputs.get("PROMPT_TABLE_EXTRA_ID")
+    if given is None or not given.size:
+        return np.zeros((len(rows), 0), np.uint64)
+    ids = padded(rows, 0)
+    own = given.reshape(len(rows), -1)[:, :1].astype(np.uint64)
+    return np.where(ids >= model.facts.vocabulary, own, np.uint64(0)).astype(np.uint64)
 
 
 def postprocess(
@@ -83,7 +96,7 @@ def postprocess(
     return objects([text for row in texts for text in row])
 
 
-def _read(model: TextModel, text: str) -> list[int]:
+def _read(model: TextModel, text: str, pictures: int = 0) -> list[int]:
     """GPT-2 begins a text with its end-of-text token where there is nothing else to begin with.
 
     Raises:
@@ -93,7 +106,10 @@ def _read(model: TextModel, text: str) -> list[int]:
         raise BadRequest(
             f"the text has {len(text)} characters, this model reads {model.facts.reads} tokens; shorten it"
         )
-    return model.tokenizer.ids(text) or [model.facts.end_id]
+    if model.prompt is not None:
+        return with_pictures(model.tokenizer, model.prompt, text, pictures, model.facts.vocabulary)
+    read = model.tokenizer.ids if model.facts.encodes else model.tokenizer.prompt
+    return read(text) or [model.facts.end_id]
 
 
 def _started(model: TextModel, text: str) -> list[int]:

@@ -40,6 +40,14 @@ class TextTokenizer:
         """
         return list(self.tokenizer.encode(text, add_special_tokens=special).ids)
 
+    def prompt(self, text: str) -> list[int]:
+        """Ids of what a decoder alone goes on with. Chat templates may write the first special token that the
+        tokenizer puts there, too; once is enough.
+        """
+        ids = self.ids(text)
+        twice = len(ids) > 1 and ids[0] == ids[1] and ids[0] in self.special
+        return ids[1:] if twice and text.startswith(str(self.tokenizer.id_to_token(ids[0]))) else ids
+
     def text(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of ids."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))

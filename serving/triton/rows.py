@@ -19,6 +19,7 @@ LENGTHS = {
     "input_ids": "input_lengths",
     "encoder_input_features": "input_lengths",
     "decoder_input_ids": "decoder_input_lengths",
+    "prompt_table_extra_ids": "input_lengths",
 }
 MOST_LOGITS = (
     64 << 20

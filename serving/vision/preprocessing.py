@@ -1,4 +1,6 @@
-"""Pixels as CLIP reads them: equal to transformers' CLIPImageProcessor (its Pillow one)."""
+"""Pixels as CLIP and BLIP-2 read them: equal to transformers' CLIPImageProcessor and BlipImageProcessor
+(their Pillow ones).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ def pixels(picture: Image.Image, facts: PictureFacts) -> NDArray[np.float32]:
 
 
 def middle(picture: Image.Image, facts: PictureFacts) -> Image.Image:
-    """The middle of the resized picture, `size` pixels on a side."""
+    """The middle of the resized picture, `size` pixels on a side; all of it where no shorter side is asked
+    for.
+    """
+    if not facts.resized:
+        return picture.resize((facts.size, facts.size), Image.Resampling.BICUBIC)
     width, height = resized(picture.size, facts.resized)
     left, top = (width - facts.size) // 2, (height - facts.size) // 2
     if width * height <= MOST_RESIZED:

@@ -20,6 +20,7 @@ UPSTREAM = {
     "whisper_bls": "whisper/whisper_bls",
     "tensorrt_llm": "inflight_batcher_llm/tensorrt_llm",
     "tensorrt_llm_stream": "inflight_batcher_llm/tensorrt_llm",
+    "multimodal_encoders": "multimodal/multimodal_encoders",
     **{
         name: f"inflight_batcher_llm/{name}"
         for name in ("preprocessing", "postprocessing", "tensorrt_llm_bls", "ensemble")
@@ -134,5 +135,7 @@ def test_catalog_errors_are_sentences() -> None:
         "mini-bart",
         "mini-gpt2",
         "mini-clip",
+        "mini-llava",
+        "mini-blip2",
     ]
     assert "mini-clip" not in [model.id for model in select(catalog, "", "trtllm")]

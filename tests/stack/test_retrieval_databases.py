@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gateway.embeddings.pictures import Picture
 from gateway.errors import ApiError
 from gateway.retrieval import library as work
 from gateway.retrieval.documents import Documents, Page, Record, open_documents
@@ -37,6 +36,7 @@ from gateway.retrieval.maintenance import check, reembed
 from gateway.retrieval.search import Request, Result, search
 from gateway.retrieval.vectors import open_vectors
 from gateway.retrieval.worker import Limits, Worker, settled, stopped
+from gateway.vision.urls import Picture
 
 from .databases import opened as opened_database
 

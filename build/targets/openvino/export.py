@@ -59,6 +59,13 @@ def aligner_graph(model: Model) -> ov.Model:
     return graph
 
 
+def picture_graph(pictures: nn.Module, size: int) -> ov.Model:
+    """Trace pixels [pictures, 3, size, size] -> rows of the prompt table [pictures, rows, width]."""
+    graph = ov.convert_model(pictures, example_input=(torch.zeros(2, 3, size, size),))
+    rename(graph, [("pixels", [-1, 3, size, size])], ["embedding"])
+    return graph
+
+
 def graphs(model: Model) -> dict[str, ov.Model]:
     """All that the shape needs, by file name."""
     made = {"encoder": encoder_graph(model.encoder)} if model.encoder is not None else {}
@@ -80,14 +87,20 @@ def export(arguments: Arguments) -> None:
     torch.set_grad_enabled(False)
     theirs, ours = checkpoints.load(arguments.family, arguments.weights, arguments.seed)
     half = not arguments.random and checkpoints.stored_in_half(Path(arguments.weights))
-    for name, graph in graphs(ours).items():
+    its, made = checkpoints.family(arguments.family), graphs(ours)
+    if ours.shape.prompt_table:
+        pictures = its.picture_facts(theirs, arguments)
+        pictures.save(arguments.output)
+        its.picture_prompt(theirs).save(arguments.output)
+        made["picture"] = picture_graph(its.pictures(theirs), pictures.size)
+    for name, graph in made.items():
         if arguments.compress == "int8" and name == "decoder":  # measured: int8 does not help the encoder
             compress_int8(graph)
         ov.save_model(graph, arguments.output / f"{name}.xml", compress_to_fp16=half)
     if ours.shape.relative:
         np.save(arguments.output / "relative_bias.npy", relative_bias(ours, ours.shape))
-    write_tokenizer(arguments, ours.shape.vocabulary)
-    checkpoints.family(arguments.family).facts(theirs, arguments).save(arguments.output)
+    write_tokenizer(arguments, ours.shape.vocabulary, getattr(its, "CHAT", ""))
+    its.facts(theirs, arguments).save(arguments.output)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def export(weights: Path, output: Path, compress: str, longest: int) -> None:
     """Write the engine folder."""
     torch.set_grad_enabled(False)
     model = clip.load(weights)
-    clip.picture_facts(weights, model.shape).save(output)
+    clip.picture_facts(weights, model.shape.size).save(output)
     for name, made in graphs(model).items():
         if compress == "int8":
             compress_int8(made)

@@ -1,6 +1,7 @@
 """What all exported decoders share: names of graph inputs, key/value caches as state, 8-bit weights.
 
-A decoder module's forward takes ids [batch, new]; positions [batch, new] unless it has none; mask [batch,
+A decoder module's forward takes ids [batch, new]; rows [n, width] for ids beyond its vocabulary, if it takes
+a prompt table; positions [batch, new] unless it has none; mask [batch,
 heads or 1, new, past + new] and, with a memory, cross mask [batch, 1, 1, memory], both added to attention
 scores; bias [batch or 1, vocabulary or 1], added to the logits; beam_idx [batch]; past, then memory keys and
 values of each layer [batch, heads, length, head width]. It returns logits of the last id [batch, vocabulary],
@@ -114,10 +115,14 @@ class Slotted:
         """See Caches."""
         self.present += [k, v]
         keys, values = self.past[2 * layer : 2 * layer + 2]
-        q = q * scale
-        scores = torch.cat([q @ keys.transpose(-1, -2), q @ k.transpose(-1, -2)], -1) + self.mask
+        batch, heads, new, width = q.shape
+        # Heads that share keys become rows of one product.
+        q = (q * scale).reshape(batch, k.shape[1], -1, width) if heads != k.shape[1] else q * scale
+        mask = self.mask if heads == k.shape[1] else self.mask.repeat(1, 1, heads // k.shape[1], 1)
+        scores = torch.cat([q @ keys.transpose(-1, -2), q @ k.transpose(-1, -2)], -1) + mask
         weights, count = torch.softmax(scores, -1), keys.shape[2]
-        return weights[..., :count] @ values + weights[..., count:] @ v
+        seen = weights[..., :count] @ values + weights[..., count:] @ v
+        return seen if heads == k.shape[1] else seen.reshape(batch, heads, new, width)
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
         """There is none."""
@@ -133,6 +138,7 @@ class Step(nn.Module):
 
     def forward(self, ids: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         shape = self.decoder.shape
+        table, rest = (rest[0], rest[1:]) if shape.prompt_table else (None, rest)
         positions, rest = (rest[0], rest[1:]) if shape.targets else (None, rest)
         caches: Stateful | Slotted
         if shape.encoder_layers:
@@ -141,7 +147,7 @@ class Step(nn.Module):
         else:
             mask, bias, *tensors = rest
             caches = Slotted(tensors, mask)
-        x = self.decoder(ids, positions, caches)
+        x = self.decoder(ids, positions, caches, table=table)
         logits = self.decoder.head(x[:, -1]) + bias
         return (logits, torch.logsumexp(logits, -1), *caches.present)
 
@@ -154,11 +160,13 @@ def memories(layers: int) -> list[str]:
 def decoder_graph(decoder: Decoder) -> ov.Model:
     """Trace one decoder step and, if it has a memory, turn its self-attention caches into state."""
     shape = decoder.shape
-    heads, width, has_memory = shape.decoder_heads, shape.head_width, bool(shape.encoder_layers)
+    heads, width, has_memory = shape.cached_heads, shape.head_width, bool(shape.encoder_layers)
     cache = [f"{c}{i}" for i in range(shape.decoder_layers) for c in "kv"]
     batch, past, memory, masks = 2, 3, 10, heads if shape.relative else 1
     kinds = ("past", "memory") if has_memory else ("past",)
-    example = [torch.zeros(batch, 1, dtype=torch.long)] * (2 if shape.targets else 1)
+    example = [torch.zeros(batch, 1, dtype=torch.long)]
+    example += [torch.zeros(4, shape.width)] if shape.prompt_table else []
+    example += [torch.zeros(batch, 1, dtype=torch.long)] if shape.targets else []
     example += [
         torch.zeros(batch, masks, 1, past + 1),
         *([torch.zeros(batch, 1, 1, memory)] if has_memory else []),
@@ -170,6 +178,7 @@ def decoder_graph(decoder: Decoder) -> ov.Model:
     graph = ov.convert_model(Step(decoder), example_input=tuple(example))
     inputs = [
         ("ids", [-1, -1]),
+        *([("table", [-1, shape.width])] if shape.prompt_table else []),
         *([("positions", [-1, -1])] if shape.targets else []),
         ("mask", [-1, masks, -1, -1]),
     ]

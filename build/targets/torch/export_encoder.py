@@ -29,7 +29,7 @@ def _minilm(weights: Path, output: Path, longest: int) -> Embedder:
 def _clip(weights: Path, output: Path, longest: int) -> Clip:
     ours = clip.load(weights)
     clip.facts(ours.shape, longest).save(output)
-    clip.picture_facts(weights, ours.shape).save(output)
+    clip.picture_facts(weights, ours.shape.size).save(output)
     return ours
 
 

@@ -151,8 +151,11 @@ class Slots:
         past: Sequence[ov.Tensor],
     ) -> tuple[Floats, Floats]:
         bias = biases([row.bias for row in rows], self.graphs.facts.vocabulary)
-        caches = {f"past.{name}": tensor for name, tensor in zip(self.names, past, strict=True)}
-        self.request.infer({"ids": ids, "positions": positions, "mask": mask, "bias": bias, **caches})
+        inputs = {f"past.{name}": tensor for name, tensor in zip(self.names, past, strict=True)}
+        if width := self.graphs.facts.prompt_width:
+            table = rows[0].table  # a prompt is read alone, and what runs goes on with ids of the vocabulary
+            inputs["table"] = np.zeros((1, width), np.float32) if table is None else table.astype(np.float32)
+        self.request.infer({"ids": ids, "positions": positions, "mask": mask, "bias": bias, **inputs})
         return self.request.get_tensor("logits").data.copy(), self.request.get_tensor("log_sum").data.copy()
 
 

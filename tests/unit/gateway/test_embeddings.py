@@ -228,7 +228,7 @@ def test_pictures_and_texts_in_their_order(seeing: Any) -> None:
         ([{"type": "image_url", "image_url": {"url": "data:;base64,A"}}], "input [0]: its data URL is not"),
         ([{"type": "image_url", "image_url": {"url": "data:;base64,===="}}], "input [0]"),
         (
-            [{"type": "image_url", "image_url": {"url": "data:;base64,AAAA", "detail": "low"}}],
+            [{"type": "image_url", "image_url": {"url": "data:;base64,AAAA", "detail": "huge"}}],
             "detail must be",
         ),
         ([{"type": "image_url", "image_url": "data:;base64,AAAA"}], "input[0].image_url must be"),

@@ -12,12 +12,12 @@ from fastapi.testclient import TestClient
 
 from conch.deployment import Deployment, Instance, Pool
 from gateway.app import create_app
-from gateway.embeddings.pictures import Picture
 from gateway.errors import ApiError
 from gateway.retrieval.chain import Answer, asked
 from gateway.retrieval.library import Item, Library
 from gateway.retrieval.schema import SearchRequest
 from gateway.settings import Settings
+from gateway.vision.urls import Picture
 
 from .test_embeddings import FakeTriton
 

@@ -223,7 +223,7 @@ def test_nobody_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], option
     [
         ("nonsense", "line 1 is not a JSON object"),
         ('{"prompt": "a"}\n[1]', "line 2 is not a JSON object; write one object a line"),
-        ('{"question": "a"}', "line 1: no prompt is given; add the key prompt"),
+        ('{"query": "a"}', "line 1: no prompt is given; add the key prompt"),
         ('{"prompt": 3}', "line 1: no prompt is given"),
         ('{"prompt": "a", "reference": ["b"]}', "line 1: the reference is not a string"),
         ("\n", "contains no prompts"),

@@ -331,12 +331,12 @@ def test_what_is_refused(data: bytes, sentence: str) -> None:
         prepared(data)
 
 
-def broken() -> Iterator[bytes]:
+def broken(each: int = 60) -> Iterator[bytes]:
     """Files cut off, and with bytes turned, at random places."""
     draw = np.random.default_rng(4)
     for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP"):
         whole = saved(noise(40, 30, "P" if kind == "GIF" else "RGB"), kind)
-        for _ in range(60):
+        for _ in range(each):
             data = bytearray(whole[: draw.integers(1, len(whole) + 1)])
             for at in draw.integers(0, len(data), draw.integers(0, 5)):
                 data[at] = draw.integers(0, 256)

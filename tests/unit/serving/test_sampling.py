@@ -113,3 +113,10 @@ def test_beams_beat_greed() -> None:
     assert rows == [(0, 0), (0, 1)]
     assert beams.advance(scores(np.stack([after_zero, after_one]))) == []
     assert beams.results()[0].ids == (1, 2)
+
+
+def test_rows_of_a_prompt_table_are_no_words() -> None:
+    """The repetition penalty counts a prompt's ids of the vocabulary; those beyond stand for embeddings."""
+    logits = np.array([1.0, 2.0, -1.0], np.float32)
+    found = processed(logits, [1, 3, 400], [], Sampling(max_tokens=1, end_id=0, repetition_penalty=2.0))
+    assert found.tolist() == [1.0, 1.0, -1.0]

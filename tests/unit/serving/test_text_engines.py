@@ -1,5 +1,5 @@
-"""T5, BART and GPT-2 on the portable engines against transformers: small models of the true architectures
-with random weights. The torch engine runs on a GPU in float32 where there is one.
+"""T5, BART, GPT-2, LLaMA and OPT on the portable engines against transformers: small models of the true
+architectures with random weights. The torch engine runs on a GPU in float32 where there is one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from transformers import (
     GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
     PreTrainedModel,
     T5Config,
     T5ForConditionalGeneration,
@@ -92,11 +96,55 @@ def gpt2() -> PreTrainedModel:
     return GPT2LMHeadModel(config)
 
 
+def llama() -> PreTrainedModel:
+    config = LlamaConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+        bos_token_id=1,
+        eos_token_id=1,
+    )
+    return LlamaForCausalLM(config)
+
+
+def opt() -> PreTrainedModel:
+    config = OPTConfig(
+        hidden_size=64,
+        word_embed_proj_dim=64,
+        ffn_dim=128,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=128,
+        init_std=0.3,
+        bos_token_id=1,
+        eos_token_id=1,
+    )
+    return OPTForCausalLM(config)
+
+
 ENGINES = ("openvino 1", "torch 1", "torch 2")  # and the processes that it spans
-MODELS = {"t5": lambda: t5(gated=False), "flan-t5": lambda: t5(gated=True), "bart": bart, "gpt2": gpt2}
+MODELS = {
+    "t5": lambda: t5(gated=False),
+    "flan-t5": lambda: t5(gated=True),
+    "bart": bart,
+    "gpt2": gpt2,
+    "llama": llama,
+    "opt": opt,
+}
+PAIRS = [
+    f"{model} {engine}"
+    for model in MODELS
+    for engine in (ENGINES[:1] if model in ("llama", "opt") else ENGINES)
+]
 
 
-@pytest.fixture(scope="module", params=[f"{model} {engine}" for model in MODELS for engine in ENGINES])
+@pytest.fixture(scope="module", params=PAIRS)
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[PreTrainedModel, Runtime]]:

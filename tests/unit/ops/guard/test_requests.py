@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
 from ops.guard import grpc_requests, json_requests
-from ops.guard.contract import Contract, Refused
+from ops.guard.contract import Contract, Refused, check_binary
 
 CONFIG = {
     "name": "m",
@@ -306,3 +306,28 @@ def test_an_answer_comes_back_as_grpc() -> None:
     assert result.as_numpy("IDS").shape == (1, 0)
     assert made.id == ""
     assert made.parameters["sequence_id"].int64_param == 3
+
+
+@pytest.mark.parametrize(("name", "most"), [("text_input", 4 << 20), ("image_urls", 22 << 20)])
+def test_pictures_may_be_longer_than_texts(name: str, most: int) -> None:
+    """As binary data and in the JSON of generate, up to a limit."""
+    model = Contract.parse({
+        "name": "m",
+        "max_batch_size": 4,
+        "input": [{"name": name, "data_type": "TYPE_STRING", "dims": [-1]}],
+        "output": [{"name": "OUT", "data_type": "TYPE_STRING", "dims": [1]}],
+    })  # fmt: skip
+    spec = model.inputs[name]
+    for size, fits in ((most - 4, True), (most + 1, False)):
+        data = memoryview(struct.pack("<I", size) + bytes(size))
+        body = json.dumps({name: ["a" * size]}).encode()
+        if fits:
+            check_binary(name, spec, 1, data)
+            json_requests.generate(model, body, named)
+            continue
+        for check in (
+            lambda data=data: check_binary(name, spec, 1, data),
+            lambda body=body: json_requests.generate(model, body, named),
+        ):
+            with pytest.raises(Refused, match=f"{name}.* {most}"):
+                check()

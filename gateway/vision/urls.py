@@ -1,4 +1,4 @@
-"""Pictures among the inputs of embeddings: data URLs, and files of a form."""
+"""Pictures of requests: data URLs, and files of a form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import binascii
 import re
 from dataclasses import dataclass
 
-from ..text.schema import refused
+from ..errors import refused
 
 HEAD = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 LONGEST_HEAD = 220
@@ -38,14 +38,23 @@ class Picture:
             raise ValueError("its data URL is not valid base64") from error
 
 
-def of_url(url: str, number: int) -> Picture:
-    """The picture of a data URL (RFC 2397).
+def of_url(url: str, param: str, which: str) -> Picture:
+    """The picture of a data URL (RFC 2397); `which` one of the field `param`, for people.
 
     Raises:
         ApiError: 400 for any other URL. What has to be fetched would let a caller reach inside our network.
     """
+    return Picture(url[check_url(url, param, which) :])
+
+
+def check_url(url: str, param: str, which: str) -> int:
+    """Where the base64 of a data URL begins.
+
+    Raises:
+        ApiError: see of_url.
+    """
     if url[:8].lower().startswith(("http:", "https:")):
-        raise refused("input", f"[{number}] is a URL that would have to be fetched, which is off; {REMEDY}")
-    if not (head := HEAD.match(url, 0, LONGEST_HEAD)):
-        raise refused("input", f"[{number}] has a URL that is not a data URL in base64; {REMEDY}")
-    return Picture(url[head.end() :])
+        raise refused(param, f"{which} is a URL that would have to be fetched, which is off; {REMEDY}")
+    if not url.isascii() or not (head := HEAD.match(url, 0, LONGEST_HEAD)):
+        raise refused(param, f"{which} has a URL that is not a data URL in base64; {REMEDY}")
+    return head.end()

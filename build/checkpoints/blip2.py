@@ -1,0 +1,179 @@
+"""BLIP-2 with OPT (transformers' modeling_blip_2.py): EVA's vision transformer, a Q-Former whose queries look
+at it, a projection, and an OPT that reads what they make of a picture as embeddings.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Blip2Config, Blip2ForConditionalGeneration, OPTConfig
+
+from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
+from serving.architectures.clip import ACTIVATIONS, Tower
+from serving.architectures.pictures import BlipPictures
+from serving.architectures.transformer import Shape
+
+from . import Unsupported, clip, opt, renamed
+from .arguments import Arguments
+from .llama import facts_for
+
+ARCHITECTURE = Blip2ForConditionalGeneration
+PLACEHOLDER = "<image>"
+# The picture comes before the text and its first token, as Blip2Processor has it.
+TEMPLATE = "<image>{text}"
+# Checkpoints have no chat template. The paper asks in these words (Li et al. 2023, Table 5), and puts earlier
+# questions with their answers before; whatever a picture's message is, the picture leads.
+CHAT = (
+    "{% for message in messages %}"
+    "{% for part in message['content'] if part['type'] == 'image' %}<image>{% endfor %}"
+    "{% if message['role'] == 'user' %}Question: {% elif message['role'] == 'assistant' %}Answer: {% endif %}"
+    "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}"
+    "{{ '. ' if message['role'] == 'assistant' else ' ' }}"
+    "{% endfor %}{% if add_generation_prompt %}Answer:{% endif %}"
+)
+SHAPES = {"blip2-opt-2.7b": "opt-2.7b"}
+STEPS = ("do_resize", "do_rescale", "do_normalize")
+VISION, ASKING = r"^vision_model\.", r"^qformer\.encoder\.layer\.(\d+)\."
+LAYER = VISION + r"encoder\.layers\.(\d+)\."
+RULES = [
+    (VISION + r"embeddings\.class_embedding", "seen.summary"),
+    (VISION + r"embeddings\.patch_embedding", "seen.patches"),
+    (VISION + r"embeddings\.position_embedding", "seen.places.weight"),
+    (VISION + r"post_layernorm", "seen.last_norm"),
+    (LAYER + r"layer_norm1", r"seen.layers.\1.attention_norm"),
+    (LAYER + r"layer_norm2", r"seen.layers.\1.inner_norm"),
+    (LAYER + r"self_attn\.qkv", r"seen.layers.\1.qkv"),
+    (LAYER + r"self_attn\.projection", r"seen.layers.\1.mix"),
+    (LAYER + r"mlp\.fc1", r"seen.layers.\1.widen"),
+    (LAYER + r"mlp\.fc2", r"seen.layers.\1.narrow"),
+    (r"^query_tokens", "queries"),
+    (r"^qformer\.layernorm", "norm"),
+    (ASKING + r"attention\.attention", r"layers.\1.own"),
+    (ASKING + r"attention\.output\.dense", r"layers.\1.own.mix"),
+    (ASKING + r"attention\.output\.LayerNorm", r"layers.\1.own.norm"),
+    (ASKING + r"crossattention\.attention", r"layers.\1.cross"),
+    (ASKING + r"crossattention\.output\.dense", r"layers.\1.cross.mix"),
+    (ASKING + r"crossattention\.output\.LayerNorm", r"layers.\1.cross.norm"),
+    (ASKING + r"intermediate_query\.dense", r"layers.\1.widen"),
+    (ASKING + r"output_query\.dense", r"layers.\1.narrow"),
+    (ASKING + r"output_query\.LayerNorm", r"layers.\1.norm"),
+    (r"^language_projection", "project"),
+]
+
+
+def random_model(name: str) -> Blip2ForConditionalGeneration:
+    """A true shape with random weights: transformers' own defaults are those of blip2-opt-2.7b's vision."""
+    width, layers, heads, inner = opt.SHAPES[SHAPES[name]]
+    text = OPTConfig(
+        vocab_size=50304,
+        hidden_size=width,
+        word_embed_proj_dim=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        ffn_dim=inner,
+    )
+    return Blip2ForConditionalGeneration(Blip2Config(text_config=text, image_token_index=50265))
+
+
+def shape(model: Blip2ForConditionalGeneration) -> Shape:
+    """Of the language model.
+
+    Raises:
+        Unsupported: it is not OPT.
+    """
+    config = model.config.text_config
+    if config.model_type != "opt":
+        raise Unsupported(f"config.json: the language model is {config.model_type}; this family has opt")
+    return opt.shape_of(config, prompt_table=True)
+
+
+def weights(model: Blip2ForConditionalGeneration) -> dict[str, torch.Tensor]:
+    """Of the language model, under our names."""
+    return opt.weights_of(model.language_model.state_dict())
+
+
+def facts(model: Blip2ForConditionalGeneration, arguments: Arguments) -> EngineFacts:
+    """engine.json."""
+    return replace(facts_for(model, shape(model), arguments), family="blip2")
+
+
+def pictures(model: Blip2ForConditionalGeneration) -> nn.Module:
+    """Pixels to rows of the prompt table.
+
+    Raises:
+        Unsupported: activations that this family does not have.
+    """
+    config, vision, former = model.config, model.config.vision_config, model.config.qformer_config
+    if vision.hidden_act not in ACTIVATIONS or former.hidden_act != "gelu":
+        raise Unsupported(
+            f"config.json: the activations must be {', '.join(ACTIVATIONS)}, the Q-Former's gelu"
+        )
+    made = BlipPictures(
+        _tower(vision, vision.hidden_act),
+        vision.image_size,
+        vision.patch_size,
+        _tower(former, former.hidden_act),
+        former.cross_attention_frequency,
+        config.num_query_tokens,
+        config.text_config.hidden_size,
+    )
+    known = made.state_dict()  # the Q-Former's part that reads text is left out
+    found = _apart(renamed(model.state_dict(), RULES))
+    made.load_state_dict({name: found[name].reshape(known[name].shape) for name in known})
+    return made.eval()
+
+
+def _tower(config: Any, activation: str) -> Tower:
+    return Tower(
+        config.hidden_size,
+        config.num_hidden_layers,
+        config.num_attention_heads,
+        config.intermediate_size,
+        config.layer_norm_eps,
+        activation,
+    )
+
+
+def _apart(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Queries, keys and values apart; without biases they get zeros."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in state.items():
+        if ".qkv." not in name:
+            found[name] = tensor
+            continue
+        for part, third in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
+            found[name.replace("qkv", part)] = third
+            found.setdefault(name.replace("qkv.weight", f"{part}.bias"), torch.zeros(len(third)))
+    return found
+
+
+def picture_facts(model: Blip2ForConditionalGeneration, arguments: Arguments) -> PictureFacts:
+    """picture.json. BlipImageProcessor resizes both sides and cuts nothing out.
+
+    Raises:
+        Unsupported: steps that this family does not have, or another size than the model's.
+    """
+    size = model.config.vision_config.image_size
+    if arguments.random:
+        return PictureFacts(size, 0, clip.MEAN, clip.DEVIATION)
+    config = json.loads((Path(arguments.weights) / "preprocessor_config.json").read_text("utf-8"))
+    sides = config.get("size", {})
+    asked = {sides} if isinstance(sides, int) else {sides.get("height"), sides.get("width")}
+    left_out = [name for name in STEPS if config.get(name) is False]
+    if left_out or config.get("resample", clip.BICUBIC) != clip.BICUBIC or asked != {size}:
+        raise Unsupported(
+            f"preprocessor_config.json: this family resizes to {size} pixels on both sides (bicubic), "
+            "rescales by 255 and normalizes; the file asks for something else"
+        )
+    return PictureFacts(size, 0, tuple(config["image_mean"]), tuple(config["image_std"]))
+
+
+def picture_prompt(model: Blip2ForConditionalGeneration) -> PicturePrompt:
+    """picture_prompt.json."""
+    config = model.config
+    return PicturePrompt(config.num_query_tokens, PLACEHOLDER, config.image_token_id, TEMPLATE, leads=True)

@@ -1,0 +1,154 @@
+"""LLaVA 1.5 (transformers' modeling_llava.py): CLIP's vision transformer up to a layer, a projector, and a
+LLaMA that reads what they make of a picture as embeddings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
+from serving.architectures.clip import ACTIVATIONS, Tower
+from serving.architectures.pictures import LlavaPictures
+from serving.architectures.transformer import Shape
+
+from . import Unsupported, clip, llama, renamed
+from .arguments import Arguments
+
+ARCHITECTURE = LlavaForConditionalGeneration
+PLACEHOLDER = "<image>"
+# As tensorrtllm_backend's preprocessing wraps a question that says nothing of its picture (guide 002).
+TEMPLATE = "USER:\n<image>{text} ASSISTANT:"
+# A picture's size, patch, width, layers, heads and inner width, then LLaMA's: the vision tower of
+# openai/clip-vit-large-patch14-336 before LLaMA 2 as in llava-hf/llava-1.5-7b-hf, and a small one of true
+# proportions: openai/clip-vit-base-patch16 before a decoder of a billion weights.
+SHAPES = {
+    "llava-1.5-7b": ((336, 14, 1024, 24, 16, 4096), (4096, 32, 32, 11008)),
+    "llava-1b": ((224, 16, 768, 12, 12, 3072), (1792, 24, 28, 4864)),
+}
+VISION = r"^model\.vision_tower\.(?:vision_model\.)?"
+LAYER = VISION + r"encoder\.layers\.(\d+)\."
+RULES = [
+    (VISION + r"embeddings\.class_embedding", "seen.summary"),
+    (VISION + r"embeddings\.patch_embedding", "seen.patches"),
+    (VISION + r"embeddings\.position_embedding", "seen.places"),
+    (VISION + r"pre_layrnorm", "seen.first_norm"),
+    (LAYER + r"layer_norm1", r"seen.layers.\1.attention_norm"),
+    (LAYER + r"layer_norm2", r"seen.layers.\1.inner_norm"),
+    (LAYER + r"self_attn\.q_proj", r"seen.layers.\1.query"),
+    (LAYER + r"self_attn\.k_proj", r"seen.layers.\1.key"),
+    (LAYER + r"self_attn\.v_proj", r"seen.layers.\1.value"),
+    (LAYER + r"self_attn\.out_proj", r"seen.layers.\1.mix"),
+    (LAYER + r"mlp\.fc1", r"seen.layers.\1.widen"),
+    (LAYER + r"mlp\.fc2", r"seen.layers.\1.narrow"),
+    (r"^model\.multi_modal_projector\.linear_1", "first"),
+    (r"^model\.multi_modal_projector\.linear_2", "second"),
+]
+
+
+def random_model(name: str) -> LlavaForConditionalGeneration:
+    """A true shape with random weights."""
+    (size, patch, seen, seen_layers, seen_heads, seen_inner), (width, layers, heads, inner) = SHAPES[name]
+    vision = CLIPVisionConfig(
+        image_size=size,
+        patch_size=patch,
+        hidden_size=seen,
+        num_hidden_layers=seen_layers,
+        num_attention_heads=seen_heads,
+        intermediate_size=seen_inner,
+    )
+    text = LlamaConfig(
+        vocab_size=32064,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=inner,
+        max_position_embeddings=4096,
+    )
+    return LlavaForConditionalGeneration(
+        LlavaConfig(vision_config=vision, text_config=text, image_token_id=32000)
+    )
+
+
+def shape(model: LlavaForConditionalGeneration) -> Shape:
+    """Of the language model.
+
+    Raises:
+        Unsupported: it is not LLaMA.
+    """
+    config = model.config.text_config
+    if config.model_type != "llama":
+        raise Unsupported(f"config.json: the language model is {config.model_type}; this family has llama")
+    return llama.shape_of(config, prompt_table=True)
+
+
+def weights(model: LlavaForConditionalGeneration) -> dict[str, torch.Tensor]:
+    """Of the language model, under our names."""
+    own = {
+        name.replace("model.language_model.", "model."): tensor
+        for name, tensor in model.state_dict().items()
+        if name.startswith(("model.language_model.", "lm_head."))
+    }
+    return llama.weights_of(own, model.model.language_model.rotary_emb, model.config.text_config)
+
+
+def facts(model: LlavaForConditionalGeneration, arguments: Arguments) -> EngineFacts:
+    """engine.json."""
+    return replace(llama.facts_for(model, shape(model), arguments), family="llava")
+
+
+def pictures(model: LlavaForConditionalGeneration) -> nn.Module:
+    """Pixels to rows of the prompt table.
+
+    Raises:
+        Unsupported: another vision transformer, or several layers of it.
+    """
+    config, vision = model.config, model.config.vision_config
+    layer = config.vision_feature_layer
+    if vision.model_type != "clip_vision_model" or not isinstance(layer, int):
+        raise Unsupported("config.json: this family looks at one layer of CLIP's vision transformer")
+    if vision.hidden_act not in ACTIVATIONS or config.projector_hidden_act != "gelu":
+        raise Unsupported(
+            f"config.json: the activations must be {', '.join(ACTIVATIONS)}, the projector's gelu"
+        )
+    layers = layer if layer >= 0 else vision.num_hidden_layers + 1 + layer
+    tower = Tower(
+        vision.hidden_size,
+        layers,
+        vision.num_attention_heads,
+        vision.intermediate_size,
+        vision.layer_norm_eps,
+        vision.hidden_act,
+    )
+    made = LlavaPictures(
+        tower,
+        vision.image_size,
+        vision.patch_size,
+        config.text_config.hidden_size,
+        summarized=config.vision_feature_select_strategy == "full",
+        bias=config.multimodal_projector_bias,
+    )
+    known = made.state_dict()  # layers behind the one that is looked at are left out
+    own = {name: tensor for name, tensor in renamed(model.state_dict(), RULES).items() if name in known}
+    made.load_state_dict(own)
+    return made.eval()
+
+
+def picture_facts(model: LlavaForConditionalGeneration, arguments: Arguments) -> PictureFacts:
+    """picture.json."""
+    size = model.config.vision_config.image_size
+    if arguments.random:
+        return PictureFacts(size, size, clip.MEAN, clip.DEVIATION)
+    return clip.picture_facts(Path(arguments.weights), size)
+
+
+def picture_prompt(model: LlavaForConditionalGeneration) -> PicturePrompt:
+    """picture_prompt.json."""
+    config = model.config
+    patches = (config.vision_config.image_size // config.vision_config.patch_size) ** 2
+    rows = patches + (config.vision_feature_select_strategy == "full")
+    return PicturePrompt(rows, PLACEHOLDER, config.image_token_id, TEMPLATE)

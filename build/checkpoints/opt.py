@@ -1,0 +1,97 @@
+"""OPT, a decoder alone (transformers' modeling_opt.py): learned positions with an offset of 2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import OPTConfig, OPTForCausalLM
+
+from conch.bundle import EngineFacts
+from serving.architectures.transformer import Shape
+
+from . import Unsupported, renamed
+from .arguments import Arguments
+from .llama import facts_for
+
+ARCHITECTURE = OPTForCausalLM
+OFFSET = 2
+# hidden_size, layers, heads, ffn_dim: the configs of facebook/opt-125m and facebook/opt-2.7b on the Hugging
+# Face hub.
+SHAPES = {"opt-125m": (768, 12, 12, 3072), "opt-2.7b": (2560, 32, 32, 10240)}
+LAYER = r"^model\.decoder\.layers\.(\d+)\."
+RULES = [
+    (r"^model\.decoder\.embed_tokens", "decoder.ids"),
+    (r"^model\.decoder\.embed_positions", "decoder.positions"),
+    (r"^model\.decoder\.final_layer_norm", "decoder.norm"),
+    (LAYER + r"self_attn\.([qkv])_proj", r"decoder.layers.\1.own.\2"),
+    (LAYER + r"self_attn\.out_proj", r"decoder.layers.\1.own.out"),
+    (LAYER + r"self_attn_layer_norm", r"decoder.layers.\1.own_norm"),
+    (LAYER + r"final_layer_norm", r"decoder.layers.\1.feed_norm"),
+    (LAYER + r"fc1", r"decoder.layers.\1.feed.up"),
+    (LAYER + r"fc2", r"decoder.layers.\1.feed.down"),
+    (r"^lm_head", "decoder.head"),
+]
+
+
+def random_model(name: str) -> OPTForCausalLM:
+    """A true shape with random weights."""
+    width, layers, heads, inner = SHAPES[name]
+    config = OPTConfig(
+        hidden_size=width,
+        word_embed_proj_dim=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        ffn_dim=inner,
+    )
+    return OPTForCausalLM(config)
+
+
+def shape(model: OPTForCausalLM) -> Shape:
+    """Of the checkpoint."""
+    return shape_of(model.config)
+
+
+def shape_of(config: OPTConfig, **own: Any) -> Shape:
+    """Of a configuration.
+
+    Raises:
+        Unsupported: one of the variants that the smallest checkpoints of the paper are.
+    """
+    if config.word_embed_proj_dim != config.hidden_size or not config.do_layer_norm_before:
+        raise Unsupported(
+            "config.json: embeddings of another width than the layers, or norms behind the layers, as "
+            "opt-350m has them; take another size"
+        )
+    if config._remove_final_layer_norm or not config.layer_norm_elementwise_affine:
+        raise Unsupported("config.json: norms without weights; this family has them")
+    return Shape(
+        family="opt",
+        width=config.hidden_size,
+        head_width=config.hidden_size // config.num_attention_heads,
+        vocabulary=config.vocab_size,
+        decoder_layers=config.num_hidden_layers,
+        decoder_heads=config.num_attention_heads,
+        decoder_inner=config.ffn_dim,
+        targets=config.max_position_embeddings + OFFSET,
+        offset=OFFSET,
+        activation=config.activation_function,
+        bias=config.enable_bias,
+        **own,
+    )
+
+
+def weights(model: OPTForCausalLM) -> dict[str, torch.Tensor]:
+    """Under our names."""
+    return weights_of(model.state_dict())
+
+
+def weights_of(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Under our names."""
+    return renamed(state, RULES)
+
+
+def facts(model: OPTForCausalLM, arguments: Arguments) -> EngineFacts:
+    """engine.json."""
+    return facts_for(model, shape(model), arguments)

@@ -1,0 +1,66 @@
+"""`scripts/ask PICTURE… QUESTION`: print what a model says about pictures; without one, about the text alone.
+
+The answer goes to standard output, everything else to standard error. Exit status 1 if there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+from .cli_options import add_text_options, connect_text, positive
+from .speech import RequestFailed
+from .text import Ask, data_url
+
+
+async def ask(arguments: argparse.Namespace) -> None:
+    """Put the question, and print the answer as it comes.
+
+    Raises:
+        RequestFailed: there is none.
+    """
+    *pictures, question = arguments.asked
+    try:
+        urls = tuple(data_url(Path(picture)) for picture in pictures)
+    except (OSError, ValueError) as error:
+        raise RequestFailed(str(error)) from error
+    wanted = Ask(
+        arguments.model, arguments.max_tokens, arguments.temperature, (), arguments.stream, pictures=urls
+    )
+    async with aclosing(connect_text(arguments)) as server:
+        await server.complete(question, wanted, lambda piece: print(piece, end="", flush=True))
+    print(flush=True)
+
+
+def options(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="ask", description="Ask a model about pictures.")
+    parser.add_argument(
+        "asked", nargs="+", metavar="PICTURE… QUESTION", help="files of pictures, and last what is asked"
+    )
+    add_text_options(parser, "mini-llava")
+    parser.add_argument(
+        "--max-tokens", type=positive, default=128, help="of the answer at most (default: %(default)s)"
+    )
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 (default): the likeliest words")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status 0, or 1 without an answer."""
+    try:
+        asyncio.run(ask(options(argv)))
+    except RequestFailed as error:
+        print(f"conch: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""Pictures to rows of a prompt-embedding table: what stands before a language model that answers about them.
+
+A vision transformer over patches (Dosovitskiy et al. 2021), pre-norm. LLaVA takes CLIP's, up to a layer, and
+two products with GELU between (Liu et al. 2023); BLIP-2 takes EVA's whole, and has query tokens look at it
+through a transformer of its own, the Q-Former (Li et al. 2023). Checked against transformers' models of the
+same names (tests/unit/serving/test_pictures.py).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .clip import Layer, Tower
+
+
+class Patches(nn.Module):
+    """Normalized pixels [pictures, 3, size, size] -> hidden [pictures, 1 + patches, width], the first of them
+    a summary. `clips`: with CLIP's first norm and without a bias of the patches; otherwise with a last norm.
+    """
+
+    def __init__(self, tower: Tower, size: int, patch: int, *, clips: bool) -> None:
+        super().__init__()
+        self.summary = nn.Parameter(torch.empty(tower.width))
+        self.patches = nn.Conv2d(3, tower.width, patch, patch, bias=not clips)
+        self.places = nn.Embedding((size // patch) ** 2 + 1, tower.width)
+        self.first_norm = nn.LayerNorm(tower.width, tower.epsilon) if clips else None
+        self.layers = nn.ModuleList(Layer(tower, causal=False) for _ in range(tower.layers))
+        self.last_norm = None if clips else nn.LayerNorm(tower.width, tower.epsilon)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """See the class."""
+        patches = self.patches(pixels).flatten(2).transpose(1, 2)
+        first = self.summary.expand(patches.shape[0], 1, -1)
+        hidden = torch.cat([first, patches], 1) + self.places.weight
+        hidden = hidden if self.first_norm is None else self.first_norm(hidden)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return hidden if self.last_norm is None else self.last_norm(hidden)
+
+
+class LlavaPictures(nn.Module):
+    """Pixels [pictures, 3, size, size] -> rows [pictures, patches, width]. `tower` ends with the layer that
+    is looked at; `summarized`: its summary is a row, too.
+    """
+
+    def __init__(
+        self, tower: Tower, size: int, patch: int, width: int, *, summarized: bool, bias: bool
+    ) -> None:
+        super().__init__()
+        self.seen = Patches(tower, size, patch, clips=True)
+        self.summarized = summarized
+        self.first = nn.Linear(tower.width, width, bias=bias)
+        self.second = nn.Linear(width, width, bias=bias)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """See the class."""
+        hidden = self.seen(pixels)
+        hidden = hidden if self.summarized else hidden[:, 1:]
+        return self.second(functional.gelu(self.first(hidden)))
+
+
+class Look(nn.Module):
+    """Attention of BERT's kind: what is found is added to what asked, and normalized. `width`: of the
+    queries; `seen`: of what they look at.
+    """
+
+    def __init__(self, width: int, heads: int, seen: int, epsilon: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value = (
+            nn.Linear(width, width),
+            nn.Linear(seen, width),
+            nn.Linear(seen, width),
+        )
+        self.mix, self.norm = nn.Linear(width, width), nn.LayerNorm(width, epsilon)
+
+    def forward(self, hidden: Tensor, seen: Tensor) -> Tensor:
+        """Hidden [pictures, queries, width], seen [pictures, n, its width]."""
+        rows, n, width = hidden.shape
+        parts = (self.query(hidden), self.key(seen), self.value(seen))
+        q, k, v = (part.view(rows, -1, self.heads, width // self.heads).transpose(1, 2) for part in parts)
+        found = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(rows, n, width)
+        return self.norm(self.mix(found) + hidden)
+
+
+class QLayer(nn.Module):
+    """The queries look at each other, some layers at the picture, and go through a feed-forward."""
+
+    def __init__(self, tower: Tower, seen: int, *, looks: bool) -> None:
+        super().__init__()
+        self.own = Look(tower.width, tower.heads, tower.width, tower.epsilon)
+        self.cross = Look(tower.width, tower.heads, seen, tower.epsilon) if looks else None
+        self.widen, self.narrow = nn.Linear(tower.width, tower.inner), nn.Linear(tower.inner, tower.width)
+        self.norm = nn.LayerNorm(tower.width, tower.epsilon)
+
+    def forward(self, hidden: Tensor, seen: Tensor) -> Tensor:
+        """See Look."""
+        hidden = self.own(hidden, hidden)
+        hidden = hidden if self.cross is None else self.cross(hidden, seen)
+        return self.norm(self.narrow(functional.gelu(self.widen(hidden))) + hidden)
+
+
+class BlipPictures(nn.Module):
+    """Pixels [pictures, 3, size, size] -> rows [pictures, queries, width]. `former`: the Q-Former's sizes, of
+    whose layers every `every`th looks at the picture.
+    """
+
+    def __init__(
+        self, tower: Tower, size: int, patch: int, former: Tower, every: int, queries: int, width: int
+    ) -> None:
+        super().__init__()
+        self.seen = Patches(tower, size, patch, clips=False)
+        self.queries = nn.Parameter(torch.empty(1, queries, former.width))
+        self.norm = nn.LayerNorm(former.width, former.epsilon)
+        self.layers = nn.ModuleList(
+            QLayer(former, tower.width, looks=number % every == 0) for number in range(former.layers)
+        )
+        self.project = nn.Linear(former.width, width)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """See the class."""
+        seen = self.seen(pixels)
+        hidden = self.norm(self.queries.expand(seen.shape[0], -1, -1))
+        for layer in self.layers:
+            hidden = layer(hidden, seen)
+        return self.project(hidden)

@@ -1,0 +1,100 @@
+"""Pictures that come with a question: of whatever kind, made the pixels that the model reads."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from conch.bundle import PictureFacts
+
+from ..errors import BadRequest
+from ..text.pictures import INPUTS
+from .decoding import MOST_PIXELS, decoded
+from .preprocessing import pixels
+
+Pixels = NDArray[np.float16]
+MOST_PICTURES = 32  # of one text
+Given = Mapping[str, NDArray[Any]]
+
+
+def pictures_of(inputs: Given, facts: PictureFacts) -> Pixels | None:
+    """Float16 [rows, n, 3, size, size] of one request, None without pictures.
+
+    Raises:
+        BadRequest: of several kinds at once, too many, or one that cannot be read.
+    """
+    given = [name for name in INPUTS if name in inputs and inputs[name].size]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise BadRequest(f"{' and '.join(given)} came together; send one of them")
+    (name,) = given
+    array = inputs[name]
+    if name == "image_input":
+        return _ready(array, facts)
+    most = array.shape[1] if array.ndim > 1 else 1
+    if most > MOST_PICTURES:
+        raise BadRequest(f"{name} has {most} pictures; send {MOST_PICTURES} at most")
+    if name == "image_bytes_input":
+        return _of_arrays(array, facts)
+    rows = array.reshape(len(array), -1)
+    made = np.empty((*rows.shape, 3, facts.size, facts.size), np.float16)
+    for at, one in np.ndenumerate(rows):
+        try:
+            made[at] = decoded(from_url(bytes(one)), partial(pixels, facts=facts))
+        except BadRequest as error:
+            raise BadRequest(f"{name}: picture {at[1] + 1} {error}") from error
+    return made
+
+
+def _ready(array: NDArray[Any], facts: PictureFacts) -> Pixels:
+    """Pixels as transformers' processor of the model makes them."""
+    whole = array[:, None] if array.ndim == 4 else array
+    if whole.ndim != 5 or whole.shape[2:] != (3, facts.size, facts.size):
+        raise BadRequest(
+            f"image_input is {list(array.shape)}; this model reads [rows, pictures, 3, {facts.size}, "
+            f"{facts.size}]"
+        )
+    if whole.shape[1] > MOST_PICTURES:
+        raise BadRequest(f"image_input has {whole.shape[1]} pictures; send {MOST_PICTURES} at most")
+    if not np.isfinite(whole).all():
+        raise BadRequest("image_input has NaN or infinite values; send finite ones")
+    return whole.astype(np.float16)
+
+
+def _of_arrays(array: NDArray[Any], facts: PictureFacts) -> Pixels:
+    """Decoded pictures in RGB, uint8."""
+    whole = array[:, None] if array.ndim == 4 else array
+    if whole.ndim != 5 or whole.shape[-1] != 3:
+        raise BadRequest(
+            f"image_bytes_input is {list(array.shape)}; send [rows, pictures, height, width, 3], decoded to "
+            "RGB"
+        )
+    if whole.shape[2] * whole.shape[3] > MOST_PIXELS:
+        raise BadRequest(f"image_bytes_input has more than {MOST_PIXELS} pixels; send a smaller picture")
+    made = [[pixels(Image.fromarray(np.ascontiguousarray(one)), facts) for one in row] for row in whole]
+    return np.array(made, np.float16)
+
+
+def from_url(url: bytes) -> bytes:
+    """The bytes of a data URL (RFC 2397).
+
+    Raises:
+        BadRequest: another URL, or one whose base64 is broken.
+    """
+    head, comma, body = url.partition(b",")
+    if not head.lower().startswith(b"data:"):
+        raise BadRequest("is not a data URL; other URLs are not fetched; send data:image/png;base64,…")
+    if not comma or not head.lower().endswith(b";base64"):
+        raise BadRequest("is a data URL without base64; send data:image/png;base64,…")
+    try:
+        return base64.b64decode(body, validate=True)
+    except binascii.Error as error:
+        raise BadRequest("is a data URL whose base64 is broken; send it whole") from error

@@ -1,0 +1,215 @@
+"""Pictures in /v1/chat/completions: what the model is asked for, and what never gets there."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from conch.deployment import Chat, Deployment, Instance, Pool
+from gateway.app import create_app
+from gateway.errors import ApiError
+from gateway.settings import Settings
+
+from .test_completions import FakeTriton
+
+# As LLaVA 1.5's: content in parts, pictures before text.
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] | upper }}: "
+    "{% for p in m['content'] | selectattr('type', 'equalto', 'image') %}<image>\n{% endfor %}"
+    "{% for p in m['content'] | selectattr('type', 'equalto', 'text') %}{{ p['text'] }} {% endfor %}"
+    "{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+)
+RED, BLUE = "data:image/png;base64,cmVk", "data:image/jpeg;base64,Ymx1ZQ=="
+Door = tuple[TestClient, FakeTriton]
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    """A model that looks at pictures, and one that reads text alone."""
+    folder = tmp_path_factory.mktemp("gateway")
+    both = frozenset({"completion", "pictures"})
+    pools = (
+        Pool("looks", "llava", (0,), capabilities=both, positions=256, chat=Chat(TEMPLATE)),
+        Pool(
+            "reads", "gpt2", (0,), capabilities=frozenset({"completion"}), positions=64, chat=Chat(TEMPLATE)
+        ),
+    )
+    instances = tuple(
+        Instance(n, pool.model_id, pool.family, str(folder), (0,), f"a:{n}", f"a:{n + 2}")
+        for n, pool in enumerate(pools)
+    )
+    Deployment(instances, pools).save(folder / "deployment.json")
+    fake = FakeTriton()
+    settings = Settings(deployment=folder / "deployment.json")
+    with TestClient(create_app(settings, triton=fake), raise_server_exceptions=False) as client:
+        yield client, fake
+
+
+@pytest.fixture
+def door(opened: Door) -> Door:
+    opened[1].__dict__ = FakeTriton().__dict__
+    return opened
+
+
+def picture(url: str, **more: Any) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url, **more}}
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def post(door: Door, *messages: tuple[str, Any], model: str = "looks", **fields: Any) -> Any:
+    rows = [{"role": role, "content": content} for role, content in messages]
+    return door[0].post("/v1/chat/completions", json={"model": model, "messages": rows, **fields})
+
+
+def test_pictures_come_in_their_order(door: Door) -> None:
+    """Of several messages; the template says where each stands, `detail` changes nothing."""
+    answer = post(
+        door,
+        ("system", "be brief"),
+        ("user", [picture(RED, detail="high"), text("which colour?")]),
+        ("assistant", "red"),
+        ("user", [text("and this?"), picture(BLUE, detail="low")]),
+        temperature=0,
+    )
+    assert answer.status_code == 200
+    assert answer.json()["choices"][0]["message"]["content"] == " one two"
+    (asked,) = door[1].asked
+    assert asked["image_urls"].tolist() == [[RED.encode(), BLUE.encode()]]
+    assert asked["text_input"].item().decode() == (
+        "SYSTEM: be brief USER: <image>\nwhich colour? ASSISTANT: red USER: <image>\nand this? ASSISTANT:"
+    )
+
+
+def test_streamed(door: Door) -> None:
+    """With usage; the data URLs go as the strings that they are."""
+    answer = post(
+        door,
+        ("user", [picture(RED), text("which?")]),
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    assert "".join(e["choices"][0]["delta"].get("content", "") for e in events if e["choices"]) == " one two"
+    assert events[-1]["usage"]["completion_tokens"] == 2
+    assert door[1].asked[0]["image_urls"] == [RED]
+
+
+def test_text_alone(door: Door) -> None:
+    """A model that looks at pictures needs none."""
+    assert post(door, ("user", "hello")).status_code == 200
+    assert "image_urls" not in door[1].asked[0]
+
+
+@pytest.mark.parametrize(
+    ("role", "content", "fields", "says"),
+    [
+        (
+            "user",
+            [picture("https://example.org/a.png")],
+            {},
+            "is a URL that would have to be fetched",
+        ),
+        (
+            "user",
+            [picture("HTTP://169.254.169.254/")],
+            {},
+            "is a URL that would have to be fetched",
+        ),
+        ("user", [picture("file:///etc/passwd")], {}, "picture 1 has a URL that is not a data URL"),
+        ("user", [picture("data:image/png,abc")], {}, "picture 1 has a URL that is not a data URL"),
+        ("user", [picture("data:image/png;base64,\u00e9")], {}, "picture 1 has a URL that is not a data URL"),
+        ("assistant", [picture(RED)], {}, "only a user's may have pictures"),
+        ("system", [picture(RED)], {}, "only a user's may have pictures"),
+        ("user", [picture(RED)] * 33, {}, "have 33 pictures; send 32 at most"),
+        ("user", [picture(RED)], {"model": "reads"}, "reads text alone"),
+        ("user", [picture(RED, detail="huge")], {}, "detail"),
+        ("user", [picture(RED, size=3)], {}, "size"),
+        ("user", [{"type": "image_url", "image_url": RED}], {}, "image_url"),
+        ("user", [{"type": "image_url"}], {}, "image_url"),
+        ("user", [{"type": "input_audio", "input_audio": {}}], {}, "type"),
+        (
+            "user",
+            [picture("data:image/png;base64," + "A" * (2 << 20))],
+            {"n": 40},
+            "is 80 MiB",
+        ),
+    ],
+)
+def test_what_is_refused(door: Door, role: str, content: Any, fields: dict[str, Any], says: str) -> None:
+    """A 400 that says which message, before anything is asked."""
+    answer = post(door, (role, content), **fields)
+    assert answer.status_code == 400
+    assert says in answer.json()["error"]["message"]
+    assert not door[1].asked
+
+
+def test_what_the_model_refuses_is_about_the_messages(door: Door) -> None:
+    """Decoding happens there, and its words come back."""
+    door[1].error = ApiError(400, "image_urls: picture 1 is not a picture that can be read; send PNG")
+    answer = post(door, ("user", [picture(RED), text("which?")]))
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "messages"
+
+
+def test_models_say_what_they_take(door: Door) -> None:
+    """OpenAI's list, with more."""
+    rows = {row["id"]: row for row in door[0].get("/v1/models").json()["data"]}
+    assert rows["looks"]["input_modalities"] == ["image", "text"]
+    assert rows["reads"]["input_modalities"] == ["text"]
+    assert door[0].get("/v1/models/looks").json() == rows["looks"]
+
+
+class Gallery(BaseHTTPRequestHandler):
+    """A host of pictures."""
+
+    def log_message(self, *_: object) -> None: ...
+
+    def do_GET(self) -> None:  # the base class has it so
+        if self.path == "/elsewhere":
+            self.send_response(302)
+            self.send_header("Location", "/red")
+            self.end_headers()
+            return
+        self.send_response(200 if self.path in ("/red", "/endless") else 404)
+        self.end_headers()
+        with suppress(OSError):  # whoever has had enough goes
+            for _ in range(400 if self.path == "/endless" else 1):
+                self.wfile.write(b"red" if self.path == "/red" else bytes(1 << 16))
+
+
+@pytest.fixture
+def gallery() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Gallery)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def test_hosts_that_are_named(door: Door, gallery: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are asked, others not; what does not come is a 400."""
+    settings = door[0].app_state["services"].settings
+    monkeypatch.setattr(settings, "picture_hosts", f"example.org, {gallery}")
+    assert post(door, ("user", [picture(f"http://{gallery}/red"), text("which?")])).status_code == 200
+    assert door[1].asked[0]["image_urls"].item() == b"data:application/octet-stream;base64,cmVk"
+    for url, says in (
+        (f"http://{gallery}/elsewhere", "answered 302"),
+        (f"http://{gallery}/gone", "answered 404"),
+        (f"http://{gallery}/endless", "more than 20 MiB"),
+        (f"http://a:b@{gallery}/red", "would have to be fetched"),
+        ("http://127.0.0.1:1/red", "would have to be fetched"),
+        (f"http://{gallery}@127.0.0.1:1/red", "would have to be fetched"),
+    ):
+        answer = post(door, ("user", [picture(url), text("which?")]))
+        assert answer.status_code == 400
+        assert says in answer.json()["error"]["message"]
+    assert len(door[1].asked) == 1

@@ -1,0 +1,324 @@
+"""LLaVA and BLIP-2 on the portable engine against transformers: small models of the true architectures with
+random weights, pictures and texts in one running batch.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from transformers import (
+    Blip2Config,
+    Blip2ForConditionalGeneration,
+    CLIPVisionConfig,
+    GenerationConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    OPTConfig,
+    PreTrainedModel,
+)
+
+from conch.bundle import PicturePrompt
+from serving.engine.collected import Collected
+from serving.engine.inputs import parse
+from serving.engine.jobs import Limits
+from serving.engine.openvino.encoder import OpenVinoEncoder
+from serving.engine.runtime import Runtime
+from serving.engine.scheduler import Scheduler
+from serving.errors import BadRequest
+
+from ..engines import export, runtime
+
+pytestmark = pytest.mark.long
+
+VOCABULARY, PLACEHOLDER, SIZE = 300, 299, 32
+LONGEST, ASKED = 16, 104
+VISION = {
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "image_size": SIZE,
+    "patch_size": 8,
+}
+Question = tuple[list[int], NDArray[np.float32] | None]
+
+
+def llava(**own: Any) -> PreTrainedModel:
+    text = LlamaConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    vision = CLIPVisionConfig(**VISION, initializer_range=0.3)
+    return LlavaForConditionalGeneration(
+        LlavaConfig(vision_config=vision, text_config=text, image_token_id=PLACEHOLDER, **own)
+    )
+
+
+def blip2() -> PreTrainedModel:
+    text = OPTConfig(
+        hidden_size=64,
+        word_embed_proj_dim=64,
+        ffn_dim=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=128,
+        init_std=0.3,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    former = {
+        "hidden_size": 32,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "encoder_hidden_size": 48,
+        "cross_attention_frequency": 2,
+    }
+    config = Blip2Config(
+        vision_config=VISION,
+        qformer_config=former,
+        text_config=text,
+        num_query_tokens=8,
+        image_token_index=PLACEHOLDER,
+    )
+    return Blip2ForConditionalGeneration(config)
+
+
+MODELS = {"llava": llava, "blip2": blip2}
+PROCESSOR = {
+    "image_mean": [0.5, 0.4, 0.3],
+    "image_std": [0.25, 0.3, 0.2],
+    "resample": 3,
+    "size": {"height": SIZE, "width": SIZE, "shortest_edge": SIZE},
+    "crop_size": {"height": SIZE, "width": SIZE},
+}
+
+
+def shaken(model: PreTrainedModel) -> PreTrainedModel:
+    """Random everywhere, norms and biases as well: what is zero or one hides mistakes."""
+    for tensor in model.parameters():
+        tensor.data += 0.1 * torch.randn_like(tensor)
+    return model.eval()
+
+
+def exported(folder: Path, name: str, model: PreTrainedModel) -> Path:
+    """The engine of a model, by the builder's own command."""
+    model.save_pretrained(folder / "weights")
+    (folder / "weights" / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    (folder / "engine").mkdir()
+    return export("openvino", name, folder / "weights", folder / "engine")
+
+
+@pytest.fixture(scope="module", params=[*MODELS])
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[PreTrainedModel, Path]:
+    """transformers' model, and our engine's folder."""
+    torch.manual_seed(11)
+    torch.set_grad_enabled(False)
+    model = shaken(MODELS[request.param]())
+    return model, exported(tmp_path_factory.mktemp(request.param), request.param, model)
+
+
+def rows_of(model: PreTrainedModel, pixels: NDArray[np.float32]) -> torch.Tensor:
+    """transformers' rows of the table, [pictures * rows, width]."""
+    found = model.get_image_features(torch.from_numpy(pixels)).pooler_output
+    return torch.cat(list(found))
+
+
+def encoder_of(engine: Path) -> OpenVinoEncoder:
+    return OpenVinoEncoder(engine, {}, "f32", "picture")
+
+
+def test_rows_equal_transformers(pair: tuple[PreTrainedModel, Path]) -> None:
+    """Of one picture and of several at once."""
+    model, engine = pair
+    pixels = np.random.default_rng(3).standard_normal((5, 3, SIZE, SIZE)).astype(np.float32)
+    encoder, rows = encoder_of(engine), PicturePrompt.load(engine).rows
+    for some in (pixels[:1], pixels):
+        ours, theirs = encoder.encode(pixels=some), rows_of(model, some).numpy()
+        assert ours.shape == (len(some), rows, 64)
+        np.testing.assert_allclose(ours.reshape(theirs.shape), theirs, atol=2e-4 * np.abs(theirs).max())
+
+
+def test_what_is_summarized(tmp_path: Path) -> None:
+    """`vision_feature_select_strategy: full` and another layer: the summary is a row, too."""
+    torch.set_grad_enabled(False)
+    torch.manual_seed(12)
+    model = shaken(llava(vision_feature_layer=-1, vision_feature_select_strategy="full"))
+    engine = exported(tmp_path, "llava", model)
+    pixels = np.random.default_rng(3).standard_normal((2, 3, SIZE, SIZE)).astype(np.float32)
+    theirs = rows_of(model, pixels).numpy()
+    ours = encoder_of(engine).encode(pixels=pixels)
+    assert ours.shape[1] == PicturePrompt.load(engine).rows == 17
+    np.testing.assert_allclose(ours.reshape(theirs.shape), theirs, atol=2e-4 * np.abs(theirs).max())
+
+
+def questions(count: int, rows: int, *, many: bool) -> list[Question]:
+    """Ids of mixed lengths with a picture, with two (`many`), or with none."""
+    rng, numbers = random.Random(5), np.random.default_rng(5)
+    made: list[Question] = []
+    for i in range(count):
+        ids = [rng.randrange(3, PLACEHOLDER) for _ in range(rng.choice([1, 2, 5, 9, 17]))]
+        pictures = (1, 1, 0, 2 if many else 1)[i % 4]
+        for _ in range(pictures):
+            at = rng.randrange(len(ids) + 1) if many else 0
+            ids[at:at] = [PLACEHOLDER] * rows
+        pixels = numbers.standard_normal((pictures, 3, SIZE, SIZE)).astype(np.float32)
+        made.append((ids, pixels if pictures else None))
+    return made
+
+
+def theirs_of(model: Any, question: Question, beams: int) -> list[int]:
+    """transformers' generate."""
+    ids, pixels = question
+    tokens = torch.tensor([ids])
+    config = GenerationConfig(
+        num_beams=beams, do_sample=False, max_new_tokens=LONGEST, eos_token_id=2, pad_token_id=0
+    )
+    blip = isinstance(model, Blip2ForConditionalGeneration)
+    decoder = model.language_model if blip and pixels is None else model
+    seen = {} if pixels is None else {"pixel_values": torch.from_numpy(pixels)}
+    made = decoder.generate(
+        input_ids=tokens, attention_mask=torch.ones_like(tokens), generation_config=config, **seen
+    )[0].tolist()
+    made = made[len(ids) :] if made[: len(ids)] == ids else made
+    return made[: made.index(2)] if 2 in made else made
+
+
+def inputs(
+    question: Question, encoder: OpenVinoEncoder, beams: int, dtype: type = np.float32
+) -> dict[str, NDArray[Any]]:
+    """The engine's own tensors; a table in float32 is exact, Triton's is in float16."""
+    ids, pixels = question
+    numbered = np.array(ids)
+    holes = numbered == PLACEHOLDER
+    numbered[holes] = VOCABULARY + np.arange(holes.sum())
+    arrays: dict[str, NDArray[Any]] = {
+        "input_ids": numbered[None].astype(np.int32),
+        "input_lengths": np.array([[len(ids)]], np.int32),
+        "request_output_len": np.array([[LONGEST]], np.int32),
+        "beam_width": np.array([[beams]], np.int32),
+    }
+    if pixels is not None:
+        table = encoder.encode(pixels=pixels).astype(dtype)
+        table = table.reshape(1, -1, table.shape[-1])
+        arrays["prompt_embedding_table"] = table
+        arrays["prompt_vocab_size"] = np.array([[table.shape[1]]], np.int32)
+        arrays["prompt_table_extra_ids"] = holes[None].astype(np.uint64)
+    return arrays
+
+
+def answers(engine: Runtime, jobs: Sequence[dict[str, NDArray[Any]]], rows: int) -> list[list[int]]:
+    """All of them by one scheduler of so many rows."""
+    scheduler = Scheduler(engine, Limits(max_rows=rows, max_queue=len(jobs)))
+    scheduler.start()
+    listeners = [Collected() for _ in jobs]
+    for arrays, listener in zip(jobs, listeners, strict=True):
+        scheduler.submit(parse(arrays, listener, engine.facts)[0])
+    made = [list(listener.wait(120)[0].ids) for listener in listeners]
+    scheduler.stop()
+    return made
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Path], beams: int, rows: int) -> None:
+    """Over 100 questions: pictures alone and beside texts in a running batch that requests join and leave."""
+    model, folder = pair
+    engine, encoder = runtime("openvino", folder), encoder_of(folder)
+    prompt = PicturePrompt.load(folder)
+    asked = questions(ASKED if rows > 1 else 24, prompt.rows, many=not prompt.leads)
+    ours = answers(engine, [inputs(one, encoder, beams) for one in asked], rows * beams)
+    assert ours == [theirs_of(model, one, beams) for one in asked]
+    assert len({tuple(ids) for ids in ours}) > len(ours) // 2, (
+        "they say different things to different pictures"
+    )
+
+
+def test_half_a_table(pair: tuple[PreTrainedModel, Path]) -> None:
+    """In float16, as it comes from Triton, rounding seldom makes a difference."""
+    model, folder = pair
+    engine, encoder = runtime("openvino", folder), encoder_of(folder)
+    prompt = PicturePrompt.load(folder)
+    asked = questions(24, prompt.rows, many=not prompt.leads)
+    ours = answers(engine, [inputs(one, encoder, 1, np.float16) for one in asked], 8)
+    equal = [one == theirs_of(model, question, 1) for one, question in zip(ours, asked, strict=True)]
+    assert sum(equal) >= 20
+
+
+def test_another_picture_is_another_answer(pair: tuple[PreTrainedModel, Path]) -> None:
+    """The same ids with 16 tables at once: each answer is its own table's, as when it is asked alone."""
+    _, folder = pair
+    engine, encoder = runtime("openvino", folder), encoder_of(folder)
+    rows = PicturePrompt.load(folder).rows
+    numbers = np.random.default_rng(9)
+    ids = [PLACEHOLDER] * rows + [7, 8, 9]
+    asked = [
+        inputs((ids, numbers.standard_normal((1, 3, SIZE, SIZE)).astype(np.float32)), encoder, 1)
+        for _ in range(16)
+    ]
+    together = answers(engine, asked, 16)
+    assert together == [answers(engine, [one], 1)[0] for one in asked]
+    assert len({tuple(one) for one in together}) > 8
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"prompt_embedding_table": np.zeros((1, 4, 63), np.float16)}, r"\[4, 63\]; this model takes"),
+        ({"prompt_embedding_table": np.full((1, 4, 64), np.nan, np.float16)}, "NaN or infinite"),
+        ({"prompt_embedding_table": np.zeros((1, 3000, 64), np.float16)}, "3000 rows"),
+        ({"prompt_vocab_size": np.array([[5]], np.int32)}, "prompt_vocab_size is 5; it must be from 1 to 4"),
+        ({"prompt_vocab_size": np.array([[3]], np.int32)}, "outside 0 to 302"),
+        ({"prompt_table_extra_ids": np.ones((1, 3), np.uint64)}, "3 values, input_ids 5"),
+        ({"prompt_embedding_table": np.zeros((1, 0, 64), np.float16)}, "came without prompt_embedding_table"),
+    ],
+)
+def test_what_fits_no_table_is_refused(
+    pair: tuple[PreTrainedModel, Path], changed: dict[str, NDArray[Any]], says: str
+) -> None:
+    """A table of another width, too long, not finite, or with fewer rows than ids name."""
+    engine = runtime("openvino", pair[1])
+    arrays: dict[str, NDArray[Any]] = {
+        "input_ids": np.array([[300, 301, 302, 303, 5]], np.int32),
+        "request_output_len": np.array([[4]], np.int32),
+        "prompt_embedding_table": np.zeros((1, 4, 64), np.float16),
+        "prompt_vocab_size": np.array([[4]], np.int32),
+    }
+    parse(arrays, Collected(), engine.facts)
+    with pytest.raises(BadRequest, match=says):
+        parse(arrays | changed, Collected(), engine.facts)
+
+
+def test_a_text_model_takes_no_table(pair: tuple[PreTrainedModel, Path]) -> None:
+    """An engine that was built without refuses it instead of leaving it out."""
+    facts = replace(runtime("openvino", pair[1]).facts, prompt_width=0)
+    arrays = {
+        "input_ids": np.array([[3]], np.int32),
+        "request_output_len": np.array([[4]], np.int32),
+        "prompt_embedding_table": np.zeros((1, 4, 64), np.float16),
+    }
+    with pytest.raises(BadRequest, match="prompt_embedding_table is not supported"):
+        parse(arrays, Collected(), facts)
