@@ -56,6 +56,8 @@ def split(inputs: Mapping[str, NDArray[Any]]) -> list[Arrays]:
 
 
 def _cut(row: Arrays) -> Arrays:
+    if "prompt_table_extra_ids" in row and not row["prompt_table_extra_ids"].size:
+        del row["prompt_table_extra_ids"]  # preprocessing's way to say that there are none
     for name, lengths in LENGTHS.items():
         if name in row and lengths in row and row[name].ndim > 1:
             length, size = int(row[lengths].ravel()[0]), row[name].shape[1]

@@ -143,7 +143,7 @@ def test_files_of_a_form(stack: Stack, exhibits: list[Exhibit], client: OpenAI) 
         ([at("data:image/png,abc")], "not a data URL in base64"),
         ([at("data:image/png;base64,@@@")], "[0]: its data URL is not valid"),
         ([at("data:;base64,")], "input [0] is empty"),
-        ([at("data:;base64,é")], "not valid base64"),
+        ([at("data:;base64,é")], "[0] has a URL that is not a data URL in base64"),
         ([{"type": "image_url", "image_url": "data:;base64,AAAA"}], "image_url"),
         ([{"type": "image_url"}], "image_url"),
         ([{"type": "input_audio", "input_audio": {}}], "input"),

@@ -24,6 +24,16 @@ from serving.triton.rows import (
 IDS = np.array([[5, 6, 7], [8, 9, 0]], np.int32)
 
 
+def test_an_empty_list_of_extra_ids_is_none() -> None:
+    """Preprocessing gives one, with as many rows as the text has, where nobody sent an id."""
+    inputs = {
+        "input_ids": IDS,
+        "input_lengths": np.array([[3], [2]], np.int32),
+        "prompt_table_extra_ids": np.zeros((2, 0), np.uint64),
+    }
+    assert all("prompt_table_extra_ids" not in row for row in split(inputs))
+
+
 def test_rows_lose_their_padding() -> None:
     """Ids and features end where their row's length says; a scalar comes out as [1, 1]."""
     features = np.arange(12, dtype=np.float16).reshape(2, 3, 2)
