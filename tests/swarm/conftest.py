@@ -114,7 +114,8 @@ def images() -> Path:
 def load(one: Host, archive: str, names: list[str]) -> None:
     """Images into a host's engine; an engine that was kept has left its swarm and has them."""
     one.docker("swarm", "leave", "--force", check=False)
-    if not one.docker("image", "inspect", *names, check=False).startswith('[\n'):
+    one.docker("network", "prune", "--force")
+    if not one.docker("image", "inspect", *names, check=False).startswith("[\n"):
         one.docker("load", "-i", str(WORK / archive))
 
 

@@ -68,7 +68,9 @@ def test_every_entry_serves_every_model(swarm: Swarm, deployed: Stack) -> None:
 
 
 def test_a_host_is_cut_off_while_a_service_is_updated(swarm: Swarm, deployed: Stack) -> None:
-    """What is not a stream is answered; the instance of the lost host runs on another that may have it."""
+    """What is not a stream is answered; the instance of the lost host runs on another that may have it. nginx
+    does not keep gRPC's bodies, so what it has sent to the lost host over gRPC is lost.
+    """
     second, third = swarm.hosts[1:]
     swarm.manager.docker("node", "update", "--label-add", "conch.triton-2=true", node(swarm.manager, second))
 
@@ -87,7 +89,9 @@ def test_a_host_is_cut_off_while_a_service_is_updated(swarm: Swarm, deployed: St
         return back
 
     try:
-        suffered(deployed, "a host cut off, a tritonserver updated", Fault(act), REQUESTS)
+        suffered(
+            deployed, "a host cut off, a tritonserver updated", Fault(act, frozenset({"gRPC"})), REQUESTS
+        )
     finally:
         third.reconnect()
     until("the host is back", lambda: ready_hosts(swarm) == 3, 120)
@@ -105,8 +109,7 @@ def test_a_bundle_of_another_toolchain_is_refused(swarm: Swarm, deployed: Stack)
     path = Path(VARIABLES["ENGINES_FOLDER"]) / "mini-whisper" / "openvino" / "manifest.json"
     right = path.read_text("utf-8")
     wrong = json.loads(right)
-    (name,) = [key for key in wrong["engine"] if "openvino" in key]
-    wrong["engine"][name] = "2001.1"
+    wrong["engine"]["versions"]["openvino"] = "2001.1"
     path.write_text(json.dumps(wrong), "utf-8")
     try:
         force = ("service", "update", "--detach", "--force", f"{STACK}_triton-1")
