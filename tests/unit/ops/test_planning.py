@@ -344,6 +344,7 @@ def test_a_request_is_sent_to_so_many_servers(tmp_path: Path, tries: int) -> Non
     values = NginxValues(run="/run", conf="/conf", port=1, kserve=2, grpc=3, tries=tries, **doors)
     write_nginx(tmp_path, values, AccessPolicy(), plan(1, "mini-whisper"))
     text = "".join((tmp_path / f"{name}.conf").read_text() for name in ("nginx", "kserve"))
+    assert "proxy_next_upstream_tries 1;" in (tmp_path / "kserve.conf").read_text()  # once more
     for kind, count in (("proxy", 2), ("grpc", 1)):
         assert text.count(f"{kind}_next_upstream_tries {tries};") == count
         assert text.count(f"{kind}_socket_keepalive on;") == 1
