@@ -157,7 +157,7 @@ def suffered(stack: Stack, name: str, fault: Fault, total: int) -> None:
     print(f"\n{name}: back after {seconds:.1f} s; (sent, lost): {json.dumps(counts)}")
     for kind, load in loads.items():
         if kind not in STREAMS | fault.may_lose:
-            assert load.failed == [], (kind, load.failed[:5])
+            assert load.failed == [], (kind, load.failed[:3])
         elif not fault.shuts:
             assert len(load.failed) <= 8, load.failed[:3]
 
