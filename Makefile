@@ -20,7 +20,7 @@ ATTACK = ATTACK_REQUESTS=$(or $(ATTACK_REQUESTS),14000) ATTACK_PER_FAULT=$(or $(
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help check setup databases nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack airgap-save airgap-load test-stack test-console attack attack-stack audit sbom gpu-report
+.PHONY: help check setup databases nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack airgap-save airgap-load test-stack test-swarm test-console attack attack-stack audit sbom gpu-report
 
 help: ## list the targets (the default)
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -154,6 +154,10 @@ test-stack: $(BUILD)/.tests ## the stack of compose.yaml in Docker; installs and
 	@scripts/install_docker
 	@scripts/install_test_tools
 	$(BUILD)/bin/python -m pytest tests/compose; status=$$?; scripts/install_docker stop; exit $$status
+
+test-swarm: $(BUILD)/.tests ## deploy/swarm on three Docker engines in network namespaces, as root: a host cut off under load, a service updated
+	@scripts/install_docker
+	$(BUILD)/bin/python -m pytest -s tests/swarm; status=$$?; scripts/install_docker stop; exit $$status
 
 test-console: setup $(BUILD)/.tests $(CONSOLE)/.done engines ## the console in a real Chromium; installs Debian's as root
 	@scripts/install_chromium

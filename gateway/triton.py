@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,8 @@ log = structlog.get_logger()
 Arrays = dict[str, NDArray[Any]]
 READY_SECONDS = 30.0
 UNREACHED = "no instance of this model can be reached"  # docker/nginx/kserve.conf.template
+# An nginx whose host is cut off sends no word; the system finds out.
+KEEPALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
 AGAIN = 0.3  # seconds until nginx has asked for names again
 
 
@@ -76,7 +79,7 @@ class Triton:
         self.pools, self.traces = pools, traces or Traces()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)  # Admission says how many
         socket_path = url.removeprefix("unix:") if url.startswith("unix:") else None
-        transport = httpx.AsyncHTTPTransport(uds=socket_path, limits=limits)
+        transport = httpx.AsyncHTTPTransport(uds=socket_path, limits=limits, socket_options=KEEPALIVE)
         base = "http://nginx" if socket_path else url
         self.http = httpx.AsyncClient(
             base_url=base,

@@ -65,6 +65,9 @@ def deploy(engines: Path) -> None:
         # On several hosts instances may be many, and have addresses of their own.
         instance_http=0 if apart(os.environ) else 8010,
         instance_grpc=0 if apart(os.environ) else 8020,
+        # One may be cut off with its host while another is replaced.
+        tries=3 if apart(os.environ) else 2,
+        again=3 if apart(os.environ) else 1,
         # Secrets of docker/compose.tls.yaml.
         tls=tls_of(
             os.environ, "/run/secrets/tls_cert", "/run/secrets/tls_key", 8443, int(get("TLS_PORT") or 8443)

@@ -71,8 +71,9 @@ class NginxValues:
     as nginx writes it.
 
     `instance_http`, `instance_grpc`: the first of the ports at which each instance is found by host and port
-    alone; 0: none are opened. `metrics`: where nginx's own metrics are found,
-    written like `internal`. `tls`: none where nginx speaks plain HTTP.
+    alone; 0: none are opened. `metrics`: where nginx's own metrics are found, written like `internal`. `tls`:
+    none where nginx speaks plain HTTP. `tries`: servers that a request is sent to at most, where the ones
+    before cannot be reached; `again`: the same for one to KServe that is sent once more.
     """
 
     run: str
@@ -88,6 +89,8 @@ class NginxValues:
     instance_http: int = 0
     instance_grpc: int = 0
     tls: Tls | None = None
+    tries: int = 2
+    again: int = 1
 
     def instances(self, count: int) -> dict[str, str]:
         """The template's lines for the instances' own ports."""

@@ -277,22 +277,28 @@ class Scheduler:
         self.spans.note(job.trace, steps, tokens=made, read=len(job.prompt))
 
     def release_cancelled(self) -> None:
-        """Drop requests that nobody waits for."""
-        self.running = [job for job in self.running if not self._dropped(job)]
-        self.encoding = deque(job for job in self.encoding if not self._dropped(job))
+        """Drop requests that nobody waits for. They leave first: who is told finds the rows free."""
         with self.wake:
-            self.waiting = deque(job for job in self.waiting if not self._dropped(job))
+            leaving = [job for job in (*self.running, *self.encoding, *self.waiting) if self._leaves(job)]
+            if not leaving:
+                return
+            gone = {id(job) for job in leaving}
+            self.running = [job for job in self.running if id(job) not in gone]
+            self.encoding = deque(job for job in self.encoding if id(job) not in gone)
+            self.waiting = deque(job for job in self.waiting if id(job) not in gone)
+        for job in leaving:
+            self._tell_dropped(job)
 
-    def _dropped(self, job: Job) -> bool:
+    def _leaves(self, job: Job) -> bool:
+        return job.listener.cancelled() or self.stopped.get(job.request_id, 0.0) > time.monotonic()
+
+    def _tell_dropped(self, job: Job) -> None:
         if job.listener.cancelled():
             job.listener.fail(RuntimeError("cancelled"))
-        elif self.stopped.get(job.request_id, 0.0) <= time.monotonic():
-            return False
         elif job.align:
             job.listener.fail(RuntimeError("stopped"))
         else:  # as TensorRT-LLM's executor does: the answer is what there is so far
             job.listener.finish(job.strategy.results())
-        return True
 
     def _lose_all(self, error: Exception) -> None:
         for job in self.running:

@@ -153,6 +153,7 @@ def suffered(stack: Stack, name: str, fault: Fault, total: int) -> None:
         seconds = time.monotonic() - started
         until(loads, total, patience)
     counts = {kind: (load.done + len(load.failed), len(load.failed)) for kind, load in loads.items()}
+    print(*(line for load in loads.values() for line in load.failed), sep="\n")
     print(f"\n{name}: back after {seconds:.1f} s; (sent, lost): {json.dumps(counts)}")
     for kind, load in loads.items():
         if kind not in STREAMS | fault.may_lose:

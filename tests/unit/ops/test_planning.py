@@ -335,3 +335,16 @@ def test_nginx_takes_hundreds_of_instances(tmp_path: Path) -> None:
         replace(i, http=f"127.0.0.1:{i.index + 1}", grpc=f"127.0.0.2:{i.index + 1}") for i in made.instances
     )
     nginx_accepts(tmp_path, OPEN, replace(made, instances=own))
+
+
+@pytest.mark.parametrize("tries", [2, 3])
+def test_a_request_is_sent_to_so_many_servers(tmp_path: Path, tries: int) -> None:
+    """Over HTTP to gateways and guards, and over gRPC; on several hosts to one more (ops/deploy.py)."""
+    doors = {"listen": "0.0.0.0", "internal": "0.0.0.0:8081", "metrics": "0.0.0.0:8082", "max_body": "1m"}
+    values = NginxValues(run="/run", conf="/conf", port=1, kserve=2, grpc=3, tries=tries, **doors)
+    write_nginx(tmp_path, values, AccessPolicy(), plan(1, "mini-whisper"))
+    text = "".join((tmp_path / f"{name}.conf").read_text() for name in ("nginx", "kserve"))
+    assert "proxy_next_upstream_tries 1;" in (tmp_path / "kserve.conf").read_text()  # once more
+    for kind, count in (("proxy", 2), ("grpc", 1)):
+        assert text.count(f"{kind}_next_upstream_tries {tries};") == count
+        assert text.count(f"{kind}_socket_keepalive on;") == 1
