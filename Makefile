@@ -136,6 +136,7 @@ lint: $(BUILD)/.tests ## ruff and mypy
 attack: setup $(BUILD)/.tests $(VECTORS)/.done engines ## thousands of broken requests, and every fault under load; docs/reliability.md
 	$(ATTACK) $(BUILD)/bin/python -m pytest -s tests/attack
 	RETRIEVAL_WRITES=2000 RETRIEVAL_SEARCHES=2000 $(BUILD)/bin/python -m pytest -s tests/stack/test_retrieval_faults.py
+	CONCH_BROKEN=300 $(BUILD)/bin/python -m pytest -s tests/stack/test_pictures.py -k hostile
 
 attack-stack: $(BUILD)/.tests ## the same in Docker: broken requests, and every fault of a container
 	@scripts/install_docker
