@@ -137,6 +137,7 @@ lint: $(BUILD)/.tests ## ruff and mypy
 attack: setup $(BUILD)/.tests databases engines ## thousands of broken requests, every fault under load, three hours of sound; docs/reliability.md
 	$(ATTACK) $(BUILD)/bin/python -m pytest -s tests/attack
 	LONG_HOURS=3 $(BUILD)/bin/python -m pytest -s tests/stack/test_long.py
+	CONCH_BROKEN=300 $(BUILD)/bin/python -m pytest -s tests/stack/test_pictures.py -k hostile
 
 attack-stack: $(BUILD)/.tests ## the same in Docker: broken requests, and every fault of a container
 	@scripts/install_docker

@@ -1,4 +1,4 @@
-"""Two text models in containers: another project from the same images."""
+"""Two text models and one that looks at pictures, in containers: another project from the same images."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from miniatures.answers.evaluate import held_out
 from tests.stack.conftest import Stack
+from tests.stack.test_pictures import about, answered, nvidias, streamed
 from tests.stack.test_text import client, curl, generate, openings, prompts, questions
 
 from .conftest import PROJECT, compose
 
 TEXT_PORT = 9880
 TEXT = {
-    "COMPOSE_PROJECT_NAME": f"{PROJECT}-text", "MODEL_ID": "mini-t5,mini-gpt2", "PORT": str(TEXT_PORT),
+    "COMPOSE_PROJECT_NAME": f"{PROJECT}-text", "MODEL_ID": "mini-t5,mini-gpt2,mini-llava",
+    "COMPOSE_PROFILES": "instances-3", "INSTANCES": "3", "PORT": str(TEXT_PORT),
     "KSERVE_HTTP_PORT": str(TEXT_PORT - 80), "KSERVE_GRPC_PORT": str(TEXT_PORT - 79),
 }  # fmt: skip
 
@@ -57,4 +60,13 @@ def test_text_models_answer_in_containers(texts: Stack) -> None:
     assert httpx.get(f"{texts.url}/health/ready", timeout=60).json()["models"] == {
         "mini-t5": True,
         "mini-gpt2": True,
+        "mini-llava": True,
     }
+
+
+def test_pictures_in_containers(texts: Stack) -> None:
+    """By OpenAI's SDK, and what NVIDIA's multimodal client streams."""
+    for pair in held_out(5):
+        assert answered(client(texts), about(pair)) == pair.question.answer
+        asking, to = nvidias("llava", pair, stream=True), {"x-model-id": "mini-llava"}
+        assert streamed(texts, "tensorrt_llm_bls_stream", asking, to) == pair.question.answer

@@ -1,5 +1,5 @@
 """LLaVA and BLIP-2 on the portable engine against transformers: small models of the true architectures with
-random weights, pictures and texts in one running batch.
+random weights, and the miniatures; pictures and texts in one running batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from transformers import (
     PreTrainedModel,
 )
 
+from build.catalog import ROOT
 from conch.bundle import PicturePrompt
+from miniatures.answers.evaluate import Peer, held_out, ids
+from miniatures.answers.models import normalized
 from serving.engine.collected import Collected
 from serving.engine.inputs import parse
 from serving.engine.jobs import Limits
@@ -193,9 +196,10 @@ def questions(count: int, rows: int, *, many: bool) -> list[Question]:
 def theirs_of(model: Any, question: Question, beams: int) -> list[int]:
     """transformers' generate."""
     ids, pixels = question
-    tokens = torch.tensor([ids])
+    tokens, text = torch.tensor([ids]), model.config.text_config
+    end, pad = text.eos_token_id, text.pad_token_id
     config = GenerationConfig(
-        num_beams=beams, do_sample=False, max_new_tokens=LONGEST, eos_token_id=2, pad_token_id=0
+        num_beams=beams, do_sample=False, max_new_tokens=LONGEST, eos_token_id=end, pad_token_id=pad
     )
     blip = isinstance(model, Blip2ForConditionalGeneration)
     decoder = model.language_model if blip and pixels is None else model
@@ -204,17 +208,17 @@ def theirs_of(model: Any, question: Question, beams: int) -> list[int]:
         input_ids=tokens, attention_mask=torch.ones_like(tokens), generation_config=config, **seen
     )[0].tolist()
     made = made[len(ids) :] if made[: len(ids)] == ids else made
-    return made[: made.index(2)] if 2 in made else made
+    return made[: made.index(end)] if end in made else made
 
 
 def inputs(
-    question: Question, encoder: OpenVinoEncoder, beams: int, dtype: type = np.float32
+    model: PreTrainedModel, question: Question, encoder: OpenVinoEncoder, beams: int, dtype: type = np.float32
 ) -> dict[str, NDArray[Any]]:
     """The engine's own tensors; a table in float32 is exact, Triton's is in float16."""
     ids, pixels = question
     numbered = np.array(ids)
-    holes = numbered == PLACEHOLDER
-    numbered[holes] = VOCABULARY + np.arange(holes.sum())
+    holes = numbered == model.config.image_token_id
+    numbered[holes] = model.config.text_config.vocab_size + np.arange(holes.sum())
     arrays: dict[str, NDArray[Any]] = {
         "input_ids": numbered[None].astype(np.int32),
         "input_lengths": np.array([[len(ids)]], np.int32),
@@ -250,11 +254,43 @@ def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Path], beams: int, 
     engine, encoder = runtime("openvino", folder), encoder_of(folder)
     prompt = PicturePrompt.load(folder)
     asked = questions(ASKED if rows > 1 else 24, prompt.rows, many=not prompt.leads)
-    ours = answers(engine, [inputs(one, encoder, beams) for one in asked], rows * beams)
+    ours = answers(engine, [inputs(model, one, encoder, beams) for one in asked], rows * beams)
     assert ours == [theirs_of(model, one, beams) for one in asked]
     assert len({tuple(ids) for ids in ours}) > len(ours) // 2, (
         "they say different things to different pictures"
     )
+
+
+@pytest.fixture(scope="module", params=[*MODELS])
+def miniature(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[PreTrainedModel, Path, list[Question]]:
+    """Trained weights in transformers, our engine's folder, and held-out questions: of every five, four about
+    a picture each and one that is a text alone.
+    """
+    torch.set_grad_enabled(False)
+    kind, weights = request.param, ROOT / "miniatures" / request.param
+    peer, asked = Peer(kind, weights), list[Question]()
+    for number, pair in enumerate(held_out(ASKED * 5 // 4)):
+        tokens = ids(kind, peer.tokenizer, peer.rows, pair.question.text)
+        pixels = normalized(torch.from_numpy(np.asarray(pair.picture)[None].copy())).numpy()
+        text = [token for token in tokens if token != peer.model.config.image_token_id]
+        asked.append((text, None) if number % 5 == 4 else (tokens, pixels))
+    return peer.model, export("openvino", kind, weights, tmp_path_factory.mktemp(kind)), asked
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_miniatures_say_what_transformers_does(
+    miniature: tuple[PreTrainedModel, Path, list[Question]], beams: int
+) -> None:
+    """104 pictures with their questions, and 26 texts: one after the other, and in one running batch."""
+    model, folder, asked = miniature
+    engine, encoder = runtime("openvino", folder), encoder_of(folder)
+    jobs = [inputs(model, one, encoder, beams) for one in asked]
+    expected = [theirs_of(model, one, beams) for one in asked]
+    assert sum(pixels is not None for _, pixels in asked) == ASKED
+    for rows in (1, 8):
+        assert answers(engine, jobs, rows * beams) == expected
 
 
 def test_half_a_table(pair: tuple[PreTrainedModel, Path]) -> None:
@@ -263,20 +299,20 @@ def test_half_a_table(pair: tuple[PreTrainedModel, Path]) -> None:
     engine, encoder = runtime("openvino", folder), encoder_of(folder)
     prompt = PicturePrompt.load(folder)
     asked = questions(24, prompt.rows, many=not prompt.leads)
-    ours = answers(engine, [inputs(one, encoder, 1, np.float16) for one in asked], 8)
+    ours = answers(engine, [inputs(model, one, encoder, 1, np.float16) for one in asked], 8)
     equal = [one == theirs_of(model, question, 1) for one, question in zip(ours, asked, strict=True)]
     assert sum(equal) >= 20
 
 
 def test_another_picture_is_another_answer(pair: tuple[PreTrainedModel, Path]) -> None:
     """The same ids with 16 tables at once: each answer is its own table's, as when it is asked alone."""
-    _, folder = pair
+    model, folder = pair
     engine, encoder = runtime("openvino", folder), encoder_of(folder)
     rows = PicturePrompt.load(folder).rows
     numbers = np.random.default_rng(9)
     ids = [PLACEHOLDER] * rows + [7, 8, 9]
     asked = [
-        inputs((ids, numbers.standard_normal((1, 3, SIZE, SIZE)).astype(np.float32)), encoder, 1)
+        inputs(model, (ids, numbers.standard_normal((1, 3, SIZE, SIZE)).astype(np.float32)), encoder, 1)
         for _ in range(16)
     ]
     together = answers(engine, asked, 16)
