@@ -39,7 +39,7 @@ function python(value) {
     .join(", ")}}`;
 }
 
-/** JSON as curl's argument, or, where the shell is to read pictures from files, as curl's input; and these. */
+/** JSON as curl's argument, or, where the shell is to read pictures from files, as curl's input; and they. */
 function json(body) {
   const shots = [];
   const marked = function (name, value) {

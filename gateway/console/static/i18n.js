@@ -195,7 +195,7 @@ const TEXTS = {
   "search.attributes": ["Attributes of the next files", "Atributos de los próximos archivos"],
   "search.attributehint": [
     "One a line, name = value. A picture is found by its caption, too: caption = The harbour at dawn",
-    "Uno por línea, nombre = valor. Una imagen se halla también por su leyenda: caption = El puerto al alba",
+    "Uno por línea: nombre = valor. Una imagen se halla también por caption = El puerto al alba",
   ],
   "search.attribute": [
     "“{line}” is not an attribute; write name = value.",
