@@ -50,7 +50,7 @@ export function mount(state, say) {
   const store = select([], "", () => changed());
   const name = h("input", { type: "text", autocomplete: "off", maxlength: 256 });
   const create = h("button", { type: "button", onclick: () => trying(made) }, t("search.create"));
-  const remove = h("button", { type: "button", onclick: asked }, t("search.delete"));
+  const remove = h("button", { type: "button", disabled: true, onclick: asked }, t("search.delete"));
   const about = h("p", { class: "facts", role: "status" });
   const drop = dropzone(
     {
