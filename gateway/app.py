@@ -85,17 +85,18 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
         settings.kserve_url, pools, settings.request_seconds, deployment.inner_key, traces
     )
     embeddings = Admission(settings.embeddings_per_instance / settings.gateways, "requests for embeddings")
+    generations = Admission(settings.generations_per_instance / settings.gateways, "requests for text")
     return Services(
         settings,
         pools,
         inner,
         Transcriber(inner, settings.windows_at_once),
         Admission(settings.recordings_per_instance / settings.gateways, "recordings"),
-        Admission(settings.generations_per_instance / settings.gateways, "requests for text"),
+        generations,
         embeddings,
         Overview(deployment, inner),
         History(),
-        open_retrieval(settings, pools, inner, embeddings),
+        open_retrieval(settings, pools, inner, embeddings, generations),
         load_keys(settings.api_keys_file, required=bool(settings.api_keys_required)),
         load_keys(settings.admin_keys_file, required=bool(settings.admin_keys_required)),
         deployment.gateways,

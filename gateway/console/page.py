@@ -25,7 +25,7 @@ POLICY = "; ".join(
         "default-src 'none'",
         "script-src 'self'",
         "style-src 'self'",
-        "img-src 'self'",
+        "img-src 'self' blob:",
         "media-src blob:",
         "connect-src 'self'",
         "base-uri 'none'",

@@ -22,14 +22,31 @@ router = APIRouter(prefix="/console/api", include_in_schema=False)
 
 @router.get("/state")
 async def state(request: Request, services: ServicesDep) -> dict[str, Any]:
-    """Models, instances, languages, the largest upload, and whether this key may restart instances."""
+    """Models, instances, languages, the largest upload, files and stores, and whether this key may restart
+    instances.
+    """
     return {
         "time": round(time.time(), 3),
         "models": services.overview.models(),
         "instances": await services.overview.instances(),
         "languages": list(NAMES),
         "max_upload_bytes": services.settings.max_upload_bytes,
+        "retrieval": retrieval(services),
         "operate": may_operate(request, services),
+    }
+
+
+def retrieval(services: Services) -> dict[str, Any] | None:
+    """Which models embed files (by default the first of each kind), and which answer questions about
+    pictures; None where there are no vector stores.
+    """
+    if services.retrieval is None:
+        return None
+    library = services.retrieval.library
+    return {
+        "embedders": [{"id": name, "pictures": one.pictures} for name, one in library.embedders.items()],
+        "answerers": list(library.answerers),
+        "max_pictures_bytes": services.settings.max_pictures_bytes,
     }
 
 

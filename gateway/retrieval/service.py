@@ -20,6 +20,7 @@ from ..admission import Admission
 from ..embeddings.embedder import embed, places
 from ..settings import Settings
 from ..triton import Triton
+from .answerer import ServedAnswerer, answers
 from .documents import open_documents
 from .library import Item, Library
 from .vectors import open_vectors
@@ -90,9 +91,15 @@ def secret(file: Path | None) -> str:
 
 
 def open_library(
-    settings: Settings, pools: Mapping[str, Pool], triton: Triton, admission: Admission
+    settings: Settings,
+    pools: Mapping[str, Pool],
+    triton: Triton,
+    embeddings: Admission,
+    generations: Admission,
 ) -> Library | None:
-    """The library of a deployment; None where retrieval is off."""
+    """The library of a deployment; None where retrieval is off. Models take their places of `embeddings`, and
+    those that answer questions about pictures of `generations`.
+    """
     able = {name: pool for name, pool in pools.items() if pool.embeds_documents}
     if not (able and settings.documents_url and settings.vectors_url):
         return None
@@ -100,14 +107,19 @@ def open_library(
     return Library(
         open_documents(settings.documents_url, secret(settings.mongo_password_file)),
         open_vectors(settings.vectors_url, secret(settings.milvus_password_file)),
-        {name: ServedEmbedder(triton, pool, admission) for name, pool in able.items()},
+        {name: ServedEmbedder(triton, pool, embeddings) for name, pool in able.items()},
+        {name: ServedAnswerer(triton, pool, generations) for name, pool in pools.items() if answers(pool)},
     )
 
 
 def open_retrieval(
-    settings: Settings, pools: Mapping[str, Pool], triton: Triton, admission: Admission
+    settings: Settings,
+    pools: Mapping[str, Pool],
+    triton: Triton,
+    embeddings: Admission,
+    generations: Admission,
 ) -> Retrieval | None:
     """Retrieval of a deployment, not yet running; None where it is off."""
-    library = open_library(settings, pools, triton, admission)
+    library = open_library(settings, pools, triton, embeddings, generations)
     limits = Limits(settings.extract_seconds, settings.max_pictures_bytes)
     return Retrieval(library, Worker(library, limits)) if library else None

@@ -14,6 +14,13 @@ from conch.deployment import Pool
 from ..errors import ApiError, refused
 from .schema import Message, TextPart
 
+CHAT_TOKENS = 256
+
+
+def usual_tokens(pool: Pool) -> int:
+    """Of an answer whose length nobody asked for: CHAT_TOKENS, or half of what the model has."""
+    return min(CHAT_TOKENS, pool.positions // 2)
+
 
 def _refuse(message: str) -> NoReturn:
     raise TemplateError(message)

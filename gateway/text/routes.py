@@ -21,7 +21,7 @@ from ..services import Services, ServicesDep
 from ..sse import Events, event
 from ..vision.fetching import data_urls
 from .calls import GenerationCall, questions
-from .chat import rendered
+from .chat import rendered, usual_tokens
 from .generator import TextDelta, stream, whole
 from .responses import ChatWriter, CompletionWriter, usage_of
 from .schema import (
@@ -48,7 +48,6 @@ PARAMS = {
     "image_urls": "messages",
 }
 PIECES = 64  # that wait for a slow reader; the streams behind them wait, too
-CHAT_TOKENS = 256  # of an answer whose length nobody asked for, or half of what the model has
 
 
 @dataclass
@@ -161,7 +160,7 @@ async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Re
     pictures = await data_urls(pictures_of(form, pool), services.settings.allowed_hosts, "messages")
     check_sizes(form, pictures)
     prompt = rendered(pool, form.messages)
-    tokens = form.max_completion_tokens or form.max_tokens or min(CHAT_TOKENS, pool.positions // 2)
+    tokens = form.max_completion_tokens or form.max_tokens or usual_tokens(pool)
     check(form, form.n, tokens, pool)
     check_lengths([prompt], pool, "messages")
     written = ChatWriter(

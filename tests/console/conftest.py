@@ -9,18 +9,23 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from tests.stack.conftest import RECORDINGS, Stack, certificate, portable, started
+from tests.stack.conftest import RECORDINGS, ROOT, Stack, certificate, portable, started
 
 PORT, TLS_PORT = 9980, 10480
 KEY, ADMIN = "a-user-key", "an-admin-key"
 MOST_UPLOAD = 2_100_000
+MODELS = "mini-whisper,mini-gpt2,mini-llava,mini-clip,all-minilm-l6-v2"
+BUILDER = ROOT / ".venv/build/bin/python"
 HEARD = "minute.wav"  # what the fake microphone plays
 # Chromium reports every answer of these as an error of the page, which tells people in a sentence.
 QUIET = ("log:", "info:", "debug:", "verbose:")
@@ -29,18 +34,66 @@ ALLOWED = "Failed to load resource: the server responded with a status of 4"
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two instances that hear and one that writes, behind an API key and an admin key."""
+    """Two instances that hear, one that writes, one that looks at pictures, and two that embed, behind an API
+    key and an admin key.
+    """
+    build = [BUILDER, "-m", "build", "engines", "--target", "openvino", "--model-id", MODELS]
+    subprocess.run(build, cwd=ROOT, check=True)
     home = tmp_path_factory.mktemp("console")
     (home / "keys").write_text(f"{KEY}\n", "utf-8")
     (home / "admins").write_text(f"{ADMIN}\n", "utf-8")
     environment = {
-        **portable(home, PORT, "mini-whisper,mini-gpt2", 3),
+        **portable(home, PORT, MODELS, 6),
         "API_KEYS_FILE": str(home / "keys"),
         "ADMIN_KEYS_FILE": str(home / "admins"),
         "MAX_UPLOAD_BYTES": str(MOST_UPLOAD),
     }
     with started(environment, tidy=False) as found:
         yield found
+
+
+@dataclass(frozen=True)
+class Shots:
+    """A folder with pictures 0.png, 1.png, …, and the caption of each."""
+
+    folder: Path
+    captions: list[str]
+
+
+DRAW = """
+import json, sys
+from miniatures.pictures.museum import museum
+found = museum(6)
+for n, one in enumerate(found):
+    one.picture.save(f"{sys.argv[1]}/{n}.png")
+print(json.dumps([one.caption for one in found]))
+"""
+
+
+@pytest.fixture(scope="session")
+def shots(tmp_path_factory: pytest.TempPathFactory) -> Shots:
+    """Pictures of the museum, drawn by the builder's Python, which has what draws them."""
+    folder = tmp_path_factory.mktemp("shots")
+    made = subprocess.run([BUILDER, "-c", DRAW, folder], cwd=ROOT, check=True, capture_output=True, text=True)
+    return Shots(folder, json.loads(made.stdout))
+
+
+@pytest.fixture(scope="session")
+def museum(stack: Stack, shots: Shots) -> str:
+    """The name of a vector store with the pictures and a text, all of them indexed."""
+
+    def post(path: str, **fields: Any) -> dict[str, Any]:
+        answer = httpx.post(f"{stack.url}/v1{path}", headers=headers(), timeout=60, **fields)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    store = post("/vector_stores", json={"name": "Museum"})["id"]
+    files = [(f"{n}.png", (shots.folder / f"{n}.png").read_bytes(), n) for n in range(len(shots.captions))]
+    for name, data, room in [*files, ("whales.txt", b"The blue whale eats krill.", 9)]:
+        kept = post("/files", files={"file": (name, data)}, data={"purpose": "assistants"})["id"]
+        body = {"file_id": kept, "attributes": {"room": room}}
+        assert post(f"/vector_stores/{store}/files", json=body)["status"] == "completed"
+    return "Museum"
 
 
 @pytest.fixture(scope="session")

@@ -11,16 +11,18 @@ from playwright.sync_api import Page, expect
 
 from tests.stack.conftest import RECORDINGS, Stack
 
-from .conftest import KEY, Opener, screenshot
+from .conftest import KEY, Opener, Shots, screenshot
+from .test_pictures import asked
+from .test_search import searched
 
 SIZES = {"desktop": {"width": 1280, "height": 860}, "phone": {"width": 390, "height": 844}}
-PANELS = ("speech", "text", "status")
+PANELS = ("speech", "text", "pictures", "search", "status")
 FIRST_PAINT = 1000.0  # milliseconds
 MOST_BYTES = 300_000
 SERIOUS = {"serious", "critical"}
 
 
-def filled(page: Page, panel: str) -> None:
+def filled(page: Page, panel: str, shots: Shots, store: str) -> None:
     """A panel with something in it."""
     if panel == "speech":
         page.set_input_files("#file", RECORDINGS / "order.wav")
@@ -30,18 +32,28 @@ def filled(page: Page, panel: str) -> None:
         page.locator("textarea").fill("Harley")
         page.locator("#text button.primary").click()
         expect(page.locator("#text .facts")).not_to_be_empty(timeout=30_000)
+    elif panel == "pictures":
+        page.set_input_files("#pictures-file", [shots.folder / "0.png", shots.folder / "1.png"])
+        asked(page, "what is in the picture?")
+        page.set_input_files("#pictures-file", shots.folder / "2.png")
+        expect(page.locator(".shots li img")).to_be_visible()
+    elif panel == "search":
+        searched(page, store, shots.captions[0])
+        expect(page.locator(".result img").first).to_have_js_property("complete", True)
     else:
-        expect(page.locator(".badge").nth(2)).to_be_visible()
+        expect(page.locator(".badge").nth(5)).to_be_visible()
         page.wait_for_timeout(300)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("panel", PANELS)
-def test_everybody_can_use_it(opened: Opener, panel: str, theme: str, size: str) -> None:
+def test_everybody_can_use_it(
+    opened: Opener, shots: Shots, museum: str, panel: str, theme: str, size: str
+) -> None:
     """axe-core finds nothing serious; nothing is wider than the screen."""
     page = opened(panel, viewport=SIZES[size], color_scheme=theme)
-    filled(page, panel)
+    filled(page, panel, shots, museum)
     found = [row for row in Axe().run(page).response["violations"] if row["impact"] in SERIOUS]
     screenshot(page, f"{panel}-{theme}-{size}")
     assert not found, [(row["id"], [node["html"] for node in row["nodes"]]) for row in found]
@@ -125,7 +137,8 @@ def test_over_tls(opened: Opener, tls_stack: str) -> None:
     """Panels without a model are not there; the microphone and the live session work."""
     page = opened("speech", key=None, url=tls_stack, permissions=["microphone"])
     expect(page.get_by_role("link", name="Status")).to_be_visible()
-    expect(page.get_by_role("link", name="Text")).to_have_count(0)
+    for panel in ("Text", "Pictures", "Search"):
+        expect(page.get_by_role("link", name=panel, exact=True)).to_have_count(0)
     page.get_by_role("button", name="Live captions").click()
     expect(page.locator(".captions p").first).to_contain_text(re.compile(r"\w{3}"), timeout=30_000)
     page.get_by_role("button", name="Stop captions").click()

@@ -23,8 +23,8 @@ LIT = "() => [...document.querySelectorAll('.word.now')].map((word) => word.text
 
 
 # A click at the first word, in the page: 480 words take less than a second, a click from here half of that.
-STOPS = """() => new MutationObserver((_, seen) => {
-    if (!document.querySelector('#output .made')?.textContent.trim()) return;
+STOPS = """(where) => new MutationObserver((_, seen) => {
+    if (!document.querySelector(where)?.textContent.trim()) return;
     seen.disconnect();
     const shown = [...document.querySelectorAll('button')].filter((one) => one.offsetParent);
     shown.find((one) => one.textContent === 'Stop').click();
@@ -211,10 +211,10 @@ def test_a_conversation_has_turns(opened: Opener) -> None:
     expect(page.locator(".message")).to_have_count(0)
 
 
-def flying(stack: Stack) -> int:
-    """Requests in flight at the instance that writes."""
+def flying(stack: Stack, model: str = "mini-gpt2") -> int:
+    """Requests in flight at the instance of a model."""
     rows = httpx.get(f"{stack.url}/console/api/state", headers=headers(), timeout=30).json()["instances"]
-    return int(next(row["in_flight"] for row in rows if row["model"] == "mini-gpt2"))
+    return int(next(row["in_flight"] for row in rows if row["model"] == model))
 
 
 def test_streaming_stops_on_the_button(opened: Opener, stack: Stack) -> None:
@@ -227,7 +227,7 @@ def test_streaming_stops_on_the_button(opened: Opener, stack: Stack) -> None:
     page.get_by_label("Prompt").fill("Harley")
     page.get_by_label("Most tokens").fill("480")
     page.get_by_label("Least tokens").fill("480")
-    page.evaluate(STOPS)
+    page.evaluate(STOPS, "#output .made")
     page.get_by_role("button", name="Generate").click()
     expect(page.get_by_text("Stopped.")).to_be_visible(timeout=SECONDS)
     text = page.text_content("#output .made")
@@ -246,10 +246,11 @@ def example(page: Page, name: str) -> str:
     return page.locator(".page:visible").get_by_label(name, exact=True).inner_text()
 
 
-def ran(command: list[str]) -> str:
+def ran(command: list[str], folder: Path = RECORDINGS) -> str:
+    """What a command says, in a folder."""
     environment = {**os.environ, "CONCH_API_KEY": KEY}
     done = subprocess.run(
-        command, cwd=RECORDINGS, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

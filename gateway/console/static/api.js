@@ -49,6 +49,16 @@ export async function request(path, options = {}) {
   throw error;
 }
 
+/** The JSON of an answer; `body` is sent as JSON, by POST. */
+export async function call(path, body, options = {}) {
+  const sent = {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+  };
+  return (await request(path, { ...(body !== undefined && sent), ...options })).json();
+}
+
 /** The objects of a stream of server-sent events, until [DONE]. */
 export async function* events(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();

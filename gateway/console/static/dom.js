@@ -1,5 +1,7 @@
 // Elements without markup in strings: everything that a model or a user says is text, never HTML.
 
+import { t } from "./i18n.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 function filled(element, properties, children) {
@@ -46,4 +48,28 @@ export function download(name, text, type) {
   const url = URL.createObjectURL(new Blob([text], { type }));
   h("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
+/** A dialog that asks before something is done: `ask` gets its title, a sentence, the button's text, and what
+ * then runs. */
+export function confirmation(id) {
+  const dialog = h("dialog", { "aria-labelledby": `${id}-title` });
+  const ask = (title, sentence, action, run) => {
+    const agreed = () => {
+      dialog.close();
+      run();
+    };
+    dialog.replaceChildren(
+      h("h2", { id: `${id}-title` }, title),
+      h("p", {}, sentence),
+      h(
+        "div",
+        { class: "row" },
+        h("button", { type: "button", class: "primary", onclick: agreed }, action),
+        h("button", { type: "button", onclick: () => dialog.close() }, t("cancel")),
+      ),
+    );
+    dialog.showModal();
+  };
+  return { element: dialog, ask };
 }

@@ -3,6 +3,7 @@
 import { key } from "./api.js";
 import { h } from "./dom.js";
 import { t } from "./i18n.js";
+import { Shot } from "./images.js";
 
 const SAFE = /^[\w.,:/@=-]+$/;
 
@@ -10,11 +11,46 @@ function shell(text) {
   return SAFE.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
 }
 
-/** A value as Python writes it; JSON's strings, numbers and lists are Python's. */
+/** A file that Python opens. */
+class Opened {
+  constructor(name) {
+    this.name = name;
+  }
+}
+
+const NAMED = new Map([
+  [true, "True"],
+  [false, "False"],
+  [null, "None"],
+]);
+const PICTURE = `def picture(path, kind):
+    with open(path, "rb") as file:
+        return f"data:{kind};base64,{base64.b64encode(file.read()).decode()}"`;
+
+/** A value as Python writes it; JSON's strings and numbers are Python's. A picture is read from its file. */
 function python(value) {
-  if (value === true) return "True";
-  if (value === false) return "False";
-  return JSON.stringify(value);
+  if (NAMED.has(value)) return NAMED.get(value);
+  if (value instanceof Shot) return `picture(${python(value.name)}, ${python(value.type)})`;
+  if (value instanceof Opened) return `open(${python(value.name)}, "rb")`;
+  if (Array.isArray(value)) return `[${value.map(python).join(", ")}]`;
+  if (typeof value !== "object") return JSON.stringify(value);
+  return `{${Object.entries(value)
+    .map(([name, one]) => `${python(name)}: ${python(one)}`)
+    .join(", ")}}`;
+}
+
+/** JSON as curl's argument, or, where the shell is to read pictures from files, as curl's input; and they. */
+function json(body) {
+  const shots = [];
+  const marked = function (name, value) {
+    return this[name] instanceof Shot ? `\0${shots.push(this[name]) - 1}\0` : value;
+  };
+  const text = JSON.stringify(body, marked, 2);
+  if (!shots.length) return { shots, data: `-d ${shell(text)}` };
+  const read = ({ name, type }) => `"data:${type};base64,$(base64 < ${shell(name)} | tr -d '\\n')"`;
+  const pieces = text.split(/"\\u0000(\d+)\\u0000"/);
+  const filled = pieces.map((piece, i) => (i % 2 ? read(shots[piece]) : piece.replace(/[\\$`]/g, "\\$&")));
+  return { shots, data: `--data-binary @- <<END\n${filled.join("")}\nEND` };
 }
 
 function curl(path, parts) {
@@ -22,15 +58,20 @@ function curl(path, parts) {
   return [`curl ${location.origin}${path}`, ...auth, ...parts].join(" \\\n  ");
 }
 
-function client(extra = []) {
+function client(extra = [], shots = []) {
   const given = key.get() ? `os.environ["CONCH_API_KEY"]` : `"none"`;
-  const imports = [...extra, ...(key.get() ? ["import os"] : [])].sort();
+  const imports = [
+    ...extra,
+    ...(key.get() ? ["import os"] : []),
+    ...(shots.length ? ["import base64"] : []),
+  ].sort();
   return [
     ...imports,
     ...(imports.length ? [""] : []),
     "from openai import OpenAI",
     "",
     `client = OpenAI(base_url="${location.origin}/v1", api_key=${given})`,
+    ...(shots.length ? ["", "", PICTURE, "", ""] : []),
   ].join("\n");
 }
 
@@ -52,7 +93,7 @@ export function recording(task, filename, fields) {
   const extra = Object.fromEntries([...rows].filter(([name]) => !known.has(name)));
   const typed = [...rows].filter(([name]) => known.has(name)).map(([name, value]) => [name, python(value)]);
   const last = Object.keys(extra).length ? [["extra_body", python(extra)]] : [];
-  const given = [["file", `open(${python(filename)}, "rb")`], ...typed, ...last];
+  const given = [["file", python(new Opened(filename))], ...typed, ...last];
   return {
     curl: curl(
       path,
@@ -70,13 +111,11 @@ export function generation(path, body) {
   const rows = Object.entries(
     least === undefined ? standard : { ...standard, extra_body: { min_tokens: least } },
   );
+  const { shots, data } = json(body);
   const piece = path.includes("chat") ? 'chunk.choices[0].delta.content or ""' : "chunk.choices[0].text";
   return {
-    curl: curl(path, [
-      "-N -H 'Content-Type: application/json'",
-      `-d ${shell(JSON.stringify(body, null, 2))}`,
-    ]),
-    python: `${client()}\nstream = ${call(
+    curl: curl(path, ["-N -H 'Content-Type: application/json'", data]),
+    python: `${client([], shots)}\nstream = ${call(
       method,
       rows.map(([name, value]) => [name, python(value)]),
     )}
@@ -111,6 +150,62 @@ with client.realtime.connect(model=${python(model)}, extra_query=query) as sessi
         if event.type.endswith("transcription.completed"):
             print(event.transcript)`,
   };
+}
+
+/** Of vector stores: `path` behind /v1/vector_stores, and the method and arguments of OpenAI's SDK. */
+function stores(method, path, body, rows, after = "") {
+  const { shots, data } = body ? json(body) : { shots: [], data: "-X DELETE" };
+  const head = body ? ["-H 'Content-Type: application/json'"] : [];
+  return {
+    curl: curl(`/v1/vector_stores${path}`, [...head, data]),
+    python: `${client([], shots)}\n${after ? "answer = " : ""}${call(
+      `client.vector_stores.${method}`,
+      rows.map(([name, value]) => [name, python(value)]),
+    )}${after}`,
+  };
+}
+
+/** Of a new vector store. */
+export function creation(name) {
+  return stores("create", "", { name }, [["name", name]], "\nprint(answer.id)");
+}
+
+/** Of a vector store that is no more. */
+export function deletion(store) {
+  return stores("delete", `/${store}`, null, [["vector_store_id", store]]);
+}
+
+/** Of a file in a vector store; curl needs the id that the upload has given. */
+export function addition(store, filename, file, attributes) {
+  const attached = stores(
+    "files.upload_and_poll",
+    `/${store}/files`,
+    { file_id: file, attributes },
+    [
+      ["vector_store_id", store],
+      ["file", new Opened(filename)],
+      ["attributes", attributes],
+    ],
+    "\nprint(answer.status)",
+  );
+  const uploaded = curl("/v1/files", ["-F purpose=assistants", `-F ${shell(`file=@${filename}`)}`]);
+  return { ...attached, curl: `${uploaded}\n${attached.curl}` };
+}
+
+/** Of a search: the body that was sent. */
+export function finding(store, body) {
+  const { question, model, ...standard } = body;
+  const extra = { ...(question && { question }), ...(model && { model }) };
+  const rows = Object.entries(Object.keys(extra).length ? { ...standard, extra_body: extra } : standard);
+  return stores(
+    "search",
+    `/${store}/search`,
+    body,
+    [["vector_store_id", store], ...rows],
+    `
+for found in answer.data:
+    print(f"{found.score:.3f} {found.filename}")`,
+  );
 }
 
 function block(name, code) {

@@ -3,13 +3,15 @@
 import { key, onRefused, request } from "./api.js";
 import { field, h, select } from "./dom.js";
 import { LANGUAGES, choose, language, t } from "./i18n.js";
+import * as pictures from "./pictures.js";
+import * as search from "./search.js";
 import * as speech from "./speech.js";
 import * as status from "./status.js";
 import * as text from "./text.js";
 
 // A panel: an id, models(state) that it can work with (none: it is not shown), and mount(state, say), which
 // makes its element.
-const PANELS = [speech, text, status];
+const PANELS = [speech, text, pictures, search, status];
 const THEMES = ["auto", "light", "dark"];
 
 function theme(name) {

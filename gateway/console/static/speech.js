@@ -5,6 +5,7 @@ import { Captions, microphone } from "./captions.js";
 import { download, field, h, select } from "./dom.js";
 import { examples, live, recording } from "./examples.js";
 import { language as ui, t } from "./i18n.js";
+import { dropzone } from "./images.js";
 import { Player } from "./player.js";
 import { srt, vtt } from "./subtitles.js";
 
@@ -41,18 +42,9 @@ export function mount(state, say) {
     autocomplete: "off",
     placeholder: t("speech.names"),
   });
-  const file = h("input", {
-    type: "file",
-    accept: "audio/*,video/*",
-    id: "file",
-    onchange: () => take(file.files[0]),
-  });
-  const drop = h(
-    "label",
-    { class: "drop", for: "file" },
-    file,
-    h("strong", {}, t("speech.drop")),
-    h("span", {}, t("speech.kinds")),
+  const drop = dropzone(
+    { id: "file", title: t("speech.drop"), hint: t("speech.kinds"), accept: "audio/*,video/*" },
+    ([file]) => take(file),
   );
   const record = h("button", { type: "button", onclick: toggleRecording }, t("speech.record"));
   const captions = h("button", { type: "button", onclick: toggleCaptions }, t("speech.live"));
@@ -94,20 +86,7 @@ export function mount(state, say) {
     recorder = null,
     session = null;
 
-  for (const kind of ["dragenter", "dragover"])
-    drop.addEventListener(kind, (event) => {
-      event.preventDefault();
-      drop.classList.add("over");
-    });
-  for (const kind of ["dragleave", "drop"])
-    drop.addEventListener(kind, (event) => {
-      event.preventDefault();
-      drop.classList.remove("over");
-    });
-  drop.addEventListener("drop", (event) => take(event.dataTransfer.files[0]));
-
   function take(chosen) {
-    if (!chosen) return;
     if (chosen.size > state.max_upload_bytes) {
       say(t("speech.large", { name: chosen.name, most: Math.floor(state.max_upload_bytes / 1e6) }), true);
       return;

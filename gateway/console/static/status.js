@@ -2,7 +2,7 @@
 
 import { request } from "./api.js";
 import { chart } from "./chart.js";
-import { h } from "./dom.js";
+import { confirmation, h } from "./dom.js";
 import { language, t } from "./i18n.js";
 
 export const id = "status";
@@ -59,7 +59,7 @@ export function mount(first, say) {
     plot("chart.mean", "s", (kind) => kind.mean),
     plot("chart.p95", "s", (kind) => kind.p95),
   ];
-  const dialog = h("dialog", { "aria-labelledby": "restart-title" });
+  const dialog = confirmation("restart");
   const looks = new Map();
   const cards = new Map();
 
@@ -121,22 +121,11 @@ export function mount(first, say) {
   }
 
   function confirm(one, alone) {
-    const yes = h(
-      "button",
-      { type: "button", class: "primary", onclick: () => restart(one) },
-      t("restart.do"),
-    );
-    const no = h("button", { type: "button", onclick: () => dialog.close() }, t("cancel"));
-    dialog.replaceChildren(
-      h("h2", { id: "restart-title" }, t("restart.title", one)),
-      h("p", {}, t(alone ? "restart.alone" : "restart.pool", one)),
-      h("div", { class: "row" }, yes, no),
-    );
-    dialog.showModal();
+    const sentence = t(alone ? "restart.alone" : "restart.pool", one);
+    dialog.ask(t("restart.title", one), sentence, t("restart.do"), () => restart(one));
   }
 
   async function restart(one) {
-    dialog.close();
     try {
       await request(`/console/api/instances/${one.index}/restart`, { method: "POST" });
       say(t("restart.asked", one));
@@ -298,7 +287,7 @@ export function mount(first, say) {
     ),
     h("section", { class: "card" }, h("h2", {}, t("status.models")), table),
     h("section", { class: "card" }, h("h2", {}, t("status.log")), log),
-    dialog,
+    dialog.element,
   );
   show(first);
   setTimeout(look);

@@ -1,9 +1,9 @@
 // The panel for text: what follows a prompt, or the next message of a conversation.
 
-import { ApiError, events, request } from "./api.js";
 import { field, h, select } from "./dom.js";
 import { examples, generation } from "./examples.js";
 import { t } from "./i18n.js";
+import { log, message, written } from "./writing.js";
 
 export const id = "text";
 
@@ -35,14 +35,7 @@ export function mount(state, say) {
   const send = h("button", { type: "button", class: "primary", onclick: run }, t("text.send"));
   const stop = h("button", { type: "button", disabled: true, onclick: () => running?.abort() }, t("stop"));
   const clear = h("button", { type: "button", hidden: true, onclick: forget }, t("text.clear"));
-  const output = h("div", {
-    class: "output",
-    id: "output",
-    role: "log",
-    "aria-live": "polite",
-    "aria-label": t("text.answer"),
-    tabindex: "0",
-  });
+  const output = log("output");
   const facts = h("p", { class: "facts" });
   const shown = examples();
   const label = field(t("text.prompt"), prompt, t("text.keys"));
@@ -86,12 +79,6 @@ export function mount(state, say) {
     };
   }
 
-  function line(role, text) {
-    const said = h("span", {}, text);
-    output.append(h("div", { class: `message ${role}` }, h("b", {}, t(`text.${role}`)), said));
-    return said;
-  }
-
   async function run() {
     if (running) return;
     if (!prompt.value) {
@@ -104,15 +91,22 @@ export function mount(state, say) {
     // A decoder goes on where the prompt ends; an encoder's text is another one.
     const apart = able.find((row) => row.id === sent.model).encoder ? "\n\n" : "";
     if (!chat) output.replaceChildren(h("span", { class: "given" }, sent.prompt, apart));
-    else line("user", prompt.value);
-    const answer = chat ? line("assistant", "") : h("span", { class: "made" });
-    if (!chat) output.append(answer);
+    else output.append(message("user", prompt.value).element);
+    const line = chat && message("assistant", "");
+    const answer = line ? line.said : h("span", { class: "made" });
+    output.append(line ? line.element : answer);
     busy(true);
     say(t("text.writing"));
     facts.replaceChildren();
     shown.show(generation(path, sent));
     try {
-      await written(path, sent, answer);
+      await written(path, sent, running.signal, {
+        show: (piece) => {
+          answer.append(piece);
+          output.scrollTop = output.scrollHeight;
+        },
+        tell: (sentence) => facts.replaceChildren(sentence),
+      });
       if (chat) prompt.value = "";
       say("");
     } catch (error) {
@@ -123,37 +117,6 @@ export function mount(state, say) {
         messages = [...sent.messages, { role: "assistant", content: answer.textContent }];
       busy(false);
     }
-  }
-
-  async function written(path, sent, answer) {
-    const started = performance.now();
-    let first = null;
-    const options = {
-      method: "POST",
-      body: JSON.stringify(sent),
-      headers: { "Content-Type": "application/json" },
-      signal: running.signal,
-    };
-    for await (const event of events(await request(path, options))) {
-      const choice = event.choices?.[0];
-      const piece = choice?.text ?? choice?.delta?.content;
-      if (piece) {
-        first ??= performance.now();
-        answer.append(piece);
-        output.scrollTop = output.scrollHeight;
-      }
-      if (event.usage) tell(event.usage, started, first);
-    }
-    if (running.signal.aborted) throw new DOMException("", "AbortError");
-    if (!answer.textContent) throw new ApiError(200, t("text.nothing"));
-  }
-
-  function tell({ prompt_tokens: read, completion_tokens: made }, started, first) {
-    const now = performance.now();
-    const wait = Math.round((first ?? now) - started);
-    facts.replaceChildren(
-      t("text.facts", { read, made, wait, rate: (made / ((now - started) / 1000)).toFixed(1) }),
-    );
   }
 
   function busy(yes) {

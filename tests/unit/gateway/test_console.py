@@ -73,7 +73,7 @@ def test_state_is_the_plan_and_what_guards_say(tmp_path: Path) -> None:
     """A guard that does not answer makes its instance unreachable; the first start is no restart."""
     with gateway(tmp_path, Guards({"0": STATUS})) as client:
         state = client.get("/console/api/state").json()
-    assert state["operate"] == "off"
+    assert (state["operate"], state["retrieval"]) == ("off", None)
     (model,) = state["models"]
     assert (model["id"], model["target"], model["precision"], model["chat"]) == ("mini", "torch", "", True)
     first, second = state["instances"]

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
-from conch.deployment import Deployment, Instance, Pool
+from conch.deployment import Chat, Deployment, Instance, Pool
+from gateway.admission import Admission
 from gateway.app import create_app
+from gateway.console.routes import retrieval
 from gateway.errors import ApiError
+from gateway.retrieval.answerer import ServedAnswerer
 from gateway.retrieval.chain import Answer, asked
 from gateway.retrieval.library import Item, Library
 from gateway.retrieval.schema import SearchRequest
+from gateway.retrieval.service import open_library
 from gateway.settings import Settings
 from gateway.vision.urls import Picture
 
+from . import test_completions
+from .test_chat_pictures import TEMPLATE
 from .test_embeddings import FakeTriton
 
 
@@ -139,3 +147,81 @@ def test_the_answer_to_a_question_is_searched_for() -> None:
         with pytest.raises(ApiError, match=said):
             of(model=model)
     assert of(question=None, query="a") == (["a"], None)
+
+
+LOOKS = Pool(
+    "looks",
+    "llava",
+    (0,),
+    capabilities=frozenset({"completion", "pictures"}),
+    positions=64,
+    chat=Chat(TEMPLATE),
+)
+
+
+def served(triton: test_completions.FakeTriton, room: Admission | None = None) -> ServedAnswerer:
+    return ServedAnswerer(triton, LOOKS, room or Admission(2, "requests for text"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("content", ["cmVk", b"red"])
+def test_a_model_is_asked_as_chat_asks_it(content: str | bytes) -> None:
+    """The picture before the question, greedily, with half of the positions for the answer."""
+    triton = test_completions.FakeTriton()
+    assert asyncio.run(served(triton).answer(Picture(content), "which colour?")) == " one two"
+    (fields,) = triton.asked
+    assert fields["image_urls"].tolist() == [[b"data:application/octet-stream;base64,cmVk"]]
+    assert fields["text_input"].item().decode() == "USER: <image>\nwhich colour? ASSISTANT:"
+    assert (fields["top_k"].item(), fields["max_tokens"].item()) == (1, 32)
+
+
+@pytest.mark.parametrize(
+    ("error", "param"),
+    [
+        (ApiError(400, "image_urls[0] is not a picture"), "query"),
+        (ApiError(400, "the prompt has 99 tokens"), "question"),
+        (ApiError(503, "the model is not ready"), None),
+    ],
+)
+def test_what_the_model_refuses_names_the_field(error: ApiError, param: str | None) -> None:
+    triton = test_completions.FakeTriton()
+    triton.error = error
+    with pytest.raises(ApiError) as refused:
+        asyncio.run(served(triton).answer(Picture("cmVk"), "which colour?"))
+    assert (refused.value.status, refused.value.param) == (error.status, param)
+    assert refused.value.message == error.message
+
+
+def test_a_question_takes_a_place_of_text() -> None:
+    """None left: a 503, and the model is not asked. A question that is surely too long: a 400."""
+    triton, room = test_completions.FakeTriton(), Admission(1, "requests for text")
+    with room.place(LOOKS), pytest.raises(ApiError, match="requests for text run concurrently"):
+        asyncio.run(served(triton, room).answer(Picture("cmVk"), "which colour?"))
+    with pytest.raises(ApiError, match="question has"):
+        asyncio.run(served(triton, room).answer(Picture("cmVk"), "a" * 9000))
+    assert triton.asked == []
+
+
+def test_who_answers_is_served_and_has_a_template(tmp_path: Path) -> None:
+    """Of a deployment's pools those that look, write and have a chat template; the console is told."""
+    pools = (
+        Pool("mini", "minilm", (0,), capabilities=frozenset({"embedding"}), positions=8, dimensions=2),
+        LOOKS,
+        replace(LOOKS, model_id="no-template", chat=None),
+        replace(LOOKS, model_id="reads", capabilities=frozenset({"completion"})),
+    )
+    settings = Settings(
+        deployment=tmp_path / "deployment.json",
+        documents_url=f"sqlite:{tmp_path}/documents.sqlite",
+        vectors_url=f"unix:{tmp_path}/nobody",
+    )
+    library = open_library(
+        settings,
+        {pool.model_id: pool for pool in pools},
+        None,
+        *[Admission(1, "x")] * 2,  # type: ignore[arg-type]
+    )
+    assert library and list(library.answerers) == ["looks"]
+    services = SimpleNamespace(retrieval=SimpleNamespace(library=library), settings=settings)
+    told = retrieval(services)  # type: ignore[arg-type]
+    assert told and told["embedders"] == [{"id": "mini", "pictures": False}]
+    assert told["answerers"] == ["looks"]

@@ -1,0 +1,74 @@
+"""Questions about a picture to a model of this deployment, as /v1/chat/completions asks them."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from dataclasses import dataclass
+
+from conch.deployment import Pool
+
+from ..admission import Admission
+from ..errors import ApiError
+from ..text.calls import questions
+from ..text.chat import rendered, usual_tokens
+from ..text.generator import whole
+from ..text.schema import ChatRequest, check_lengths
+from ..triton import Triton
+from ..vision.urls import Picture
+
+
+@dataclass(frozen=True)
+class ServedAnswerer:
+    """A vision-language model of this deployment. See library.Answerer."""
+
+    triton: Triton
+    pool: Pool
+    admission: Admission
+
+    async def answer(self, picture: Picture, question: str) -> str:
+        """See library.Answerer: the likeliest text, of as many tokens as chat has by default.
+
+        Raises:
+            ApiError: 400 that names `query` (the picture) or `question`, 503 where there is no room.
+        """
+        content = [
+            {"type": "image_url", "image_url": {"url": data_url(picture)}},
+            {"type": "text", "text": question},
+        ]
+        form = ChatRequest.model_validate(
+            {
+                "model": self.pool.model_id,
+                "messages": [{"role": "user", "content": content}],
+                "temperature": 0,
+            }
+        )
+        prompt = rendered(self.pool, form.messages)
+        check_lengths([prompt], self.pool, "question")
+        pictures = form.messages[0].pictures
+        (call,) = questions(form, [prompt], usual_tokens(self.pool), None, pictures=pictures)
+        with self.admission.place(self.pool):
+            try:
+                (made,) = await whole(self.triton, self.pool, call, f"question-{uuid.uuid4().hex[:8]}")
+            except ApiError as error:
+                raise named(error) from error
+        return made.text
+
+
+def answers(pool: Pool) -> bool:
+    """Whether a pool answers questions about pictures."""
+    return pool.chat is not None and {"completion", "pictures"} <= pool.capabilities
+
+
+def data_url(picture: Picture) -> str:
+    """A picture as messages have it; what kind it is the model sees."""
+    data = picture.content if isinstance(picture.content, str) else base64.b64encode(picture.content).decode()
+    return f"data:application/octet-stream;base64,{data}"
+
+
+def named(error: ApiError) -> ApiError:
+    """A refusal of the model, with the field of the search that it is about."""
+    if error.status != 400:
+        return error
+    param = "query" if error.message.startswith("image_urls") else "question"
+    return ApiError(400, error.message, param=param, code="invalid_value")
