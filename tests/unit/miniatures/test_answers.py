@@ -79,7 +79,6 @@ def test_training_computes_what_transformers_does(kind: str, tmp_path: Path) -> 
     from miniatures.answers.train import save
     from miniatures.answers.vocabulary import make_tokenizer
 
-    torch.set_grad_enabled(False)
     make_tokenizer(kind, tmp_path)
     tokenizer = tokenizer_of(tmp_path)
     model = new_model(kind, tokenizer).half().float().eval()
@@ -91,15 +90,16 @@ def test_training_computes_what_transformers_does(kind: str, tmp_path: Path) -> 
     pictures = torch.from_numpy(np.asarray(small(picture))[None].copy())
     placeholder = tokenizer.token_to_id("<image>")
     body, head = decoder_of(model)
-    rows = rows_of(model, pictures)
-    made = embedded(model, torch.tensor([ids]), rows, placeholder)
-    ours = head(body(inputs_embeds=made).last_hidden_state)
-    at = ids.index(placeholder)
-    whole = torch.tensor([[*ids[:at], *[placeholder] * rows.shape[1], *ids[at + 1 :]]])
-    theirs = AutoModelForImageTextToText.from_pretrained(tmp_path, dtype=torch.float32).eval()
-    logits = theirs(
-        input_ids=whole, pixel_values=normalized(pictures), attention_mask=torch.ones_like(whole)
-    ).logits
+    with torch.no_grad():
+        rows = rows_of(model, pictures)
+        made = embedded(model, torch.tensor([ids]), rows, placeholder)
+        ours = head(body(inputs_embeds=made).last_hidden_state)
+        at = ids.index(placeholder)
+        whole = torch.tensor([[*ids[:at], *[placeholder] * rows.shape[1], *ids[at + 1 :]]])
+        theirs = AutoModelForImageTextToText.from_pretrained(tmp_path, dtype=torch.float32).eval()
+        logits = theirs(
+            input_ids=whole, pixel_values=normalized(pictures), attention_mask=torch.ones_like(whole)
+        ).logits
     assert torch.allclose(ours, logits, atol=1e-4)
 
 

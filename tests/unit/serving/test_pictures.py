@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,13 +133,19 @@ def exported(folder: Path, name: str, model: PreTrainedModel) -> Path:
     return export("openvino", name, folder / "weights", folder / "engine")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def without_gradients() -> Iterator[None]:
+    """For transformers' models, and none of another module's."""
+    with torch.no_grad():
+        yield
+
+
 @pytest.fixture(scope="module", params=[*MODELS])
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[PreTrainedModel, Path]:
     """transformers' model, and our engine's folder."""
     torch.manual_seed(11)
-    torch.set_grad_enabled(False)
     model = shaken(MODELS[request.param]())
     return model, exported(tmp_path_factory.mktemp(request.param), request.param, model)
 
@@ -167,7 +173,6 @@ def test_rows_equal_transformers(pair: tuple[PreTrainedModel, Path]) -> None:
 
 def test_what_is_summarized(tmp_path: Path) -> None:
     """`vision_feature_select_strategy: full` and another layer: the summary is a row, too."""
-    torch.set_grad_enabled(False)
     torch.manual_seed(12)
     model = shaken(llava(vision_feature_layer=-1, vision_feature_select_strategy="full"))
     engine = exported(tmp_path, "llava", model)
@@ -268,7 +273,6 @@ def miniature(
     """Trained weights in transformers, our engine's folder, and held-out questions: of every five, four about
     a picture each and one that is a text alone.
     """
-    torch.set_grad_enabled(False)
     kind, weights = request.param, ROOT / "miniatures" / request.param
     peer, asked = Peer(kind, weights), list[Question]()
     for number, pair in enumerate(held_out(ASKED * 5 // 4)):
