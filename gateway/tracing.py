@@ -63,8 +63,14 @@ class Traces:
             yield INVALID_SPAN
             return
         parent = W3C.extract(headers)
-        with self.tracer.start_as_current_span(name, parent, SpanKind.SERVER) as span:
-            yield span
+        with self.tracer.start_as_current_span(
+            name, parent, SpanKind.SERVER, record_exception=False, set_status_on_exception=False
+        ) as span:
+            try:
+                yield span
+            except Exception as error:  # its text may be a client's
+                span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+                raise
 
     @contextmanager
     def call(self, model: str, headers: MutableMapping[str, str]) -> Iterator[Span]:

@@ -221,7 +221,11 @@ class Worker:
                 raise NoText("server_error", f"the file could not be embedded in {MOST_ATTEMPTS} attempts")
             if is_picture(body["filename"]) and not any(space.endswith(PICTURES) for space in needed):
                 raise NoText("unsupported_file", f"pictures need a store {STORE_FOR_PICTURES}")
-            counts, size = await self._make(lease.record, making) if making else ({}, lease.record.size)
+            if making:
+                counts, size = await self._make(lease.record, making)
+            else:  # nothing new to read but, of a picture, a caption that went
+                drawn = is_picture(body["filename"])
+                counts, size = {}, len(caption(lease.record).encode()) if drawn else lease.record.size
         except NoText as error:
             await lease.write(partial(self._failed, error=error))
             return True

@@ -25,6 +25,7 @@ from .chat import rendered, usual_tokens
 from .generator import TextDelta, stream, whole
 from .responses import ChatWriter, CompletionWriter, usage_of
 from .schema import (
+    MOST_PICTURE_BYTES,
     ChatRequest,
     CompletionRequest,
     Generation,
@@ -32,7 +33,6 @@ from .schema import (
     check_chat,
     check_completion,
     check_lengths,
-    check_sizes,
     pictures_of,
 )
 
@@ -149,7 +149,10 @@ async def completions(form: CompletionRequest, request: Request, services: Servi
     check_lengths(prompts, pool, "prompt")
     written = CompletionWriter(form.model, prompts, form.echo, form.logprobs is not None, form.n)
     asked = questions(form, prompts, form.max_tokens, form.logprobs, form.beams)
-    return await _answer(form, request, GenerationRun(services, pool, asked, _id(request), written), "prompt")
+    work = GenerationRun(services, pool, asked, _id(request), written)
+    with ExitStack() as held:
+        held.enter_context(services.generations.place(pool, len(asked) * form.beams))
+        return await _answer(form, request, work, held, "prompt")
 
 
 @router.post("/v1/chat/completions")
@@ -157,8 +160,7 @@ async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Re
     """The next message of a conversation, for models whose tokenizer has a chat template."""
     pool = services.pool(form.model, "completion")
     check_chat(form)
-    pictures = await data_urls(pictures_of(form, pool), services.settings.allowed_hosts, "messages")
-    check_sizes(form, pictures)
+    urls = pictures_of(form, pool)
     prompt = rendered(pool, form.messages)
     tokens = form.max_completion_tokens or form.max_tokens or usual_tokens(pool)
     check(form, form.n, tokens, pool)
@@ -167,10 +169,13 @@ async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Re
         form.model, log_probs=form.logprobs, per_prompt=form.n, kind="chat.completion", prefix="chatcmpl-"
     )
     top = (form.top_logprobs or 0) if form.logprobs else None
-    asked = questions(form, [prompt], tokens, top, pictures=pictures)
-    return await _answer(
-        form, request, GenerationRun(services, pool, asked, _id(request), written), "messages"
-    )
+    with ExitStack() as held:
+        held.enter_context(services.generations.place(pool, form.n * form.beams))
+        hosts, most = services.settings.allowed_hosts, MOST_PICTURE_BYTES // form.n
+        pictures = await cancel_on_disconnect(request, data_urls(urls, hosts, "messages", most))
+        asked = questions(form, [prompt], tokens, top, pictures=pictures)
+        work = GenerationRun(services, pool, asked, _id(request), written)
+        return await _answer(form, request, work, held, "messages")
 
 
 def _id(request: Request) -> str:
@@ -178,13 +183,14 @@ def _id(request: Request) -> str:
     return f"{request.state.request_id}.{uuid.uuid4().hex[:8]}"
 
 
-async def _answer(form: Generation, request: Request, work: GenerationRun, param: str) -> Response:
+async def _answer(
+    form: Generation, request: Request, work: GenerationRun, held: ExitStack, param: str
+) -> Response:
+    """`held`: the request's place, which a stream takes along."""
     request.state.model = work.pool.model_id
-    with ExitStack() as stack:
-        stack.enter_context(work.services.generations.place(work.pool, len(work.asked) * form.beams))
-        if form.stream:
-            return await _streamed(form, request, work, stack.pop_all(), param)
-        answers = await _named(cancel_on_disconnect(request, work.answers()), param)
+    if form.stream:
+        return await _streamed(form, request, work, held.pop_all(), param)
+    answers = await _named(cancel_on_disconnect(request, work.answers()), param)
     return JSONResponse(work.written.body(answers, work.usage(answers)))
 
 

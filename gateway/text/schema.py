@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from conch.deployment import Pool
+from conch.names import MAX_URL_BYTES
 
 from ..errors import refused
 from ..vision.parts import ImagePart
@@ -21,8 +22,8 @@ LONGEST_STOP = 1000  # characters of a stop sequence; the text is searched for i
 LONGEST_WORDS = 32_768  # characters of all bad words together
 # Bytes of the longest token of GPT-2's vocabulary; a text of more than so many times the limit is too long.
 LONGEST_TOKEN = 128
-MOST_PICTURES = 32  # of one conversation (serving/vision/questions.py)
-MOST_PICTURE_BYTES = 64 << 20  # that the texts of one request (n) bring along together
+MOST_PICTURES = 32  # of one conversation (serving/vision/questions.py), times its texts (n)
+MOST_PICTURE_BYTES = MAX_URL_BYTES  # of data URLs, that the texts of one request (n) bring along together
 
 
 def _encodable(text: str) -> str:
@@ -291,19 +292,12 @@ def pictures_of(form: ChatRequest, pool: Pool) -> list[str]:
     found = [url for message in form.messages for url in message.pictures]
     if len(found) > MOST_PICTURES:
         raise refused("messages", f"have {len(found)} pictures; send {MOST_PICTURES} at most")
-    return found
-
-
-def check_sizes(form: ChatRequest, pictures: list[str]) -> None:
-    """What the data URLs of a conversation weigh. What they hold the model judges, where they are decoded.
-
-    Raises:
-        ApiError: 400 with `param`.
-    """
-    if (size := form.n * sum(map(len, pictures))) > MOST_PICTURE_BYTES:
+    if form.n * len(found) > MOST_PICTURES:
         raise refused(
-            "n", f"times the pictures is {size >> 20} MiB; ask for fewer texts, or send smaller ones"
+            "n",
+            f"times the pictures is {form.n * len(found)}; {MOST_PICTURES} are the most; ask for fewer texts",
         )
+    return found
 
 
 def check_lengths(prompts: list[str], pool: Pool, param: str) -> None:

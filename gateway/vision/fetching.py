@@ -18,23 +18,36 @@ MOST_BYTES = 20 << 20  # of one picture (serving/vision/decoding.py)
 SECONDS = 10.0
 
 
-async def data_urls(urls: Collection[str], hosts: Collection[str], param: str) -> list[str]:
-    """Each as a data URL, in order. `hosts`: those that may be asked, as HOST or HOST:PORT.
+async def data_urls(urls: Collection[str], hosts: Collection[str], param: str, most: int) -> list[str]:
+    """Each as a data URL, in order, of `most` bytes together. `hosts`: those that may be asked, as HOST or
+    HOST:PORT.
 
     Raises:
-        ApiError: 400 with `param` for another URL, or a picture that does not come.
+        ApiError: 400 with `param` for another URL, a picture that does not come, or too many bytes.
     """
-    return [await _data_url(url, hosts, param, f"picture {number}") for number, url in enumerate(urls, 1)]
+    found = list[str]()
+    for number, url in enumerate(urls, 1):
+        left = most - sum(map(len, found))
+        one = await _data_url(url, hosts, param, f"picture {number}", min(MOST_BYTES, left * 3 // 4))
+        if len(one) > left:
+            raise refused(
+                param,
+                f"picture {number} is one too many: all together may have {most >> 20} MiB as data URLs, "
+                "shared by the texts that n asks for; send fewer or smaller ones",
+            )
+        found.append(one)
+    return found
 
 
-async def _data_url(url: str, hosts: Collection[str], param: str, which: str) -> str:
+async def _data_url(url: str, hosts: Collection[str], param: str, which: str, most: int) -> str:
+    """`most`: bytes of a picture that is fetched."""
     if not allowed(url, hosts):
         check_url(url, param, which)
         return url
     try:
         async with asyncio.timeout(SECONDS), httpx.AsyncClient(timeout=SECONDS) as client:
-            data = await _fetched(client, url, param, which)
-    except (TimeoutError, httpx.HTTPError) as error:
+            data = await _fetched(client, url, param, which, most)
+    except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise refused(
             param, f"{which} could not be fetched ({type(error).__name__}); send it itself"
         ) from error
@@ -52,7 +65,7 @@ def allowed(url: str, hosts: Collection[str]) -> bool:
         return False
 
 
-async def _fetched(client: httpx.AsyncClient, url: str, param: str, which: str) -> bytes:
+async def _fetched(client: httpx.AsyncClient, url: str, param: str, which: str, most: int) -> bytes:
     """The whole of it. Redirects are not followed: they may lead anywhere."""
     found = bytearray()
     async with client.stream("GET", url, follow_redirects=False) as answer:
@@ -60,8 +73,11 @@ async def _fetched(client: httpx.AsyncClient, url: str, param: str, which: str) 
             raise _not_there(param, which, answer.status_code)
         async for piece in answer.aiter_bytes():
             found += piece
-            if len(found) > MOST_BYTES:
-                raise refused(param, f"{which} has more than {MOST_BYTES >> 20} MiB; send a smaller one")
+            if len(found) > most:
+                raise refused(
+                    param,
+                    f"{which} has more than the {most} bytes there is room for; send a smaller one",
+                )
     return bytes(found)
 
 

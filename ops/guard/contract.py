@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from conch.names import PICTURE_URLS
+from conch.names import MAX_URL_BYTES, PICTURE_URLS
 
 MAX_TENSOR_BYTES = 128 << 20
 MAX_TEXT_BYTES = 4 << 20
-MAX_URL_BYTES = 22 << 20  # of pictures as data URLs; a body of 16 MB is the most that the gateway takes
 # Bytes of one element as it travels (KServe v2, "Tensor Data Types"); BYTES elements carry their own lengths.
 ITEM_BYTES = {
     "BOOL": 1, "UINT8": 1, "INT8": 1, "UINT16": 2, "INT16": 2, "FP16": 2, "BF16": 2,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from io import BytesIO
 from threading import BoundedSemaphore
 from typing import TypeVar
@@ -18,6 +18,7 @@ T = TypeVar("T")
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 NAMES = "PNG, JPEG, WebP, GIF or BMP"
 MOST_PIXELS = 8192 * 8192
+MOST_SIDE = 65_535  # pixels; no JPEG has more (ITU-T T.81, B.2.2)
 MOST_BYTES = 20 << 20
 # Decoding holds a picture in memory about twice. Small ones at once as there are CPUs; of large ones one.
 LARGE = 16 << 20  # pixels
@@ -47,29 +48,48 @@ def decoded(data: bytes, make: Callable[[Image.Image], T]) -> T:
     Raises:
         BadRequest: no picture of FORMATS, a broken one, or one that is too large.
     """
-    if len(data) > MOST_BYTES:
-        raise BadRequest(
-            f"has {len(data)} bytes; a picture may have {MOST_BYTES >> 20} MiB; send a smaller one"
-        )
     with ExitStack() as held:
-        try:
-            picture = held.enter_context(Image.open(BytesIO(data), formats=FORMATS))
-        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-            raise _too_large() from None
-        except Exception as error:  # whatever Pillow's plugins say of a stranger's bytes
-            raise BadRequest(f"is not a picture that can be read; send {NAMES}") from error
-        pixels = picture.width * picture.height
-        if pixels > MOST_PIXELS:
-            raise _too_large()
-        if pixels > LARGE:
-            held.enter_context(LARGE_AT_ONCE)
-        held.enter_context(AT_ONCE)
+        picture = held.enter_context(opened(data))
+        held.enter_context(room(*picture.size))
         try:
             turn = orientation(picture)
             found = on_white(picture)
         except Exception as error:
             raise BadRequest(f"is a broken {picture.format} picture; send a whole one") from error
         return make(found.transpose(TURNS[turn]) if turn in TURNS else found)
+
+
+def opened(data: bytes) -> Image.Image:
+    """What its header says; nothing is decoded yet.
+
+    Raises:
+        BadRequest: see decoded.
+    """
+    if len(data) > MOST_BYTES:
+        raise BadRequest(
+            f"has {len(data)} bytes; a picture may have {MOST_BYTES >> 20} MiB; send a smaller one"
+        )
+    try:
+        return Image.open(BytesIO(data), formats=FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise _too_large() from None
+    except Exception as error:  # whatever Pillow's plugins say of a stranger's bytes
+        raise BadRequest(f"is not a picture that can be read; send {NAMES}") from error
+
+
+@contextmanager
+def room(width: int, height: int) -> Iterator[None]:
+    """For a picture in memory; waits until there is some.
+
+    Raises:
+        BadRequest: none is ever large enough.
+    """
+    if width * height > MOST_PIXELS:
+        raise _too_large()
+    if (side := max(width, height)) > MOST_SIDE:
+        raise BadRequest(f"is {side} pixels long; a side may have {MOST_SIDE}; send a smaller picture")
+    with LARGE_AT_ONCE if width * height > LARGE else nullcontext(), AT_ONCE:
+        yield
 
 
 def on_white(picture: Image.Image) -> Image.Image:

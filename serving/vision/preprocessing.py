@@ -13,6 +13,7 @@ from PIL import Image
 from conch.bundle import PictureFacts
 
 MOST_RESIZED = 16 << 20  # pixels of a whole resized picture; of longer ones the middle alone is made
+BICUBIC_REACH = 2  # pixels to each side, of the larger of both pictures
 
 
 def pixels(picture: Image.Image, facts: PictureFacts) -> NDArray[np.float32]:
@@ -34,11 +35,16 @@ def middle(picture: Image.Image, facts: PictureFacts) -> Image.Image:
         whole = picture.resize((width, height), Image.Resampling.BICUBIC)
         return whole.crop((left, top, left + facts.size, top + facts.size))
     # Of a picture like a thread the whole would be larger than memory. Its middle by itself, across first as
-    # Pillow does it, is the same but for rounding: at most one of 255 steps.
+    # Pillow does it, of no more rows than the middle is made of, is the same but for rounding: at most one of
+    # 255 steps.
     across, down = picture.width / width, picture.height / height
-    columns = (left * across, 0, (left + facts.size) * across, picture.height)
-    rows = (0, top * down, facts.size, (top + facts.size) * down)
-    narrow = picture.resize((facts.size, picture.height), Image.Resampling.BICUBIC, columns)
+    begin, end = top * down, (top + facts.size) * down
+    margin = int(BICUBIC_REACH * max(1.0, down)) + 2
+    first, last = max(0, int(begin) - margin), min(picture.height, int(end) + margin + 1)
+    columns = (left * across, 0, (left + facts.size) * across, last - first)
+    few = picture.crop((0, first, picture.width, last))
+    narrow = few.resize((facts.size, last - first), Image.Resampling.BICUBIC, columns)
+    rows = (0, begin - first, facts.size, end - first)
     return narrow.resize((facts.size, facts.size), Image.Resampling.BICUBIC, rows)
 
 

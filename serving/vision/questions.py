@@ -16,11 +16,12 @@ from conch.bundle import PictureFacts
 
 from ..errors import BadRequest
 from ..text.pictures import INPUTS
-from .decoding import MOST_PIXELS, decoded
+from .decoding import MOST_PIXELS, decoded, opened, room
 from .preprocessing import pixels
 
 Pixels = NDArray[np.float16]
 MOST_PICTURES = 32  # of one text
+MOST_TOGETHER = 4 * MOST_PIXELS  # of one request: decoding takes seconds
 Given = Mapping[str, NDArray[Any]]
 
 
@@ -46,9 +47,15 @@ def pictures_of(inputs: Given, facts: PictureFacts) -> Pixels | None:
         return _of_arrays(array, facts)
     rows = array.reshape(len(array), -1)
     made = np.empty((*rows.shape, 3, facts.size, facts.size), np.float16)
+    together = 0
     for at, one in np.ndenumerate(rows):
         try:
-            made[at] = decoded(from_url(bytes(one)), partial(pixels, facts=facts))
+            data = from_url(bytes(one))
+            with opened(data) as picture:
+                together += picture.width * picture.height
+            if together > MOST_TOGETHER:
+                raise BadRequest(f"is one too many: all together may have {MOST_TOGETHER} pixels; send fewer")
+            made[at] = decoded(data, partial(pixels, facts=facts))
         except BadRequest as error:
             raise BadRequest(f"{name}: picture {at[1] + 1} {error}") from error
     return made
@@ -77,10 +84,15 @@ def _of_arrays(array: NDArray[Any], facts: PictureFacts) -> Pixels:
             f"image_bytes_input is {list(array.shape)}; send [rows, pictures, height, width, 3], decoded to "
             "RGB"
         )
-    if whole.shape[2] * whole.shape[3] > MOST_PIXELS:
-        raise BadRequest(f"image_bytes_input has more than {MOST_PIXELS} pixels; send a smaller picture")
-    made = [[pixels(Image.fromarray(np.ascontiguousarray(one)), facts) for one in row] for row in whole]
-    return np.array(made, np.float16)
+    height, width = whole.shape[2:4]
+    made = np.empty((*whole.shape[:2], 3, facts.size, facts.size), np.float16)
+    try:
+        for at in np.ndindex(*whole.shape[:2]):
+            with room(width, height):
+                made[at] = pixels(Image.fromarray(np.ascontiguousarray(whole[at])), facts)
+    except BadRequest as error:
+        raise BadRequest(f"image_bytes_input: a picture {error}") from error
+    return made
 
 
 def from_url(url: bytes) -> bytes:

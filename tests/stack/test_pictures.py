@@ -245,6 +245,7 @@ TRAPS = [
     png(8192, 8192), png(2**31 - 1, 1), png(0, 0), png(1, 1, depth=99), b"GIF89a" + b"\xff" * 500,
     b"RIFF\xff\xff\xff\xffWEBPVP8 ", b"<svg><!ENTITY a 'b'></svg>", b"%PDF-1.7", b"PK\x03\x04", b"",
     b"BM" + b"\0" * 60, saved(noise(40, 40), "PNG") + b"<?php", saved(noise(1, 9000), "PNG"),
+    *[saved(Image.new("1", (1, long)), "PNG") for long in (65_000, 4_000_000)],
     *[saved(Image.new(mode, (8000, 8000)), "PNG") for mode in ("1", "1", "L", "LA")],
 ]  # fmt: skip
 

@@ -370,9 +370,12 @@ export function mount(state, say) {
     if (!pictures.has(file))
       pictures.set(
         file,
-        request(`/v1/files/${file}/content`).then(
-          async (got) => new Blob([await got.blob()], { type: kind }),
-        ),
+        request(`/v1/files/${file}/content`)
+          .then(async (got) => new Blob([await got.blob()], { type: kind }))
+          .catch((error) => {
+            pictures.delete(file); // another time it may come
+            throw error;
+          }),
       );
     return pictures.get(file);
   }

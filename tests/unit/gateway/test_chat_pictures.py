@@ -136,12 +136,13 @@ def test_text_alone(door: Door) -> None:
         ("user", [picture(RED, size=3)], {}, "size"),
         ("user", [{"type": "image_url", "image_url": RED}], {}, "image_url"),
         ("user", [{"type": "image_url"}], {}, "image_url"),
+        ("user", [picture(RED), picture(BLUE)], {"n": 17}, "n times the pictures is 34"),
         ("user", [{"type": "input_audio", "input_audio": {}}], {}, "type"),
         (
             "user",
-            [picture("data:image/png;base64," + "A" * (2 << 20))],
-            {"n": 40},
-            "is 80 MiB",
+            [picture("data:image/png;base64," + "A" * (3 << 20))],
+            {"n": 30},
+            "all together may have 2 MiB",
         ),
     ],
 )
@@ -201,10 +202,15 @@ def test_hosts_that_are_named(door: Door, gallery: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(settings, "picture_hosts", f"example.org, {gallery}")
     assert post(door, ("user", [picture(f"http://{gallery}/red"), text("which?")])).status_code == 200
     assert door[1].asked[0]["image_urls"].item() == b"data:application/octet-stream;base64,cmVk"
+    half = {"role": "user", "content": [picture(f"http://{gallery}/\ud800")]}
+    body = json.dumps({"model": "looks", "messages": [half]})  # as an escape, which UTF-8 has no room for
+    assert door[0].post("/v1/chat/completions", content=body).status_code == 400
     for url, says in (
         (f"http://{gallery}/elsewhere", "answered 302"),
         (f"http://{gallery}/gone", "answered 404"),
-        (f"http://{gallery}/endless", "more than 20 MiB"),
+        (f"http://{gallery}/endless", "more than the 20971520 bytes"),
+        (f"http://{gallery}/a\nb", "could not be fetched"),
+        (f"http://{gallery}/{'a' * 70_000}", "could not be fetched"),
         (f"http://a:b@{gallery}/red", "would have to be fetched"),
         ("http://127.0.0.1:1/red", "would have to be fetched"),
         (f"http://{gallery}@127.0.0.1:1/red", "would have to be fetched"),

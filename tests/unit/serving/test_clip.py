@@ -294,6 +294,20 @@ def test_pictures_like_threads() -> None:
         assert np.abs(whole - alone).max() <= 1
 
 
+def test_nothing_long_is_made_of_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a picture is, Pillow never makes more pixels of it than a whole resized one has."""
+    made, resize = [], Image.Image.resize
+
+    def counted(picture: Image.Image, size: tuple[int, int], *others: Any) -> Image.Image:
+        made.append(size[0] * size[1])
+        return resize(picture, size, *others)
+
+    monkeypatch.setattr(Image.Image, "resize", counted)
+    for size in ((1, decoding.MOST_SIDE), (2, 60_000), (decoding.MOST_SIDE, 1)):
+        preprocessing.middle(Image.new("RGB", size), FACTS)
+    assert max(made) <= preprocessing.MOST_RESIZED / 16
+
+
 def png(width: int, height: int, body: bytes = b"", depth: int = 8) -> bytes:
     """A PNG that claims these sizes."""
     header = struct.pack(">IIBBBBB", width, height, depth, 2, 0, 0, 0)
@@ -316,6 +330,7 @@ def png(width: int, height: int, body: bytes = b"", depth: int = 8) -> bytes:
         (saved(noise(9, 9), "ICO"), "send PNG"),
         (png(9000, 9000), "more than 67108864 pixels"),
         (png(2**31 - 1, 2**31 - 1), "more than 67108864 pixels"),
+        (png(1, 4_000_000), "is 4000000 pixels long; a side may have 65535"),
         (png(0, 5), "is"),
         (png(50, 50, b"\0" * 9), "is a broken PNG picture"),
         (png(5, 5, depth=77), "is"),
@@ -324,7 +339,7 @@ def png(width: int, height: int, body: bytes = b"", depth: int = 8) -> bytes:
         (saved(noise(99, 99), "WEBP")[:1500], "is"),
         (b"\0" * (decoding.MOST_BYTES + 1), "a picture may have 20 MiB"),
     ],
-    ids=range(16),
+    ids=range(17),
 )
 def test_what_is_refused(data: bytes, sentence: str) -> None:
     with pytest.raises(BadRequest, match=sentence):
