@@ -423,10 +423,15 @@ def test_a_short_request_overtakes_a_long_one(text_stack: Stack) -> None:
 
 def stopped_streams(stack: Stack) -> int:
     """How many streams of the façade clients have left, at all instances."""
-    name = 'conch_kserve_requests_total{model="tensorrt_llm_bls_stream",protocol="http",status="499"} '
+    wanted = (
+        "conch_kserve_requests_total{",
+        'triton_model="tensorrt_llm_bls_stream"',
+        'protocol="http"',
+        'status="499"',
+    )
     texts = [httpx.get(f"{stack.kserve}/instances/{i}/metrics", timeout=10).text for i in range(3)]
-    lines = [line for text in texts for line in text.splitlines() if line.startswith(name)]
-    return sum(int(float(line.removeprefix(name))) for line in lines)
+    lines = [line for text in texts for line in text.splitlines() if all(part in line for part in wanted)]
+    return sum(int(float(line.rpartition(" ")[2])) for line in lines)
 
 
 def test_streams_that_are_left_are_stopped(text_stack: Stack) -> None:
