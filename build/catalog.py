@@ -29,6 +29,7 @@ OVERRIDES = (
     "ENGINE_BATCH_SIZE",
     "MAX_BATCH_SIZE",
     "MAX_BEAM_WIDTH",
+    "FACADE_INSTANCES",
 )
 LAYOUT_OF = {
     "https": "openai",

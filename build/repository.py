@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 from google.protobuf import text_format
 
-from conch.names import ENGINE
+from conch.names import ENGINE, SPEECH
 
 from . import targets
 from .catalog import ROOT, Recipe, TritonModel
@@ -38,6 +39,13 @@ def render(recipe: Recipe, bundle: Path, home: Path | None = None) -> None:
     (bundle / "parameters.json").write_text(json.dumps(dict(recipe.parameters), indent=2) + "\n", "utf-8")
 
 
+def facade_instances(cpus: int) -> int:
+    """Processes of the speech façade before an engine that has a GPU: with one of them Python's lock is the
+    limit (docs/benchmarks/h200.md), and each takes memory.
+    """
+    return max(1, min(4, cpus // 4))
+
+
 def render_model(model: TritonModel, recipe: Recipe, folder: Path) -> None:
     """A model of model_repos under its name in the bundle."""
     shutil.copytree(MODELS / model.folder, folder, ignore=IGNORED)
@@ -45,4 +53,7 @@ def render_model(model: TritonModel, recipe: Recipe, folder: Path) -> None:
     config.name = model.name
     config.max_batch_size = int(recipe.parameters["max_batch_size"])
     config.model_transaction_policy.decoupled = model.decoupled
+    if model.name == SPEECH and "facade_instances" in recipe.parameters:
+        given, cpus = int(recipe.parameters["facade_instances"]), len(os.sched_getaffinity(0))
+        config.instance_group[0].count = given or facade_instances(cpus)
     (folder / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")

@@ -14,7 +14,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from conch.names import ENGINE_UNARY, SPEECH, TEXT
+from conch.names import ENGINE_UNARY, PICTURES, SPEECH, TEXT
 
 from .catalog import ROOT, Recipe
 
@@ -52,6 +52,7 @@ NEEDED = {
         "exclude_input_in_output",
         "num_return_sequences",
     },
+    PICTURES: {"prompt_embedding_table", "prompt_vocab_size", "prompt_table_extra_ids"},
     "": {
         "input_ids",
         "input_lengths",
@@ -132,12 +133,14 @@ def narrow(repository: Path, engine: model_config_pb2.ModelConfig) -> None:
     _replace(face.input, engine.input)
     _replace(face.output, engine.output)
     _write(repository / ENGINE_UNARY, face)
-    if not (repository / "ensemble").is_dir():
-        return
-    ensemble = parse_config(repository / "ensemble" / "config.pbtxt")
+    # Triton's own ensemble says what becomes of each tensor; façades of Python do the same.
+    ensemble = parse_config(MODELS / "ensemble" / "config.pbtxt")
     gone = _unmap(ensemble, lost)
     for folder in (path for path in repository.iterdir() if path.name.startswith(("ensemble", TEXT))):
-        config = ensemble if folder.name == "ensemble" else parse_config(folder / "config.pbtxt")
+        config = parse_config(folder / "config.pbtxt")
+        if config.platform == "ensemble":
+            del config.ensemble_scheduling.step[:]
+            config.ensemble_scheduling.step.extend(ensemble.ensemble_scheduling.step)
         _replace(config.input, [tensor for tensor in config.input if tensor.name not in gone])
         _replace(config.output, [tensor for tensor in config.output if tensor.name not in gone])
         _write(folder, config)

@@ -54,7 +54,8 @@ class EngineFacts(Positions):
     wrongly. `decoder_precision`: what a portable decoder computes in, whatever the hardware multiplies
     (empty: what that does best). `dimensions`: numbers of the vector that an encoder alone gives (0: the
     engine generates). `prompt_width`: numbers of a row of the prompt-embedding table that a request may bring
-    (0: it takes none); `heads` are those of keys and values.
+    (0: it takes none), `prompt_rows`: the most rows (0: as many as there are positions); `heads` are those of
+    keys and values.
     """
 
     family: str
@@ -78,6 +79,7 @@ class EngineFacts(Positions):
     decoder_precision: str = ""
     dimensions: int = 0
     prompt_width: int = 0
+    prompt_rows: int = 0
 
     @property
     def frames(self) -> int:

@@ -8,5 +8,4 @@ PICTURES = "multimodal_encoders"  # pictures to rows of a prompt-embedding table
 EMBEDDERS = {"minilm": "minilm", "clip": "clip_text"}  # texts to vectors, by family
 PICTURE_EMBEDDERS = {"clip": "clip_image"}  # pictures to vectors
 PICTURE_URLS = ("image_url_input", "image_urls")  # inputs of TEXT that hold whole pictures as text
-MAX_URL_BYTES = 64 << 20  # of the pictures of one request as data URLs
 RANK_MODULE = "serving.engine.torch.ranks"  # a process of the torch engine for each further GPU

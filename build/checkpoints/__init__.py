@@ -2,7 +2,8 @@
 
 A family's module has `ARCHITECTURE` (transformers' class), `random_model(name)` for true shapes with random
 weights, `shape(model)`, `weights(model)` under the names of serving/architectures, and `facts(model,
-arguments)` for engine.json.
+arguments)` for engine.json. A family whose shape has `prompt_table` has `picture_shape(model)`,
+`picture_weights(model)`, `picture_facts(model, arguments)` and `picture_prompt(model)` besides.
 """
 
 from __future__ import annotations
@@ -17,12 +18,10 @@ from typing import Any
 import torch
 
 from conch.bundle import EngineFacts
+from serving.architectures import pictures
 from serving.architectures.transformer import Model, Shape
 
-
-class Unsupported(ValueError):
-    """A checkpoint that a family cannot serve; the message says what of it."""
-
+from ..pictures import Unsupported
 
 FAMILIES = ("whisper", "t5", "bart", "gpt2", "llama", "opt", "llava", "blip2")
 
@@ -45,6 +44,15 @@ def load(name: str, weights: str, seed: int = 0) -> tuple[Any, Model]:
     ours = Model(its.shape(theirs))
     ours.load_state_dict(its.weights(theirs))
     return theirs, ours.eval()
+
+
+def picture_encoder(name: str, theirs: Any) -> Any:
+    """What makes rows of the prompt table of pixels, on the weights of transformers' model."""
+    its = family(name)
+    made, found = pictures.encoder(its.picture_shape(theirs)), its.picture_weights(theirs)
+    known = made.state_dict()
+    made.load_state_dict({part: found[part].reshape(known[part].shape) for part in known})
+    return made.eval()
 
 
 def facts_of(shape: Shape, **own: Any) -> EngineFacts:

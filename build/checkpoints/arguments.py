@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from build.whisper_vocabulary import whisper_tokenizer
 
-from . import FAMILIES
+from . import FAMILIES, family
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
@@ -58,11 +58,18 @@ def parse(description: str | None) -> Arguments:
     return Arguments(**vars(parser.parse_args()))
 
 
-def write_tokenizer(arguments: Arguments, vocabulary: int, chat: str = "") -> None:
-    """The checkpoint's own, or for random weights one that suits them. `chat`: the family's chat template,
-    where checkpoints bring none.
+def write_pictures(arguments: Arguments, theirs: Any) -> None:
+    """picture.json and picture_prompt.json of transformers' model."""
+    its = family(arguments.family)
+    its.picture_facts(theirs, arguments).save(arguments.output)
+    its.picture_prompt(theirs).save(arguments.output)
+
+
+def write_tokenizer(arguments: Arguments, vocabulary: int) -> None:
+    """The checkpoint's own, or for random weights one that suits them; and the family's chat template, where
+    checkpoints bring none.
     """
-    if chat:
+    if chat := getattr(family(arguments.family), "CHAT", ""):
         (arguments.output / "chat_template.jinja").write_text(chat, "utf-8")
     if not arguments.random:
         for file in TOKENIZER:

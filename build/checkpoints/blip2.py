@@ -4,40 +4,27 @@ at it, a projection, and an OPT that reads what they make of a picture as embedd
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import Blip2Config, Blip2ForConditionalGeneration, OPTConfig
 
 from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
+from serving.architectures import pictures as architecture
 from serving.architectures.clip import ACTIVATIONS, Tower
-from serving.architectures.pictures import BlipPictures
 from serving.architectures.transformer import Shape
 
-from . import Unsupported, clip, opt, renamed
+from .. import pictures as files
+from ..pictures import Unsupported
+from . import opt, renamed
 from .arguments import Arguments
 from .llama import facts_for
 
 ARCHITECTURE = Blip2ForConditionalGeneration
-PLACEHOLDER = "<image>"
-# The picture comes before the text and its first token, as Blip2Processor has it.
-TEMPLATE = "<image>{text}"
-# Checkpoints have no chat template. The paper asks in these words (Li et al. 2023, Table 5), and puts earlier
-# questions with their answers before; whatever a picture's message is, the picture leads.
-CHAT = (
-    "{% for message in messages %}"
-    "{% for part in message['content'] if part['type'] == 'image' %}<image>{% endfor %}"
-    "{% if message['role'] == 'user' %}Question: {% elif message['role'] == 'assistant' %}Answer: {% endif %}"
-    "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}"
-    "{{ '. ' if message['role'] == 'assistant' else ' ' }}"
-    "{% endfor %}{% if add_generation_prompt %}Answer:{% endif %}"
-)
+CHAT = files.BLIP2_CHAT
 SHAPES = {"blip2-opt-2.7b": "opt-2.7b"}
-STEPS = ("do_resize", "do_rescale", "do_normalize")
 VISION, ASKING = r"^vision_model\.", r"^qformer\.encoder\.layer\.(\d+)\."
 LAYER = VISION + r"encoder\.layers\.(\d+)\."
 RULES = [
@@ -102,8 +89,8 @@ def facts(model: Blip2ForConditionalGeneration, arguments: Arguments) -> EngineF
     return replace(facts_for(model, shape(model), arguments), family="blip2")
 
 
-def pictures(model: Blip2ForConditionalGeneration) -> nn.Module:
-    """Pixels to rows of the prompt table.
+def picture_shape(model: Blip2ForConditionalGeneration) -> architecture.Shape:
+    """Of what makes rows of pixels.
 
     Raises:
         Unsupported: activations that this family does not have.
@@ -113,19 +100,21 @@ def pictures(model: Blip2ForConditionalGeneration) -> nn.Module:
         raise Unsupported(
             f"config.json: the activations must be {', '.join(ACTIVATIONS)}, the Q-Former's gelu"
         )
-    made = BlipPictures(
+    queries = architecture.Former(
+        _tower(former, former.hidden_act), former.cross_attention_frequency, config.num_query_tokens
+    )
+    return architecture.Shape(
         _tower(vision, vision.hidden_act),
         vision.image_size,
         vision.patch_size,
-        _tower(former, former.hidden_act),
-        former.cross_attention_frequency,
-        config.num_query_tokens,
         config.text_config.hidden_size,
+        former=queries,
     )
-    known = made.state_dict()  # the Q-Former's part that reads text is left out
-    found = _apart(renamed(model.state_dict(), RULES))
-    made.load_state_dict({name: found[name].reshape(known[name].shape) for name in known})
-    return made.eval()
+
+
+def picture_weights(model: Blip2ForConditionalGeneration) -> dict[str, torch.Tensor]:
+    """Under our names, and others: the Q-Former's part that reads text, and the language model's."""
+    return _apart(renamed(model.state_dict(), RULES))
 
 
 def _tower(config: Any, activation: str) -> Tower:
@@ -153,27 +142,13 @@ def _apart(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def picture_facts(model: Blip2ForConditionalGeneration, arguments: Arguments) -> PictureFacts:
-    """picture.json. BlipImageProcessor resizes both sides and cuts nothing out.
-
-    Raises:
-        Unsupported: steps that this family does not have, or another size than the model's.
-    """
+    """picture.json."""
     size = model.config.vision_config.image_size
     if arguments.random:
-        return PictureFacts(size, 0, clip.MEAN, clip.DEVIATION)
-    config = json.loads((Path(arguments.weights) / "preprocessor_config.json").read_text("utf-8"))
-    sides = config.get("size", {})
-    asked = {sides} if isinstance(sides, int) else {sides.get("height"), sides.get("width")}
-    left_out = [name for name in STEPS if config.get(name) is False]
-    if left_out or config.get("resample", clip.BICUBIC) != clip.BICUBIC or asked != {size}:
-        raise Unsupported(
-            f"preprocessor_config.json: this family resizes to {size} pixels on both sides (bicubic), "
-            "rescales by 255 and normalizes; the file asks for something else"
-        )
-    return PictureFacts(size, 0, tuple(config["image_mean"]), tuple(config["image_std"]))
+        return PictureFacts(size, 0, files.MEAN, files.DEVIATION)
+    return files.stretched(Path(arguments.weights), size)
 
 
 def picture_prompt(model: Blip2ForConditionalGeneration) -> PicturePrompt:
     """picture_prompt.json."""
-    config = model.config
-    return PicturePrompt(config.num_query_tokens, PLACEHOLDER, config.image_token_id, TEMPLATE, leads=True)
+    return files.blip2_prompt(model.config.to_dict())

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from conch.bundle import EngineFacts, PictureFacts
+from conch.bundle import EngineFacts
 from serving.architectures.clip import ACTIVATIONS, Clip, Shape, Tower
 
-from . import Unsupported
+from ..pictures import Unsupported
 
 # Theirs and ours. The pairs apply in turn as they stand, and backwards the other way round.
 NAMES = (
@@ -40,10 +40,6 @@ NAMES = (
     ("logit_scale", "scale"),
 )
 UNUSED = ("vision_model.embeddings.position_ids", "text_model.embeddings.position_ids")
-STEPS = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
-BICUBIC = 3  # Pillow's number
-# What CLIP and those who came after it were published with.
-MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 # What config.json leaves out is as in transformers' configuration_clip.py.
 SHARED = {"num_hidden_layers": 12, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"}
@@ -96,26 +92,6 @@ def facts(shape: Shape, longest: int) -> EngineFacts:
         end_id=shape.end_id,
         dimensions=shape.dimensions,
     )
-
-
-def picture_facts(folder: Path, size: int) -> PictureFacts:
-    """picture.json for pictures of `size` pixels on a side, of preprocessor_config.json, whose sizes older
-    files write as one number.
-
-    Raises:
-        Unsupported: steps that this family does not have, or another size than the model's.
-    """
-    config = json.loads((folder / "preprocessor_config.json").read_text("utf-8"))
-    shorter = config["size"] if isinstance(config["size"], int) else config["size"].get("shortest_edge", 0)
-    crop = config["crop_size"]
-    sides = {crop} if isinstance(crop, int) else {crop["height"], crop["width"]}
-    left_out = [name for name in STEPS if config.get(name) is False]
-    if left_out or config.get("resample", BICUBIC) != BICUBIC or sides != {size} or shorter < size:
-        raise Unsupported(
-            f"{folder}/preprocessor_config.json: this family resizes the shorter side (bicubic), cuts out "
-            f"{size} pixels on a side, rescales by 255 and normalizes; the file asks for something else"
-        )
-    return PictureFacts(size, shorter, tuple(config["image_mean"]), tuple(config["image_std"]))
 
 
 def stored(folder: Path) -> dict[str, torch.Tensor]:

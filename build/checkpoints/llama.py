@@ -13,7 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from conch.bundle import EngineFacts
 from serving.architectures.transformer import Shape
 
-from . import Unsupported, end_id, facts_of, renamed
+from ..pictures import Unsupported
+from . import end_id, facts_of, renamed
 from .arguments import Arguments
 
 ARCHITECTURE = LlamaForCausalLM

@@ -8,21 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import nn
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
+from serving.architectures import pictures as architecture
 from serving.architectures.clip import ACTIVATIONS, Tower
-from serving.architectures.pictures import LlavaPictures
 from serving.architectures.transformer import Shape
 
-from . import Unsupported, clip, llama, renamed
+from .. import pictures as files
+from ..pictures import Unsupported
+from . import llama, renamed
 from .arguments import Arguments
 
 ARCHITECTURE = LlavaForConditionalGeneration
-PLACEHOLDER = "<image>"
-# As tensorrtllm_backend's preprocessing wraps a question that says nothing of its picture (guide 002).
-TEMPLATE = "USER:\n<image>{text} ASSISTANT:"
 # A picture's size, patch, width, layers, heads and inner width, then LLaMA's: the vision tower of
 # openai/clip-vit-large-patch14-336 before LLaMA 2 as in llava-hf/llava-1.5-7b-hf, and a small one of true
 # proportions: openai/clip-vit-base-patch16 before a decoder of a billion weights.
@@ -101,8 +99,8 @@ def facts(model: LlavaForConditionalGeneration, arguments: Arguments) -> EngineF
     return replace(llama.facts_for(model, shape(model), arguments), family="llava")
 
 
-def pictures(model: LlavaForConditionalGeneration) -> nn.Module:
-    """Pixels to rows of the prompt table.
+def picture_shape(model: LlavaForConditionalGeneration) -> architecture.Shape:
+    """Of what makes rows of pixels.
 
     Raises:
         Unsupported: another vision transformer, or several layers of it.
@@ -124,7 +122,7 @@ def pictures(model: LlavaForConditionalGeneration) -> nn.Module:
         vision.layer_norm_eps,
         vision.hidden_act,
     )
-    made = LlavaPictures(
+    return architecture.Shape(
         tower,
         vision.image_size,
         vision.patch_size,
@@ -132,23 +130,21 @@ def pictures(model: LlavaForConditionalGeneration) -> nn.Module:
         summarized=config.vision_feature_select_strategy == "full",
         bias=config.multimodal_projector_bias,
     )
-    known = made.state_dict()  # layers behind the one that is looked at are left out
-    own = {name: tensor for name, tensor in renamed(model.state_dict(), RULES).items() if name in known}
-    made.load_state_dict(own)
-    return made.eval()
+
+
+def picture_weights(model: LlavaForConditionalGeneration) -> dict[str, torch.Tensor]:
+    """Under our names, and others: layers behind the one that is looked at, and the language model's."""
+    return renamed(model.state_dict(), RULES)
 
 
 def picture_facts(model: LlavaForConditionalGeneration, arguments: Arguments) -> PictureFacts:
     """picture.json."""
     size = model.config.vision_config.image_size
     if arguments.random:
-        return PictureFacts(size, size, clip.MEAN, clip.DEVIATION)
-    return clip.picture_facts(Path(arguments.weights), size)
+        return PictureFacts(size, size, files.MEAN, files.DEVIATION)
+    return files.cropped(Path(arguments.weights), size)
 
 
 def picture_prompt(model: LlavaForConditionalGeneration) -> PicturePrompt:
     """picture_prompt.json."""
-    config = model.config
-    patches = (config.vision_config.image_size // config.vision_config.patch_size) ** 2
-    rows = patches + (config.vision_feature_select_strategy == "full")
-    return PicturePrompt(rows, PLACEHOLDER, config.image_token_id, TEMPLATE)
+    return files.llava_prompt(model.config.to_dict())

@@ -11,7 +11,8 @@ from transformers import OPTConfig, OPTForCausalLM
 from conch.bundle import EngineFacts
 from serving.architectures.transformer import Shape
 
-from . import Unsupported, renamed
+from ..pictures import Unsupported
+from . import renamed
 from .arguments import Arguments
 from .llama import facts_for
 

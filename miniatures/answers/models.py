@@ -24,7 +24,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from build.checkpoints.clip import DEVIATION, MEAN
+from build.pictures import DEVIATION, MEAN
 
 from .pictures import SIZE
 

@@ -8,11 +8,63 @@ same names (tests/unit/serving/test_pictures.py).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from conch import contract
+
 from .clip import Layer, Tower
+
+ARCHITECTURE = "picture_architecture.json"
+
+
+@dataclass(frozen=True)
+class Former:
+    """The Q-Former's sizes (of BERT's kind, with GELU), of whose layers every `every`th looks at the picture,
+    and how many `queries` do.
+    """
+
+    tower: Tower
+    every: int
+    queries: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What differs between encoders (picture_architecture.json). `size`, `patch`: sides of a picture and of
+    its patches, in pixels; `width`: of the rows. Without a `former` it is LLaVA's: `tower` ends with the
+    layer that is looked at; `summarized`: its summary is a row, too; `bias`: the two products have one.
+    """
+
+    tower: Tower
+    size: int
+    patch: int
+    width: int
+    summarized: bool = False
+    bias: bool = True
+    former: Former | None = None
+
+    @classmethod
+    def load(cls, engine: Path) -> Shape:
+        """Of an engine folder.
+
+        Raises:
+            Malformed: see `contract.load`.
+        """
+        return contract.load(cls, engine / ARCHITECTURE)
+
+    def save(self, engine: Path) -> None:
+        """Into an engine folder."""
+        contract.save(self, engine / ARCHITECTURE)
+
+
+def encoder(shape: Shape) -> LlavaPictures | BlipPictures:
+    """Of a shape, without weights."""
+    return BlipPictures(shape, shape.former) if shape.former else LlavaPictures(shape)
 
 
 class Patches(nn.Module):
@@ -20,11 +72,12 @@ class Patches(nn.Module):
     a summary. `clips`: with CLIP's first norm and without a bias of the patches; otherwise with a last norm.
     """
 
-    def __init__(self, tower: Tower, size: int, patch: int, *, clips: bool) -> None:
+    def __init__(self, shape: Shape, *, clips: bool) -> None:
         super().__init__()
+        tower = shape.tower
         self.summary = nn.Parameter(torch.empty(tower.width))
-        self.patches = nn.Conv2d(3, tower.width, patch, patch, bias=not clips)
-        self.places = nn.Embedding((size // patch) ** 2 + 1, tower.width)
+        self.patches = nn.Conv2d(3, tower.width, shape.patch, shape.patch, bias=not clips)
+        self.places = nn.Embedding((shape.size // shape.patch) ** 2 + 1, tower.width)
         self.first_norm = nn.LayerNorm(tower.width, tower.epsilon) if clips else None
         self.layers = nn.ModuleList(Layer(tower, causal=False) for _ in range(tower.layers))
         self.last_norm = None if clips else nn.LayerNorm(tower.width, tower.epsilon)
@@ -41,23 +94,19 @@ class Patches(nn.Module):
 
 
 class LlavaPictures(nn.Module):
-    """Pixels [pictures, 3, size, size] -> rows [pictures, patches, width]. `tower` ends with the layer that
-    is looked at; `summarized`: its summary is a row, too.
-    """
+    """Pixels [pictures, 3, size, size] -> rows [pictures, patches, width]."""
 
-    def __init__(
-        self, tower: Tower, size: int, patch: int, width: int, *, summarized: bool, bias: bool
-    ) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.seen = Patches(tower, size, patch, clips=True)
-        self.summarized = summarized
-        self.first = nn.Linear(tower.width, width, bias=bias)
-        self.second = nn.Linear(width, width, bias=bias)
+        self.shape = shape
+        self.seen = Patches(shape, clips=True)
+        self.first = nn.Linear(shape.tower.width, shape.width, bias=shape.bias)
+        self.second = nn.Linear(shape.width, shape.width, bias=shape.bias)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """See the class."""
         hidden = self.seen(pixels)
-        hidden = hidden if self.summarized else hidden[:, 1:]
+        hidden = hidden if self.shape.summarized else hidden[:, 1:]
         return self.second(functional.gelu(self.first(hidden)))
 
 
@@ -103,21 +152,19 @@ class QLayer(nn.Module):
 
 
 class BlipPictures(nn.Module):
-    """Pixels [pictures, 3, size, size] -> rows [pictures, queries, width]. `former`: the Q-Former's sizes, of
-    whose layers every `every`th looks at the picture.
-    """
+    """Pixels [pictures, 3, size, size] -> rows [pictures, queries, width]."""
 
-    def __init__(
-        self, tower: Tower, size: int, patch: int, former: Tower, every: int, queries: int, width: int
-    ) -> None:
+    def __init__(self, shape: Shape, former: Former) -> None:
         super().__init__()
-        self.seen = Patches(tower, size, patch, clips=False)
-        self.queries = nn.Parameter(torch.empty(1, queries, former.width))
-        self.norm = nn.LayerNorm(former.width, former.epsilon)
+        self.shape, tower = shape, former.tower
+        self.seen = Patches(shape, clips=False)
+        self.queries = nn.Parameter(torch.empty(1, former.queries, tower.width))
+        self.norm = nn.LayerNorm(tower.width, tower.epsilon)
         self.layers = nn.ModuleList(
-            QLayer(former, tower.width, looks=number % every == 0) for number in range(former.layers)
+            QLayer(tower, shape.tower.width, looks=number % former.every == 0)
+            for number in range(tower.layers)
         )
-        self.project = nn.Linear(former.width, width)
+        self.project = nn.Linear(tower.width, shape.width)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """See the class."""

@@ -175,7 +175,8 @@ class Attention(nn.Module):
         """Queries, keys and values, shapes as above."""
         if self.packed is None:
             return self.query(x), split(self.k(x), self.key_heads), split(self.v(x), self.key_heads)
-        q, k, v = self.packed(x).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        parts = split(self.packed(x), self.heads + 2 * self.key_heads)
+        q, k, v = parts.split([self.heads, self.key_heads, self.key_heads], 1)
         return q, k, v
 
 
@@ -351,6 +352,10 @@ class Decoder(nn.Module):
         for layer in self.layers:
             layer.own.pack()
 
+    def turn(self, q: Tensor, k: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys of a layer; see `turned`."""
+        return turned(q, turns), turned(k, turns)
+
     def _embedded(self, ids: Tensor, table: Tensor | None) -> Tensor:
         if table is None:
             return self.ids(ids)
@@ -386,7 +391,7 @@ class Decoder(nn.Module):
             def own(y: Tensor, i: int = i, layer: Any = layer, scale: float = scale) -> Tensor:
                 q, k, v = layer.own.all(y)
                 if turns is not None:
-                    q, k = turned(q, turns), turned(k, turns)
+                    q, k = self.turn(q, k, turns)
                 return merge(caches.own(i, q, k, v, scale))
 
             def cross(y: Tensor, i: int = i, layer: Any = layer, scale: float = scale) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from conch.names import PICTURES
 
-from ..errors import BadRequest, code_name
+from ..errors import BadRequest, EngineError, code_name
 from ..triton.calls import ALWAYS, engine_id
 from ..triton.stub import Request, Sender, Utils, arrays_of, is_decoupled
 from ..triton.threaded import ThreadedEndpoint
@@ -42,12 +42,14 @@ class TextEndpoint(ThreadedEndpoint):
         if not self.decoupled and "stream" in inputs and inputs["stream"].any():
             raise BadRequest("stream=true needs the decoupled face of this model; its name ends in _stream")
         wanted, (own, stoppable) = set(request.requested_output_names()), engine_id(request)
-        results = complete(
-            self.model,
-            inputs,
-            lambda arrays, streaming: self.calls.engine(own, self.outputs, arrays, streaming=streaming),
-            lambda pixels: self._seen(own, pixels),
-        )
+
+        def engine(arrays: Arrays, streaming: bool) -> Iterator[Arrays]:
+            # Decoding and encoding pictures takes seconds, in which nothing watches whether anybody waits.
+            if sender.is_cancelled():
+                raise EngineError("UNAVAILABLE: the client left before the engine was asked")
+            yield from self.calls.engine(own, self.outputs, arrays, streaming=streaming)
+
+        results = complete(self.model, inputs, engine, lambda pixels: self._seen(own, pixels))
         if self.decoupled:
             self.calls.stream(sender, results, wanted, stoppable)
             return
@@ -101,7 +103,7 @@ def preprocessing(model: TextModel, utils: Utils) -> ProcessingEndpoint:
         from ..vision.questions import pictures_of  # Pillow is nothing that texts need
 
         pixels = pictures_of(
-            {new: inputs[old] for old, new in BROUGHT.items() if old in inputs}, model.picture
+            {new: inputs[old] for old, new in BROUGHT.items() if old in inputs}, model.picture, model.pictures
         )
         ids = preprocess(model, inputs, 0 if pixels is None else pixels.shape[1])
         return ids if pixels is None else {**ids, "PIXEL_VALUES": pixels}

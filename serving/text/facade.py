@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..engine.stop_words import trimmed, words_in
 from ..errors import BadRequest
-from ..triton.rows import merge, refuse_beams, refuse_logits, refuse_samples, split
+from ..triton.rows import merge, refuse_beams, refuse_logits, refuse_samples, refuse_table, split
 from . import likeliest
 from .arrays import Arrays, Given, flag, number, refuse
 from .model import TextModel
@@ -129,8 +129,8 @@ def engine_request(model: TextModel, inputs: Given, top: int | None, see: See | 
     refuse(inputs, [name for name in DRAFT if name in inputs and inputs[name].any()])
     refuse_samples(inputs)
     refuse_beams(inputs, model.beams)
-    pictures, table = _looked_at(model, inputs, see)
-    words = {PREPROCESSED[name]: array for name, array in inputs.items() if name in PREPROCESSED}
+    pictures, table, keys = _looked_at(model, inputs, see)
+    words = {PREPROCESSED[name]: array for name, array in inputs.items() if name in PREPROCESSED} | keys
     given = preprocess(model, words, pictures)
     rows = len(given["INPUT_ID"])
     request = {ENGINE[name]: array for name, array in given.items() if name in ENGINE and array.size}
@@ -142,6 +142,7 @@ def engine_request(model: TextModel, inputs: Given, top: int | None, see: See | 
     if given["OUT_PROMPT_TABLE_EXTRA_IDS"].size:
         table["prompt_table_extra_ids"] = given["OUT_PROMPT_TABLE_EXTRA_IDS"]
     request |= table
+    refuse_table(request, model.facts)
     request |= _bias_by_id(model, inputs, request.get("embedding_bias"), rows)
     if model.facts.encodes:
         # An answer never holds what the encoder read, nor the decoder's start.
@@ -149,25 +150,27 @@ def engine_request(model: TextModel, inputs: Given, top: int | None, see: See | 
     return request | ({} if top is None else likeliest.inputs_for(model, request, top, rows))
 
 
-def _looked_at(model: TextModel, inputs: Given, see: See | None) -> tuple[int, Arrays]:
-    """How many pictures each text has, and what the engine is to know of them."""
+def _looked_at(model: TextModel, inputs: Given, see: See | None) -> tuple[int, Arrays, Arrays]:
+    """How many pictures each text has, what the engine is to know of them, and what tells them apart."""
     if model.picture is None or see is None:
         refuse(inputs, INPUTS)
-        return 0, {}
-    from ..vision.questions import pictures_of  # Pillow is nothing that texts need
+        return 0, {}, {}
+    from ..vision.questions import keys_of, pictures_of  # Pillow is nothing that texts need
 
-    pixels = pictures_of(inputs, model.picture)
+    pixels = pictures_of(inputs, model.picture, model.pictures)
     if pixels is None:
-        return 0, {}
+        return 0, {}, {}
     if len(pixels) != len(inputs["text_input"]):
         raise BadRequest(f"{len(pixels)} rows of pictures came with {len(inputs['text_input'])} texts")
     if "prompt_embedding_table" in inputs and inputs["prompt_embedding_table"].size:
         raise BadRequest("prompt_embedding_table came with pictures, which make one; send one of them")
     seen = see(pixels)
-    return pixels.shape[1], {
+    table = {
         "prompt_embedding_table": seen["OUT_PROMPT_EMBEDDING_TABLE"],
         "prompt_vocab_size": seen["OUT_PROMPT_VOCAB_SIZE"],
     }
+    keys = keys_of(pixels, inputs.get("prompt_table_extra_id"))
+    return pixels.shape[1], table, {"PROMPT_TABLE_EXTRA_ID": keys}
 
 
 def _results(

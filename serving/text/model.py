@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conch.bundle import ENGINE, EngineFacts, PictureFacts, PicturePrompt, load_parameters
+from conch.pictures import MOST_PICTURES
 
 from .tokens import TextTokenizer
 
@@ -19,7 +20,7 @@ class TextModel:
     """`beams`: the most beams that are served, where the engine has a limit; `excludes` and `accumulate`:
     defaults of `exclude_input_in_output` and `accumulate_tokens`; `skip_special`: texts leave special tokens
     out. `picture`, `prompt`: of models that answer about pictures, how those are made ready and stand in a
-    text.
+    text; `pictures`: the most of one text.
     """
 
     facts: EngineFacts
@@ -30,6 +31,7 @@ class TextModel:
     skip_special: bool = True
     picture: PictureFacts | None = None
     prompt: PicturePrompt | None = None
+    pictures: int = MOST_PICTURES
 
     @classmethod
     def load(cls, bundle: Path) -> TextModel:
@@ -48,6 +50,7 @@ class TextModel:
             bool(parameters.get("skip_special_tokens", True)),
             PictureFacts.load(bundle / ENGINE) if looks else None,
             PicturePrompt.load(bundle / ENGINE) if looks else None,
+            int(parameters.get("max_num_images", MOST_PICTURES)),
         )
 
     @property

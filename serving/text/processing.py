@@ -54,14 +54,16 @@ def preprocess(model: TextModel, inputs: Given, pictures: int = 0) -> Arrays:
 
 def _extra_ids(model: TextModel, inputs: Given, rows: Sequence[Sequence[int]]) -> NDArray[np.uint64]:
     """Uint64 [rows, longest]: the picture's own id where a row of its table stands, 0 where a word does;
-    [rows, 0] without such an id.
+    [rows, 0] without such an id. Given is one for all pictures of a text, or, by our façade, one for each.
     """
     given = inputs.get("PROMPT_TABLE_EXTRA_ID")
     if given is None or not given.size:
         return np.zeros((len(rows), 0), np.uint64)
     ids = padded(rows, 0)
-    own = given.reshape(len(rows), -1)[:, :1].astype(np.uint64)
-    return np.where(ids >= model.facts.vocabulary, own, np.uint64(0)).astype(np.uint64)
+    own, row = given.reshape(len(rows), -1).astype(np.uint64), ids - model.facts.vocabulary
+    each = model.prompt.rows if model.prompt and own.shape[1] > 1 else max(ids.shape[1], 1)
+    found = np.take_along_axis(own, np.maximum(row, 0) // each, 1)
+    return np.where(row >= 0, found, np.uint64(0)).astype(np.uint64)
 
 
 def postprocess(

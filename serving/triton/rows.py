@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conch.bundle import EngineFacts
+
 from ..errors import BadRequest
 
 # What decides which results there are, and their shapes.
@@ -145,6 +147,33 @@ def refuse_beams(inputs: Mapping[str, NDArray[Any]], most: int | None) -> None:
         raise BadRequest(
             f"beam_width is {beams}, this deployment serves {most}; ask for less, or raise served_beam_width "
             "in catalog.toml"
+        )
+
+
+def refuse_table(inputs: Mapping[str, NDArray[Any]], facts: EngineFacts) -> None:
+    """Prompt tables that TensorRT-LLM would find out about when it has begun, and then fail every request
+    that runs (batch_manager/promptTuningBuffers.cpp, `validate`; executorImpl.cpp, `forwardAsync`), and ids
+    behind the table's rows, for which it would read those of another request (its slots lie side by side).
+    Where `facts` has no `prompt_rows`, the engine looks itself.
+
+    Raises:
+        BadRequest: too many rows, of another width, or such ids.
+    """
+    if not facts.prompt_rows:
+        return
+    table, rows = inputs.get("prompt_embedding_table"), 0
+    if table is not None and table.size:
+        rows, width = table.shape[-2:]
+        if rows > facts.prompt_rows or width != facts.prompt_width:
+            raise BadRequest(
+                f"prompt_embedding_table is {[rows, width]}; this engine takes [rows, {facts.prompt_width}], "
+                f"{facts.prompt_rows} rows at most"
+            )
+    ids = inputs.get("input_ids")
+    if ids is not None and ids.size and ids.max() >= facts.vocabulary + rows:
+        raise BadRequest(
+            f"input_ids has {ids.max()}; this model has {facts.vocabulary} words, and the request {rows} "
+            "rows of a prompt table"
         )
 
 

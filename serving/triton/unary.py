@@ -18,6 +18,7 @@ from .rows import (
     refuse_logits,
     refuse_misread,
     refuse_samples,
+    refuse_table,
     split,
     started,
 )
@@ -66,6 +67,7 @@ class UnaryFace(ThreadedEndpoint):
         refuse_samples(inputs)
         refuse_beams(inputs, self.beams)
         refuse_logits(inputs, self.facts.vocabulary)
+        refuse_table(inputs, self.facts)
         return [started(greedy_at_zero(row), self.facts.decoder_start) for row in split(inputs)]
 
     def _stop(self, name: str, sender: Sender) -> None:

@@ -22,7 +22,7 @@ class Watch:
     def __init__(self, period: float = PERIOD) -> None:
         self.period = period
         self.open: dict[int, tuple[Sender, Callable[[], None]]] = {}
-        self.lock = threading.Lock()
+        self.changed = threading.Condition()
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     @contextmanager
@@ -32,18 +32,21 @@ class Watch:
         (TRITONBACKEND_ResponseFactoryIsCancelled on a factory that is gone).
         """
         key = id(sender)
-        with self.lock:
+        with self.changed:
             self.open[key] = sender, stop
+            self.changed.notify()
         try:
             yield
         finally:
-            with self.lock:
+            with self.changed:
                 self.open.pop(key, None)
 
     def _run(self) -> None:
         while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.open)  # an idle model costs nothing
             time.sleep(self.period)
-            with self.lock:
+            with self.changed:
                 gone = [key for key, (sender, _) in self.open.items() if sender.is_cancelled()]
                 stops = [self.open.pop(key)[1] for key in gone]
             for stop in stops:

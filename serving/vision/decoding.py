@@ -12,6 +12,8 @@ from typing import TypeVar
 
 from PIL import Image
 
+from conch.pictures import MOST_BYTES
+
 from ..errors import BadRequest
 
 T = TypeVar("T")
@@ -19,7 +21,6 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 NAMES = "PNG, JPEG, WebP, GIF or BMP"
 MOST_PIXELS = 8192 * 8192
 MOST_SIDE = 65_535  # pixels; no JPEG has more (ITU-T T.81, B.2.2)
-MOST_BYTES = 20 << 20
 # Decoding holds a picture in memory about twice. Small ones at once as there are CPUs; of large ones one.
 LARGE = 16 << 20  # pixels
 AT_ONCE, LARGE_AT_ONCE = BoundedSemaphore(max(2, os.cpu_count() or 2)), BoundedSemaphore(1)

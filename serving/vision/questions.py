@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from conch.bundle import PictureFacts
+from conch.pictures import MOST_PICTURES
 
 from ..errors import BadRequest
 from ..text.pictures import INPUTS
@@ -20,13 +22,12 @@ from .decoding import MOST_PIXELS, decoded, opened, room
 from .preprocessing import pixels
 
 Pixels = NDArray[np.float16]
-MOST_PICTURES = 32  # of one text
 MOST_TOGETHER = 4 * MOST_PIXELS  # of one request: decoding takes seconds
 Given = Mapping[str, NDArray[Any]]
 
 
-def pictures_of(inputs: Given, facts: PictureFacts) -> Pixels | None:
-    """Float16 [rows, n, 3, size, size] of one request, None without pictures.
+def pictures_of(inputs: Given, facts: PictureFacts, most: int = MOST_PICTURES) -> Pixels | None:
+    """Float16 [rows, n, 3, size, size] of one request, n at most `most`, None without pictures.
 
     Raises:
         BadRequest: of several kinds at once, too many, or one that cannot be read.
@@ -39,10 +40,10 @@ def pictures_of(inputs: Given, facts: PictureFacts) -> Pixels | None:
     (name,) = given
     array = inputs[name]
     if name == "image_input":
-        return _ready(array, facts)
-    most = array.shape[1] if array.ndim > 1 else 1
-    if most > MOST_PICTURES:
-        raise BadRequest(f"{name} has {most} pictures; send {MOST_PICTURES} at most")
+        ready = _ready(array, facts)
+        _check_few(name, ready, most)
+        return ready
+    _check_few(name, array, most)
     if name == "image_bytes_input":
         return _of_arrays(array, facts)
     rows = array.reshape(len(array), -1)
@@ -61,6 +62,27 @@ def pictures_of(inputs: Given, facts: PictureFacts) -> Pixels | None:
     return made
 
 
+def keys_of(pixels: Pixels, own: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
+    """Uint64 [rows, n], none of them 0: what tells pictures apart where an engine shares cached blocks. Made
+    of the pixels, so that two pictures never share, and of the caller's own id [rows, 1], if there is one
+    (BLAKE2b, RFC 7693, of 8 bytes).
+    """
+    salts = np.zeros(len(pixels), np.uint64) if own is None else own.reshape(len(pixels), -1)[:, 0]
+    keys = [[_key(one, salt.item()) for one in row] for row, salt in zip(pixels, salts, strict=True)]
+    return np.array(keys, np.uint64)
+
+
+def _key(pixels: NDArray[np.float16], salt: int) -> int:
+    made = blake2b(np.ascontiguousarray(pixels).data, digest_size=8, salt=salt.to_bytes(8, "little"))
+    return int.from_bytes(made.digest(), "little") or 1
+
+
+def _check_few(name: str, array: NDArray[Any], most: int) -> None:
+    pictures = array.shape[1] if array.ndim > 1 else 1
+    if pictures > most:
+        raise BadRequest(f"{name} has {pictures} pictures; send {most} at most")
+
+
 def _ready(array: NDArray[Any], facts: PictureFacts) -> Pixels:
     """Pixels as transformers' processor of the model makes them."""
     whole = array[:, None] if array.ndim == 4 else array
@@ -69,8 +91,6 @@ def _ready(array: NDArray[Any], facts: PictureFacts) -> Pixels:
             f"image_input is {list(array.shape)}; this model reads [rows, pictures, 3, {facts.size}, "
             f"{facts.size}]"
         )
-    if whole.shape[1] > MOST_PICTURES:
-        raise BadRequest(f"image_input has {whole.shape[1]} pictures; send {MOST_PICTURES} at most")
     if not np.isfinite(whole).all():
         raise BadRequest("image_input has NaN or infinite values; send finite ones")
     return whole.astype(np.float16)

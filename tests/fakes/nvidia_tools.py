@@ -193,19 +193,21 @@ def build(given: argparse.Namespace) -> None:
 
 
 def build_vision(given: argparse.Namespace) -> None:
-    assert (Path(given.model_path) / "config.json").exists()
-    output = Path(given.output_dir)
-    write_json(
-        output / "config.json",
-        {
-            "builder_config": {
-                "precision": "float16",
-                "model_type": given.model_type,
-                "max_batch_size": given.max_batch_size,
-            }
-        },
-    )
-    (output / "model.engine").write_bytes(b"engine")
+    """tensorrt_llm/tools/multimodal_builder.py: LLaVA's summary is always left out, BLIP-2's type names the
+    language model. The plan says its tensors, for tests/fakes/tensorrt_image.
+    """
+    source = json.loads((Path(given.model_path) / "config.json").read_text("utf-8"))
+    vision = {"image_size": 224, "patch_size": 32, **source.get("vision_config", {})}
+    size = vision["image_size"]
+    rows = source.get("num_query_tokens", 32)
+    if given.model_type == "llava":
+        rows = (size // vision["patch_size"]) ** 2
+    kind = "blip2-opt" if given.model_type == "blip2" else given.model_type
+    output, shape = Path(given.output_dir), [-1, rows, source["text_config"].get("hidden_size", 4096)]
+    config = {"precision": "float16", "model_type": kind, "max_batch_size": given.max_batch_size}
+    write_json(output / "config.json", {"builder_config": {**config, "output_shape": shape}})
+    plan = {"input": [-1, 3, size, size], "encoder_output": shape, "max_batch_size": given.max_batch_size}
+    write_json(output / "model.engine", plan)
 
 
 TOOLS: dict[str, Callable[[argparse.Namespace], None]] = {

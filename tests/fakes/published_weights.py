@@ -36,10 +36,21 @@ TEXT: dict[str, dict[str, Any]] = {
         "forced_bos_token_id": 0,
     },
     "gpt2": {"n_embd": 1024, "vocab_size": 50257, "eos_token_id": 50256},
-    "blip2": {"text_config": {"hidden_size": 2560, "vocab_size": 50272, "eos_token_id": 50118}},
-    "llava": {
-        "text_config": {"hidden_size": 4096, "vocab_size": 32064, "eos_token_id": 2, "pad_token_id": 32001}
+    "blip2": {
+        "text_config": {"hidden_size": 2560, "vocab_size": 50272, "eos_token_id": 50118},
+        "image_token_index": 50265,
     },
+    "llava": {
+        "text_config": {"hidden_size": 4096, "vocab_size": 32064, "eos_token_id": 2, "pad_token_id": 32001},
+        "vision_config": {"image_size": 336, "patch_size": 14},
+        "image_token_index": 32000,
+    },
+}
+
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "blip2": {"size": {"height": 224, "width": 224}},
+    "llava": {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}},
 }
 
 
@@ -77,6 +88,9 @@ def huggingface(model: Model) -> dict[str, bytes]:
         "generation_config.json": json.dumps({"suppress_tokens": [1, 2]}),
         "tokenizer.json": tokenizer,
     }
+    if model.family in LOOKS:
+        look = {**LOOKS[model.family], "image_mean": [0.5, 0.5, 0.5], "image_std": [0.3, 0.3, 0.3]}
+        files["preprocessor_config.json"] = json.dumps(look)
     return {
         **{name: text.encode() for name, text in files.items()},
         "model.safetensors": (2).to_bytes(8, "little") + b"{}",

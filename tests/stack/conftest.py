@@ -50,13 +50,18 @@ class Stack:
 
 
 def portable(home: Path, port: int, models: str, instances: int) -> dict[str, str]:
-    """The environment of a stack with engines for CPUs."""
+    """The environment of a stack with engines for CPUs, or for the target that CONCH_TARGET names: then the
+    bundles are built first.
+    """
+    if (target := os.environ.get("CONCH_TARGET", "openvino")) != "openvino":
+        command = [sys.executable, "-m", "build", "engines", "--target", target, "--model-id", models]
+        subprocess.run(command, cwd=ROOT, check=True)
     return {
         **os.environ,
         "PORT": str(port),
         "INSTANCES": str(instances),
         "MODEL_ID": models,
-        "TARGET": "openvino",
+        "TARGET": target,
         "CONCH_HOME": str(home),
     }
 

@@ -14,6 +14,7 @@ from tests.fakes.nvidia_image import environment, make_image
 from .conftest import ROOT, Stack, started
 
 BACKEND = ROOT / "tests/fakes/trtllm_backend"
+TENSORRT = ROOT / "tests/fakes/tensorrt_image"
 
 
 def run(*command: object, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -51,7 +52,12 @@ def gpu_machine(home: Path, model: str, graphs: str, port: int, **more: str) -> 
 
 @contextmanager
 def served(variables: dict[str, str]) -> Iterator[Stack]:
-    """A stack whose tritonservers have the stand-in backend."""
+    """A stack whose tritonservers have the stand-in backend, and where models look at pictures, the image's
+    Python packages, which a stub finds beside its bundle's code.
+    """
     shutil.copytree(BACKEND, Path(variables["CONCH_HOME"]) / "backends" / "tensorrtllm")
+    for visual in Path(variables["ENGINES_DIR"]).glob("*/trtllm/engine/visual"):
+        for module in TENSORRT.glob("*.py"):
+            shutil.copy(module, visual.parents[1])
     with started(variables) as stack:
         yield stack

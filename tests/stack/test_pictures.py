@@ -71,6 +71,10 @@ def peers() -> dict[str, Peer]:
 
 @pytest.fixture(scope="module")
 def described(peers: dict[str, Peer]) -> list[Pair]:
+    return described_by(peers[MODEL])
+
+
+def described_by(peer: Peer) -> list[Pair]:
     """40 pictures, the same question about all of them, and for each an answer that is right for it alone.
     Transformers gives these; of a few more that are drawn it may not.
     """
@@ -80,7 +84,7 @@ def described(peers: dict[str, Peer]) -> list[Pair]:
         right = next(one.answer for one in questions(scene, rng) if one.kind == "description")
         found[right] = Pair(small(picture), Question("what is in the picture?", right, "description"))
     pairs = [*found.values()]
-    answers = peers[MODEL].answers(pairs)
+    answers = peer.answers(pairs)
     known = [one for one, answer in zip(pairs, answers, strict=True) if answer == one.question.answer]
     assert len(known) >= 40
     return known[:40]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from build import checkpoints
-from build.checkpoints.arguments import Arguments, parse, write_tokenizer
+from build.checkpoints.arguments import Arguments, parse, write_pictures, write_tokenizer
 from serving.architectures.transformer import AlignmentCaches, Encoder, Model, Shape
 
 from .stateful import compress_int8, decoder_graph, memories, rename
@@ -59,8 +59,9 @@ def aligner_graph(model: Model) -> ov.Model:
     return graph
 
 
-def picture_graph(pictures: nn.Module, size: int) -> ov.Model:
+def picture_graph(pictures: nn.Module) -> ov.Model:
     """Trace pixels [pictures, 3, size, size] -> rows of the prompt table [pictures, rows, width]."""
+    size = pictures.shape.size
     graph = ov.convert_model(pictures, example_input=(torch.zeros(2, 3, size, size),))
     rename(graph, [("pixels", [-1, 3, size, size])], ["embedding"])
     return graph
@@ -87,20 +88,18 @@ def export(arguments: Arguments) -> None:
     torch.set_grad_enabled(False)
     theirs, ours = checkpoints.load(arguments.family, arguments.weights, arguments.seed)
     half = not arguments.random and checkpoints.stored_in_half(Path(arguments.weights))
-    its, made = checkpoints.family(arguments.family), graphs(ours)
+    made = graphs(ours)
     if ours.shape.prompt_table:
-        pictures = its.picture_facts(theirs, arguments)
-        pictures.save(arguments.output)
-        its.picture_prompt(theirs).save(arguments.output)
-        made["picture"] = picture_graph(its.pictures(theirs), pictures.size)
+        write_pictures(arguments, theirs)
+        made["picture"] = picture_graph(checkpoints.picture_encoder(arguments.family, theirs))
     for name, graph in made.items():
         if arguments.compress == "int8" and name == "decoder":  # measured: int8 does not help the encoder
             compress_int8(graph)
         ov.save_model(graph, arguments.output / f"{name}.xml", compress_to_fp16=half)
     if ours.shape.relative:
         np.save(arguments.output / "relative_bias.npy", relative_bias(ours, ours.shape))
-    write_tokenizer(arguments, ours.shape.vocabulary, getattr(its, "CHAT", ""))
-    its.facts(theirs, arguments).save(arguments.output)
+    write_tokenizer(arguments, ours.shape.vocabulary)
+    checkpoints.family(arguments.family).facts(theirs, arguments).save(arguments.output)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import torch
 
 from build.checkpoints import clip
 from build.checkpoints.arguments import TOKENIZER
+from build.pictures import cropped
 from serving.architectures.clip import Clip
 
 from .embedder import command_line
@@ -33,7 +34,7 @@ def export(weights: Path, output: Path, compress: str, longest: int) -> None:
     """Write the engine folder."""
     torch.set_grad_enabled(False)
     model = clip.load(weights)
-    clip.picture_facts(weights, model.shape.size).save(output)
+    cropped(weights, model.shape.size).save(output)
     for name, made in graphs(model).items():
         if compress == "int8":
             compress_int8(made)

@@ -9,7 +9,13 @@ class OpenVino(Plain):
     """Exports with torch, serves without it."""
 
     name = "openvino"
-    code = ("build/targets/openvino", "build/checkpoints", "build/assets", "serving/architectures")
+    code = (
+        "build/targets/openvino",
+        "build/checkpoints",
+        "build/pictures",
+        "build/assets",
+        "serving/architectures",
+    )
     deciding = ("openvino",)
     making = ("torch", "transformers", "tokenizers")
 

@@ -1,28 +1,42 @@
 """A checkpoint for the torch engine: `python -m build.targets.torch.export --family F --weights FOLDER
 --output FOLDER` writes model.safetensors under the names of serving/architectures, architecture.json,
-engine.json and the tokenizer's files.
+engine.json and the tokenizer's files; for families that answer about pictures picture.safetensors,
+picture_architecture.json, picture.json and picture_prompt.json besides.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from build import checkpoints
-from build.checkpoints.arguments import Arguments, parse, write_tokenizer
+from build.checkpoints.arguments import Arguments, parse, write_pictures, write_tokenizer
+from serving.engine.torch.encoder import PICTURE_WEIGHTS
 from serving.engine.torch.runtime import WEIGHTS
 
 
+def save(model: nn.Module, dtype: torch.dtype, file: Path) -> None:
+    """Its weights. Those that are tied are written twice."""
+    state = {name: tensor.to(dtype).clone().contiguous() for name, tensor in model.state_dict().items()}
+    save_file(state, file)
+
+
 def export(arguments: Arguments) -> None:
-    """Write the engine folder. Weights that are tied are written twice."""
+    """Write the engine folder."""
     torch.set_grad_enabled(False)
     theirs, ours = checkpoints.load(arguments.family, arguments.weights, arguments.seed)
     dtype = getattr(torch, arguments.precision)
-    state = {name: tensor.to(dtype).clone().contiguous() for name, tensor in ours.state_dict().items()}
-    save_file(state, arguments.output / WEIGHTS)
+    save(ours, dtype, arguments.output / WEIGHTS)
     ours.shape.save(arguments.output)
+    if ours.shape.prompt_table:
+        write_pictures(arguments, theirs)
+        pictures = checkpoints.picture_encoder(arguments.family, theirs)
+        pictures.shape.save(arguments.output)
+        save(pictures, dtype, arguments.output / PICTURE_WEIGHTS)
     write_tokenizer(arguments, ours.shape.vocabulary)
     facts = checkpoints.family(arguments.family).facts(theirs, arguments)
     replace(facts, takes_samples=facts.mels > 0).save(arguments.output)

@@ -11,13 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from build.checkpoints import clip, minilm
 from build.checkpoints.arguments import TOKENIZER
+from build.pictures import cropped
 from serving.architectures.bert import Embedder
 from serving.architectures.clip import Clip
 from serving.engine.torch.runtime import WEIGHTS
+
+from .export import save
 
 
 def _minilm(weights: Path, output: Path, longest: int) -> Embedder:
@@ -29,7 +31,7 @@ def _minilm(weights: Path, output: Path, longest: int) -> Embedder:
 def _clip(weights: Path, output: Path, longest: int) -> Clip:
     ours = clip.load(weights)
     clip.facts(ours.shape, longest).save(output)
-    clip.picture_facts(weights, ours.shape.size).save(output)
+    cropped(weights, ours.shape.size).save(output)
     return ours
 
 
@@ -40,10 +42,7 @@ def export(family: str, weights: Path, output: Path, precision: str, longest: in
     """Write the engine folder."""
     model = FAMILIES[family](weights, output, longest)
     model.shape.save(output)
-    dtype = getattr(torch, precision)
-    save_file(
-        {name: row.to(dtype).contiguous() for name, row in model.state_dict().items()}, output / WEIGHTS
-    )
+    save(model, getattr(torch, precision), output / WEIGHTS)
     for file in TOKENIZER:
         if (weights / file).exists():
             shutil.copy(weights / file, output / file)

@@ -18,7 +18,13 @@ class Torch(Plain):
     """
 
     name = "torch"
-    code = ("build/targets/torch", "build/checkpoints", "build/assets", "serving/architectures")
+    code = (
+        "build/targets/torch",
+        "build/checkpoints",
+        "build/pictures",
+        "build/assets",
+        "serving/architectures",
+    )
     making = ("torch", "transformers", "tokenizers", "safetensors")
 
     def ranks(self, recipe: Recipe) -> int:

@@ -138,11 +138,13 @@ def fill(template: str, recipe: Recipe, engine: Path) -> model_config_pb2.ModelC
 
 def _values(recipe: Recipe, engine: Path) -> dict[str, str]:
     encoder = recipe.kind == "encoder-decoder"
-    # Reuse needs prompts that say everything: an encoder's memory or a picture is not among the ids.
+    # Reuse needs prompts that say everything: an encoder's memory is not among the ids, and a picture only by
+    # prompt_table_extra_ids, without which the engine then refuses requests (llmRequest.cpp, `validate`).
+    reuse = recipe.kind == "decoder" or bool(recipe.parameters.get("kv_cache_reuse", False))
     names = {
         "engine": str(engine),
-        "kv_cache_reuse": str(recipe.kind == "decoder").lower(),
         **{k: str(v) for k, v in recipe.parameters.items()},
+        "kv_cache_reuse": str(reuse).lower(),
     }
     # An encoder-decoder's answer never holds its input; a decoder alone does as the family says.
     names["excludes"] = str(encoder or bool(recipe.parameters.get("exclude_input_in_output", True))).lower()

@@ -14,12 +14,12 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from conch.bundle import Serving
+from conch.bundle import PicturePrompt, Serving
 from conch.names import ENGINE
 
 from ...catalog import Recipe
 from .engine_config import EMPTY, parameter
-from .limits import world_size
+from .limits import prompt_rows, world_size
 
 BOOLEANS = (
     "enable_kv_cache_reuse",
@@ -40,6 +40,7 @@ class Engines:
     kind: str
     world_size: int
     visual_features: int
+    prompt_rows: int
 
     @classmethod
     def of(cls, recipe: Recipe, folder: Path) -> Engines:
@@ -49,6 +50,7 @@ class Engines:
             recipe.kind,
             world_size(recipe.parameters),
             int(recipe.parameters.get("visual_features", 0)),
+            prompt_rows(recipe.parameters),
         )
 
     def limits(self, name: str) -> dict[str, Any]:
@@ -124,7 +126,7 @@ def _cache(config: model_config_pb2.ModelConfig, engines: Engines) -> Iterator[s
         yield (
             f"cross_kv_cache_fraction is set for a {engines.kind} model, which the backend refuses; remove it"
         )
-    if engines.kind != "decoder" and parameter(config, "enable_kv_cache_reuse") not in NO:
+    if encoder and parameter(config, "enable_kv_cache_reuse") not in NO:
         yield (
             f"enable_kv_cache_reuse must be false for a {engines.kind} model: equal ids there do not mean "
             "equal inputs; set it to false"
@@ -164,29 +166,39 @@ def _sizes(config: model_config_pb2.ModelConfig, engines: Engines) -> Iterator[s
             f"{encoder['max_input_len']}; "
             "build both with the same max_input_len"
         )
-    if (
-        engines.kind == "multimodal"
-        and decoder
-        and decoder["max_prompt_embedding_table_size"] != decoder["max_batch_size"] * engines.visual_features
-    ):
+    if engines.kind == "multimodal" and decoder:
+        yield from _pictures(decoder, engines)
+
+
+def _pictures(decoder: dict[str, Any], engines: Engines) -> Iterator[str]:
+    rows, batch = decoder["max_prompt_embedding_table_size"], decoder["max_batch_size"]
+    if rows != batch * engines.prompt_rows:
+        each = engines.visual_features
         yield (
-            f"the prompt table has {decoder['max_prompt_embedding_table_size']} rows; it must have batch × "
-            "features of a picture, "
-            f"{decoder['max_batch_size']} × {engines.visual_features}; build the bundle again"
+            f"the prompt table has {rows} rows; it must have batch × features of a picture × pictures of a "
+            f"request, {batch} × {each} × {engines.prompt_rows // each}; build the bundle again"
         )
+    if (found := PicturePrompt.load(engines.folder).rows) != engines.visual_features:
+        yield (
+            f"the checkpoint makes {found} rows of a picture, visual_features is {engines.visual_features}; "
+            f"set visual_features = {found} in catalog.toml"
+        )
+    if not (engines.folder / "visual" / "model.engine").is_file():
+        yield "engine/visual/model.engine is missing, which looks at pictures; build the bundle again"
 
 
 def cuda_pool_bytes(engines: Engines) -> int:
     """Memory for tensors that stay on the GPU between models, for tritonserver's
     --cuda-memory-pool-byte-size: room for the prompt tables of a full batch in 2-byte numbers, once on their
-    way in and once on their way out, rounded up to MiB; 0 where no pictures are read.
+    way in and once on their way out, rounded up to MiB; 0 where no pictures are read. Conch's own façades
+    hand tables over in host memory; it is for clients that bring theirs on the GPU.
     """
     if not engines.visual_features:
         return 0
     hidden = json.loads((engines.folder / "decoder" / "config.json").read_text("utf-8"))["pretrained_config"][
         "hidden_size"
     ]
-    table = engines.limits("decoder")["max_batch_size"] * engines.visual_features * int(hidden) * 2
+    table = engines.limits("decoder")["max_batch_size"] * engines.prompt_rows * int(hidden) * 2
     mebibytes: int = max(64, -(-2 * table // (1 << 20)))
     return mebibytes << 20
 

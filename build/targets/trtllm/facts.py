@@ -11,10 +11,13 @@ import argparse
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from conch.bundle import EngineFacts
+
+from ...pictures import LOOKS, size_of
 
 Facts = dict[str, Any]
 PLACES = {
@@ -28,7 +31,8 @@ FIGURES: Facts = {"aligns": False, "tempered_log_probs": True, "full_logits": Tr
 # Inputs that the backend reads wrongly (tensorrtllm_backend r25.05, utils.cc and utils.h): four bytes of a
 # BOOL of one byte, and one that it looks for by the name runtime_top_k_min, which no template has.
 MISREAD: Facts = {"misread": ("early_stopping", "runtime_top_p_min")}
-VOCABULARY = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+CHAT = "chat_template.jinja"
+VOCABULARY = ("tokenizer.json", "tokenizer_config.json", CHAT)
 
 
 def _read(path: Path) -> Facts:
@@ -103,13 +107,30 @@ def _first(ids: int | list[int] | None) -> int | None:
     return ids[0] if isinstance(ids, list) else ids
 
 
+def pictures(family: str, source: Path, engine: Path) -> Facts:
+    """Facts of a model that reads ids and rows of a prompt table; how pictures become those, besides."""
+    config, looks = _read(source / "config.json"), LOOKS[family]
+    looks.facts(source, size_of(config)).save(engine)
+    looks.prompt(config).save(engine)
+    if looks.chat:
+        (engine / CHAT).unlink(missing_ok=True)
+        (engine / CHAT).write_text(looks.chat, "utf-8")
+    decoder = _read(engine / "decoder" / "config.json")
+    built = decoder["build_config"]
+    return {
+        **text(source, engine),
+        "prompt_width": decoder["pretrained_config"]["hidden_size"],
+        "prompt_rows": built["max_prompt_embedding_table_size"] // built["max_batch_size"],
+    }
+
+
 FAMILIES: dict[str, Callable[[Path, Path], Facts]] = {
     "whisper": whisper,
     "t5": text,
     "bart": text,
     "gpt2": text,
-    "blip2": text,
-    "llava": text,
+    "blip2": partial(pictures, "blip2"),
+    "llava": partial(pictures, "llava"),
 }
 
 
@@ -117,7 +138,7 @@ def write(family: str, source: Path, engine: Path) -> None:
     """Write engine.json and the vocabulary's files. Files are replaced, never written into: the old ones may
     be another bundle's as well.
     """
-    for name in (*VOCABULARY, "engine.json"):
+    for name in (*VOCABULARY, "engine.json", "picture.json", "picture_prompt.json"):
         (engine / name).unlink(missing_ok=True)
     for name in VOCABULARY:
         if (source / name).is_file():

@@ -24,8 +24,7 @@ def derived(parameters: Mapping[str, Any]) -> dict[str, Value]:
 
     `world_size`: GPUs of one instance. `encoder_tokens`, `decoder_tokens`: what each engine of an
     encoder-decoder takes in one step, for --max_num_tokens; activation memory grows with it
-    (NVIDIA/TensorRT-LLM#1188). `max_multimodal_len`: rows of the prompt table, exactly batch times features
-    of a picture.
+    (NVIDIA/TensorRT-LLM#1188). `max_multimodal_len`: rows of the prompt table.
     """
     get = parameters.get
     batch = int(get("engine_batch_size", 0))
@@ -41,8 +40,15 @@ def derived(parameters: Mapping[str, Any]) -> dict[str, Value]:
         "decoder_tokens": str(
             max(1024, batch * max(int(get("max_prompt_len", 0)), int(get("max_beam_width", 1))))
         ),
-        "max_multimodal_len": str(batch * int(get("visual_features", 0))),
+        "max_multimodal_len": str(batch * prompt_rows(parameters)),
     }
+
+
+def prompt_rows(parameters: Mapping[str, Any]) -> int:
+    """The most rows of a prompt table that one request may bring: TensorRT-LLM gives each of a batch as many
+    (batch_manager/promptTuningBuffers.cpp), and upstream's preprocessing counts the same way.
+    """
+    return int(parameters.get("visual_features", 0)) * int(parameters.get("max_num_images", 1))
 
 
 INTEGER = ("weight_only", "kv_cache", "quantization")  # knobs that may ask for kernels of INT8 and INT4

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from conch.bundle import EngineFacts
 
-from .graphs import compile_settings, hardware_precision
+from .graphs import compile_settings, hardware_precision, this_cpu
 
 # Activations of an int8 engine are rounded by groups of so many numbers. Measured on MiniLM: 32 keeps a
 # cosine of 0.998 and more; 128 is a quarter faster and loses 0.002 of it.
@@ -30,7 +30,7 @@ class OpenVinoEncoder:
         graph: str = "encoder",
     ) -> None:
         self.facts = EngineFacts.load(folder)
-        settings = compile_settings(precision or hardware_precision(many_rows=True), None)
+        settings = compile_settings(precision or hardware_precision(this_cpu(), many_rows=True), None)
         settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = GROUP if parameters.get("compress") == "int8" else 0
         core = ov.Core()
         model = core.read_model(folder / f"{graph}.xml")

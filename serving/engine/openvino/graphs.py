@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,10 +22,7 @@ from ..runtime import Floats, RunningBatch
 from ..sampling import Sampling
 
 KERNELS = 32
-# Few rows are bound by the weights' bytes, which bf16 halves; many rows by multiplications, which bf16 makes
-# faster with AMX only: on Xeons without it f32 is 1.8 times as fast (docs/benchmarks/bf16-cpu.md).
-FEW_ROWS_FLAGS = {"avx512_bf16", "amx_bf16"}
-MANY_ROWS_FLAGS = {"amx_bf16"}
+AMD = "AuthenticAMD"
 
 
 @dataclass(frozen=True)
@@ -42,11 +39,23 @@ class Memory:
         return True
 
 
-def hardware_precision(*, many_rows: bool) -> str:
-    """What this CPU is faster in, "bf16" or "f32". `many_rows`: encoders, other than decoders' steps."""
+@cache
+def this_cpu() -> frozenset[str]:
+    """Vendor and flags of this machine's CPU, among all other words of /proc/cpuinfo; none elsewhere."""
     cpuinfo = Path("/proc/cpuinfo")
-    flags = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
-    return "bf16" if flags & (MANY_ROWS_FLAGS if many_rows else FEW_ROWS_FLAGS) else "f32"
+    return frozenset(cpuinfo.read_text().split() if cpuinfo.exists() else ())
+
+
+def hardware_precision(cpu: Set[str], *, many_rows: bool) -> str:
+    """What a CPU is faster in, "bf16" or "f32"; `cpu`: as `this_cpu` says it. `many_rows`: encoders, other
+    than decoders' steps.
+
+    Few rows are bound by the weights' bytes, which bf16 halves. Many rows are bound by multiplications, which
+    AMX makes faster in bf16, and AVX-512 on AMD's cores; on Intel's f32 is then 1.8 times as fast
+    (docs/benchmarks/bf16-cpu.md).
+    """
+    fast = "amx_bf16" in cpu or ("avx512_bf16" in cpu and (AMD in cpu or not many_rows))
+    return "bf16" if fast else "f32"
 
 
 def compile_settings(precision: str, threads: int | None) -> dict[str, Any]:
@@ -69,8 +78,9 @@ class Graphs:
 
     def __init__(self, folder: Path, precision: str | None = None, threads: int | None = None) -> None:
         self.facts = EngineFacts.load(folder)
-        encoder_precision = precision or hardware_precision(many_rows=True)
-        decoder_precision = precision or self.facts.decoder_precision or hardware_precision(many_rows=False)
+        encoder_precision = precision or hardware_precision(this_cpu(), many_rows=True)
+        few_rows = self.facts.decoder_precision or hardware_precision(this_cpu(), many_rows=False)
+        decoder_precision = precision or few_rows
         self.precision = f"encoder {encoder_precision}, decoder {decoder_precision}"  # for people
         self.memory_type = ov.Type.bf16 if decoder_precision == "bf16" else ov.Type.f32
         core = ov.Core()

@@ -108,7 +108,7 @@ class DeviceBatch:
             device.zeros(most, dtype=torch.float32),
             device.zeros(most, vocabulary, dtype=torch.float32),
         )
-        self.kernels = _kernels(device, decoder)
+        self.kernels = _kernels(device)
         self.slots = [Slot() for _ in range(most)]
         self.where: list[int] = []  # the slot of each row of the last step
         self.pending: PendingStep | None = None
@@ -220,17 +220,17 @@ class DeviceBatch:
         return self._to_host()
 
     def _read_group(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
-        device, count = self.device, max(len(row.ids) for row in rows)
-        ids = np.zeros((len(rows), count), np.int64)
-        for line, row in zip(ids, rows, strict=True):
-            line[: len(row.ids)] = row.ids
+        device, (ids, whole) = self.device, _numbered(rows, self.decoder.shape.vocabulary)
+        count = ids.shape[1]
+        table = None if whole is None else device.upload(whole).to(device.dtype)
         places = device.upload(np.array(slots, np.int64))
         lengths = device.upload(np.array([len(row.ids) for row in rows], np.int64))
         asked = [row.choice or _biased(row) for row in rows]
         self.choices.begin(device, slots, asked, [row.ids for row in rows])
         self.arena.length[places] = lengths.to(torch.int32)
         positions = torch.arange(count, device=lengths.device).expand(len(rows), count)
-        x = self.decoder(device.upload(ids), positions, Reading(self.arena, self.decoder, places))
+        caches = Reading(self.arena, self.decoder, places)
+        x = self.decoder(device.upload(ids), positions, caches, table=table)
         last = x[torch.arange(len(rows), device=lengths.device), lengths - 1]
         logits = scored(self.decoder.head, last)
         self.buffers.logits[places] = logits
@@ -310,15 +310,28 @@ def _in_order(rows: Sequence[Row], old: Sequence[int], fresh: Sequence[int]) -> 
     return [next(joining) if row.parent is None else next(running) for row in rows]
 
 
+def _numbered(rows: Sequence[Row], vocabulary: int) -> tuple[NDArray[np.int64], NDArray[Any] | None]:
+    """Ids of prompts, [rows, longest] with zeros behind, and the tables of all rows one behind the other, [n,
+    prompt_width], if there are any: ids from the vocabulary's end on are moved to where their row's begins.
+    """
+    ids, tables, before = np.zeros((len(rows), max(len(row.ids) for row in rows)), np.int64), [], 0
+    for line, row in zip(ids, rows, strict=True):
+        own = np.array(row.ids, np.int64)
+        line[: len(own)] = np.where(own < vocabulary, own, own + before)
+        if row.table is not None:
+            tables.append(row.table)
+            before += len(row.table)
+    return ids, np.concatenate(tables) if tables else None
+
+
 def _biased(row: Row) -> Sampling:
     """Of a row that the host chooses for: the likeliest id under its bias."""
     return Sampling(max_tokens=1, end_id=-1, bias=row.bias) if row.bias is not None else LIKELIEST
 
 
-def _kernels(device: Device, decoder: Decoder) -> Any:
-    """Those in Triton's language on a GPU, where the width allows them."""
-    width = decoder.shape.head_width
-    if not device.gpu or width & (width - 1):
+def _kernels(device: Device) -> Any:
+    """Those in Triton's language, on a GPU."""
+    if not device.gpu:
         return None
     from . import kernels
 

@@ -20,8 +20,9 @@ HIDDEN = -1e4  # in float16 as well, a score that gives no weight
 
 @dataclass
 class Arena:
-    """`own`: [slots, 2 * layers, heads, positions, width], keys and values of each layer in turn; `memory`:
-    the same of what encoders left; how much of each is there: `length`, `memory_length`, int32 [slots].
+    """`own`: [slots, 2 * layers, heads of keys, positions, width], keys and values of each layer in turn;
+    `memory`: the same of what encoders left; how much of each is there: `length`, `memory_length`, int32
+    [slots].
     """
 
     own: Tensor
@@ -32,7 +33,7 @@ class Arena:
     @classmethod
     def empty(cls, shape: Shape, device: Device, slots: int, positions: int, memory: int) -> Arena:
         """Nothing in it."""
-        sizes = (slots, 2 * shape.decoder_layers, shape.decoder_heads)
+        sizes = (slots, 2 * shape.decoder_layers, shape.cached_heads)
         lengths = (device.zeros(slots, dtype=torch.int32) for _ in range(2))
         return cls(
             device.zeros(*sizes, positions, shape.head_width),
@@ -63,7 +64,9 @@ class Reading:
         relative = self.decoder.relative
         with attention():
             if relative is None:
-                return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+                return F.scaled_dot_product_attention(
+                    q, k, v, is_causal=True, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+                )
             places = torch.arange(new, device=k.device)
             back = places[:, None] - places[None]
             bias = relative(back.clamp(0, relative.num_embeddings - 1)).permute(2, 0, 1)
@@ -130,4 +133,5 @@ def plain_attend(
         back = (lengths + extra - 1)[:, None] - places
         bias = F.embedding(back.clamp(0, relative.shape[0] - 1), relative)
         mask = mask + bias.permute(0, 2, 1)[:, :, None]
-    return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=scale)
+    shared = q.shape[1] != keys.shape[1]
+    return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=scale, enable_gqa=shared)

@@ -86,7 +86,8 @@ class Choices:
             if sampling.bias is not None:
                 self.bias[slot].copy_(device.upload(sampling.bias))
             if sampling.repetition_penalty != 1.0:
-                self.seen[slot].index_fill_(0, device.upload(np.array(prompt, np.int64)), True)
+                words = [token for token in prompt if token < vocabulary]  # those of a prompt table are none
+                self.seen[slot].index_fill_(0, device.upload(np.array(words, np.int64)), True)
             if not sampling.greedy:
                 numbers = np.random.default_rng(sampling.seed).random(positions)
                 self.uniform[slot].copy_(device.upload(numbers.astype(np.float32)))

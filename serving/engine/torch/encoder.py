@@ -13,10 +13,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 from conch.bundle import EngineFacts
-from serving.architectures import bert, clip
+from serving.architectures import bert, clip, pictures
 
 from .device import Device
 from .runtime import WEIGHTS
+
+PICTURE_WEIGHTS = "picture.safetensors"
 
 
 class TorchEncoder:
@@ -29,7 +31,7 @@ class TorchEncoder:
     def __init__(self, folder: Path, parameters: Mapping[str, Any], graph: str = "encoder") -> None:
         self.facts = EngineFacts.load(folder)
         self.device = Device.find(str(parameters["precision"]))
-        model = _models(folder, self.facts.family)[graph]
+        model = _pictures(folder) if graph == "picture" else _models(folder, self.facts.family)[graph]
         self.model = model.to(self.device.kind, self.device.dtype).eval()
 
     @torch.inference_mode()
@@ -38,8 +40,16 @@ class TorchEncoder:
         tensors = {name: self.device.upload(array) for name, array in inputs.items()}
         if "pixels" in tensors:
             tensors["pixels"] = tensors["pixels"].to(self.device.dtype)
-        found: NDArray[np.float32] = self.model(**tensors).cpu().numpy()
+        found: NDArray[np.float32] = self.model(**tensors).float().cpu().numpy()
         return found
+
+
+def _pictures(folder: Path) -> nn.Module:
+    """What makes rows of a prompt table, beside a language model."""
+    with torch.device("meta"):
+        made = pictures.encoder(pictures.Shape.load(folder))
+    made.load_state_dict(load_file(folder / PICTURE_WEIGHTS), assign=True)
+    return made
 
 
 def _models(folder: Path, family: str) -> dict[str, nn.Module]:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from serving.architectures.transformer import FeedForward, Layer, Model
 
-from .kernels import norm
+from .kernels import norm, turn
 from .sharding import SummedLinear
 
 
@@ -34,6 +34,7 @@ class FusedNorm(nn.Module):
 
 def fuse(model: Model) -> None:
     """All layers of a model."""
+    model.decoder.turn = turn  # type: ignore[method-assign]
     for part in (model.encoder, model.decoder):
         if part is None or part.norm is None:
             continue

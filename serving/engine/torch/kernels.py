@@ -2,8 +2,9 @@
 
 Attention of one query per row against keys and values in slots: one pass over memory, and each row's own
 length is read on the device, so that one CUDA graph serves all lengths. torch's own attention reads whole
-slots whatever is in them, and copies rows that are not contiguous. Choosing the next id: one pass over the
-logits instead of twenty. A norm whose input lacks biases that are added here.
+slots whatever is in them, and copies rows that are not contiguous. Turning queries and keys in one launch
+instead of fourteen. Choosing the next id: one pass over the logits instead of twenty. A norm whose input
+lacks biases that are added here.
 """
 
 from __future__ import annotations
@@ -19,33 +20,38 @@ BLOCK = 64
 ENOUGH = 512  # programs that keep a large GPU busy; fewer rows are split among several
 MOST_PARTS = 16
 EMPTY = tl.constexpr(-3.0e38)  # below every score
+LEAST = tl.constexpr(1e-30)  # a sum of weights is at least 1, and 0 where a slot holds nothing: no NaN then
 
 
 @triton.jit
 def _attend(
     q, keys, values, lengths, relative, out, tops, sums, parts,
     q_row, q_head, slot, head, extra, longest, scale,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr, RELATIVE: tl.constexpr,
-    BLOCK: tl.constexpr,
+    HEADS: tl.constexpr, SHARED: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
+    RELATIVE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A program for each row, head and part of the row's length. Without SPLIT the answer itself, else what
-    `_join` makes it of: the highest score, the sum of weights, the weighted sum of values.
+    `_join` makes it of: the highest score, the sum of weights, the weighted sum of values. SHARED: heads of
+    queries to one of keys.
     """
     pid, part = tl.program_id(0), tl.program_id(1)
     row, h = (pid // HEADS).to(tl.int64), pid % HEADS
     length = tl.load(lengths + row) + extra
-    column = tl.arange(0, WIDTH)
-    query = tl.load(q + row * q_row + h * q_head + column).to(tl.float32) * scale
-    key_base, value_base = keys + row * slot + h * head, values + row * slot + h * head
+    column = tl.arange(0, LANES)
+    wide = _within(column, WIDTH, LANES)
+    query = tl.load(q + row * q_row + h * q_head + column, mask=wide, other=0.0).to(tl.float32) * scale
+    base = row * slot + (h // SHARED) * head
+    key_base, value_base = keys + base, values + base
     top = tl.full((1,), -1e30, tl.float32)
     total = tl.zeros((1,), tl.float32)
-    mixed = tl.zeros((WIDTH,), tl.float32)
+    mixed = tl.zeros((LANES,), tl.float32)
     per = tl.cdiv(tl.cdiv(length, SPLIT), BLOCK) * BLOCK
     for start in range(part * per, tl.minimum(part * per + per, length), BLOCK):
         at = start + tl.arange(0, BLOCK)
         inside = at < length
         place = at[:, None] * WIDTH + column[None, :]
-        key = tl.load(key_base + place, mask=inside[:, None], other=0.0).to(tl.float32)
+        there = inside[:, None] & wide[None, :]
+        key = tl.load(key_base + place, mask=there, other=0.0).to(tl.float32)
         score = tl.sum(key * query[None, :], 1)
         if RELATIVE:
             back = tl.minimum(length - 1 - at, longest)
@@ -55,39 +61,49 @@ def _attend(
         weight = tl.where(inside, tl.exp(score - higher), 0.0)
         shrink = tl.exp(top - higher)
         total = total * shrink + tl.sum(weight, 0)
-        value = tl.load(value_base + place, mask=inside[:, None], other=0.0).to(tl.float32)
+        value = tl.load(value_base + place, mask=there, other=0.0).to(tl.float32)
         mixed = mixed * shrink + tl.sum(weight[:, None] * value, 0)
         top = higher
     if SPLIT == 1:
-        tl.store(out + pid * WIDTH + column, (mixed / total).to(out.dtype.element_ty))
+        answer = mixed / tl.maximum(total, LEAST)
+        tl.store(out + pid * WIDTH + column, answer.to(out.dtype.element_ty), mask=wide)
     else:
         at_part = pid * SPLIT + part
         tl.store(tops + at_part + tl.arange(0, 1), top)
         tl.store(sums + at_part + tl.arange(0, 1), total)
-        tl.store(parts + at_part * WIDTH + column, mixed)
+        tl.store(parts + at_part * WIDTH + column, mixed, mask=wide)
 
 
 @triton.jit
-def _join(tops, sums, parts, out, WIDTH: tl.constexpr, SPLIT: tl.constexpr):
+def _within(column, WIDTH: tl.constexpr, LANES: tl.constexpr):
+    """Which lanes a row has: all, known when the kernel is made, where its width is a power of two."""
+    return tl.full((LANES,), 1, tl.int1) if WIDTH == LANES else column < WIDTH
+
+
+@triton.jit
+def _join(tops, sums, parts, out, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr):
     """The answer of a row and head from its parts; an empty part has the lowest of tops."""
     pid = tl.program_id(0)
-    part, column = tl.arange(0, SPLIT), tl.arange(0, WIDTH)
+    part, column = tl.arange(0, SPLIT), tl.arange(0, LANES)
+    wide = _within(column, WIDTH, LANES)
     top = tl.load(tops + pid * SPLIT + part)
     weight = tl.exp(top - tl.max(top, 0))
-    total = tl.sum(tl.load(sums + pid * SPLIT + part) * weight, 0)
-    mixed = tl.load(parts + (pid * SPLIT + part)[:, None] * WIDTH + column[None, :])
+    total = tl.maximum(tl.sum(tl.load(sums + pid * SPLIT + part) * weight, 0), LEAST)
+    place = (pid * SPLIT + part)[:, None] * WIDTH + column[None, :]
+    mixed = tl.load(parts + place, mask=(part >= 0)[:, None] & wide[None, :], other=0.0)
     answer = tl.sum(mixed * weight[:, None], 0) / total
-    tl.store(out + pid * WIDTH + column, answer.to(out.dtype.element_ty))
+    tl.store(out + pid * WIDTH + column, answer.to(out.dtype.element_ty), mask=wide)
 
 
 def attend(
     q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, extra: int, scale: float, relative: Any = None
 ) -> Tensor:
-    """[rows, heads, 1, width]: softmax(q k^T * scale + relative) v over the first lengths + extra positions.
+    """[rows, heads, 1, width]: softmax(q k^T * scale + relative) v over the first lengths + extra positions,
+    zeros where there are none.
 
-    `q`: [rows, heads, 1, width], width a power of two; `keys`, `values`: [rows, heads, positions, width] with
-    the same strides, of which row and head are free; `lengths`: int32 [rows]; `relative`: [distances, heads],
-    added by how far back a position lies, the last for all beyond.
+    `q`: [rows, heads, 1, width]; `keys`, `values`: [rows, heads of keys, positions, width] with the same
+    strides, of which row and head are free, each head shared by as many of `q`; `lengths`: int32 [rows];
+    `relative`: [distances, heads], added by how far back a position lies, the last for all beyond.
     """
     rows, heads, _, width = q.shape
     out = torch.empty(rows, heads, 1, width, dtype=q.dtype, device=q.device)
@@ -97,29 +113,32 @@ def attend(
         torch.empty(rows * heads * split * size if split > 1 else 1, device=q.device, dtype=torch.float32)
         for size in (1, 1, width)
     ]
-    longest = 0 if relative is None else relative.shape[0] - 1
+    longest, lanes = 0 if relative is None else relative.shape[0] - 1, triton.next_power_of_2(width)
     _attend[(rows * heads, split)](
         q, keys, values, lengths, q if relative is None else relative, out, *scratch,
         q.stride(0), q.stride(1), keys.stride(0), keys.stride(1), extra, longest, scale,
-        HEADS=heads, WIDTH=width, SPLIT=split, RELATIVE=relative is not None, BLOCK=BLOCK, num_warps=4,
+        HEADS=heads, SHARED=heads // keys.shape[1], WIDTH=width, LANES=lanes, SPLIT=split,
+        RELATIVE=relative is not None, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     if split > 1:
-        _join[(rows * heads,)](*scratch, out, WIDTH=width, SPLIT=split, num_warps=1)
+        _join[(rows * heads,)](*scratch, out, WIDTH=width, LANES=lanes, SPLIT=split, num_warps=1)
     return out
 
 
 @triton.jit
 def _append(
-    k, v, keys, values, lengths, k_row, k_head, slot, head, HEADS: tl.constexpr, WIDTH: tl.constexpr
+    k, v, keys, values, lengths, k_row, k_head, slot, head,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """A row's new key and value behind what its slot holds."""
     pid = tl.program_id(0)
     row, h = (pid // HEADS).to(tl.int64), pid % HEADS
-    column = tl.arange(0, WIDTH)
+    column = tl.arange(0, LANES)
+    wide = _within(column, WIDTH, LANES)
     place = row * slot + h * head + tl.load(lengths + row) * WIDTH + column
     source = row * k_row + h * k_head + column
-    tl.store(keys + place, tl.load(k + source))
-    tl.store(values + place, tl.load(v + source))
+    tl.store(keys + place, tl.load(k + source, mask=wide), mask=wide)
+    tl.store(values + place, tl.load(v + source, mask=wide), mask=wide)
 
 
 def append(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> None:
@@ -127,8 +146,41 @@ def append(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) 
     rows, heads, _, width = k.shape
     _append[(rows * heads,)](
         k, v, keys, values, lengths, k.stride(0), k.stride(1), keys.stride(0), keys.stride(1),
-        HEADS=heads, WIDTH=width, num_warps=1,
+        HEADS=heads, WIDTH=width, LANES=triton.next_power_of_2(width), num_warps=1,
     )  # fmt: skip
+
+
+@triton.jit
+def _turn(
+    q, k, turns, row, head, time, times,
+    HEADS: tl.constexpr, HALF: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """A program for each row and time, and each head: those of queries, then those of keys."""
+    at, h = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    column = tl.arange(0, LANES)
+    half = _within(column, HALF, LANES)
+    cosines = tl.load(turns + at * 2 * HALF + column, mask=half, other=0.0).to(tl.float32)
+    sines = tl.load(turns + at * 2 * HALF + HALF + column, mask=half, other=0.0).to(tl.float32)
+    place = (at // times) * row + (at % times) * time + column
+    x = q + place + h * head if h < HEADS else k + place + (h - HEADS) * head
+    first = tl.load(x, mask=half, other=0.0).to(tl.float32)
+    second = tl.load(x + HALF, mask=half, other=0.0).to(tl.float32)
+    kind = q.dtype.element_ty
+    tl.store(x, (first * cosines - second * sines).to(kind), mask=half)
+    tl.store(x + HALF, (second * cosines + first * sines).to(kind), mask=half)
+
+
+def turn(q: Tensor, k: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
+    """`Decoder.turn`, in place: q [rows, heads, time, width] and k [rows, heads of keys, time, width] with
+    the same strides, turns [rows, 1, time, width].
+    """
+    rows, heads, times, width = q.shape
+    half = width // 2
+    _turn[(rows * times, heads + k.shape[1])](
+        q, k, turns.contiguous(), q.stride(0), q.stride(1), q.stride(2), times,
+        HEADS=heads, HALF=half, LANES=triton.next_power_of_2(half), num_warps=1,
+    )  # fmt: skip
+    return q, k
 
 
 @triton.jit

@@ -37,7 +37,7 @@ from .runtime import Source, TorchRuntime
 from .sharding import Share
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-# A row as it is told: its parent, new ids and position; for a new row also memory, bias and choice.
+# A row as it is told: its parent, new ids and position; for a new row also memory, bias, choice and table.
 Told = tuple[Any, ...]
 
 
@@ -92,7 +92,7 @@ class LeadingBatch:
         if row.parent is not None:
             return (row.parent, row.ids, row.position)
         key = None if row.memory is None else self.keys[row.memory]
-        return (None, row.ids, row.position, key, row.bias, row.choice)
+        return (None, row.ids, row.position, key, row.bias, row.choice, row.table)
 
 
 class LeadingRuntime:
@@ -209,8 +209,9 @@ class Follower:
 
     def _row(self, parent: int | None, ids: tuple[int, ...], position: int, *new: Any) -> Row:
         if parent is None:
-            key, bias, choice = new
-            return Row(None, ids, position, None if key is None else self.memories[key], bias, choice)
+            key, bias, choice, table = new
+            memory = None if key is None else self.memories[key]
+            return Row(None, ids, position, memory, bias, choice, table)
         old = self.rows[parent]
         return Row(parent, ids, position, old.memory, old.bias, old.choice)
 

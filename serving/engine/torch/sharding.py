@@ -86,7 +86,7 @@ def part_of(shape: Shape, count: int) -> Shape:
     Raises:
         ValueError: heads or inner widths cannot be divided so.
     """
-    names = ("encoder_heads", "encoder_inner", "decoder_heads", "decoder_inner")
+    names = ("encoder_heads", "encoder_inner", "decoder_heads", "decoder_inner", "key_heads")
     sizes = {name: getattr(shape, name) for name in names}
     for name, size in sizes.items():
         if size % count:

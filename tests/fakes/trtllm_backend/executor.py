@@ -1,8 +1,8 @@
-"""TensorRT-LLM's executor as far as its callers notice it: its queue, its checks, in-flight batching and the
-responses.
+"""TensorRT-LLM's executor as far as its callers notice it: its queue, its checks, in-flight batching, shared
+blocks of cache and the responses.
 
-From cpp/tensorrt_llm/executor/executorImpl.cpp and cpp/tensorrt_llm/batch_manager/llmRequest.cpp (`validate`,
-`createResult`) of about 0.20.0.
+From cpp/tensorrt_llm/executor/executorImpl.cpp, cpp/tensorrt_llm/batch_manager/llmRequest.cpp (`validate`,
+`createResult`), promptTuningBuffers.cpp and kvCacheManager.cpp of about 0.20.0.
 """
 
 import itertools
@@ -29,6 +29,9 @@ class Limits:
     gather_generation_logits: bool = False
     gather_context_logits: bool = False
     normalize: bool = True
+    prompt_rows: int = 0
+    hidden: int = 0
+    reuse: bool = False
 
 
 @dataclass(eq=False)
@@ -45,11 +48,38 @@ class Active:
     parents: list = field(default_factory=lambda: [0])
 
 
+class Blocks:
+    """Blocks that requests share: one is known by its tokens, their extra ids (0 without) and the block
+    before it, and whoever asks for it gets what the first made. Keys and values follow from what was read, so
+    rows of prompt tables are kept in their place.
+    """
+
+    SIZE = 32  # tokens_per_block
+
+    def __init__(self, vocabulary):
+        self.vocabulary, self.known = vocabulary, {}
+
+    def table(self, request):
+        """The rows that the engine would have read."""
+        table, tokens = request.table.copy(), request.tokens
+        extra, before, shared = request.extra_ids or (0,) * len(tokens), None, 0
+        whole = range(0, len(tokens) - self.SIZE, self.SIZE)  # the last token is always read
+        for part in (slice(at, at + self.SIZE) for at in whole):
+            rows = [token - self.vocabulary for token in tokens[part] if token >= self.vocabulary]
+            key = (before, tokens[part], extra[part])
+            shared += key in self.known
+            before, kept = self.known.setdefault(key, (len(self.known), table[rows].copy()))
+            table[rows] = kept
+        print(f"contract backend: {shared} of {len(whole)} blocks shared", flush=True)
+        return table
+
+
 class Executor:
     """One loop: admits what fits, gives every active request a token, responds."""
 
     def __init__(self, network, limits):
         self.network, self.limits = network, limits
+        self.blocks = Blocks(limits.vocabulary)
         self.ids, self.queue, self.active, self.cancelled = itertools.count(1), deque(), [], set()
         self.wake, self.stopping, self.most_at_once = threading.Condition(), False, 0
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -134,7 +164,10 @@ class Executor:
     def _admit(self, one):
         try:
             one.decoding = self._validated(one.request)
-            one.session = self.network.session(self.network.encode(one.request))
+            table = one.request.table
+            if table is not None and self.limits.reuse and not self._unusable(table):
+                table = self.blocks.table(one.request)
+            one.session = self.network.session(self.network.encode(one.request), table)
         except Exception as error:  # noqa: BLE001  # as the C++ does
             said = (
                 f"Executor failed process requestId {one.id} due to the following error: Encountered an "
@@ -143,6 +176,27 @@ class Executor:
             one.respond(None, None, None, True, said)
             return
         self.active.append(one)
+        if table is not None and (reason := self._unusable(table)):
+            self._terminate(f"Encountered an error in forwardAsync function: {reason}")
+
+    def _unusable(self, table):
+        """PromptTuningBuffers::validate, and the copy into the request's slot; nothing if it fits."""
+        rows, most = len(table), self.limits.prompt_rows
+        if rows > most:
+            return (
+                f"Prompt vocab size{rows} is larger than max prompt vocab size of {most}. Max prompt vocab "
+                "size is computed from max_prompt_embedding_table_size / max_batch_size. "
+            )
+        if table.shape[1] != self.limits.hidden:
+            return "Assertion failed: src.getSizeInBytes() == dst.getSizeInBytes()"
+        return ""
+
+    def _terminate(self, said):
+        """terminateActiveRequests: all of them, whosever fault it is."""
+        for one in list(self.active):
+            self.active.remove(one)
+            one.session.close()
+            one.respond(None, None, None, True, said)
 
     def _validated(self, request):
         limits, place = self.limits, "tensorrt_llm/batch_manager/llmRequest.cpp:248"
@@ -165,6 +219,16 @@ class Executor:
                 "TRTGptModel logs for how maximum input length is set",
                 place,
             )
+        rows = 0 if request.table is None else len(request.table)
+        if max(request.tokens) >= size + rows:
+            raise TllmError(
+                f"token {max(request.tokens)} is beyond {size} words and {rows} rows; the engine would read "
+                "another request's",
+                "stand-in",
+            )
+        if limits.reuse and request.table is not None:
+            said = "Input token extra ids must be provided when enabling kv cache reuse with prompt table"
+            check(request.extra_ids is not None, said, place)
         sampling = request.sampling
         check(sampling.top_p is None or sampling.top_p <= 1.0, "Incorrect sampling config", place)
         check(

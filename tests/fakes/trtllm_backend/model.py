@@ -100,7 +100,10 @@ def engine_of(config):
         raise pb_utils.TritonModelException(f"MPI size {WORLD} differs from the engine's world size")
     if config["max_batch_size"] > found[0]["build_config"]["max_batch_size"]:
         raise pb_utils.TritonModelException("max_batch_size exceeds the engine's")
-    return given, *(one and one["build_config"] for one in found)
+    return given, *(
+        one and {**one["build_config"], "hidden_size": one["pretrained_config"]["hidden_size"]}
+        for one in found
+    )
 
 
 def limits_of(config, given, decoder, encoder, vocabulary):
@@ -116,6 +119,9 @@ def limits_of(config, given, decoder, encoder, vocabulary):
         bool(decoder["gather_generation_logits"]),
         bool(decoder.get("gather_context_logits")),
         given.flag("normalize_log_probs", True),
+        (decoder.get("max_prompt_embedding_table_size") or 0) // decoder["max_batch_size"],
+        decoder["hidden_size"],
+        given.flag("enable_kv_cache_reuse", True),
     )
 
 

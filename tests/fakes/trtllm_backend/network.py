@@ -32,7 +32,7 @@ class Network:
         )
         relative = Path(folder) / "relative_bias.npy"
         self.relative = np.load(relative) if relative.exists() else None
-        self.idle = []
+        self.prompt_width, self.idle = facts.get("prompt_width", 0), []
 
     def encode(self, request):
         """Keys and values of each layer [1, heads, length, width]."""
@@ -47,17 +47,19 @@ class Network:
         names = [f"memory.{c}{i}" for i in range(self.layers) for c in "kv"]
         return {name: self.encoder.get_output_tensor(n).data.copy() for n, name in enumerate(names)}
 
-    def session(self, memory):
-        """A decoder at its beginning."""
+    def session(self, memory, table=None):
+        """A decoder at its beginning; `table`: rows that ids behind the vocabulary stand for."""
         request = self.idle.pop() if self.idle else self.decoder.create_infer_request()
-        return Session(self, request, memory)
+        return Session(self, request, memory, table)
 
 
 class Session:
     """One sequence, or its beams, in the decoder."""
 
-    def __init__(self, network, request, memory):
+    def __init__(self, network, request, memory, table):
         self.network, self.request, self.memory, self.length = network, request, memory, 0
+        nothing = np.zeros((1, network.prompt_width), np.float32)
+        self.table = nothing if table is None else np.asarray(table, np.float32)
         self.stateful = "beam_idx" in network.ports
         self.past = {
             name: np.zeros((1, network.heads, 1, network.width), np.float32)
@@ -79,6 +81,7 @@ class Session:
             "positions": np.tile(places, (rows, 1)),
             "bias": np.zeros((1, 1), np.float32),
             "mask": self._mask(places, rows),
+            "table": self.table,
         }
         if self.stateful:
             inputs["beam_idx"] = np.array(parents, np.int32)

@@ -17,7 +17,6 @@ TAKEN_OUT = ("stop", "streaming")  # readInputsTensors reads these two apart
 UNDEFINED = ("early_stopping",)  # a one-byte tensor of which four bytes are read
 NOT_PLAYED = (
     "draft_input_ids",
-    "prompt_embedding_table",
     "lora_task_id",
     "lookahead_window_size",
     "guided_decoding_guide_type",
@@ -80,6 +79,8 @@ class Request:
     log_probs: bool = False
     generation_logits: bool = False
     context_logits: bool = False
+    table: np.ndarray | None = None
+    extra_ids: tuple[int, ...] | None = None
     rows: int = field(default=1, compare=False)
 
 
@@ -198,6 +199,23 @@ def requests_of(inputs, *, encoder, decoupled, exclude_input):
     return [_request(row, streaming, encoder, exclude_input, len(rows)) for row in rows]
 
 
+def prompt_tuning(row, tokens):
+    """getPromptTuningConfigFromTensors: the table, and extra ids where there is one for each token; any other
+    number of them is passed over in silence. `prompt_vocab_size` is never read: a façade that sends another
+    number than it has rows is caught here alone.
+    """
+    if "prompt_embedding_table" not in row:
+        return None, None
+    table = row["prompt_embedding_table"]
+    table = table[0] if table.ndim > 2 else table  # squeezeTensor
+    said = "Expected prompt embedding table to have shape [vocabSize, hiddenSize]"
+    check(table.ndim == 2, said, "tensorrt_llm/executor/promptTuningConfig.cpp:29")
+    if (told := scalar(row, "prompt_vocab_size")) not in (None, len(table)):
+        raise TllmError(f"prompt_vocab_size is {told}, the table has {len(table)} rows", "stand-in")
+    extra = vector(row, "prompt_table_extra_ids")
+    return table, extra if extra is not None and len(extra) == len(tokens) else None
+
+
 def _request(row, streaming, encoder, exclude_input, rows):
     for name in (*UNDEFINED, *NOT_PLAYED):
         if name in row and row[name].size:
@@ -231,5 +249,6 @@ def _request(row, streaming, encoder, exclude_input, rows):
         bool(scalar(row, "return_log_probs", False)),
         bool(scalar(row, "return_generation_logits", False)),
         bool(scalar(row, "return_context_logits", False)),
+        *prompt_tuning(row, tokens),
         rows,
     )

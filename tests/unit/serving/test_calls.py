@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,3 +126,29 @@ def test_a_client_that_goes_is_noticed_while_others_wait() -> None:
         time.sleep(0.1)
     assert stopped == ["a"]
     assert watch.open == {}
+
+
+def test_a_watch_sleeps_until_there_is_a_request() -> None:
+    """An idle model costs nothing; the request that comes then is looked after."""
+    others = set(threading.enumerate())
+    watch, stopped, looks = Watch(period=0.01), threading.Event(), list[int]()
+    (thread,) = set(threading.enumerate()) - others
+    status = Path(f"/proc/self/task/{thread.native_id}/status")
+
+    def switches() -> int:
+        return int(status.read_text().split("\nvoluntary_ctxt_switches:")[1].split()[0])
+
+    def cancelled() -> bool:
+        looks.append(1)
+        return len(looks) > 3
+
+    for _ in range(2):
+        time.sleep(0.05)
+        before = switches()
+        time.sleep(0.2)
+        assert switches() - before <= 1
+        looks.clear()
+        stopped.clear()
+        with watch.over(SimpleNamespace(is_cancelled=cancelled), stopped.set):
+            assert stopped.wait(5)
+    assert len(looks) == 4

@@ -12,11 +12,12 @@ import torch
 
 pytest.importorskip("triton", reason="this build of torch brings no Triton")
 
+from serving.architectures.transformer import turned
 from serving.engine.sampling import Sampling, TimestampRules
 from serving.engine.torch.caches import plain_append, plain_attend
 from serving.engine.torch.choosing import Choices
 from serving.engine.torch.device import Device
-from serving.engine.torch.kernels import append, attend, choose, norm
+from serving.engine.torch.kernels import append, attend, choose, norm, turn
 
 pytestmark = pytest.mark.slow  # torch, and Triton's interpreter
 
@@ -24,15 +25,20 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.mark.parametrize("relative", [False, True])
-@pytest.mark.parametrize(("rows", "positions", "width"), [(1, 40, 16), (3, 300, 32), (20, 130, 64)])
+@pytest.mark.parametrize(
+    ("rows", "positions", "width", "shared"),
+    [(1, 40, 16, 1), (3, 300, 32, 4), (20, 130, 64, 1), (3, 300, 40, 2)],
+)
 @pytest.mark.parametrize("extra", [0, 1])
 def test_attention_of_one_query_is_torchs(
-    rows: int, positions: int, width: int, extra: int, relative: bool
+    rows: int, positions: int, width: int, shared: int, extra: int, relative: bool
 ) -> None:
-    """Rows of all lengths, slots that are not contiguous, and NaN where nothing has been written."""
+    """Rows of all lengths, heads that share keys, widths that are no power of two, slots that are not
+    contiguous, and NaN where nothing has been written.
+    """
     torch.manual_seed(3)
     heads = 4
-    arena = torch.randn(rows, 6, heads, positions, width, device=DEVICE)
+    arena = torch.randn(rows, 6, heads // shared, positions, width, device=DEVICE)
     lengths = torch.randint(1, positions - 1, (rows,), device=DEVICE, dtype=torch.int32)
     beyond = torch.arange(positions, device=DEVICE) >= (lengths + extra)[:, None]
     q = torch.randn(rows, 1, heads, width, device=DEVICE).transpose(1, 2)
@@ -44,6 +50,17 @@ def test_attention_of_one_query_is_torchs(
     found = attend(q, keys, values, lengths, extra, 0.3, table)
     assert found.shape == (rows, heads, 1, width)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "positions"), [(1, 1024), (2, 40)])
+def test_attention_to_nothing_is_zeros(rows: int, positions: int) -> None:
+    """A slot that no encoder has filled: NaN would go through all layers. In parts, and whole."""
+    q, slot = (
+        torch.randn(rows, 4, 1, 16, device=DEVICE),
+        torch.randn(rows, 2, 4, positions, 16, device=DEVICE),
+    )
+    lengths = torch.zeros(rows, dtype=torch.int32, device=DEVICE)
+    assert not attend(q, slot[:, 0], slot[:, 1], lengths, 0, 0.3).any()
 
 
 @pytest.mark.parametrize("rms", [False, True])
@@ -58,16 +75,30 @@ def test_norm_is_torchs(rms: bool) -> None:
     torch.testing.assert_close(norm(x, extra, weight, bias, 1e-5, rms=rms), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_append_writes_where_a_row_ends() -> None:
+@pytest.mark.parametrize("width", [16, 40])
+def test_append_writes_where_a_row_ends(width: int) -> None:
     torch.manual_seed(3)
-    arena = torch.zeros(3, 4, 2, 9, 16, device=DEVICE)
-    packed = torch.randn(3, 1, 3, 2, 16, device=DEVICE).permute(2, 0, 3, 1, 4)
+    arena = torch.zeros(3, 4, 2, 9, width, device=DEVICE)
+    packed = torch.randn(3, 1, 3, 2, width, device=DEVICE).permute(2, 0, 3, 1, 4)
     lengths = torch.tensor([0, 4, 8], dtype=torch.int32, device=DEVICE)
     expected = arena.clone()
     plain_append(packed[1], packed[2], expected[:, 2], expected[:, 3], lengths)
     append(packed[1], packed[2], arena[:, 2], arena[:, 3], lengths)
     assert torch.equal(arena, expected)
     assert arena.any()
+
+
+@pytest.mark.parametrize("width", [16, 40])
+def test_turned_queries_and_keys_are_plain_torchs(width: int) -> None:
+    """In one product, whose values stay as they are."""
+    torch.manual_seed(3)
+    packed = torch.randn(3, 5, 4 + 2 * 2, width, device=DEVICE)
+    turns = torch.randn(3, 1, 5, width, device=DEVICE)
+    q, k, v = packed.transpose(1, 2).split([4, 2, 2], 1)
+    expected, kept = (turned(q, turns), turned(k, turns)), v.clone()
+    for found, wanted in zip(turn(q, k, turns), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+    assert torch.equal(v, kept)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,8 @@ from serving.errors import BadRequest
 from serving.text.endpoint import preprocessing
 from serving.text.facade import complete
 from serving.text.model import TextModel
+from serving.text.processing import preprocess
+from serving.triton.rows import refuse_table
 from serving.vision.questions import pictures_of
 
 from ..engines import ROOT
@@ -162,17 +165,77 @@ def test_rows_of_a_request_have_their_own_pictures(model: TextModel) -> None:
     assert request["input_ids"].shape[0] == 2
 
 
-def test_the_extra_id_marks_rows(model: TextModel) -> None:
-    """`prompt_table_extra_id`: the same for each row of the picture, 0 for words."""
-    request, _ = asked(
-        model,
-        "what?",
-        image_urls=objects([url(picture())]),
-        prompt_table_extra_id=np.array([[77]], np.uint64),
-    )
+def key(model: TextModel, colour: str, **inputs: NDArray[Any]) -> int:
+    """What stands for a picture's rows in `prompt_table_extra_ids`; 0 stands for each word."""
+    request, _ = asked(model, "what?", image_urls=objects([url(picture(colour))]), **inputs)
     ids, extra = request["input_ids"][0], request["prompt_table_extra_ids"][0]
     assert extra.dtype == np.uint64
+    (found,) = set(extra[ids >= VOCABULARY].tolist())
+    assert extra.tolist() == [found if one >= VOCABULARY else 0 for one in ids.tolist()]
+    return int(found)
+
+
+def test_extra_ids_tell_pictures_apart(model: TextModel) -> None:
+    """Equal for equal pictures alone, whatever `prompt_table_extra_id` the caller gives them."""
+    own = {"prompt_table_extra_id": np.array([[77]], np.uint64)}
+    found = [key(model, "red"), key(model, "green"), key(model, "red", **own), key(model, "green", **own)]
+    assert 0 not in found
+    assert len(set(found)) == 4
+    assert key(model, "red", **own) == found[2]
+
+
+def test_each_picture_of_a_text_has_its_own_extra_id(tmp_path: Path) -> None:
+    model = bundle("llava", tmp_path)
+    text, seen = "<image> and <image>?", objects([url(picture("red")), url(picture("green"))])
+    request, _ = asked(model, text, image_urls=seen)
+    ids, extra = request["input_ids"][0], request["prompt_table_extra_ids"][0]
+    starts = VOCABULARY, VOCABULARY + ROWS
+    (first,), (second,) = (set(extra[(ids >= at) & (ids < at + ROWS)].tolist()) for at in starts)
+    assert (first, second) == (key(model, "red"), key(model, "green"))
+
+
+def test_upstreams_preprocessing_gives_the_callers_id(model: TextModel) -> None:
+    """Asked alone, it has no picture to make one of, and the tensor is what upstream's is."""
+    given = {"QUERY": objects([b"what?"]), "REQUEST_OUTPUT_LEN": np.array([[4]], np.int32)}
+    made = preprocess(model, {**given, "PROMPT_TABLE_EXTRA_ID": np.array([[77]], np.uint64)}, 1)
+    ids, extra = made["INPUT_ID"][0], made["OUT_PROMPT_TABLE_EXTRA_IDS"][0]
     assert extra.tolist() == [77 if one >= VOCABULARY else 0 for one in ids.tolist()]
+
+
+def test_an_engine_says_how_many_pictures_it_takes(tmp_path: Path) -> None:
+    """Built for two of a request: the third is refused before anything is looked at."""
+    model = replace(bundle("llava", tmp_path), pictures=2)
+    for inputs in (
+        {"image_urls": objects([url(picture())] * 3)},
+        {"image_input": np.zeros((1, 3, 3, SIZE, SIZE), np.float16)},
+        {"image_bytes_input": np.zeros((1, 3, 9, 9, 3), np.uint8)},
+    ):
+        with pytest.raises(BadRequest, match="has 3 pictures; send 2 at most"):
+            asked(model, "what?", **inputs)
+
+
+TABLE = np.zeros((1, ROWS, WIDTH), np.float16)
+
+
+@pytest.mark.parametrize(
+    ("table", "token", "says"),
+    [
+        (np.zeros((1, ROWS + 1, WIDTH), np.float16), 5, r"\[4, 4\]; this engine takes \[rows, 4\], 3 rows"),
+        (np.zeros((1, ROWS, WIDTH + 1), np.float16), 5, r"\[3, 5\]; this engine takes"),
+        (TABLE, VOCABULARY + ROWS, "has 2004; this model has 2001 words, and the request 3 rows"),
+        (None, VOCABULARY, "has 2001; this model has 2001 words, and the request 0 rows"),
+    ],
+)
+def test_what_tensorrt_llm_would_misread(table: NDArray[Any] | None, token: int, says: str) -> None:
+    """Where an engine says how many rows it takes; another looks itself."""
+    facts = EngineFacts("llava", 128, VOCABULARY, 1, prompt_width=WIDTH, prompt_rows=ROWS)
+    given = {"input_ids": np.array([[3, token]], np.int32)}
+    given |= {} if table is None else {"prompt_embedding_table": table}
+    with pytest.raises(BadRequest, match=says):
+        refuse_table(given, facts)
+    refuse_table(given, replace(facts, prompt_rows=0))
+    fine = np.array([[3, VOCABULARY + ROWS - 1]], np.int32)
+    refuse_table({"input_ids": fine, "prompt_embedding_table": TABLE}, facts)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""LLaVA and BLIP-2 on the portable engine against transformers: small models of the true architectures with
+"""LLaVA and BLIP-2 on the portable engines against transformers: small models of the true architectures with
 random weights, and the miniatures; pictures and texts in one running batch.
 """
 
@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -32,9 +32,9 @@ from conch.bundle import PicturePrompt
 from miniatures.answers.evaluate import Peer, held_out, ids
 from miniatures.answers.models import normalized
 from serving.engine.collected import Collected
+from serving.engine.encoding import Encoder
 from serving.engine.inputs import parse
 from serving.engine.jobs import Limits
-from serving.engine.openvino.encoder import OpenVinoEncoder
 from serving.engine.runtime import Runtime
 from serving.engine.scheduler import Scheduler
 from serving.errors import BadRequest
@@ -54,6 +54,25 @@ VISION = {
     "patch_size": 8,
 }
 Question = tuple[list[int], NDArray[np.float32] | None]
+
+
+class Engine(NamedTuple):
+    """What the builder made."""
+
+    target: str
+    folder: Path
+
+    def runtime(self) -> Runtime:
+        return runtime(self.target, self.folder)
+
+    def encoder(self) -> Encoder:
+        if self.target == "torch":
+            from serving.engine.torch.encoder import TorchEncoder
+
+            return TorchEncoder(self.folder, {"precision": "float32"}, "picture")
+        from serving.engine.openvino.encoder import OpenVinoEncoder
+
+        return OpenVinoEncoder(self.folder, {}, "f32", "picture")
 
 
 def llava(**own: Any) -> PreTrainedModel:
@@ -109,6 +128,7 @@ def blip2() -> PreTrainedModel:
 
 
 MODELS = {"llava": llava, "blip2": blip2}
+ENGINES = [f"{name} {target}" for name in MODELS for target in ("openvino", "torch")]
 PROCESSOR = {
     "image_mean": [0.5, 0.4, 0.3],
     "image_std": [0.25, 0.3, 0.2],
@@ -125,12 +145,12 @@ def shaken(model: PreTrainedModel) -> PreTrainedModel:
     return model.eval()
 
 
-def exported(folder: Path, name: str, model: PreTrainedModel) -> Path:
+def exported(folder: Path, name: str, model: PreTrainedModel, target: str) -> Engine:
     """The engine of a model, by the builder's own command."""
     model.save_pretrained(folder / "weights")
     (folder / "weights" / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
     (folder / "engine").mkdir()
-    return export("openvino", name, folder / "weights", folder / "engine")
+    return Engine(target, export(target, name, folder / "weights", folder / "engine"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -140,14 +160,15 @@ def without_gradients() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=[*MODELS])
+@pytest.fixture(scope="module", params=ENGINES)
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[PreTrainedModel, Path]:
-    """transformers' model, and our engine's folder."""
+) -> tuple[PreTrainedModel, Engine]:
+    """transformers' model, and our engine."""
     torch.manual_seed(11)
-    model = shaken(MODELS[request.param]())
-    return model, exported(tmp_path_factory.mktemp(request.param), request.param, model)
+    name, target = request.param.split()
+    model = shaken(MODELS[name]())
+    return model, exported(tmp_path_factory.mktemp(name), name, model, target)
 
 
 def rows_of(model: PreTrainedModel, pixels: NDArray[np.float32]) -> torch.Tensor:
@@ -156,30 +177,27 @@ def rows_of(model: PreTrainedModel, pixels: NDArray[np.float32]) -> torch.Tensor
     return torch.cat(list(found))
 
 
-def encoder_of(engine: Path) -> OpenVinoEncoder:
-    return OpenVinoEncoder(engine, {}, "f32", "picture")
-
-
-def test_rows_equal_transformers(pair: tuple[PreTrainedModel, Path]) -> None:
+def test_rows_equal_transformers(pair: tuple[PreTrainedModel, Engine]) -> None:
     """Of one picture and of several at once."""
     model, engine = pair
     pixels = np.random.default_rng(3).standard_normal((5, 3, SIZE, SIZE)).astype(np.float32)
-    encoder, rows = encoder_of(engine), PicturePrompt.load(engine).rows
+    encoder, rows = engine.encoder(), PicturePrompt.load(engine.folder).rows
     for some in (pixels[:1], pixels):
         ours, theirs = encoder.encode(pixels=some), rows_of(model, some).numpy()
         assert ours.shape == (len(some), rows, 64)
         np.testing.assert_allclose(ours.reshape(theirs.shape), theirs, atol=2e-4 * np.abs(theirs).max())
 
 
-def test_what_is_summarized(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["openvino", "torch"])
+def test_what_is_summarized(tmp_path: Path, target: str) -> None:
     """`vision_feature_select_strategy: full` and another layer: the summary is a row, too."""
     torch.manual_seed(12)
     model = shaken(llava(vision_feature_layer=-1, vision_feature_select_strategy="full"))
-    engine = exported(tmp_path, "llava", model)
+    engine = exported(tmp_path, "llava", model, target)
     pixels = np.random.default_rng(3).standard_normal((2, 3, SIZE, SIZE)).astype(np.float32)
     theirs = rows_of(model, pixels).numpy()
-    ours = encoder_of(engine).encode(pixels=pixels)
-    assert ours.shape[1] == PicturePrompt.load(engine).rows == 17
+    ours = engine.encoder().encode(pixels=pixels)
+    assert ours.shape[1] == PicturePrompt.load(engine.folder).rows == 17
     np.testing.assert_allclose(ours.reshape(theirs.shape), theirs, atol=2e-4 * np.abs(theirs).max())
 
 
@@ -217,7 +235,7 @@ def theirs_of(model: Any, question: Question, beams: int) -> list[int]:
 
 
 def inputs(
-    model: PreTrainedModel, question: Question, encoder: OpenVinoEncoder, beams: int, dtype: type = np.float32
+    model: PreTrainedModel, question: Question, encoder: Encoder, beams: int, dtype: type = np.float32
 ) -> dict[str, NDArray[Any]]:
     """The engine's own tensors; a table in float32 is exact, Triton's is in float16."""
     ids, pixels = question
@@ -253,11 +271,11 @@ def answers(engine: Runtime, jobs: Sequence[dict[str, NDArray[Any]]], rows: int)
 
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("rows", [1, 8])
-def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Path], beams: int, rows: int) -> None:
+def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Engine], beams: int, rows: int) -> None:
     """Over 100 questions: pictures alone and beside texts in a running batch that requests join and leave."""
-    model, folder = pair
-    engine, encoder = runtime("openvino", folder), encoder_of(folder)
-    prompt = PicturePrompt.load(folder)
+    model, built = pair
+    engine, encoder = built.runtime(), built.encoder()
+    prompt = PicturePrompt.load(built.folder)
     asked = questions(ASKED if rows > 1 else 24, prompt.rows, many=not prompt.leads)
     ours = answers(engine, [inputs(model, one, encoder, beams) for one in asked], rows * beams)
     assert ours == [theirs_of(model, one, beams) for one in asked]
@@ -266,30 +284,32 @@ def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Path], beams: int, 
     )
 
 
-@pytest.fixture(scope="module", params=[*MODELS])
+@pytest.fixture(scope="module", params=ENGINES)
 def miniature(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[PreTrainedModel, Path, list[Question]]:
-    """Trained weights in transformers, our engine's folder, and held-out questions: of every five, four about
+) -> tuple[PreTrainedModel, Engine, list[Question]]:
+    """Trained weights in transformers, our engine, and held-out questions: of every five, four about
     a picture each and one that is a text alone.
     """
-    kind, weights = request.param, ROOT / "miniatures" / request.param
+    kind, target = request.param.split()
+    weights = ROOT / "miniatures" / kind
     peer, asked = Peer(kind, weights), list[Question]()
     for number, pair in enumerate(held_out(ASKED * 5 // 4)):
         tokens = ids(kind, peer.tokenizer, peer.rows, pair.question.text)
         pixels = normalized(torch.from_numpy(np.asarray(pair.picture)[None].copy())).numpy()
         text = [token for token in tokens if token != peer.model.config.image_token_id]
         asked.append((text, None) if number % 5 == 4 else (tokens, pixels))
-    return peer.model, export("openvino", kind, weights, tmp_path_factory.mktemp(kind)), asked
+    built = Engine(target, export(target, kind, weights, tmp_path_factory.mktemp(kind)))
+    return peer.model, built, asked
 
 
 @pytest.mark.parametrize("beams", [1, 4])
 def test_miniatures_say_what_transformers_does(
-    miniature: tuple[PreTrainedModel, Path, list[Question]], beams: int
+    miniature: tuple[PreTrainedModel, Engine, list[Question]], beams: int
 ) -> None:
     """104 pictures with their questions, and 26 texts: one after the other, and in one running batch."""
-    model, folder, asked = miniature
-    engine, encoder = runtime("openvino", folder), encoder_of(folder)
+    model, built, asked = miniature
+    engine, encoder = built.runtime(), built.encoder()
     jobs = [inputs(model, one, encoder, beams) for one in asked]
     expected = [theirs_of(model, one, beams) for one in asked]
     assert sum(pixels is not None for _, pixels in asked) == ASKED
@@ -297,22 +317,22 @@ def test_miniatures_say_what_transformers_does(
         assert answers(engine, jobs, rows * beams) == expected
 
 
-def test_half_a_table(pair: tuple[PreTrainedModel, Path]) -> None:
+def test_half_a_table(pair: tuple[PreTrainedModel, Engine]) -> None:
     """In float16, as it comes from Triton, rounding seldom makes a difference."""
-    model, folder = pair
-    engine, encoder = runtime("openvino", folder), encoder_of(folder)
-    prompt = PicturePrompt.load(folder)
+    model, built = pair
+    engine, encoder = built.runtime(), built.encoder()
+    prompt = PicturePrompt.load(built.folder)
     asked = questions(24, prompt.rows, many=not prompt.leads)
     ours = answers(engine, [inputs(model, one, encoder, 1, np.float16) for one in asked], 8)
     equal = [one == theirs_of(model, question, 1) for one, question in zip(ours, asked, strict=True)]
     assert sum(equal) >= 20
 
 
-def test_another_picture_is_another_answer(pair: tuple[PreTrainedModel, Path]) -> None:
+def test_another_picture_is_another_answer(pair: tuple[PreTrainedModel, Engine]) -> None:
     """The same ids with 16 tables at once: each answer is its own table's, as when it is asked alone."""
-    model, folder = pair
-    engine, encoder = runtime("openvino", folder), encoder_of(folder)
-    rows = PicturePrompt.load(folder).rows
+    model, built = pair
+    engine, encoder = built.runtime(), built.encoder()
+    rows = PicturePrompt.load(built.folder).rows
     numbers = np.random.default_rng(9)
     ids = [PLACEHOLDER] * rows + [7, 8, 9]
     asked = [
@@ -337,10 +357,10 @@ def test_another_picture_is_another_answer(pair: tuple[PreTrainedModel, Path]) -
     ],
 )
 def test_what_fits_no_table_is_refused(
-    pair: tuple[PreTrainedModel, Path], changed: dict[str, NDArray[Any]], says: str
+    pair: tuple[PreTrainedModel, Engine], changed: dict[str, NDArray[Any]], says: str
 ) -> None:
     """A table of another width, too long, not finite, or with fewer rows than ids name."""
-    engine = runtime("openvino", pair[1])
+    engine = pair[1].runtime()
     arrays: dict[str, NDArray[Any]] = {
         "input_ids": np.array([[300, 301, 302, 303, 5]], np.int32),
         "request_output_len": np.array([[4]], np.int32),
@@ -352,9 +372,9 @@ def test_what_fits_no_table_is_refused(
         parse(arrays | changed, Collected(), engine.facts)
 
 
-def test_a_text_model_takes_no_table(pair: tuple[PreTrainedModel, Path]) -> None:
+def test_a_text_model_takes_no_table(pair: tuple[PreTrainedModel, Engine]) -> None:
     """An engine that was built without refuses it instead of leaving it out."""
-    facts = replace(runtime("openvino", pair[1]).facts, prompt_width=0)
+    facts = replace(pair[1].runtime().facts, prompt_width=0)
     arrays = {
         "input_ids": np.array([[3]], np.int32),
         "request_output_len": np.array([[4]], np.int32),

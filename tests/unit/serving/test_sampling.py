@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from serving.engine.sampling import Sampling, Scores, log_softmax, processed
-from serving.engine.strategies import Beams, Single
+from serving.engine.sampling import Sampling, Scores, TimestampRules, log_softmax, processed
+from serving.engine.strategies import Beams, Single, highest
 
 END = 4
 LOGITS = np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], np.float32))
@@ -113,6 +113,30 @@ def test_beams_beat_greed() -> None:
     assert rows == [(0, 0), (0, 1)]
     assert beams.advance(scores(np.stack([after_zero, after_one]))) == []
     assert beams.results()[0].ids == (1, 2)
+
+
+def test_what_must_be_a_time_is_not_unlikely() -> None:
+    """What Whisper's rules leave has the probability of all, in beams as in one sequence: here half of it is
+    text, which the rules forbid at the beginning.
+    """
+    logits = np.log(np.array([0.3, 0.1, 0.05, 0.03, 0.02, 0.4, 0.1], np.float32))
+    timed = options(beam_width=2, timestamps=TimestampRules(5, END))
+    beams, single = Beams([], timed), Single([], options(timestamps=TimestampRules(5, END)))
+    beams.advance(scores(logits))
+    single.advance(scores(logits))
+    assert beams.running[0].ids == single.best.ids == (5,)
+    assert beams.running[0].cum_log_prob == pytest.approx(np.log(0.8), abs=1e-5)
+    assert single.best.cum_log_prob == pytest.approx(np.log(0.8), abs=1e-5)
+
+
+@pytest.mark.parametrize("size", [10, 63, 640, 5 * 51_865])
+def test_the_highest_are_found_in_order(size: int) -> None:
+    """Wherever they lie, in the part that fills no block as well; equals in their order."""
+    values = np.random.default_rng(size).permutation(size).astype(np.float32)
+    values[-1] = size
+    assert highest(values, 10).tolist() == np.argsort(-values, kind="stable")[:10].tolist()
+    values[:] = 0
+    assert highest(values, 10).tolist() == list(range(10))
 
 
 def test_rows_of_a_prompt_table_are_no_words() -> None:

@@ -137,14 +137,9 @@ MODELS = {
     "llama": llama,
     "opt": opt,
 }
-PAIRS = [
-    f"{model} {engine}"
-    for model in MODELS
-    for engine in (ENGINES[:1] if model in ("llama", "opt") else ENGINES)
-]
 
 
-@pytest.fixture(scope="module", params=PAIRS)
+@pytest.fixture(scope="module", params=[f"{model} {engine}" for model in MODELS for engine in ENGINES])
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[PreTrainedModel, Runtime]]:

@@ -15,6 +15,7 @@ import pytest
 
 from conch.bundle import EngineFacts
 from serving.audio.endpoint import SpeechEndpoint
+from serving.errors import EngineError
 from serving.text.endpoint import TextEndpoint
 from serving.text.model import TextModel
 from serving.text.tokens import TextTokenizer
@@ -144,3 +145,30 @@ def test_a_caller_is_watched_until_its_answer_is_sent(make: Callable[[Utils], An
     assert len(face.calls.held.calls) == (make is unary)  # only it calls a decoupled model
     face.close()
     assert not face.calls.held.calls
+
+
+def test_nobody_asks_the_engine_for_a_client_who_left() -> None:
+    """He left while his pictures were decoded and encoded, when nothing watched."""
+    face, asked, answers = text(Utils()), list[str](), list[Any]()
+
+    def engine(name: str, *_: Any, **__: Any) -> Iterator[dict[str, Any]]:
+        asked.append(name)
+        yield dict(RESULT)
+
+    face.calls.engine = engine
+    face.calls.answer = lambda sender, arrays, wanted: answers.append(arrays)
+    request = SimpleNamespace(
+        inputs=lambda: [
+            Tensor("text_input", np.array([[b"On"]], object)),
+            Tensor("max_tokens", np.array([[2]], np.int32)),
+        ],
+        request_id=lambda: "a",
+        requested_output_names=lambda: ["text_output"],
+        parameters=lambda: "{}",
+    )
+    gone = SimpleNamespace(is_cancelled=lambda: True)
+    with pytest.raises(EngineError, match="the client left") as error:
+        face.answer(request, gone)
+    assert (error.value.kind, asked, answers) == ("UNAVAILABLE", [], [])
+    face.answer(request, Sender())
+    assert (asked, len(answers)) == (["a"], 1)

@@ -29,6 +29,7 @@ from build.targets.trtllm.engine_rules import Engines, cuda_pool_bytes, findings
 from build.targets.trtllm.image import SCRIPTS, Image
 from build.targets.trtllm.preflight import check
 from build.tensors import parse_config
+from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
 from tests.fakes.nvidia_image import H100
 from tests.fakes.nvidia_template import ENGINE, template
 from tests.fakes.nvidia_tools import OPTIONS, parser_of
@@ -188,7 +189,7 @@ def tp_sizes(model: Model) -> list[int]:
     return taken
 
 
-@pytest.mark.parametrize("family", ["whisper", "t5", "bart", "gpt2"])
+@pytest.mark.parametrize("family", ["whisper", "t5", "bart", "gpt2", "llava", "blip2"])
 def test_both_targets_can_do_the_same(family: str) -> None:
     """But for word times, which need cross-attention."""
     gpu, cpu = (
@@ -257,12 +258,45 @@ def test_a_digest_is_recorded_where_it_is_given(image: Image, monkeypatch: pytes
 
 
 def test_pictures_get_memory_between_models(finished: Places) -> None:
-    """Twice the prompt tables of a full batch: for LLaVA 8 × 576 × 4096 × 2 bytes, 36 MiB."""
+    """Twice the prompt tables of a full batch: for LLaVA with three pictures in a request 8 × 1728 × 4096 × 2
+    bytes, 108 MiB.
+    """
     manifest = read_manifest(finished.bundle("llava-1.5-7b", "trtllm"))
     assert manifest
-    assert manifest.serving.cuda_pool_bytes == 2 * 8 * 576 * 4096 * 2
-    whisper = Engines(Path("/nowhere"), "encoder-decoder", 1, 0)
+    assert manifest.serving.cuda_pool_bytes == 2 * 8 * 3 * 576 * 4096 * 2
+    whisper = Engines(Path("/nowhere"), "encoder-decoder", 1, 0, 0)
     assert cuda_pool_bytes(whisper) == 0
+
+
+def test_what_a_facade_knows_of_pictures(finished: Places) -> None:
+    """From the checkpoint's files and the engine's own: how they are made ready, what stands for them, and
+    how many rows one request may bring.
+    """
+    engine = finished.bundle("llava-1.5-7b", "trtllm") / "engine"
+    facts, prompt = EngineFacts.load(engine), PicturePrompt.load(engine)
+    assert (facts.prompt_width, facts.prompt_rows, facts.vocabulary) == (4096, 3 * 576, 32064)
+    assert (prompt.rows, prompt.token, prompt.leads) == (576, 32000, False)
+    assert PictureFacts.load(engine).size == 336
+    repository = finished.bundle("llava-1.5-7b", "trtllm") / "repository"
+    assert {path.name for path in repository.iterdir()} >= {"multimodal_encoders", "ensemble_stream"}
+    assert parse_config(repository / "ensemble/config.pbtxt").backend == "python"
+
+
+@pytest.mark.parametrize(("knobs", "reuse"), [({}, "false"), ({"kv_cache_reuse": True}, "true")])
+def test_cached_blocks_of_pictures_are_shared_where_it_is_said(
+    knobs: dict[str, bool], reuse: str, image: Image
+) -> None:
+    model = replace(CATALOG["llava-1.5-7b"], knobs=knobs)
+    config = fill(template(), load_recipe(model, "trtllm"), Path("/e"))
+    assert config.parameters["enable_kv_cache_reuse"].string_value == reuse
+
+
+def test_more_pictures_make_a_larger_table(image: Image) -> None:
+    """The engine divides its table by its batch."""
+    for pictures, rows in ((1, 8 * 576), (4, 8 * 4 * 576)):
+        model = replace(CATALOG["llava-1.5-7b"], knobs={"max_num_images": pictures})
+        (decoder, _) = plan_job(model, "trtllm", Places(Path("/w"), Path("/e"))).work.commands
+        assert decoder.argv[decoder.argv.index("--max_multimodal_len") + 1] == str(rows)
 
 
 def test_a_failing_tool_leaves_nothing(image: Image, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:

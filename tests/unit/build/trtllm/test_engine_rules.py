@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from build.targets.trtllm.engine_config import (
     EMPTY,
 )
 from build.targets.trtllm.engine_rules import Engines, findings
+from conch.bundle import PicturePrompt
 
 from .models import CATALOG
 
@@ -61,6 +63,15 @@ def limit(engine: str, name: str, value: int) -> Mutation:
 
 def drop_rank(_: Any, folder: Path) -> None:
     (folder / "decoder/rank0.engine").unlink()
+
+
+def drop_plan(_: Any, folder: Path) -> None:
+    (folder / "visual/model.engine").unlink()
+
+
+def rows_of_a_picture(_: Any, folder: Path) -> None:
+    """As a checkpoint with vision_feature_select_strategy "full" has them."""
+    replace(PicturePrompt.load(folder), rows=577).save(folder)
 
 
 MUTATIONS: list[tuple[str, Mutation, str]] = [
@@ -108,8 +119,14 @@ MUTATIONS: list[tuple[str, Mutation, str]] = [
     (
         "llava-1.5-7b",
         limit("decoder", "max_prompt_embedding_table_size", 576),
-        "batch × features of a picture, 8 × 576; build the bundle again",
+        "batch × features of a picture × pictures of a request, 8 × 576 × 3; build the bundle again",
     ),
+    (
+        "llava-1.5-7b",
+        rows_of_a_picture,
+        "makes 577 rows of a picture, visual_features is 576; set visual_features = 577 in catalog.toml",
+    ),
+    ("llava-1.5-7b", drop_plan, "engine/visual/model.engine is missing"),
 ]
 
 

@@ -1,0 +1,135 @@
+"""How LLaVA's and BLIP-2's pictures are made ready and stand in a text, from the files of a checkpoint alone.
+
+The standard library is enough: TensorRT-LLM's image has another transformers than the builder of the other
+targets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conch.bundle import PictureFacts, PicturePrompt
+
+Config = Mapping[str, Any]
+BICUBIC = 3  # Pillow's number
+# What CLIP and those who came after it were published with.
+MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+STRETCHED = ("do_resize", "do_rescale", "do_normalize")
+CROPPED = (*STRETCHED, "do_center_crop")
+PLACEHOLDER = "<image>"
+# As tensorrtllm_backend's preprocessing wraps a question that says nothing of its picture (guide 002).
+LLAVA_TEMPLATE = "USER:\n<image>{text} ASSISTANT:"
+# The picture comes before the text and its first token, as Blip2Processor has it.
+BLIP2_TEMPLATE = "<image>{text}"
+# BLIP-2's checkpoints have no chat template. The paper asks in these words (Li et al. 2023, Table 5), and
+# puts earlier questions with their answers before; whatever a picture's message is, the picture leads.
+BLIP2_CHAT = (
+    "{% for message in messages %}"
+    "{% for part in message['content'] if part['type'] == 'image' %}<image>{% endfor %}"
+    "{% if message['role'] == 'user' %}Question: {% elif message['role'] == 'assistant' %}Answer: {% endif %}"
+    "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}"
+    "{{ '. ' if message['role'] == 'assistant' else ' ' }}"
+    "{% endfor %}{% if add_generation_prompt %}Answer:{% endif %}"
+)
+
+
+class Unsupported(ValueError):
+    """A checkpoint that a family cannot serve; the message says what of it."""
+
+
+def cropped(folder: Path, size: int) -> PictureFacts:
+    """picture.json for pictures of `size` pixels on a side, of preprocessor_config.json, whose sizes older
+    files write as one number; as CLIPImageProcessor resizes the shorter side and cuts out the middle.
+
+    Raises:
+        Unsupported: steps that this family does not have, or another size than the model's.
+    """
+    config = _preprocessor(folder)
+    shorter = config["size"] if isinstance(config["size"], int) else config["size"].get("shortest_edge", 0)
+    crop = config["crop_size"]
+    sides = {crop} if isinstance(crop, int) else {crop["height"], crop["width"]}
+    if not _plain(config, CROPPED) or sides != {size} or shorter < size:
+        raise Unsupported(
+            f"{folder}/preprocessor_config.json: this family resizes the shorter side (bicubic), cuts out "
+            f"{size} pixels on a side, rescales by 255 and normalizes; the file asks for something else"
+        )
+    return PictureFacts(size, shorter, tuple(config["image_mean"]), tuple(config["image_std"]))
+
+
+def stretched(folder: Path, size: int) -> PictureFacts:
+    """The same as BlipImageProcessor does it: it resizes both sides and cuts nothing out.
+
+    Raises:
+        Unsupported: see `cropped`.
+    """
+    config = _preprocessor(folder)
+    sides = config.get("size", {})
+    asked = {sides} if isinstance(sides, int) else {sides.get("height"), sides.get("width")}
+    if not _plain(config, STRETCHED) or asked != {size}:
+        raise Unsupported(
+            f"{folder}/preprocessor_config.json: this family resizes to {size} pixels on both sides "
+            "(bicubic), rescales by 255 and normalizes; the file asks for something else"
+        )
+    return PictureFacts(size, 0, tuple(config["image_mean"]), tuple(config["image_std"]))
+
+
+def _preprocessor(folder: Path) -> Config:
+    return dict(json.loads((folder / "preprocessor_config.json").read_text("utf-8")))
+
+
+def _plain(config: Config, steps: tuple[str, ...]) -> bool:
+    """No step is left out, and sizes change as they do for everybody."""
+    return config.get("resample", BICUBIC) == BICUBIC and not any(config.get(name) is False for name in steps)
+
+
+def llava_prompt(config: Config) -> PicturePrompt:
+    """picture_prompt.json, of LLaVA's config.json."""
+    vision = {"image_size": 224, "patch_size": 32, **config.get("vision_config", {})}
+    patches = (vision["image_size"] // vision["patch_size"]) ** 2
+    summarized = config.get("vision_feature_select_strategy") == "full"
+    return PicturePrompt(patches + summarized, PLACEHOLDER, _token(config, 32000), LLAVA_TEMPLATE)
+
+
+def blip2_prompt(config: Config) -> PicturePrompt:
+    """The same of BLIP-2's.
+
+    Raises:
+        Unsupported: it names no id of a picture's placeholder, as files from before 2024 do not.
+    """
+    rows = config.get("num_query_tokens", 32)
+    return PicturePrompt(rows, PLACEHOLDER, _token(config, None), BLIP2_TEMPLATE, leads=True)
+
+
+def _token(config: Config, default: int | None) -> int:
+    found = config.get("image_token_index", config.get("image_token_id"))
+    if (token := default if found is None else found) is None:
+        raise Unsupported(
+            "config.json: image_token_index is missing, the id of <image>; take a newer revision of the "
+            "checkpoint"
+        )
+    return int(token)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Of a family: `facts` of preprocessor_config.json, `prompt` of config.json; `chat`: the template of
+    conversations, where checkpoints bring none.
+    """
+
+    facts: Callable[[Path, int], PictureFacts]
+    prompt: Callable[[Config], PicturePrompt]
+    chat: str = ""
+
+
+LOOKS = {"llava": Looks(cropped, llava_prompt), "blip2": Looks(stretched, blip2_prompt, BLIP2_CHAT)}
+
+
+def size_of(config: Config) -> int:
+    """Pixels on a side of the pictures that the model of a config.json reads; CLIP's and BLIP-2's
+    configurations leave out 224 (transformers, configuration_clip.py and configuration_blip_2.py).
+    """
+    return int(config.get("vision_config", {}).get("image_size", 224))

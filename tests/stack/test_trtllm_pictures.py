@@ -1,0 +1,204 @@
+"""Questions about pictures by the way of a GPU: TensorRT-LLM's tools and backend and TensorRT are stand-ins,
+everything else is as it is. What test_pictures.py asks of the CPU's engine is asked again here.
+
+mini-llava's engine shares cached blocks between requests (`kv_cache_reuse`), mini-blip2's does not.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+from openai import BadRequestError, OpenAI
+from tritonclient.utils import InferenceServerException
+
+from miniatures.answers.evaluate import Pair
+
+from ..unit.serving.test_clip import noise, saved
+from .conftest import ROOT, Stack, portable, started
+from .gpus import gpu_machine, run, served
+from .test_pictures import (
+    KINDS,
+    LONGEST,
+    MODEL,
+    OTHER,
+    about,
+    answered,
+    client,
+    described,
+    nvidias,
+    pairs,
+    peers,
+    said,
+    seen,
+    tensor,
+    test_answers_are_transformers,
+    test_hostile_pictures,
+    test_nvidias_client,
+    test_one_question_about_forty_pictures,
+    test_several_pictures_and_turns,
+    test_streamed,
+    test_text_alone,
+    test_turns,
+    together,
+    url,
+)
+
+PORT, PORTABLE_PORT = 10680, 11780
+MODELS = f"{MODEL},{OTHER}"
+WIDTH, WORDS, MOST_ROWS = 192, 869, 3 * 144  # mini-llava's
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two instances of each model, each on a GPU of its own."""
+    build = [sys.executable, "-m", "build", "engines", "--target", "openvino", "--model-id", MODELS]
+    subprocess.run(build, cwd=ROOT, check=True)
+    gpus = {"INSTANCES": "4", **{f"TRITON_{i}_GPUS": str(i) for i in range(4)}}
+    variables = gpu_machine(tmp_path_factory.mktemp("pictures"), MODELS, "{model}", PORT, **gpus)
+    done = run(sys.executable, "-m", "build", "engines", env=variables)
+    assert done.returncode == 0, done.stderr
+    config = Path(variables["ENGINES_DIR"]) / MODEL / "trtllm/repository/tensorrt_llm_stream/config.pbtxt"
+    text, shares = re.subn(
+        r'("enable_kv_cache_reuse"\s+value\s*\{\s+string_value: )"false"', r'\1"true"', config.read_text()
+    )
+    assert shares == 1
+    config.write_text(text)
+    with served(variables) as found:
+        yield found
+
+
+def to(pool: str) -> dict[str, str]:
+    return {"x-model-id": pool}
+
+
+def test_answers_are_the_portable_engines(client: OpenAI, pairs: list[Pair], tmp_path: Path) -> None:
+    """The same questions to the same weights on a CPU."""
+    with started(portable(tmp_path, PORTABLE_PORT, MODELS, 2)) as other:
+        cpu = OpenAI(base_url=f"{other.url}/v1", api_key="none", max_retries=0, timeout=120)
+        for model in KINDS:
+            assert together(client, pairs[:12], model) == together(cpu, pairs[:12], model)
+
+
+def test_more_pictures_than_the_engine_was_built_for(client: OpenAI) -> None:
+    """Three for LLaVA, one for BLIP-2: a 400 about the messages that says how many."""
+    for model, most, sentence in ((MODEL, 3, "has 4 pictures; send 3 at most"), (OTHER, 1, "2 pictures")):
+        content = [*[seen(saved(noise(9, 9), "PNG")) for _ in range(most + 1)], said("what?")]
+        with pytest.raises(BadRequestError, match=sentence) as refused:
+            client.chat.completions.create(model=model, messages=[{"role": "user", "content": content}])  # type: ignore[typeddict-item]
+        assert refused.value.param == "messages"
+
+
+def shared(stack: Stack) -> list[int]:
+    """Blocks that each request about a picture had from others at the first instance, so far."""
+    return [
+        int(n) for n in re.findall(r"contract backend: (\d+) of \d+ blocks shared", stack.log("triton-0"))
+    ]
+
+
+def asked_first(stack: Stack, pair: Pair) -> str:
+    """The first instance's answer."""
+    body = {
+        "text_input": pair.question.text,
+        "image_urls": [url(saved(pair.picture, "PNG"))],
+        "max_tokens": LONGEST,
+    }
+    address = f"{stack.kserve}/instances/0/v2/models/tensorrt_llm_bls/generate"
+    answer = httpx.post(address, json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["text_output"]).strip()
+
+
+def test_cached_blocks_are_shared_by_equal_pictures_alone(stack: Stack, described: list[Pair]) -> None:
+    """The second request about a picture reads none of its rows again; the same question about another
+    picture shares nothing.
+    """
+    first, second = described[-1], described[-2]
+    before = len(shared(stack))
+    answers = [asked_first(stack, pair) for pair in (first, first, second, second)]
+    assert answers == [pair.question.answer for pair in (first, first, second, second)]
+    counts = shared(stack)[before:]
+    assert [counts[1] >= 4, counts[3] >= 4] == [True, True]
+    # Not before the picture: fewer than a block's tokens stand there.
+    fresh = saved(noise(50, 50), "PNG"), saved(noise(51, 51), "PNG")
+    for data in fresh:
+        body = {"text_input": "what?", "image_urls": [url(data)], "max_tokens": 1}
+        address = f"{stack.kserve}/instances/0/v2/models/tensorrt_llm_bls/generate"
+        assert httpx.post(address, json=body, timeout=60).status_code == 200
+    assert shared(stack)[before:][4:] == [0, 0]
+
+
+def test_a_clients_own_id_does_not_mix_pictures_up(stack: Stack, described: list[Pair]) -> None:
+    """`prompt_table_extra_id`, the same for different pictures."""
+    own = tensor("prompt_table_extra_id", np.array([[7]], np.uint64), "UINT64")
+    outputs = [grpcclient.InferRequestedOutput("text_output")]
+    with grpcclient.InferenceServerClient(stack.grpc) as triton:
+        for pair in described[:6]:
+            inputs = [*nvidias("llava", pair, stream=False), own]
+            done = triton.infer("ensemble", inputs, outputs=outputs, headers=to(MODEL))
+            assert done.as_numpy("text_output")[0].decode().strip() == pair.question.answer
+
+
+def engine(stack: Stack, model: str, pool: str, rows: int, width: int, ids: list[int]) -> None:
+    """Ids with a table of zeros, straight to a face of the engine."""
+    numbers = {"input_ids": ids, "input_lengths": [len(ids)], "request_output_len": [2], "end_id": [1]}
+    inputs = [tensor(name, np.array([row], np.int32), "INT32") for name, row in numbers.items()]
+    inputs.append(tensor("prompt_embedding_table", np.zeros((1, rows, width), np.float16), "FP16"))
+    with grpcclient.InferenceServerClient(stack.grpc) as triton:
+        triton.infer(model, inputs, headers=to(pool))
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "token", "sentence"),
+    [
+        (
+            MOST_ROWS + 1,
+            WIDTH,
+            5,
+            rf"\[433, 192\]; this engine takes \[rows, 192\], {MOST_ROWS} rows at most",
+        ),
+        (4, WIDTH - 1, 5, r"\[4, 191\]; this engine takes"),
+        (4, WIDTH, WORDS + 4, "input_ids has 873; this model has 869 words, and the request 4 rows"),
+        (4, WIDTH, WORDS + 3, "Input token extra ids must be provided when enabling kv cache reuse"),
+    ],
+)
+def test_tables_that_the_engine_would_misread(
+    stack: Stack, rows: int, width: int, token: int, sentence: str
+) -> None:
+    """TensorRT-LLM would fail all that runs, or read another request's rows; the unary face refuses. The last
+    is the engine's own sentence, where it shares blocks.
+    """
+    with pytest.raises(InferenceServerException, match=sentence):
+        engine(stack, "tensorrt_llm", MODEL, rows, width, [0, token])
+
+
+def test_a_table_without_ids_of_its_own(stack: Stack) -> None:
+    """Where nothing is shared, none are needed."""
+    engine(stack, "tensorrt_llm", OTHER, 32, WIDTH, [868, 899, 5])
+
+
+def test_several_pictures_are_seen_in_their_order(client: OpenAI, described: list[Pair]) -> None:
+    """Two pictures, then the same two the other way round and once more: cached blocks of one order are not
+    taken for the other.
+    """
+    first, second = (seen(saved(pair.picture, "PNG")) for pair in described[:2])
+
+    def ask(*content: Any) -> str:
+        return answered(client, [{"role": "user", "content": [*content, said("what is in the picture?")]}])
+
+    once, other = ask(first, second), ask(second, first)
+    assert [ask(first, second), ask(second, first)] == [once, other]
+
+
+def test_the_models_say_that_they_see(client: OpenAI) -> None:
+    """/v1/models."""
+    found = {model.id: model.to_dict() for model in client.models.list()}
+    assert {tuple(found[name]["input_modalities"]) for name in KINDS} == {("image", "text")}
