@@ -26,7 +26,7 @@ class ServedAnswerer:
     pool: Pool
     admission: Admission
 
-    async def answer(self, picture: Picture, question: str) -> str:
+    async def answer(self, picture: Picture, question: str, request_id: str) -> str:
         """See library.Answerer: the likeliest text, of as many tokens as chat has by default.
 
         Raises:
@@ -49,7 +49,7 @@ class ServedAnswerer:
         (call,) = questions(form, [prompt], usual_tokens(self.pool), None, pictures=pictures)
         with self.admission.place(self.pool):
             try:
-                (made,) = await whole(self.triton, self.pool, call, f"question-{uuid.uuid4().hex[:8]}")
+                (made,) = await whole(self.triton, self.pool, call, f"{request_id}.{uuid.uuid4().hex[:8]}")
             except ApiError as error:
                 raise named(error) from error
         return made.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import refused
+from ..metrics import Metrics
 from ..vision.urls import Picture
 from .library import Item, Library
 from .schema import LONGEST_QUERY, SearchRequest
@@ -18,8 +19,10 @@ class Answer:
     text: str
 
 
-async def asked(library: Library, form: SearchRequest) -> tuple[list[Item], Answer | None]:
-    """What a request searches for: its own queries, or the answer to its question.
+async def asked(
+    library: Library, form: SearchRequest, metrics: Metrics, request_id: str
+) -> tuple[list[Item], Answer | None]:
+    """What a request searches for: its own queries, or the answer to its question, which is counted.
 
     Raises:
         ApiError: 400 where nobody can answer, or for a query that is not one picture.
@@ -39,7 +42,8 @@ async def asked(library: Library, form: SearchRequest) -> tuple[list[Item], Answ
     if model not in library.answerers:
         able = ", ".join(library.answerers)
         raise refused("model", f"{model[:80]!r} does not answer questions about pictures; these do: {able}")
-    text = (await library.answerers[model].answer(picture, form.question)).strip()[:LONGEST_QUERY]
-    if not text:
-        raise refused("question", "was answered with nothing; ask in other words")
+    with metrics.question(model):
+        made = await library.answerers[model].answer(picture, form.question, request_id)
+        if not (text := made.strip()[:LONGEST_QUERY]):
+            raise refused("question", "was answered with nothing; ask in other words")
     return [text], Answer(model, text)

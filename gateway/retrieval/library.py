@@ -72,8 +72,9 @@ class Embedder(Protocol):
 class Answerer(Protocol):
     """A vision-language model."""
 
-    async def answer(self, picture: Picture, question: str) -> str:
-        """What it says to a question about a picture.
+    async def answer(self, picture: Picture, question: str, request_id: str) -> str:
+        """What it says to a question about a picture. `request_id`: of the search, which logs and traces of
+        the model's call begin with.
 
         Raises:
             ApiError: 400 for what the model does not take, 503 where it has no room.

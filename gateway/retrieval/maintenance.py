@@ -5,11 +5,16 @@ calls it.
 from __future__ import annotations
 
 import asyncio
+import random
 import sqlite3
 import time
+from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+
+import structlog
 
 from ..errors import ApiError
 from .documents import Page, Record
@@ -22,6 +27,7 @@ from .library import (
     STORE,
     Library,
     all_builds,
+    attachment_id,
     change,
     collection,
     every,
@@ -31,31 +37,67 @@ from .library import (
     with_body,
 )
 
+log = structlog.get_logger()
 POLL = 0.2
+SWEEP = 600.0  # seconds between two sweeps of a gateway, more or less
+RECORDS = 500  # that are read together
 
 
 async def check(library: Library, *, repair: bool) -> tuple[int, int]:
-    """Compare what records say with what the vector database has: builds that have lost vectors, and builds
-    that no record names (a gateway that was stopped for longer than its lease, or one database was restored
-    from a backup). `repair`: the first are made again by the gateways, the second removed.
+    """Compare what records say with what the vector database has: builds that have lost vectors (one database
+    was restored from a backup), and builds that no record names. `repair`: the first are made again by the
+    gateways, the second removed.
     """
-    lost = strangers = 0
+    lost = nameless = 0
     async for store in every(library, Page(STORE, {}, [LIVE])):
-        known: set[str] = set()
         async for record in every(library, Page(ATTACHMENT, {"parent": store.id})):
-            known |= {build for _, build in all_builds(record)}
             if record.status == COMPLETED and (bad := await _incomplete(library, record)):
                 lost += len(bad)
                 if repair:
                     await change(library, ATTACHMENT, record.id, lambda there, bad=bad: _again(there, bad))  # type: ignore[misc]
-        for space in {*store.body["spaces"], *store.body["next"]}:
-            place = collection(store.id, space)
-            for build in await library.vectors.builds(place):
-                if build not in known and not await _known(library, store, build):
-                    strangers += 1
-                    if repair:
-                        await library.vectors.remove(place, build)
-    return lost, strangers
+        async for place, build in strangers(library, store):
+            nameless += 1
+            if repair:
+                await library.vectors.remove(place, build)
+    return lost, nameless
+
+
+async def strangers(library: Library, store: Record) -> AsyncIterator[tuple[str, str]]:
+    """Collection and name of a store's builds that no record names: a write came late, after what it belongs
+    to was removed. A build is named before anything is written under it, and never again once its record has
+    let it go: so a stranger stays one.
+    """
+    for space in {*store.body["spaces"], *store.body["next"]}:
+        place = collection(store.id, space)
+        builds = iter(sorted(await library.vectors.builds(place)))
+        while some := list(islice(builds, RECORDS)):
+            names = {attachment_id(store.id, build.partition(":")[0]) for build in some}
+            records = await library.documents.get(ATTACHMENT, names)
+            named = {build for record in records.values() for _, build in all_builds(record)}
+            for build in some:
+                if build not in named:
+                    yield place, build
+
+
+async def sweep(library: Library) -> int:
+    """Remove the strangers of all stores; how many there were."""
+    removed = 0
+    async for store in every(library, Page(STORE, {}, [LIVE])):
+        async for place, build in strangers(library, store):
+            await library.vectors.remove(place, build)
+            removed += 1
+    return removed
+
+
+async def sweeping(library: Library) -> None:
+    """Sweep again and again, until it is cancelled. A database that does not answer is asked next time."""
+    while True:
+        await asyncio.sleep(SWEEP * random.uniform(0.5, 1.5))
+        try:
+            if removed := await sweep(library):
+                log.warning("vectors that came late were removed", builds=removed)
+        except ApiError as error:
+            log.warning("vectors were not swept", reason=str(error))
 
 
 async def _incomplete(library: Library, record: Record) -> list[str]:
@@ -66,13 +108,6 @@ async def _incomplete(library: Library, record: Record) -> list[str]:
         for space, build in builds.items()
         if await library.vectors.count(collection(record.parent, space), build) != counts.get(space)
     ]
-
-
-async def _known(library: Library, store: Record, build: str) -> bool:
-    """It was begun since the records were read."""
-    key = f"{store.id}/{build.partition(':')[0]}"
-    record = (await library.documents.get(ATTACHMENT, [key])).get(key)
-    return bool(record) and build in {name for _, name in all_builds(record)}  # type: ignore[arg-type]
 
 
 def _again(record: Record, bad: list[str]) -> Record | None:

@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from ..disconnect import cancel_on_disconnect
 from ..errors import ApiError, refused
+from ..metrics import Metrics
 from ..services import ServicesDep
 from ..upload import Kind, receive
 from . import responses
@@ -248,7 +249,11 @@ async def create_store(form: CreateStore, request: Request, retrieval: Retrieval
     name = new_id("vs_", idempotency(request, STORE))
     store = Record(STORE, name, LIVE, now, body=body)
     if not await library.documents.insert(store):
-        store = await store_of(library, name)
+        there = (await library.documents.get(STORE, [name])).get(name)
+        if there is None or there.status == DELETING:
+            said = "this Idempotency-Key made a vector store that was deleted; choose a new one"
+            raise ApiError(409, said, param="Idempotency-Key", code="conflict")
+        store = there
     fields = {"attributes": {}, "strategy": vars(form.chunking_strategy.strategy)}
     for file in files:
         await attach(library, store, file, fields)
@@ -305,7 +310,7 @@ async def delete_store(store_id: str, retrieval: RetrievalDep) -> dict[str, Any]
 
 @router.post("/v1/vector_stores/{store_id}/search")
 async def search_store(
-    store_id: str, form: SearchRequest, request: Request, retrieval: RetrievalDep
+    store_id: str, form: SearchRequest, request: Request, services: ServicesDep, retrieval: RetrievalDep
 ) -> dict[str, Any]:
     """The chunks and pictures that fit best."""
     store = await store_of(retrieval.library, store_id)
@@ -317,15 +322,18 @@ async def search_store(
             )
             raise ApiError(400, message, code="unsupported_model")
     try:
-        return await cancel_on_disconnect(request, _searched(retrieval.library, store, form))
+        work = _searched(retrieval.library, store, form, services.metrics, request.state.request_id)
+        return await cancel_on_disconnect(request, work)
     except ApiError as error:
         if error.status == 400 and error.param in (None, "input"):
             raise refused("query", error.message.removeprefix("input ")) from error
         raise
 
 
-async def _searched(library: Library, store: Record, form: SearchRequest) -> dict[str, Any]:
-    queries, answer = await asked(library, form)
+async def _searched(
+    library: Library, store: Record, form: SearchRequest, metrics: Metrics, request_id: str
+) -> dict[str, Any]:
+    queries, answer = await asked(library, form, metrics, request_id)
     options = form.ranking_options
     wanted = Search(queries, form.filters, form.max_num_results, options.score_threshold, cut=bool(answer))
     results = await search(library, store, wanted)

@@ -23,6 +23,7 @@ from ..triton import Triton
 from .answerer import ServedAnswerer, answers
 from .documents import open_documents
 from .library import Item, Library
+from .maintenance import sweeping
 from .vectors import open_vectors
 from .worker import Limits, Worker, stopped
 
@@ -75,12 +76,12 @@ class Retrieval:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """The worker runs; connections are closed at the end."""
-        task = asyncio.create_task(self.worker.run())
+        """The worker runs, and vectors are swept; connections are closed at the end."""
+        tasks = [asyncio.create_task(work) for work in (self.worker.run(), sweeping(self.library))]
         try:
             yield
         finally:
-            await stopped([task])
+            await stopped(tasks)
             await self.library.documents.close()
             await self.library.vectors.close()
 

@@ -53,6 +53,7 @@ LEASE = 10.0  # seconds; renewed while the work goes on
 POLL = 0.5  # seconds between looks for what is due
 AT_ONCE = 2  # files of one gateway
 MOST_ATTEMPTS = 5  # at a file; those that waited for a database or a model are not counted
+LATE = 60.0  # seconds in which a write may come that was under way when its store was deleted
 GRACE = 10.0  # seconds for which a replaced build stays, for searches that have begun
 STORE_FOR_PICTURES = "with a model that reads them among its embedding_models, such as CLIP"
 AGAIN = 0.5  # seconds until a task that goes on is cancelled once more
@@ -170,7 +171,9 @@ class Worker:
         await self.library.documents.remove(lease.record)
 
     async def _store(self, lease: Lease) -> None:
-        """All files of the store, then its collections."""
+        """All files of the store, then its collections, and those once more LATE seconds later: a write that
+        was under way may have made one again.
+        """
         store = lease.record
         async with lease.held():
             async for one in every(self.library, Page(ATTACHMENT, {"parent": store.id})):
@@ -178,7 +181,10 @@ class Worker:
                     await self._forget(marked)
             for space in {*store.body["spaces"], *store.body["next"]}:
                 await self.library.vectors.drop(collection(store.id, space))
-        await self.library.documents.remove(lease.record)
+        if store.body.get("dropped"):
+            await self.library.documents.remove(lease.record)
+            return
+        await lease.write(lambda record: replace(with_body(record, dropped=True), due=time.time() + LATE))
 
     async def _attachment(self, lease: Lease) -> None:
         record = lease.record

@@ -141,6 +141,18 @@ def shown(seconds: Sequence[float]) -> dict[str, float]:
     return {f"p{at}_ms": round(1000 * float(np.percentile(seconds, at)), 1) for at in (50, 99)}
 
 
+async def report(
+    vectors: Vectors, place: str, queries: Floats, exact: list[set[tuple[str, int]]], state: str
+) -> None:
+    """Recall and latency of one client and of eight: a line of JSON for each."""
+    await searched(vectors, place, queries[:20], 1)
+    for clients in (1, 8):
+        seconds, found = await searched(vectors, place, queries, clients)
+        recall = np.mean([len(one & own) / TOP for one, own in zip(found, exact, strict=True)])
+        line = {"state": state, "clients": clients, "recall": round(float(recall), 4), **shown(seconds)}
+        print(json.dumps(line), flush=True)
+
+
 async def run(given: argparse.Namespace) -> None:
     """Load, wait for the index, search; one line of JSON for each."""
     vectors, place = open_vectors(given.url), given.collection
@@ -151,17 +163,13 @@ async def run(given: argparse.Namespace) -> None:
         print(
             json.dumps({"vectors": given.count, "load_s": round(time.monotonic() - started, 1)}), flush=True
         )
-    waited = await asyncio.to_thread(indexed, given.url, place, given.count, given.seconds)
-    print(json.dumps({"index_s": round(waited, 1)}), flush=True)
     queries = source(QUERIES)[: given.queries]
     exact = nearest(queries, given.count, source)
-    await searched(vectors, place, queries[:20], 1)
-    for clients in (1, 8):
-        seconds, found = await searched(vectors, place, queries, clients)
-        recall = np.mean([len(one & own) / TOP for one, own in zip(found, exact, strict=True)])
-        print(
-            json.dumps({"clients": clients, "recall": round(float(recall), 4), **shown(seconds)}), flush=True
-        )
+    await report(vectors, place, queries, exact, "as loaded")
+    waited = await asyncio.to_thread(indexed, given.url, place, given.count, given.seconds)
+    print(json.dumps({"index_s": round(waited, 1)}), flush=True)
+    if waited:
+        await report(vectors, place, queries, exact, "indexed")
     if not given.keep:
         await vectors.drop(place)
     await vectors.close()

@@ -1,8 +1,9 @@
 """Retrieval over databases that are servers, with everything killed in turn: both gateways, the vector
 database, the document database, the tritonserver of the embedding model.
 
-The document database is a server that speaks MongoDB's protocol (tests/fakes/mongo_server.py), the vector
-database Milvus Lite, or Milvus standalone where RETRIEVAL_VECTORS=milvus.
+The document database is a server that speaks MongoDB's protocol and asks for a password
+(tests/fakes/mongo_server.py), the vector database Milvus Lite, or Milvus standalone where
+RETRIEVAL_VECTORS=milvus.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.stack.conftest import ROOT, portable, started
-from tests.stack.databases import Server, running
+from tests.stack.databases import MONGO_PASSWORD, Server, running
 
 from .retrieval import Victim, embedded_vectors, encoder, gateways, under_kills
 
@@ -41,6 +42,8 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     environment = portable(tmp_path / "home", PORT, MODEL, 1)
     with running("mongo", tmp_path) as documents:
         environment["DOCUMENTS_URL"] = documents.url
+        (password := tmp_path / "mongo.password").write_text(MONGO_PASSWORD)
+        environment["MONGO_PASSWORD_FILE"] = str(password)
         if VECTORS == "lite":
             attacked(environment, [database("document database", documents)])
             return

@@ -20,6 +20,7 @@ from .conftest import ROOT
 
 FAKES = ROOT / "tests" / "fakes"
 MILVUS_PORT, MONGO_PORT = 19530, 27917
+MONGO_USER, MONGO_PASSWORD = "conch", "s3cret/%@: of the tests"
 
 
 @dataclass
@@ -78,8 +79,8 @@ def listens(port: int) -> bool:
 
 def mongo(folder: Path) -> Server:
     file, port = folder / "mongo.sqlite", str(MONGO_PORT)
-    command = [environment("mongo"), FAKES / "mongo_server.py", file, port]
-    url = f"mongodb://127.0.0.1:{MONGO_PORT}/conch"
+    command = [environment("mongo"), FAKES / "mongo_server.py", file, port, MONGO_USER, MONGO_PASSWORD]
+    url = f"mongodb://{MONGO_USER}@127.0.0.1:{port}/conch?authSource=admin&authMechanism=SCRAM-SHA-256"
     return Server(url, command, folder / "mongo.log", lambda: listens(MONGO_PORT))
 
 
@@ -90,8 +91,7 @@ def lite(folder: Path) -> Server:
 
 
 def milvus(folder: Path) -> Server:
-    environment("milvus")
-    command = [ROOT / ".venv/milvus/bin/milvus-server", "--data", folder / "milvus"]
+    command = [environment("milvus"), FAKES / "milvus_server.py", folder / "milvus"]
     url = f"http://127.0.0.1:{MILVUS_PORT}"
 
     def ready() -> bool:
@@ -124,7 +124,7 @@ def running(name: str, folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def opened(name: str, folder: Path) -> Iterator[str]:
-    """The URL of SQLite, or of one of SERVERS."""
+    """The URL of SQLite, or of one of SERVERS, whose password is not in it."""
     if name == "sqlite":
         yield f"sqlite:{folder / 'documents.sqlite'}"
         return

@@ -22,13 +22,14 @@ from PIL import Image
 
 from miniatures.pictures.evaluate import Peer
 from miniatures.pictures.museum import Exhibit, museum, recall
+from serving.engine.openvino.graphs import hardware_precision, this_cpu
 
 from ..unit.serving.test_clip import broken, noise, png, saved
 from .conftest import ROOT, Stack, portable, started
 
 PORT, TORCH_PORT = 11280, 11480
 MODEL = "mini-clip"
-FULL = "amx_bf16" not in Path("/proc/cpuinfo").read_text()
+FULL = hardware_precision(this_cpu(), many_rows=True) == "f32"
 CLOSE = 0.9999 if FULL else 0.999
 
 

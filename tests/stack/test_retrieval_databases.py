@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gateway.errors import ApiError
 from gateway.retrieval import library as work
-from gateway.retrieval.documents import Documents, Page, Record, open_documents
+from gateway.retrieval.documents import Documents, DocumentsDown, Page, Record, open_documents
 from gateway.retrieval.filters import Comparison
 from gateway.retrieval.library import (
     ATTACHMENT,
@@ -32,12 +32,13 @@ from gateway.retrieval.library import (
     Item,
     Library,
 )
-from gateway.retrieval.maintenance import check, reembed
+from gateway.retrieval.maintenance import check, reembed, sweep
 from gateway.retrieval.search import Request, Result, search
-from gateway.retrieval.vectors import open_vectors
+from gateway.retrieval.vectors import VectorsDown, open_vectors
 from gateway.retrieval.worker import Limits, Worker, settled, stopped
 from gateway.vision.urls import Picture
 
+from .databases import MONGO_PASSWORD, MONGO_USER
 from .databases import opened as opened_database
 
 NUMBERS = count()
@@ -109,13 +110,15 @@ def vectors_url(request: pytest.FixtureRequest, servers: Callable[[str], str]) -
 @pytest.fixture(params=["sqlite", "mongo"])
 def documents_url(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> str:
     """A database of its own for each test: its worker finds nobody else's records."""
-    return f"{servers(request.param)}{next(NUMBERS)}"
+    base, _, asked = servers(request.param).partition("?")
+    return f"{base}{next(NUMBERS)}?{asked}" if asked else f"{base}{next(NUMBERS)}"
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody wakes the workers here."""
     monkeypatch.setattr("gateway.retrieval.worker.POLL", 0.05)
+    monkeypatch.setattr("gateway.retrieval.worker.LATE", 4 * SHORT)
 
 
 @pytest.fixture
@@ -127,7 +130,9 @@ def urls(documents_url: str, vectors_url: str) -> tuple[str, str]:
 @asynccontextmanager
 async def opened(urls: tuple[str, str], *models: Words, run: bool = True) -> AsyncIterator[Library]:
     served = models or (Words("a"),)
-    library = Library(open_documents(urls[0]), open_vectors(urls[1]), {one.model: one for one in served})
+    library = Library(
+        open_documents(urls[0], MONGO_PASSWORD), open_vectors(urls[1]), {one.model: one for one in served}
+    )
     task = asyncio.create_task(Worker(library, LIMITS).run()) if run else None
     try:
         yield library
@@ -197,6 +202,21 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 40) -
     while not await condition():
         assert time.monotonic() < ends
         await asyncio.sleep(0.1)
+
+
+def test_a_wrong_password_is_refused(servers: Callable[[str], str]) -> None:
+    """A 503 that names the database; nobody without a password is let in, either."""
+
+    async def case() -> None:
+        url = servers("mongo")
+        nobody = url.partition("?")[0].replace(f"{MONGO_USER}@", "")
+        for one, given in ((url, "wrong"), (nobody, "")):
+            documents = open_documents(one, given)
+            with pytest.raises(DocumentsDown, match=r"document database \(MongoDB\) does not answer"):
+                await documents.get(FILE, ["file-1"])
+            await documents.close()
+
+    run(case)
 
 
 def test_records_change_one_at_a_time(documents_url: str) -> None:
@@ -348,6 +368,69 @@ def test_a_gateway_that_dies_at_any_step_leaves_nothing_half(
             await stopped([task])
 
     run(case)
+
+
+def test_a_write_that_comes_late_is_removed(urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway is stopped in the middle of a write and goes on when another has made the file, or deleted
+    its store: nothing of the write is found, and nothing stays.
+    """
+
+    async def case() -> None:
+        async with opened(urls, run=False) as library:
+            store = await new_store(library)
+            place, put_really = work.collection(store.id, "a"), library.vectors.put
+            record = await work.attach(library, store, await new_file(library, "late words"), PLAIN)
+            late: list[tuple[object, ...]] = []
+            begun = asyncio.Event()
+
+            async def stopped_there(*args: object) -> None:
+                late.append(args)
+                begun.set()
+                await asyncio.sleep(60)
+
+            with monkeypatch.context() as patch:
+                patch.setattr("gateway.retrieval.worker.LEASE", SHORT)
+                patch.setattr(library.vectors, "put", stopped_there)
+                first = asyncio.create_task(Worker(library, LIMITS).run())
+                await begun.wait()
+                await stopped([first])
+            monkeypatch.setattr("gateway.retrieval.worker.GRACE", SHORT)
+            second = asyncio.create_task(Worker(library, LIMITS).run())
+            record = await settled(library, record, 60)
+            assert record.status == COMPLETED
+            await until(lambda: _clean(library, store, record))
+            await put_really(*late[0])  # type: ignore[arg-type]
+            build = late[0][1]
+            assert await library.vectors.count(place, str(build)) == 1
+            assert await leftovers(library, store) == {build}
+            assert await texts(library, store, "late") == ["late words"]
+            assert await sweep(library) == 1
+            assert not await leftovers(library, store)
+            assert await texts(library, store, "late") == ["late words"]
+            monkeypatch.setattr("gateway.retrieval.worker.LATE", 20 * SHORT)
+            await work.change(library, STORE, store.id, work.deleting)
+            await until(lambda: _dropped(library, place))
+            await until(lambda: _made_again(library, place))
+            await put_really(*late[0])  # type: ignore[arg-type]
+            assert not await _gone(library, store)
+            await until(lambda: _gone(library, store))
+            assert await _dropped(library, place)
+            await stopped([second])
+
+    run(case)
+
+
+async def _made_again(library: Library, place: str) -> bool:
+    """Milvus may say for a moment that what was just dropped is not found."""
+    try:
+        await library.vectors.create(place, 96)
+    except VectorsDown:
+        return False
+    return True
+
+
+async def _dropped(library: Library, place: str) -> bool:
+    return place not in await library.vectors.collections()
 
 
 async def _clean(library: Library, store: Record, record: Record) -> bool:

@@ -24,7 +24,9 @@ from . import Hit, VectorsDown
 T = TypeVar("T")
 SECONDS = 10.0
 THREADS = 8
-SHAPE = {"M": 16, "efConstruction": 200}  # of the HNSW graph
+# The HNSW graph, and how far a search walks it: docs/benchmarks/retrieval.md.
+SHAPE = {"M": 16, "efConstruction": 100}
+CANDIDATES = 200
 AT_ONCE = 500  # vectors in one message
 MOST_BUILDS = 16_384  # rows of one query in Milvus
 NOT_FOUND = 100  # Milvus' code for a collection that does not exist
@@ -141,7 +143,7 @@ class MilvusVectors:
                 filter="" if builds is None else _quoted(builds),
                 limit=limit,
                 output_fields=["build", "chunk"],
-                search_params={"params": {"ef": max(64, 2 * limit)}},
+                search_params={"params": {"ef": max(CANDIDATES, 2 * limit)}},
                 consistency_level="Eventually",
                 timeout=SECONDS,
             )

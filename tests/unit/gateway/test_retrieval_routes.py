@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 from fastapi.testclient import TestClient
 
 from conch.deployment import Chat, Deployment, Instance, Pool
@@ -17,6 +19,7 @@ from gateway.admission import Admission
 from gateway.app import create_app
 from gateway.console.routes import retrieval
 from gateway.errors import ApiError
+from gateway.metrics import Metrics
 from gateway.retrieval.answerer import ServedAnswerer
 from gateway.retrieval.chain import Answer, asked
 from gateway.retrieval.library import Item, Library
@@ -127,7 +130,8 @@ class Painter:
         self.says = says
         self.asked: list[tuple[bytes, str]] = []
 
-    async def answer(self, picture: Picture, question: str) -> str:
+    async def answer(self, picture: Picture, question: str, request_id: str) -> str:
+        assert request_id == "mine"
         self.asked.append((picture.data, question))
         return self.says
 
@@ -136,10 +140,11 @@ def test_the_answer_to_a_question_is_searched_for() -> None:
     """By the model that is named, or the first; one that says nothing, or is not there, is a 400."""
     painters = {"a": Painter(" a red boat\n"), "b": Painter(" \n")}
     library = Library(None, None, {}, painters)  # type: ignore[arg-type]
+    metrics = Metrics()
 
     def of(**fields: Any) -> tuple[list[Item], Answer | None]:
         form = SearchRequest.model_validate({"query": [picture()], "question": "what is it?", **fields})
-        return asyncio.run(asked(library, form))
+        return asyncio.run(asked(library, form, metrics, "mine"))
 
     assert of() == (["a red boat"], Answer("a", "a red boat"))
     assert painters["a"].asked == [(bytes(3), "what is it?")]
@@ -147,6 +152,42 @@ def test_the_answer_to_a_question_is_searched_for() -> None:
         with pytest.raises(ApiError, match=said):
             of(model=model)
     assert of(question=None, query="a") == (["a"], None)
+    assert counted(metrics) == {("a", "answered"): 1, ("b", "refused"): 1}
+
+
+def counted(metrics: Metrics) -> dict[tuple[str, str], float]:
+    """How many questions, by model and outcome."""
+    return {
+        (sample.labels["model"], sample.labels["outcome"]): sample.value
+        for family in metrics.questions.collect()
+        for sample in family.samples
+        if sample.name.endswith("_count") and sample.value
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ApiError(503, "no room"), "unavailable"),
+        (ApiError(400, "no"), "refused"),
+        (asyncio.CancelledError(), "left"),
+        (KeyError("a fault"), "failed"),
+    ],
+)
+def test_how_a_question_ended(error: BaseException, outcome: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is counted, and logged with the request's id and none of its words."""
+    metrics = Metrics()
+    own = structlog.contextvars.bound_contextvars(request_id="mine")
+    with own, pytest.raises(type(error)), metrics.question("a"):
+        raise error
+    assert counted(metrics) == {("a", outcome): 1}
+    line = json.loads(capsys.readouterr().out)
+    assert (line["event"], line["model"], line["outcome"], line["request_id"]) == (
+        "question",
+        "a",
+        outcome,
+        "mine",
+    )
 
 
 LOOKS = Pool(
@@ -167,7 +208,7 @@ def served(triton: test_completions.FakeTriton, room: Admission | None = None) -
 def test_a_model_is_asked_as_chat_asks_it(content: str | bytes) -> None:
     """The picture before the question, greedily, with half of the positions for the answer."""
     triton = test_completions.FakeTriton()
-    assert asyncio.run(served(triton).answer(Picture(content), "which colour?")) == " one two"
+    assert asyncio.run(served(triton).answer(Picture(content), "which colour?", "mine")) == " one two"
     (fields,) = triton.asked
     assert fields["image_urls"].tolist() == [[b"data:application/octet-stream;base64,cmVk"]]
     assert fields["text_input"].item().decode() == "USER: <image>\nwhich colour? ASSISTANT:"
@@ -186,7 +227,7 @@ def test_what_the_model_refuses_names_the_field(error: ApiError, param: str | No
     triton = test_completions.FakeTriton()
     triton.error = error
     with pytest.raises(ApiError) as refused:
-        asyncio.run(served(triton).answer(Picture("cmVk"), "which colour?"))
+        asyncio.run(served(triton).answer(Picture("cmVk"), "which colour?", "mine"))
     assert (refused.value.status, refused.value.param) == (error.status, param)
     assert refused.value.message == error.message
 
@@ -195,9 +236,9 @@ def test_a_question_takes_a_place_of_text() -> None:
     """None left: a 503, and the model is not asked. A question that is surely too long: a 400."""
     triton, room = test_completions.FakeTriton(), Admission(1, "requests for text")
     with room.place(LOOKS), pytest.raises(ApiError, match="requests for text run concurrently"):
-        asyncio.run(served(triton, room).answer(Picture("cmVk"), "which colour?"))
+        asyncio.run(served(triton, room).answer(Picture("cmVk"), "which colour?", "mine"))
     with pytest.raises(ApiError, match="question has"):
-        asyncio.run(served(triton, room).answer(Picture("cmVk"), "a" * 9000))
+        asyncio.run(served(triton, room).answer(Picture("cmVk"), "a" * 9000, "mine"))
     assert triton.asked == []
 
 
