@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
 
 import uvicorn
 
 from .app import create_app
 from .observe import log_json_lines
 from .settings import Settings
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which looks every 0.1 s whether it shall end; this one is told. Nothing else depends on
+    those looks here: nginx writes the date, and the number of requests is not limited.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.tell: Callable[[], object] = lambda: None
+
+    async def main_loop(self) -> None:
+        """Wait for the signal, which may have come before."""
+        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        self.tell = lambda: loop.call_soon_threadsafe(told.set)
+        if not self.should_exit:
+            await told.wait()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal has come."""
+        super().handle_exit(sig, frame)
+        self.tell()
 
 
 def main() -> None:
@@ -20,7 +46,7 @@ def main() -> None:
         int(os.environ.get("CONCH_GATEWAY_PORT", "8090")),
     )
     app = create_app(Settings())
-    uvicorn.run(
+    config = uvicorn.Config(
         app,
         host=host,
         port=port,
@@ -33,7 +59,10 @@ def main() -> None:
         ws_max_queue=2,
         ws_ping_timeout=600,  # a pong waits behind sound that the engine holds back
         h11_max_incomplete_event_size=64 * 1024,
+        date_header=False,
     )
+    with suppress(KeyboardInterrupt):
+        Server(config).run()
 
 
 if __name__ == "__main__":

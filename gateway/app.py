@@ -17,6 +17,7 @@ from . import errors
 from .admission import Admission
 from .audio import routes as audio
 from .audio.transcriber import Transcriber
+from .bodies import Bodies
 from .console import page
 from .console import routes as console
 from .console.history import History
@@ -47,11 +48,8 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
         sweep()
         made = _services(settings, triton)
         made.measure()
-        sampling = asyncio.create_task(made.history.run(made.scraped))
         async with made.retrieval.running() if made.retrieval else nullcontext():
             yield {"services": made}
-        sampling.cancel()
-        await asyncio.gather(sampling, return_exceptions=True)
         await made.triton.close()
         await asyncio.to_thread(made.traces.close)
 
@@ -72,6 +70,8 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
     app.add_api_route("/health/ready", ready)
     app.add_api_route("/metrics", metrics, dependencies=key)
     app.add_api_route("/metrics/own", own_metrics, include_in_schema=False)
+    app.add_api_route("/metrics/own/history", own_history, include_in_schema=False)
+    app.add_middleware(Bodies)  # inside the next one: what it refuses is counted and logged
     app.add_middleware(Observe)
     return app
 
@@ -168,3 +168,8 @@ async def own_metrics(request: Request, services: ServicesDep) -> Response:
     """
     encode, kind = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(services.metrics.registry), media_type=kind)
+
+
+async def own_history(services: ServicesDep) -> Response:
+    """What one gateway has counted for the console, for its siblings; nginx does not let it out."""
+    return Response(services.history.text(), media_type="application/json")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import httpx
+import structlog
 from opentelemetry.trace import get_current_span
 from prometheus_client import (
     CollectorRegistry,
@@ -23,10 +24,14 @@ from prometheus_client import (
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from .errors import ApiError
+
+log = structlog.get_logger()
 disable_created_metrics()  # type: ignore[no-untyped-call]
 # Seconds: up to a recording of hours; up to a long queue; of one token.
 REQUESTS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
 FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+OUTCOMES = ("answered", "refused", "unavailable", "left", "failed")  # of questions
 TOKENS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 
 
@@ -79,6 +84,13 @@ class Metrics:
             registry=own,
         )
         self.pictures = Counter("conch_gateway_pictures_total", "Pictures embedded", ["model"], registry=own)
+        self.questions = Histogram(
+            "conch_gateway_question_seconds",
+            "Time that a model takes for the question of a search, about its picture, by outcome",
+            ["model", "outcome"],
+            buckets=FIRST,
+            registry=own,
+        )
         self.places = Gauge(
             "conch_gateway_places",
             "Requests that this gateway lets into a pool at once, by kind; one more is a 503",
@@ -94,6 +106,11 @@ class Metrics:
             ["model"],
             registry=own,
         )
+        self.planned = Gauge(
+            "conch_gateway_planned",
+            "Gateways that the deployment has, whether they answer or not",
+            registry=own,
+        )
         self.sessions = Gauge("conch_gateway_realtime_sessions", "Live connections", registry=own)
 
     def begin(self, model: str, instances: int) -> None:
@@ -101,6 +118,8 @@ class Metrics:
         self.instances.labels(model).set(instances)
         for one in (self.first, self.between, self.speech, self.audio, self.pictures):
             one.labels(model)
+        for outcome in OUTCOMES:
+            self.questions.labels(model, outcome)
         self.text_usage(model, 0)
 
     @contextmanager
@@ -109,6 +128,26 @@ class Metrics:
         with self.speech.labels(model).time():
             yield
         self.audio.labels(model).inc(seconds())
+
+    @contextmanager
+    def question(self, model: str) -> Iterator[None]:
+        """Times one question, and notes how it ended: a 4xx is refused, another error of ours unavailable, a
+        client that went has left.
+        """
+        started, outcome = time.monotonic(), "failed"
+        try:
+            yield
+            outcome = "answered"
+        except ApiError as error:
+            outcome = "refused" if error.status < 500 else "unavailable"
+            raise
+        except asyncio.CancelledError:
+            outcome = "left"
+            raise
+        finally:
+            seconds = time.monotonic() - started
+            self.questions.labels(model, outcome).observe(seconds)
+            log.info("question", model=model, outcome=outcome, seconds=round(seconds, 4))
 
     def text_usage(self, model: str, read: int, written: int = 0) -> None:
         """Count the tokens of one request."""
@@ -145,9 +184,8 @@ async def gathered(gateways: Sequence[str]) -> bytes:
     """The metrics of every gateway ("host:port", a host may stand for several; or "unix:/path"), each with a
     label `gateway`.
     """
-    found = await asyncio.gather(*[_ask(address) for gateway in gateways for address in await _each(gateway)])
     families: dict[str, Metric] = {}
-    for name, text in found:
+    for name, text in await ask_each(gateways, "/metrics/own"):
         for family in text_string_to_metric_families(text):
             merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             for sample in family.samples:
@@ -155,6 +193,12 @@ async def gathered(gateways: Sequence[str]) -> bytes:
     registry = CollectorRegistry()
     registry.register(_Collected(list(families.values())))
     return generate_latest(registry)
+
+
+async def ask_each(gateways: Sequence[str], path: str) -> list[tuple[str, str]]:
+    """The name and the answer of every gateway; an empty answer of one that does not give one."""
+    addresses = [address for gateway in gateways for address in await _each(gateway)]
+    return await asyncio.gather(*[_ask(address, path) for address in addresses])
 
 
 class _Collected:
@@ -180,14 +224,14 @@ async def _each(gateway: str) -> list[str]:
     return []
 
 
-async def _ask(address: str) -> tuple[str, str]:
-    """A gateway's name in the label, and its metrics; nothing of one that does not answer."""
-    path = address.removeprefix("unix:") if address.startswith("unix:") else None
-    url = "http://gateway" if path else f"http://{address}"
-    name = path.rsplit("/", 1)[1] if path else address
+async def _ask(address: str, path: str) -> tuple[str, str]:
+    """A gateway's name in the label, and its answer; nothing of one that does not answer."""
+    socket_path = address.removeprefix("unix:") if address.startswith("unix:") else None
+    url = "http://gateway" if socket_path else f"http://{address}"
+    name = socket_path.rsplit("/", 1)[1] if socket_path else address
     with suppress(httpx.HTTPError):
         async with httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(uds=path), base_url=url, timeout=2
+            transport=httpx.AsyncHTTPTransport(uds=socket_path), base_url=url, timeout=2
         ) as client:
-            return name, (await client.get("/metrics/own")).text
+            return name, (await client.get(path)).text
     return name, ""

@@ -98,12 +98,13 @@ class Observe:
     @staticmethod
     def _note(scope: Scope, status: int, seconds: float, trace: str) -> None:
         path = getattr(scope.get("route"), "path", "other")
-        metrics = scope["state"]["services"].metrics
+        services = scope["state"]["services"]
         model = scope["state"].get("model", "")
-        metrics.requests.labels(path, status, model).inc()
+        services.metrics.requests.labels(path, status, model).inc()
         if scope["type"] == "http":  # a live session's length is no latency
             exemplar = {"trace_id": trace} if trace else None
-            metrics.latency.labels(path, model).observe(seconds, exemplar)
+            services.metrics.latency.labels(path, model).observe(seconds, exemplar)
+            services.history.note(path, status, seconds)
         if not path.startswith(QUIET):
             log.info(
                 "request",

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends
 from fastapi.requests import HTTPConnection
@@ -21,7 +21,7 @@ from .audio.transcriber import Transcriber
 from .console.history import History
 from .console.state import Overview
 from .errors import ApiError
-from .metrics import Metrics, gathered
+from .metrics import Metrics, ask_each, gathered
 from .retrieval.service import Retrieval
 from .settings import Settings
 from .tracing import Traces
@@ -91,6 +91,7 @@ class Services:
             "completion": self.generations,
             "embedding": self.embeddings,
         }
+        self.metrics.planned.set(self.settings.gateways)
         for model, pool in self.pools.items():
             self.metrics.begin(model, len(pool.instances))
             for kind in kinds.keys() & set(pool.capabilities):
@@ -103,6 +104,11 @@ class Services:
     async def scraped(self) -> str:
         """Prometheus text of every gateway of this deployment."""
         return (await gathered(self.siblings)).decode() if self.siblings else self.metrics.text()
+
+    async def recent(self) -> list[dict[str, Any]]:
+        """The console's points of the last 15 minutes, of every gateway of this deployment."""
+        told = await ask_each(self.siblings, "/metrics/own/history")
+        return self.history.points(text for _, text in told or [("", self.history.text())])
 
     @contextmanager
     def sessions(self) -> Iterator[None]:

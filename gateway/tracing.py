@@ -1,13 +1,17 @@
-"""Traces by OpenTelemetry: a span for each request, and one for each call to Triton, whose own spans and
-those of the engine continue it (W3C's traceparent, https://www.w3.org/TR/trace-context/). Off unless
-CONCH_TRACES_URL is set; spans carry names, times and figures, never texts, sound or keys.
+"""Traces by OpenTelemetry: a span for nginx's part, one for each request, and one for each call to Triton,
+whose own spans and those of the engine continue it (W3C's traceparent,
+https://www.w3.org/TR/trace-context/). nginx makes none itself: it says when it began to read a request. Off
+unless CONCH_TRACES_URL is set; spans carry names, times and figures, never texts, sound or keys.
 """
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
@@ -26,6 +30,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 W3C = TraceContextTextMapPropagator()
 SECONDS = 1000  # milliseconds between two exports
+TAKEN = "x-conch-taken"  # nginx's, "$msec $request_time": when it handed a request on, how long it had it
+TIMES = re.compile(r"(\d{1,12})\.(\d{3}) (\d{1,9})\.(\d{3})")
 
 
 class Traces:
@@ -58,19 +64,34 @@ class Traces:
 
     @contextmanager
     def request(self, name: str, headers: Mapping[str, str]) -> Iterator[Span]:
-        """A client's request, the current span meanwhile."""
+        """A client's request, the current span meanwhile; above it nginx's span, if it came from there."""
         if self.provider is None:
             yield INVALID_SPAN
             return
-        parent = W3C.extract(headers)
-        with self.tracer.start_as_current_span(
-            name, parent, SpanKind.SERVER, record_exception=False, set_status_on_exception=False
-        ) as span:
+        with (
+            self._nginx(W3C.extract(headers), taken(headers.get(TAKEN, ""), time.time_ns())) as parent,
+            self.tracer.start_as_current_span(
+                name, parent, SpanKind.SERVER, record_exception=False, set_status_on_exception=False
+            ) as span,
+        ):
             try:
                 yield span
             except Exception as error:  # its text may be a client's
                 span.set_status(Status(StatusCode.ERROR, type(error).__name__))
                 raise
+
+    @contextmanager
+    def _nginx(self, parent: Context, times: tuple[int, int] | None) -> Iterator[Context]:
+        """From the first byte that nginx has read until the answer is in its hands."""
+        if times is None:
+            yield parent
+            return
+        span = self.tracer.start_span("nginx", parent, SpanKind.SERVER, start_time=times[0])
+        span.add_event("handed on", timestamp=times[1])
+        try:
+            yield set_span_in_context(span, parent)
+        finally:
+            span.end()
 
     @contextmanager
     def call(self, model: str, headers: MutableMapping[str, str]) -> Iterator[Span]:
@@ -89,6 +110,18 @@ class Traces:
             raise
         finally:
             span.end()
+
+
+def taken(said: str, now: int) -> tuple[int, int] | None:
+    """When nginx began to read a request, and when it handed it on, in ns since 1970, neither after `now`;
+    None where it does not say so. Its clock has milliseconds, and may be another host's.
+    """
+    if not (found := TIMES.fullmatch(said)):
+        return None
+    handed, held = int(found[1] + found[2]), int(found[3] + found[4])
+    if held >= handed:
+        return None
+    return min((handed - held) * 1_000_000, now), min(handed * 1_000_000, now)
 
 
 def trace_id(span: Span) -> str:

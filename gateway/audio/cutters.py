@@ -16,7 +16,7 @@ from .silero import CHUNK
 from .vad import GOES_ON, RATE, SileroVad, TurnDetection, TurnDetector, spans, spoken
 from .windows import LONGEST, Window
 
-CHUNKS = LONGEST // CHUNK  # in a window
+CHUNKS = LONGEST // CHUNK  # in a window; 30 s are half a chunk more
 # Where a cut is looked for; the longest pause of 15 s is hardly ever the breath at a comma.
 LATE = CHUNKS // 2
 # Chunks that are taken in together; windows do not depend on how a recording was delivered.
@@ -132,7 +132,7 @@ class PauseCutter:
             self.heard.add(chunks[at : at + AT_ONCE], probabilities[at : at + AT_ONCE], self.judged)
             self.judged += len(chunks[at : at + AT_ONCE])
             self.heard.shorten()
-            while len(self.heard) > CHUNKS:
+            while len(self.heard) > CHUNKS + 1:
                 yield from self._spoken(self.heard.cut())
 
     def finish(self) -> Iterator[Window]:
@@ -142,6 +142,8 @@ class PauseCutter:
         if left:
             self.waiting = np.pad(self.waiting, (0, missing))
             yield from self._listen(left)
+        while len(self.heard) * CHUNK - missing > LONGEST:
+            yield from self._spoken(self.heard.cut())
         if len(self.heard):
             yield from self._spoken(len(self.heard), len(self.heard) * CHUNK - missing)
 

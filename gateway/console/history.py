@@ -1,25 +1,25 @@
-"""Throughput and latency of the last 15 minutes, sampled from the metrics of all gateways.
-
-Rates and quantiles are made of differences between two samples, as Prometheus makes them: a counter that
-falls belongs to a gateway that was started anew, and counts from zero.
+"""Throughput and latency of the last 15 minutes. Each gateway counts its own requests, in slots of SECONDS of
+Unix time; whoever is asked adds up the slots of all gateways. Nothing runs while nobody asks.
 """
 
 from __future__ import annotations
 
-import asyncio
+import json
 import time
-from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from operator import add
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
+from ..metrics import REQUESTS
 
 SECONDS = 5.0
 MINUTES = 15
+SLOTS = int(MINUTES * 60 / SECONDS)
 KINDS = {"/v1/audio/": "speech", "/v1/completions": "text", "/v1/chat/": "text"}
-
-Key = tuple[str, str, str, str]  # gateway, what it counts, kind of request, bucket's upper bound
-Grown = tuple[str, str, str]  # the same, all gateways together
+BOUNDS = (*REQUESTS, float("inf"))
 
 
 def kind_of(path: str) -> str | None:
@@ -27,35 +27,9 @@ def kind_of(path: str) -> str | None:
     return next((kind for start, kind in KINDS.items() if path.startswith(start)), None)
 
 
-def counters(text: str) -> dict[Key, float]:
-    """Of Prometheus text: requests, failures (status 400 and above), seconds that answers took in all, and
-    the cumulative buckets of those.
-    """
-    found: defaultdict[Key, float] = defaultdict(float)
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            labels = sample.labels
-            if (kind := kind_of(labels.get("path", ""))) is None:
-                continue
-            gateway = labels.get("gateway", "")
-            if sample.name == "conch_gateway_requests_total":
-                found[gateway, "requests", kind, ""] += sample.value
-                if int(labels["status"]) >= 400:
-                    found[gateway, "failures", kind, ""] += sample.value
-            elif sample.name == "conch_gateway_request_seconds_sum":
-                found[gateway, "seconds", kind, ""] += sample.value
-            elif sample.name == "conch_gateway_request_seconds_bucket":
-                found[gateway, "bucket", kind, labels["le"]] += sample.value
-    return dict(found)
-
-
-def increase(before: Mapping[Key, float], now: Mapping[Key, float]) -> dict[Grown, float]:
-    """By how much each counter has grown, all gateways together."""
-    grown: defaultdict[Grown, float] = defaultdict(float)
-    for key, value in now.items():
-        old = before.get(key, 0.0)
-        grown[key[1:]] += value - old if value >= old else value
-    return grown
+def slot_at(seconds: float) -> int:
+    """The number of the slot that has a moment of Unix time."""
+    return int(seconds // SECONDS)
 
 
 def quantile(buckets: Sequence[tuple[float, float]], q: float) -> float | None:
@@ -74,41 +48,86 @@ def quantile(buckets: Sequence[tuple[float, float]], q: float) -> float | None:
     return low
 
 
-def sample(grown: Mapping[Grown, float], kind: str, seconds: float) -> dict[str, float | None]:
-    """One point: requests and failures per second; the seconds that an answer took, on average (exact) and at
-    the 95th percentile (interpolated inside a bucket). None without a request.
+@dataclass
+class Tally:
+    """Requests of one kind in one slot: how many, how many failed (status 400 and above), the seconds that
+    answers took in all, and how many took at most each of BOUNDS.
     """
-    requests = grown.get(("requests", kind, ""), 0.0)
-    buckets = [
-        (float(le), count) for (what, of, le), count in grown.items() if (what, of) == ("bucket", kind)
-    ]
-    return {
-        "rate": round(requests / seconds, 3),
-        "failures": round(grown.get(("failures", kind, ""), 0.0) / seconds, 3),
-        "mean": grown.get(("seconds", kind, ""), 0.0) / requests if requests else None,
-        "p95": quantile(buckets, 0.95),
-    }
+
+    requests: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * len(BOUNDS))
+
+    def count(self, status: int, seconds: float) -> None:
+        """One request more."""
+        self.requests += 1
+        self.failures += status >= 400
+        self.seconds += seconds
+        for i in range(bisect_left(BOUNDS, seconds), len(BOUNDS)):
+            self.buckets[i] += 1
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.requests + other.requests,
+            self.failures + other.failures,
+            self.seconds + other.seconds,
+            [*map(add, self.buckets, other.buckets)],
+        )
+
+    def rates(self) -> dict[str, float | None]:
+        """Requests and failures per second; the seconds that an answer took, on average (exact) and at the
+        95th percentile (interpolated inside a bucket). None without a request.
+        """
+        return {
+            "rate": round(self.requests / SECONDS, 3),
+            "failures": round(self.failures / SECONDS, 3),
+            "mean": self.seconds / self.requests if self.requests else None,
+            "p95": quantile([*zip(BOUNDS, self.buckets, strict=True)], 0.95),
+        }
 
 
 class History:
-    """The last points of one deployment. Every gateway keeps them all, so that any of them may be asked."""
+    """What one gateway has counted since it started. `clock`: Unix time."""
 
-    def __init__(self) -> None:
-        self.points: deque[dict[str, Any]] = deque(maxlen=int(MINUTES * 60 / SECONDS))
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.clock, self.since = clock, slot_at(clock())
+        self.slots: dict[int, dict[str, Tally]] = {}
 
-    async def run(self, scraped: Callable[[], Awaitable[str]]) -> None:
-        """Sample until cancelled."""
-        before, at = counters(await scraped()), time.monotonic()
-        while True:
-            await asyncio.sleep(SECONDS)
-            try:
-                now, then = counters(await scraped()), time.monotonic()
-            except ValueError:  # what answered was no gateway's metrics; the next sample spans this one, too
-                continue
-            grown = increase(before, now)
-            point = {kind: sample(grown, kind, then - at) for kind in dict.fromkeys(KINDS.values())}
-            self.points.append({"time": round(time.time(), 1), **point})
-            before, at = (
-                {**before, **now},
-                then,
-            )  # a gateway that did not answer this time is not new next time
+    def note(self, path: str, status: int, seconds: float) -> None:
+        """Count a request of a route that has been answered now, and forget what is too old."""
+        if (kind := kind_of(path)) is None:
+            return
+        now = slot_at(self.clock())
+        if now not in self.slots:
+            self.slots = {slot: row for slot, row in self.slots.items() if slot >= now - SLOTS}
+        self.slots.setdefault(now, {}).setdefault(kind, Tally()).count(status, seconds)
+
+    def text(self) -> str:
+        """JSON, for siblings."""
+        rows = {slot: {kind: vars(one) for kind, one in row.items()} for slot, row in self.slots.items()}
+        return json.dumps({"since": self.since, "slots": rows})
+
+    def points(self, texts: Iterable[str]) -> list[dict[str, Any]]:
+        """One for each complete slot, oldest first, of all gateways whose `text` is given: since the first of
+        them started, but no longer than MINUTES. `time`: its end, Unix time.
+        """
+        read = [one for text in texts if (one := _read(text))]
+        last = slot_at(self.clock())
+        first = max(min((since for since, _ in read), default=last), last - SLOTS)
+        return [_point(slot, [slots.get(slot, {}) for _, slots in read]) for slot in range(first, last)]
+
+
+def _read(text: str) -> tuple[int, dict[int, dict[str, Tally]]] | None:
+    """What `History.text` wrote; None for what no gateway of this version has said."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        said = json.loads(text)
+        rows = said["slots"].items()
+        slots = {int(slot): {kind: Tally(**one) for kind, one in row.items()} for slot, row in rows}
+        return int(said["since"]), slots
+    return None
+
+
+def _point(slot: int, rows: Sequence[Mapping[str, Tally]]) -> dict[str, Any]:
+    sums = {kind: sum((row.get(kind, Tally()) for row in rows), Tally()) for kind in KINDS.values()}
+    return {"time": (slot + 1) * SECONDS, **{kind: one.rates() for kind, one in sums.items()}}

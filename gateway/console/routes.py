@@ -60,7 +60,7 @@ def may_operate(request: Request, services: Services) -> str:
 @router.get("/history")
 async def history(services: ServicesDep) -> dict[str, Any]:
     """Points of the last 15 minutes, oldest first."""
-    return {"seconds": SECONDS, "minutes": MINUTES, "points": list(services.history.points)}
+    return {"seconds": SECONDS, "minutes": MINUTES, "points": await services.recent()}
 
 
 @router.post("/instances/{index}/restart", status_code=202)

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from conch.deployment import Pool
+from conch.pictures import MOST_URL_BYTES
 
 from ..disconnect import cancel_on_disconnect, end
 from ..errors import ApiError, error_body
@@ -25,7 +26,6 @@ from .chat import rendered, usual_tokens
 from .generator import TextDelta, stream, whole
 from .responses import ChatWriter, CompletionWriter, usage_of
 from .schema import (
-    MOST_PICTURE_BYTES,
     ChatRequest,
     CompletionRequest,
     Generation,
@@ -171,7 +171,7 @@ async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Re
     top = (form.top_logprobs or 0) if form.logprobs else None
     with ExitStack() as held:
         held.enter_context(services.generations.place(pool, form.n * form.beams))
-        hosts, most = services.settings.allowed_hosts, MOST_PICTURE_BYTES // form.n
+        hosts, most = services.settings.allowed_hosts, MOST_URL_BYTES // form.n
         pictures = await cancel_on_disconnect(request, data_urls(urls, hosts, "messages", most))
         asked = questions(form, [prompt], tokens, top, pictures=pictures)
         work = GenerationRun(services, pool, asked, _id(request), written)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from conch.deployment import Pool
-from conch.names import MAX_URL_BYTES
+from conch.pictures import MOST_PICTURES
 
 from ..errors import refused
 from ..vision.parts import ImagePart
@@ -22,8 +22,6 @@ LONGEST_STOP = 1000  # characters of a stop sequence; the text is searched for i
 LONGEST_WORDS = 32_768  # characters of all bad words together
 # Bytes of the longest token of GPT-2's vocabulary; a text of more than so many times the limit is too long.
 LONGEST_TOKEN = 128
-MOST_PICTURES = 32  # of one conversation (serving/vision/questions.py), times its texts (n)
-MOST_PICTURE_BYTES = MAX_URL_BYTES  # of data URLs, that the texts of one request (n) bring along together
 
 
 def _encodable(text: str) -> str:

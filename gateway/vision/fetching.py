@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from conch.pictures import MOST_BYTES
+
 from ..errors import ApiError, refused
 from .urls import check_url
 
-MOST_BYTES = 20 << 20  # of one picture (serving/vision/decoding.py)
 SECONDS = 10.0
 
 

@@ -62,15 +62,21 @@ def above(spans: list[Span], one: Span) -> list[str]:
 
 
 def check(spans: list[Span], route: str, model: str) -> None:
-    """Every span hangs on the client's; the engine's steps follow one another, inside of the gateway's."""
+    """Every span hangs on nginx's, that on the client's; the engine's steps follow one another, inside of the
+    gateway's.
+    """
+    (nginx,) = [span for span in spans if span.name == "nginx"]
     (request,) = [span for span in spans if span.service == "conch-gateway" and span.name == f"POST {route}"]
     assert request.attributes["http.response.status_code"] == 200
     assert request.attributes["conch.model"] == model
-    assert all(above(spans, span)[-1] == request.name for span in spans)
+    assert (nginx.parent, request.parent, nginx.events) == (CLIENT, nginx.id, ("handed on",))
+    assert nginx.begin <= request.begin + 5_000_000  # milliseconds, and the time of its loop's last turn
+    assert request.end <= nginx.end
+    assert all(above(spans, span)[-2:] == [request.name, "nginx"] for span in spans if span != nginx)
     steps = [span for span in spans if span.service == "conch-engine"]
     assert sorted({span.name for span in steps}) == sorted(STEPS)
     for step in steps:
-        assert above(spans, step)[-2].startswith("kserve ")  # the gateway's call, above Triton's spans
+        assert above(spans, step)[-3].startswith("kserve ")  # the gateway's call, above Triton's spans
         assert request.begin <= step.begin <= step.end <= request.end + 50_000_000
     one = {span.name: span for span in steps if span.parent == steps[0].parent}
     assert [one[name].end for name in STEPS[:-1]] == [one[name].begin for name in STEPS[1:]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +14,8 @@ from fastapi.testclient import TestClient
 
 from conch.deployment import Chat, Deployment, Instance, Pool
 from gateway.app import create_app
-from gateway.console.history import History, counters, increase, quantile, sample
+from gateway.console.history import SECONDS, SLOTS, History, quantile
 from gateway.console.page import FILES, POLICY
-from gateway.metrics import Metrics
 from gateway.settings import Settings
 
 STATUS = {
@@ -79,6 +78,13 @@ def test_state_is_the_plan_and_what_guards_say(tmp_path: Path) -> None:
     first, second = state["instances"]
     assert (first["state"], first["restarts"], first["deaths"], first["gpus"]) == ("serving", 2, 1, "0")
     assert (second["state"], second["cpus"], second["events"]) == ("unreachable", [1], [])
+
+
+def test_a_gateway_says_how_many_there_should_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An alert counts those that say so."""
+    monkeypatch.setenv("CONCH_GATEWAYS", "3")
+    with gateway(tmp_path, Guards({})) as client:
+        assert "\nconch_gateway_planned 3.0\n" in client.get("/metrics/own").text
 
 
 def test_many_pages_ask_the_guards_once(tmp_path: Path) -> None:
@@ -152,33 +158,77 @@ def test_a_live_session_brings_its_key_as_a_subprotocol(tmp_path: Path) -> None:
         assert status("openai-insecure-api-key.user", Authorization="Bearer nobody") == 401
 
 
-def counted(*rows: tuple[str, int, float]) -> str:
-    """Metrics of a gateway after requests of (path, status, seconds)."""
-    metrics = Metrics()
-    for path, status, seconds in rows:
-        metrics.requests.labels(path, status, "m").inc()
-        metrics.latency.labels(path, "m").observe(seconds)
-    return metrics.text()
+class Clock:
+    """Unix time that stands until it is set."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def test_a_point_is_the_difference_of_two_samples() -> None:
-    """Probes and the page's own requests are no inference."""
-    speech = ("/v1/audio/transcriptions", 200, 0.3)
-    before = counters(counted(speech))
-    rows = [speech, speech, ("/v1/audio/translations", 400, 0.1), ("/health/ready", 200, 9.0)]
-    rows += [("/console/api/state", 200, 9.0), ("/v1/chat/completions", 200, 2.0)]
-    grown = increase(before, counters(counted(*rows)))
-    found = sample(grown, "speech", 2.0)
-    assert (found["rate"], found["failures"]) == (1.0, 0.5)
-    assert found["mean"] == pytest.approx(0.2)
-    assert sample(grown, "text", 2.0)["mean"] == pytest.approx(2.0)
-    assert sample({}, "text", 2.0) == {"rate": 0.0, "failures": 0.0, "mean": None, "p95": None}
+def test_a_point_is_what_a_slot_has_counted() -> None:
+    """Probes and the page's own requests are no inference; the slot that runs is no point yet."""
+    clock = Clock()
+    history = History(clock)
+    rows = [("/v1/audio/transcriptions", 200, 0.3), ("/v1/audio/translations", 400, 0.1)]
+    rows += [
+        ("/health/ready", 200, 9.0),
+        ("/console/api/state", 200, 9.0),
+        ("/v1/chat/completions", 200, 2.0),
+    ]
+    for row in rows:
+        history.note(*row)
+    assert history.points([history.text()]) == []
+    clock.now += SECONDS
+    (point,) = history.points([history.text()])
+    assert point["time"] == 1000 + SECONDS
+    assert (point["speech"]["rate"], point["speech"]["failures"]) == (2 / SECONDS, 1 / SECONDS)
+    assert point["speech"]["mean"] == pytest.approx(0.2)
+    assert 0.1 < point["speech"]["p95"] <= 0.5
+    assert point["text"]["mean"] == pytest.approx(2.0)
 
 
-def test_a_gateway_that_starts_anew_counts_from_zero() -> None:
-    old = {("a", "requests", "text", ""): 100.0, ("b", "requests", "text", ""): 50.0}
-    new = {("a", "requests", "text", ""): 3.0, ("b", "requests", "text", ""): 51.0}
-    assert increase(old, new)["requests", "text", ""] == 4.0
+def test_gateways_are_added_slot_by_slot() -> None:
+    """One that does not answer, or is of another version, says nothing; slots without a request are zeros."""
+    clock = Clock()
+    one, two = History(clock), History(clock)
+    one.note("/v1/completions", 200, 0.2)
+    clock.now += 2 * SECONDS
+    for _ in range(3):
+        two.note("/v1/completions", 503, 0.6)
+    one.note("/v1/completions", 200, 0.2)
+    clock.now += SECONDS
+    points = one.points([one.text(), "", two.text(), '{"detail": "Not Found"}', "[]"])
+    assert [point["text"]["rate"] * SECONDS for point in points] == [1, 0, 4]
+    assert [point["text"]["failures"] * SECONDS for point in points] == [0, 0, 3]
+    assert points[2]["text"]["mean"] == pytest.approx(0.5)
+    assert points[1]["text"] == {"rate": 0.0, "failures": 0.0, "mean": None, "p95": None}
+
+
+def test_history_is_as_long_as_its_minutes() -> None:
+    clock = Clock()
+    history = History(clock)
+    for _ in range(SLOTS + 50):
+        history.note("/v1/completions", 200, 0.2)
+        clock.now += SECONDS
+    points = history.points([history.text()])
+    assert len(points) == SLOTS
+    assert {point["text"]["rate"] * SECONDS for point in points} == {1.0}
+    assert len(history.slots) <= SLOTS + 1
+
+
+def test_history_is_that_of_every_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever is asked, over the address that siblings are asked at."""
+    monkeypatch.setattr("gateway.console.history.SECONDS", 0.2)
+    with gateway(tmp_path, Guards({})) as client:
+        assert client.post("/v1/completions", json={"model": "nobody", "prompt": "a"}).status_code == 404
+        told = client.get("/metrics/own/history").text
+        time.sleep(0.4)
+        found = client.get("/console/api/history").json()
+    assert sum(point["text"]["rate"] for point in found["points"]) > 0
+    assert sum(point["text"]["failures"] for point in found["points"]) > 0
+    assert History().points([told]) != []
 
 
 def test_quantiles_are_those_of_prometheus() -> None:
@@ -189,25 +239,3 @@ def test_quantiles_are_those_of_prometheus() -> None:
     assert quantile([(1.0, 0.0), (float("inf"), 5.0)], 0.5) == 1.0
     assert quantile([(1.0, 0.0), (float("inf"), 0.0)], 0.5) is None
     assert quantile([], 0.5) is None
-
-
-def test_history_samples_until_it_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.console.history.SECONDS", 0.01)
-    texts = iter([counted(), counted(("/v1/completions", 200, 0.2))] + [counted()] * 10_000)
-
-    async def check() -> History:
-        history = History()
-
-        async def scraped() -> str:
-            return next(texts)
-
-        task = asyncio.create_task(history.run(scraped))
-        await asyncio.sleep(0.1)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        return history
-
-    points = asyncio.run(check()).points
-    assert points[0]["text"]["rate"] > 0
-    assert points[0]["speech"]["rate"] == 0
-    assert len(points) > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fastapi.testclient import TestClient
 from conch.deployment import Deployment, Instance, Pool
 from gateway.app import create_app
 from gateway.settings import Settings
+from gateway.tracing import taken
 from gateway.triton import Triton
 from tests.fakes.collector import Span, collector
 
@@ -82,6 +84,35 @@ def test_a_request_and_its_call(tmp_path: Path) -> None:
     }
     assert request.events == ("first words",)
     assert "secret" not in repr(spans)
+
+
+def test_what_nginx_did_before(tmp_path: Path) -> None:
+    """A span from the first byte that it read, below the client's and above the request's, or at the top."""
+    said = f"{time.time() - 5:.3f} 2.500"
+    for name, asks in (("client", parent("01")), ("nobody", {})):
+        folder = tmp_path / name
+        folder.mkdir()
+        spans = asked(folder, {**asks, "x-conch-taken": said}, 1.0, Behind())
+        (nginx,) = [span for span in spans if span.name == "nginx"]
+        (request,) = [span for span in spans if span.name.startswith("POST")]
+        assert (request.trace, request.parent) == (nginx.trace, nginx.id)
+        assert nginx.parent == (PARENT if asks else "")
+        assert 7.4e9 < request.begin - nginx.begin < 60e9
+        assert nginx.end >= request.end
+        assert nginx.events == ("handed on",)
+
+
+@pytest.mark.parametrize(
+    "said", ["", "1", "x.000 0.000", "1.000 -1.000", "1.000 1.000", "9" * 30 + ".000 0.000"]
+)
+def test_what_is_not_nginxs_is_no_span(tmp_path: Path, said: str) -> None:
+    assert len(asked(tmp_path, {**parent("01"), "x-conch-taken": said}, 1.0, Behind())) == 2
+
+
+def test_another_hosts_clock_may_be_ahead() -> None:
+    """A span never begins after it ends."""
+    assert taken("10.500 0.250", 20_000_000_000) == (10_250_000_000, 10_500_000_000)
+    assert taken("30.500 0.250", 20_000_000_000) == (20_000_000_000, 20_000_000_000)
 
 
 @pytest.mark.parametrize(("flag", "sampled", "count"), [("00", 1.0, 0), ("", 0.0, 0), ("", 1.0, 2)])

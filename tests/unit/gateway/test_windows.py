@@ -32,6 +32,20 @@ def test_a_short_recording_stays_whole(clipper: Clipper) -> None:
     assert clip.segments[0].start - 0.2 < window.speech[0][0] < clip.segments[0].start + 0.2
 
 
+@pytest.mark.parametrize("more", [-1, 0, 1, 300])
+def test_thirty_seconds_are_one_window(clipper: Clipper, more: int) -> None:
+    """To the sample, although chunks of the voice detector do not divide them; what is longer is two, and
+    neither is over 30 s.
+    """
+    _, wave = record(clipper, 40, "en")
+    wave = wave[: LONGEST + more]
+    for block in (1_000, 50_000, len(wave)):
+        windows = cut(PauseCutter(), wave, block)
+        assert len(windows) == (1 if more <= 0 else 2)
+        assert max(len(window.wave) for window in windows) <= LONGEST
+        assert np.array_equal(np.concatenate([window.wave for window in windows]), wave)
+
+
 def test_a_recording_without_speech_has_no_windows() -> None:
     """Silence, noise and clicks, however short."""
     noise = np.random.default_rng(1).standard_normal(20 * RATE).astype(np.float32)

@@ -1,0 +1,51 @@
+"""How many bytes of bodies one gateway reads into memory at once."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from .errors import ApiError, error_response
+
+# A chat whose pictures have 16 MiB as data URLs holds 64 MiB while it is read: bytes, text, its parts.
+MOST = 384 << 20
+UNKNOWN = 16 << 20  # what a body of undeclared length counts; nginx declares the length of all
+RETRY = 2  # seconds
+
+
+class Bodies:
+    """ASGI middleware: a request whose body does not fit beside those being answered is refused with 503 and
+    Retry-After before any of it is read. Multipart forms go to disk and are not counted; a body that is
+    larger than `most` by itself is alone.
+    """
+
+    def __init__(self, app: ASGIApp, most: int = MOST) -> None:
+        self.app, self.most, self.held = app, most, 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        size = min(_declared(Headers(scope=scope)), self.most) if scope["type"] == "http" else 0
+        if size and self.held + size > self.most:
+            message = (
+                f"the requests in progress already bring {self.held >> 20} MiB of {self.most >> 20}, this "
+                f"gateway's capacity; retry in {RETRY} s"
+            )
+            await error_response(ApiError(503, message, code="overloaded", retry_after=RETRY))(
+                scope, receive, send
+            )
+            return
+        self.held += size
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.held -= size
+
+
+def _declared(headers: Headers) -> int:
+    """Bytes of a body that is read into memory."""
+    if headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        return 0
+    length = headers.get("content-length", "")
+    if length.isdecimal():
+        return int(length)
+    return UNKNOWN if "transfer-encoding" in headers else 0
