@@ -1,9 +1,9 @@
-"""A process that does not outlive its parent: `python -m ops.child [--exec | --unlink SOCKET] COMMAND…`.
+"""A process that does not outlive its parent: `python -m ops.child [--exec | --unlink SOCKET]… COMMAND…`.
 
 Whoever supervises may be killed; then nobody would end what it ran, and its ports and sockets would stay
 taken. With --exec the command takes this process's place. Without, it is a child whose own children end with
-it: nginx's workers would go on without their master. --unlink removes what a run that was killed has left
-behind: nginx does not listen on a Unix socket whose file is there.
+it: nginx's workers would go on without their master. --unlink, once for each socket, removes what a run that
+was killed has left behind: nginx does not listen on a Unix socket whose file is there.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> int:
     command = sys.argv[1:]
     if command[0] == "--exec":
         os.execvp(command[1], command[1:])
-    if command[0] == "--unlink":
+    while command[0] == "--unlink":
         Path(command[1]).unlink(missing_ok=True)
         command = command[2:]
     return run(command)

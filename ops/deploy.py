@@ -21,7 +21,7 @@ from conch.gpus import apart
 
 from .hardware import instances
 from .nginx import AccessPolicy, NginxValues, tls_of, write_nginx
-from .planning import IN_DOCKER, Addresses, described, make_plan
+from .planning import IN_DOCKER, Addresses, described, front_processes, make_plan
 
 
 def deploy(engines: Path) -> None:
@@ -62,12 +62,10 @@ def deploy(engines: Path) -> None:
         internal="0.0.0.0:8081",
         metrics="0.0.0.0:8082",
         max_body=get("MAX_BODY") or "110m",
+        workers=front_processes(len(os.sched_getaffinity(0))),
         # On several hosts instances may be many, and have addresses of their own.
         instance_http=0 if apart(os.environ) else 8010,
         instance_grpc=0 if apart(os.environ) else 8020,
-        # One may be cut off with its host while another is replaced.
-        tries=3 if apart(os.environ) else 2,
-        again=3 if apart(os.environ) else 1,
         # Secrets of docker/compose.tls.yaml.
         tls=tls_of(
             os.environ, "/run/secrets/tls_cert", "/run/secrets/tls_key", 8443, int(get("TLS_PORT") or 8443)

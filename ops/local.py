@@ -19,7 +19,7 @@ from gateway.keys import NoKeys, load_keys
 
 from .guard.bundle import check_bundle
 from .nginx import AccessPolicy, NginxValues, Tls, tls_of
-from .planning import Addresses, described, make_plan
+from .planning import Addresses, described, front_processes, make_plan
 
 HOST = "127.0.0.1"
 KEYS, ADMINS = "API_KEYS_FILE", "ADMIN_KEYS_FILE"
@@ -69,15 +69,17 @@ class LocalDeployment:
         get = os.environ.get
         port = int(get("PORT") or 8080)
         base = port - 80
+        target = get("TARGET") or DEFAULT_WITHOUT_DOCKER
+        alone = any(known(target).gpus(1, os.environ))  # engines leave the CPUs to others
         return cls(
             model_id=get("MODEL_ID") or "",
-            target=get("TARGET") or DEFAULT_WITHOUT_DOCKER,
+            target=target,
             instances=int(get("INSTANCES") or 0),
             port=port,
             kserve_http=int(get("KSERVE_HTTP_PORT") or base),
             kserve_grpc=int(get("KSERVE_GRPC_PORT") or base + 1),
             run=runtime_folder(port),
-            gateways=int(get("GATEWAYS") or 2),
+            gateways=int(get("GATEWAYS") or (front_processes(len(os.sched_getaffinity(0))) if alone else 2)),
             engines=Path(get("ENGINES_DIR") or "engines").resolve(),
             home=Path(get("CONCH_HOME") or f".conch/{port}").resolve(),
         )
@@ -86,6 +88,11 @@ class LocalDeployment:
     def socket(self) -> Path:
         """Supervisor's control socket."""
         return self.run / "supervisor"
+
+    @property
+    def nginx_sockets(self) -> dict[str, Path]:
+        """Where nginx listens beside its ports, by the field of `NginxValues`."""
+        return {"internal": self.run / "kserve", "metrics": self.run / "nginx-metrics"}
 
     @property
     def addresses(self) -> Addresses:
@@ -168,11 +175,12 @@ def nginx_values(local: LocalDeployment) -> NginxValues:
         port=local.port,
         kserve=local.kserve_http,
         grpc=local.kserve_grpc,
-        internal=f"unix:{local.run}/kserve",
-        metrics=f"unix:{local.run}/nginx-metrics",
+        internal=f"unix:{local.nginx_sockets['internal']}",
+        metrics=f"unix:{local.nginx_sockets['metrics']}",
         instance_http=local.port + 20,
         instance_grpc=local.port + 40,
         max_body=os.environ.get("MAX_BODY") or "110m",
+        workers=front_processes(len(os.sched_getaffinity(0))),
         user="user root;" if os.getuid() == 0 else "",
         tls=tls(local),
     )

@@ -68,12 +68,11 @@ def tls_of(environment: Mapping[str, str], certificate: str, key: str, port: int
 class NginxValues:
     """What the template's ${CONCH_…} stand for: folders, the address of the public doors, their ports, where
     the gateway's own listener is (as nginx writes it: an address with a port, or unix:PATH), the largest body
-    as nginx writes it.
+    as nginx writes it. `workers`: nginx's processes.
 
     `instance_http`, `instance_grpc`: the first of the ports at which each instance is found by host and port
     alone; 0: none are opened. `metrics`: where nginx's own metrics are found, written like `internal`. `tls`:
-    none where nginx speaks plain HTTP. `tries`: servers that a request is sent to at most, where the ones
-    before cannot be reached; `again`: the same for one to KServe that is sent once more.
+    none where nginx speaks plain HTTP.
     """
 
     run: str
@@ -85,12 +84,11 @@ class NginxValues:
     internal: str
     metrics: str
     max_body: str
+    workers: int = 2
     user: str = ""
     instance_http: int = 0
     instance_grpc: int = 0
     tls: Tls | None = None
-    tries: int = 2
-    again: int = 1
 
     def instances(self, count: int) -> dict[str, str]:
         """The template's lines for the instances' own ports."""
@@ -152,6 +150,7 @@ class AccessPolicy:
 
 
 OPEN = AccessPolicy()
+AGAIN = "_again"  # upstreams for what is sent once more
 
 
 def _hosts(allowed: str) -> str:
@@ -173,9 +172,9 @@ def _hosts(allowed: str) -> str:
 
 def _upstream(name: str, servers: Iterable[str], *, dynamic: bool) -> str:
     lines = "".join(f"    server {server}{' resolve' if dynamic else ''};\n" for server in servers)
-    # A request over gRPC cannot be sent again, so it never begins on a connection that its guard may be about
-    # to close.
-    kept = "" if name.endswith("_grpc") else "    keepalive 64;\n    keepalive_timeout 4s;\n"
+    # A stream over gRPC cannot be sent again, and what is sent once more is not sent a third time: they never
+    # begin on a connection whose other end may be gone.
+    kept = "" if name.endswith(("_grpc", AGAIN)) else "    keepalive 64;\n    keepalive_timeout 4s;\n"
     zone = max(64, 4 * lines.count("\n"))  # k: a server takes about 1, one whose name is resolved twice that
     return f"upstream {name} {{\n    zone {name} {zone}k;\n    least_conn;\n{lines}{kept}}}\n"
 
@@ -184,14 +183,16 @@ def pools(plan: Deployment) -> str:
     """pools.conf: one upstream for each pool and instance, and the maps that choose among them."""
     dynamic = bool(plan.resolver)
     parts = [f"resolver {plan.resolver} valid=2s ipv6=off;\nresolver_timeout 2s;\n"] if dynamic else []
-    parts.append(
-        _upstream("gateway", [f"{gateway} max_fails=0" for gateway in plan.gateways], dynamic=dynamic)
-    )
+    gateways = [f"{gateway} max_fails=0" for gateway in plan.gateways]
+    parts += [_upstream(f"gateway{again}", gateways, dynamic=dynamic) for again in ("", AGAIN)]
     for kind in ("http", "grpc"):
         routes = []
         for n, pool in enumerate(plan.pools):
             servers = [f"{getattr(plan.instances[i], kind)} max_fails=0" for i in pool.instances]
-            parts.append(_upstream(f"pool_{n}_{kind}", servers, dynamic=dynamic))
+            parts += [
+                _upstream(f"pool_{n}_{kind}{again}", servers, dynamic=dynamic)
+                for again in ("", *([AGAIN] if kind == "http" else []))
+            ]
             keys = [f"header:{pool.model_id}", f"model:{pool.model_id}", *(["header:"] if n == 0 else [])]
             routes += [f'    "{key}" pool_{n}_{kind};\n' for key in keys]
         for instance in plan.instances:
@@ -200,6 +201,8 @@ def pools(plan: Deployment) -> str:
             )
             routes.append(f'    "instance:{instance.index}" instance_{instance.index}_{kind};\n')
         parts.append(f'map $triton_route $triton_{kind} {{\n    default "";\n{"".join(routes)}}}\n')
+    once_more = "".join(f"    pool_{n}_http pool_{n}_http{AGAIN};\n" for n in range(len(plan.pools)))
+    parts.append(f"map $triton_http $triton_http{AGAIN} {{\n    default $triton_http;\n{once_more}}}\n")
     return "\n".join(parts)
 
 

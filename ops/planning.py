@@ -39,6 +39,11 @@ def share(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
     return [tuple(cpus[i * len(cpus) // count : (i + 1) * len(cpus) // count]) for i in range(count)]
 
 
+def front_processes(cpus: int) -> int:
+    """Nginx's workers, and gateways where engines have GPUs: half of the CPUs, 2 to 8."""
+    return max(2, min(8, cpus // 2))
+
+
 def kv_shares(gpus: Sequence[str]) -> list[float]:
     """Equal parts of the cache's budget for instances that sit on one GPU. A part of what is free when an
     instance starts never grows beyond what is left, whoever starts first.

@@ -33,7 +33,8 @@ def _commands(local: LocalDeployment, plan: Deployment, python: Path) -> dict[st
     child = f"{python} -m ops.child"  # whoever supervises may be killed: then they end, too
     guard = f"{child} --exec {python} -m ops.guard --deployment {home}/deployment.json --state-dir {home}"
     gateway = f"{child} --exec {python} -m gateway"
-    nginx = f"{child} --unlink {local.run}/kserve {nginx_binary()}"
+    left = " ".join(f"--unlink {path}" for path in local.nginx_sockets.values())
+    nginx = f"{child} {left} {nginx_binary()}"
     lite = f"{child} --exec {VECTORS_PYTHON} -m ops.vectors {home}/retrieval/vectors {local.run}/vectors"
     return {
         **{instance.name: f"{guard} --instance {instance.index}" for instance in plan.instances},
@@ -68,7 +69,7 @@ def environment(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
     asked = {name: os.environ[name] for name in documented() if os.environ.get(name)}
     return {
         "CONCH_DEPLOYMENT": str(local.home / "deployment.json"),
-        "CONCH_KSERVE_URL": f"unix:{local.run}/kserve",
+        "CONCH_KSERVE_URL": f"unix:{local.nginx_sockets['internal']}",
         "CONCH_GATEWAYS": str(local.gateways),
         "CONCH_API_KEYS_REQUIRED": os.environ.get(KEYS, ""),
         "CONCH_ADMIN_KEYS_REQUIRED": os.environ.get(ADMINS, ""),
@@ -153,7 +154,7 @@ class Supervised:
     def metrics(self, instance: Instance) -> str:
         """Through nginx's internal listener: neither keys nor certificates are needed."""
         with suppress(httpx.HTTPError):
-            transport = httpx.HTTPTransport(uds=f"{self.local.run}/kserve")
+            transport = httpx.HTTPTransport(uds=str(self.local.nginx_sockets["internal"]))
             with httpx.Client(transport=transport, base_url="http://nginx", timeout=5) as client:
                 return client.get(f"/instances/{instance.index}/metrics").text
         return ""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from conch.names import MAX_URL_BYTES, PICTURE_URLS
+from conch.names import PICTURE_URLS
+from conch.pictures import MOST_URL_BYTES
 
 MAX_TENSOR_BYTES = 128 << 20
 MAX_TEXT_BYTES = 4 << 20
@@ -99,7 +100,7 @@ def check_shape(contract: Contract, name: str, datatype: object, shape: Sequence
 
 def most_text(name: str) -> int:
     """Bytes of text that an input may bring."""
-    return MAX_URL_BYTES if name in PICTURE_URLS else MAX_TEXT_BYTES
+    return MOST_URL_BYTES if name in PICTURE_URLS else MAX_TEXT_BYTES
 
 
 def check_binary(name: str, spec: Spec, count: int, data: memoryview) -> None:

@@ -26,7 +26,19 @@ from tritonclient.grpc import service_pb2
 from .contract import Contract, Refused
 from .grpc_requests import check, response, said
 from .http_client import Lost
-from .http_door import FAULT, HANDED, HEAD_BYTES, OWN_ID, UNKNOWN, HttpDoor, mark, naming, passed_on, sender
+from .http_door import (
+    FAULT,
+    HANDED,
+    HEAD_BYTES,
+    LOST_ONCE,
+    OWN_ID,
+    UNKNOWN,
+    HttpDoor,
+    mark,
+    naming,
+    passed_on,
+    sender,
+)
 from .relay import NOBODY, Call, Life, Target, Unavailable
 
 log = structlog.get_logger()
@@ -140,7 +152,13 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
             checked,
             passed_on(metadata),
         )
-        call = Call(contract.name, lambda: mark(contract.name, checked), ask, HANDED in metadata)
+        call = Call(
+            contract.name,
+            lambda: mark(contract.name, checked),
+            ask,
+            handed=HANDED in metadata,
+            lost=LOST_ONCE in metadata,
+        )
         try:
             reply = await self.relay.run(call)
         except asyncio.CancelledError:

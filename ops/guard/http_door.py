@@ -41,6 +41,7 @@ OPERATION = re.compile("/guard/(?:status|restart)")
 UNHEALTHY = re.compile(rb"[Ss]tub process [^\n]{0,200}is not healthy")
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "server", "date"}
 HANDED = "x-conch-handed"
+LOST_ONCE = "x-conch-lost"  # nginx's: a guard was lost with this request in hand
 HEAD_BYTES = "inference-header-content-length"
 # The engine's own models, which know a request by its id: whoever leaves is stopped there.
 STOPPABLE = "tensorrt_llm"
@@ -155,7 +156,9 @@ class HttpDoor:
         streaming = how == "generate_stream"
         passed = passed_on(headers)
         ask = sender(self.relay, request.path, checked, passed, streaming=streaming)
-        call = Call(model, lambda: mark(model, checked), ask, handed=HANDED in headers)
+        call = Call(
+            model, lambda: mark(model, checked), ask, handed=HANDED in headers, lost=LOST_ONCE in headers
+        )
         stoppable = checked.id if OWN_ID in checked.id else ""
         reply = await self._unless_gone(request, self.relay.run(call), stoppable)
         if reply.body is None:

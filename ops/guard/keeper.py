@@ -29,8 +29,8 @@ from .relay import Death, Life, Relay
 from .server import DRAIN, Server
 
 START_PROBE = 0.2
-CHECK = 1.0
-IDLE_PROBE = 5.0
+CHECK, IDLE_CHECK = 1.0, 3.0  # between two looks, while there are requests and while there are none
+PROBE, IDLE_PROBE = 5.0, 30.0  # without a success, after so long comes a probe
 PROBE_TIMEOUT = 30.0
 START_TIMEOUT = 600.0
 FAILED_STARTS = 3
@@ -163,12 +163,13 @@ class Keeper:
         seconds = round(time.monotonic() - started, 1)
         self.journal.note("serving", model=server.instance.model_id, seconds=seconds)
         while True:
-            await asyncio.sleep(CHECK)
+            busy = bool(life.flights) or time.monotonic() - self.last_good < CHECK
+            await asyncio.sleep(CHECK if busy else IDLE_CHECK)
             await self._check(server, life)
 
     async def _check(self, server: Server, life: Life) -> None:
-        """A probe where nothing has succeeded for a while. While requests succeed, a slow probe is just load,
-        and so is a full queue.
+        """A probe where nothing has succeeded for a while; sooner while requests wait. While requests
+        succeed, a slow probe is just load, and so is a full queue.
         """
         if (pid := server.stopped()) is not None:
             await asyncio.sleep(2 * CHECK)
@@ -177,7 +178,7 @@ class Keeper:
             return
         if await self._ends(life):
             return
-        if time.monotonic() - self.last_good < IDLE_PROBE:
+        if time.monotonic() - self.last_good < (PROBE if life.flights else IDLE_PROBE):
             return
         before = self.last_good
         trouble = await self._probe(life.http, PROBE_TIMEOUT)

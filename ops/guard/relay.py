@@ -84,7 +84,8 @@ class Call(Generic[Result]):
     """A request that may be sent again: its model, a fingerprint (computed when asked for), how to send it to
     a target.
 
-    `handed`: another instance was lost with it, or could not take it; it is handed on no further. Sending
+    `handed`: another instance was lost with it, or could not take it; it is handed on no further. `lost`: a
+    guard was lost with it; it may be handed on, but the next server that is lost with it is the last. Sending
     raises Lost.
     """
 
@@ -92,6 +93,7 @@ class Call(Generic[Result]):
     mark: Callable[[], str]
     send: Callable[[Target], Awaitable[Result]]
     handed: bool = False
+    lost: bool = False
 
 
 class Relay:
@@ -150,9 +152,9 @@ class Relay:
                 death=death.reason if death else None,
                 handed=call.handed,
             )
-        if call.handed:
-            unread = life.ending.done() and death is life.ending.result()
-            raise Unavailable(NOBODY) if unread else self._condemn(call)
+        unread = life.ending.done() and death is life.ending.result()
+        if (call.handed or call.lost) and not unread:
+            raise self._condemn(call)
         if death is None or death.outside or self.suspicion.innocent(call.mark()):
             return await self._hand_on(call)
         return await self._try_again(call)

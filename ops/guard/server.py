@@ -25,8 +25,8 @@ from .bundle import budgeted
 NVIDIA = Path("/opt/tritonserver/bin/tritonserver")  # in NVIDIA's images
 DRAIN = 30.0
 # Façades work on several requests beside each other: threads of numpy's BLAS would only fight for the same
-# cores.
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+# cores. So do torch's of OpenMP beside a GPU; on a CPU the torch engine sets how many it takes.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)

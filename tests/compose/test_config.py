@@ -18,13 +18,19 @@ CPU = ["compose.yaml", "docker/compose.openvino.yaml"]
 RETRIEVAL = [*CPU, "docker/compose.retrieval.yaml"]
 PROFILES = ["", "instances-2", "instances-3", "instances-4"]
 OBSERVE = [*CPU, "docker/compose.observe.yaml"]
+PICTURES = [*CPU, "docker/compose.pictures.yaml"]
 COMBINATIONS = [
     *((files, profile) for files in (BASE, CPU) for profile in PROFILES),
     (RETRIEVAL, ""),
     (OBSERVE, ""),
+    (PICTURES, ""),
 ]
 DATABASES = {"mongo", "milvus"}
 OBSERVERS = {"prometheus", "alertmanager", "grafana", "node-exporter", "blackbox", "collector"}
+REQUIRED = {  # what a file does not do without
+    "docker/compose.observe.yaml": {"GRAFANA_PASSWORD_FILE": "/g"},
+    "docker/compose.pictures.yaml": {"PICTURE_HOSTS": "pictures.example:8443"},
+}
 PASSWORDS = ("MONGO_PASSWORD_FILE", "MILVUS_PASSWORD_FILE")
 
 Services = dict[str, dict[str, Any]]
@@ -42,7 +48,7 @@ def config(files: list[str], profile: str, **variables: str) -> dict[str, Any]:
         "--format",
         "json",
     ]
-    required = {"GRAFANA_PASSWORD_FILE": "/g"} if files == OBSERVE else {}
+    required = REQUIRED.get(files[-1], {})
     environment = {"PATH": os.environ["PATH"], "COMPOSE_PROFILES": profile, **required, **variables}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -108,6 +114,19 @@ def test_every_one_shot_is_adopted(services: Services) -> None:
         else:
             assert name == "collector" or service["healthcheck"]["test"], name  # nothing in it can ask
             assert service["stop_grace_period"] if name != "builder" else True
+
+
+def test_only_a_gateway_that_may_fetch_pictures_has_a_way_out() -> None:
+    """And only where somebody names the hosts."""
+    for files, networks, hosts in (
+        (CPU, {"inner"}, ""),
+        (PICTURES, {"inner", "egress"}, "pictures.example:8443"),
+    ):
+        gateway = config(files, "")["services"]["gateway"]
+        assert set(gateway["networks"]) == networks
+        assert gateway["environment"]["CONCH_PICTURE_HOSTS"] == hosts
+    with pytest.raises(AssertionError, match="name the hosts"):
+        config(PICTURES, "", PICTURE_HOSTS="")
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -10,7 +10,7 @@ import pytest
 from tritonclient.grpc import model_config_pb2
 
 from build.catalog import FAMILIES, ROOT, CatalogError, Model, load_catalog, load_recipe, select
-from build.repository import render
+from build.repository import facade_instances, render
 from build.tensors import MODELS, parse_config
 
 CONTRACT: dict[str, Any] = json.loads(
@@ -99,6 +99,19 @@ def test_rendered_repositories(model: Model, tmp_path: Path) -> None:
     assert (tmp_path / "serving" / "engine" / "scheduler.py").is_file()
 
 
+def test_the_speech_facade_grows_with_the_machine(tmp_path: Path) -> None:
+    """Before an engine with a GPU; FACADE_INSTANCES says otherwise, and other models stay one process."""
+    assert [facade_instances(cpus) for cpus in (1, 4, 8, 16, 64)] == [1, 1, 2, 4, 4]
+    model = load_catalog()["mini-whisper"]
+    render(load_recipe(model, "torch", {"FACADE_INSTANCES": "3"}), tmp_path)
+    counts = {
+        folder.name: parse_config(folder / "config.pbtxt").instance_group[0].count
+        for folder in (tmp_path / "repository").iterdir()
+    }
+    assert counts.pop("whisper_bls") == 3
+    assert set(counts.values()) == {1}
+
+
 def test_models_stay_thin() -> None:
     """What matters is in serving/, where plain Python can test it."""
     paths = list(MODELS.glob("*/1/model.py"))
@@ -111,7 +124,7 @@ def test_serving_needs_no_torch() -> None:
     """Neither the serving room nor the gateway imports what belongs to the builder; torch belongs to the
     architectures and to the engine that runs them.
     """
-    own = (ROOT / "serving/architectures", ROOT / "serving/engine/torch")
+    own = [ROOT / "serving" / room for room in ("architectures", "engine/torch", "engine/trtllm")]
     for room in ("serving", "gateway", "model_repos"):
         for path in (ROOT / room).rglob("*.py"):
             lines = path.read_text("utf-8").splitlines()

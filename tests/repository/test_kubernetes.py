@@ -7,8 +7,10 @@ from __future__ import annotations
 import copy
 import re
 import subprocess
+import tomllib
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -42,6 +44,8 @@ COMPOSE_ALONE = {
     "nginx": {"RENDERED"},
 }
 KUBERNETES_ALONE = {"HOSTS", "HOST_GPUS", "INSTANCE_HOST", "GATEWAY_HOST", "RESOLVER"}
+KUBERNETES_ALONE.add("CONCH_VERSION")  # compose.yaml has it in the images' tags; there the builder ends first
+WAITING = ("triton", "gateway", "nginx")
 BUILDERS = {"MAX_BODY", "RATE_LIMIT", "RATE_BURST", "ALLOWED_HOSTS", "API_KEYS"}
 
 Object = dict[str, Any]
@@ -312,3 +316,56 @@ def test_addresses_are_those_of_the_services() -> None:
     assert values["GATEWAY_HOST"] == f"gateway.{where}"
     for name in ("triton", "gateway"):
         assert one(found, "Service", name)["spec"]["clusterIP"] == "None"
+
+
+def kinds() -> dict[str, str]:
+    """Workloads by name."""
+    return {name: kind for kind, name in SAME.values()}
+
+
+def test_one_version(overlay: list[Object]) -> None:
+    """The project's own is the tag of every image of Conch, and in the configuration that pods compare."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    for name, kind in kinds().items():
+        for container in containers(one(overlay, kind, name)):
+            image, _, tag = container["image"].partition(":")
+            assert not image.startswith("localhost/conch/") or tag.partition("-")[0] == version
+    config = next(o for o in overlay if o["kind"] == "ConfigMap" and "MODEL_ID" in o["data"])
+    assert config["data"]["CONCH_VERSION"] == version
+
+
+def ends(script: str, folder: Path, seconds: float) -> bool:
+    """Whether a container's command ends well in that time, with its volumes in `folder`."""
+    script = script.replace("/config/*", f"{folder}/config/*").replace("/engines/", f"{folder}/engines/")
+    try:
+        return subprocess.run(["sh", "-c", script], timeout=seconds, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_pods_wait_for_the_builder_of_their_own_version(
+    overlay: list[Object], name: str, tmp_path: Path
+) -> None:
+    """Run as it stands there: what the last builder has left is compared with the pod's own configuration."""
+    spec = one(overlay, kinds()[name], name)["spec"]["template"]["spec"]
+    (built,) = spec["initContainers"]
+    assert {row["mountPath"]: row["name"] for row in built["volumeMounts"]} == {
+        "/engines": "engines",
+        "/config": "config",
+    }
+    mounted = {volume["name"]: volume for volume in spec["volumes"]}["config"]["configMap"]["name"]
+    data = next(o["data"] for o in overlay if o["kind"] == "ConfigMap" and o["metadata"]["name"] == mounted)
+    (tmp_path / "engines/deployment").mkdir(parents=True)
+    (tmp_path / "config").mkdir()
+    for key, value in data.items():
+        (tmp_path / "config" / key).write_text(value)
+    wait, version = built["command"][2], tmp_path / "config/CONCH_VERSION"
+    assert not ends(wait, tmp_path, 1), "nothing is built yet"
+    leave = containers(one(overlay, "Job", "builder"))[0]["command"][2].partition("ops.deploy && ")[2]
+    version.write_text("0.0.9")
+    assert ends(leave, tmp_path, 20)
+    version.write_text(data["CONCH_VERSION"])
+    assert not ends(wait, tmp_path, 1), "the builder of another version was the last"
+    assert ends(leave, tmp_path, 20)
+    assert ends(wait, tmp_path, 20)

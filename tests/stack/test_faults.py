@@ -38,8 +38,8 @@ def transcribe(stack: Stack) -> None:
     assert answer.json()["text"]
 
 
-def process(*words: str) -> int:
-    """The one process whose command line holds all these words."""
+def processes(*words: str) -> list[int]:
+    """Those whose command lines hold all these words."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -49,6 +49,12 @@ def process(*words: str) -> int:
                 continue
             if all(word in command for word in words):
                 found.append(int(entry.name))
+    return found
+
+
+def process(*words: str) -> int:
+    """The only one of them."""
+    found = processes(*words)
     assert len(found) == 1, f"{words}: {found}"
     return found[0]
 
@@ -60,8 +66,9 @@ def tritonserver(stack: Stack, index: int) -> int:
 
 
 def stub(stack: Stack, index: int, model: str) -> int:
-    """The process id of a model's Python stub; stubs carry their server's process id."""
-    return process("triton_python_backend_stub", f"/{model}/1/model.py", f"\0{tritonserver(stack, index)}\0")
+    """The process id of a model's Python stub, the first of several; it carries its server's."""
+    server = tritonserver(stack, index)
+    return min(processes("triton_python_backend_stub", f"/{model}/1/model.py", f"\0{server}\0"))
 
 
 def answers(stack: Stack, index: int) -> bool:

@@ -11,12 +11,13 @@ import pytest
 from build.catalog import ROOT
 
 
-@pytest.mark.parametrize("left", [True, False])
-def test_the_socket_of_a_killed_run_is_removed(tmp_path: Path, left: bool) -> None:
-    """The command finds nothing where a run that was killed left its socket; its exit status is passed on."""
-    socket = tmp_path / "socket"
-    if left:
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_the_sockets_of_a_killed_run_are_removed(tmp_path: Path, left: int) -> None:
+    """The command finds nothing where a killed run left its sockets; its exit status is passed on."""
+    sockets = [tmp_path / name for name in ("one", "two")]
+    for socket in sockets[:left]:
         socket.touch()
-    script = f"test ! -e {socket} && exit 7"
-    command = [sys.executable, "-m", "ops.child", "--unlink", str(socket), "sh", "-c", script]
+    script = " && ".join([*(f"test ! -e {socket}" for socket in sockets), "exit 7"])
+    unlink = [word for socket in sockets for word in ("--unlink", str(socket))]
+    command = [sys.executable, "-m", "ops.child", *unlink, "sh", "-c", script]
     assert subprocess.run(command, cwd=ROOT, check=False, timeout=30).returncode == 7

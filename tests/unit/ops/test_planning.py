@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import http.server
-import os
-import random
-import socket
+import re
 import subprocess
 import threading
-from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +19,9 @@ from ops.deploy import addresses
 from ops.hardware import instances
 from ops.local import nginx_binary
 from ops.nginx import OPEN, AccessPolicy, NginxValues, Tls, pools, write_nginx
-from ops.planning import IN_DOCKER, Addresses, make_plan, precision, share
+from ops.planning import IN_DOCKER, Addresses, front_processes, make_plan, precision, share
+
+from .running_nginx import running_nginx
 
 ADDRESSES = Addresses(
     "unix:/run/x/triton-{i}.http",
@@ -101,7 +100,21 @@ def nginx_accepts(folder: Path, access: AccessPolicy, made: Deployment | None = 
 def test_nginx_accepts_the_rendered_files(tmp_path: Path) -> None:
     """nginx -t, with two pools and two gateways."""
     text = nginx_accepts(tmp_path, OPEN)
-    assert text.count("server unix:/run/x/gateway-") == 2
+    assert text.count("server unix:/run/x/gateway-") == 2 * 2
+
+
+def test_what_is_sent_once_more_has_a_fresh_connection(tmp_path: Path) -> None:
+    """A kept one may lead to the server that was just lost, and would count as the second loss."""
+    upstreams = dict(re.findall(r"upstream (\w+) \{\n(.*?)\n\}", nginx_accepts(tmp_path, OPEN), re.DOTALL))
+    again = {name for name in upstreams if name.endswith("_again")}
+    assert again == {"gateway_again", "pool_0_http_again", "pool_1_http_again"}
+    for name in again:
+        assert "keepalive" not in upstreams[name]
+        usual = upstreams[name.removesuffix("_again")]
+        assert "keepalive" in usual
+        assert [line for line in usual.splitlines() if "server " in line] == [
+            line for line in upstreams[name].splitlines() if "server " in line
+        ]
 
 
 @pytest.mark.parametrize(
@@ -140,47 +153,18 @@ class Name(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def free_block(size: int = 30) -> int:
-    """The first of so many free ports that follow each other, below those of outgoing connections."""
-    for first in random.sample(range(11_000, 30_000, size), 100):
-        with ExitStack() as probes, suppress(OSError):
-            for port in range(first, first + size):
-                probes.enter_context(socket.create_server(("127.0.0.1", port)))
-            return first
-    raise AssertionError("no free ports")
-
-
 def test_nobody_behind_nginx_is_said_in_json(tmp_path: Path) -> None:
     """With nginx itself and no gateway and no guard: a 503 in each door's own shape, with Retry-After."""
-    first = free_block()
-    values = NginxValues(
-        run=f"{tmp_path}/run",
-        conf=str(tmp_path),
-        listen="127.0.0.1",
-        port=first,
-        kserve=first + 1,
-        grpc=first + 2,
-        internal=f"unix:{tmp_path}/inner",
-        metrics=f"unix:{tmp_path}/metrics",
-        max_body="1m",
-        user="user root;" if os.getuid() == 0 else "",
-    )
-    (tmp_path / "run").mkdir()
-    main = write_nginx(tmp_path, values, OPEN, plan(2, "mini-whisper"))
-    nginx = subprocess.Popen([nginx_binary(), "-c", main, "-p", tmp_path, "-e", "stderr"])
-    try:
+    with running_nginx(tmp_path, plan(2, "mini-whisper")) as values:
         client = httpx.Client(transport=httpx.HTTPTransport(retries=20), trust_env=False)
         for path in ("/v1/models", "/v1/audio/transcriptions", "/health/ready"):
-            answer = client.post(f"http://127.0.0.1:{first}{path}", content=b"x")
+            answer = client.post(f"http://127.0.0.1:{values.port}{path}", content=b"x")
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "gateway_unavailable"), path
             assert answer.headers["retry-after"]
-        for port in (first, first + 1):
+        for port in (values.port, values.kserve):
             answer = client.post(f"http://127.0.0.1:{port}/v2/models/whisper_bls/infer", content=b"{}")
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
             assert "no instance of this model can be reached" in answer.json()["error"]
-    finally:
-        nginx.terminate()
-        nginx.wait()
 
 
 def test_a_port_leads_to_its_instance(tmp_path: Path) -> None:
@@ -188,42 +172,23 @@ def test_a_port_leads_to_its_instance(tmp_path: Path) -> None:
     servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Name) for _ in range(2)]
     for server in servers:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    first = free_block()
-    one, two, three, four = range(first + 2, first + 6)
-    values = NginxValues(
-        run=f"{tmp_path}/run",
-        conf=str(tmp_path),
-        listen="127.0.0.1",
-        port=one,
-        kserve=two,
-        grpc=three,
-        internal=f"127.0.0.1:{four}",
-        metrics=f"unix:{tmp_path}/metrics",
-        max_body="1m",
-        user="user root;" if os.getuid() == 0 else "",
-        instance_http=first,
-        instance_grpc=first + 20,
-    )
-    (tmp_path / "run").mkdir()
     made = plan(2, "mini-whisper")
     own = tuple(
         replace(instance, http=f"127.0.0.1:{server.server_port}")
         for instance, server in zip(made.instances, servers, strict=True)
     )
-    main = write_nginx(tmp_path, values, OPEN, replace(made, instances=own))
-    nginx = subprocess.Popen([nginx_binary(), "-c", main, "-p", tmp_path, "-e", "stderr"])
     try:
-        client = httpx.Client(transport=httpx.HTTPTransport(retries=20), trust_env=False)
-        for i in (0, 1, 0, 1):
-            assert (
-                client.get(f"http://127.0.0.1:{first + i}/v2/health/ready").text == own[i].http.split(":")[1]
-            )
-        assert {client.get(f"http://127.0.0.1:{two}/v2/health/ready").text for _ in range(8)} == {
-            instance.http.split(":")[1] for instance in own
-        }
+        with running_nginx(tmp_path, replace(made, instances=own), instances=True) as values:
+            client = httpx.Client(transport=httpx.HTTPTransport(retries=20), trust_env=False)
+
+            def answer(port: int) -> str:
+                return client.get(f"http://127.0.0.1:{port}/v2/health/ready").text
+
+            names = [instance.http.split(":")[1] for instance in own]
+            for i in (0, 1, 0, 1):
+                assert answer(values.instance_http + i) == names[i]
+            assert {answer(values.kserve) for _ in range(8)} == set(names)
     finally:
-        nginx.terminate()
-        nginx.wait(20)
         for server in servers:
             server.shutdown()
             server.server_close()
@@ -337,14 +302,6 @@ def test_nginx_takes_hundreds_of_instances(tmp_path: Path) -> None:
     nginx_accepts(tmp_path, OPEN, replace(made, instances=own))
 
 
-@pytest.mark.parametrize("tries", [2, 3])
-def test_a_request_is_sent_to_so_many_servers(tmp_path: Path, tries: int) -> None:
-    """Over HTTP to gateways and guards, and over gRPC; on several hosts to one more (ops/deploy.py)."""
-    doors = {"listen": "0.0.0.0", "internal": "0.0.0.0:8081", "metrics": "0.0.0.0:8082", "max_body": "1m"}
-    values = NginxValues(run="/run", conf="/conf", port=1, kserve=2, grpc=3, tries=tries, **doors)
-    write_nginx(tmp_path, values, AccessPolicy(), plan(1, "mini-whisper"))
-    text = "".join((tmp_path / f"{name}.conf").read_text() for name in ("nginx", "kserve"))
-    assert "proxy_next_upstream_tries 1;" in (tmp_path / "kserve.conf").read_text()  # once more
-    for kind, count in (("proxy", 2), ("grpc", 1)):
-        assert text.count(f"{kind}_next_upstream_tries {tries};") == count
-        assert text.count(f"{kind}_socket_keepalive on;") == 1
+def test_doors_grow_with_the_machine() -> None:
+    """Gateways and nginx's workers in front of GPUs."""
+    assert [front_processes(cpus) for cpus in (1, 2, 8, 16, 64)] == [2, 2, 4, 8, 8]

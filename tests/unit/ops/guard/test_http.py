@@ -73,16 +73,17 @@ def test_streams_come_as_they_are_made() -> None:
 
 
 def test_a_client_that_goes_is_noticed() -> None:
-    gone = asyncio.Event()
+    come, gone = asyncio.Event(), asyncio.Event()
 
     async def wait(request: Request) -> None:
+        come.set()
         await request.gone
         gone.set()
 
     async def check() -> None:
         async with serving(wait) as address:
             asked = asyncio.ensure_future(HttpClient(address).request("GET", "/", {}))
-            await asyncio.sleep(0.05)
+            await come.wait()
             asked.cancel()
             await gone.wait()
 

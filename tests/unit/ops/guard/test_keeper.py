@@ -158,6 +158,55 @@ def test_a_server_that_somebody_ends_is_drained_and_replaced(monkeypatch: pytest
         run_in(asyncio.wait_for(check(), 20))
 
 
+class Hung(Triton):
+    """One whose stub hangs when it is told: connections are admitted, inferences are not answered."""
+
+    async def listen(self) -> None:
+        await super().listen()
+        self.hangs, self.probes = asyncio.Event(), 0
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readline():
+            await reader.readuntil(b"\r\n\r\n")
+            self.probes += b"/infer" in head
+            if self.hangs.is_set() and b"/v2/health/live" not in head:
+                await asyncio.sleep(60)
+            writer.write(ANSWER)
+        writer.close()
+
+    async def end(self, seconds: float) -> None:
+        self.server.close()
+        self.ended.set()
+
+
+def test_probes_are_rare_until_a_request_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stub that hangs while nobody asks is found late; the first request that waits for it has it found."""
+
+    async def check() -> None:
+        one, two = Hung(), Triton()
+        await one.listen()
+        await two.listen()
+        keeper, taken = prepared(monkeypatch, [one, two]), list[str]()
+        keeper.relay.peers = []
+        intervals = {"IDLE_CHECK": 0.1, "PROBE": 0.3, "IDLE_PROBE": 60, "PROBE_TIMEOUT": 0.3}
+        for name, seconds in intervals.items():
+            monkeypatch.setattr(keeping, name, seconds)
+        running = asyncio.ensure_future(keeper.run())
+        await until(lambda: keeper.state == "serving")
+        one.hangs.set()
+        await asyncio.sleep(1)
+        assert (one.probes, keeper.deaths) == (1, 0)
+        asked = asyncio.ensure_future(keeper.relay.run(ask("/slow", keeper.relay, taken)))
+        await until(lambda: keeper.deaths == 1)
+        assert "the probe failed: timeout" in str(keeper.journal.events)
+        two.slow.set()
+        assert await asked == "fine"
+        keeper.stop_asked.set()
+        assert await running == 0
+
+    asyncio.run(asyncio.wait_for(check(), 20))
+
+
 def test_a_server_that_takes_connections_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the checks leave no connection behind."""
 

@@ -68,6 +68,7 @@ def call(
     theirs: Callable[[], Coroutine[Any, Any, str]] | None = None,
     *,
     handed: bool = False,
+    lost: bool = False,
 ) -> Call[str]:
     async def send(target: Any) -> str:
         if target is other:
@@ -75,7 +76,7 @@ def call(
             return await theirs()
         return await own()
 
-    return Call("m", lambda: mark, send, handed)
+    return Call("m", lambda: mark, send, handed, lost)
 
 
 async def fine() -> str:
@@ -172,6 +173,26 @@ def test_whoever_is_lost_twice_is_refused() -> None:
         await asyncio.sleep(0.05)
         with pytest.raises(Unavailable, match="not retried"):
             await one.relay.run(call(one, two, "a", fine))
+
+    run(check)
+
+
+@pytest.mark.parametrize("death", [OUTSIDE, CRASH])
+def test_a_request_that_a_guard_was_lost_with_costs_one_more_server(death: Death) -> None:
+    """Nginx says so. It is handed on where the own server is away; once another is lost with it, it is
+    refused everywhere.
+    """
+
+    async def check() -> None:
+        one, two = pair()
+        with pytest.raises(Unavailable, match="refused for a minute"):
+            await one.relay.run(call(one, two, "a", killing(one, death), fine, lost=True))
+        await asyncio.sleep(0.05)
+        with pytest.raises(Unavailable, match="not retried"):
+            await two.relay.run(call(two, one, "a", fine))
+        assert await one.relay.run(call(one, two, "b", fine, fine, lost=True)) == "fine"
+        two.live()
+        assert await two.relay.run(call(two, one, "c", unread(two), fine, lost=True)) == "fine"
 
     run(check)
 

@@ -1,0 +1,203 @@
+"""How many servers one request may reach: nginx itself in front of servers that are lost with it."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from build.catalog import load_catalog
+from conch.deployment import Deployment
+from ops.planning import Addresses, make_plan
+
+from .running_nginx import running_nginx
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nfine"
+LARGE = b"x" * 3_000_000  # more than nginx keeps in memory
+NOBODY = "127.0.0.1:1"
+INFER = "/v2/models/whisper_bls/infer"
+
+
+@dataclass
+class Servers:
+    """Servers that close the connection when they have read a request, the first `deaths` times, and answer
+    then; `seen` has the heads of all requests, in lower case, and how long the bodies were.
+    """
+
+    deaths: int
+    seen: list[tuple[bytes, int]] = field(default_factory=list)
+
+    def start(self) -> tuple[socket.socket, str]:
+        """One more: its listener and its address."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._serve, args=[listener], daemon=True).start()
+        return listener, f"127.0.0.1:{listener.getsockname()[1]}"
+
+    def _serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # the test is over
+                return
+            with connection:
+                self._take(connection)
+
+    def _take(self, connection: socket.socket) -> None:
+        data = b""
+        while b"\r\n\r\n" not in data and (part := connection.recv(1 << 20)):
+            data += part
+        head, _, body = data.lower().partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        while length and len(body) < int(length[1]) and (part := connection.recv(1 << 20)):
+            body += part
+        self.seen.append((head, len(body)))
+        if len(self.seen) > self.deaths:
+            connection.sendall(ANSWER)
+
+
+def away() -> str:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def plan(kind: str, addresses: list[str]) -> Deployment:
+    """One pool. `kind`: whose addresses these are, "gateway", or "http" or "grpc" of guards."""
+    model = load_catalog()["mini-whisper"]
+    gateways = tuple(addresses) if kind == "gateway" else (NOBODY,)
+    made = make_plan([model], len(addresses), [Path("/x")], [0], Addresses(NOBODY, NOBODY, gateways))
+    if kind == "gateway":
+        return made
+    pairs = zip(made.instances, addresses, strict=True)
+    own = [replace(i, http=a) if kind == "http" else replace(i, grpc=a) for i, a in pairs]
+    return replace(made, instances=tuple(own))
+
+
+DOORS = [
+    ("gateway", "port", "/v1/completions"),
+    ("gateway", "port", "/v1/audio/transcriptions"),
+    ("http", "kserve", INFER),
+]
+
+
+@pytest.mark.parametrize(("kind", "door", "path"), DOORS)
+@pytest.mark.parametrize("deaths", [0, 1, 2])
+def test_two_servers_at_most_are_lost(tmp_path: Path, kind: str, door: str, path: str, deaths: int) -> None:
+    """Of seven, three of which cannot be reached: where one is lost the request is answered, with its whole
+    body; where two are it is a 503, and no third one has seen it.
+    """
+    servers = Servers(deaths)
+    started = [servers.start() for _ in range(4)]
+    addresses = [started[0][1], away(), away(), started[1][1], away(), started[2][1], started[3][1]]
+    with running_nginx(tmp_path, plan(kind, addresses)) as values:
+        client = httpx.Client(transport=httpx.HTTPTransport(retries=20), trust_env=False, timeout=30)
+        answer = client.post(f"http://127.0.0.1:{getattr(values, door)}{path}", content=LARGE)
+    for listener, _ in started:
+        listener.close()
+    assert answer.status_code == (503 if deaths == 2 else 200), answer.text
+    assert [length for _, length in servers.seen] == [len(LARGE)] * min(2, deaths + 1)
+    if kind == "http":  # guards are told
+        assert [b"x-conch-lost: 1" in head for head, _ in servers.seen] == [False, True][: len(servers.seen)]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/audio/transcriptions"])
+def test_one_gateway_is_not_lost_twice(tmp_path: Path, path: str) -> None:
+    """However often nginx prefers a gateway that takes connections and dies, the other one has the answer."""
+    servers, broken = Servers(0), Broken()
+    listener, address = servers.start()
+    made = plan("gateway", [broken.address, address])
+    with closing(listener), closing(broken.listener), running_nginx(tmp_path, made) as values:
+        client = httpx.Client(transport=httpx.HTTPTransport(retries=20), trust_env=False, timeout=30)
+        for _ in range(8):
+            assert client.post(f"http://127.0.0.1:{values.port}{path}", content=LARGE).status_code == 200
+    assert broken.taken > 0
+
+
+def test_nobody_who_asks_says_what_was_lost(tmp_path: Path) -> None:
+    """The header is nginx's own."""
+    servers = Servers(0)
+    listener, address = servers.start()
+    with closing(listener), running_nginx(tmp_path, plan("http", [address])) as values:
+        client = httpx.Client(transport=httpx.HTTPTransport(retries=20), trust_env=False)
+        url = f"http://127.0.0.1:{values.kserve}{INFER}"
+        assert client.post(url, headers={"X-Conch-Lost": "1"}, content=b"{}").status_code == 200
+    assert b"x-conch-lost" not in servers.seen[0][0]
+
+
+class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """Answers with the id of the request, and notes its length and what nginx says of it."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, bool]] = []
+
+    def ModelInfer(  # noqa: N802  # protobuf's
+        self, request: service_pb2.ModelInferRequest, context: grpc.ServicerContext
+    ) -> service_pb2.ModelInferResponse:
+        lost = "x-conch-lost" in dict(context.invocation_metadata())
+        self.seen.append((len(request.raw_input_contents[0]), lost))
+        return service_pb2.ModelInferResponse(id=request.id)
+
+
+class Broken:
+    """Closes every connection on which something has come: a guard that is lost with what it has."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.taken = 0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:  # the test is over
+                return
+            with connection:
+                self.taken += 1
+                connection.recv(1 << 20)
+
+
+def infer(port: int, body: bytes) -> service_pb2.ModelInferResponse:
+    """One unary call of its own connection."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        request = service_pb2.ModelInferRequest(model_name="m", id="one", raw_input_contents=[body])
+        return stub.ModelInfer(request, timeout=20, wait_for_ready=True)
+
+
+def test_a_unary_call_over_grpc_is_sent_once_more(tmp_path: Path) -> None:
+    """Nginx has its body, a small one and a large one."""
+    triton, broken = Triton(), Broken()
+    server = grpc.server(ThreadPoolExecutor(2))
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(triton, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    sizes = [10, len(LARGE)] * 4
+    addresses = [broken.address, away(), f"127.0.0.1:{port}"]
+    with closing(broken.listener), running_nginx(tmp_path, plan("grpc", addresses)) as values:
+        for size in sizes:
+            assert infer(values.grpc, b"x" * size).id == "one"
+    server.stop(None)
+    assert [length for length, _ in triton.seen] == sizes
+    assert sum(lost for _, lost in triton.seen) == broken.taken > 0
+
+
+def test_two_guards_at_most_are_lost_over_grpc(tmp_path: Path) -> None:
+    broken = [Broken() for _ in range(4)]
+    addresses = [away(), *(one.address for one in broken)]
+    with running_nginx(tmp_path, plan("grpc", addresses)) as values, pytest.raises(grpc.RpcError) as failed:
+        infer(values.grpc, b"x")
+    assert failed.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert sum(one.taken for one in broken) == 2
+    for one in broken:
+        one.listener.close()
