@@ -20,7 +20,7 @@ ATTACK = ATTACK_REQUESTS=$(or $(ATTACK_REQUESTS),14000) ATTACK_PER_FAULT=$(or $(
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help check setup databases nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack airgap-save airgap-load test-stack test-swarm test-console attack attack-stack audit sbom gpu-report
+.PHONY: help check setup databases nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack airgap-save airgap-load test-stack test-swarm test-console attack attack-stack audit sbom gpu-report gpu-test gpu-bench
 
 help: ## list the targets (the default)
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -178,6 +178,14 @@ airgap-save: ## write images, engines and compose files of the stack into ARCHIV
 
 airgap-load: ## load ARCHIVE and start the stack from it
 	$(PYTHON) -m ops.airgap load $(ARCHIVE)
+
+gpu-test: TARGET = torch
+gpu-test: setup $(BUILD)/.tests $(SERVE)/.torch ## on a machine with a GPU: the torch engine's tests and stack tests in pieces (PIECES=…); gpu-results/
+	$(BUILD)/bin/python -m scripts.gpu_pieces test $(PIECES)
+
+gpu-bench: TARGET = torch
+gpu-bench: setup $(BUILD)/.tests $(SERVE)/.torch ## the same for benchmarks, beside transformers
+	$(BUILD)/bin/python -m scripts.gpu_pieces bench $(PIECES)
 
 gpu-report: $(CLIENT)/.done ## on a machine with NVIDIA GPUs: build, compare, measure, kill one server; writes gpu-report.md to attach to an issue
 	$(CLIENT)/bin/python -m scripts.gpu_report

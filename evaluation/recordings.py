@@ -61,14 +61,14 @@ def jfk() -> Utterance:
     return Utterance(JFK_TEXT, media.decode(JFK, max_seconds=60, time_limit=60))
 
 
-def utterances(weights: Path) -> list[Utterance]:
-    """Every sentence by one voice, in turn, at a speed of its own, and the real recording; spoken once, then
-    kept beside the weights.
+def utterances(weights: Path, most: int | None = None) -> list[Utterance]:
+    """Every sentence, or the first `most`, by one voice, in turn, at a speed of its own, and the real
+    recording; spoken once, then kept beside the weights, so that runs can be compared.
     """
     cache, voices = weights / "voices" / "said", Voices(weights)
     cache.mkdir(parents=True, exist_ok=True)
     rng, spoken = np.random.default_rng(1), []
-    for i, text in enumerate((HERE / "sentences.txt").read_text("utf-8").splitlines()):
+    for i, text in enumerate((HERE / "sentences.txt").read_text("utf-8").splitlines()[:most]):
         voice, speed, path = NAMES[i % len(NAMES)], float(rng.uniform(0.85, 1.15)), cache / f"{i}.npy"
         if not path.exists():
             partial = path.with_suffix(".partial.npy")
@@ -116,7 +116,7 @@ def music(count: int, seed: int) -> Floats:
     for _ in range(count // RATE + 1):
         tones = 220 * 2 ** (np.array([0, 4, 7, 12]) / 12) * 2 ** (rng.integers(-5, 7) / 12)
         beats.append(sum(2 * ((t * tone) % 1) - 1 for tone in tones) * np.exp(-2 * t))
-    return np.concatenate(beats)[:count].astype(np.float32)
+    return np.asarray(np.concatenate(beats)[:count], np.float32)
 
 
 def noisy(wave: Floats, decibels: float, seed: int = 7) -> Floats:

@@ -74,9 +74,9 @@ def client(
     threads: int,
     seconds: float,
     seed: int,
-) -> list[tuple[float, float]]:
-    """When each request began and what it took, as seconds of time.monotonic()."""
-    address, took = urlsplit(url), list[tuple[float, float]]()
+) -> tuple[list[tuple[float, float]], list[str]]:
+    """When each request began and what it took, as seconds of time.monotonic(); and what failed."""
+    address, took, failed = urlsplit(url), list[tuple[float, float]](), list[str]()
     until = time.monotonic() + seconds
 
     def ask(own: int) -> None:
@@ -87,19 +87,26 @@ def client(
                 return
             sent = varied(body, headers, number) if path.startswith("/v2") else made
             began = time.monotonic()
-            connection.request("POST", path, sent, headers)
-            answer = connection.getresponse()
-            text = answer.read()
-            if answer.status != 200:
-                raise RuntimeError(f"{answer.status}: {text[:300]!r}")
-            took.append((began, time.monotonic() - began))
+            try:
+                connection.request("POST", path, sent, headers)
+                answer = connection.getresponse()
+                text = answer.read()
+            except (OSError, http.client.HTTPException) as error:
+                failed.append(repr(error))
+                connection.close()
+                time.sleep(0.1)
+                continue
+            if answer.status == 200:
+                took.append((began, time.monotonic() - began))
+            else:
+                failed.append(f"{answer.status}: {text[:300]!r}")
 
     workers = [threading.Thread(target=ask, args=(seed * 64 + i,)) for i in range(threads)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    return took
+    return took, failed
 
 
 def measure(
@@ -109,7 +116,11 @@ def measure(
     seconds: float,
     window: float = WINDOW,
 ) -> dict[str, float]:
-    """Requests a second, sound a second, and what requests took, of `in_flight` clients."""
+    """Requests a second, sound a second, and what requests took, of `in_flight` clients.
+
+    Raises:
+        RuntimeError: requests that failed: how many, and what the first was told.
+    """
     processes = min(CLIENTS, in_flight, os.cpu_count() or 1)
     shares = [in_flight // processes + (i < in_flight % processes) for i in range(processes)]
     began = time.monotonic()
@@ -117,7 +128,10 @@ def measure(
         running = [
             pool.submit(client, url, make, share, seconds, seed) for seed, share in enumerate(shares, 1)
         ]
-        took = [one for each in running for one in each.result()]
+        ended = [each.result() for each in running]
+    took = [one for each, _ in ended for one in each]
+    if failed := [one for _, each in ended for one in each]:
+        raise RuntimeError(f"{len(failed)} of {len(took) + len(failed)} requests failed: {failed[0]}")
     first = min(at for at, _ in took)
     counted = [(at, each) for at, each in took if at + each > first + UNCOUNTED * seconds]
     span = max(at + each for at, each in counted) - (first + UNCOUNTED * seconds)

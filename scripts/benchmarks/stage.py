@@ -58,19 +58,27 @@ def group_memory(root: int) -> float:
 
 
 @contextmanager
-def running(model: str) -> Iterator[tuple[LocalDeployment, subprocess.Popen[bytes]]]:
-    """One instance on all cores, behind nginx and the gateway."""
+def running(
+    model: str,
+    target: str = "openvino",
+    instances: int = 1,
+    engines: Path = WORK / "engines",
+    weights: Path = WORK / "weights",
+) -> Iterator[tuple[LocalDeployment, subprocess.Popen[bytes]]]:
+    """One instance on all cores, or more, behind nginx and the gateway."""
     environment = {
         "MODEL_ID": model,
-        "TARGET": "openvino",
-        "INSTANCES": "1",
+        "TARGET": target,
+        "INSTANCES": str(instances),
         "PORT": os.environ.get("PORT") or "9680",
         "CONCH_HOME": str(WORK / "home"),
-        "ENGINES_DIR": str(WORK / "engines"),
+        "ENGINES_DIR": str(engines),
     }
     os.environ.update(environment)
     subprocess.run(
-        [sys.executable, "-m", "build", "engines", "--weights", str(WORK / "weights")], cwd=ROOT, check=True
+        [sys.executable, "-m", "build", "engines", "--target", target, "--weights", str(weights)],
+        cwd=ROOT,
+        check=True,
     )
     layout = LocalDeployment.from_environment()
     process = start(layout, ROOT / ".venv/serve/bin/python")

@@ -36,6 +36,9 @@ WINDOW = 30.0
 ROOT = Path(__file__).parents[2]
 
 
+Make = Callable[[int], tuple[tuple[int, ...], Any]]
+
+
 class Client:
     """One of several that ask again as soon as they are answered."""
 
@@ -71,14 +74,16 @@ class Client:
 
 
 class Load:
-    """`clients` requests at a time until `requests` have been asked."""
+    """`clients` requests at a time until `requests` have been asked. `make`: what the decoder and what the
+    encoder read, by the number of a request.
+    """
 
-    def __init__(self, runtime: TorchRuntime, clients: int, requests: int) -> None:
-        self.runtime, self.left, self.lock = runtime, requests, threading.Lock()
+    def __init__(self, runtime: TorchRuntime, clients: int, requests: int, make: Make) -> None:
+        self.make, self.runtime = make, runtime
+        self.left, self.lock = requests, threading.Lock()
         rows = runtime.running.buckets[-1]
         self.scheduler = Scheduler(runtime, Limits(max_rows=rows, join_at_once=8, max_queue=1024))
         self.clients = [Client(self.ask) for _ in range(clients)]
-        self.sounds = features(runtime, 8)
         self.asked = 0
         self.done = threading.Event()
         self.working = clients
@@ -94,11 +99,10 @@ class Load:
                 self.done.set()
         if over:
             return
-        sound = self.sounds[number % len(self.sounds)].copy()
-        sound[0, 0] = number / 1024  # no two are the same
+        prompt, source = self.make(number)
         client.began = time.perf_counter()
         sampling = Sampling(max_tokens=NEW, end_id=-1)
-        self.scheduler.submit(Job(PROMPT, sampling, client, sound, streaming=True))
+        self.scheduler.submit(Job(prompt, sampling, client, source, streaming=True))
 
     def run(self) -> dict[str, float]:
         """Requests a second and what each took."""
@@ -112,13 +116,25 @@ class Load:
         took = np.array([one for client in self.clients for one in client.took]) * 1e3
         gaps = np.array([one for client in self.clients for one in client.gaps]) * 1e3
         return {
-            "rtfx": round(self.left * WINDOW / seconds, 1),
+            "requests_s": round(self.left / seconds, 2),
             "p50_ms": round(float(np.percentile(took, 50)), 1),
             "p95_ms": round(float(np.percentile(took, 95)), 1),
             "gap_p50_ms": round(float(np.percentile(gaps, 50)), 2),
             "gap_p99_ms": round(float(np.percentile(gaps, 99)), 2),
             "gap_max_ms": round(float(gaps.max()), 2),
         }
+
+
+def sounds(runtime: TorchRuntime) -> Make:
+    """Requests for windows of sound, no two the same."""
+    found = features(runtime, 8)
+
+    def make(number: int) -> tuple[tuple[int, ...], Any]:
+        sound = found[number % len(found)].copy()
+        sound[0, 0] = number / 1024
+        return PROMPT, sound
+
+    return make
 
 
 def features(runtime: TorchRuntime, count: int) -> list[Any]:
@@ -310,8 +326,9 @@ def main() -> None:
     del exact
     for clients in map(int, given.clients.split(",")):
         requests = max(16, min(given.requests, 48 * clients))
-        Load(runtime, clients, min(requests, 2 * clients + 8)).run()
-        say(f"in flight {clients}", Load(runtime, clients, requests).run())
+        Load(runtime, clients, min(requests, 2 * clients + 8), sounds(runtime)).run()
+        found = Load(runtime, clients, requests, sounds(runtime)).run()
+        say(f"in flight {clients}", {"rtfx": round(found["requests_s"] * WINDOW, 1), **found})
     half = theirs.to(runtime.device.kind, runtime.device.dtype)
     for size in (1, 8, 64) if runtime.device.gpu else (1,):
         say(f"transformers {size}", generating(half, runtime, size))

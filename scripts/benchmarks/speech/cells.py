@@ -6,7 +6,7 @@ import dataclasses
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -67,6 +67,19 @@ def measure(
     `prepare` is not timed.
     """
     clips = [prepare(sound(seconds, i)) for i in range(requests)]
+    return timed_cell(who, seconds, concurrency, clips, call, memory, per_call)
+
+
+def timed_cell(
+    who: str,
+    seconds: int,
+    concurrency: int,
+    clips: Sequence[Any],
+    call: Callable[[Any], None],
+    memory: Callable[[], float],
+    per_call: int = 1,
+) -> Cell:
+    """Call once to warm up, then with each of the clips, which have `seconds`, as `measure` does."""
     call(clips[0])
     latencies: list[float] = []
     lock = threading.Lock()
@@ -81,7 +94,7 @@ def measure(
     with ThreadPoolExecutor(concurrency) as pool:
         list(pool.map(timed, clips))
     wall = time.perf_counter() - started
-    done = requests * per_call
+    done = len(clips) * per_call
     p50, p95, p99 = (round(float(np.percentile(latencies, p)), 4) for p in (50, 95, 99))
     cell = Cell(
         who,

@@ -1,0 +1,25 @@
+"""faster-whisper's view of the weights that a bundle was built from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from serving.audio.tokens import WhisperVocabulary
+
+
+def peer_folder(weights: Path, model_id: str) -> Path:
+    """A folder beside the weights that were built from, with the vocabulary that those may lack."""
+    folder, source = weights / f"{model_id}.peer", weights / model_id
+    folder.mkdir(exist_ok=True)
+    for name in ("model.bin", "config.json", "tokenizer.json"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(source.resolve() / name)
+    known = Tokenizer.from_file(str(source / "tokenizer.json"))
+    size = WhisperVocabulary(known).no_timestamps + 1
+    tokens = [known.id_to_token(i) or f"<|unused{i}|>" for i in range(size)]
+    times = [f"<|{i * 0.02:.2f}|>" for i in range(1501)]
+    (folder / "vocabulary.json").write_text(json.dumps([*tokens, *times]), "utf-8")
+    return folder

@@ -1,0 +1,172 @@
+"""Real weights of Whisper base on speech through the gateway, beside faster-whisper on the same weights:
+`python -m scripts.benchmarks.speech.real`.
+
+Clips of just under 30 s are sentences of `evaluation/` with short pauses. Greedy, in English, without times;
+every text ends by itself, and each cell says how many words were wrong. A cell is kept in .conch/bench/real
+as soon as it is measured: a run that was cut off goes on where it stopped, `--again` starts anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+import httpx
+import numpy as np
+
+from build.catalog import ROOT
+from evaluation.peer import peer_folder
+from evaluation.recordings import Recording, Utterance, join, utterances
+from evaluation.scores import score
+from ops.local import HOST
+
+from ..stage import WORK, cores, group_memory, machine, own_memory, running
+from .cells import CONCURRENCY, RATE, timed_cell
+from .conch import wav
+
+KEPT = WORK / "real"
+MODEL, SENTENCES, CLIPS, SECONDS = "base", 32, 16, 30
+WANTED = {1: 2.5, 8: 3.0}  # × the peer's best
+GREEDY: dict[str, Any] = {"language": "en", "beam_size": 1, "temperature": 0.0, "without_timestamps": True}
+# The peer's settings: threads of a worker, workers, clips in a batch of its pipeline (0: one at a time).
+SETTINGS = {1: [(cores(), 1, 0)], 8: [(cores(), 1, 0), (1, cores(), 0), (cores(), 1, 8)]}
+Call = Callable[[int], str]
+
+
+def clips() -> list[Recording]:
+    """Sentences after each other, as many as fit."""
+    said, made = cycle(utterances(ROOT / "weights", SENTENCES)), list[Recording]()
+    parts, at = list[Utterance](), 0.0
+    while len(made) < CLIPS:
+        one = next(said)
+        length = len(one.wave) / RATE + 0.6
+        if at + length > SECONDS:
+            made.append(join(parts, (0.2, 0.6), len(made)))
+            parts, at = [], 0.0
+        parts, at = [*parts, one], at + length
+    return made
+
+
+def wrong(heard: dict[int, str], made: list[Recording]) -> float:
+    """Word error rate in percent, all clips together."""
+    return score(" ".join(made[i].text for i in heard), " ".join(heard.values())).rate
+
+
+@contextmanager
+def through_gateway(made: list[Recording]) -> Iterator[tuple[Call, Callable[[], float]]]:
+    """One instance on all cores; `Call` sends a WAV file."""
+    files = [wav(one.wave) for one in made]
+    with running(MODEL, engines=ROOT / "engines", weights=ROOT / "weights") as (layout, process):
+        client = httpx.Client(base_url=f"http://{HOST}:{layout.port}", timeout=600)
+
+        def call(number: int) -> str:
+            data = {"model": MODEL, "language": "en", "temperature": "0"}
+            answer = client.post(
+                "/v1/audio/transcriptions", files={"file": ("a.wav", files[number])}, data=data
+            )
+            return str(answer.raise_for_status().json()["text"])
+
+        yield call, partial(group_memory, process.pid)
+
+
+@contextmanager
+def faster_whisper(
+    made: list[Recording], threads: int, workers: int, batch: int
+) -> Iterator[tuple[Call, Callable[[], float]]]:
+    """CTranslate2 int8; with a batch, one call hears that many clips."""
+    from faster_whisper import BatchedInferencePipeline, WhisperModel
+
+    folder = str(peer_folder(ROOT / "weights", MODEL))
+    model = WhisperModel(folder, compute_type="int8", cpu_threads=threads, num_workers=workers)
+    pipeline = BatchedInferencePipeline(model)
+
+    def alone(number: int) -> str:
+        options = {**GREEDY, "condition_on_previous_text": False}
+        return " ".join(part.text for part in model.transcribe(made[number].wave, **options)[0])
+
+    def together(number: int) -> str:
+        waves = [made[(number + i) % len(made)].wave for i in range(batch)]
+        ends = np.cumsum([len(wave) for wave in waves]) / RATE
+        stamps = [{"start": b, "end": e} for b, e in zip([0.0, *ends[:-1]], ends, strict=True)]
+        found = pipeline.transcribe(
+            np.concatenate(waves), **GREEDY, vad_filter=False, clip_timestamps=stamps, batch_size=batch
+        )[0]
+        return " ".join(part.text for part in found)
+
+    yield (together if batch else alone), own_memory
+
+
+def cell(
+    name: str,
+    concurrency: int,
+    made: list[Recording],
+    call: Call,
+    memory: Callable[[], float],
+    batch: int = 0,
+) -> None:
+    """Measure and keep one. Of a batch's words no rate is taken: they are several clips'."""
+    heard: dict[int, str] = {}
+
+    def noted(number: int) -> None:
+        heard[number] = call(number)
+
+    numbers = range(0, CLIPS, batch) if batch else range(CLIPS)
+    found = timed_cell(name, SECONDS, 1 if batch else concurrency, numbers, noted, memory, batch or 1)
+    rate = None if batch else round(wrong(heard, made), 2)
+    row = {**dataclasses.asdict(found), "concurrency": concurrency, "wer": rate, "machine": machine()}
+    KEPT.mkdir(parents=True, exist_ok=True)
+    path(name, concurrency).write_text(json.dumps(row) + "\n", "utf-8")
+
+
+def path(name: str, concurrency: int) -> Any:
+    """Where a cell is kept."""
+    return KEPT / f"{name.replace(' ', '-').replace(',', '')}-{concurrency}.json"
+
+
+def report() -> list[str]:
+    """Goals and cells, Markdown, of what has been measured."""
+    rows = [json.loads(file.read_text("utf-8")) for file in sorted(KEPT.glob("*.json"))]
+    lines = ["| goal | wanted | reached |", "|---|---|---|"]
+    for many, wanted in WANTED.items():
+        speed = {row["who"]: row["per_second"] for row in rows if row["concurrency"] == many}
+        peers = [value for who, value in speed.items() if who != "Conch"]
+        reached = f"**{speed['Conch'] / max(peers):.2f}**" if "Conch" in speed and peers else "not measured"
+        lines.append(f"| {many} in flight: × faster-whisper's best | {wanted} | {reached} |")
+    lines += ["", "| | in flight | clips | clips/s | p50 | p95 | wrong words | MB |", "|" + "---|" * 8]
+    for row in sorted(rows, key=lambda row: (row["concurrency"], -row["per_second"])):
+        rate = "" if row["wer"] is None else f"{row['wer']} %"
+        numbers = f"{row['requests']} | {row['per_second']} | {row['p50']:.2f} | {row['p95']:.2f} | {rate}"
+        lines.append(f"| {row['who']} | {row['concurrency']} | {numbers} | {row['memory']:g} |")
+    return lines
+
+
+def main() -> None:
+    """Measure what is missing, then print what there is."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--again", action="store_true")
+    if parser.parse_args().again:
+        shutil.rmtree(KEPT, ignore_errors=True)
+    made = clips()
+    for many in CONCURRENCY:
+        if not path("Conch", many).exists():
+            with through_gateway(made) as (call, memory):
+                cell("Conch", many, made, call, memory)
+        for threads, workers, batch in SETTINGS[many]:
+            name = f"faster-whisper int8, {threads} threads, {workers} workers" + (
+                ", batched" if batch else ""
+            )
+            if not path(name, many).exists():
+                with faster_whisper(made, threads, workers, batch) as (call, memory):
+                    cell(name, many, made, call, memory, batch)
+    print("\n".join([machine(), "", *report()]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""What the benchmark of a running stack counts."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from scripts.benchmarks.speech_load import client
+
+
+class Third(BaseHTTPRequestHandler):
+    """Refuses each third request, and hangs up on each fifth."""
+
+    count = 0
+
+    def do_POST(self) -> None:
+        type(self).count += 1
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if self.count % 5 == 0:
+            self.close_connection = True
+            return
+        self.send_response(503 if self.count % 3 == 0 else 200)
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        self.wfile.write(b"said")
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Third)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_requests_that_fail_are_counted_and_asking_goes_on(url: str) -> None:
+    took, failed = client(url, lambda _: ("/v1", b"wave", {}), 1, 0.5, 1)
+    assert len(took) > 1
+    assert "503: b'said'" in failed
+    assert any(re.match("RemoteDisconnected", one) for one in failed)
