@@ -113,7 +113,7 @@ FAULTS = {
     "kill a tritonserver": Fault(killed(lambda s: processes.server(s, 0))),
     "kill the engine's stub": Fault(killed(lambda s: processes.stub(s, 0, "tensorrt_llm_stream"))),
     "kill a facade's stub": Fault(killed(lambda s: processes.stub(s, 0, "whisper_bls"))),
-    "kill a guard": Fault(killed(lambda s: processes.guard(s, 0)), frozenset({"gRPC"})),
+    "kill a guard": Fault(killed(lambda s: processes.guard(s, 0))),
     "kill a gateway": Fault(kill_gateway),
     "kill an nginx worker": Fault(kill_nginx_worker, frozenset({"gateway", "HTTP", "gRPC"})),
     "kill nginx's master": Fault(kill_nginx, frozenset({"gateway", "SDK", "HTTP", "gRPC"}), shuts=True),
