@@ -119,7 +119,7 @@ restart: ## restart the instances of a running `make serve` one by one
 	$(RUN) -m ops.process_mode restart
 
 test: setup $(BUILD)/.tests $(SERVE)/.torch databases tools engines lint ## lint, then every test but the compose tests
-	$(BUILD)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/unit tests/repository
+	$(BUILD)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder tests/unit tests/repository
 	$(BUILD)/bin/python -m pytest tests/stack
 
 check: $(BUILD)/.tests ## format, lint, types and the quick unit tests: under a minute on two idle cores

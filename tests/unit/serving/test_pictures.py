@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -284,34 +285,43 @@ def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Engine], beams: int
     )
 
 
-@pytest.fixture(scope="module", params=ENGINES)
-def miniature(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[PreTrainedModel, Engine, list[Question]]:
-    """Trained weights in transformers, our engine, and held-out questions: of every five, four about
-    a picture each and one that is a text alone.
+@cache
+def held_out_questions(kind: str) -> tuple[PreTrainedModel, list[Question]]:
+    """Trained weights in transformers, and held-out questions: of every five, four about a picture each and
+    one that is a text alone.
     """
-    kind, target = request.param.split()
-    weights = ROOT / "miniatures" / kind
-    peer, asked = Peer(kind, weights), list[Question]()
+    peer, asked = Peer(kind, ROOT / "miniatures" / kind), list[Question]()
     for number, pair in enumerate(held_out(ASKED * 5 // 4)):
         tokens = ids(kind, peer.tokenizer, peer.rows, pair.question.text)
         pixels = normalized(torch.from_numpy(np.asarray(pair.picture)[None].copy())).numpy()
         text = [token for token in tokens if token != peer.model.config.image_token_id]
         asked.append((text, None) if number % 5 == 4 else (tokens, pixels))
-    built = Engine(target, export(target, kind, weights, tmp_path_factory.mktemp(kind)))
-    return peer.model, built, asked
+    return peer.model, asked
+
+
+@cache
+def held_out_answers(kind: str, beams: int) -> list[list[int]]:
+    """What transformers says to them."""
+    model, asked = held_out_questions(kind)
+    return [theirs_of(model, one, beams) for one in asked]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def miniature(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Engine]:
+    """Which one, and our engine of its trained weights."""
+    kind, target = request.param.split()
+    built = Engine(target, export(target, kind, ROOT / "miniatures" / kind, tmp_path_factory.mktemp(kind)))
+    return kind, built
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_miniatures_say_what_transformers_does(
-    miniature: tuple[PreTrainedModel, Engine, list[Question]], beams: int
-) -> None:
+def test_miniatures_say_what_transformers_does(miniature: tuple[str, Engine], beams: int) -> None:
     """104 pictures with their questions, and 26 texts: one after the other, and in one running batch."""
-    model, built, asked = miniature
+    kind, built = miniature
+    model, asked = held_out_questions(kind)
     engine, encoder = built.runtime(), built.encoder()
     jobs = [inputs(model, one, encoder, beams) for one in asked]
-    expected = [theirs_of(model, one, beams) for one in asked]
+    expected = held_out_answers(kind, beams)
     assert sum(pixels is not None for _, pixels in asked) == ASKED
     for rows in (1, 8):
         assert answers(engine, jobs, rows * beams) == expected
