@@ -68,12 +68,13 @@ def vectors(stack: Stack) -> int:
 
 
 def nginx(stack: Stack) -> tuple[int, list[int]]:
-    """The master, and its workers."""
-    (master,) = [
+    """The master, and its workers. A worker that has just been forked still has the master's name."""
+    masters = [
         pid
         for pid, words in _commands().items()
         if words[0].startswith("nginx: master") and str(stack.home) in " ".join(words)
     ]
+    (master,) = [pid for pid in masters if _parent(pid) not in masters]
     workers = [
         pid
         for pid, words in _commands().items()
