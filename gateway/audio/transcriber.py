@@ -63,7 +63,7 @@ class WindowRun:
         if options.draft:
             return (await self.client.attempt(window, options, options.temperature)).transcript
         best, covered = await self.best(window, options)
-        while not options.max_tokens and self.left > 0 and (again := missed(window, covered)):
+        while not options.max_tokens and self.left > 0 and (again := missed(window, covered, best.text)):
             known = replace(
                 options, language=options.language or best.language or None, prompt=context(options, best)
             )

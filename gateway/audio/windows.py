@@ -4,6 +4,7 @@ begin and end with the sound.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +19,7 @@ SECONDS = 30
 LONGEST = SECONDS * RATE
 FEW = 0.6  # seconds of speech that nobody wrote down, from which it is asked for again
 RUNS_ON = 1.2  # the same where it goes on from what was written down: its times are not exact
+ENDED = re.compile(r"[.!?…。！？｡؟।][\"'”’»)\]』」]*\s*$")  # a text that ends with a sentence
 CLOSE = 0.6  # seconds between two words that no other fits between
 BEFORE = 0.3  # seconds of sound before and after it that go along
 EDGE = 0.02  # seconds that a segment is longer than its sound at either side
@@ -71,9 +73,9 @@ def halves(window: Window) -> tuple[Window, Window]:
     return window.part(0.0, at), window.part(at, window.seconds)
 
 
-def missed(window: Window, covered: Sequence[Span]) -> Span | None:
+def missed(window: Window, covered: Sequence[Span], text: str) -> Span | None:
     """The first stretch of a window with speech that no segment covers, in seconds of the window; None if
-    there is none.
+    there is none. A text that ends inside a sentence is taken to have left its end out, if there is a little.
     """
     edges = [(0.0, 0.0), *_merged(covered), (window.seconds, window.seconds)]
     for (_, begin), (end, _) in pairwise(edges):
@@ -84,7 +86,8 @@ def missed(window: Window, covered: Sequence[Span]) -> Span | None:
         ]
         within = sum(b - a for a, b, _ in inside)
         whole = sum(b - a for a, b, crosses in inside if not crosses)
-        if whole >= FEW or within >= RUNS_ON:
+        runs_on = RUNS_ON if end < window.seconds or ENDED.search(text) else FEW
+        if whole >= FEW or within >= runs_on:
             return max(begin, inside[0][0] - BEFORE), min(end, inside[-1][1] + BEFORE)
     return None
 

@@ -95,11 +95,31 @@ def test_missed_speech() -> None:
     question.
     """
     window = Window(np.zeros(20 * RATE, np.float32), 0.0, ((1.0, 4.0), (6.0, 9.0), (12.0, 15.0)))
-    assert missed(window, [(0.5, 4.2), (5.8, 9.1), (11.9, 14.6)]) is None
-    assert missed(window, [(0.5, 4.2), (11.9, 15.0)]) == (5.7, 9.3)
-    assert missed(window, [(0.5, 4.2)]) == (5.7, 15.3)
-    assert missed(window, []) == (0.7, 15.3)
-    assert missed(Window(window.wave, 0.0, ((1.0, 18.0),)), [(0.0, 6.0)]) == (6.0, 18.3)
+    assert missed(window, [(0.5, 4.2), (5.8, 9.1), (11.9, 14.6)], "Said.") is None
+    assert missed(window, [(0.5, 4.2), (11.9, 15.0)], "Said.") == (5.7, 9.3)
+    assert missed(window, [(0.5, 4.2)], "Said.") == (5.7, 15.3)
+    assert missed(window, [], "Said.") == (0.7, 15.3)
+    assert missed(Window(window.wave, 0.0, ((1.0, 18.0),)), [(0.0, 6.0)], "Said.") == (6.0, 18.3)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("She had ever", True),
+        ("昨天我", True),
+        ("", True),
+        ("Home.", False),
+        ('"Go home!"', False),
+        ("回家。", False),
+    ],
+)
+def test_a_text_that_ends_inside_a_sentence(text: str, *, left: bool) -> None:
+    """A second of speech behind it is asked for; behind a whole sentence it is how exact times are, and so it
+    is between two texts.
+    """
+    window = Window(np.zeros(12 * RATE, np.float32), 0.0, ((1.0, 10.0),))
+    assert missed(window, [(0.9, 9.0)], text) == ((9.0, 10.3) if left else None)
+    assert missed(window, [(0.9, 4.0), (5.0, 10.1)], text) is None
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
