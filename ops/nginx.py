@@ -172,11 +172,15 @@ def _hosts(allowed: str) -> str:
 
 def _upstream(name: str, servers: Iterable[str], *, dynamic: bool) -> str:
     lines = "".join(f"    server {server}{' resolve' if dynamic else ''};\n" for server in servers)
+    again = name.endswith(AGAIN)
     # A stream over gRPC cannot be sent again, and what is sent once more is not sent a third time: they never
-    # begin on a connection whose other end may be gone.
-    kept = "" if name.endswith(("_grpc", AGAIN)) else "    keepalive 64;\n    keepalive_timeout 4s;\n"
+    # begin on a connection whose other end may be gone. (nginx 1.29.7 and later keep connections by default.)
+    fresh = again or name.endswith("_grpc")
+    kept = "    keepalive_requests 1;\n" if fresh else "    keepalive 64;\n    keepalive_timeout 4s;\n"
+    # What was just lost is idle, and would be the first choice again.
+    chosen = "" if again else "    least_conn;\n"
     zone = max(64, 4 * lines.count("\n"))  # k: a server takes about 1, one whose name is resolved twice that
-    return f"upstream {name} {{\n    zone {name} {zone}k;\n    least_conn;\n{lines}{kept}}}\n"
+    return f"upstream {name} {{\n    zone {name} {zone}k;\n{chosen}{lines}{kept}}}\n"
 
 
 def pools(plan: Deployment) -> str:
@@ -189,10 +193,7 @@ def pools(plan: Deployment) -> str:
         routes = []
         for n, pool in enumerate(plan.pools):
             servers = [f"{getattr(plan.instances[i], kind)} max_fails=0" for i in pool.instances]
-            parts += [
-                _upstream(f"pool_{n}_{kind}{again}", servers, dynamic=dynamic)
-                for again in ("", *([AGAIN] if kind == "http" else []))
-            ]
+            parts += [_upstream(f"pool_{n}_{kind}{again}", servers, dynamic=dynamic) for again in ("", AGAIN)]
             keys = [f"header:{pool.model_id}", f"model:{pool.model_id}", *(["header:"] if n == 0 else [])]
             routes += [f'    "{key}" pool_{n}_{kind};\n' for key in keys]
         for instance in plan.instances:
@@ -201,8 +202,9 @@ def pools(plan: Deployment) -> str:
             )
             routes.append(f'    "instance:{instance.index}" instance_{instance.index}_{kind};\n')
         parts.append(f'map $triton_route $triton_{kind} {{\n    default "";\n{"".join(routes)}}}\n')
-    once_more = "".join(f"    pool_{n}_http pool_{n}_http{AGAIN};\n" for n in range(len(plan.pools)))
-    parts.append(f"map $triton_http $triton_http{AGAIN} {{\n    default $triton_http;\n{once_more}}}\n")
+        own = f"$triton_{kind}"
+        rows = "".join(f"    pool_{n}_{kind} pool_{n}_{kind}{AGAIN};\n" for n in range(len(plan.pools)))
+        parts.append(f"map {own} {own}{AGAIN} {{\n    default {own};\n{rows}}}\n")
     return "\n".join(parts)
 
 
