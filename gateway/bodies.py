@@ -11,11 +11,13 @@ from .errors import ApiError, error_response
 MOST = 384 << 20
 UNKNOWN = 16 << 20  # what a body of undeclared length counts; nginx declares the length of all
 RETRY = 2  # seconds
+# Routes whose multipart forms go to disk; elsewhere a form is read like anything else, and refused.
+FORMS = {"/v1/audio/transcriptions", "/v1/audio/translations", "/v1/embeddings", "/v1/files"}
 
 
 class Bodies:
     """ASGI middleware: a request whose body does not fit beside those being answered is refused with 503 and
-    Retry-After before any of it is read. Multipart forms go to disk and are not counted; a body that is
+    Retry-After before any of it is read. Multipart forms that go to disk are not counted; a body that is
     larger than `most` by itself is alone.
     """
 
@@ -24,7 +26,7 @@ class Bodies:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        size = min(_declared(Headers(scope=scope)), self.most) if scope["type"] == "http" else 0
+        size = min(_declared(scope), self.most) if scope["type"] == "http" else 0
         if size and self.held + size > self.most:
             message = (
                 f"the requests in progress already bring {self.held >> 20} MiB of {self.most >> 20}, this "
@@ -41,9 +43,10 @@ class Bodies:
             self.held -= size
 
 
-def _declared(headers: Headers) -> int:
+def _declared(scope: Scope) -> int:
     """Bytes of a body that is read into memory."""
-    if headers.get("content-type", "").lower().startswith("multipart/form-data"):
+    headers = Headers(scope=scope)
+    if scope["path"] in FORMS and headers.get("content-type", "").lower().startswith("multipart/form-data"):
         return 0
     length = headers.get("content-length", "")
     if length.isdecimal():

@@ -124,7 +124,9 @@ def _read(text: str) -> tuple[int, dict[int, dict[str, Tally]]] | None:
         said = json.loads(text)
         rows = said["slots"].items()
         slots = {int(slot): {kind: Tally(**one) for kind, one in row.items()} for slot, row in rows}
-        return int(said["since"]), slots
+        tallies = [one for row in slots.values() for one in row.values()]
+        if all(len(one.buckets) == len(BOUNDS) for one in tallies):
+            return int(said["since"]), slots
     return None
 
 

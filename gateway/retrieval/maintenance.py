@@ -80,24 +80,29 @@ async def strangers(library: Library, store: Record) -> AsyncIterator[tuple[str,
 
 
 async def sweep(library: Library) -> int:
-    """Remove the strangers of all stores; how many there were."""
+    """Remove the strangers of all stores; how many there were. A store whose vectors cannot be had does not
+    keep the others from it.
+    """
     removed = 0
     async for store in every(library, Page(STORE, {}, [LIVE])):
-        async for place, build in strangers(library, store):
-            await library.vectors.remove(place, build)
-            removed += 1
+        try:
+            async for place, build in strangers(library, store):
+                await library.vectors.remove(place, build)
+                removed += 1
+        except ApiError as error:
+            log.warning("vectors of a store were not swept", store=store.id, reason=str(error))
     return removed
 
 
 async def sweeping(library: Library) -> None:
-    """Sweep again and again, until it is cancelled. A database that does not answer is asked next time."""
+    """Sweep again and again, until it is cancelled. What failed is tried next time."""
     while True:
         await asyncio.sleep(SWEEP * random.uniform(0.5, 1.5))
         try:
             if removed := await sweep(library):
                 log.warning("vectors that came late were removed", builds=removed)
-        except ApiError as error:
-            log.warning("vectors were not swept", reason=str(error))
+        except Exception:
+            log.exception("vectors were not swept")
 
 
 async def _incomplete(library: Library, record: Record) -> list[str]:
