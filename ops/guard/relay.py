@@ -144,7 +144,7 @@ class Relay:
         try:
             return await self._fly(life, call)
         except Lost as lost:
-            death = await life.cause(lost)
+            sent, death = lost.sent, await life.cause(lost)
             log.warning(
                 "lost a request",
                 model=call.model,
@@ -152,7 +152,7 @@ class Relay:
                 death=death.reason if death else None,
                 handed=call.handed,
             )
-        unread = life.ending.done() and death is life.ending.result()
+        unread = not sent or (life.ending.done() and death is life.ending.result())
         if (call.handed or call.lost) and not unread:
             raise self._condemn(call)
         if death is None or death.outside or self.suspicion.innocent(call.mark()):

@@ -211,6 +211,28 @@ def unread(guard: Guard) -> Callable[[], Coroutine[Any, Any, str]]:
     return closed
 
 
+@pytest.mark.parametrize(("handed", "lost"), [(False, True), (True, False)])
+def test_what_a_server_never_had_is_not_blamed(*, handed: bool, lost: bool) -> None:
+    """Nobody could connect to it: another has it, or 503 where it was handed on before; the next may try."""
+
+    async def check() -> None:
+        one, two = pair()
+
+        async def away() -> str:
+            raise Lost("cannot be reached", sent=False)
+
+        task = one.relay.run(call(one, two, "a", away, fine, handed=handed, lost=lost))
+        if handed:
+            with pytest.raises(Unavailable, match="no instance"):
+                await task
+        else:
+            assert await task == "fine"
+        for guard, other in ((one, two), (two, one)):
+            assert await guard.relay.run(call(guard, other, "a", fine)) == "fine"
+
+    run(check)
+
+
 def test_what_an_ending_server_does_not_read_is_handed_on_while_it_lives() -> None:
     """At once, not when it is dead; what it had read already waits for its death."""
 
