@@ -181,10 +181,13 @@ def test_a_text_that_ends_at_a_pause_goes_on() -> None:
 
 
 def test_speech_that_the_times_just_miss_is_not_asked_for_again() -> None:
-    """Times of segments are not exact: half a second of an utterance that was written down is no reason."""
-    facade = Facade(lambda _, __: ("all", -0.1, False), reaches=lambda _: 0.9)
-    transcribe(facade, [20], speech=((1.0, 18.7),))
-    assert len(facade.asked) == 1
+    """Times of segments are not exact: half a second of an utterance that was written down is no reason, but
+    where the text ends inside a sentence.
+    """
+    for text, requests in (("All.", 1), ("All the", 2)):
+        facade = Facade(lambda _, __, text=text: (text, -0.1, False), reaches=lambda _: 0.9)  # type: ignore[misc]
+        transcribe(facade, [20], speech=((1.0, 18.7),))
+        assert len(facade.asked) == requests
 
 
 def test_a_word_reaches_to_the_next_one() -> None:
