@@ -94,6 +94,7 @@ def new_blip2(tokenizer: Tokenizer) -> Blip2ForConditionalGeneration:
         "vocab_size": tokenizer.get_vocab_size(),
     }
     text = OPTConfig(
+        architectures=["OPTForCausalLM"],  # TensorRT-LLM's builder asks for it
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=WIDTH,
         word_embed_proj_dim=WIDTH,

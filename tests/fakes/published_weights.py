@@ -37,7 +37,12 @@ TEXT: dict[str, dict[str, Any]] = {
     },
     "gpt2": {"n_embd": 1024, "vocab_size": 50257, "eos_token_id": 50256},
     "blip2": {
-        "text_config": {"hidden_size": 2560, "vocab_size": 50272, "eos_token_id": 50118},
+        "text_config": {
+            "architectures": ["OPTForCausalLM"],
+            "hidden_size": 2560,
+            "vocab_size": 50272,
+            "eos_token_id": 50118,
+        },
         "image_token_index": 50265,
     },
     "llava": {
