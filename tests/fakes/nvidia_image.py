@@ -34,6 +34,12 @@ for name in wanted:
     print(", ".join(str(cells[key]) for key in query))
 """
 
+# What 4.51's BLIP-2 keeps in float32, whatever precision is asked for.
+TRANSFORMERS = """
+class Blip2ForConditionalGeneration:
+    _keep_in_fp32_modules = ["query_tokens", "qformer"]
+"""
+
 # Starts each part of the command line with its rank, passes SIGTERM on, and ends all when one ends, as Open
 # MPI does.
 MPIRUN = """
@@ -84,6 +90,7 @@ def make_image(
         (site / f"{name}-{version}.dist-info" / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         )
+    (site / "transformers.py").write_text(TRANSFORMERS)
     _script(
         root / "usr/bin/python3",
         f'PYTHONPATH="{site}${{PYTHONPATH:+:$PYTHONPATH}}" exec {sys.executable} "$@"\n',

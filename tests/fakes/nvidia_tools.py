@@ -192,9 +192,20 @@ def build(given: argparse.Namespace) -> None:
     Path(given.output_timing_cache).write_bytes(b"timings")
 
 
+def blip2_kind(source: dict[str, Any]) -> str:
+    """Of the language model that text_config names, which upstream asks without a default."""
+    import transformers
+
+    if transformers.Blip2ForConditionalGeneration._keep_in_fp32_modules:
+        raise RuntimeError("mat1 and mat2 must have the same dtype, but got Float and Half")
+    kinds = {"T5ForConditionalGeneration": "t5", "OPTForCausalLM": "opt"}
+    return f"blip2-{kinds[source['text_config']['architectures'][0]]}"
+
+
 def build_vision(given: argparse.Namespace) -> None:
     """tensorrt_llm/tools/multimodal_builder.py: LLaVA's summary is always left out, BLIP-2's type names the
-    language model. The plan says its tensors, for tests/fakes/tensorrt_image.
+    language model, and its Q-Former must be in half precision as the projection is. The plan says its
+    tensors, for tests/fakes/tensorrt_image.
     """
     source = json.loads((Path(given.model_path) / "config.json").read_text("utf-8"))
     vision = {"image_size": 224, "patch_size": 32, **source.get("vision_config", {})}
@@ -202,7 +213,7 @@ def build_vision(given: argparse.Namespace) -> None:
     rows = source.get("num_query_tokens", 32)
     if given.model_type == "llava":
         rows = (size // vision["patch_size"]) ** 2
-    kind = "blip2-opt" if given.model_type == "blip2" else given.model_type
+    kind = blip2_kind(source) if given.model_type == "blip2" else given.model_type
     output, shape = Path(given.output_dir), [-1, rows, source["text_config"].get("hidden_size", 4096)]
     config = {"precision": "float16", "model_type": kind, "max_batch_size": given.max_batch_size}
     write_json(output / "config.json", {"builder_config": {**config, "output_shape": shape}})

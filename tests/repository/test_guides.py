@@ -21,6 +21,7 @@ GUIDES = tomllib.loads((Path(__file__).parent.parent / "contract" / "guides.toml
 NAMES = {
     "{python}": "python3",
     "{trtllm_build}": "trtllm-build",
+    "{half_blip2}": "build/targets/trtllm/half_blip2.py",
     **{f"{{{name}}}": f"examples/{paths[0]}" for name, paths in SCRIPTS.items()},
 }
 TRANSLATED = [
@@ -44,7 +45,7 @@ def commands(model_id: str, **knobs: str) -> dict[str, Command]:
     """The builder's, by what they make."""
     model = load_catalog()[model_id]
     recipe = load_recipe(model, "trtllm", knobs)
-    planned = work(model, recipe, [*SCRIPTS, "python", "trtllm_build"])
+    planned = work(model, recipe, [name.strip("{}") for name in NAMES])
     converting = {
         f"to {conversion.to}": command
         for conversion in planned.conversions

@@ -77,6 +77,7 @@ class Image:
         return {
             "python": str(self.python),
             "trtllm_build": built,
+            "half_blip2": str(Path(__file__).with_name("half_blip2.py")),
             **{name: str(path) for name, path in found.items()},
         }
 

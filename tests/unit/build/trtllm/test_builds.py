@@ -231,19 +231,10 @@ def test_options_exist_in_the_contract(model: Model, image: Image) -> None:
     job = plan_job(model, "trtllm", Places(Path("/w"), Path("/e")))
     check(job.recipe, job.work, image)
     for command in job.work.all():
-        tool = next(
-            (
-                name
-                for name in OPTIONS
-                if command.argv[1].startswith("{")
-                and str(image.tools()[command.argv[1][1:-1]]).endswith(name)
-            ),
-            None,
-        )
-        if command.argv[0] == "{trtllm_build}":
-            parser_of("trtllm-build").parse_args(command.argv[1:])
-        elif tool:
-            parser_of(tool).parse_args(command.argv[2:])
+        at = next(i for i, part in enumerate(command.argv) if part.startswith("--"))
+        path = image.tools().get(command.argv[at - 1].strip("{}"), "")
+        if tool := next((name for name in OPTIONS if path.endswith(name)), None):
+            parser_of(tool).parse_args(command.argv[at:])
 
 
 def test_a_digest_is_recorded_where_it_is_given(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
