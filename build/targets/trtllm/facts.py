@@ -17,7 +17,7 @@ from typing import Any
 
 from conch.bundle import EngineFacts
 
-from ...pictures import LOOKS, size_of
+from ...pictures import LOOKS, Unsupported, size_of
 
 Facts = dict[str, Any]
 PLACES = {
@@ -108,8 +108,17 @@ def _first(ids: int | list[int] | None) -> int | None:
 
 
 def pictures(family: str, source: Path, engine: Path) -> Facts:
-    """Facts of a model that reads ids and rows of a prompt table; how pictures become those, besides."""
+    """Facts of a model that reads ids and rows of a prompt table; how pictures become those, besides.
+
+    Raises:
+        Unsupported: TensorRT-LLM cannot read the checkpoint's pictures.
+    """
     config, looks = _read(source / "config.json"), LOOKS[family]
+    if family == "llava" and config.get("vision_feature_select_strategy") == "full":
+        raise Unsupported(
+            f"{source}/config.json: vision_feature_select_strategy is full, and TensorRT-LLM's script always "
+            "leaves the summary out; use TARGET=torch or TARGET=openvino"
+        )
     looks.facts(source, size_of(config)).save(engine)
     looks.prompt(config).save(engine)
     if looks.chat:

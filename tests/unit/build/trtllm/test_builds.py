@@ -12,6 +12,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from build.catalog import CatalogError, Model, load_recipe
 from build.jobs import BuildError, Places, plan_job, read_manifest
+from build.pictures import Unsupported
 from build.sources import Weights
 from build.staging import source_of
 from build.steps import work
@@ -26,6 +27,7 @@ from build.targets.trtllm.engine_config import (
     with_share,
 )
 from build.targets.trtllm.engine_rules import Engines, cuda_pool_bytes, findings
+from build.targets.trtllm.facts import pictures as picture_facts
 from build.targets.trtllm.image import SCRIPTS, Image
 from build.targets.trtllm.preflight import check
 from build.tensors import parse_config
@@ -280,6 +282,13 @@ def test_cached_blocks_of_pictures_are_shared_where_it_is_said(
     model = replace(CATALOG["llava-1.5-7b"], knobs=knobs)
     config = fill(template(), load_recipe(model, "trtllm"), Path("/e"))
     assert config.parameters["enable_kv_cache_reuse"].string_value == reuse
+
+
+def test_a_summary_that_the_script_leaves_out_is_refused(tmp_path: Path) -> None:
+    """No number of rows would make such a LLaVA right, so none is proposed."""
+    (tmp_path / "config.json").write_text(json.dumps({"vision_feature_select_strategy": "full"}))
+    with pytest.raises(Unsupported, match="strategy is full.*use TARGET=torch or TARGET=openvino"):
+        picture_facts("llava", tmp_path, tmp_path)
 
 
 def test_more_pictures_make_a_larger_table(image: Image) -> None:

@@ -70,8 +70,8 @@ def drop_plan(_: Any, folder: Path) -> None:
 
 
 def rows_of_a_picture(_: Any, folder: Path) -> None:
-    """As a checkpoint with vision_feature_select_strategy "full" has them."""
-    replace(PicturePrompt.load(folder), rows=577).save(folder)
+    """As a checkpoint for pictures of 448 pixels has them."""
+    replace(PicturePrompt.load(folder), rows=1024).save(folder)
 
 
 MUTATIONS: list[tuple[str, Mutation, str]] = [
@@ -124,7 +124,7 @@ MUTATIONS: list[tuple[str, Mutation, str]] = [
     (
         "llava-1.5-7b",
         rows_of_a_picture,
-        "makes 577 rows of a picture, visual_features is 576; set visual_features = 577 in catalog.toml",
+        "makes 1024 rows of a picture, visual_features is 576; set visual_features = 1024 in catalog.toml",
     ),
     ("llava-1.5-7b", drop_plan, "engine/visual/model.engine is missing"),
 ]
