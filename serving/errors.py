@@ -34,6 +34,7 @@ CLIENT_ERROR_PHRASES = (
     "incorrect sampling config",
     "samplingconfig.cpp",
     "sparse list must not",
+    "input token extra ids must be provided",
     "invalid size for tensor",
     "embedding bias shape",
     "gather_context_logits",

@@ -176,8 +176,9 @@ def test_tables_that_the_engine_would_misread(
     """TensorRT-LLM would fail all that runs, or read another request's rows; the unary face refuses. The last
     is the engine's own sentence, where it shares blocks.
     """
-    with pytest.raises(InferenceServerException, match=sentence):
+    with pytest.raises(InferenceServerException, match=sentence) as refused:
         engine(stack, "tensorrt_llm", MODEL, rows, width, [0, token])
+    assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
 def test_a_table_without_ids_of_its_own(stack: Stack) -> None:

@@ -81,6 +81,12 @@ BACKTRACE = (
             "Requested beam width 9",
         ),
         (
+            "[TensorRT-LLM][ERROR] Assertion failed: Input token extra ids must be provided when enabling kv "
+            f"cache reuse with prompt table{BACKTRACE}",
+            "INVALID_ARG",
+            "Input token extra ids must be provided",
+        ),
+        (
             "[TensorRT-LLM][ERROR] Maximum queue size of 256 has been reached, please try again "
             f"later{BACKTRACE}",
             "UNAVAILABLE",
