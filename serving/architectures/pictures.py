@@ -109,6 +109,10 @@ class LlavaPictures(nn.Module):
         hidden = hidden if self.shape.summarized else hidden[:, 1:]
         return self.second(functional.gelu(self.first(hidden)))
 
+    def lower(self, dtype: torch.dtype) -> LlavaPictures:
+        """All weights in `dtype`."""
+        return self.to(dtype)
+
 
 class Look(nn.Module):
     """Attention of BERT's kind: what is found is added to what asked, and normalized. `width`: of the
@@ -152,7 +156,9 @@ class QLayer(nn.Module):
 
 
 class BlipPictures(nn.Module):
-    """Pixels [pictures, 3, size, size] -> rows [pictures, queries, width]."""
+    """Pixels [pictures, 3, size, size] -> rows [pictures, queries, width]. Queries and Q-Former stay in
+    float32 whatever the rest is in, as in transformers (modeling_blip_2.py, `_keep_in_fp32_modules`).
+    """
 
     def __init__(self, shape: Shape, former: Former) -> None:
         super().__init__()
@@ -171,5 +177,11 @@ class BlipPictures(nn.Module):
         seen = self.seen(pixels)
         hidden = self.norm(self.queries.expand(seen.shape[0], -1, -1))
         for layer in self.layers:
-            hidden = layer(hidden, seen)
-        return self.project(hidden)
+            hidden = layer(hidden, seen.to(hidden.dtype))
+        return self.project(hidden.to(seen.dtype))
+
+    def lower(self, dtype: torch.dtype) -> BlipPictures:
+        """The weights of what sees and of the projection in `dtype`."""
+        self.seen.to(dtype)
+        self.project.to(dtype)
+        return self

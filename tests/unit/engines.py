@@ -13,9 +13,10 @@ from serving.engine.runtime import Runtime
 def export(target: str, family: str, weights: Path, engine: Path, *options: str) -> Path:
     """Into the folder `engine`, in a process of its own."""
     command = [sys.executable, "-m", f"build.targets.{target}.export", "--family", family]
-    command += ["--weights", str(weights), "--output", str(engine), *options]
+    command += ["--weights", str(weights), "--output", str(engine)]
     if target == "torch":
         command += ["--precision", "float32"]
+    command += options
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return engine

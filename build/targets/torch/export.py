@@ -19,9 +19,9 @@ from serving.engine.torch.encoder import PICTURE_WEIGHTS
 from serving.engine.torch.runtime import WEIGHTS
 
 
-def save(model: nn.Module, dtype: torch.dtype, file: Path) -> None:
+def save(model: nn.Module, file: Path) -> None:
     """Its weights. Those that are tied are written twice."""
-    state = {name: tensor.to(dtype).clone().contiguous() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.clone().contiguous() for name, tensor in model.state_dict().items()}
     save_file(state, file)
 
 
@@ -30,13 +30,13 @@ def export(arguments: Arguments) -> None:
     torch.set_grad_enabled(False)
     theirs, ours = checkpoints.load(arguments.family, arguments.weights, arguments.seed)
     dtype = getattr(torch, arguments.precision)
-    save(ours, dtype, arguments.output / WEIGHTS)
+    save(ours.to(dtype), arguments.output / WEIGHTS)
     ours.shape.save(arguments.output)
     if ours.shape.prompt_table:
         write_pictures(arguments, theirs)
         pictures = checkpoints.picture_encoder(arguments.family, theirs)
         pictures.shape.save(arguments.output)
-        save(pictures, dtype, arguments.output / PICTURE_WEIGHTS)
+        save(pictures.lower(dtype), arguments.output / PICTURE_WEIGHTS)
     write_tokenizer(arguments, ours.shape.vocabulary)
     facts = checkpoints.family(arguments.family).facts(theirs, arguments)
     replace(facts, takes_samples=facts.mels > 0).save(arguments.output)

@@ -42,7 +42,7 @@ def export(family: str, weights: Path, output: Path, precision: str, longest: in
     """Write the engine folder."""
     model = FAMILIES[family](weights, output, longest)
     model.shape.save(output)
-    save(model, getattr(torch, precision), output / WEIGHTS)
+    save(model.to(getattr(torch, precision)), output / WEIGHTS)
     for file in TOKENIZER:
         if (weights / file).exists():
             shutil.copy(weights / file, output / file)

@@ -31,8 +31,12 @@ class TorchEncoder:
     def __init__(self, folder: Path, parameters: Mapping[str, Any], graph: str = "encoder") -> None:
         self.facts = EngineFacts.load(folder)
         self.device = Device.find(str(parameters["precision"]))
-        model = _pictures(folder) if graph == "picture" else _models(folder, self.facts.family)[graph]
-        self.model = model.to(self.device.kind, self.device.dtype).eval()
+        dtype = self.device.dtype
+        if graph == "picture":
+            model = _pictures(folder).lower(dtype)
+        else:
+            model = _models(folder, self.facts.family)[graph].to(dtype)
+        self.model = model.to(self.device.kind).eval()
 
     @torch.inference_mode()
     def encode(self, **inputs: NDArray[Any]) -> NDArray[np.float32]:
@@ -44,7 +48,7 @@ class TorchEncoder:
         return found
 
 
-def _pictures(folder: Path) -> nn.Module:
+def _pictures(folder: Path) -> pictures.LlavaPictures | pictures.BlipPictures:
     """What makes rows of a prompt table, beside a language model."""
     with torch.device("meta"):
         made = pictures.encoder(pictures.Shape.load(folder))

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from transformers import (
     Blip2Config,
     Blip2ForConditionalGeneration,
@@ -146,12 +147,12 @@ def shaken(model: PreTrainedModel) -> PreTrainedModel:
     return model.eval()
 
 
-def exported(folder: Path, name: str, model: PreTrainedModel, target: str) -> Engine:
+def exported(folder: Path, name: str, model: PreTrainedModel, target: str, *options: str) -> Engine:
     """The engine of a model, by the builder's own command."""
     model.save_pretrained(folder / "weights")
     (folder / "weights" / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
     (folder / "engine").mkdir()
-    return Engine(target, export(target, name, folder / "weights", folder / "engine"))
+    return Engine(target, export(target, name, folder / "weights", folder / "engine", *options))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -187,6 +188,32 @@ def test_rows_equal_transformers(pair: tuple[PreTrainedModel, Engine]) -> None:
         ours, theirs = encoder.encode(pixels=some), rows_of(model, some).numpy()
         assert ours.shape == (len(some), rows, 64)
         np.testing.assert_allclose(ours.reshape(theirs.shape), theirs, atol=2e-4 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_the_q_former_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    """Queries and Q-Former stay float32 among halves, on file and in memory; rows are as near to the exact
+    ones as those of transformers in that precision.
+    """
+    from serving.engine.torch import encoder
+    from serving.engine.torch.device import Device
+
+    torch.manual_seed(13)
+    model, dtype = shaken(blip2()), getattr(torch, precision)
+    engine = exported(tmp_path, "blip2", model, "torch", "--precision", precision)
+    exact = load_file(engine.folder / encoder.PICTURE_WEIGHTS)
+    monkeypatch.setattr(Device, "find", lambda _: Device("cpu", dtype))
+    made = encoder.TorchEncoder(engine.folder, {"precision": precision}, "picture")
+    for state in (exact, made.model.state_dict()):
+        halves = {name.partition(".")[0] for name, tensor in state.items() if tensor.dtype == dtype}
+        assert halves == {"seen", "project"}
+    pixels = np.random.default_rng(3).standard_normal((5, 3, SIZE, SIZE)).astype(np.float32)
+    wanted = rows_of(model, pixels)
+    half = Blip2ForConditionalGeneration.from_pretrained(tmp_path / "weights", dtype=dtype)
+    theirs = torch.cat(list(half.get_image_features(torch.from_numpy(pixels).to(dtype)).pooler_output))
+    ours = torch.from_numpy(made.encode(pixels=pixels)).view_as(wanted)
+    assert (ours - wanted).norm() <= 1.1 * (theirs - wanted).norm()
+    assert (ours - theirs).norm() <= 1.5 * (theirs - wanted).norm()
 
 
 @pytest.mark.parametrize("target", ["openvino", "torch"])
