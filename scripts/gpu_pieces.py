@@ -1,8 +1,8 @@
 """On a machine with a GPU: `make gpu-test` and `make gpu-bench`, or `python -m scripts.gpu_pieces test|bench
 [PIECE …]`, in pieces of under ten minutes.
 
-Each piece leaves one file in gpu-results/, what a test printed (.log) or what a benchmark measured (.json),
-and summary.json says how each ended. Exit status 1 if one failed.
+Each piece leaves in gpu-results/ what it printed (.log) and what a benchmark measured (.json); test.json or
+bench.json says how each ended. Exit status 1 if one failed.
 """
 
 from __future__ import annotations
@@ -10,15 +10,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "gpu-results"
 SECONDS = 590
+# Seconds that a piece's processes have to end: once they are asked to, and once they are killed.
+TO_STOP, KILLED = 60.0, 10.0
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 # answers: the miniatures say what they say on a CPU (miniatures/expected.json).
 TESTS: Mapping[str, tuple[str, ...]] = {
@@ -27,6 +31,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "stack": (*PYTEST, "tests/stack/test_torch.py"),
     "speech": (*PYTEST, "tests/stack/test_speech.py"),
     "text": (*PYTEST, "tests/stack/test_text.py"),
+    "pictures": (*PYTEST, "tests/stack/test_torch_pictures.py"),
     "faults": (*PYTEST, "tests/stack/test_faults.py"),
     "ranks": (*PYTEST, "tests/stack/test_torch_ranks.py"),
     "answers": (*PYTEST, "tests/stack/test_gpu_report.py", "-k", "what_is_expected"),
@@ -41,20 +46,36 @@ BENCHES: Mapping[str, tuple[str, ...]] = {
 
 
 def run(name: str, command: Sequence[str], output: Path) -> dict[str, object]:
-    """One piece, for `SECONDS` at most: how it ended (-1: it took longer) and how long it took."""
+    """One piece, for `SECONDS` at most: how it ended (-1: it took longer) and how long it took. None of its
+    process group outlives it.
+    """
     began = time.monotonic()
     environment = {**os.environ, "CONCH_TARGET": "torch", "OPENBLAS_NUM_THREADS": "1"}
+    with output.with_suffix(".log").open("wb") as log:
+        piece = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
     try:
-        with output.with_suffix(".log").open("wb") as log:
-            done = subprocess.run(
-                command, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=SECONDS, check=False
-            )
-        status = done.returncode
+        status = piece.wait(SECONDS)
     except subprocess.TimeoutExpired:
         status = -1
+    finally:
+        stop(piece)
     last = output.with_suffix(".log").read_text("utf-8", "replace").strip().rpartition("\n")[2]
     print(f"{name}: {'passed' if status == 0 else f'ended with {status}'}: {last}", flush=True)
     return {"status": status, "seconds": round(time.monotonic() - began, 1), "last": last}
+
+
+def stop(piece: subprocess.Popen[bytes]) -> None:
+    """End what is left of its process group: SIGTERM, and after `TO_STOP` SIGKILL."""
+    with suppress(ProcessLookupError):
+        for number, seconds in ((signal.SIGTERM, TO_STOP), (signal.SIGKILL, KILLED)):
+            until = time.monotonic() + seconds
+            os.killpg(piece.pid, number)
+            while time.monotonic() < until:
+                piece.poll()  # a leader that nobody waits for would count as there
+                os.killpg(piece.pid, 0)
+                time.sleep(0.05)
 
 
 def main() -> int:

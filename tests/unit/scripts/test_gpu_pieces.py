@@ -32,6 +32,19 @@ def test_a_piece_ends_as_its_command_does(tmp_path: Path, monkeypatch: pytest.Mo
     assert run("c", ["sleep", "9"], tmp_path / "c.json")["status"] == -1
 
 
+@pytest.mark.parametrize("trap", ["", "trap '' TERM; "])
+def test_what_a_piece_started_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str
+) -> None:
+    """A child that outlives its parent would spoil the next piece; one that hears no SIGTERM is killed."""
+    monkeypatch.setattr(gpu_pieces, "SECONDS", 1)
+    monkeypatch.setattr(gpu_pieces, "TO_STOP", 1.0)
+    said = run("a", ["sh", "-c", f"{trap}sleep 60 & echo $!; wait"], tmp_path / "a.json")
+    status = Path(f"/proc/{said['last']}/status")
+    assert said["status"] == -1
+    assert not status.exists() or "State:\tZ" in status.read_text()
+
+
 def test_a_piece_that_is_not_there_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
