@@ -196,6 +196,8 @@ def load_recipe(model: Model, target: str, environment: Mapping[str, str] | None
             )
     parameters |= {knob: value for knob, value in model.knobs.items() if knob in parameters}
     parameters |= _overrides(model, target, parameters, environment or {})
+    if (count := parameters.get("facade_instances", 0)) < 0:
+        raise CatalogError(f"{model.id}: FACADE_INSTANCES={count} is below 0; write 0 (by CPUs) or more")
     _check_supported(model, target, parameters, section.get("supports", {}))
     return Recipe(
         family=model.family,
@@ -251,7 +253,7 @@ def _overrides(
         value, key = environment.get(name, ""), name.lower()
         if value and key in parameters:
             found[key] = _typed(model, name, value, type(parameters[key]))
-        elif value not in ("", "1", "none"):
+        elif value not in ("", "0", "1", "none"):
             raise CatalogError(
                 f"{model.id}: {name}={value} has no effect on family {model.family} with TARGET={target}; "
                 f"unset {name}"

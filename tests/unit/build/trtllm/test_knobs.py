@@ -140,6 +140,20 @@ def test_a_knob_of_another_target_is_refused() -> None:
     load_recipe(CATALOG["mini-whisper"], "openvino", {"TP_SIZE": "1", "WEIGHT_ONLY": "none", "PRECISION": ""})
 
 
+def test_processes_of_the_speech_facade() -> None:
+    """0, which is the default, is taken everywhere; fewer are none at all."""
+    models = [CATALOG[name] for name in ("mini-whisper", "mini-gpt2")]
+    for target in ("openvino", "torch", "trtllm"):
+        for model in models:
+            load_recipe(model, target, {"FACADE_INSTANCES": "0"})
+    for model, said in (
+        (models[0], {"FACADE_INSTANCES": "-1"}),
+        (replace(models[0], knobs={"facade_instances": -1}), {}),
+    ):
+        with pytest.raises(CatalogError, match=r"FACADE_INSTANCES=-1 is below 0; write 0 \(by CPUs\)"):
+            load_recipe(model, "torch", said)
+
+
 def test_ranks_are_counted_before_a_build() -> None:
     """The builder in Docker says which instance lacks a GPU, and what to write."""
     models = [CATALOG["t5-small"], CATALOG["large-v3"]]
