@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from conch.bundle import EngineFacts
 
+from ..arrays import finite
 from ..errors import BadRequest
 
 # What decides which results there are, and their shapes.
@@ -157,7 +158,7 @@ def refuse_table(inputs: Mapping[str, NDArray[Any]], facts: EngineFacts) -> None
     Where `facts` has no `prompt_rows`, the engine looks itself.
 
     Raises:
-        BadRequest: too many rows, of another width, or such ids.
+        BadRequest: too many rows, of another width, not finite, or such ids.
     """
     if not facts.prompt_rows:
         return
@@ -169,6 +170,8 @@ def refuse_table(inputs: Mapping[str, NDArray[Any]], facts: EngineFacts) -> None
                 f"prompt_embedding_table is {[rows, width]}; this engine takes [rows, {facts.prompt_width}], "
                 f"{facts.prompt_rows} rows at most"
             )
+        if not finite(table):
+            raise BadRequest("prompt_embedding_table has NaN or infinite values; send finite ones")
     ids = inputs.get("input_ids")
     if ids is not None and ids.size and ids.max() >= facts.vocabulary + rows:
         raise BadRequest(

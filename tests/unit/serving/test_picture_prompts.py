@@ -222,6 +222,12 @@ TABLE = np.zeros((1, ROWS, WIDTH), np.float16)
     [
         (np.zeros((1, ROWS + 1, WIDTH), np.float16), 5, r"\[4, 4\]; this engine takes \[rows, 4\], 3 rows"),
         (np.zeros((1, ROWS, WIDTH + 1), np.float16), 5, r"\[3, 5\]; this engine takes"),
+        (
+            TABLE + np.float16(np.nan),
+            5,
+            "prompt_embedding_table has NaN or infinite values; send finite ones",
+        ),
+        (TABLE - np.float16(np.inf), 5, "has NaN or infinite values"),
         (TABLE, VOCABULARY + ROWS, "has 2004; this model has 2001 words, and the request 3 rows"),
         (None, VOCABULARY, "has 2001; this model has 2001 words, and the request 0 rows"),
     ],
