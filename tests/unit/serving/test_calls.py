@@ -132,7 +132,7 @@ def test_a_watch_sleeps_until_there_is_a_request() -> None:
     """An idle model costs nothing; the request that comes then is looked after."""
     others = set(threading.enumerate())
     watch, stopped, looks = Watch(period=0.01), threading.Event(), list[int]()
-    (thread,) = set(threading.enumerate()) - others
+    (thread,) = (one for one in set(threading.enumerate()) - others if one.name == "watch")
     status = Path(f"/proc/self/task/{thread.native_id}/status")
 
     def switches() -> int:
