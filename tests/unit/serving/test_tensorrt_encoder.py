@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib import import_module, reload
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,16 @@ import pytest
 
 from conch.bundle import EngineFacts, PicturePrompt
 
-FAKES = "tests.fakes.tensorrt_image"
+FAKES, ENCODER = "tests.fakes.tensorrt_image", "serving.engine.trtllm.encoder"
 SIZE, ROWS, WIDTH, MOST = 6, 4, 3, 8
 PLAN = {"input": [-1, 3, SIZE, SIZE], "encoder_output": [-1, ROWS, WIDTH], "max_batch_size": MOST}
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The pictures of each run; the stand-ins are in place, and a picture's rows hold its first number."""
+def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The pictures of each run; the stand-ins are in place, and a picture's rows hold its first number. The
+    encoder is imported with them, and forgotten with them.
+    """
     found: list[int] = []
 
     def rows(_: Any, pixels: Any) -> Any:
@@ -32,7 +35,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     for name in ("tensorrt", "torch"):
         monkeypatch.setitem(sys.modules, name, import_module(f"{FAKES}.{name}"))
     monkeypatch.setattr(f"{FAKES}.tensorrt.Context._rows", rows)
-    return found
+    monkeypatch.delitem(sys.modules, ENCODER, raising=False)
+    yield found
+    sys.modules.pop(ENCODER, None)
 
 
 def loaded(folder: Path, plan: bytes) -> Any:
@@ -41,7 +46,7 @@ def loaded(folder: Path, plan: bytes) -> Any:
     (folder / "visual/model.engine").write_bytes(plan)
     EngineFacts("llava", 64, 100, 1, prompt_width=WIDTH, prompt_rows=ROWS).save(folder)
     PicturePrompt(ROWS, "<image>", 99, "<image>{text}").save(folder)
-    return reload(import_module("serving.engine.trtllm.encoder")).TensorRtEncoder(folder)
+    return import_module(ENCODER).TensorRtEncoder(folder)
 
 
 def test_as_many_at_once_as_the_plan_takes(runs: list[int], tmp_path: Path) -> None:
