@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -38,29 +39,35 @@ class Servers:
 
     def start(self) -> tuple[socket.socket, str]:
         """One more: its listener and its address."""
-        listener = socket.create_server(("127.0.0.1", 0))
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        threading.Thread(target=self._serve, args=[listener, address], daemon=True).start()
-        return listener, address
+        return serve(self._take)
 
     def asked(self) -> list[str]:
         """The servers that were asked, in this order."""
         return list(dict.fromkeys(address for address, _, _ in self.seen))
 
-    def _serve(self, listener: socket.socket, address: str) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:  # the test is over
-                return
-            with connection:
-                self._take(connection, address)
-
-    def _take(self, connection: socket.socket, address: str) -> None:
+    def _take(self, connection: socket.socket) -> None:
+        address = "{}:{}".format(*connection.getsockname())
         head, length = read_request(connection)
         self.seen.append((address, head, length))
         if address not in self.asked()[: self.deaths]:
             connection.sendall(ANSWER)
+
+
+def serve(take: Callable[[socket.socket], None]) -> tuple[socket.socket, str]:
+    """A listener whose connections `take` gets one after the other, until it is closed; and its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def run() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # it is closed
+                return
+            with connection:
+                take(connection)
+
+    threading.Thread(target=run, daemon=True).start()
+    return listener, "{}:{}".format(*listener.getsockname())
 
 
 def read_request(connection: socket.socket) -> tuple[bytes, int]:
@@ -154,18 +161,11 @@ class Kept:
     """A gateway that keeps its connections, and is lost with every POST; `lost`: how many."""
 
     def __init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.listener, self.address = serve(self._take)
         self.lost = 0
-        threading.Thread(target=self._serve, daemon=True).start()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:  # the test is over
-                return
-            threading.Thread(target=self._answer, args=[connection], daemon=True).start()
+    def _take(self, connection: socket.socket) -> None:
+        threading.Thread(target=self._answer, args=[connection.dup()], daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
         with connection:
@@ -238,38 +238,26 @@ class Ending:
     """A server that loses the first `left` requests that come and then is gone."""
 
     def __init__(self, left: int) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self.left = left
-        threading.Thread(target=self._serve, daemon=True).start()
+        self.listener, self.address = serve(self._take)
 
-    def _serve(self) -> None:
-        with self.listener:
-            while self.left:
-                connection, _ = self.listener.accept()
-                with connection:
-                    read_request(connection)
-                    self.left -= 1
+    def _take(self, connection: socket.socket) -> None:
+        read_request(connection)
+        self.left -= 1
+        if not self.left:
+            self.listener.close()
 
 
 class Broken:
     """Closes every connection on which something has come: a guard that is lost with what it has."""
 
     def __init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self.taken = 0
-        threading.Thread(target=self._serve, daemon=True).start()
+        self.listener, self.address = serve(self._take)
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:  # the test is over
-                return
-            with connection:
-                self.taken += 1
-                connection.recv(1 << 20)
+    def _take(self, connection: socket.socket) -> None:
+        self.taken += 1
+        connection.recv(1 << 20)
 
 
 def infer(port: int, body: bytes) -> service_pb2.ModelInferResponse:
