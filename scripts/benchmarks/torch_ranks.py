@@ -1,8 +1,8 @@
 """Decoder steps of the torch engine on one GPU and on several: `python -m scripts.benchmarks.torch_ranks
 [--ranks 2] [--output FILE]`, each number of GPUs in a process of its own.
 
-GPT-2's architecture with random weights: gpt2-xl's size, and 6.7 billion weights, LLaMA-7B's. Float16, 512
-of 640 positions, steps as the scheduler asks for them, through the running batch.
+Random weights: GPT-2's architecture in gpt2-xl's size, and the decoder of LLaVA-1.5-7B (LLaMA-7B). Float16,
+512 of 640 positions, steps as the scheduler asks for them, through the running batch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -31,16 +32,30 @@ from serving.engine.torch.runtime import WEIGHTS
 
 ROOT = Path(__file__).parents[2]
 POSITIONS, PROMPT, STEPS = 640, 512, 100
-SIZES = {"gpt2-xl": (1600, 48, 64), "6.7 billion": (4096, 32, 128)}  # width, layers, head width
+GPT2_XL = Shape("gpt2", 1600, 64, 50257, 48, 25, 6400, targets=POSITIONS)
+LLAVA_7B = Shape(
+    "llama",
+    4096,
+    128,
+    32064,
+    32,
+    32,
+    11008,
+    targets=POSITIONS,
+    activation="silu",
+    gated=True,
+    norm="rms",
+    bias=False,
+    rotary=True,
+)
+SIZES = {"gpt2-xl": GPT2_XL, "LLaVA-1.5-7B": LLAVA_7B}
 ROWS = (1, 8, 32)
 
 
 def shape_of(size: str, ranks: int) -> Shape:
     """Heads that the ranks cannot share out are rounded up, on one rank as well."""
-    width, layers, head = SIZES[size]
-    heads = width // head
-    heads += -heads % ranks
-    return Shape("gpt2", width, head, 50257, layers, heads, 4 * width, targets=POSITIONS)
+    shape = SIZES[size]
+    return replace(shape, decoder_heads=shape.decoder_heads + -shape.decoder_heads % ranks)
 
 
 def make(folder: Path, shape: Shape) -> None:
@@ -59,7 +74,7 @@ def make(folder: Path, shape: Shape) -> None:
         state = Model(shape).state_dict()
     save_file({name: filled(name, tensor) for name, tensor in state.items()}, folder / WEIGHTS)
     shape.save(folder)
-    EngineFacts("gpt2", POSITIONS, shape.vocabulary, 0).save(folder)
+    EngineFacts(shape.family, POSITIONS, shape.vocabulary, 0).save(folder)
 
 
 def measure(folder: Path, ranks: int) -> dict[str, Any]:

@@ -183,9 +183,10 @@ def _samples(inputs: Arrays, facts: EngineFacts) -> NDArray[np.float32]:
             f"audio_samples has {len(samples)} samples for {frames} frames; send an even number of frames as "
             f"input_lengths, and {HOP} samples at most for each"
         )
-    if not np.isfinite(samples).all():
+    if not finite(samples):
         raise BadRequest("audio_samples has NaN or infinite values; send finite ones")
-    return np.pad(samples, (0, frames * HOP - len(samples)))
+    missing = frames * HOP - len(samples)
+    return np.pad(samples, (0, missing)) if missing else samples
 
 
 def _source(inputs: Arrays, facts: EngineFacts) -> tuple[bool, NDArray[Any] | None]:

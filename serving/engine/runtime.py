@@ -31,7 +31,7 @@ class Memory(Protocol):
         """Whether it has been computed; with `wait`, not before it has."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)  # one is made for each row of each step
 class Row:
     """One row of the next step: the row of the last step that it continues (None: new), its new ids, the
     position of the first, its encoder memory, and what is added to its logits (float32 [vocabulary] or None).

@@ -99,6 +99,14 @@ class Sampling:
             and not self.timestamps
         )
 
+    def ending(self, ids: Sequence[int]) -> int:
+        """How many of the last ids end the text and do not stay in it: the end id, or a stop word."""
+        if ids[-1] == self.end_id:
+            return 1
+        if not self.stop_words:
+            return 0
+        return max((len(word) for word in self.stop_words if tuple(ids[-len(word) :]) == word), default=0)
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -117,8 +125,7 @@ class Hypothesis:
         word stay in the ids.
         """
         ids = (*self.ids, token)
-        over = max((len(word) for word in sampling.stop_words if ids[-len(word) :] == word), default=0)
-        over = 1 if token == sampling.end_id else over
+        over = sampling.ending(ids)
         kept = len(ids) - over
         return Hypothesis(
             ids[:kept],
@@ -131,14 +138,9 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a step gives for a row: a token and its log probability; all logits if asked. `final`: the token
-    was chosen as the row's sampling says; else it is the likeliest.
-    """
+    """What a step gives for a row whose id the caller chooses: all logits, once they are asked for."""
 
     whole: Callable[[], Floats]
-    best: int
-    best_log_prob: float
-    final: bool = False
 
     @property
     def logits(self) -> Floats:

@@ -12,21 +12,20 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-
-import numpy as np
-from numpy.typing import NDArray
+from math import isfinite
 
 from ..errors import BadRequest, QueueFull
 from .jobs import DEFAULTS, Job, Limits
 from .metrics import Metrics
-from .runtime import Memory, Row, Runtime, Step
+from .runtime import Memory, Row, Runtime
 from .sampling import Scores
+from .strategies import Single
 from .tracing import Spans
 
-Floats = NDArray[np.float32]
 # A request may come a little after the word that stops it; later its id may be another's.
 STOPPED_SECONDS = 10.0
 MEASURE_SECONDS = 0.1  # between two looks at how full the batch is
+LOOK_SECONDS = 0.02  # between two looks at who has left
 
 
 class Scheduler:
@@ -38,7 +37,7 @@ class Scheduler:
         self.encoding: deque[Job] = deque()
         self.running: list[Job] = []
         self.batch = runtime.batch()
-        self.metrics, self.spans, self.measured = Metrics(), Spans(), 0.0
+        self.metrics, self.spans, self.measured, self.looked = Metrics(), Spans(), 0.0, 0.0
         self.metrics.rows_most.set(limits.max_rows)
         self.wake = threading.Condition()
         self.stopping = False
@@ -108,13 +107,23 @@ class Scheduler:
                 self.wake.wait_for(lambda: self.stopping or self.waiting or self.encoding or self.running)
                 if self.stopping:
                     break
-            self.release_cancelled()
+            self._look()
+            self.begin(
+                wait=False
+            )  # before the next are encoded: the encoder need not wait for a step
             self.admit(self.limits.join_at_once if self.running else self.limits.max_rows)
             self.begin()
             if self.running:
                 self.step()
         for job in [*self.running, *self.encoding, *self.waiting]:
             job.listener.fail(RuntimeError("the server is stopping"))
+
+    def _look(self) -> None:
+        """Who has left? Asking each of many requests before each step can take as long as the step."""
+        now = time.monotonic()
+        if not self.running or now - self.looked >= LOOK_SECONDS:
+            self.looked = now
+            self.release_cancelled()
 
     def _measure(self) -> None:
         """Now and then, and always before it waits: on a GPU a step takes a third of a millisecond."""
@@ -130,11 +139,10 @@ class Scheduler:
 
     def admit(self, most: int = 1) -> None:
         """Let up to `most` waiting requests in, as far as their rows fit; what they bring is encoded
-        together. While others are still being encoded, only a good number is worth an encoder of its own.
+        together, once nobody's is being encoded: what is queued behind an encoder can hold up whoever queues
+        it, and with it every step.
         """
-        if self.encoding and len(self.waiting) < self.limits.join_at_once:
-            return
-        if len(self.encoding) > self.limits.join_at_once:
+        if self.encoding:
             return
         jobs = self._fitting(most)
         sources = [job for job in jobs if job.source is not None]
@@ -145,11 +153,11 @@ class Scheduler:
             jobs = [job for job in jobs if job.source is None or self._encodes(job)]
         self.encoding.extend(jobs)
 
-    def begin(self) -> None:
-        """Start those whose sources have been encoded; if nothing runs, wait for the first."""
+    def begin(self, *, wait: bool = True) -> None:
+        """Start those whose sources have been encoded; if nothing runs, `wait` for the first."""
         while self.encoding:
             memory = self.encoding[0].memory
-            if memory is not None and not memory.ready(wait=not self.running):
+            if memory is not None and not memory.ready(wait=wait and not self.running):
                 break
             self._begin(self.encoding.popleft())
 
@@ -205,10 +213,21 @@ class Scheduler:
             self._lose_all(error)
             return
         at, finished = 0, []
+        best, log_probs = result.best.tolist(), result.best_log_prob.tolist()
         for job in list(self.running):
             job.first_row, count = at, len(job.rows)
             try:
-                self._advance(job, result)
+                if not all(map(isfinite, log_probs[at : at + count])):
+                    raise BadRequest(
+                        "the model gave no finite probabilities for this input; check features, prompt and "
+                        "embedding_bias"
+                    )
+                if isinstance(job.strategy, Single) and job.choice is not None:
+                    goes_on = job.strategy.take(best[at], log_probs[at])
+                    self._advance(job, [(0, best[at])] if goes_on else [])
+                else:
+                    scores = [Scores(partial(result.logits, i)) for i in range(at, at + count)]
+                    self._advance(job, job.strategy.advance(scores))
             except Exception as error:  # noqa: BLE001  # one request's failure is its own
                 job.rows = []
                 self.running.remove(job)
@@ -219,28 +238,13 @@ class Scheduler:
             at += count
         self.release(finished)
 
-    def _advance(self, job: Job, result: Step) -> None:
-        first = job.first_row
-        if not np.isfinite(result.best_log_prob[first : first + len(job.rows)]).all():
-            raise BadRequest(
-                "the model gave no finite probabilities for this input; check features, prompt and "
-                "embedding_bias"
-            )
-        scores = [
-            Scores(
-                partial(result.logits, i),
-                int(result.best[i]),
-                float(result.best_log_prob[i]),
-                job.choice is not None,
-            )
-            for i in range(first, first + len(job.rows))
-        ]
+    def _advance(self, job: Job, chosen: Sequence[tuple[int, int]]) -> None:
+        """Its rows of the next step, by (row of this one, token)."""
         if not job.begun:
             job.begun = time.monotonic()
             self.metrics.first.observe(job.begun - job.came)
-        chosen = job.strategy.advance(scores)
         job.rows = [
-            Row(first + parent, (token,), job.position, job.memory, job.sampling.bias, job.choice)
+            Row(job.first_row + parent, (token,), job.position, job.memory, job.sampling.bias, job.choice)
             for parent, token in chosen
         ]
         job.position += 1

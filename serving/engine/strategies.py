@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -62,25 +63,40 @@ class Single:
 
     prompt: Sequence[int]
     sampling: Sampling
-    best: Hypothesis = field(default_factory=Hypothesis)
+    ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    logits: list[Floats] = field(default_factory=list)
+    total: float = 0.0
+    finished: bool = False
 
-    def __post_init__(self) -> None:
-        self.random = np.random.default_rng(self.sampling.seed)
+    @cached_property
+    def random(self) -> np.random.Generator:
+        """Of its seed."""
+        return np.random.default_rng(self.sampling.seed)
+
+    def take(self, token: int, log_prob: float) -> bool:
+        """One token more, whoever chose it; whether the text goes on."""
+        ids, sampling = self.ids, self.sampling
+        ids.append(token)
+        self.log_probs.append(log_prob)
+        self.total += log_prob
+        ending = sampling.ending(ids)
+        self.finished = bool(ending) or len(ids) >= sampling.max_tokens
+        if ending:
+            del ids[-ending:], self.log_probs[-ending:]
+        return not self.finished
 
     def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
         """See Strategy."""
         token, log_prob = self._choose(scores[0])
-        self.best = self.best.plus(
-            token, log_prob, self.sampling, scores[0].logits.copy() if self.sampling.keep_logits else None
-        )
-        return [] if self.best.finished else [(0, token)]
+        if self.sampling.keep_logits:
+            self.logits.append(scores[0].logits.copy())
+        return [(0, token)] if self.take(token, log_prob) else []
 
     def _choose(self, row: Scores) -> tuple[int, float]:
-        if row.final:
-            return row.best, row.best_log_prob
         rules = self.sampling.timestamps
-        logits = rules.apply(row.logits, self.best.ids) if rules else row.logits
-        choice = processed(logits, [*self.prompt, *self.best.ids], self.best.ids, self.sampling)
+        logits = rules.apply(row.logits, self.ids) if rules else row.logits
+        choice = processed(logits, [*self.prompt, *self.ids], self.ids, self.sampling)
         token = (
             int(choice.argmax())
             if self.sampling.greedy
@@ -93,6 +109,13 @@ class Single:
     def results(self) -> list[Hypothesis]:
         """See Strategy."""
         return [self.best]
+
+    @property
+    def best(self) -> Hypothesis:
+        """What there is so far."""
+        return Hypothesis(
+            tuple(self.ids), tuple(self.log_probs), tuple(self.logits), self.total, self.finished
+        )
 
 
 @dataclass

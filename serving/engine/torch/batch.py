@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ from .device import Device
 BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 LIKELIEST = Sampling(max_tokens=1, end_id=-1)
 READ_AT_ONCE = 4096  # ids of prompts, padding included
+SHORT = 8  # ids of a prompt for which there are graphs where an encoder reads the rest
+JOINING = (8, 4, 2, 1)  # rows of such a graph
+RESULTS = 8  # steps of which results may be on their way to the host; three are
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,15 +75,17 @@ class PendingStep:
 
 @dataclass
 class Slot:
-    """What lies in a slot: whose memory, also after its row has gone, and what its row asked for."""
+    """What lies in a slot: whose memory, also after its row has gone, and whether the row's choice needs
+    neither penalties nor random numbers.
+    """
 
     memory: Callable[[], Memory | None] = lambda: None
-    choice: Sampling | None = None
+    plain: bool = True
 
     def fill(self, row: Row) -> None:
         """A row has it."""
         self.memory = (lambda: None) if row.memory is None else weakref.ref(row.memory)
-        self.choice = row.choice
+        self.plain = row.choice is None or simple(row.choice)
 
 
 @dataclass
@@ -91,6 +97,16 @@ class Buffers:
     log_probs: Tensor
     logits: Tensor
     graphs: dict[tuple[int, bool], Callable[[], object]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Joining:
+    """What reads the short prompts of a fixed number of rows. `given`: int64 [SHORT + 2, rows]: ids, slots,
+    and how many ids there are.
+    """
+
+    given: Tensor
+    read: Callable[[], object]
 
 
 class DeviceBatch:
@@ -109,18 +125,29 @@ class DeviceBatch:
             device.zeros(most, vocabulary, dtype=torch.float32),
         )
         self.kernels = _kernels(device)
+        self.hosts = cycle(_pinned(device, most) for _ in range(RESULTS))
         self.slots = [Slot() for _ in range(most)]
         self.where: list[int] = []  # the slot of each row of the last step
         self.pending: PendingStep | None = None
+        self.joining: dict[int, Joining] = {}
         with torch.inference_mode(), device.on(device.steps):
             self._record()
 
     def _record(self) -> None:
+        self.arena.memory_length.fill_(1)  # attention to nothing at all is not a number
+        if self.arena.memory is not None:
+            self.joining = {size: self._joining(size) for size in JOINING if size <= len(self.slots)}
         for size in self.buckets:
             for plain in (True, False):
                 compute = partial(self._compute, size, plain=plain)
                 self.buffers.graphs[size, plain] = self.device.graph(self.device.steps, compute)
         self.clear()
+
+    def _joining(self, rows: int) -> Joining:
+        given = self.device.zeros(SHORT + 2, rows, dtype=torch.int64)
+        given[SHORT], given[SHORT + 1] = torch.arange(rows), 1
+        read = partial(self._read_prompts, given[:SHORT].T, given[SHORT], given[SHORT + 1], plain=True)
+        return Joining(given, self.device.graph(self.device.steps, read))
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -178,7 +205,7 @@ class DeviceBatch:
             if source in claimed:
                 slot = next(free)
                 self._copy(slot, source)
-            self.slots[slot].fill(row)
+                self.slots[slot].fill(row)
             claimed.add(slot)
             where.append(slot)
         return where
@@ -208,33 +235,66 @@ class DeviceBatch:
         return slots
 
     def _read(self, rows: Sequence[Row], slots: Sequence[int]) -> PendingStep:
-        """Read the prompts of rows that join, as many at once as are of a similar size."""
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
+        """Read the prompts of rows that join: short ones by graphs, the others as many at once as are of a
+        similar size.
+        """
+        short = [i for i, row in enumerate(rows) if self._is_short(row)]
+        while short:
+            size = next(size for size in self.joining if size <= len(short))
+            self._read_short([rows[i] for i in short[:size]], [slots[i] for i in short[:size]])
+            short = short[size:]
+        order = [i for i, row in enumerate(rows) if not self._is_short(row)]
         group: list[int] = []
-        for i in order:
+        for i in sorted(order, key=lambda i: len(rows[i].ids)):
             if group and len(rows[i].ids) * (len(group) + 1) > READ_AT_ONCE:
                 self._read_group([rows[k] for k in group], [slots[k] for k in group])
                 group = []
             group.append(i)
-        self._read_group([rows[k] for k in group], [slots[k] for k in group])
+        if group:
+            self._read_group([rows[k] for k in group], [slots[k] for k in group])
         return self._to_host()
+
+    def _is_short(self, row: Row) -> bool:
+        plain = row.choice is None or simple(row.choice)
+        return bool(self.joining) and len(row.ids) <= SHORT and row.table is None and plain
+
+    def _read_short(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
+        """As many rows as there is a graph for."""
+        given = np.zeros((SHORT + 2, len(rows)), np.int64)
+        for column, row, slot in zip(given.T, rows, slots, strict=True):
+            column[: len(row.ids)], column[SHORT:] = row.ids, (slot, len(row.ids))
+        self._begin(rows, slots)
+        joining = self.joining[len(rows)]
+        joining.given.copy_(self.device.upload(given))
+        joining.read()
 
     def _read_group(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
         device, (ids, whole) = self.device, _numbered(rows, self.decoder.shape.vocabulary)
-        count = ids.shape[1]
         table = None if whole is None else device.upload(whole).to(device.dtype)
         places = device.upload(np.array(slots, np.int64))
         lengths = device.upload(np.array([len(row.ids) for row in rows], np.int64))
+        plain = self._begin(rows, slots)
+        self._read_prompts(device.upload(ids), places, lengths, table, plain=plain)
+
+    def _begin(self, rows: Sequence[Row], slots: Sequence[int]) -> bool:
+        """What rows ask for; whether none needs penalties or random numbers."""
         asked = [row.choice or _biased(row) for row in rows]
-        self.choices.begin(device, slots, asked, [row.ids for row in rows])
+        self.choices.begin(self.device, slots, asked, [row.ids for row in rows])
+        return all(simple(one) for one in asked)
+
+    def _read_prompts(
+        self, ids: Tensor, places: Tensor, lengths: Tensor, table: Tensor | None = None, *, plain: bool
+    ) -> None:
+        """Ids [rows, n], padded behind, into slots `places`, and the first choice of each row."""
+        rows, count = ids.shape
         self.arena.length[places] = lengths.to(torch.int32)
-        positions = torch.arange(count, device=lengths.device).expand(len(rows), count)
+        positions = torch.arange(count, device=ids.device).expand(rows, count)
         caches = Reading(self.arena, self.decoder, places)
-        x = self.decoder(device.upload(ids), positions, caches, table=table)
-        last = x[torch.arange(len(rows), device=lengths.device), lengths - 1]
+        x = self.decoder(ids, positions, caches, table=table)
+        last = x[torch.arange(rows, device=ids.device), lengths - 1]
         logits = scored(self.decoder.head, last)
         self.buffers.logits[places] = logits
-        self._choose(logits, places, plain=all(simple(one) for one in asked))
+        self._choose(logits, places, plain=plain)
 
     def _choose(self, logits: Tensor, places: Tensor, *, plain: bool) -> None:
         buffers = self.buffers
@@ -264,8 +324,7 @@ class DeviceBatch:
 
     def _launch(self, where: Sequence[int]) -> PendingStep:
         """Queue a step of these slots, and of what lies between them."""
-        asked = [self.slots[slot].choice for slot in where]
-        plain = all(one is None or simple(one) for one in asked)
+        plain = all(self.slots[slot].plain for slot in where)
         self.buffers.graphs[self._bucket(max(where) + 1), plain]()
         return self._to_host()
 
@@ -284,10 +343,9 @@ class DeviceBatch:
         """What was chosen last, on its way to the host."""
         if not self.device.gpu:
             return PendingStep(self.buffers.chosen.clone(), self.buffers.log_probs.clone(), None)
-        ids, probs = (
-            torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
-            for tensor in (self.buffers.chosen, self.buffers.log_probs)
-        )
+        ids, probs = next(self.hosts)
+        ids.copy_(self.buffers.chosen, non_blocking=True)
+        probs.copy_(self.buffers.log_probs, non_blocking=True)
         return PendingStep(ids, probs, self.device.event())
 
 
@@ -327,6 +385,13 @@ def _numbered(rows: Sequence[Row], vocabulary: int) -> tuple[NDArray[np.int64], 
 def _biased(row: Row) -> Sampling:
     """Of a row that the host chooses for: the likeliest id under its bias."""
     return Sampling(max_tokens=1, end_id=-1, bias=row.bias) if row.bias is not None else LIKELIEST
+
+
+def _pinned(device: Device, most: int) -> tuple[Tensor, Tensor]:
+    """Where a step's ids and log probabilities arrive."""
+    kinds = (torch.int64, torch.float32)
+    ids, log_probs = (torch.empty(most, dtype=kind, pin_memory=device.gpu) for kind in kinds)
+    return ids, log_probs
 
 
 def _kernels(device: Device) -> Any:

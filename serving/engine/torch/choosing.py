@@ -6,7 +6,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,49 +21,48 @@ NOTHING = -1
 
 @dataclass
 class Choices:
-    """Per slot what was asked for, and what has been said. Counts and ids are int64, [slots] each but for
-    `bias` float32 [slots, vocabulary], `uniform` float32 [slots, positions] (a random number for each token),
-    `said` int32 and `seen` bool [slots, vocabulary] (how often an id was generated; prompt and generated).
+    """Per slot what was asked for, and what has been said.
+
+    `counts` int64 [11, slots] and `weights` float32 [5, slots] hold what the other tensors, [slots] each, are
+    rows of: so all of a request goes to the device in two copies. `bias` float32 [slots, vocabulary],
+    `uniform` float32 [slots, positions] (a random number for each token), `said` int32 and `seen` bool
+    [slots, vocabulary] (how often an id was generated; prompt and generated).
     """
 
-    end_id: Tensor
-    min_tokens: Tensor
-    top_k: Tensor
-    first_time: Tensor
-    latest_start: Tensor
-    text_end: Tensor
-    temperature: Tensor
-    top_p: Tensor
-    repetition: Tensor
-    presence: Tensor
-    frequency: Tensor
-    greedy: Tensor
-    generated: Tensor
-    last: Tensor
-    before: Tensor
-    last_time: Tensor
+    counts: Tensor
+    weights: Tensor
     bias: Tensor
     uniform: Tensor
     said: Tensor
     seen: Tensor
 
+    def __post_init__(self) -> None:
+        (
+            self.end_id,
+            self.min_tokens,
+            self.top_k,
+            self.first_time,
+            self.latest_start,
+            self.text_end,
+            self.greedy,
+            self.generated,
+            self.last,
+            self.before,
+            self.last_time,
+        ) = self.counts
+        self.temperature, self.top_p, self.repetition, self.presence, self.frequency = self.weights
+
     @classmethod
     def empty(cls, device: Device, slots: int, vocabulary: int, positions: int) -> Choices:
         """Nobody asks anything."""
-        kinds = dict.fromkeys(("temperature", "top_p", "repetition", "presence", "frequency"), torch.float32)
-        kinds["greedy"] = torch.bool
-        wide = {
-            "bias": device.zeros(slots, vocabulary, dtype=torch.float32),
-            "uniform": device.zeros(slots, positions, dtype=torch.float32),
-            "said": device.zeros(slots, vocabulary, dtype=torch.int32),
-            "seen": device.zeros(slots, vocabulary, dtype=torch.bool),
-        }
-        narrow = {
-            each.name: device.zeros(slots, dtype=kinds.get(each.name, torch.int64))
-            for each in fields(cls)
-            if each.name not in wide
-        }
-        found = cls(**narrow, **wide)
+        found = cls(
+            counts=device.zeros(11, slots, dtype=torch.int64),
+            weights=device.zeros(5, slots, dtype=torch.float32),
+            bias=device.zeros(slots, vocabulary, dtype=torch.float32),
+            uniform=device.zeros(slots, positions, dtype=torch.float32),
+            said=device.zeros(slots, vocabulary, dtype=torch.int32),
+            seen=device.zeros(slots, vocabulary, dtype=torch.bool),
+        )
         found.temperature.fill_(1.0)
         found.repetition.fill_(1.0)
         found.first_time.fill_(vocabulary)
@@ -75,10 +74,9 @@ class Choices:
         """Rows that join, by their slots: what they ask for, nothing said yet."""
         slots = device.upload(np.array(rows, np.int64))
         vocabulary, positions = self.bias.shape[1], self.uniform.shape[1]
-        columns = [_asked(sampling, vocabulary) for sampling in asked]
-        for name in columns[0]:
-            tensor = getattr(self, name)
-            tensor[slots] = device.upload(np.array([column[name] for column in columns])).to(tensor.dtype)
+        counts, weights = zip(*(_asked(sampling, vocabulary) for sampling in asked), strict=True)
+        self.counts[:, slots] = device.upload(np.array(counts, np.int64).T)
+        self.weights[:, slots] = device.upload(np.array(weights, np.float32).T)
         for tensor in (self.said, self.seen, self.bias):
             tensor[slots] = 0
         # By numbers of the host: a single index on the device would be waited for.
@@ -94,8 +92,9 @@ class Choices:
 
     def copy(self, target: int, source: int) -> None:
         """All of a slot into another."""
-        for each in fields(self):
-            tensor = getattr(self, each.name)
+        for tensor in (self.counts, self.weights):
+            tensor[:, target].copy_(tensor[:, source])
+        for tensor in (self.bias, self.uniform, self.said, self.seen):
             tensor[target].copy_(tensor[source])
 
     def choose(self, logits: Tensor, rows: Tensor, *, plain: bool) -> tuple[Tensor, Tensor]:
@@ -107,7 +106,7 @@ class Choices:
         scores = self._bounded(ruled, rows) if plain else self._penalised(ruled, rows)
         token = scores.argmax(-1)
         if not plain:
-            token = torch.where(self.greedy[rows], token, self._drawn(scores, rows))
+            token = torch.where(self.greedy[rows] > 0, token, self._drawn(scores, rows))
         log_prob = ruled.gather(1, token[:, None])[:, 0] - ruled.logsumexp(-1)
         self._remember(token, rows, plain=plain)
         return token, log_prob
@@ -119,7 +118,7 @@ class Choices:
         self.last_time[rows] = torch.where(token >= self.first_time[rows], token, self.last_time[rows])
         if not plain:
             self.said[rows, token] += 1
-            self.seen[rows, token] = torch.ones_like(self.greedy[rows])
+            self.seen[rows, token] = torch.ones_like(rows, dtype=torch.bool)
 
     def _timed(self, logits: Tensor, rows: Tensor) -> Tensor:
         """`TimestampRules.apply` for the rows that have them; for the others `first_time` lies behind all
@@ -178,27 +177,30 @@ class Choices:
         return order.gather(1, found)[:, 0]
 
 
-def _asked(sampling: Sampling, vocabulary: int) -> dict[str, float]:
-    """One row's numbers."""
+def _asked(sampling: Sampling, vocabulary: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """One row's numbers, in the order of `Choices.counts` and `Choices.weights`."""
     rules = sampling.timestamps
-    return {
-        "end_id": sampling.end_id,
-        "min_tokens": sampling.min_tokens if sampling.end_id >= 0 else 0,
-        "top_k": sampling.top_k,
-        "first_time": rules.first if rules else vocabulary,
-        "latest_start": rules.latest_start if rules else 0,
-        "text_end": rules.end_id if rules else 0,
-        "temperature": sampling.temperature or 1.0,
-        "top_p": sampling.top_p,
-        "repetition": sampling.repetition_penalty,
-        "presence": sampling.presence_penalty,
-        "frequency": sampling.frequency_penalty,
-        "greedy": sampling.greedy,
-        "generated": 0,
-        "last": NOTHING,
-        "before": NOTHING,
-        "last_time": NOTHING,
-    }
+    counts = (
+        sampling.end_id,
+        sampling.min_tokens if sampling.end_id >= 0 else 0,
+        sampling.top_k,
+        rules.first if rules else vocabulary,
+        rules.latest_start if rules else 0,
+        rules.end_id if rules else 0,
+        int(sampling.greedy),
+        0,
+        NOTHING,
+        NOTHING,
+        NOTHING,
+    )
+    weights = (
+        sampling.temperature or 1.0,
+        sampling.top_p,
+        sampling.repetition_penalty,
+        sampling.presence_penalty,
+        sampling.frequency_penalty,
+    )
+    return counts, weights
 
 
 def on_device(sampling: Sampling) -> bool:

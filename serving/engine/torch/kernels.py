@@ -16,8 +16,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 64
-ENOUGH = 512  # programs that keep a large GPU busy; fewer rows are split among several
+BLOCK = 64  # positions at a time; twice as many where there are LONG
+LONG = 1024
+LINES = 16  # the fewest rows that a product of matrices has
+STAGES = 3
+ENOUGH = 640  # programs that keep a large GPU busy; fewer rows are split among several
 MOST_PARTS = 16
 EMPTY = tl.constexpr(-3.0e38)  # below every score
 LEAST = tl.constexpr(1e-30)  # a sum of weights is at least 1, and 0 where a slot holds nothing: no NaN then
@@ -28,7 +31,7 @@ def _attend(
     q, keys, values, lengths, relative, out, tops, sums, parts,
     q_row, q_head, slot, head, extra, longest, scale,
     HEADS: tl.constexpr, SHARED: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
-    RELATIVE: tl.constexpr, BLOCK: tl.constexpr,
+    RELATIVE: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A program for each row, head and part of the row's length. Without SPLIT the answer itself, else what
     `_join` makes it of: the highest score, the sum of weights, the weighted sum of values. SHARED: heads of
@@ -40,38 +43,45 @@ def _attend(
     column = tl.arange(0, LANES)
     wide = _within(column, WIDTH, LANES)
     query = tl.load(q + row * q_row + h * q_head + column, mask=wide, other=0.0).to(tl.float32) * scale
+    # Products of matrices want 16 rows: the query is the first. What they read is fetched ahead.
+    line = tl.arange(0, LINES)
+    first = line == 0
+    queries = tl.where(first[:, None], query[None, :], 0.0).to(keys.dtype.element_ty)
     base = row * slot + (h // SHARED) * head
     key_base, value_base = keys + base, values + base
-    top = tl.full((1,), -1e30, tl.float32)
-    total = tl.zeros((1,), tl.float32)
-    mixed = tl.zeros((LANES,), tl.float32)
+    top = tl.full((LINES,), -1e30, tl.float32)
+    total = tl.zeros((LINES,), tl.float32)
+    mixed = tl.zeros((LINES, LANES), tl.float32)
     per = tl.cdiv(tl.cdiv(length, SPLIT), BLOCK) * BLOCK
     for start in range(part * per, tl.minimum(part * per + per, length), BLOCK):
         at = start + tl.arange(0, BLOCK)
         inside = at < length
-        place = at[:, None] * WIDTH + column[None, :]
-        there = inside[:, None] & wide[None, :]
-        key = tl.load(key_base + place, mask=there, other=0.0).to(tl.float32)
-        score = tl.sum(key * query[None, :], 1)
+        key = tl.load(
+            key_base + at[None, :] * WIDTH + column[:, None], mask=inside[None, :] & wide[:, None], other=0.0
+        )
+        score = tl.dot(queries, key, input_precision="ieee")
         if RELATIVE:
             back = tl.minimum(length - 1 - at, longest)
-            score += tl.load(relative + back * HEADS + h, mask=inside, other=0.0).to(tl.float32)
-        score = tl.where(inside, score, -1e30)
-        higher = tl.maximum(top, tl.max(score, 0))
-        weight = tl.where(inside, tl.exp(score - higher), 0.0)
+            score += tl.load(relative + back * HEADS + h, mask=inside, other=0.0).to(tl.float32)[None, :]
+        score = tl.where(inside[None, :], score, -1e30)
+        higher = tl.maximum(top, tl.max(score, 1))
+        weight = tl.where(inside[None, :], tl.exp(score - higher[:, None]), 0.0)
         shrink = tl.exp(top - higher)
-        total = total * shrink + tl.sum(weight, 0)
-        value = tl.load(value_base + place, mask=there, other=0.0).to(tl.float32)
-        mixed = mixed * shrink + tl.sum(weight[:, None] * value, 0)
+        total = total * shrink + tl.sum(weight, 1)
+        there = inside[:, None] & wide[None, :]
+        value = tl.load(value_base + at[:, None] * WIDTH + column[None, :], mask=there, other=0.0)
+        mixed = mixed * shrink[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
         top = higher
+    own_top, own_total = tl.max(tl.where(first, top, -1e30), 0), tl.sum(tl.where(first, total, 0.0), 0)
+    own_mixed = tl.sum(tl.where(first[:, None], mixed, 0.0), 0)
     if SPLIT == 1:
-        answer = mixed / tl.maximum(total, LEAST)
+        answer = own_mixed / tl.maximum(own_total, LEAST)
         tl.store(out + pid * WIDTH + column, answer.to(out.dtype.element_ty), mask=wide)
     else:
         at_part = pid * SPLIT + part
-        tl.store(tops + at_part + tl.arange(0, 1), top)
-        tl.store(sums + at_part + tl.arange(0, 1), total)
-        tl.store(parts + at_part * WIDTH + column, mixed, mask=wide)
+        tl.store(tops + at_part, own_top)
+        tl.store(sums + at_part, own_total)
+        tl.store(parts + at_part * WIDTH + column, own_mixed, mask=wide)
 
 
 @triton.jit
@@ -113,12 +123,14 @@ def attend(
         torch.empty(rows * heads * split * size if split > 1 else 1, device=q.device, dtype=torch.float32)
         for size in (1, 1, width)
     ]
-    longest, lanes = 0 if relative is None else relative.shape[0] - 1, triton.next_power_of_2(width)
+    longest = 0 if relative is None else relative.shape[0] - 1
+    lanes, long = triton.next_power_of_2(max(width, LINES)), keys.shape[2] >= LONG and width <= BLOCK
     _attend[(rows * heads, split)](
         q, keys, values, lengths, q if relative is None else relative, out, *scratch,
         q.stride(0), q.stride(1), keys.stride(0), keys.stride(1), extra, longest, scale,
         HEADS=heads, SHARED=heads // keys.shape[1], WIDTH=width, LANES=lanes, SPLIT=split,
-        RELATIVE=relative is not None, BLOCK=BLOCK, num_warps=4,
+        RELATIVE=relative is not None, LINES=LINES, BLOCK=2 * BLOCK if long else BLOCK,
+        num_warps=4, num_stages=STAGES,
     )  # fmt: skip
     if split > 1:
         _join[(rows * heads,)](*scratch, out, WIDTH=width, LANES=lanes, SPLIT=split, num_warps=1)
@@ -331,7 +343,7 @@ def choose(
     parts = 1 << (min(32, max(1, ENOUGH // count)).bit_length() - 1)
     floats = torch.empty(count * parts * 6, device=logits.device, dtype=torch.float32)
     places = torch.empty(count * parts * 6, device=logits.device, dtype=torch.int32)
-    c = choices
+    c, rows = choices, rows.contiguous()
     _scan[(count, parts)](
         logits, c.bias, rows, c.first_time, c.latest_start, c.text_end, c.end_id, c.min_tokens, c.generated,
         c.last, c.before, c.last_time, floats, places, vocabulary, LOWEST=-1e9, PARTS=parts, BLOCK=512,

@@ -52,6 +52,6 @@ def test_ids_and_log_probabilities_are_those_of_numpy(seed: int) -> None:
         token, log_prob = choices.choose(torch.from_numpy(logits.copy()), torch.tensor(rows), plain=False)
         for i, (strategy, sampling) in enumerate(zip(strategies, wanted, strict=True)):
             biased = logits[i] if sampling.bias is None else logits[i] + sampling.bias
-            ((_, expected),) = strategy.advance([Scores(lambda biased=biased: biased, 0, 0.0)])
+            ((_, expected),) = strategy.advance([Scores(lambda biased=biased: biased)])
             assert int(token[i]) == expected, sampling
             assert float(log_prob[i]) == pytest.approx(strategy.best.log_probs[-1], abs=1e-3)

@@ -27,7 +27,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 @pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize(
     ("rows", "positions", "width", "shared"),
-    [(1, 40, 16, 1), (3, 300, 32, 4), (20, 130, 64, 1), (3, 300, 40, 2)],
+    [(1, 40, 16, 1), (3, 300, 32, 4), (20, 130, 64, 1), (3, 300, 40, 2), (1, 1100, 64, 1)],
 )
 @pytest.mark.parametrize("extra", [0, 1])
 def test_attention_of_one_query_is_torchs(
@@ -129,7 +129,7 @@ def test_chosen_ids_are_plain_torchs(seed: int) -> None:
         logits[:, end] += rng.choice([0.0, 6.0])
         other = copy.deepcopy(choices)
         token, log_prob = other.choose(logits, rows, plain=True)
-        choose(choices, logits, rows, *outs)
+        choose(choices, logits, torch.stack([rows, rows], 1)[:, 0], *outs)  # a view, as of a table's column
         assert torch.equal(outs[0][rows], token)
         assert torch.equal(outs[2][rows], token)
         torch.testing.assert_close(outs[1][rows], log_prob, atol=1e-4, rtol=1e-4)

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from serving.engine.sampling import Sampling, Scores, TimestampRules, log_softmax, processed
+from serving.engine.sampling import Sampling, Scores, TimestampRules, processed
 from serving.engine.strategies import Beams, Single, highest
 
 END = 4
@@ -16,11 +16,7 @@ LOGITS = np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], np.float32))
 
 
 def scores(logits: np.ndarray) -> list[Scores]:
-    probabilities = log_softmax(logits)
-    return [
-        Scores(partial(np.asarray, row), int(row.argmax()), float(p.max()))
-        for row, p in zip(np.atleast_2d(logits), np.atleast_2d(probabilities), strict=True)
-    ]
+    return [Scores(partial(np.asarray, row)) for row in np.atleast_2d(logits)]
 
 
 def options(**changes: object) -> Sampling:
