@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import sys
 from collections.abc import Callable
@@ -14,6 +15,9 @@ import uvicorn
 from .app import create_app
 from .observe import log_json_lines
 from .settings import Settings
+
+# mallopt(3): bytes from which an array is mapped by itself, and those that may stay free at a heap's end.
+MALLOC = {-3: 8 << 20, -1: 32 << 20}
 
 
 class Server(uvicorn.Server):
@@ -38,8 +42,18 @@ class Server(uvicorn.Server):
         self.tell()
 
 
+def keep_memory() -> None:
+    """Let glibc keep what arrays of sound leave free: it gives it back to the system after each, and getting
+    it anew, a page at a time, took a seventh of the gateway's time.
+    """
+    with suppress(AttributeError):  # another C library
+        for option, value in MALLOC.items():
+            ctypes.CDLL(None).mallopt(option, value)
+
+
 def main() -> None:
     """Run until SIGTERM; requests in flight are finished first."""
+    keep_memory()
     log_json_lines()
     host, port = (
         os.environ.get("CONCH_GATEWAY_HOST", "127.0.0.1"),

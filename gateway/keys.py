@@ -60,8 +60,10 @@ def presented(connection: HTTPConnection) -> str:
     return connection.headers.get("authorization") or (f"Bearer {keys[0]}" if keys else "")
 
 
-def require_key(request: Request, services: ServicesDep) -> None:
-    """A dependency of every route that needs a key. Raises what `check_key` raises."""
+async def require_key(request: Request, services: ServicesDep) -> None:
+    """A dependency of every route that needs a key. Raises what `check_key` raises. FastAPI runs what is not
+    async in a thread, which takes longer than this.
+    """
     check_key(request, services)
 
 

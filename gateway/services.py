@@ -144,8 +144,10 @@ class Services:
         return {model: result for model, (_, result) in self.readiness.items()}
 
 
-def services_of(connection: HTTPConnection) -> Services:
-    """The services of the application that serves a request or a WebSocket."""
+async def services_of(connection: HTTPConnection) -> Services:
+    """The services of the application that serves a request or a WebSocket. FastAPI runs what is not async in
+    a thread.
+    """
     found: Services = connection.state.services
     return found
 

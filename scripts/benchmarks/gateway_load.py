@@ -3,7 +3,8 @@
 
 WAV files of 30 s at /v1/audio/transcriptions; behind the gateway stands a server that answers each KServe
 request at once with the same words, so nothing but the gateway limits. `processor_ms` is its processor time
-for a request, which other processes on the machine change less than its pace.
+for a request, which other processes on the machine change less than its pace. A gateway that asks for a file
+more than once would do more than its work: that ends the benchmark.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import get_context
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,14 @@ MODEL = "at-once"
 TICKS = os.sysconf("SC_CLK_TCK")
 # One word each half second: nothing is asked for a second time as left out.
 STARTS = np.arange(0, WINDOW, 0.5, np.float32)
-WORDS = [f" word{n}" for n in range(len(STARTS))]
+# J. F. Kennedy's inaugural address: a text that repeats itself would be asked for again.
+TEXT = (
+    "Let every nation know, whether it wishes us well or ill, that we shall pay any price, bear any burden, "
+    "meet any hardship, support any friend, oppose any foe, in order to assure the survival and the success "
+    "of liberty. This much we pledge, and more. To those old allies whose cultural and spiritual origins we "
+    "share, we pledge loyalty."
+)
+WORDS = [f" {word}" for word in TEXT.split()]
 ANSWER: dict[str, tuple[str, Any]] = {
     "TRANSCRIPTS": ("BYTES", [["".join(WORDS)]]),
     "LANGUAGE": ("BYTES", [["en"]]),
@@ -70,9 +79,10 @@ def binary(name: str) -> tuple[dict[str, Any], bytes]:
 
 
 class AtOnce(BaseHTTPRequestHandler):
-    """Answers what was asked for, out of ANSWER."""
+    """Answers what was asked for, out of ANSWER; `asked` counts."""
 
     protocol_version = "HTTP/1.1"
+    asked: Synchronized[int]
 
     def log_message(self, *_: object) -> None:
         """Nothing."""
@@ -83,6 +93,8 @@ class AtOnce(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """The outputs that the request names."""
+        with self.asked.get_lock():
+            self.asked.value += 1
         body = self.rfile.read(int(self.headers["Content-Length"]))
         head = json.loads(body[: int(self.headers.get("Inference-Header-Content-Length", len(body)))])
         rows, data = zip(*(binary(output["name"]) for output in head["outputs"]), strict=True)
@@ -98,17 +110,22 @@ class AtOnce(BaseHTTPRequestHandler):
         self.wfile.write(head + data)
 
 
-def answering(port: int) -> None:
+def answering(port: int, asked: Synchronized[int]) -> None:
     """Serve until the process ends."""
+    AtOnce.asked = asked
     ThreadingHTTPServer(("127.0.0.1", port), AtOnce).serve_forever()
 
 
 @contextmanager
-def gateway(port: int) -> Iterator[int]:
-    """The id of a gateway process on a port; the server behind it is on the next."""
+def gateway(port: int) -> Iterator[tuple[int, Synchronized[int]]]:
+    """The id of a gateway process on a port, and how often it has asked the server behind it, which is on the
+    next port.
+    """
     instance = Instance(0, MODEL, "whisper", "", (), "", "", "", 1.0)
     pool = Pool(MODEL, "whisper", (0,), capabilities=frozenset({"transcription", "word_timestamps"}))
-    engine = get_context("spawn").Process(target=answering, args=(port + 1,), daemon=True)
+    context = get_context("spawn")
+    asked = context.Value("l")
+    engine = context.Process(target=answering, args=(port + 1, asked), daemon=True)
     engine.start()
     with tempfile.TemporaryDirectory() as work:
         Deployment((instance,), (pool,), ("",)).save(Path(work) / "deployment.json")
@@ -125,7 +142,7 @@ def gateway(port: int) -> Iterator[int]:
         )
         try:
             _wait(port)
-            yield process.pid
+            yield process.pid, asked
         finally:
             process.terminate()
             process.wait(60)
@@ -158,12 +175,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     results: dict[str, Any] = {"machine": machine()}
-    with gateway(given.port) as pid:
+    with gateway(given.port) as (pid, asked):
         make = partial(gateway_request, MODEL, wav(sound(WINDOW, 1)))
         for in_flight in map(int, given.in_flight.split(",")):
-            before = processor(pid)
+            before, asked_before = processor(pid), asked.value
             found = measure(f"http://127.0.0.1:{given.port}", make, in_flight, given.seconds)
             spent = (processor(pid) - before) / found["of"] * 1e3
+            if asked.value - asked_before != found["of"]:
+                raise RuntimeError(f"{asked.value - asked_before} requests for {found['of']} files")
             results[f"in flight {in_flight}"] = {**found, "processor_ms": round(spent, 1)}
             print(in_flight, results[f"in flight {in_flight}"], flush=True)
             if given.output:
