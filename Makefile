@@ -51,22 +51,29 @@ $(VECTORS)/.done: requirements/vectors.txt
 	$(VECTORS)/bin/pip install -q -r requirements/vectors.txt
 	touch $@
 
-# What tests of retrieval speak to: a Milvus server, and one that speaks MongoDB's protocol, where there is CPython 3.13.
+# What tests of retrieval speak to: a Milvus server, and one that speaks MongoDB's protocol, which wants CPython 3.13: the system's, or on
+# Debian one of its own. Elsewhere, and where `NEWER=path` names none, it is left out.
 MILVUS := .venv/milvus
 MONGO := .venv/mongo
 NEWER := $(shell for python in python3.14 python3.13; do $$python -c '' 2>/dev/null && echo $$python && break; done)
+CPYTHON := .venv/python3.13
+DEBIAN := $(shell grep -sx ID=debian /etc/os-release)
 
 $(MILVUS)/.done: requirements/milvus.txt
 	$(PYTHON) -m venv $(MILVUS)
 	$(MILVUS)/bin/pip install -q --no-deps -r requirements/milvus.txt
 	touch $@
 
-$(MONGO)/.done: requirements/mongo.txt
-	$(NEWER) -m venv $(MONGO)
+$(CPYTHON)/.done: scripts/install_python scripts/unpack_debian
+	@scripts/install_python $(CPYTHON)
+	@touch $@
+
+$(MONGO)/.done: requirements/mongo.txt $(if $(NEWER),,$(CPYTHON)/.done)
+	$(or $(NEWER),$(realpath $(CPYTHON)/root/usr/bin/python3.13)) -m venv --clear $(MONGO)
 	$(MONGO)/bin/pip install -q -r requirements/mongo.txt
 	touch $@
 
-databases: $(VECTORS)/.done $(MILVUS)/.done $(if $(NEWER),$(MONGO)/.done) ## the databases that tests of retrieval speak to
+databases: $(VECTORS)/.done $(MILVUS)/.done $(if $(NEWER)$(DEBIAN),$(MONGO)/.done) ## the databases that tests of retrieval speak to
 
 $(STACK)/.done: requirements/stack.txt
 	$(PYTHON) -m venv $(STACK)

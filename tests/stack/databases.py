@@ -68,7 +68,7 @@ def environment(name: str) -> Path:
     """Its Python."""
     python = ROOT / f".venv/{name}/bin/python"
     if not python.exists():
-        pytest.skip(f".venv/{name} is not there; run: make databases (mongo needs CPython 3.13 or later)")
+        pytest.skip(f".venv/{name} is not there; run: make databases (mongo needs Debian or CPython 3.13)")
     return python
 
 

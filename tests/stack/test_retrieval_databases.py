@@ -226,7 +226,7 @@ def test_records_change_one_at_a_time(documents_url: str) -> None:
     """
 
     async def case() -> None:
-        documents: Documents = open_documents(documents_url)
+        documents: Documents = open_documents(documents_url, MONGO_PASSWORD)
         body = {"a.b": {"$c": [1, 2**80, "ü"]}}
         rows = [
             Record(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -22,13 +23,29 @@ DATABASE = "conch"
 INDICES = (["kind", "parent", "order"], ["kind", "link"], ["kind", "batch", "order"], ["due"])
 
 
-def _named(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Every failure of the driver is DocumentsDown."""
+_asked: set[asyncio.Task[Any]] = set()  # an event loop alone would let them go
+
+
+def _answered(asked: asyncio.Task[Any]) -> None:
+    """Nobody may be left to hear of its failure."""
+    _asked.discard(asked)
+    if not asked.cancelled():
+        asked.exception()
+
+
+def _named(call: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Every failure of the driver is DocumentsDown. A call that is cancelled goes on by itself until it ends
+    or has no time left: cancelled while it waits for a server, PyMongo 4.20 lets go of a lock that another
+    call holds, and then no call of that client is ever answered (before CPython 3.12).
+    """
 
     @wraps(call)
     async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        asked = asyncio.create_task(call(*args, **kwargs))
+        _asked.add(asked)
+        asked.add_done_callback(_answered)
         try:
-            return await call(*args, **kwargs)
+            return await asyncio.shield(asked)
         except PyMongoError as error:
             raise DocumentsDown("MongoDB", error) from error
 
