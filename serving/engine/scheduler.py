@@ -108,9 +108,7 @@ class Scheduler:
                 if self.stopping:
                     break
             self._look()
-            self.begin(
-                wait=False
-            )  # before the next are encoded: the encoder need not wait for a step
+            self.begin(wait=False)  # before the next are encoded: the encoder need not wait for a step
             self.admit(self.limits.join_at_once if self.running else self.limits.max_rows)
             self.begin()
             if self.running:
