@@ -219,6 +219,7 @@ def under_kills(
     killer.start()
     try:
         while not written or killer.kills.total() < least:
+            assert killer.is_alive(), f"nobody kills any more after {dict(killer.kills)}"
             _together(work, range(written, written + writes), searches)
             written += writes
     finally:

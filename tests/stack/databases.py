@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import pytest
 from pymilvus import MilvusClient
 from pymilvus.exceptions import MilvusException
@@ -99,7 +100,7 @@ def milvus(folder: Path) -> Server:
             return False
         try:
             MilvusClient(url, timeout=2).list_collections(timeout=2)
-        except MilvusException:
+        except (MilvusException, grpc.RpcError):
             return False
         return True
 
