@@ -16,8 +16,9 @@ from .app import create_app
 from .observe import log_json_lines
 from .settings import Settings
 
-# mallopt(3): bytes from which an array is mapped by itself, and those that may stay free at a heap's end.
-MALLOC = {-3: 8 << 20, -1: 32 << 20}
+# mallopt(3): bytes from which an array is mapped by itself, those that may stay free at a heap's end, and how
+# many heaps there are, which threads share.
+MALLOC = {-3: 8 << 20, -1: 32 << 20, -8: 8}
 
 
 class Server(uvicorn.Server):

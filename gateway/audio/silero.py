@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,7 @@ FRAMES = 4  # in a chunk
 STRIDES = (1, 2, 2, 1)  # of the four convolutions over frames
 BLOCK = 128  # chunks at once, 4 s: what is computed in between stays in a core's cache
 ONES = np.ones(384, np.float32)
+FEW = 8  # chunks of live speech, which need not wait
 # One block at a time: numpy gives the interpreter's lock away at each product, and threads that fight for it
 # take turns of microseconds, which cost more than the work.
 LOCK = threading.Lock()
@@ -173,7 +175,7 @@ class Silero:
     def _block(self, chunks: Floats) -> Floats:
         tails = np.concatenate([self.before[None], chunks[:-1, -BEFORE:]])
         self.before = chunks[-1, -BEFORE:].copy()
-        with LOCK:
+        with nullcontext() if len(chunks) <= FEW else LOCK:
             states = self._recurred(_encoder(np.concatenate([tails, chunks], 1)))
         net = network()
         score = np.maximum(states, 0, out=states) @ net.last + net.last_bias

@@ -67,7 +67,9 @@ def warp(cost: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     path, row, column = [(n - 1, m - 1)], n - 1, m - 1
     while row or column:
         at = row + column, row
-        step_right, step_down = right[at], down[at]
+        # At the borders there is one way only, also where costs are not numbers.
+        step_right = not row or bool(column and right[at])
+        step_down = not column or down[at]
         row, column = row - (not step_right), column - (step_right or not step_down)
         path.append((row, column))
     rows, columns = zip(*reversed(path), strict=True)

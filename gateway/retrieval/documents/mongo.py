@@ -182,5 +182,7 @@ class MongoDocuments:
         await self.stored.delete_many({"_id": {"$gte": f"{owner}/", "$lt": f"{owner}0"}})
 
     async def close(self) -> None:
-        """See Documents."""
+        """See Documents. What is still asked ends first: it soon hears that there is no client any more."""
         await self.client.close()
+        if _asked:
+            await asyncio.wait(_asked, timeout=SECONDS)

@@ -125,7 +125,7 @@ class DeviceBatch:
             device.zeros(most, vocabulary, dtype=torch.float32),
         )
         self.kernels = _kernels(device)
-        self.hosts = cycle(_pinned(device, most) for _ in range(RESULTS))
+        self.hosts = cycle([_pinned(device, most) for _ in range(RESULTS)])
         self.slots = [Slot() for _ in range(most)]
         self.where: list[int] = []  # the slot of each row of the last step
         self.pending: PendingStep | None = None
@@ -148,6 +148,11 @@ class DeviceBatch:
         given[SHORT], given[SHORT + 1] = torch.arange(rows), 1
         read = partial(self._read_prompts, given[:SHORT].T, given[SHORT], given[SHORT + 1], plain=True)
         return Joining(given, self.device.graph(self.device.steps, read))
+
+    def close(self) -> None:
+        """Forget all graphs; it can step no more."""
+        self.buffers.graphs.clear()
+        self.joining.clear()
 
     def clear(self) -> None:
         """Forget all rows."""

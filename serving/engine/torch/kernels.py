@@ -19,7 +19,7 @@ from torch import Tensor
 BLOCK = 64  # positions at a time; twice as many where there are LONG
 LONG = 1024
 LINES = 16  # the fewest rows that a product of matrices has
-STAGES = 3
+STAGES = 3  # one for float32: 143 KB of shared memory are more than most GPUs have
 ENOUGH = 640  # programs that keep a large GPU busy; fewer rows are split among several
 MOST_PARTS = 16
 EMPTY = tl.constexpr(-3.0e38)  # below every score
@@ -130,7 +130,7 @@ def attend(
         q.stride(0), q.stride(1), keys.stride(0), keys.stride(1), extra, longest, scale,
         HEADS=heads, SHARED=heads // keys.shape[1], WIDTH=width, LANES=lanes, SPLIT=split,
         RELATIVE=relative is not None, LINES=LINES, BLOCK=2 * BLOCK if long else BLOCK,
-        num_warps=4, num_stages=STAGES,
+        num_warps=4, num_stages=1 if keys.element_size() == 4 else STAGES,
     )  # fmt: skip
     if split > 1:
         _join[(rows * heads,)](*scratch, out, WIDTH=width, LANES=lanes, SPLIT=split, num_warps=1)

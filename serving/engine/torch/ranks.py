@@ -188,7 +188,9 @@ class Follower:
 
     def encode(self, sources: Sequence[tuple[bytes, NDArray[Any]]]) -> None:
         """See LeadingRuntime."""
-        brought = [Source(key, torch.from_numpy(data)) for key, data in sources]
+        runtime = self.runtime
+        take = runtime.staging.take if runtime.shape.mels else torch.from_numpy
+        brought = [Source(key, take(data)) for key, data in sources]
         memories = self.runtime.encode(brought)
         self.memories |= zip((source.key for source in brought), memories, strict=True)
 

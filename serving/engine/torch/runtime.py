@@ -128,7 +128,7 @@ class TorchRuntime:
 
     def close(self) -> None:
         """See Runtime. NCCL's groups cannot be left while a graph holds their sums."""
-        self.running.buffers.graphs.clear()
+        self.running.close()
         self.graphs.clear()
         gc.collect()
         if self.device.gpu:

@@ -33,6 +33,14 @@ def test_the_path_is_the_cheapest(shape: tuple[int, int]) -> None:
     assert cost[rows, columns].sum() == pytest.approx(slow_warp(cost), abs=1e-3)
 
 
+@pytest.mark.parametrize("shape", [(1, 9), (9, 1), (5, 40)])
+def test_costs_that_are_no_numbers_have_a_path(shape: tuple[int, int]) -> None:
+    """Corner to corner, whichever."""
+    rows, columns = warp(np.full(shape, np.nan, np.float32))
+    assert (rows[0], columns[0], rows[-1], columns[-1]) == (0, 0, shape[0] - 1, shape[1] - 1)
+    assert set(zip(np.diff(rows), np.diff(columns), strict=True)) <= {(0, 1), (1, 0), (1, 1)}
+
+
 @pytest.mark.parametrize("size", [1, 3, 4, 7, 50])
 def test_smoothing_is_a_median_of_seven(size: int) -> None:
     """As numpy's own, reflected at the ends; too short a row stays as it is."""

@@ -50,6 +50,8 @@ def test_attention_of_one_query_is_torchs(
     found = attend(q, keys, values, lengths, extra, 0.3, table)
     assert found.shape == (rows, heads, 1, width)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    half = attend(q.half(), keys.half(), values.half(), lengths, extra, 0.3, table)
+    torch.testing.assert_close(half.float(), expected, atol=1e-2, rtol=1e-2)
 
 
 @pytest.mark.parametrize(("rows", "positions"), [(1, 1024), (2, 40)])
