@@ -10,6 +10,7 @@ from transformers import WhisperConfig, WhisperForConditionalGeneration
 from conch.bundle import EngineFacts
 from serving.architectures.transformer import Shape
 
+from ..whisper_vocabulary import ALIGNMENT_HEADS
 from . import encoder_decoder, facts_of, renamed
 from .arguments import Arguments
 
@@ -43,7 +44,7 @@ RULES = [
 
 
 def random_model(name: str) -> WhisperForConditionalGeneration:
-    """A true shape with random weights."""
+    """A true shape with random weights; words are aligned by the true model's heads."""
     width, encoder, decoder, heads, mels, vocabulary = SHAPES[name]
     config = WhisperConfig(
         d_model=width,
@@ -60,20 +61,20 @@ def random_model(name: str) -> WhisperForConditionalGeneration:
         eos_token_id=50257,
         pad_token_id=50257,
     )
-    return WhisperForConditionalGeneration(config)
+    model = WhisperForConditionalGeneration(config)
+    model.generation_config.alignment_heads = ALIGNMENT_HEADS[name.removeprefix("whisper-")]
+    return model
 
 
 def alignment_heads(model: WhisperForConditionalGeneration) -> tuple[tuple[int, int], ...]:
-    """(layer, head) pairs as the checkpoint names them; else every head of the upper half (openai/whisper
-    model.py).
+    """(layer, head) pairs as the checkpoint names them, if it has them all: distilled ones may name those of
+    their teacher. Else every head of the upper half (openai/whisper model.py).
     """
     config, named = model.config, getattr(model.generation_config, "alignment_heads", None)
-    half = range(config.decoder_layers // 2, config.decoder_layers)
-    return tuple(
-        sorted((layer, head) for layer, head in named)
-        if named
-        else [(i, head) for i in half for head in range(config.decoder_attention_heads)]
-    )
+    layers, heads = config.decoder_layers, config.decoder_attention_heads
+    if named and all(layer < layers and head < heads for layer, head in named):
+        return tuple(sorted((layer, head) for layer, head in named))
+    return tuple((layer, head) for layer in range(layers // 2, layers) for head in range(heads))
 
 
 def shape(model: WhisperForConditionalGeneration) -> Shape:

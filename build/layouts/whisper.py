@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from build.whisper_vocabulary import ASSETS, languages_of, non_speech_ids, whisper_tokenizer
+from build.whisper_vocabulary import ALIGNMENT_HEADS, languages_of, non_speech_ids, whisper_tokenizer
 
 # Hugging Face's part of a name, OpenAI's; the longer ones first.
 PARTS = (
@@ -105,9 +105,7 @@ def alignment_heads(model_name: str, dims: dict[str, int]) -> list[list[int]]:
     """(layer, head) pairs of openai/whisper that times follow; none for a model that only shares its name
     with one of theirs.
     """
-    heads: list[list[int]] = json.loads((ASSETS / "alignment_heads.json").read_text("utf-8")).get(
-        model_name, []
-    )
+    heads = ALIGNMENT_HEADS.get(model_name, [])
     return (
         heads
         if all(layer < dims["n_text_layer"] and head < dims["n_text_head"] for layer, head in heads)

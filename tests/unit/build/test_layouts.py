@@ -8,6 +8,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from transformers.models.whisper.configuration_whisper import NON_SPEECH_TOKENS,
 
 from build.bundle import build
 from build.catalog import CatalogError, Layout, load_catalog, load_recipe
+from build.checkpoints import whisper
 from build.download import FetchError, require_space
 from build.jobs import Places
 from build.layouts.ctranslate2 import BadCheckpoint, convert, read
@@ -117,6 +120,24 @@ def test_alignment_heads_lie_in_their_models() -> None:
         layers, width = sizes[name.removesuffix(".en")]
         assert heads
         assert all(0 <= layer < layers and 0 <= head < width for layer, head in heads)
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        ([[1, 0], [0, 1]], ((0, 1), (1, 0))),
+        ([[7, 0], [25, 4]], ((1, 0), (1, 1))),  # the teacher's layers
+        ([[1, 0], [1, 2]], ((1, 0), (1, 1))),  # the teacher's heads
+        (None, ((1, 0), (1, 1))),
+    ],
+)
+def test_heads_that_a_checkpoint_lacks_are_not_used(
+    named: list[list[int]] | None, found: tuple[tuple[int, int], ...]
+) -> None:
+    """A distilled checkpoint may name heads of its teacher: then all of the upper half align."""
+    config = SimpleNamespace(decoder_layers=2, decoder_attention_heads=2)
+    model: Any = SimpleNamespace(config=config, generation_config=SimpleNamespace(alignment_heads=named))
+    assert whisper.alignment_heads(model) == found
 
 
 def test_openvino_engines_come_out_of_openais_file(tmp_path: Path, engine: Path) -> None:
