@@ -24,7 +24,7 @@ from miniatures.pictures.evaluate import Peer
 from miniatures.pictures.museum import Exhibit, museum, recall
 from serving.engine.openvino.graphs import hardware_precision, this_cpu
 
-from ..unit.serving.test_clip import broken, noise, png, saved
+from ..fakes.pictures import broken, noise, png, saved
 from .conftest import ROOT, Stack, portable, started
 
 PORT, TORCH_PORT = 11280, 11480

@@ -33,7 +33,7 @@ from miniatures.answers.questions import Question, questions
 from scripts.clients import ask
 
 from ..attack.processes import all_of
-from ..unit.serving.test_clip import broken, noise, png, saved
+from ..fakes.pictures import broken, noise, png, saved
 from .conftest import ROOT, Stack, portable, started
 from .test_faults import tritonserver
 

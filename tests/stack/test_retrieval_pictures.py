@@ -12,7 +12,7 @@ from openai import BadRequestError, OpenAI
 
 from miniatures.pictures.museum import Exhibit, museum
 
-from ..unit.serving.test_clip import noise, png, saved
+from ..fakes.pictures import noise, png, saved
 from .conftest import Stack
 from .test_clip import part
 

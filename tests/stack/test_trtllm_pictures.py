@@ -22,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 
 from miniatures.answers.evaluate import Pair
 
-from ..unit.serving.test_clip import noise, saved
+from ..fakes.pictures import noise, saved
 from .conftest import ROOT, Stack, portable, started
 from .gpus import gpu_machine, run, served
 from .test_pictures import (

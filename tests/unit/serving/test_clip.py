@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import struct
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
@@ -32,6 +30,7 @@ from serving.text.embedding import EmbeddingModel
 from serving.vision import decoding, embedding, preprocessing
 from serving.vision.decoding import decoded
 
+from ...fakes.pictures import broken, noise, png, saved
 from ..engines import ROOT
 
 pytestmark = pytest.mark.slow  # imports torch and transformers, exports
@@ -201,18 +200,6 @@ def test_the_tokenizer_is_transformers(tmp_path: Path) -> None:
 # Pictures
 
 
-def noise(width: int, height: int, mode: str = "RGB", seed: int = 0) -> Image.Image:
-    """Of any mode that Pillow can make from RGBA."""
-    draw = np.random.default_rng(seed).integers(0, 256, (height, width, 4), np.uint8)
-    return Image.fromarray(draw, "RGBA").convert(mode)
-
-
-def saved(picture: Image.Image, kind: str, **options: Any) -> bytes:
-    file = BytesIO()
-    picture.save(file, kind, **options)
-    return file.getvalue()
-
-
 def prepared(data: bytes) -> np.ndarray:
     """By ours."""
     return decoded(data, lambda picture: preprocessing.pixels(picture, FACTS))
@@ -308,16 +295,6 @@ def test_nothing_long_is_made_of_a_thread(monkeypatch: pytest.MonkeyPatch) -> No
     assert max(made) <= preprocessing.MOST_RESIZED / 16
 
 
-def png(width: int, height: int, body: bytes = b"", depth: int = 8) -> bytes:
-    """A PNG that claims these sizes."""
-    header = struct.pack(">IIBBBBB", width, height, depth, 2, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(body)), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    )
-
-
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
@@ -344,18 +321,6 @@ def png(width: int, height: int, body: bytes = b"", depth: int = 8) -> bytes:
 def test_what_is_refused(data: bytes, sentence: str) -> None:
     with pytest.raises(BadRequest, match=sentence):
         prepared(data)
-
-
-def broken(each: int = 60) -> Iterator[bytes]:
-    """Files cut off, and with bytes turned, at random places."""
-    draw = np.random.default_rng(4)
-    for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP"):
-        whole = saved(noise(40, 30, "P" if kind == "GIF" else "RGB"), kind)
-        for _ in range(each):
-            data = bytearray(whole[: draw.integers(1, len(whole) + 1)])
-            for at in draw.integers(0, len(data), draw.integers(0, 5)):
-                data[at] = draw.integers(0, 256)
-            yield bytes(data)
 
 
 def test_broken_files_are_refused_or_read() -> None:
