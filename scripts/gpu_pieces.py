@@ -28,6 +28,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 TESTS: Mapping[str, tuple[str, ...]] = {
     "kernels": (*PYTEST, "tests/unit/serving/test_kernels.py", "tests/unit/serving/test_choosing.py"),
     "engines": (*PYTEST, "tests/unit/serving/test_text_engines.py", "-k", "torch"),
+    "graphs": (*PYTEST, "tests/unit/serving/test_torch_graphs.py"),
     "stack": (*PYTEST, "tests/stack/test_torch.py"),
     "speech": (*PYTEST, "tests/stack/test_speech.py"),
     "text": (*PYTEST, "tests/stack/test_text.py"),

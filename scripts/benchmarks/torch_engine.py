@@ -169,9 +169,9 @@ def encoder(runtime: TorchRuntime) -> Iterator[tuple[str, Any]]:
     peak = _peak(runtime) if runtime.device.gpu else 0.0
     shape = runtime.shape
     flop = _encoder_flop(shape, runtime.facts.encoder_positions)
-    for size, graph in sorted(runtime.graphs.items()):
+    for size, run in sorted(runtime.graphs.run.items() if runtime.graphs else ()):
         with torch.inference_mode(), runtime.device.on(runtime.device.encodes):
-            ms = timed(graph.run)
+            ms = timed(run)
         tflops = size * flop / ms / 1e9
         yield (
             f"encoder {size}",

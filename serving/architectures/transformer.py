@@ -289,12 +289,15 @@ class Encoder(nn.Module):
         pairs = zip(self.keys, self.values, strict=True)
         return tuple(split(part(x), self.shape.decoder_heads) for pair in pairs for part in pair)
 
-    def memory(self, source: Tensor, seen: Tensor | None = None) -> Tensor:
-        """The same as one tensor [batch, 2 * layers, heads, length, head width]; after `pack`."""
+    def memory(self, source: Tensor, seen: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        """The same as one tensor [batch, 2 * layers, heads, length, head width], which may be given as `out`;
+        after `pack`.
+        """
         assert self.packed is not None
         shape, x = self.shape, self.hidden(source, seen)
         parts = self.packed(x).view(*x.shape[:2], 2 * shape.decoder_layers, shape.decoder_heads, -1)
-        return parts.permute(0, 2, 3, 1, 4).contiguous()
+        parts = parts.permute(0, 2, 3, 1, 4)
+        return parts.contiguous() if out is None else out.copy_(parts)
 
     def _embedded(self, source: Tensor) -> Tensor:
         shape = self.shape

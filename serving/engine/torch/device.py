@@ -86,8 +86,14 @@ class Device:
         """On the device; `dtype`: the weights' if None."""
         return torch.zeros(*shape, dtype=dtype or self.dtype, device=self.kind)
 
-    def graph(self, stream: Any, function: Callable[[], object]) -> Callable[[], object]:
-        """The same work as a CUDA graph, which costs the host microseconds; on a CPU the function itself."""
+    def pool(self) -> Any:
+        """Memory for graphs of which one runs at a time, and that leave nothing in it for one another."""
+        return torch.cuda.graph_pool_handle() if self.gpu else None
+
+    def graph(self, stream: Any, function: Callable[[], object], pool: Any = None) -> Callable[[], object]:
+        """The same work as a CUDA graph, which costs the host microseconds; on a CPU the function itself.
+        `pool`: where its memory comes from; by default its own.
+        """
         if not self.gpu:
             return function
         stream.wait_stream(torch.cuda.current_stream())
@@ -97,7 +103,7 @@ class Device:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         # Other threads' calls of CUDA do not break the recording.
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
             function()
         torch.cuda.synchronize()
         replay: Callable[[], object] = graph.replay

@@ -7,7 +7,8 @@ import hashlib
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from .device import Device, attention
 from .log_mel import LogMel
 from .sharding import Share, part_of, spread, weights
 
-GROUPS = (8, 4, 2, 1)  # recordings that are encoded at once
+AT_ONCE = 8  # recordings that are encoded together at most
 PADDED_TO = 16  # texts of similar length share a shape
+ALIGNED_TO = 64  # and texts that are aligned a graph
 REMEMBERED = 2 << 30  # bytes of memories kept for a second look at the same sound
 WEIGHTS = "model.safetensors"
 
@@ -70,17 +72,33 @@ class Staging:
         return staged
 
 
-@dataclass
-class EncoderGraph:
-    """CUDA graphs for a fixed number of whole windows: `listen` makes features of samples, `run` a memory of
-    features.
+@dataclass(frozen=True)
+class EncoderGraphs:
+    """CUDA graphs for 1 to `AT_ONCE` whole windows: `listen[n]` makes features of `n` sounds, `run[n]` keys
+    and values of features. One runs at a time, so all of them use the same memory: `samples` float32
+    [AT_ONCE, 160 * frames], `features` [AT_ONCE, frames, mels], `memory` [AT_ONCE, 2 * layers, heads,
+    frames / 2, width].
     """
 
     samples: Tensor
-    listen: Callable[[], object]
     features: Tensor
-    run: Callable[[], object]
-    memory: list[Tensor]
+    memory: Tensor
+    listen: dict[int, Callable[[], object]] = field(default_factory=dict)
+    run: dict[int, Callable[[], object]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AlignmentGraphs:
+    """CUDA graphs that read texts beside a whole window: one for all positions, one for `ALIGNED_TO` less,
+    and so on. One runs at a time. `ids` int64 [1, positions]; `memory` [2 * layers, heads, frames / 2, width]
+    of the layers that are needed; `run[n]` leaves in `seen` float16 [heads, positions, frames / 2] where `n`
+    ids look.
+    """
+
+    ids: Tensor
+    memory: Tensor
+    seen: Tensor
+    run: dict[int, Callable[[], object]] = field(default_factory=dict)
 
 
 class TorchRuntime:
@@ -115,7 +133,9 @@ class TorchRuntime:
                 self.running = DeviceBatch(
                     self.model.decoder, self.device, rows, self.facts.positions, self.facts.encoder_positions
                 )
-                self.graphs = self._encoder_graphs() if self.device.gpu and self.shape.mels else {}
+                sound = self.device.gpu and self.shape.mels
+                self.graphs = self._encoder_graphs() if sound else None
+                self.alignments = self._alignment_graphs() if sound and self.facts.aligns else None
             except torch.cuda.OutOfMemoryError as error:
                 raise MemoryError(
                     f"the GPU is too small for max_rows={rows} of this model: {error}; build it with a "
@@ -129,7 +149,7 @@ class TorchRuntime:
     def close(self) -> None:
         """See Runtime. NCCL's groups cannot be left while a graph holds their sums."""
         self.running.close()
-        self.graphs.clear()
+        self.graphs = self.alignments = None
         gc.collect()
         if self.device.gpu:
             torch.cuda.synchronize()
@@ -171,16 +191,13 @@ class TorchRuntime:
             self.recent.popitem(last=False)
 
     def _groups(self, sources: Mapping[bytes, Tensor]) -> list[list[bytes]]:
-        """Sounds of one length in groups that have a graph; texts all together."""
+        """Sounds of one length in groups of `AT_ONCE` at most; texts all together."""
         if not self.shape.mels:
             return [list(sources)] if sources else []
         groups = []
         for length in {len(source) for source in sources.values()}:
             same = [key for key, source in sources.items() if len(source) == length]
-            while same:
-                size = next(size for size in GROUPS if size <= len(same))
-                groups.append(same[:size])
-                same = same[size:]
+            groups += [same[at : at + AT_ONCE] for at in range(0, len(same), AT_ONCE)]
         return groups
 
     def _encoded(self, sources: Sequence[Tensor]) -> list[Memory]:
@@ -208,24 +225,24 @@ class TorchRuntime:
         """
         heard = sources[0].dim() == 1
         frames = len(sources[0]) // HOP if heard else len(sources[0])
-        recorded = self.graphs.get(len(sources)) if frames == self.window else None
-        if recorded is None:
+        graphs, count = self.graphs, len(sources)
+        if graphs is None or frames != self.window:
             whole = torch.stack(list(sources)).to(self.device.kind)
             return self._run_encoder(self._listen(whole) if heard else whole.to(self.device.dtype))
-        for line, source in zip(recorded.samples if heard else recorded.features, sources, strict=True):
+        for line, source in zip(graphs.samples if heard else graphs.features, sources, strict=False):
             line.copy_(source, non_blocking=True)
         if heard:
-            recorded.listen()
-        recorded.run()
-        return recorded.memory[0]
+            graphs.listen[count]()
+        graphs.run[count]()
+        return graphs.memory[:count]
 
     def _listen(self, samples: Tensor) -> Tensor:
         assert self.log_mel is not None
         return self.log_mel(samples)
 
-    def _run_encoder(self, features: Tensor) -> Tensor:
+    def _run_encoder(self, features: Tensor, out: Tensor | None = None) -> Tensor:
         with attention():
-            return self._encoder.memory(features.transpose(1, 2))
+            return self._encoder.memory(features.transpose(1, 2), out=out)
 
     def _text(self, sources: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
         """Ids [n] each, padded to one length."""
@@ -237,34 +254,71 @@ class TorchRuntime:
         with attention():
             return self._encoder.memory(self.device.upload(ids), self.device.upload(seen))
 
-    def _encoder_graphs(self) -> dict[int, EncoderGraph]:
+    def _encoder_graphs(self) -> EncoderGraphs:
         """Graphs for whole windows, which nearly all are."""
-        return {size: self._encoder_graph(size) for size in GROUPS}
+        shape, frames = self._encoder.shape, self.facts.encoder_positions
+        made = EncoderGraphs(
+            self.device.zeros(AT_ONCE, self.window * HOP, dtype=torch.float32),
+            self.device.zeros(AT_ONCE, self.window, shape.mels),
+            self.device.zeros(
+                AT_ONCE, 2 * shape.decoder_layers, shape.decoder_heads, frames, shape.head_width
+            ),
+        )
 
-    def _encoder_graph(self, size: int) -> EncoderGraph:
-        samples = self.device.zeros(size, self.window * HOP, dtype=torch.float32)
-        features, memory = self.device.zeros(size, self.window, self.shape.mels), list[Tensor]()
+        def listen(count: int) -> None:
+            made.features[:count].copy_(self._listen(made.samples[:count]))
 
-        def listen() -> None:
-            features.copy_(self._listen(samples))
+        def run(count: int) -> None:
+            self._run_encoder(made.features[:count], made.memory[:count])
 
-        def run() -> None:
-            memory[:] = [self._run_encoder(features)]
-
-        listening = self.device.graph(self.device.encodes, listen)
-        return EncoderGraph(samples, listening, features, self.device.graph(self.device.encodes, run), memory)
+        pool = self.device.pool()
+        for count in range(AT_ONCE, 0, -1):  # what the first needs is enough for all
+            for graphs, work in ((made.listen, listen), (made.run, run)):
+                graphs[count] = self.device.graph(self.device.encodes, partial(work, count), pool)
+        return made
 
     @torch.inference_mode()
     def align(self, ids: Sequence[int], memory: Memory) -> NDArray[np.float16]:
         """See Runtime. Among the steps: behind the encoders it would wait for all that are queued."""
         with self.device.on(self.device.steps):
             memory.arrive(self.device.steps)
-            parts = memory.parts[:, None]
-            caches = AlignmentCaches([parts[i] for i in range(len(parts))], self.shape.alignment_heads)
-            line = self.device.upload(np.array([ids], np.int64))
-            positions = torch.arange(len(ids), device=line.device)[None]
-            self.model.decoder(line, positions, caches, caches.layers)
-            return np.asarray(torch.cat(caches.seen).half().cpu().numpy())
+            line, graphs = self.device.upload(np.array([ids], np.int64)), self.alignments
+            if graphs is None or memory.parts.shape[2] != graphs.memory.shape[2]:
+                seen = self._seen(line, memory.parts)
+            else:
+                graphs.ids[:, : len(ids)] = line
+                graphs.memory.copy_(memory.parts[: len(graphs.memory)])
+                graphs.run[min(size for size in graphs.run if size >= len(ids))]()
+                seen = graphs.seen[:, : len(ids)]
+            return np.asarray(seen.cpu().numpy())
+
+    def _seen(self, ids: Tensor, memory: Tensor) -> Tensor:
+        """Where the decoder looks while it reads `ids` int64 [1, n]: float16 [heads, n, frames / 2]. `memory`
+        [2 * layers, heads, frames / 2, width].
+        """
+        caches = AlignmentCaches(memory[:, None].unbind(), self.shape.alignment_heads)
+        positions = torch.arange(ids.shape[1], device=ids.device)[None]
+        self.model.decoder(ids, positions, caches, caches.layers)
+        return torch.cat(caches.seen).half()
+
+    def _alignment_graphs(self) -> AlignmentGraphs:
+        """What stands behind a text changes nothing before it."""
+        shape, frames, most = self._encoder.shape, self.facts.encoder_positions, self.facts.positions
+        pairs = self.shape.alignment_heads
+        layers = AlignmentCaches((), pairs).layers
+        made = AlignmentGraphs(
+            self.device.zeros(1, most, dtype=torch.int64),
+            self.device.zeros(2 * layers, shape.decoder_heads, frames, shape.head_width),
+            self.device.zeros(len(pairs), most, frames, dtype=torch.float16),
+        )
+
+        def run(count: int) -> None:
+            made.seen[:, :count].copy_(self._seen(made.ids[:, :count], made.memory))
+
+        pool = self.device.pool()
+        for count in range(most, 0, -ALIGNED_TO):
+            made.run[count] = self.device.graph(self.device.steps, partial(run, count), pool)
+        return made
 
 
 def _loaded(shape: Shape, file: Path, device: Device, share: Share | None) -> Model:

@@ -1,0 +1,98 @@
+"""The order in which the scheduler asks an engine whose encoders run beside its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from serving.engine.collected import Collected
+from serving.engine.jobs import Job, Limits
+from serving.engine.runtime import Row, Step
+from serving.engine.sampling import Sampling
+from serving.engine.scheduler import Scheduler
+
+ENCODER = 3  # steps that an encoder takes
+TOKENS = 12
+
+
+class Encoding:
+    """A memory that is there some steps later."""
+
+    length = 1
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.due = engine, engine.steps + ENCODER
+
+    def ready(self, *, wait: bool = False) -> bool:
+        self.due = min(self.due, self.engine.steps) if wait else self.due
+        return self.engine.steps >= self.due
+
+
+class Engine:
+    """A Runtime that writes down what it is asked."""
+
+    facts: Any = SimpleNamespace(positions=64, aligns=False, vocabulary=4)
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.memories: list[Encoding] = []
+        self.steps = 0
+
+    def chooses(self, sampling: Sampling) -> bool:
+        return True
+
+    def prepare(self, source: Any) -> Any:
+        return source
+
+    def encode(self, sources: Sequence[Any]) -> list[Encoding]:
+        if sources:
+            assert all(memory.ready() for memory in self.memories), "two groups are encoded at once"
+            self.asked.append(("encode", len(sources)))
+        self.memories.append(Encoding(self))
+        return self.memories[-1:] * len(sources)
+
+    def align(self, ids: Sequence[int], memory: Any) -> Any:
+        raise NotImplementedError
+
+    def batch(self) -> Engine:
+        return self
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+    def step(self, rows: Sequence[Row]) -> Step:
+        self.steps += 1
+        self.asked.append(("read", sum(row.parent is None for row in rows)))
+        zeros = np.zeros(len(rows), np.int64)
+        return Step(zeros, zeros.astype(np.float32), lambda row: np.zeros(4, np.float32))
+
+
+def asked(requests: int, limits: Limits) -> list[tuple[str, int]]:
+    """What an engine is asked for some requests that wait, encoders and prompts only."""
+    engine = Engine()
+    scheduler = Scheduler(engine, limits)
+    listeners = [Collected() for _ in range(requests)]
+    for number, listener in enumerate(listeners):
+        sampling = Sampling(max_tokens=TOKENS + number, end_id=-1)
+        scheduler.submit(Job((1, 2), sampling, listener, np.zeros(1)))
+    scheduler.start()
+    try:
+        for number, listener in enumerate(listeners):
+            assert len(listener.wait(10)[0].ids) == TOKENS + number
+    finally:
+        scheduler.stop()
+    return [(what, count) for what, count in engine.asked if what == "encode" or count]
+
+
+def test_prompts_are_read_before_the_next_are_encoded() -> None:
+    """Rows become free one after the other, faster than encoders end: somebody always waits."""
+    found = asked(8, Limits(max_rows=4, join_at_once=1))
+    assert found[:2] == [("encode", 4), ("read", 4)]
+    encoded = [i for i, (what, _) in enumerate(found) if what == "encode"]
+    for here, there in pairwise(encoded):
+        assert found[here + 1 : there] == [("read", found[here][1])]
+    assert sum(count for what, count in found if what == "read") == 8
