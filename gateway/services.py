@@ -129,19 +129,20 @@ class Services:
             self.live -= 1
 
     async def ready(self) -> dict[str, bool]:
-        """For each model whether a tiny real inference succeeds; results are kept for a moment."""
+        """For each model whether a tiny real inference succeeds. A success is kept for a moment; a failure
+        answers only those who had asked before it began.
+        """
+        came = time.monotonic()
         async with self.asking:  # many who ask at once make one inference
-            due = [
-                model
-                for model in self.pools
-                if time.monotonic() - self.readiness.get(model, (float("-inf"), False))[0]
-                > self.settings.ready_seconds
-            ]
+            began = time.monotonic()
+            due = [model for model in self.pools if not self._known(model, came)]
             results = await asyncio.gather(*(self.triton.ready(self.pools[model]) for model in due))
-            self.readiness |= {
-                model: (time.monotonic(), result) for model, result in zip(due, results, strict=True)
-            }
+            self.readiness |= {model: (began, result) for model, result in zip(due, results, strict=True)}
         return {model: result for model, (_, result) in self.readiness.items()}
+
+    def _known(self, model: str, came: float) -> bool:
+        began, result = self.readiness.get(model, (float("-inf"), False))
+        return began >= came or (result and came - began <= self.settings.ready_seconds)
 
 
 async def services_of(connection: HTTPConnection) -> Services:

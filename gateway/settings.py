@@ -70,7 +70,7 @@ class Settings(BaseSettings):
         0.01, ge=0, le=1, description="share of the requests that are traced, of those without a traceparent"
     )
     realtime_sessions: int = Field(32, gt=0, description="live connections at once")
-    ready_seconds: float = Field(2, ge=0, description="how long a readiness result is kept")
+    ready_seconds: float = Field(2, ge=0, description="how long a model counts as ready after it was")
     documents_url: str = Field(
         "", description="the document database of /v1/files: sqlite:PATH or mongodb://…; empty: no retrieval"
     )
