@@ -51,11 +51,10 @@ class EngineFacts(Positions):
     `timestamp_rules`: it knows Whisper's; `takes_samples`: it makes features of samples itself.
     `tempered_log_probs`: log probabilities are those after temperature and penalties; `full_logits`: without
     streaming, logits come for every token that was allowed; `misread`: inputs that the backend reads
-    wrongly. `decoder_precision`: what a portable decoder computes in, whatever the hardware multiplies
-    (empty: what that does best). `dimensions`: numbers of the vector that an encoder alone gives (0: the
-    engine generates). `prompt_width`: numbers of a row of the prompt-embedding table that a request may bring
-    (0: it takes none), `prompt_rows`: the most rows (0: as many as there are positions); `heads` are those of
-    keys and values.
+    wrongly. `dimensions`: numbers of the vector that an encoder alone gives (0: the engine generates).
+    `prompt_width`: numbers of a row of the prompt-embedding table that a request may bring (0: it takes
+    none), `prompt_rows`: the most rows (0: as many as there are positions); `heads` are those of keys and
+    values.
     """
 
     family: str
@@ -76,7 +75,6 @@ class EngineFacts(Positions):
     tempered_log_probs: bool = False
     full_logits: bool = False
     misread: tuple[str, ...] = ()
-    decoder_precision: str = ""
     dimensions: int = 0
     prompt_width: int = 0
     prompt_rows: int = 0

@@ -107,7 +107,4 @@ def facts(model: Any, _: Arguments) -> EngineFacts:
         end_id=config.eos_token_id,
         aligns=True,
         timestamp_rules=True,
-        # bf16 costs words and saves no time: a step is bound by what it reads, and by its small matrices
-        # (docs/benchmarks/real-speech.md). The encoder stays in what the hardware does best.
-        decoder_precision="f32",
     )

@@ -93,8 +93,8 @@ def export(arguments: Arguments) -> None:
         write_pictures(arguments, theirs)
         made["picture"] = picture_graph(checkpoints.picture_encoder(arguments.family, theirs))
     for name, graph in made.items():
-        if arguments.compress == "int8" and name == "decoder":  # measured: int8 does not help the encoder
-            compress_int8(graph)
+        if arguments.compress == "int8" and (name == "decoder" or (name == "encoder" and ours.shape.mels)):
+            compress_int8(graph)  # texts' encoders gain nothing; the aligner runs once a request
         ov.save_model(graph, arguments.output / f"{name}.xml", compress_to_fp16=half)
     if ours.shape.relative:
         np.save(arguments.output / "relative_bias.npy", relative_bias(ours, ours.shape))

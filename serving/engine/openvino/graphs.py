@@ -79,8 +79,7 @@ class Graphs:
     def __init__(self, folder: Path, precision: str | None = None, threads: int | None = None) -> None:
         self.facts = EngineFacts.load(folder)
         encoder_precision = precision or hardware_precision(this_cpu(), many_rows=True)
-        few_rows = self.facts.decoder_precision or hardware_precision(this_cpu(), many_rows=False)
-        decoder_precision = precision or few_rows
+        decoder_precision = precision or hardware_precision(this_cpu(), many_rows=False)
         self.precision = f"encoder {encoder_precision}, decoder {decoder_precision}"  # for people
         self.memory_type = ov.Type.bf16 if decoder_precision == "bf16" else ov.Type.f32
         core = ov.Core()
