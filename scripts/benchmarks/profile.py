@@ -7,6 +7,8 @@ docs/benchmarks/profile.png, and prints the medians of all spans.
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import statistics
 import threading
@@ -45,6 +47,20 @@ class Span:
     end: int
 
 
+def parsed(kind: str, body: bytes) -> Iterator[Span]:
+    """Spans of one message. The gateway sends protobufs, tritonserver JSON."""
+    if kind == "application/json":
+        groups = json.loads(body)["resourceSpans"]
+        for span in (span for group in groups for scope in group["scopeSpans"] for span in scope["spans"]):
+            times = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
+            yield Span(span["traceId"].lower(), span["name"], *times)
+        return
+    for group in ExportTraceServiceRequest.FromString(body).resource_spans:
+        for span in (span for scope in group.scope_spans for span in scope.spans):
+            times = span.start_time_unix_nano, span.end_time_unix_nano
+            yield Span(span.trace_id.hex(), span.name, *times)
+
+
 @contextmanager
 def told() -> Iterator[tuple[str, list[Span]]]:
     """The address of a collector, OTLP over HTTP, and what it has been told."""
@@ -53,10 +69,9 @@ def told() -> Iterator[tuple[str, list[Span]]]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            for group in ExportTraceServiceRequest.FromString(body).resource_spans:
-                for span in (span for scope in group.scope_spans for span in scope.spans):
-                    times = span.start_time_unix_nano, span.end_time_unix_nano
-                    found.append(Span(span.trace_id.hex(), span.name, *times))
+            packed = self.headers.get("content-encoding") == "gzip"
+            kind = self.headers.get_content_type()
+            found.extend(parsed(kind, gzip.decompress(body) if packed else body))
             self.send_response(200)
             self.end_headers()
 

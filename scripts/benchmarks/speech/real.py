@@ -32,7 +32,7 @@ from .cells import CONCURRENCY, RATE, timed_cell
 from .conch import wav
 
 KEPT = WORK / "real"
-MODEL, SENTENCES, CLIPS, SECONDS = "base", 32, 16, 30
+MODEL, SENTENCES, CLIPS, SECONDS = "base", 32, 32, 30
 WANTED = {1: 2.5, 8: 3.0}  # × the peer's best
 GREEDY: dict[str, Any] = {"language": "en", "beam_size": 1, "temperature": 0.0, "without_timestamps": True}
 # The peer's settings: threads of a worker, workers, clips in a batch of its pipeline (0: one at a time).

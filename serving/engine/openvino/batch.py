@@ -241,6 +241,10 @@ class Batch:
             len(wanted) == len(self.shown) and all(a is b for a, b in zip(wanted, self.shown, strict=True))
         ):
             return
+        running = {id(memory) for memory in wanted}
+        for memory in self.shown:
+            if memory is not None and id(memory) not in running:
+                self.graphs.remember(memory)  # its text has ended and may be aligned next
         memories = [memory for memory in wanted if memory is not None]
         facts, count, length = self.graphs.facts, len(memories), max(memory.length for memory in memories)
         if not self.tensors or self.tensors[0].shape[0] < count or self.tensors[0].shape[2] != length:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import openvino as ov
@@ -22,17 +23,19 @@ from ..runtime import Floats, RunningBatch
 from ..sampling import Sampling
 
 KERNELS = 32
+REMEMBERED = 8  # memories that no text uses any more
 AMD = "AuthenticAMD"
 
 
 @dataclass(frozen=True)
 class Memory:
     """What an encoder leaves for the decoder: keys and values per layer, bit patterns [heads, length, head
-    width].
+    width]. `key`: a hash of what was encoded.
     """
 
     parts: tuple[NDArray[Any], ...]
     length: int
+    key: bytes = b""
 
     def ready(self, *, wait: bool = False) -> bool:
         """See runtime.Memory: encoders are waited for."""
@@ -107,6 +110,7 @@ class Graphs:
         self.relative_bias: Floats | None = (
             np.load(bias) if bias.exists() else None
         )  # [heads, distance]; the last distance stands for all beyond
+        self._living: WeakValueDictionary[bytes, Memory] = WeakValueDictionary()
         self._recent: OrderedDict[bytes, Memory] = OrderedDict()
         if self.encoder and not self.facts.mels:
             # If the first text that BART's bf16 encoder reads has a single id, it gives NaN for every longer
@@ -144,29 +148,35 @@ class Graphs:
         return source
 
     def encode(self, sources: Sequence[NDArray[Any]]) -> list[Memory]:
-        """See Runtime. One after the other: on a CPU that is as fast. The last few results are kept, so that
-        a second look at the same sound is free.
+        """See Runtime. One after the other: on a CPU that is as fast. A second look at the same sound is
+        free: while its text is made, and for a few others after it.
         """
         return [self._encode(source) for source in sources]
 
     def _encode(self, source: NDArray[Any]) -> Memory:
         assert self.encoding is not None
         key = hashlib.blake2b(source.tobytes(), digest_size=16).digest()
-        if key not in self._recent:
-            sound = source.ndim == 2
-            self.encoding.infer(
-                {"features": np.ascontiguousarray(source.T, dtype=np.float32)[None]}
-                if sound
-                else {"ids": source[None]}
-            )
-            parts = tuple(
-                bits(self.encoding.get_output_tensor(i))[0].copy() for i in range(2 * self.facts.layers)
-            )
-            self._recent[key] = Memory(parts, parts[0].shape[1])
-            if len(self._recent) > 8:
-                self._recent.popitem(last=False)
-        self._recent.move_to_end(key)
-        return self._recent[key]
+        if (known := self._living.get(key)) is not None:
+            return self.remember(known)
+        sound = source.ndim == 2
+        self.encoding.infer(
+            {"features": np.ascontiguousarray(source.T, dtype=np.float32)[None]}
+            if sound
+            else {"ids": source[None]}
+        )
+        parts = tuple(
+            bits(self.encoding.get_output_tensor(i))[0].copy() for i in range(2 * self.facts.layers)
+        )
+        self._living[key] = made = Memory(parts, parts[0].shape[1], key)
+        return self.remember(made)
+
+    def remember(self, memory: Memory) -> Memory:
+        """Keep it, although nobody uses it, until `REMEMBERED` others have been used after it."""
+        self._recent[memory.key] = memory
+        self._recent.move_to_end(memory.key)
+        if len(self._recent) > REMEMBERED:
+            self._recent.popitem(last=False)
+        return memory
 
     def align(self, ids: Sequence[int], memory: Memory) -> NDArray[np.float16]:
         """See Runtime."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from miniatures.speech.corpus import Corpus
 from serving.audio.log_mel import log_mel
 from serving.engine.collected import Collected
 from serving.engine.jobs import Job, Limits
-from serving.engine.openvino.graphs import Graphs
+from serving.engine.openvino.graphs import REMEMBERED, Graphs
 from serving.engine.sampling import Hypothesis, Sampling
 from serving.engine.scheduler import Scheduler
 from serving.errors import BadRequest, QueueFull
@@ -309,3 +311,30 @@ def test_attention_of_a_text(graphs: Graphs, speech: list[tuple[Clip, np.ndarray
     assert (heads, ids, memory) == (6, 7, len(features) // 2)
     assert np.allclose(listener.attention.astype(np.float32).sum(-1), 1, atol=0.02)
     scheduler.stop()
+
+
+def test_a_sound_is_encoded_once(
+    monkeypatch: pytest.MonkeyPatch, graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]
+) -> None:
+    """Texts are aligned as they end, while more run than memories are kept for later."""
+    encoded: list[object] = []
+    infer = graphs.encoding.infer  # type: ignore[union-attr]
+    counted = SimpleNamespace(
+        infer=lambda inputs: (encoded.append(inputs), infer(inputs)),
+        get_output_tensor=graphs.encoding.get_output_tensor,  # type: ignore[union-attr]
+    )
+    monkeypatch.setattr(graphs, "encoding", counted)
+    heard = [(clip, features + np.float32(1e-3)) for clip, features in speech[: 3 * REMEMBERED]]
+    scheduler = Scheduler(graphs, Limits(max_rows=len(heard)))
+    scheduler.start()
+
+    def ask(clip: Clip, features: np.ndarray) -> None:
+        for ids, align in ((prompt(clip), False), ((*prompt(clip), 1000, END), True)):
+            listener, sampling = Collected(), Sampling(max_tokens=100, end_id=END)
+            scheduler.submit(Job(ids, sampling, listener, features, align=align))
+            listener.wait(60)
+
+    with ThreadPoolExecutor(len(heard)) as threads:
+        list(threads.map(ask, *zip(*heard, strict=True)))
+    scheduler.stop()
+    assert len(encoded) == len(heard)
