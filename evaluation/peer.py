@@ -20,7 +20,8 @@ def peer_folder(weights: Path, model_id: str) -> Path:
     known = Tokenizer.from_file(str(source / "tokenizer.json"))
     size = WhisperVocabulary(known).no_timestamps + 1
     # The last id of the text is "": named as a special one, it makes CTranslate2 4.8.5 say one word for ever.
-    tokens = [known.id_to_token(i) or "" for i in range(size)]
+    names = [known.id_to_token(i) for i in range(size)]
+    tokens = [f"<|unused{i}|>" if name is None else name for i, name in enumerate(names)]
     times = [f"<|{i * 0.02:.2f}|>" for i in range(1501)]
     (folder / "vocabulary.json").write_text(json.dumps([*tokens, *times]), "utf-8")
     return folder

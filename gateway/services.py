@@ -137,12 +137,16 @@ class Services:
             began = time.monotonic()
             due = [model for model in self.pools if not self._known(model, came)]
             results = await asyncio.gather(*(self.triton.ready(self.pools[model]) for model in due))
-            self.readiness |= {model: (began, result) for model, result in zip(due, results, strict=True)}
+            ended = time.monotonic()
+            self.readiness |= {
+                model: (ended if result else began, result)
+                for model, result in zip(due, results, strict=True)
+            }
         return {model: result for model, (_, result) in self.readiness.items()}
 
     def _known(self, model: str, came: float) -> bool:
-        began, result = self.readiness.get(model, (float("-inf"), False))
-        return began >= came or (result and came - began <= self.settings.ready_seconds)
+        known, result = self.readiness.get(model, (float("-inf"), False))
+        return known >= came or (result and came - known <= self.settings.ready_seconds)
 
 
 async def services_of(connection: HTTPConnection) -> Services:

@@ -23,6 +23,9 @@ from ..runtime import Floats, RunningBatch
 from ..sampling import Sampling
 
 KERNELS = 32
+# Where weights are int8, activations are rounded by groups of so many numbers: in MiniLM 32 keeps a cosine of
+# 0.998 and more, 128 is a quarter faster and loses 0.002 of it; Whisper: docs/benchmarks/int8-cpu.md.
+GROUP = 32
 REMEMBERED = 8  # memories that no text uses any more
 AMD = "AuthenticAMD"
 
@@ -73,6 +76,7 @@ def compile_settings(precision: str, threads: int | None) -> dict[str, Any]:
         # Kernels are cached by shape, and every step of a decoder is a new one: with the default capacity
         # memory grew for hours. 32 cost no CPU time a token (docs/benchmarks/real-speech.md).
         "CPU_RUNTIME_CACHE_CAPACITY": KERNELS,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP,
     }
 
 
