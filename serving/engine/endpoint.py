@@ -45,27 +45,35 @@ class Reply:
     def finish(self, beams: list[Hypothesis]) -> None:
         """See Listener."""
         assert self.answers
-        self.sender.send(self._response(self.answers.finish(beams)), self.final)
+        response = self._response(self.answers.finish(beams))
+        self._last(response)
 
     def aligned(self, attention: NDArray[np.float16]) -> None:
         """See Listener."""
         tensor = self.pb.Tensor("cross_attention", attention[None])
-        self.sender.send(self.pb.InferenceResponse([tensor]), self.final)
+        self._last(self.pb.InferenceResponse([tensor]))
 
     def fail(self, error: Exception) -> None:
         """See Listener. Callers that say so are told by a marker behind what has been sent: Triton loses an
         error behind other responses (docs/decisions/0002-two-faces.md).
         """
         if self.begun and self.aborts and self.answers:
-            self.sender.send(self._response(self.answers.aborted()), self.final)
+            response = self._response(self.answers.aborted())
         else:
             code = getattr(self.pb.TritonError, code_name(error))
             response = self.pb.InferenceResponse(error=self.pb.TritonError(encode_error(error), code))
-            self.sender.send(response, self.final)
+        self._last(response)
 
     def end(self) -> None:
         """Nothing more to say."""
         self.sender.send(flags=self.final)
+
+    def _last(self, response: Any) -> None:
+        """Answers know their job and the job its listener: without this the job, its encoder memory with it,
+        would stay until Python looks for cycles.
+        """
+        self.answers = None
+        self.sender.send(response, self.final)
 
     def _response(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
         wanted = {name: array for name, array in arrays.items() if not self.names or name in self.names}

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from math import isfinite
 
 from ..errors import BadRequest, QueueFull
@@ -172,16 +173,25 @@ class Scheduler:
         return len(self.running) > before
 
     def _fitting(self, most: int) -> list[Job]:
-        jobs: list[Job] = []
+        """Up to `most` that need no row, and up to `most` others whose rows fit."""
         with self.wake:
-            taken = sum(job.sampling.beam_width for job in (*self.running, *self.encoding))
-            free = self.limits.max_rows - taken
+            jobs = self._aligning(most)
+            taken = sum(job.sampling.beam_width for job in (*self.running, *self.encoding) if not job.align)
+            free, most = self.limits.max_rows - taken, most + len(jobs)
             while self.waiting and len(jobs) < most and self.waiting[0].sampling.beam_width <= free:
                 jobs.append(self.waiting.popleft())
                 free -= jobs[-1].sampling.beam_width
         for job in jobs:
             job.admitted = time.monotonic()
             self.metrics.queue.observe(job.admitted - job.came)
+        return jobs
+
+    def _aligning(self, most: int) -> list[Job]:
+        """Texts to align go first: each has ended just now, and its sound is remembered for a while only."""
+        jobs = list(islice((job for job in self.waiting if job.align), most))
+        if jobs:
+            taken = {id(job) for job in jobs}
+            self.waiting = deque(job for job in self.waiting if id(job) not in taken)
         return jobs
 
     def _encoded(self, jobs: Sequence[Job]) -> Sequence[Memory]:

@@ -26,7 +26,8 @@ KERNELS = 32
 # Where weights are int8, activations are rounded by groups of so many numbers: in MiniLM 32 keeps a cosine of
 # 0.998 and more, 128 is a quarter faster and loses 0.002 of it; Whisper: docs/benchmarks/int8-cpu.md.
 GROUP = 32
-REMEMBERED = 8  # memories that no text uses any more
+# Memories that no text uses any more: so many at least and at most, and between them so many bytes.
+REMEMBERED, REMEMBERED_MOST, REMEMBERED_BYTES = 8, 32, 512 << 20
 AMD = "AuthenticAMD"
 
 
@@ -39,6 +40,11 @@ class Memory:
     parts: tuple[NDArray[Any], ...]
     length: int
     key: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(part.nbytes for part in self.parts)
 
     def ready(self, *, wait: bool = False) -> bool:
         """See runtime.Memory: encoders are waited for."""
@@ -174,13 +180,18 @@ class Graphs:
             bits(self.encoding.get_output_tensor(i))[0].copy() for i in range(2 * self.facts.layers)
         )
         self._living[key] = made = Memory(parts, parts[0].shape[1], key)
-        return self.remember(made)
+        return made
 
     def remember(self, memory: Memory) -> Memory:
-        """Keep it, although nobody uses it, until `REMEMBERED` others have been used after it."""
+        """Keep it, although nobody uses it, until others have been used after it. What is new need not be:
+        its text holds it, and is what is aligned, or heard once more, when it has ended.
+        """
         self._recent[memory.key] = memory
         self._recent.move_to_end(memory.key)
-        if len(self._recent) > REMEMBERED:
+        while len(self._recent) > REMEMBERED and (
+            len(self._recent) > REMEMBERED_MOST
+            or sum(one.size for one in self._recent.values()) > REMEMBERED_BYTES
+        ):
             self._recent.popitem(last=False)
         return memory
 

@@ -313,10 +313,11 @@ def test_attention_of_a_text(graphs: Graphs, speech: list[tuple[Clip, np.ndarray
     scheduler.stop()
 
 
+@pytest.mark.parametrize("rows", [4, 3 * REMEMBERED])
 def test_a_sound_is_encoded_once(
-    monkeypatch: pytest.MonkeyPatch, graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]
+    monkeypatch: pytest.MonkeyPatch, graphs: Graphs, speech: list[tuple[Clip, np.ndarray]], rows: int
 ) -> None:
-    """Texts are aligned as they end, while more run than memories are kept for later."""
+    """Texts are aligned as they end, while more run, or wait, than memories are kept for later."""
     encoded: list[object] = []
     infer = graphs.encoding.infer  # type: ignore[union-attr]
     counted = SimpleNamespace(
@@ -325,7 +326,7 @@ def test_a_sound_is_encoded_once(
     )
     monkeypatch.setattr(graphs, "encoding", counted)
     heard = [(clip, features + np.float32(1e-3)) for clip, features in speech[: 3 * REMEMBERED]]
-    scheduler = Scheduler(graphs, Limits(max_rows=len(heard)))
+    scheduler = Scheduler(graphs, Limits(max_rows=rows))
     scheduler.start()
 
     def ask(clip: Clip, features: np.ndarray) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import time
+import weakref
 from collections.abc import Sequence
 from itertools import pairwise
 from types import SimpleNamespace
@@ -9,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from serving.engine.answers import Answers, Wanted
 from serving.engine.collected import Collected
+from serving.engine.endpoint import Reply
 from serving.engine.jobs import Job, Limits
 from serving.engine.runtime import Row, Step
 from serving.engine.sampling import Sampling
@@ -35,7 +41,7 @@ class Encoding:
 class Engine:
     """A Runtime that writes down what it is asked."""
 
-    facts: Any = SimpleNamespace(positions=64, aligns=False, vocabulary=4)
+    facts: Any = SimpleNamespace(positions=64, aligns=True, vocabulary=4)
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -56,7 +62,8 @@ class Engine:
         return self.memories[-1:] * len(sources)
 
     def align(self, ids: Sequence[int], memory: Any) -> Any:
-        raise NotImplementedError
+        self.asked.append(("align", len(ids)))
+        return np.zeros((1, len(ids), 1), np.float16)
 
     def batch(self) -> Engine:
         return self
@@ -96,3 +103,64 @@ def test_prompts_are_read_before_the_next_are_encoded() -> None:
     for here, there in pairwise(encoded):
         assert found[here + 1 : there] == [("read", found[here][1])]
     assert sum(count for what, count in found if what == "read") == 8
+
+
+def test_texts_to_align_wait_for_no_row() -> None:
+    """All rows are taken and others wait: what comes to be aligned is aligned before them."""
+    engine, waiting = Engine(), [Collected() for _ in range(3)]
+    scheduler, aligned = Scheduler(engine, Limits(max_rows=1)), Collected()
+    for listener in waiting:
+        scheduler.submit(Job((1, 2), Sampling(max_tokens=TOKENS, end_id=-1), listener, np.zeros(1)))
+    scheduler.submit(Job((1, 2, 3), Sampling(max_tokens=1, end_id=-1), aligned, np.zeros(1), align=True))
+    scheduler.start()
+    try:
+        assert aligned.done.wait(10)
+        for listener in waiting:
+            listener.wait(10)
+    finally:
+        scheduler.stop()
+    assert aligned.attention is not None
+    read = [i for i, (what, count) in enumerate(engine.asked) if what == "read" and count]
+    assert engine.asked.index(("align", 3)) < read[1]
+
+
+class Sender:
+    """Triton's, for one response."""
+
+    def __init__(self) -> None:
+        self.sent = threading.Event()
+
+    def is_cancelled(self) -> bool:
+        return False
+
+    def send(self, response: Any = None, flags: int = 0) -> None:
+        self.sent.set()
+
+
+def test_an_answered_request_leaves_no_memory() -> None:
+    """What its encoder made is freed when it is answered, not when Python looks for cycles."""
+    sender = Sender()
+    request: Any = SimpleNamespace(
+        get_response_sender=lambda: sender, requested_output_names=tuple, parameters=lambda: "{}"
+    )
+    pb: Any = SimpleNamespace(
+        TRITONSERVER_RESPONSE_COMPLETE_FINAL=1,
+        Tensor=lambda name, array: array,
+        InferenceResponse=lambda tensors: tensors,
+    )
+    reply, scheduler = Reply(request, pb), Scheduler(Engine())
+    job = Job((1, 2), Sampling(max_tokens=TOKENS, end_id=-1), reply, np.zeros(1))
+    reply.answers, left = Answers(Wanted(), job), weakref.ref(job)
+    gc.disable()
+    try:
+        scheduler.submit(job)
+        scheduler.start()
+        del job, reply
+        assert sender.sent.wait(10)
+        until = time.monotonic() + 10
+        while left() is not None and time.monotonic() < until:
+            time.sleep(0.01)  # the scheduler's thread lets go of it a little later
+        assert left() is None
+    finally:
+        gc.enable()
+        scheduler.stop()
