@@ -64,7 +64,8 @@ class Job:
     """A request: features or ids for the encoder (None for decoder-only families), the decoder's first ids,
     how to choose, whom to tell.
 
-    `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`. `table`: see Row.
+    `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`. `stopped`: somebody
+    wants no more of it. `table`: see Row.
     """
 
     prompt: tuple[int, ...]
@@ -74,6 +75,7 @@ class Job:
     streaming: bool = False
     request_id: str = ""
     align: bool = False
+    stopped: bool = False
     table: NDArray[Any] | None = None
     memory: Memory | None = None
     choice: Sampling | None = None

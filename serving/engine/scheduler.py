@@ -35,6 +35,7 @@ class Scheduler:
     def __init__(self, runtime: Runtime, limits: Limits = DEFAULTS) -> None:
         self.runtime, self.limits = runtime, limits
         self.waiting: deque[Job] = deque()
+        self.admitting: list[Job] = []  # on their way from `waiting` to `encoding`
         self.encoding: deque[Job] = deque()
         self.running: list[Job] = []
         self.batch = runtime.batch()
@@ -76,12 +77,18 @@ class Scheduler:
             self.wake.notify()
 
     def drop(self, request_id: str) -> None:
-        """Stop every request of this id, and what comes under it within STOPPED_SECONDS."""
+        """Stop every request of this id; if there is none, what comes under it within STOPPED_SECONDS. A
+        client may use an id again at once.
+        """
         now = time.monotonic()
         with self.wake:
-            self.stopped = {name: until for name, until in self.stopped.items() if until > now} | {
-                request_id: now + STOPPED_SECONDS
-            }
+            there = (*self.waiting, *self.admitting, *self.encoding, *self.running)
+            found = [job for job in there if job.request_id == request_id]
+            for job in found:
+                job.stopped = True
+            self.stopped = {name: until for name, until in self.stopped.items() if until > now}
+            if not found:
+                self.stopped[request_id] = now + STOPPED_SECONDS
             self.wake.notify()
 
     def _check(self, job: Job) -> None:
@@ -159,6 +166,7 @@ class Scheduler:
         except Exception:  # noqa: BLE001  # whose fault it is shows when each is encoded alone
             jobs = [job for job in jobs if job.source is None or self._encodes(job)]
         self.encoding.extend(jobs)
+        self.admitting = []
 
     def begin(self, *, wait: bool = True) -> bool:
         """Start those whose sources have been encoded; if nothing runs, `wait` for the first. True if any run
@@ -181,6 +189,7 @@ class Scheduler:
             while self.waiting and len(jobs) < most and self.waiting[0].sampling.beam_width <= free:
                 jobs.append(self.waiting.popleft())
                 free -= jobs[-1].sampling.beam_width
+            self.admitting = jobs
         for job in jobs:
             job.admitted = time.monotonic()
             self.metrics.queue.observe(job.admitted - job.came)
@@ -314,7 +323,8 @@ class Scheduler:
             self._tell_dropped(job)
 
     def _leaves(self, job: Job) -> bool:
-        return job.listener.cancelled() or self.stopped.get(job.request_id, 0.0) > time.monotonic()
+        late = self.stopped.get(job.request_id, 0.0) > time.monotonic()
+        return late or job.stopped or job.listener.cancelled()
 
     def _tell_dropped(self, job: Job) -> None:
         if job.listener.cancelled():

@@ -267,8 +267,8 @@ def test_equal_requests_are_two(graphs: Graphs, speech: list[tuple[Clip, np.ndar
 
 
 def test_requests_stop_by_id(graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]) -> None:
-    """A running, a waiting and a coming request of that id end at once, with their tokens so far; others go
-    on.
+    """A running and a waiting request of that id end at once, with their tokens so far, and so does one that
+    comes after its stop; others go on, also those that use a stopped id again.
     """
     scheduler = Scheduler(graphs, Limits(max_rows=1))
     clip, features = speech[0]
@@ -285,9 +285,12 @@ def test_requests_stop_by_id(graphs: Graphs, speech: list[tuple[Clip, np.ndarray
     scheduler.start()
     assert running.first.wait(60)
     scheduler.drop("gone")
-    for listener in (running, waiting, submit("gone")):
+    again = submit("gone")
+    scheduler.drop("late")
+    for listener in (running, waiting, submit("late")):
         assert len(listener.wait(5)[0].ids) < 400
-    assert len(other.wait(60)[0].ids) == 400
+    for listener in (other, again):
+        assert len(listener.wait(60)[0].ids) == 400
     scheduler.stop()
 
 
