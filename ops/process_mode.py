@@ -60,6 +60,7 @@ def start(local: LocalDeployment, python: Path = Path(sys.executable)) -> subpro
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        umask=0o077,  # logs tell of models and files, which nobody else on the machine need know
         preexec_fn=die_with_parent,  # noqa: PLW1509
     )
 
