@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import httpx
+import numpy as np
 import pytest
 
 from tests.attack.poison import Attack
@@ -27,6 +28,7 @@ AT_ONCE = 12
 # closes ones that it has just given out.
 PATIENT = httpx.Limits(keepalive_expiry=600)
 RATE, BESIDE_SECONDS = 50, float(os.environ.get("ATTACK_BESIDE_SECONDS", "5"))
+NOISE = 0.25  # seconds
 MODELS = {
     "mini-whisper": ["whisper_bls", "infer_bls", "whisper_bls_stream", "tensorrt_llm", "tensorrt_llm_stream"],
     "mini-t5": [
@@ -171,8 +173,8 @@ def test_grpc(target: Stack, configs: Configs, method: str) -> None:
 
 
 def test_an_ordinary_client_beside_poison(target: Stack, configs: Configs) -> None:
-    """How long an ordinary client waits, alone and beside RATE refused requests a second: figures, for
-    docs/reliability.md.
+    """An ordinary client waits at most twice as long beside RATE refused requests a second, at the 99th
+    percentile: what docs/reliability.md has figures of.
     """
     rng = random.Random(f"{SEED} beside")
     rows = [
@@ -203,6 +205,8 @@ def test_an_ordinary_client_beside_poison(target: Stack, configs: Configs) -> No
     alone, beside = run(0), run(RATE)
     assert alone
     assert beside
+    # Of a few dozen requests the 99th percentile is the slowest: NOISE for a machine that does other work.
+    assert np.percentile(beside, 99) <= 2 * np.percentile(alone, 99) + NOISE
     assert lives(target) == before
 
 
