@@ -151,12 +151,17 @@ attack-stack: $(BUILD)/.tests ## the same in Docker: broken requests, and every 
 	$(ATTACK) $(BUILD)/bin/python -m pytest -s tests/compose/test_attack.py tests/compose/test_faults.py; status=$$?; scripts/install_docker stop; exit $$status
 
 audit: $(AUDIT)/.done ## known vulnerabilities of what is pinned
-	for name in serve server gateway retrieval vectors builder; do $(AUDIT)/bin/pip-audit --no-deps --disable-pip -r requirements/$$name.txt || exit 1; done
+	for name in serve server gateway retrieval vectors builder build torch local client stack; do $(AUDIT)/bin/pip-audit --no-deps --disable-pip -r requirements/$$name.txt || exit 1; done
 
-sbom: setup $(AUDIT)/.done ## CycloneDX lists of the Python packages in each image, in sbom/
+# What requirements/ adds to each image's base, by the image's name.
+IMAGES := server-openvino=serve+server builder-openvino=build server-torch=torch server-trtllm=server+builder gateway=gateway gateway-retrieval=gateway+retrieval vectors=vectors
+
+sbom: $(AUDIT)/.done ## CycloneDX lists of the Python packages that each image adds to its base, in sbom/
 	mkdir -p sbom
-	$(AUDIT)/bin/cyclonedx-py environment $(SERVE)/bin/python -o sbom/server-and-gateway.json
-	$(AUDIT)/bin/cyclonedx-py environment $(BUILD)/bin/python -o sbom/builder.json
+	for image in $(IMAGES); do \
+		files=$$(echo $${image#*=} | tr + '\n' | sed 's|.*|requirements/&.txt|'); \
+		sed '/^-r/d' $$files $$(sed -n 's|^-r |requirements/|p' $$files) | $(AUDIT)/bin/cyclonedx-py requirements - -o sbom/$${image%%=*}.json || exit 1; \
+	done
 
 test-stack: $(BUILD)/.tests ## the stack of compose.yaml in Docker; installs and starts an engine if none answers
 	@scripts/install_docker

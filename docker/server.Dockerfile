@@ -2,11 +2,13 @@
 #   openvino            tritonserver on a CPU, from the wheel; neither torch nor a compiler in it
 #   openvino-builder    exports OpenVINO graphs with torch
 #   openvino-nvidia     the CPU server on NVIDIA's own image, larger, with NVIDIA's current security fixes
+#   torch, torch-builder     NVIDIA's image with PyTorch from PyPI: it builds and serves
 #   trtllm, trtllm-builder   NVIDIA's image with TensorRT-LLM: it builds and serves
 # pip's certificate authority may be given as a secret: --secret id=ca,src=FILE.
 ARG BASE=debian:bookworm-slim
 ARG TRTLLM_BASE=nvcr.io/nvidia/tritonserver:25.07-trtllm-python-py3
 ARG NVIDIA_BASE=nvcr.io/nvidia/tritonserver:25.07-py3
+ARG TORCH_BASE=nvcr.io/nvidia/tritonserver:26.06-py3
 
 ################################################################################
 # Wheels from elsewhere: --build-context wheels=FOLDER. Empty otherwise.
@@ -95,6 +97,33 @@ COPY conch conch
 COPY ops ops
 USER 10001:10001
 CMD ["python3", "-m", "ops.guard", "--help"]
+
+################################################################################
+# The image's own Python, which tritonserver's stubs embed, gets the libraries: its torch wheel brings CUDA. The launchers of kernels in Triton's
+# language are compiled with the image's compiler when a container first starts, into a volume of its own: its file system is read-only, and nothing in
+# its /tmp may be executed.
+FROM ${TORCH_BASE} AS torch
+LABEL org.opencontainers.image.title="conch server and builder (torch)" \
+      org.opencontainers.image.description="Triton Inference Server with PyTorch engines behind Conch's guard" \
+      org.opencontainers.image.version="0.1.0"
+COPY requirements/torch.txt requirements/server.txt requirements/guard.txt requirements/builder.txt /opt/conch/requirements/
+# apt is asked only where the image lacks a compiler or Python's headers.
+# hadolint ignore=DL3008,DL3009
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt --mount=from=wheels,target=/run/wheels \
+    if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
+    && { { command -v gcc || command -v clang; } >/dev/null && python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null \
+         || { apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc libc6-dev python3-dev >/dev/null; }; } \
+    && PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install -q --find-links /run/wheels -r /opt/conch/requirements/torch.txt \
+    && useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin conch && install -d -o conch -g conch /engines /weights /var/cache/conch
+WORKDIR /opt/conch
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 TRITON_CACHE_DIR=/var/cache/conch/triton
+VOLUME /var/cache/conch
+COPY . .
+USER 10001:10001
+CMD ["python3", "-m", "ops.guard", "--help"]
+
+FROM torch AS torch-builder
+CMD ["python3", "-m", "ops.deploy"]
 
 ################################################################################
 # NVIDIA's image holds TensorRT-LLM, torch, transformers and mpirun, at versions that belong together: Conch's own libraries live apart, in

@@ -1,0 +1,72 @@
+"""TARGET=torch in containers, on a stand-in of NVIDIA's image: the image builds, the builder makes a bundle,
+and without a GPU the engine answers on torch's CPU device.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from build.catalog import ROOT
+from tests.stack.conftest import Stack
+from tests.stack.test_text import client, questions
+
+from .conftest import HERE, PROJECT, compose
+
+PORT = 9680
+BASE = "localhost/conch/nvidia-stand-in:test"
+TORCH = {
+    "COMPOSE_PROJECT_NAME": f"{PROJECT}-torch",
+    "COMPOSE_PROFILES": "",
+    "INSTANCES": "1",
+    "TARGET": "torch",
+    "TORCH_BASE": BASE,
+    "MODEL_ID": "mini-t5",
+    "PORT": str(PORT),
+    "KSERVE_HTTP_PORT": str(PORT - 80),
+    "KSERVE_GRPC_PORT": str(PORT - 79),
+}
+
+
+@pytest.fixture(scope="module")
+def torch_stack(docker_services: object) -> Iterator[Stack]:
+    """Built as `docker compose` builds it; the CPU file leaves out the GPUs, which no container here has."""
+    command = ["docker", "build", "-q", "-t", BASE, "-f", str(HERE / "nvidia_base.Dockerfile")]
+    server = "SERVER=localhost/conch/server:test-openvino"
+    subprocess.run(
+        [*command, "--build-arg", server, str(HERE)], check=True, env={**os.environ, "DOCKER_BUILDKIT": "1"}
+    )
+    try:
+        compose("build", "-q", "triton-0", "builder", seconds=900, **TORCH)
+        compose("up", "--wait", "--no-build", **TORCH)
+        yield Stack(
+            f"http://127.0.0.1:{PORT}", f"http://127.0.0.1:{PORT - 80}", f"127.0.0.1:{PORT - 79}", None
+        )
+    finally:
+        compose("down", "-v", **TORCH)
+
+
+def test_torch_answers_in_containers(torch_stack: Stack) -> None:
+    """The sentence that the other targets give, from an engine that says it is torch's."""
+    pair = questions("mini-t5", 1)[0]
+    answer = client(torch_stack).completions.create(
+        model="mini-t5", prompt=pair.source, max_tokens=100, temperature=0
+    )
+    assert answer.choices[0].text == pair.target
+    ready = httpx.get(f"{torch_stack.url}/health/ready", timeout=60)
+    assert ready.json()["models"] == {"mini-t5": True}
+    ran = compose("exec", "-T", "triton-0", "sh", "-c", "ls /engines/mini-t5/torch/engine", **TORCH).stdout
+    assert "model.safetensors" in ran
+    written = "touch /var/cache/conch/here && ! touch /opt/conch/here 2>/dev/null"
+    compose("exec", "-T", "triton-0", "sh", "-c", written, **TORCH)
+
+
+def test_the_base_is_pinned_once() -> None:
+    """`TORCH_BASE` in compose, its default in the Dockerfile alone."""
+    text = (ROOT / "docker" / "server.Dockerfile").read_text("utf-8")
+    assert text.count("ARG TORCH_BASE=") == 1
+    assert "TORCH_BASE" not in (ROOT / ".env.example").read_text("utf-8").replace("#TORCH_BASE", "")
