@@ -1,5 +1,5 @@
-"""Real weights of Whisper base on speech through the gateway, beside faster-whisper on the same weights:
-`python -m scripts.benchmarks.speech.real`.
+"""Real weights of Whisper base on speech through the gateway, beside faster-whisper and whisper.cpp on the
+same weights: `python -m scripts.benchmarks.speech.real`.
 
 Clips of just under 30 s are sentences of `evaluation/` with short pauses. Greedy, in English, without times;
 every text ends by itself, and each cell says how many words were wrong. A cell is kept in .conch/bench/real
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
+from queue import Queue
 from typing import Any
 
 import httpx
@@ -27,16 +28,20 @@ from evaluation.recordings import Recording, Utterance, join, utterances
 from evaluation.scores import score
 from ops.local import HOST
 
+from ..ggml import convert
 from ..stage import WORK, cores, group_memory, machine, own_memory, running
 from .cells import CONCURRENCY, RATE, timed_cell
 from .conch import wav
 
 KEPT = WORK / "real"
 MODEL, SENTENCES, CLIPS, SECONDS = "base", 32, 32, 30
+VOCABULARY = "build/assets/whisper/multilingual.tiktoken"
 WANTED = {1: 2.5, 8: 3.0}  # × the peer's best
 GREEDY: dict[str, Any] = {"language": "en", "beam_size": 1, "temperature": 0.0, "without_timestamps": True}
-# The peer's settings: threads of a worker, workers, clips in a batch of its pipeline (0: one at a time).
+# faster-whisper's settings: threads of a worker, workers, clips in a batch (0: one at a time).
 SETTINGS = {1: [(cores(), 1, 0)], 8: [(cores(), 1, 0), (1, cores(), 0), (cores(), 1, 8)]}
+# whisper.cpp's: threads of a model, models.
+MODELS = {1: [(cores(), 1)], 8: [(cores(), 1), (1, cores())]}
 Call = Callable[[int], str]
 
 
@@ -103,6 +108,30 @@ def faster_whisper(
     yield (together if batch else alone), own_memory
 
 
+@contextmanager
+def whisper_cpp(
+    made: list[Recording], threads: int, models: int
+) -> Iterator[tuple[Call, Callable[[], float]]]:
+    """In float16; each model hears one clip at a time."""
+    from pywhispercpp.model import Model
+
+    file = WORK / f"{MODEL}.ggml"
+    if not file.exists():
+        convert(ROOT / f"weights/{MODEL}.huggingface", ROOT / VOCABULARY, file)
+    free = Queue[Any]()
+    for _ in range(models):
+        free.put(Model(str(file), n_threads=threads, print_progress=False, print_realtime=False))
+    options = {"language": "en", "temperature": 0.0, "temperature_inc": 0.0, "no_context": True}
+
+    def call(number: int) -> str:
+        model = free.get()
+        found = model.transcribe(made[number].wave, greedy={"best_of": 1}, **options)
+        free.put(model)
+        return " ".join(part.text for part in found)
+
+    yield call, own_memory
+
+
 def cell(
     name: str,
     concurrency: int,
@@ -136,7 +165,7 @@ def report() -> list[str]:
     lines = ["| goal | wanted | reached |", "|---|---|---|"]
     for many, wanted in WANTED.items():
         speed = {row["who"]: row["per_second"] for row in rows if row["concurrency"] == many}
-        peers = [value for who, value in speed.items() if who != "Conch"]
+        peers = [value for who, value in speed.items() if who.startswith("faster-whisper")]
         reached = f"**{speed['Conch'] / max(peers):.2f}**" if "Conch" in speed and peers else "not measured"
         lines.append(f"| {many} in flight: × faster-whisper's best | {wanted} | {reached} |")
     lines += ["", "| | in flight | clips | clips/s | p50 | p95 | wrong words | MB |", "|" + "---|" * 8]
@@ -165,6 +194,11 @@ def main() -> None:
             if not path(name, many).exists():
                 with faster_whisper(made, threads, workers, batch) as (call, memory):
                     cell(name, many, made, call, memory, batch)
+        for threads, models in MODELS[many]:
+            name = f"whisper.cpp float16, {threads} threads, {models} models"
+            if not path(name, many).exists():
+                with whisper_cpp(made, threads, models) as (call, memory):
+                    cell(name, many, made, call, memory)
     print("\n".join([machine(), "", *report()]))
 
 

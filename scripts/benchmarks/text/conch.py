@@ -6,7 +6,8 @@ import dataclasses
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
@@ -21,9 +22,12 @@ from ..stage import running
 from .cells import REQUESTS, Call, Cell, Model, Request, Timed, measure, one
 
 # (Ids to read, tokens to make) of short requests, of which so many run beside long ones.
-SHORT_ONE, LONG_ONE = (16, 5), (16, 500)
-SHORT_ONES = 40
+SHORT_ONE, FIRST_ONE, LONG_ONE = (16, 5), (16, 2), (16, 500)
+SHORT_ONES, OTHERS = 40, 8
+SETTLE = 2.0  # seconds until the long ones run
 ALONE, BESIDE = "Conch, five tokens alone", "Conch, five tokens beside 500"
+FIRST_ALONE = "Conch, streamed, two tokens alone"
+FIRST_BESIDE = f"Conch, streamed, two tokens beside {OTHERS} others"
 
 
 def tensors(request: Request) -> dict[str, Any]:
@@ -81,44 +85,50 @@ def streamed(layout: LocalDeployment) -> Call:
     return call
 
 
-def short_ones(who: str, model: Model, call: Call) -> Cell:
+def some(who: str, model: Model, call: Call, lengths: tuple[int, int] = SHORT_ONE) -> Cell:
     """Short requests, one after the other."""
     begin = time.perf_counter()
-    timed = [call([one(model, SHORT_ONE)])[0][1] for _ in range(SHORT_ONES)]
-    tokens = SHORT_ONES * SHORT_ONE[1]
-    p50, p99 = (round(float(np.percentile(timed, percent)), 4) for percent in (50, 99))
-    cell = Cell(
-        who,
-        model.name,
-        1,
-        SHORT_ONES,
-        tokens,
-        round(tokens / (time.perf_counter() - begin), 1),
-        0.0,
-        0.0,
-        p50,
-        p99,
+    timed = [call([one(model, lengths)])[0] for _ in range(SHORT_ONES)]
+    tokens, seconds = SHORT_ONES * lengths[1], time.perf_counter() - begin
+    (first, slow_first), (p50, p99) = (
+        [round(float(np.percentile(values, percent)), 4) for percent in (50, 99)]
+        for values in zip(*timed, strict=True)
     )
+    rate = round(tokens / seconds, 1)
+    cell = Cell(who, model.name, 1, SHORT_ONES, tokens, rate, first, slow_first, p50, p99)
     print(json.dumps(dataclasses.asdict(cell)), flush=True)
     return cell
 
 
-def short_beside_long(model: Model, call: Call) -> list[Cell]:
-    """Short requests alone, and while long ones run one after the other."""
-    alone, over = short_ones(ALONE, model, call), threading.Event()
+@contextmanager
+def long_ones(model: Model, call: Call, count: int) -> Iterator[None]:
+    """So many long requests run all the time, each followed by another."""
+    over = threading.Event()
 
     def run() -> None:
         while not over.is_set():
             call([one(model, LONG_ONE)])
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    time.sleep(0.5)
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    time.sleep(SETTLE)
     try:
-        return [alone, short_ones(BESIDE, model, call)]
+        yield
     finally:
         over.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
+
+
+def beside_others(model: Model, unary: Call, streamed: Call) -> list[Cell]:
+    """Short requests beside one that is long, and the first token of streams beside eight that are."""
+    cells = [some(ALONE, model, unary), some(FIRST_ALONE, model, streamed, FIRST_ONE)]
+    with long_ones(model, unary, 1):
+        cells.append(some(BESIDE, model, unary))
+    with long_ones(model, unary, OTHERS):
+        cells.append(some(FIRST_BESIDE, model, streamed, FIRST_ONE))
+    return cells
 
 
 def conch(model: Model) -> list[Cell]:
@@ -128,4 +138,4 @@ def conch(model: Model) -> list[Cell]:
         cells = [
             measure(who, model, concurrency, call) for concurrency in REQUESTS for who, call in ways.items()
         ]
-        return cells + short_beside_long(model, ways["Conch"])
+        return cells + beside_others(model, ways["Conch"], ways["Conch, streamed"])
