@@ -1,7 +1,7 @@
-"""`python -m scripts.house [FOLDER]`: the measures of the code in docs/architecture.md, counted in a checkout.
+"""`python -m scripts.house [FOLDER]`: the measures of the code in docs/architecture.md, of a checkout.
 
-Counted are the rooms of `ROOMS`, Python files with and without a suffix, by their syntax trees. For a checkout with
-longer lines, run `ruff format --line-length 110` on a copy first.
+Python files of `ROOMS` are read as syntax trees. For a checkout with longer lines, run
+`ruff format --line-length 110` on a copy first.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import argparse
 import ast
 import statistics
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
+from itertools import combinations
 from pathlib import Path
 
 from build.catalog import ROOT
@@ -206,33 +206,24 @@ def duplicates(found: list[Source]) -> list[tuple[str, str, int]]:
         for start in range(len(text) - BLOCK + 1):
             window = tuple(words for _, words in text[start : start + BLOCK])
             places.setdefault(window, []).append((number, start))
-    starts = Counter(
-        (left, right, second - first)
-        for twice in places.values()
-        for position, (left, first) in enumerate(twice)
-        for right, second in twice[position + 1 :]
-        if left != right or second - first >= BLOCK
-    )
-    firsts: dict[tuple[int, int, int], int] = {}
+    runs: dict[tuple[int, int, int], list[int]] = {}  # file, other file, shift: where windows agree
     for twice in places.values():
-        for position, (left, first) in enumerate(twice):
-            for right, second in twice[position + 1 :]:
-                key = (left, right, second - first)
-                firsts[key] = min(first, firsts.get(key, first))
+        for (left, first), (right, second) in combinations(twice, 2):
+            if left != right or second - first >= BLOCK:
+                runs.setdefault((left, right, second - first), []).append(first)
+
+    def name(number: int, start: int) -> str:
+        return f"{found[number].path.relative_to(found[number].root)}:{texts[number][start][0]}"
+
     return [
-        (
-            f"{found[left].path.relative_to(found[left].root)}:{texts[left][firsts[key]][0]}",
-            f"{found[right].path.relative_to(found[right].root)}:{texts[right][firsts[key] + shift][0]}",
-            count + BLOCK - 1,
-        )
-        for key, count in sorted(starts.items())
-        for left, right, shift in [key]
+        (name(left, min(firsts)), name(right, min(firsts) + shift), len(firsts) + BLOCK - 1)
+        for (left, right, shift), firsts in sorted(runs.items())
     ]
 
 
 def report(root: Path) -> Iterator[str]:
     """The measures, one a line."""
-    found = [source for source in sources(root)]
+    found = list(sources(root))
     lines = {source.module: len(source.path.read_text("utf-8").splitlines()) for source in found}
     sizes = [size for source in found for _, size in source.functions()]
     graph = module_graph(found)
@@ -242,7 +233,8 @@ def report(root: Path) -> Iterator[str]:
         rooms.setdefault(left, set()).add(right)
     ninety = statistics.quantiles(sizes, n=10)[-1]
     yield f"modules, lines: {len(lines)}, {sum(lines.values()):,}"
-    yield f"functions: {len(sizes):,}; median {statistics.median(sizes):.0f}, p90 {ninety:.0f}, max {max(sizes)}"
+    middle = statistics.median(sizes)
+    yield f"functions: {len(sizes):,}; median {middle:.0f}, p90 {ninety:.0f}, max {max(sizes)}"
     yield f"functions over {LONG_FUNCTION} lines: {sum(size > LONG_FUNCTION for size in sizes)}"
     yield f"modules over {LONG_MODULE} lines: {sum(size > LONG_MODULE for size in lines.values())}"
     yield f"arrows between rooms: {len(between)}; circles among rooms: {len(circles(rooms))}"

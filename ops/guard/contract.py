@@ -129,6 +129,23 @@ def check_binary(name: str, spec: Spec, count: int, data: memoryview) -> None:
         )
 
 
+def check_range(name: str, datatype: str, values: Sequence[Any]) -> None:
+    """Integers that must fit their datatype; others pass.
+
+    Raises:
+        Refused: one does not.
+    """
+    if datatype in SIGNED:
+        half = 1 << SIGNED[datatype] - 1
+        low, high = -half, half - 1
+    elif datatype in UNSIGNED:
+        low, high = 0, (1 << UNSIGNED[datatype]) - 1
+    else:
+        return
+    if not low <= min(values) <= max(values) <= high:
+        raise Refused(f"input {name!r}: values must be from {low} to {high}")
+
+
 def check_complete(contract: Contract, names: Sequence[str], batches: Sequence[int]) -> None:
     """Every input once, none that is needed missing, all with the same batch.
 

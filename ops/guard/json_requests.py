@@ -29,6 +29,7 @@ from .contract import (
     check_output,
     check_outputs,
     check_parameter,
+    check_range,
     check_shape,
     most_text,
 )
@@ -257,11 +258,7 @@ def _check_values(name: str, datatype: str, values: list[Any]) -> None:
             f"input {name!r}: data must be {datatype}, not "
             f"{', '.join(sorted(kind.__name__ for kind in kinds - wanted))}"
         )
-    if datatype in SIGNED or datatype in UNSIGNED:
-        bits = SIGNED.get(datatype) or UNSIGNED[datatype]
-        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if datatype in SIGNED else (0, (1 << bits) - 1)
-        if not low <= min(values) <= max(values) <= high:
-            raise Refused(f"input {name!r}: data must be from {low} to {high}")
+    check_range(name, datatype, values)
     if datatype == "FP32" and not -LARGEST_FP32 <= min(values) <= max(values) <= LARGEST_FP32:
         raise Refused(f"input {name!r}: a value is too large for FP32")
 
