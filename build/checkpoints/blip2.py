@@ -75,7 +75,7 @@ def shape(model: Blip2ForConditionalGeneration) -> Shape:
     """
     config = model.config.text_config
     if config.model_type != "opt":
-        raise Unsupported(f"config.json: the language model is {config.model_type}; this family has opt")
+        raise Unsupported(f"config.json: the language model is {config.model_type}; this family supports opt")
     return opt.shape_of(config, prompt_table=True)
 
 

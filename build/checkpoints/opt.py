@@ -62,11 +62,11 @@ def shape_of(config: OPTConfig, **own: Any) -> Shape:
     """
     if config.word_embed_proj_dim != config.hidden_size or not config.do_layer_norm_before:
         raise Unsupported(
-            "config.json: embeddings of another width than the layers, or norms behind the layers, as "
-            "opt-350m has them; take another size"
+            "config.json: embeddings narrower than the layers, or post-layer norms (opt-350m), are not "
+            "supported; use another size"
         )
     if config._remove_final_layer_norm or not config.layer_norm_elementwise_affine:
-        raise Unsupported("config.json: norms without weights; this family has them")
+        raise Unsupported("config.json: norms without weights are not supported; use another checkpoint")
     return Shape(
         family="opt",
         width=config.hidden_size,

@@ -235,7 +235,7 @@ async def create_store(form: CreateStore, request: Request, retrieval: Retrieval
     for model in models:
         if model not in library.embedders:
             served = ", ".join(library.embedders)
-            raise refused("embedding_models", f"{model[:80]!r} is not served here; served are: {served}")
+            raise refused("embedding_models", f"{model[:80]!r} is not served here; these are: {served}")
     files = await _files_of(library, dict.fromkeys(form.file_ids), "file_ids")
     now = time.time_ns()
     body = {

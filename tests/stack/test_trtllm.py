@@ -411,8 +411,8 @@ def test_logits_beyond_shared_memory_are_refused(pairs: Stack) -> None:
         ({"end_id": ("INT32", [[99999]])}, "EndId (99999) is not within acceptable range"),
         ({"runtime_top_p": ("FP32", [[2.0]])}, "topP.value() <= 1.f"),
         ({"beam_width": ("INT32", [[4]])}, "beam_width is 4, this deployment serves 1"),
-        ({"early_stopping": ("BOOL", [[True]])}, "early_stopping is read wrongly by this release"),
-        ({"runtime_top_p_min": ("FP32", [[0.1]])}, "runtime_top_p_min is read wrongly by this release"),
+        ({"early_stopping": ("BOOL", [[True]])}, "early_stopping is not supported by this release"),
+        ({"runtime_top_p_min": ("FP32", [[0.1]])}, "runtime_top_p_min is not supported by this release"),
         ({"return_context_logits": ("BOOL", [[True]])}, "gather_context_logits"),
         ({"embedding_bias": ("FP32", [[0.0] * 7])}, "embedding bias shape"),
         (

@@ -139,7 +139,7 @@ def test_samples_are_filled_with_silence() -> None:
 @pytest.mark.parametrize(
     ("samples", "frames", "facts", "says"),
     [
-        ([0.0] * 200, 4, FACTS, "not taken by this engine"),
+        ([0.0] * 200, 4, FACTS, "not supported by this engine"),
         ([0.0] * 200, 3, LISTENS, "even number of frames"),
         ([0.0] * 641, 4, LISTENS, "641 samples for 4 frames"),
         ([], 4, LISTENS, "0 samples"),
