@@ -165,8 +165,8 @@ def _lines(path: Path) -> list[str]:
 
 
 def seconds(utterance: Utterance) -> float:
-    """How long a recording lasts: as the data set says, else as its container says, else by decoding it; 0 if it is not a
-    recording.
+    """How long a recording lasts: as the data set says, else as its container says, else by decoding it; 0
+    if it is not a recording.
     """
     if utterance.duration:
         return utterance.duration
