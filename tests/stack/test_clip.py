@@ -23,11 +23,12 @@ from PIL import Image
 from miniatures.pictures.evaluate import Peer
 from miniatures.pictures.museum import Exhibit, museum, recall
 from serving.engine.openvino.graphs import hardware_precision, this_cpu
+from tests.ports import first_port
 
 from ..fakes.pictures import broken, noise, png, saved
 from .conftest import ROOT, Stack, portable, started
 
-PORT, TORCH_PORT = 11280, 11480
+PORT, TORCH_PORT = first_port("clip"), first_port("clip-torch")
 MODEL = "mini-clip"
 FULL = hardware_precision(this_cpu(), many_rows=True) == "f32"
 CLOSE = 0.9999 if FULL else 0.999

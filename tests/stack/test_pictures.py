@@ -31,13 +31,14 @@ from miniatures.answers.models import normalized
 from miniatures.answers.pictures import ALL, drawn, small
 from miniatures.answers.questions import Question, questions
 from scripts.clients import ask
+from tests.ports import first_port
 
 from ..attack.processes import all_of
 from ..fakes.pictures import broken, noise, png, saved
 from .conftest import ROOT, Stack, portable, started
 from .test_faults import tritonserver
 
-PORT = 11580
+PORT = first_port("pictures")
 MODEL, OTHER = "mini-llava", "mini-blip2"
 KINDS = {MODEL: "llava", OTHER: "blip2"}
 LONGEST = 40

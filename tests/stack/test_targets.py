@@ -10,10 +10,11 @@ from pathlib import Path
 import httpx
 
 from tests.fakes.tiny_target import SENTENCE
+from tests.ports import first_port
 
 from .conftest import ROOT, portable, restarted, started
 
-PORT = 9740
+PORT = first_port("targets")
 
 
 def build(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:

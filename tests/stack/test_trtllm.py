@@ -28,12 +28,13 @@ from tritonclient.utils import np_to_triton_dtype
 from build.jobs import read_manifest
 from tests.fakes.hub import serving
 from tests.fakes.nvidia_image import environment
+from tests.ports import first_port
 
 from .clients import grpc_inputs, wave
 from .conftest import PYTHON, ROOT, Stack
 from .gpus import gpu_machine, run, served
 
-PORT, TP_PORT = 9880, 10030
+PORT, TP_PORT = first_port("trtllm"), first_port("trtllm-tp")
 MODEL = (
     "distil-large-v3"  # on the hub of this test it is the miniature; its layout has a converter of its own
 )
