@@ -9,15 +9,14 @@ from __future__ import annotations
 import argparse
 import ast
 import statistics
-import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from io import BytesIO
-from itertools import combinations
 from pathlib import Path
 
 from build.catalog import ROOT
+
+from .duplicates import BLOCK, duplicates
 
 ROOMS = (
     "conch", "serving", "gateway", "build", "ops", "scripts", "miniatures", "evaluation", "model_repos",
@@ -25,15 +24,6 @@ ROOMS = (
 TARGETS = ("trtllm", "torch", "openvino")
 LONG_MODULE = 250  # lines
 LONG_FUNCTION = 45
-BLOCK = 6  # lines of code, without comments and docstrings, that stand twice
-SKIPPED = (
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENCODING,
-)
 
 
 @dataclass(frozen=True)
@@ -99,21 +89,6 @@ class Source:
             parts = [part for side in sides for part in getattr(side, "elts", [side])]
             if any(isinstance(part, ast.Constant) and part.value in names for part in parts):
                 yield sides[0].lineno
-
-    def code(self) -> list[tuple[int, str]]:
-        """Line number and words of each line of code, without comments, docstrings and imports."""
-        skipped = {
-            line
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        }
-        words: dict[int, list[str]] = {}
-        for token in tokenize.tokenize(BytesIO(self.path.read_bytes()).readline):
-            if token.type not in SKIPPED and token.string and token.start[0] not in skipped:
-                words.setdefault(token.start[0], []).append(token.string)
-        return [(line, " ".join(parts)) for line, parts in sorted(words.items())]
 
 
 def _at_import(node: ast.AST) -> Iterator[ast.AST]:
@@ -198,32 +173,10 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return groups
 
 
-def duplicates(found: list[Source]) -> list[tuple[str, str, int]]:
-    """Blocks of at least `BLOCK` equal lines of code in two places: both places, and how many lines."""
-    texts = [source.code() for source in found]
-    places: dict[tuple[str, ...], list[tuple[int, int]]] = {}
-    for number, text in enumerate(texts):
-        for start in range(len(text) - BLOCK + 1):
-            window = tuple(words for _, words in text[start : start + BLOCK])
-            places.setdefault(window, []).append((number, start))
-    runs: dict[tuple[int, int, int], list[int]] = {}  # file, other file, shift: where windows agree
-    for twice in places.values():
-        for (left, first), (right, second) in combinations(twice, 2):
-            if left != right or second - first >= BLOCK:
-                runs.setdefault((left, right, second - first), []).append(first)
-
-    def name(number: int, start: int) -> str:
-        return f"{found[number].path.relative_to(found[number].root)}:{texts[number][start][0]}"
-
-    return [
-        (name(left, min(firsts)), name(right, min(firsts) + shift), len(firsts) + BLOCK - 1)
-        for (left, right, shift), firsts in sorted(runs.items())
-    ]
-
-
 def report(root: Path) -> Iterator[str]:
     """The measures, one a line."""
     found = list(sources(root))
+    paths = [source.path for source in found]
     lines = {source.module: len(source.path.read_text("utf-8").splitlines()) for source in found}
     sizes = [size for source in found for _, size in source.functions()]
     graph = module_graph(found)
@@ -241,7 +194,7 @@ def report(root: Path) -> Iterator[str]:
     yield f"imports among modules: {sum(map(len, graph.values())):,}; circles: {len(circles(graph))}"
     outside = [source for source in found if not source.module.startswith("build.targets")]
     yield f"comparisons with a target's name: {sum(len(list(source.comparisons())) for source in outside)}"
-    yield f"blocks of {BLOCK} or more equal lines of code: {len(duplicates(found))}"
+    yield f"blocks of {BLOCK} or more equal lines of code: {len(duplicates(root, paths))}"
 
 
 def main() -> None:
@@ -262,7 +215,7 @@ def main() -> None:
                 print(f"{source.module}.{name}: {size} lines")
         for line in source.comparisons():
             print(f"{source.path}:{line}: compares a target's name")
-    for left, right, size in duplicates(found):
+    for left, right, size in duplicates(options.folder, [source.path for source in found]):
         print(f"{left} ~ {right}: {size} equal lines")
     for pair, places in sorted(arrows(found).items()):
         print(*pair, len(places))

@@ -36,17 +36,22 @@ RULES = [
 ]
 
 
-def random_model(name: str) -> OPTForCausalLM:
-    """A true shape with random weights."""
+def random_config(name: str, **own: int) -> OPTConfig:
+    """A true shape; `own`: what differs from transformers' defaults besides."""
     width, layers, heads, inner = SHAPES[name]
-    config = OPTConfig(
+    return OPTConfig(
         hidden_size=width,
         word_embed_proj_dim=width,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         ffn_dim=inner,
+        **own,
     )
-    return OPTForCausalLM(config)
+
+
+def random_model(name: str) -> OPTForCausalLM:
+    """A true shape with random weights."""
+    return OPTForCausalLM(random_config(name))
 
 
 def shape(model: OPTForCausalLM) -> Shape:
