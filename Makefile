@@ -1,4 +1,4 @@
-# Everything a person does with Conch. Variables: MODEL_ID, TARGET, INSTANCES, PORT (see README).
+# Everything a person does with Conch. Variables: MODEL_ID, TARGET, INSTANCES, PORT (see docs/serve.md).
 PYTHON ?= python3
 SERVE := .venv/serve
 BUILD := .venv/build
@@ -125,7 +125,7 @@ stop: ## end a running `make serve`
 restart: ## restart the instances of a running `make serve` one by one
 	$(RUN) -m ops.process_mode restart
 
-test: setup $(BUILD)/.tests $(SERVE)/.torch databases tools engines lint ## lint, then every test but the compose tests
+test: setup $(BUILD)/.tests $(SERVE)/.torch databases tools engines lint ## lint, then tests/unit, tests/repository and tests/stack (not containers, hosts, browser, attack)
 	$(BUILD)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder tests/unit tests/repository
 	$(BUILD)/bin/python -m pytest tests/stack
 

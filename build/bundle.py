@@ -45,7 +45,7 @@ def build(
     environment: Mapping[str, str] | None = None,
     devices: str = "",
 ) -> Built:
-    """Make one bundle unless it is there already, on the GPUs of `devices` (Target.build_devices).
+    """Make one bundle unless it exists, on the GPUs of `devices` (Target.build_devices).
 
     Raises:
         BuildError: a step failed or another builder is at work.

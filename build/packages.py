@@ -55,7 +55,7 @@ def files_of(places: str, folder: Path, wanted: set[str]) -> None:
                 found[name].append(piece)
         if missing := sorted(wanted - set(found)):
             raise PackageError(
-                f"holds no {', '.join(missing)}; it has: {', '.join(sorted(found)) or 'nothing there'}"
+                f"holds no {', '.join(missing)}; it has: {', '.join(sorted(found)) or 'no files'}"
             )
         folder.mkdir(parents=True, exist_ok=True)
         for name in sorted(wanted):

@@ -104,7 +104,7 @@ def misfits(engine: model_config_pb2.ModelConfig, recipe: Recipe) -> list[str]:
         if not tensor.optional and (tensor.name not in known or known[tensor.name].optional)
     )
     return found + [
-        f"the image's tensorrt_llm insists on the input {name}, which Conch does not always send; {end}"
+        f"the image's tensorrt_llm requires the input {name}, which Conch does not always send; {end}"
         for name in unsent
     ]
 

@@ -43,10 +43,7 @@ class Admission:
         wanted = min(wanted, max(1, places // 2))
         if self.inside[pool.model_id] + wanted > places:
             retry = min(LONGEST_RETRY, max(1, ceil(self.usual.get(pool.model_id, 1.0))))
-            message = (
-                f"{places} {self.what} run concurrently, which is this deployment's capacity; retry in "
-                f"{retry} s"
-            )
+            message = f"at capacity ({places} {self.what} at this gateway); retry in {retry} s"
             raise ApiError(503, message, code="overloaded", retry_after=retry)
         self.inside[pool.model_id] += wanted
         started = time.monotonic()

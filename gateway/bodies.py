@@ -29,8 +29,7 @@ class Bodies:
         size = min(_declared(scope), self.most) if scope["type"] == "http" else 0
         if size and self.held + size > self.most:
             message = (
-                f"the requests in progress already bring {self.held >> 20} MiB of {self.most >> 20}, this "
-                f"gateway's capacity; retry in {RETRY} s"
+                f"at capacity: requests hold {self.held >> 20} of {self.most >> 20} MiB; retry in {RETRY} s"
             )
             await error_response(ApiError(503, message, code="overloaded", retry_after=RETRY))(
                 scope, receive, send

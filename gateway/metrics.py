@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import httpx
 import structlog
@@ -39,79 +40,80 @@ class Metrics:
     """Metrics of one application."""
 
     def __init__(self) -> None:
-        own = self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "conch_gateway_requests_total",
-            "HTTP requests by route and status",
-            ["path", "status", "model"],
-            registry=own,
+        self.registry = CollectorRegistry()
+        self._answers()
+        self._work()
+        self._capacity()
+
+    def _answers(self) -> None:
+        """What clients see: counts and times of answers."""
+        counter, histogram = self._kinds()
+        self.requests = counter(
+            "conch_gateway_requests_total", "HTTP requests by route and status", ["path", "status", "model"]
         )
-        self.latency = Histogram(
+        self.latency = histogram(
             "conch_gateway_request_seconds",
             "Time to the complete answer",
             ["path", "model"],
             buckets=REQUESTS,
-            registry=own,
         )
-        self.first = Histogram(
+        self.first = histogram(
             "conch_gateway_first_token_seconds",
             "Time to the first words of a streamed answer",
             ["model"],
             buckets=FIRST,
-            registry=own,
         )
-        self.between = Histogram(
+        self.between = histogram(
             "conch_gateway_token_seconds",
             "Time between two tokens of a streamed text, its mean",
             ["model"],
             buckets=TOKENS,
-            registry=own,
         )
-        self.speech = Histogram(
+
+    def _work(self) -> None:
+        """What models did: sound, tokens, pictures, questions."""
+        counter, histogram = self._kinds()
+        self.speech = histogram(
             "conch_gateway_transcription_seconds",
             "Time in Triton for one recording",
             ["model"],
             buckets=REQUESTS,
-            registry=own,
         )
-        self.audio = Counter(
-            "conch_gateway_audio_seconds_total", "Seconds of sound transcribed", ["model"], registry=own
-        )
-        self.tokens = Counter(
+        self.audio = counter("conch_gateway_audio_seconds_total", "Seconds of sound transcribed", ["model"])
+        self.tokens = counter(
             "conch_gateway_tokens_total",
             "Tokens of texts that were read and written, as answers count them (usage)",
             ["model", "kind"],
-            registry=own,
         )
-        self.pictures = Counter("conch_gateway_pictures_total", "Pictures embedded", ["model"], registry=own)
-        self.questions = Histogram(
+        self.pictures = counter("conch_gateway_pictures_total", "Pictures embedded", ["model"])
+        self.questions = histogram(
             "conch_gateway_question_seconds",
             "Time that a model takes for the question of a search, about its picture, by outcome",
             ["model", "outcome"],
             buckets=FIRST,
-            registry=own,
         )
-        self.places = Gauge(
+
+    def _capacity(self) -> None:
+        """How much may run at once, and how much does."""
+        gauge = partial(Gauge, registry=self.registry)
+        self.places = gauge(
             "conch_gateway_places",
             "Requests that this gateway lets into a pool at once, by kind; one more is a 503",
             ["model", "kind"],
-            registry=own,
         )
-        self.taken = Gauge(
-            "conch_gateway_places_taken", "Places that are taken", ["model", "kind"], registry=own
-        )
-        self.instances = Gauge(
+        self.taken = gauge("conch_gateway_places_taken", "Places that are taken", ["model", "kind"])
+        self.instances = gauge(
             "conch_gateway_instances",
             "Instances that the deployment has for a model, whether they answer or not",
             ["model"],
-            registry=own,
         )
-        self.planned = Gauge(
-            "conch_gateway_planned",
-            "Gateways that the deployment has, whether they answer or not",
-            registry=own,
+        self.planned = gauge(
+            "conch_gateway_planned", "Gateways that the deployment has, whether they answer or not"
         )
-        self.sessions = Gauge("conch_gateway_realtime_sessions", "Live connections", registry=own)
+        self.sessions = gauge("conch_gateway_realtime_sessions", "Live connections")
+
+    def _kinds(self) -> tuple[partial[Counter], partial[Histogram]]:
+        return partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
 
     def begin(self, model: str, instances: int) -> None:
         """Show a model's counters from zero: a rate needs a sample before the first request."""

@@ -27,6 +27,7 @@ from .settings import Settings
 from .tracing import Traces
 from .triton import Triton
 
+LIVE_RETRY = 10  # seconds: live sessions last
 OPENAI_SPEECH = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 
 
@@ -118,10 +119,8 @@ class Services:
             ApiError: 503 if all are taken.
         """
         if self.live >= ceil(self.settings.realtime_sessions / self.settings.gateways):
-            message = (
-                f"{self.live} live sessions are open, which is this deployment's capacity; try again later"
-            )
-            raise ApiError(503, message, code="overloaded", retry_after=10)
+            message = f"at capacity ({self.live} live sessions at this gateway); retry in {LIVE_RETRY} s"
+            raise ApiError(503, message, code="overloaded", retry_after=LIVE_RETRY)
         self.live += 1
         try:
             yield

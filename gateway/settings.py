@@ -23,12 +23,14 @@ class Settings(BaseSettings):
         description="gateway processes that share the deployment; each admits its part of the requests",
     )
     api_keys_file: Path | None = Field(
-        None, description="file with API keys, one a line; without keys everybody may come in"
+        None, description="file with API keys, one per line; if empty, no key is required"
     )
-    api_keys_required: str = Field("", description="anything but empty: refuse to start without a key")
+    api_keys_required: str = Field("", description="if not empty: refuse to start without a key")
     admin_keys_required: str = Field("", description="the same for admin keys")
     admin_keys_file: Path | None = Field(
-        None, description="file with the keys that may restart instances, one a line; without keys nobody may"
+        None,
+        description="file with admin keys, which may restart instances, one per line; if empty, restarts are "
+        "disabled",
     )
     max_upload_bytes: int = Field(100_000_000, gt=0, description="largest audio file")
     max_audio_seconds: float = Field(4 * 3600, gt=0, description="longest recording")

@@ -103,7 +103,7 @@ class Triton:
         """One inference in a pool.
 
         Raises:
-            ApiError: 400 for what the model refuses, 503 when nobody answers, 504 after the time limit.
+            ApiError: 400 for what the model refuses, 503 when no instance answers, 504 after the time limit.
         """
         body, headers = encode(arrays, outputs, request_id)
         headers["x-request-id"] = request_id
@@ -154,7 +154,7 @@ class Triton:
         except httpx.HTTPError as error:
             raise ApiError(
                 503,
-                "the instance that made this text was lost; send the request again",
+                "the instance generating this text was lost; retry the request",
                 code="unavailable",
                 retry_after=2,
             ) from error

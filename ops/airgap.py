@@ -180,8 +180,8 @@ def members(tar: tarfile.TarFile) -> dict[str, IO[bytes]]:
     wanted = {name: value for value, _, name in (row.partition("  ") for row in rows)}
     if found.keys() != wanted.keys() or not found.keys() >= {IMAGES, SETTINGS, VOLUMES}:
         raise Damaged(
-            f"the archive holds {', '.join(sorted(found)) or 'nothing'}, which is not what "
-            "make airgap-save writes; copy the archive again"
+            f"the archive holds {', '.join(sorted(found)) or 'nothing'}, which make airgap-save "
+            "did not write; copy the archive again"
         )
     for name, source in found.items():
         if hashlib.file_digest(source, "sha256").hexdigest() != wanted[name]:  # type: ignore[arg-type]  # an ExFileObject has readinto

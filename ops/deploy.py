@@ -84,9 +84,7 @@ def addresses(environment: Mapping[str, str]) -> Addresses:
     """
     instance = environment.get("INSTANCE_HOST") or "triton-{i}"
     if "{i}" not in instance:
-        raise ValueError(
-            f"INSTANCE_HOST={instance!r} has no {{i}} for the instance's number; write triton-{{i}}"
-        )
+        raise ValueError(f"INSTANCE_HOST={instance!r} lacks {{i}}, the instance's number; write triton-{{i}}")
     return Addresses(
         f"{instance}:8000",
         f"{instance}:8001",

@@ -95,11 +95,11 @@ def propose(found: Sequence[Gpu], linked: set[tuple[int, int]], cpus: int, tp_si
     if not found:
         count = min(2, cpus)
         return [
-            Line("TARGET", CPU, "no GPU found, or none wanted: OpenVINO engines on the CPU"),
+            Line("TARGET", CPU, "no GPU found or requested: OpenVINO engines on the CPU"),
             Line(
                 "COMPOSE_FILE",
                 f"compose.yaml:docker/compose.{CPU}.yaml",
-                "the override that reserves no GPU",
+                "the override without GPUs",
             ),
             *_instances(count, f"{cpus} CPUs, shared out among the instances"),
         ]

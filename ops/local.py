@@ -41,7 +41,8 @@ def runtime_folder(port: int) -> Path:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise LocalError(
-            f"{path} is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR to another place"
+            f"{path} is not a folder that only this user can access; remove it, or set XDG_RUNTIME_DIR to "
+            "another place"
         )
     return path
 

@@ -50,7 +50,7 @@ def tls_of(environment: Mapping[str, str], certificate: str, key: str, port: int
     """From TLS_CERT_FILE, TLS_KEY_FILE and TLS_HSTS; None where neither file is named.
 
     Raises:
-        ValueError: one file without the other, or an age that is no number.
+        ValueError: one file without the other, or an age that is not a number.
     """
     given = [bool(environment.get(name)) for name in ("TLS_CERT_FILE", "TLS_KEY_FILE")]
     if not any(given):
@@ -59,7 +59,7 @@ def tls_of(environment: Mapping[str, str], certificate: str, key: str, port: int
         raise ValueError("TLS needs both files; set TLS_CERT_FILE and TLS_KEY_FILE, or neither")
     if not (hsts := environment.get("TLS_HSTS") or "0").isdecimal():
         raise ValueError(
-            f"TLS_HSTS={hsts!r} is not a number of seconds; write 31536000 for a year, or leave it out"
+            f"TLS_HSTS={hsts!r} is not a number of seconds; write 31536000 for a year, or unset it"
         )
     return Tls(certificate, key, port, public, int(hsts))
 
@@ -107,9 +107,9 @@ class NginxValues:
 
 @dataclass(frozen=True)
 class AccessPolicy:
-    """Who may come in, and how often: whether keys are asked for, requests as nginx writes them ("10r/s",
-    "600r/m", empty for no limit), and, where no key is asked for, host names beside localhost and addresses
-    that requests may be for ("*": any), separated by commas.
+    """API keys, request rate and host names: whether keys are required, requests as nginx writes them
+    ("10r/s", "600r/m", empty for no limit), and, where no key is required, host names beside localhost and
+    addresses that requests may be for ("*": any), separated by commas.
     """
 
     keys: bool = False
@@ -136,7 +136,7 @@ class AccessPolicy:
                 "RETRY_AFTER": "1",
             }
         if not (found := RATE.fullmatch(self.rate)):
-            raise ValueError(f"RATE_LIMIT={self.rate!r} is not understood; write it as 10r/s or 600r/m")
+            raise ValueError(f"RATE_LIMIT={self.rate!r} is not a rate; write it as 10r/s or 600r/m")
         seconds = ceil((1 if found[2] == "s" else 60) / int(found[1]))
         zone = f"limit_req_zone $conch_client zone=clients:10m rate={self.rate};"
         return {

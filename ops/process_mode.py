@@ -43,7 +43,7 @@ def prepare(local: LocalDeployment, python: Path) -> Deployment:
         check=False,
     )
     if checked.returncode != 0:
-        raise LocalError(f"nginx refuses its configuration: {checked.stderr.strip()}")
+        raise LocalError(f"nginx rejects its configuration: {checked.stderr.strip()}")
     with (local.home / "supervisord.conf").open("w") as file:
         supervisor_config(local, plan, python).write(file)
     return plan

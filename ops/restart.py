@@ -55,7 +55,8 @@ def restart_all(site: Site) -> None:
                 break
             if _count(KEPT, now) > _count(KEPT, before):
                 raise NotBack(
-                    f"{instance.name} keeps running as it was: its bundle must not be served; see its log"
+                    f"{instance.name} was not restarted, since its bundle cannot be served (see its log); it "
+                    "keeps running"
                 )
             if time.monotonic() - started > SECONDS:
                 raise NotBack(f"{instance.name} does not answer after its restart; see its log")

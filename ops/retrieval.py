@@ -17,7 +17,7 @@ def main() -> int:
     local = LocalDeployment.from_environment()
     plan = local.home / "deployment.json"
     if not plan.exists():
-        print(f"retrieval: {plan} is not there; start the stack once: make serve", file=sys.stderr)
+        print(f"retrieval: {plan} does not exist; start the stack once: make serve", file=sys.stderr)
         return 1
     os.environ.update(environment(local, Deployment.load(plan)))
     return command()

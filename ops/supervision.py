@@ -123,7 +123,9 @@ def supervisor_config(local: LocalDeployment, plan: Deployment, python: Path) ->
 def control(local: LocalDeployment) -> ServerProxy:
     """Supervisor's XML-RPC interface."""
     if not local.socket.exists():
-        raise LocalError(f"nothing runs with PORT={local.port}; start it with: make serve PORT={local.port}")
+        raise LocalError(
+            f"no stack is running on PORT={local.port}; start it with: make serve PORT={local.port}"
+        )
     return ServerProxy(
         "http://localhost", transport=SupervisorTransport(None, None, f"unix://{local.socket}")
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from build.targets.trtllm.driver import driver, driver_findings, toolkit
+from conch.gpus import gpus
 
 ROOT = Path(__file__).parent.parent
 START = 3600.0  # seconds for engines and servers
@@ -99,18 +99,12 @@ def machine() -> Iterator[str]:
     with suppress(Failed):
         yield run(["docker", "version", "--format", "Docker {{.Server.Version}}"]).strip()
     yield f"container toolkit {toolkit() or 'not found'}"
-    rows = (
-        run(
-            ["nvidia-smi", "--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits"]
-        ).splitlines()
-        if shutil.which("nvidia-smi")
-        else []
-    )
-    if not rows:
+    cards = gpus()
+    if not cards:
         raise Failed("nvidia-smi shows no GPU; run this on a machine with one")
     yield f"driver {driver()}"
-    yield "; ".join(row.strip() for row in rows)
-    if found := driver_findings(driver(), [row.split(",")[0] for row in rows]):
+    yield "; ".join(f"{card.name}, {card.compute_capability}, {card.memory}" for card in cards)
+    if found := driver_findings(driver(), [card.name for card in cards]):
         raise Failed(found[0])
 
 

@@ -84,7 +84,7 @@ class Report:
 
     @property
     def succeeded(self) -> bool:
-        """Whether nothing failed; what could not be done is no failure."""
+        """Whether nothing failed; a step that could not run is not a failure."""
         return not any(state == "FAILED" for _, state, _ in self.rows)
 
 
@@ -377,7 +377,7 @@ def main() -> int:
         run_all(deployment, report)
     finally:
         deployment.down()
-    print(f"gpu-report: {report.path}; attach it to an issue, also if all is well")
+    print(f"gpu-report: {report.path}; attach it to an issue, even if every step passed")
     return 0 if report.succeeded else 1
 
 

@@ -94,7 +94,7 @@ def raise_if_aborted(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]
         EngineError: the engine failed in the middle.
     """
     if "sequence_length" in arrays and (arrays["sequence_length"] == ABORTED).any():
-        raise EngineError("the engine failed in the middle of this text; send the request again")
+        raise EngineError("the engine failed while generating; retry the request")
     return arrays
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Blip2Config, Blip2ForConditionalGeneration, OPTConfig
+from transformers import Blip2Config, Blip2ForConditionalGeneration
 
 from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
 from serving.architectures import pictures as architecture
@@ -55,15 +55,7 @@ RULES = [
 
 def random_model(name: str) -> Blip2ForConditionalGeneration:
     """A true shape with random weights: transformers' own defaults are those of blip2-opt-2.7b's vision."""
-    width, layers, heads, inner = opt.SHAPES[SHAPES[name]]
-    text = OPTConfig(
-        vocab_size=50304,
-        hidden_size=width,
-        word_embed_proj_dim=width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        ffn_dim=inner,
-    )
+    text = opt.random_config(SHAPES[name], vocab_size=50304)
     return Blip2ForConditionalGeneration(Blip2Config(text_config=text, image_token_index=50265))
 
 
@@ -75,7 +67,7 @@ def shape(model: Blip2ForConditionalGeneration) -> Shape:
     """
     config = model.config.text_config
     if config.model_type != "opt":
-        raise Unsupported(f"config.json: the language model is {config.model_type}; this family has opt")
+        raise Unsupported(f"config.json: the language model is {config.model_type}; this family supports opt")
     return opt.shape_of(config, prompt_table=True)
 
 

@@ -62,9 +62,13 @@ def shape_of(config: LlamaConfig, **own: Any) -> Shape:
         Unsupported: a model that is like LLaMA in its name only.
     """
     if config.attention_bias or config.mlp_bias:
-        raise Unsupported("config.json: attention_bias or mlp_bias is true; LLaMA's products have no biases")
+        raise Unsupported(
+            "config.json: attention_bias or mlp_bias is true; LLaMA's projections have no biases"
+        )
     if (kind := str(config.rope_parameters.get("rope_type"))) in CHANGING:
-        raise Unsupported(f"config.json: rope_type is {kind}; this family has angles that do not change")
+        raise Unsupported(
+            f"config.json: rope_type is {kind}; this family supports unscaled rotary embeddings only"
+        )
     heads, key_heads = config.num_attention_heads, config.num_key_value_heads
     return Shape(
         family="llama",

@@ -80,7 +80,9 @@ def shape(model: LlavaForConditionalGeneration) -> Shape:
     """
     config = model.config.text_config
     if config.model_type != "llama":
-        raise Unsupported(f"config.json: the language model is {config.model_type}; this family has llama")
+        raise Unsupported(
+            f"config.json: the language model is {config.model_type}; this family supports llama"
+        )
     return llama.shape_of(config, prompt_table=True)
 
 
@@ -108,7 +110,9 @@ def picture_shape(model: LlavaForConditionalGeneration) -> architecture.Shape:
     config, vision = model.config, model.config.vision_config
     layer = config.vision_feature_layer
     if vision.model_type != "clip_vision_model" or not isinstance(layer, int):
-        raise Unsupported("config.json: this family looks at one layer of CLIP's vision transformer")
+        raise Unsupported(
+            "config.json: this family supports one feature layer of CLIP's vision transformer only"
+        )
     if vision.hidden_act not in ACTIVATIONS or config.projector_hidden_act != "gelu":
         raise Unsupported(
             f"config.json: the activations must be {', '.join(ACTIVATIONS)}, the projector's gelu"

@@ -36,17 +36,22 @@ RULES = [
 ]
 
 
-def random_model(name: str) -> OPTForCausalLM:
-    """A true shape with random weights."""
+def random_config(name: str, **own: int) -> OPTConfig:
+    """A true shape; `own`: what differs from transformers' defaults besides."""
     width, layers, heads, inner = SHAPES[name]
-    config = OPTConfig(
+    return OPTConfig(
         hidden_size=width,
         word_embed_proj_dim=width,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         ffn_dim=inner,
+        **own,
     )
-    return OPTForCausalLM(config)
+
+
+def random_model(name: str) -> OPTForCausalLM:
+    """A true shape with random weights."""
+    return OPTForCausalLM(random_config(name))
 
 
 def shape(model: OPTForCausalLM) -> Shape:
@@ -62,11 +67,11 @@ def shape_of(config: OPTConfig, **own: Any) -> Shape:
     """
     if config.word_embed_proj_dim != config.hidden_size or not config.do_layer_norm_before:
         raise Unsupported(
-            "config.json: embeddings of another width than the layers, or norms behind the layers, as "
-            "opt-350m has them; take another size"
+            "config.json: embeddings narrower than the layers, or post-layer norms (opt-350m), are not "
+            "supported; use another size"
         )
     if config._remove_final_layer_norm or not config.layer_norm_elementwise_affine:
-        raise Unsupported("config.json: norms without weights; this family has them")
+        raise Unsupported("config.json: norms without weights are not supported; use another checkpoint")
     return Shape(
         family="opt",
         width=config.hidden_size,

@@ -142,9 +142,7 @@ def _decoded(path: Path) -> Iterator[NDArray[np.float32]]:
 
 
 def _frames(packet: Any) -> list[AudioFrame]:
-    """A damaged packet is left out, as the ffmpeg command leaves it out: one in an hour is no reason to
-    refuse the hour.
-    """
+    """A damaged packet is left out, as by the ffmpeg command: one in an hour should not fail the hour."""
     try:
         return [frame for frame in packet.decode() if isinstance(frame, AudioFrame)]
     except InvalidDataError:

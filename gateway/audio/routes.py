@@ -63,7 +63,7 @@ class Recording:
         """Decoded and cut in a thread, one window ahead of whoever asks.
 
         Raises:
-            ApiError: 400 if the file is no recording.
+            ApiError: 400 if the file is not a recording.
         """
         source, loop = self._windows(), asyncio.get_running_loop()
         try:
@@ -164,8 +164,7 @@ async def _begin(
     request.state.model = pool.model_id
     if chosen.words and "word_timestamps" not in pool.capabilities:
         message = (
-            f"timestamp_granularities[]=word: the engine of {form.model!r} does not give word times; ask for "
-            "segment"
+            f"timestamp_granularities[]=word is not supported by the engine of {form.model!r}; use segment"
         )
         raise ApiError(400, message, param="timestamp_granularities[]", code="unsupported_value")
     stack.enter_context(services.recordings.place(pool))

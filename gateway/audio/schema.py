@@ -92,11 +92,12 @@ def parse_transcription(fields: Mapping[str, list[str]]) -> TranscriptionRequest
     if "timestamp_granularities" in request.model_fields_set and request.response_format != "verbose_json":
         raise _refused("timestamp_granularities[]", "needs response_format=verbose_json")
     if request.include and request.response_format != "json":
-        raise _refused("include[]", "logprobs needs response_format=json")
+        raise _refused("include[]", "logprobs requires response_format=json")
     if request.stream and request.response_format not in ("json", "text"):
         raise _refused(
             "stream",
-            f"does not go with response_format={request.response_format}; use json, or leave stream out",
+            f"is not supported for response_format={request.response_format}; use json or text, or omit "
+            "stream",
         )
     return request
 
@@ -120,7 +121,10 @@ def _parse(kind: type[T], fields: Mapping[str, list[str]]) -> T:
             )
         if name in given and not (key and isinstance(given[name], dict)):
             raise ApiError(
-                400, f"{name} is given in two ways; give it in one", param=sent, code="invalid_value"
+                400,
+                f"{name} is sent both with and without []; use one form",
+                param=sent,
+                code="invalid_value",
             )
         if key:
             given[name] = {**given.get(name, {}), key: values[0]}
@@ -142,7 +146,7 @@ def _name(sent: str, kind: type[TranslationRequest]) -> tuple[str, str]:
     name, bracket, key = sent.partition("[")
     key = key.removesuffix("]")
     if name in ELSEWHERE:
-        raise _refused(sent, "is not supported by Whisper; leave it out")
+        raise _refused(sent, "is not supported by Whisper; omit it")
     known = name in kind.model_fields and (
         not bracket
         or (
@@ -185,7 +189,7 @@ def options(request: TranslationRequest, task: str) -> Options:
     if request.temperature and (request.beam_width or 1) > 1:
         raise ApiError(
             400,
-            "beam_width does not go with a temperature; leave one of them out",
+            "beam_width cannot be combined with temperature; omit one",
             param="beam_width",
             code="unsupported_value",
         )

@@ -108,7 +108,7 @@ def completed(first: Transcript, more: Transcript) -> Transcript:
 
 
 def is_known(more: Transcript, best: Transcript) -> bool:
-    """Whether words that were asked for again are there already: their times were wrong, not their text."""
+    """Whether words that were asked for again were given before: their times were wrong, not their text."""
     plain = [re.sub(r"\W+", " ", one.text).casefold().strip() for one in (more, best)]
     return bool(plain[0]) and f" {plain[0]} " in f" {plain[1]} "
 

@@ -23,7 +23,7 @@ BOUNDS = (*REQUESTS, float("inf"))
 
 
 def kind_of(path: str) -> str | None:
-    """Of a route's path; None for what is no inference."""
+    """Of a route's path; None if it is not inference."""
     return next((kind for start, kind in KINDS.items() if path.startswith(start)), None)
 
 

@@ -72,7 +72,7 @@ async def restart(index: int, request: Request, services: ServicesDep) -> dict[s
     """
     allowed = may_operate(request, services)
     if allowed == "off":
-        raise ApiError(403, "restarts are off here; set ADMIN_KEYS_FILE and restart the gateway", code="off")
+        raise ApiError(403, "restarts are disabled; set ADMIN_KEYS_FILE and restart the gateway", code="off")
     if allowed == "denied":
         raise ApiError(403, "this key may not restart instances; send an admin key", code="not_admin")
     if (instance := services.overview.instance(index)) is None:

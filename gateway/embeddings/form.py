@@ -50,7 +50,7 @@ async def receive(request: Request, limit: int) -> tuple[EmbeddingsRequest, list
             if name not in INPUTS:
                 raise ApiError(
                     400,
-                    f"{name[:80]} is a file; send pictures as file or input",
+                    f"{name[:80]} is a file; send pictures in the field file or input",
                     param=name[:80],
                     code="invalid_value",
                 )
@@ -59,7 +59,7 @@ async def receive(request: Request, limit: int) -> tuple[EmbeddingsRequest, list
             items.append(value)
         elif name in fields:
             raise ApiError(
-                400, f"{name[:80]} is there twice; send it once", param=name[:80], code="invalid_value"
+                400, f"{name[:80]} is sent twice; send it once", param=name[:80], code="invalid_value"
             )
         else:
             fields[name] = value

@@ -120,16 +120,16 @@ def check(form: EmbeddingsRequest, items: Sequence[Item], pool: Pool) -> None:
         empty = next((f"[{n}]" for n, item in enumerate(items) if not item), "")
         raise refused("input", f"{empty} is empty; send text, token ids or pictures".lstrip())
     if len(items) > MOST_INPUTS:
-        raise refused("input", f"has {len(items)} items; send {MOST_INPUTS} at most")
+        raise refused("input", f"has {len(items)} items; send at most {MOST_INPUTS}")
     if not pool.embeds_pictures:
         picture = next((n for n, item in enumerate(items) if isinstance(item, Picture)), None)
         if picture is not None:
-            raise refused("input", f"[{picture}] is a picture; {pool.model_id} reads text alone; send text")
+            raise refused("input", f"[{picture}] is a picture; {pool.model_id} takes text only; send text")
     if form.dimensions not in (None, pool.dimensions):
         raise refused(
             "dimensions",
             f"is {form.dimensions}; vectors of {pool.model_id} have {pool.dimensions}, which cannot be cut; "
-            "leave it out",
+            "omit it",
         )
 
 

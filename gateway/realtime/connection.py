@@ -52,7 +52,9 @@ class Connection:
         try:
             return await asyncio.wait_for(self.socket.receive(), self.idle_seconds)
         except TimeoutError:
-            message = f"nothing was sent for {self.idle_seconds:g} s; the session is closed, connect again"
+            message = (
+                f"the client sent nothing for {self.idle_seconds:g} s; the session is closed, connect again"
+            )
             await self.send("error", error=error_body(ApiError(408, message, code="session_idle"))["error"])
             with suppress(WebSocketDisconnect, RuntimeError):
                 await self.socket.close(1001, "idle")

@@ -88,7 +88,7 @@ class Listener:
                     known = ", ".join(handlers)
                     raise ApiError(
                         400,
-                        f"event type {str(event.get('type'))[:80]!r} is not known here; send {known}",
+                        f"event type {str(event.get('type'))[:80]!r} is unknown; send {known}",
                         param="type",
                         code="invalid_value",
                     )
@@ -156,7 +156,9 @@ class Listener:
         rest = self.decoder.flush()
         self._count(rest)
         if self.pending < SHORTEST_COMMIT * RATE:
-            message = f"the buffer holds less than {SHORTEST_COMMIT * 1000:.0f} ms of sound; append first"
+            message = (
+                f"the buffer holds less than {SHORTEST_COMMIT * 1000:.0f} ms of sound; append more first"
+            )
             raise ApiError(400, message, param="audio", code="input_audio_buffer_commit_empty")
         # No window: nobody spoke, and the item has no words.
         await self._finish(await asyncio.to_thread(self._pieces, rest))

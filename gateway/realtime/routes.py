@@ -40,7 +40,7 @@ async def realtime(socket: WebSocket, services: ServicesDep) -> None:
         if (intent := socket.query_params.get("intent", "transcription")) != "transcription":
             raise ApiError(
                 400,
-                f"intent={intent!r} is not served; use intent=transcription",
+                f"intent={intent!r} is not supported; use intent=transcription",
                 param="intent",
                 code="unsupported_value",
             )

@@ -1,1 +1,1 @@
-"""Files, vector stores and search in OpenAI's dialect, over a document database and a vector database."""
+"""Files, vector stores and search through the OpenAI API, over a document database and a vector database."""

@@ -31,12 +31,12 @@ async def asked(
     if form.question is None:
         return queries, None
     if len(queries) != 1 or not isinstance(picture := queries[0], Picture):
-        raise refused("question", "is asked about one picture; send that picture, and nothing else, as query")
+        raise refused("question", "requires query to be exactly one picture; send only that picture as query")
     if not library.answerers:
         raise refused(
             "question",
-            "is answered by a vision-language model, and none is served here; start the stack with one, or "
-            "search by the picture alone",
+            "requires a vision-language model, and this deployment serves none; add one to MODEL_ID, or "
+            "omit question",
         )
     model = form.model or next(iter(library.answerers))
     if model not in library.answerers:
@@ -45,5 +45,5 @@ async def asked(
     with metrics.question(model):
         made = await library.answerers[model].answer(picture, form.question, request_id)
         if not (text := made.strip()[:LONGEST_QUERY]):
-            raise refused("question", "was answered with nothing; ask in other words")
+            raise refused("question", "got an empty answer from the model; rephrase it")
     return [text], Answer(model, text)

@@ -185,7 +185,7 @@ def extract(path: Path, name: str) -> str:
     if kind not in KINDS:
         raise NoText(
             "unsupported_file",
-            f"files of kind {kind or 'without an extension'!r} are not read; use one of "
+            f"files of kind {kind or 'without an extension'!r} are not supported; use one of "
             f"{', '.join(sorted(KINDS | PICTURES))}",
         )
     if kind == ".pdf":
@@ -196,7 +196,7 @@ def extract(path: Path, name: str) -> str:
     if not text.strip():
         raise NoText("invalid_file", "the file has no text")
     if len(text) > MOST_TEXT:
-        raise NoText("invalid_file", f"the file has {len(text)} characters; {MOST_TEXT} at most are read")
+        raise NoText("invalid_file", f"the file has {len(text)} characters; at most {MOST_TEXT} are read")
     return text
 
 
@@ -220,7 +220,7 @@ async def extracted(path: Path, name: str, seconds: float) -> str:
             process.kill()
             await process.wait()
     if process.returncode:
-        raise NoText("invalid_file", "the file cannot be read within the memory that one file may take")
+        raise NoText("invalid_file", "the file cannot be read within the memory limit for one file; split it")
     found = json.loads(output)
     if "text" not in found:
         raise NoText(found["code"], found["message"])

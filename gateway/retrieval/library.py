@@ -232,7 +232,7 @@ async def change(
             return None
         if written := await library.documents.update(wanted):
             return written
-    raise ApiError(409, f"{name[:80]!r} is changed by others all the time; try again", code="conflict")
+    raise ApiError(409, f"{name[:80]!r} was changed by concurrent requests; retry", code="conflict")
 
 
 async def every(library: Library, page: Page) -> AsyncIterator[Record]:

@@ -137,9 +137,7 @@ class StoreFields(Lenient):
     @model_validator(mode="after")
     def _stays(self) -> StoreFields:
         if self.expires_after is not None:
-            raise ValueError(
-                "expires_after is not supported: stores stay until they are deleted; leave it out"
-            )
+            raise ValueError("expires_after is not supported: stores stay until they are deleted; omit it")
         return self
 
 
@@ -201,9 +199,9 @@ class SearchRequest(Lenient):
     @model_validator(mode="after")
     def _as_it_is(self) -> SearchRequest:
         if self.rewrite_query:
-            raise ValueError("rewrite_query is not supported: queries are searched as they are; leave it out")
+            raise ValueError("rewrite_query is not supported; omit it")
         if self.model is not None and self.question is None:
-            raise ValueError("model says who answers the question; send a question, or leave it out")
+            raise ValueError("model requires question; send a question, or omit model")
         return self
 
 
@@ -215,9 +213,7 @@ def upload_fields(fields: Mapping[str, list[str]], filename: str) -> str:
     """
     for name in fields:
         if name.startswith("expires_after"):
-            raise refused(
-                "expires_after", "is not supported: files stay until they are deleted; leave it out"
-            )
+            raise refused("expires_after", "is not supported: files stay until they are deleted; omit it")
         if name != "purpose":
             raise ApiError(
                 400, f"unknown field {name[:80]!r}; remove it", param=name[:80], code="unknown_parameter"

@@ -255,7 +255,7 @@ class Worker:
                 strategy = Strategy(**record.body["strategy"])
                 counts[space], size = await index(target, text or caption(record), strategy)
             if await self.library.vectors.count(target.collection, build) != counts[space]:
-                raise VectorsDown(f"it does not have all vectors of {record.id}")
+                raise VectorsDown(f"the vector database does not have all vectors of {record.id}")
         return counts, size
 
     async def _text(self, file: Record) -> str:

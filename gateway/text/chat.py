@@ -63,4 +63,4 @@ def rendered(pool: Pool, messages: Sequence[Message]) -> str:
         template = _template(pool.chat.template)
         return template.render(messages=rows, add_generation_prompt=True, **pool.chat.specials)
     except (TemplateError, TypeError, ValueError) as error:  # what templates raise, and what in them does
-        raise refused("messages", f"do not fit this model's chat template: {error}") from error
+        raise refused("messages", f"do not match this model's chat template: {error}") from error

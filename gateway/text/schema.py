@@ -27,9 +27,7 @@ LONGEST_TOKEN = 128
 def _encodable(text: str) -> str:
     """JSON can write half of a surrogate pair; UTF-8 cannot."""
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError(
-            "it contains half of a surrogate pair, which is not a character; send whole characters"
-        )
+        raise ValueError("it contains an unpaired surrogate; send valid Unicode")
     return text
 
 
@@ -211,16 +209,18 @@ def check(form: Generation, texts: int, tokens: int, pool: Pool) -> None:
         ApiError: 400 with `param`.
     """
     if texts > MOST_TEXTS:
-        raise refused("n", f"times the number of prompts is {texts}; ask for {MOST_TEXTS} at most")
+        raise refused("n", f"times the number of prompts is {texts}; it must be at most {MOST_TEXTS}")
     if tokens >= pool.positions:
         raise refused(
             "max_tokens",
             f"is {tokens}; {pool.model_id} has {pool.positions} positions, so it must be below that",
         )
     if form.min_tokens and form.min_tokens > tokens:
-        raise refused("min_tokens", f"is {form.min_tokens}, but max_tokens is {tokens}; ask for at most that")
+        raise refused(
+            "min_tokens", f"is {form.min_tokens}, but max_tokens is {tokens}; it must not be larger"
+        )
     if len(form.stops) > 4 or not all(form.stops):
-        raise refused("stop", "takes up to 4 sequences, none of them empty")
+        raise refused("stop", "must be one to four non-empty strings")
     if any(len(stop) > LONGEST_STOP for stop in form.stops):
         raise refused("stop", f"has a sequence of more than {LONGEST_STOP} characters; shorten it")
     if sum(map(len, words(form.bad_words))) > LONGEST_WORDS:
@@ -232,7 +232,7 @@ def check(form: Generation, texts: int, tokens: int, pool: Pool) -> None:
     if (count := len(words(form.bad_words))) > MOST_WORDS:
         raise refused("bad_words", f"has {count} words; send {MOST_WORDS} at most")
     if form.stream_options and not form.stream:
-        raise refused("stream_options", "needs stream=true")
+        raise refused("stream_options", "requires stream=true")
 
 
 def check_completion(form: CompletionRequest) -> None:
@@ -244,20 +244,18 @@ def check_completion(form: CompletionRequest) -> None:
     if form.suffix:
         raise refused(
             "suffix",
-            "is not supported: these models continue a text, they do not fill a gap in it; leave it out",
+            "(fill-in-the-middle) is not supported by these models; omit it",
         )
     if form.best_of is not None and form.best_of < form.n:
-        raise refused("best_of", f"is {form.best_of}, but n is {form.n}; it must be at least n")
+        raise refused("best_of", f"is {form.best_of}; it must be at least n ({form.n})")
     if form.beams > 1 and form.stream:
-        raise refused("best_of", "does not go with stream=true; leave one of them out")
+        raise refused("best_of", "cannot be combined with stream=true; omit one")
     if form.beams > 1 and form.temperature:
         raise refused(
-            "best_of", "is a beam search, which does not go with a temperature; leave one of them out"
+            "best_of", "above n is a beam search, which cannot be combined with temperature; omit one"
         )
     if form.echo and form.logprobs is not None:
-        raise refused(
-            "echo", "does not go with logprobs: there are none for the prompt; leave one of them out"
-        )
+        raise refused("echo", "cannot be combined with logprobs, which do not cover the prompt; omit one")
 
 
 def check_chat(form: ChatRequest) -> None:
@@ -267,33 +265,36 @@ def check_chat(form: ChatRequest) -> None:
         ApiError: 400 with `param`.
     """
     if form.response_format and form.response_format.get("type") != "text":
-        raise refused("response_format", "must be text; leave it out")
+        raise refused("response_format", "must be of type text; omit it")
     if form.top_logprobs is not None and not form.logprobs:
-        raise refused("top_logprobs", "needs logprobs=true")
+        raise refused("top_logprobs", "requires logprobs=true")
     if form.max_tokens and form.max_completion_tokens:
-        raise refused("max_tokens", "and max_completion_tokens mean the same; send one of them")
+        raise refused("max_tokens", "cannot be combined with max_completion_tokens, its newer name; omit one")
 
 
 def pictures_of(form: ChatRequest, pool: Pool) -> list[str]:
     """URLs of a conversation's pictures, in order.
 
-    Raises: ApiError: 400 with `param`: for a model that reads text alone, and where only a user's
+    Raises: ApiError: 400 with `param`: for a model that takes text only, and where only a user's
     messages may have pictures.
     """
     for number, message in enumerate(form.messages):
         if message.pictures and "pictures" not in pool.capabilities:
             raise refused(
-                "messages", f"[{number}] has a picture; {pool.model_id} reads text alone; send text"
+                "messages", f"[{number}] has a picture; {pool.model_id} takes text only; omit the picture"
             )
         if message.pictures and message.role != "user":
-            raise refused("messages", f"[{number}] is of the {message.role}; only a user's may have pictures")
+            raise refused(
+                "messages",
+                f"[{number}] has role {message.role}; pictures are supported in user messages only",
+            )
     found = [url for message in form.messages for url in message.pictures]
     if len(found) > MOST_PICTURES:
-        raise refused("messages", f"have {len(found)} pictures; send {MOST_PICTURES} at most")
+        raise refused("messages", f"contain {len(found)} pictures; send at most {MOST_PICTURES}")
     if form.n * len(found) > MOST_PICTURES:
         raise refused(
             "n",
-            f"times the pictures is {form.n * len(found)}; {MOST_PICTURES} are the most; ask for fewer texts",
+            f"times the number of pictures is {form.n * len(found)}; it must be at most {MOST_PICTURES}",
         )
     return found
 

@@ -14,7 +14,7 @@ import httpx
 from conch.pictures import MOST_BYTES
 
 from ..errors import ApiError, refused
-from .urls import check_url
+from .urls import REMEDY, check_url
 
 SECONDS = 10.0
 
@@ -33,8 +33,8 @@ async def data_urls(urls: Collection[str], hosts: Collection[str], param: str, m
         if len(one) > left:
             raise refused(
                 param,
-                f"picture {number} is one too many: all together may have {most >> 20} MiB as data URLs, "
-                "shared by the texts that n asks for; send fewer or smaller ones",
+                f"picture {number} exceeds the limit of {most >> 20} MiB for all pictures as data URLs, "
+                "counted once for each of n; send fewer or smaller pictures",
             )
         found.append(one)
     return found
@@ -49,9 +49,7 @@ async def _data_url(url: str, hosts: Collection[str], param: str, which: str, mo
         async with asyncio.timeout(SECONDS), httpx.AsyncClient(timeout=SECONDS) as client:
             data = await _fetched(client, url, param, which, most)
     except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        raise refused(
-            param, f"{which} could not be fetched ({type(error).__name__}); send it itself"
-        ) from error
+        raise refused(param, f"{which} could not be fetched ({type(error).__name__}); {REMEDY}") from error
     return f"data:application/octet-stream;base64,{base64.b64encode(data).decode()}"
 
 
@@ -77,10 +75,10 @@ async def _fetched(client: httpx.AsyncClient, url: str, param: str, which: str, 
             if len(found) > most:
                 raise refused(
                     param,
-                    f"{which} has more than the {most} bytes there is room for; send a smaller one",
+                    f"{which} exceeds the {most} bytes that are left for it; send a smaller picture",
                 )
     return bytes(found)
 
 
 def _not_there(param: str, which: str, status: int) -> ApiError:
-    return refused(param, f"{which} could not be fetched: its host answered {status}; send it itself")
+    return refused(param, f"{which} could not be fetched (its host answered {status}); {REMEDY}")

@@ -54,7 +54,7 @@ def check_url(url: str, param: str, which: str) -> int:
         ApiError: see of_url.
     """
     if url[:8].lower().startswith(("http:", "https:")):
-        raise refused(param, f"{which} is a URL that would have to be fetched, which is off; {REMEDY}")
+        raise refused(param, f"{which} is a remote URL, which this server does not fetch; {REMEDY}")
     if not url.isascii() or not (head := HEAD.match(url, 0, LONGEST_HEAD)):
-        raise refused(param, f"{which} has a URL that is not a data URL in base64; {REMEDY}")
+        raise refused(param, f"{which} is not a base64 data URL; {REMEDY}")
     return head.end()

@@ -77,7 +77,7 @@ def check_shape(contract: Contract, name: str, datatype: object, shape: Sequence
     """
     spec = contract.inputs.get(name)
     if spec is None:
-        raise Refused(f"input {name[:80]!r} is not one of {contract.name}'s: {', '.join(contract.inputs)}")
+        raise Refused(f"unknown input {name[:80]!r}; {contract.name} takes: {', '.join(contract.inputs)}")
     if datatype != spec.datatype:
         raise Refused(f"input {name!r} has datatype {str(datatype)[:20]!r}; it must be {spec.datatype}")
     sizes = [n for n in shape if isinstance(n, int) and not isinstance(n, bool)]
@@ -129,6 +129,23 @@ def check_binary(name: str, spec: Spec, count: int, data: memoryview) -> None:
         )
 
 
+def check_range(name: str, datatype: str, values: Sequence[Any]) -> None:
+    """Integers that must fit their datatype; others pass.
+
+    Raises:
+        Refused: one does not.
+    """
+    if datatype in SIGNED:
+        half = 1 << SIGNED[datatype] - 1
+        low, high = -half, half - 1
+    elif datatype in UNSIGNED:
+        low, high = 0, (1 << UNSIGNED[datatype]) - 1
+    else:
+        return
+    if not low <= min(values) <= max(values) <= high:
+        raise Refused(f"input {name!r}: values must be from {low} to {high}")
+
+
 def check_complete(contract: Contract, names: Sequence[str], batches: Sequence[int]) -> None:
     """Every input once, none that is needed missing, all with the same batch.
 
@@ -162,7 +179,7 @@ def check_output(contract: Contract, name: str, classes: object = None) -> None:
     """
     spec = contract.outputs.get(name)
     if spec is None:
-        raise Refused(f"output {name[:80]!r} is not one of {contract.name}'s: {', '.join(contract.outputs)}")
+        raise Refused(f"unknown output {name[:80]!r}; {contract.name} returns: {', '.join(contract.outputs)}")
     if classes is None:
         return
     if (
@@ -198,7 +215,7 @@ def check_parameter(name: str, value: object) -> None:
     """
     kinds = PARAMETERS.get(name)
     if kinds is None:
-        raise Refused(f"parameter {name[:80]!r} is not known; requests may have: {', '.join(PARAMETERS)}")
+        raise Refused(f"parameter {name[:80]!r} is unknown; requests may have: {', '.join(PARAMETERS)}")
     if type(value) not in kinds:
         raise Refused(f"parameter {name!r} must be of type {' or '.join(kind.__name__ for kind in kinds)}")
     if isinstance(value, int) and not 0 <= value < 1 << 63:

@@ -187,7 +187,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
             except grpc.aio.AioRpcError as error:
                 if error.code() in LOST and _broken(error):
                     raise Lost(
-                        error.details() or "the connection broke",
+                        error.details() or "the connection was lost",
                         sent="connect" not in (error.details() or ""),
                     ) from error
                 raise
@@ -297,9 +297,7 @@ class Exchange:
         except asyncio.CancelledError:  # of the call: its channel is closed when its server is lost
             if self.leaving:
                 raise
-            end = Lost(
-                "the instance that processed this stream was lost; send its requests again", begun=True
-            )
+            end = Lost("the instance that processed this stream was lost; retry its requests", begun=True)
         await self.answers.put(end)
 
 

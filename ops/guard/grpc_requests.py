@@ -7,7 +7,7 @@ lengths as 32-bit numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,6 @@ from tritonclient.grpc import service_pb2
 
 from .contract import (
     ITEM_BYTES,
-    SIGNED,
-    UNSIGNED,
     Contract,
     Refused,
     Spec,
@@ -27,6 +25,7 @@ from .contract import (
     check_output,
     check_outputs,
     check_parameter,
+    check_range,
     check_shape,
     most_text,
 )
@@ -178,18 +177,5 @@ def _packed(tensor: Any, spec: Spec, count: int, given: list[str]) -> bytes:
             raise Refused(f"input {tensor.name!r} has more than {most_text(tensor.name)} bytes of text")
         return b"".join(part for text in values for part in (len(text).to_bytes(4, "little"), text))
     if ITEM_BYTES[spec.datatype] < 4 and spec.datatype != "BOOL":
-        _check_range(tensor.name, spec.datatype, values)
+        check_range(tensor.name, spec.datatype, values)
     return bytes(np.array(values, TYPES[spec.datatype]).tobytes())
-
-
-def _check_range(name: str, datatype: str, values: Any) -> None:
-    low, high = next(_ranges(datatype))
-    if min(values) < low or max(values) > high:
-        raise Refused(f"input {name!r}: values must be from {low} to {high}")
-
-
-def _ranges(datatype: str) -> Iterator[tuple[int, int]]:
-    if datatype in SIGNED:
-        yield -(1 << SIGNED[datatype] - 1), (1 << SIGNED[datatype] - 1) - 1
-    else:
-        yield 0, (1 << UNSIGNED[datatype]) - 1

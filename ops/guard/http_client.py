@@ -58,7 +58,7 @@ class Answer:
         """The body is complete, or will never be."""
         self._complete, self._broken = not broken, broken
         if broken and not self.head.done():
-            self.head.set_exception(Lost("the connection broke", fresh=fresh))
+            self.head.set_exception(Lost("the connection was lost", fresh=fresh))
             self.head.exception()  # it may be that nobody waits for it any more
         self._tell()
 
@@ -83,7 +83,7 @@ class Answer:
             if self._complete:
                 return
             if self._broken:
-                raise Lost("the connection broke in the middle of the answer", begun=True)
+                raise Lost("the connection was lost during the answer", begun=True)
             self._connection.resume()
             self._news = asyncio.get_running_loop().create_future()
             await self._news

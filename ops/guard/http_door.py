@@ -46,7 +46,7 @@ HEAD_BYTES = "inference-header-content-length"
 # The engine's own models, which know a request by its id: whoever leaves is stopped there.
 STOPPABLE = "tensorrt_llm"
 FAULT = "internal error of the guard; its log has it"
-UNKNOWN = "model {!r} is not served here; x-model-id chooses among the pools, GET /v1/models lists them"
+UNKNOWN = "model {!r} is not served here; x-model-id selects the model, GET /v1/models lists them"
 PASSED_ON = ("x-request-id", "traceparent", "tracestate")
 SAMPLED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]")
 OWN_ID = f".{uuid.uuid4().hex[:16]}-"  # unique among guards; the numbers behind it are this one's
@@ -137,7 +137,9 @@ class HttpDoor:
     async def _operate(self, request: Request) -> int:
         """What only the gateway may ask."""
         if not self.operator.allowed(request.headers):
-            return _say(request, 403, "only the gateway may ask this; it brings the deployment's inner key")
+            return _say(
+                request, 403, "only the gateway may use this path, with the deployment's internal key"
+            )
         if (request.method, request.path) == ("POST", "/guard/restart"):
             self.operator.restart()
             return request.reply(202)
@@ -221,9 +223,7 @@ class HttpDoor:
             if request.gone.done():
                 self.stop(stoppable)
                 raise ClientGone from None
-            text = orjson.dumps(
-                {"error": "the instance that made this answer was lost; send the request again"}
-            )
+            text = orjson.dumps({"error": "the instance generating this answer was lost; retry the request"})
             await request.chunk(b"data: " + text + b"\n\n")
         request.end()
         return 200

@@ -29,6 +29,7 @@ from .contract import (
     check_output,
     check_outputs,
     check_parameter,
+    check_range,
     check_shape,
     most_text,
 )
@@ -134,7 +135,7 @@ def _known(contract: Contract, name: str, value: object) -> None:
     except Refused:
         if isinstance(value, (dict, list)) or name not in ("sequence_id", "priority", "timeout"):
             raise Refused(
-                f"field {name[:80]!r} is not known; {contract.name} takes: {', '.join(contract.inputs)}"
+                f"field {name[:80]!r} is unknown; {contract.name} takes: {', '.join(contract.inputs)}"
             ) from None
         raise
 
@@ -151,7 +152,7 @@ def _object(text: memoryview, most: int, known: Sequence[str] | None) -> dict[st
     if not isinstance(request, dict):
         raise Refused("the body must be a JSON object")
     if known is not None and (unknown := request.keys() - set(known)):
-        raise Refused(f"field {min(unknown)[:80]!r} is not known; a request has: {', '.join(known)}")
+        raise Refused(f"field {min(unknown)[:80]!r} is unknown; a request has: {', '.join(known)}")
     return request
 
 
@@ -185,7 +186,7 @@ def _inputs(contract: Contract, rows: Iterable[dict[str, Any]], section: memoryv
     for row in rows:
         name = row["name"]
         if unknown := row.keys() - {"name", "shape", "datatype", "parameters", "data"}:
-            raise Refused(f"input {name[:80]!r}: field {min(unknown)[:80]!r} is not known")
+            raise Refused(f"input {name[:80]!r}: field {min(unknown)[:80]!r} is unknown")
         shape = row.get("shape")
         spec, count = check_shape(
             contract, name, row.get("datatype"), shape if isinstance(shape, list) else []
@@ -257,11 +258,7 @@ def _check_values(name: str, datatype: str, values: list[Any]) -> None:
             f"input {name!r}: data must be {datatype}, not "
             f"{', '.join(sorted(kind.__name__ for kind in kinds - wanted))}"
         )
-    if datatype in SIGNED or datatype in UNSIGNED:
-        bits = SIGNED.get(datatype) or UNSIGNED[datatype]
-        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if datatype in SIGNED else (0, (1 << bits) - 1)
-        if not low <= min(values) <= max(values) <= high:
-            raise Refused(f"input {name!r}: data must be from {low} to {high}")
+    check_range(name, datatype, values)
     if datatype == "FP32" and not -LARGEST_FP32 <= min(values) <= max(values) <= LARGEST_FP32:
         raise Refused(f"input {name!r}: a value is too large for FP32")
 

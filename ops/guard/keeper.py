@@ -196,8 +196,8 @@ class Keeper:
                     return False
             self.deaths += 1
             self.relay.metrics.deaths.labels("from outside").inc()
-            self.journal.note("the server was asked to end by somebody else", error=True)
-            life.ending.set_result(Death("asked to end by somebody else", outside=True))
+            self.journal.note("the server was terminated by another process", error=True)
+            life.ending.set_result(Death("terminated by another process", outside=True))
             return True
         return False
 

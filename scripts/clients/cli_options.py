@@ -60,7 +60,7 @@ def positive(text: str) -> int:
     """A count for argparse."""
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is too few; give at least 1")
+        raise argparse.ArgumentTypeError(f"{text} is too small; it must be at least 1")
     return number
 
 

@@ -68,7 +68,7 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The JSON objects of a file, one a line, with their lines' numbers; empty lines are passed over.
 
     Raises:
-        BadManifest: the file cannot be read, or a line is no object.
+        BadManifest: the file cannot be read, or a line is not an object.
     """
     for number, line in enumerate(_lines(path), 1):
         if line.strip():
@@ -109,7 +109,7 @@ def _utterance(path: Path, number: int, row: dict[str, Any]) -> Utterance:
         ) from None
     except (ValueError, TypeError) as error:
         raise BadManifest(
-            f"{path}, line {number}: duration is not a number ({error}); give seconds, or leave it out"
+            f"{path}, line {number}: duration is not a number ({error}); give seconds, or omit it"
         ) from error
 
 
@@ -165,8 +165,8 @@ def _lines(path: Path) -> list[str]:
 
 
 def seconds(utterance: Utterance) -> float:
-    """How long a recording lasts: as the data set says, else as its container says, else by decoding it; 0 if
-    it is no recording.
+    """How long a recording lasts: as the data set says, else as its container says, else by decoding it; 0
+    if it is not a recording.
     """
     if utterance.duration:
         return utterance.duration

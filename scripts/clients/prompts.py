@@ -44,7 +44,7 @@ def read(path: Path) -> list[Question]:
             raise BadManifest(
                 f"{path}, line {number}: the reference is not a string; write the one right answer as a "
                 "string, "
-                "or leave it out"
+                "or omit it"
             )
         pictures = _pictures(path, number, row.get("image", []))
         questions.append(Question(str(row.get("id", number)), prompt, reference, pictures))
@@ -122,7 +122,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="prompts",
-        description="Put a file of prompts to a text model; print ROUGE, exact answers, speed and latencies.",
+        description="Send a file of prompts to a text model; print ROUGE, exact answers, speed, latencies.",
     )
     parser.add_argument("path", type=Path, metavar="FILE", help="JSONL: prompt, optionally reference and id")
     add_text_options(parser)

@@ -1,4 +1,4 @@
-"""Speech to text at a server: what is asked for, and the way over the gateway in OpenAI's dialect."""
+"""Speech to text at a server: what is asked for, and how to ask the gateway, through the OpenAI API."""
 
 from __future__ import annotations
 
@@ -125,11 +125,11 @@ def unreachable(url: str, option: str = "--url") -> Iterator[None]:
         yield
     except (httpx.ConnectError, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
         raise RequestFailed(
-            f"nothing answers at {url} ({error}); start Conch (make serve) or name its address with {option}"
+            f"no answer from {url} ({error}); start Conch (make serve) or name its address with {option}"
         ) from error
     except (httpx.HTTPError, json.JSONDecodeError) as error:
         raise RequestFailed(
-            f"{url} broke off ({str(error) or type(error).__name__}); send it again"
+            f"{url} closed the connection early ({str(error) or type(error).__name__}); send it again"
         ) from error
 
 

@@ -1,5 +1,5 @@
-"""Text, with pictures or without, to text at a server: what is asked for, and two ways to ask, the gateway in
-OpenAI's dialect and Triton's generate endpoints.
+"""Text, with pictures or without, to text at a server: what is asked for, and two ways to ask, the gateway's
+OpenAI API and Triton's generate endpoints.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def data_url(path: Path) -> str:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no picture of a kind that is known.
+        ValueError: it is not a picture of a known kind.
     """
     data = path.read_bytes()
     kind = next((kind for start, kind in KINDS.items() if data.startswith(start)), None)
@@ -152,7 +152,7 @@ class Generate:
 
 
 class Text:
-    """A server, spoken to in one dialect. `option`: the one of the command line that names `url`."""
+    """A server, spoken to through one API (`dialect`). `option`: what names `url` on the command line."""
 
     def __init__(self, url: str, dialect: Dialect, key: str = "", option: str = "--url") -> None:
         self.url, self.dialect, self.option = url.rstrip("/").removesuffix("/v1"), dialect, option

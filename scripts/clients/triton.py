@@ -35,7 +35,7 @@ class Triton:
         """See `Speech`."""
         if ask.form != "text":
             raise RequestFailed(
-                f"Triton answers bare text; ask for --format text, or the gateway (--url) for {ask.form}"
+                f"Triton returns plain text only; use --format text, or the gateway (--url) for {ask.form}"
             )
         prefix = text_prefix(ask.task, ask.language, ask.prompt, timestamps=False)
         inputs = tensors(await asyncio.to_thread(sound, path), prefix)

@@ -8,17 +8,16 @@ Normalize.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from conch import contract
+from .stored import Stored
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Stored):
     """Sizes. `positions`: tokens that the model was made for; `first_token`: pool by the first token instead
     of the mean; `normalized`: vectors of length 1.
     """
@@ -32,19 +31,6 @@ class Shape:
     epsilon: float = 1e-12
     first_token: bool = False
     normalized: bool = True
-
-    @classmethod
-    def load(cls, engine: Path) -> Shape:
-        """Of an engine folder.
-
-        Raises:
-            Malformed: see `contract.load`.
-        """
-        return contract.load(cls, engine / "architecture.json")
-
-    def save(self, engine: Path) -> None:
-        """Into an engine folder."""
-        contract.save(self, engine / "architecture.json")
 
 
 class Layer(nn.Module):

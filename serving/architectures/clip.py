@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from conch import contract
+from .stored import Stored
 
 LEGACY_END = 2  # a config with this end id says nothing: the end of a text is its highest id
 
@@ -33,7 +32,7 @@ class Tower:
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Stored):
     """Both transformers. `size`, `patch`: sides of a picture and of its patches, in pixels; `positions`:
     tokens that the text transformer was made for; `end_id`: the id whose first place is a text's vector (see
     LEGACY_END); `dimensions`: of the common space.
@@ -47,19 +46,6 @@ class Shape:
     positions: int
     end_id: int
     dimensions: int
-
-    @classmethod
-    def load(cls, engine: Path) -> Shape:
-        """Of an engine folder.
-
-        Raises:
-            Malformed: see `contract.load`.
-        """
-        return contract.load(cls, engine / "architecture.json")
-
-    def save(self, engine: Path) -> None:
-        """Into an engine folder."""
-        contract.save(self, engine / "architecture.json")
 
 
 def quick_gelu(hidden: Tensor) -> Tensor:

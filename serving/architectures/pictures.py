@@ -9,17 +9,14 @@ same names (tests/unit/serving/test_pictures.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from conch import contract
-
 from .clip import Layer, Tower
-
-ARCHITECTURE = "picture_architecture.json"
+from .stored import Stored
 
 
 @dataclass(frozen=True)
@@ -34,11 +31,13 @@ class Former:
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Stored):
     """What differs between encoders (picture_architecture.json). `size`, `patch`: sides of a picture and of
     its patches, in pixels; `width`: of the rows. Without a `former` it is LLaVA's: `tower` ends with the
     layer that is looked at; `summarized`: its summary is a row, too; `bias`: the two products have one.
     """
+
+    FILE: ClassVar[str] = "picture_architecture.json"
 
     tower: Tower
     size: int
@@ -47,19 +46,6 @@ class Shape:
     summarized: bool = False
     bias: bool = True
     former: Former | None = None
-
-    @classmethod
-    def load(cls, engine: Path) -> Shape:
-        """Of an engine folder.
-
-        Raises:
-            Malformed: see `contract.load`.
-        """
-        return contract.load(cls, engine / ARCHITECTURE)
-
-    def save(self, engine: Path) -> None:
-        """Into an engine folder."""
-        contract.save(self, engine / ARCHITECTURE)
 
 
 def encoder(shape: Shape) -> LlavaPictures | BlipPictures:

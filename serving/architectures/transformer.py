@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from conch import contract
+from .stored import Stored
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Stored):
     """What differs between architectures (architecture.json).
 
     `mels`: width of the features that the encoder reads (0: it reads ids). `sources`, `targets`: rows of the
@@ -70,19 +69,6 @@ class Shape:
     def cached_heads(self) -> int:
         """Heads of the keys and values that the decoder keeps."""
         return self.key_heads or self.decoder_heads
-
-    @classmethod
-    def load(cls, engine: Path) -> Shape:
-        """Of an engine folder.
-
-        Raises:
-            Malformed: see `contract.load`.
-        """
-        return contract.load(cls, engine / "architecture.json")
-
-    def save(self, engine: Path) -> None:
-        """Into an engine folder."""
-        contract.save(self, engine / "architecture.json")
 
 
 class Caches(Protocol):

@@ -95,13 +95,11 @@ class Whisper:
             return False
         if not self.aligns:
             raise BadRequest(
-                "WORD_TIMESTAMPS needs cross-attention, which this engine does not give; ask for segments, "
-                "or use TARGET=openvino"
+                "WORD_TIMESTAMPS is not supported by this engine, which has no cross-attention; omit it, or "
+                "use TARGET=openvino"
             )
         if streaming:
-            raise BadRequest(
-                "WORD_TIMESTAMPS are known at the end only; ask whisper_bls, not whisper_bls_stream"
-            )
+            raise BadRequest("WORD_TIMESTAMPS is not supported by whisper_bls_stream; use whisper_bls")
         return True
 
     def _open(self, answer: Arrays, prompt: Prompt) -> bool:

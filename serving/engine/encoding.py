@@ -90,7 +90,7 @@ def taken_in(facts: EngineFacts, inputs: dict[str, NDArray[Any]]) -> list[Ids]:
         )
     lengths = mask.sum(1)
     if not np.array_equal(mask, np.arange(mask.shape[1]) < lengths[:, None]):
-        raise BadRequest("attention_mask must be 1 for the tokens of a text and 0 behind them")
+        raise BadRequest("attention_mask must be 1 for the tokens of a text and 0 after them")
     if lengths.min() < 1 or lengths.max() > facts.positions:
         raise BadRequest(f"a text must have from 1 to {facts.positions} tokens")
     if ids.min() < 0 or ids.max() >= facts.vocabulary:

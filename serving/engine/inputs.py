@@ -77,8 +77,7 @@ def _words(inputs: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
         raise BadRequest(f"{name} has {len(ends)} words; send {MOST_WORDS} at most")
     if any(a >= b for a, b in pairwise(ends)) or (ends and ends[-1] > len(ids)):
         raise BadRequest(
-            f"{name}: the second row must hold the words' ends, rising, {len(ids)} at most, and -1 behind "
-            "them"
+            f"{name}: the second row must hold the words' ends, rising, {len(ids)} at most, and -1 after them"
         )
     return tuple(tuple(ids[start:end].tolist()) for start, end in pairwise([0, *ends]))
 
@@ -86,12 +85,10 @@ def _words(inputs: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
 def _refuse(inputs: Arrays, facts: EngineFacts) -> None:
     for name in (*UNSUPPORTED, *(() if facts.prompt_width else PROMPT_TABLE)):
         if name in inputs and inputs[name].size:
-            raise BadRequest(f"{name} is not supported by this engine; leave it out or use TARGET=trtllm")
+            raise BadRequest(f"{name} is not supported by this engine; omit it or use TARGET=trtllm")
     for name in UNSUPPORTED_IF_TRUE:
         if _scalar(inputs, name, False):
-            raise BadRequest(
-                f"{name}=true is not supported by this engine; leave it out or use TARGET=trtllm"
-            )
+            raise BadRequest(f"{name}=true is not supported by this engine; omit it or use TARGET=trtllm")
     if _scalar(inputs, "beam_search_diversity_rate", 0.0):
         raise BadRequest("beam_search_diversity_rate is not supported by this engine; leave it at 0")
     if "request_output_len" not in inputs:
@@ -175,7 +172,7 @@ def _features(inputs: Arrays, mels: int, longest: int) -> NDArray[Any]:
 def _samples(inputs: Arrays, facts: EngineFacts) -> NDArray[np.float32]:
     """Samples at 16 kHz, float32 [160 * input_lengths], with silence behind those that came."""
     if not facts.takes_samples:
-        raise BadRequest("audio_samples is not taken by this engine; send encoder_input_features")
+        raise BadRequest("audio_samples is not supported by this engine; send encoder_input_features")
     samples = inputs["audio_samples"].ravel()
     frames = _within(inputs, "input_lengths", 0, 2, facts.frames)
     if frames % 2 or not 0 < len(samples) <= frames * HOP:
@@ -201,9 +198,7 @@ def _source(inputs: Arrays, facts: EngineFacts) -> tuple[bool, NDArray[Any] | No
         return True, _features(inputs, facts.mels, facts.frames)
     ids = np.array(_ids(inputs, "input_ids", "input_lengths", facts.vocabulary), np.int64)
     if not 1 <= len(ids) <= facts.reads:
-        raise BadRequest(
-            f"input_ids has {len(ids)} ids, this engine reads 1 to {facts.reads}; shorten the input"
-        )
+        raise BadRequest(f"input_ids has {len(ids)} ids; it must have 1 to {facts.reads}; shorten the input")
     return True, ids
 
 
@@ -211,7 +206,7 @@ def _table(inputs: Arrays, facts: EngineFacts) -> NDArray[Any] | None:
     """The rows that ids from the vocabulary's end on stand for, [n, prompt_width]."""
     if "prompt_embedding_table" not in inputs or not inputs["prompt_embedding_table"].size:
         if "prompt_vocab_size" in inputs and _scalar(inputs, "prompt_vocab_size", 0):
-            raise BadRequest("prompt_vocab_size came without prompt_embedding_table; send both or neither")
+            raise BadRequest("prompt_vocab_size requires prompt_embedding_table; send both or neither")
         return None
     table: NDArray[Any] = inputs["prompt_embedding_table"][0]
     if table.ndim != 2 or table.shape[1] != facts.prompt_width:
@@ -262,7 +257,7 @@ def _ids(inputs: Arrays, name: str, lengths: str, vocabulary: int) -> tuple[int,
 
 
 def stops(inputs: Arrays, request_id: str) -> bool:
-    """Whether this request is no request but stops the one of the same id (TensorRT-LLM's `stop`).
+    """Whether this request is a cancellation of the one with the same id (TensorRT-LLM's `stop`).
 
     Raises:
         BadRequest: no id.
@@ -270,7 +265,7 @@ def stops(inputs: Arrays, request_id: str) -> bool:
     if not _scalar(inputs, "stop", False):
         return False
     if not request_id:
-        raise BadRequest("stop=true needs the id of the request to stop; send it as this request's id")
+        raise BadRequest("stop=true requires the id of the request to cancel; send it as this request's id")
     return True
 
 
@@ -291,7 +286,7 @@ def parse(
     _refuse(inputs, facts)
     if any(len(array) > 1 for array in inputs.values()):
         raise BadRequest(
-            "the engine's stream takes one sequence; send one request for each, or use tensorrt_llm"
+            "tensorrt_llm_stream returns one sequence; send one request for each, or use tensorrt_llm"
         )
     vocabulary = facts.vocabulary
     encoder, source = _source(inputs, facts)
@@ -304,8 +299,8 @@ def parse(
     sequences = _within(inputs, "num_return_sequences", 0, 0, 1 << 20)
     if sequences > sampling.beam_width:
         raise BadRequest(
-            f"num_return_sequences is {sequences}, beam_width {sampling.beam_width}; ask for as many beams "
-            "at least"
+            f"num_return_sequences is {sequences}, beam_width {sampling.beam_width}; raise beam_width to "
+            "at least the same"
         )
     wanted = Wanted(
         _scalar(inputs, "return_log_probs", False),
@@ -315,4 +310,4 @@ def parse(
         encoder or _scalar(inputs, "exclude_input_in_output", exclude_prompt),
     )
     streaming, align = _scalar(inputs, "streaming", False), _scalar(inputs, "return_cross_attention", False)
-    return Job(prompt, sampling, listener, source, streaming, request_id, align, table), wanted
+    return Job(prompt, sampling, listener, source, streaming, request_id, align, table=table), wanted

@@ -179,7 +179,7 @@ def processed(logits: Floats, history: Sequence[int], generated: Sequence[int], 
     """Logits (to which the graph has added the bias already) after temperature, penalties and bans, in the
     order of TensorRT-LLM's penalty kernels.
 
-    `history` counts for the repetition penalty (prompt and generated ids; those of a prompt table are no
+    `history` counts for the repetition penalty (prompt and generated ids; those of a prompt table are not
     words); presence, frequency, bans and minimum length look at `generated`.
     """
     out = logits.copy()

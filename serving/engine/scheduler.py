@@ -71,7 +71,9 @@ class Scheduler:
             if self.stopping or (self.thread.ident and not self.thread.is_alive()):
                 raise RuntimeError("the engine has stopped")
             if len(self.waiting) >= self.limits.max_queue:
-                raise QueueFull(f"the queue is full ({len(self.waiting)} requests); try again later")
+                raise QueueFull(
+                    f"at capacity (queue of {len(self.waiting)} requests); retry in a few seconds"
+                )
             job.came = time.monotonic()
             self.waiting.append(job)
             self.wake.notify()
@@ -94,7 +96,7 @@ class Scheduler:
     def _check(self, job: Job) -> None:
         positions = self.runtime.facts.positions
         if job.align and not self.runtime.facts.aligns:
-            raise BadRequest("return_cross_attention is not supported by this engine; leave it out")
+            raise BadRequest("return_cross_attention is not supported by this engine; omit it")
         if not job.prompt:
             raise BadRequest("decoder_input_ids is empty; send at least the start id")
         if len(job.prompt) >= positions:

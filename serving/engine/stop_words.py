@@ -70,6 +70,6 @@ class StopFilter:
         return whole[: len(whole) - keep]
 
     def rest(self) -> list[Said]:
-        """What was held back and is no stop word after all."""
+        """What was held back and is not a stop word after all."""
         held, self.held = self.held, []
         return held[: len(held) - ending([said.token for said in held], self.words)]

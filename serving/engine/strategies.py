@@ -146,7 +146,7 @@ class Beams:
     def _row(self, beam: Hypothesis, row: Scores) -> Floats:
         """Log probabilities of one beam's next token; penalties work on them, not on logits, as transformers
         does in beam search. Whisper's rules come first, so that what they leave has the probability of
-        all (openai/whisper decoding.py): a time that must come is no unlikely one.
+        all (openai/whisper decoding.py): a time that must come is not unlikely.
         """
         rules = self.sampling.timestamps
         logits = rules.apply(row.logits, beam.ids) if rules else row.logits

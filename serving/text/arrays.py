@@ -18,7 +18,7 @@ def refuse(inputs: Given, names: Sequence[str]) -> None:
     """Raises BadRequest if one of `names` brings anything."""
     for name in names:
         if name in inputs and inputs[name].size:
-            raise BadRequest(f"{name} is not an input of text models; leave it out")
+            raise BadRequest(f"{name} is not supported by text models; omit it")
 
 
 def strings(inputs: Given, name: str) -> list[str]:

@@ -59,7 +59,7 @@ class EmbeddingModel:
         ids = inputs["input_ids"]
         lengths = inputs["input_lengths"].ravel() if "input_lengths" in inputs else [ids.shape[1]] * len(ids)
         if any(not 0 < length <= ids.shape[1] for length in lengths):
-            raise BadRequest(f"input_lengths must be from 1 to {ids.shape[1]}, the places of input_ids")
+            raise BadRequest(f"input_lengths must be from 1 to {ids.shape[1]}, the size of input_ids")
         if ids.min() < 0 or ids.max() >= self.facts.vocabulary:
             raise BadRequest(f"input_ids must be from 0 to {self.facts.vocabulary - 1}")
         return [

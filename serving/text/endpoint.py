@@ -40,7 +40,9 @@ class TextEndpoint(ThreadedEndpoint):
         """See ThreadedEndpoint."""
         inputs = arrays_of(request)
         if not self.decoupled and "stream" in inputs and inputs["stream"].any():
-            raise BadRequest("stream=true needs the decoupled face of this model; its name ends in _stream")
+            raise BadRequest(
+                "stream=true requires the decoupled face of this model; use the name ending in _stream"
+            )
         wanted, (own, stoppable) = set(request.requested_output_names()), engine_id(request)
 
         def engine(arrays: Arrays, streaming: bool) -> Iterator[Arrays]:

@@ -163,7 +163,7 @@ def _looked_at(model: TextModel, inputs: Given, see: See | None) -> tuple[int, A
     if len(pixels) != len(inputs["text_input"]):
         raise BadRequest(f"{len(pixels)} rows of pictures came with {len(inputs['text_input'])} texts")
     if "prompt_embedding_table" in inputs and inputs["prompt_embedding_table"].size:
-        raise BadRequest("prompt_embedding_table came with pictures, which make one; send one of them")
+        raise BadRequest("prompt_embedding_table cannot be combined with pictures, which make one; omit one")
     seen = see(pixels)
     table = {
         "prompt_embedding_table": seen["OUT_PROMPT_EMBEDDING_TABLE"],

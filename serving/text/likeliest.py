@@ -29,7 +29,7 @@ def wanted_top(inputs: Given) -> int | None:
         return None
     wanted = number(inputs, "top_log_probs", 0)
     if (inputs["top_log_probs"] != wanted).any():
-        raise BadRequest("top_log_probs differs between the texts of one request; send them apart")
+        raise BadRequest("top_log_probs differs between the texts of one request; send separate requests")
     if not 0 <= wanted <= MOST_TOP_LOG_PROBS:
         raise BadRequest(f"top_log_probs is {wanted}; it must be 0 to {MOST_TOP_LOG_PROBS}")
     return wanted
@@ -43,7 +43,9 @@ def inputs_for(model: TextModel, request: Arrays, top: int, rows: int) -> Arrays
         BadRequest: the prompt is wanted, too.
     """
     if "exclude_input_in_output" in request and not request["exclude_input_in_output"].all():
-        raise BadRequest("top_log_probs needs exclude_input_in_output=true: there are none for the prompt")
+        raise BadRequest(
+            "top_log_probs requires exclude_input_in_output=true: the prompt has no log probabilities"
+        )
     logits = top or (
         model.facts.tempered_log_probs
         and any(name in request for name in TEMPERING)

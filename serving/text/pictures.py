@@ -44,7 +44,7 @@ def _led(
     tokenizer: TextTokenizer, prompt: PicturePrompt, text: str, pictures: int, vocabulary: int
 ) -> list[int]:
     if pictures > 1:
-        raise BadRequest(f"{pictures} pictures came; this model looks at one; send one request for each")
+        raise BadRequest(f"{pictures} pictures were sent; this model takes one; send one request for each")
     ids = tokenizer.prompt(text)
     if prompt.token in ids:
         _check(prompt, ids.count(prompt.token), pictures)
@@ -55,6 +55,6 @@ def _led(
 def _check(prompt: PicturePrompt, places: int, pictures: int) -> None:
     if places != pictures:
         raise BadRequest(
-            f"the text has {prompt.placeholder} {places} times, and {pictures} pictures came; write it once "
-            "for each picture, or not at all"
+            f"the text has {prompt.placeholder} {places} times, and {pictures} pictures were sent; write it "
+            "once for each picture, or not at all"
         )

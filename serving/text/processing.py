@@ -86,8 +86,8 @@ def postprocess(
         or (tokens[np.arange(tokens.shape[2]) < lengths[..., None]] < 0).any()
     ):
         raise BadRequest(
-            f"TOKENS_BATCH {list(tokens.shape)} and SEQUENCE_LENGTH {list(lengths.shape)} do not fit, or "
-            "have negative values; send what tensorrt_llm gave"
+            f"TOKENS_BATCH {list(tokens.shape)} and SEQUENCE_LENGTH {list(lengths.shape)} do not match, or "
+            "have negative values; send what tensorrt_llm returned"
         )
     if stop_words is not None:
         lengths = trimmed(tokens, lengths, [words_in(own) for own in stop_words])

@@ -30,7 +30,7 @@ HELD_SECONDS = 5.0
 
 
 def heard_out(responses: Iterable[Response]) -> Iterator[Response]:
-    """Each response; when the listener goes or fails in between, the others unheard.
+    """Yield the responses; if the consumer stops early or fails, drain the rest.
 
     A decoupled call whose last response was never taken keeps the model that made it from being unloaded: its
     tritonserver then stops at --exit-timeout-secs only (seen with Triton 24.10).
@@ -110,7 +110,7 @@ class BlsClient:
         sender.send(flags=self.last)
 
     def tensors(self, arrays: Mapping[str, NDArray[Any]]) -> list[Any]:
-        """Triton's."""
+        """Arrays of any shape, in Triton's order [rows, …], as Triton's own tensors of the same names."""
         return [self.utils.Tensor(name, array) for name, array in arrays.items()]
 
     def call(

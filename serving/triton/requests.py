@@ -1,5 +1,5 @@
-"""Where a façade takes requests in: each is answered by a thread of its own, a bounded number at a time, and
-whatever fails is that request's answer.
+"""A bounded thread pool for façades: one thread answers each request. An exception becomes the error response
+of its own request.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ class RequestPool:
             else:
                 self.refuse(
                     sender,
-                    QueueFull(
-                        f"{self.most} requests are in this instance, which is its capacity; try again later"
-                    ),
+                    QueueFull(f"at capacity ({self.most} requests in this instance); retry in a few seconds"),
                 )
 
     def _serve(self, request: Request, sender: Sender) -> None:

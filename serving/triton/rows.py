@@ -38,14 +38,14 @@ def split(inputs: Mapping[str, NDArray[Any]]) -> list[Arrays]:
     they can be sent on.
 
     Raises:
-        BadRequest: rows whose results cannot be put together, or a length that its row does not have.
+        BadRequest: rows whose results cannot be joined, or a length that its row does not have.
     """
     rows = max(len(array) for array in inputs.values())
     for name in SHAPING:
         if name in inputs and (inputs[name] != inputs[name][0]).any():
             raise BadRequest(
-                f"{name} differs between the rows of one request, so their results cannot be put together; "
-                "send them apart"
+                f"{name} differs between the rows of one request, so their results cannot be joined; "
+                "send separate requests"
             )
     return [
         _cut(
@@ -65,7 +65,7 @@ def _cut(row: Arrays) -> Arrays:
         if name in row and lengths in row and row[name].ndim > 1:
             length, size = int(row[lengths].ravel()[0]), row[name].shape[1]
             if not 0 <= length <= size:
-                raise BadRequest(f"{lengths} is {length}, {name} has {size} places; send 0 to {size}")
+                raise BadRequest(f"{lengths} is {length}; it must be 0 to {size}, the size of {name}")
             row[name] = row[name][:, :length]
     return row
 
@@ -131,8 +131,8 @@ def refuse_misread(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> 
     for name in names:
         if name in inputs and inputs[name].size:
             raise BadRequest(
-                f"{name} is read wrongly by this release of TensorRT-LLM; leave it out, or use "
-                "TARGET=openvino"
+                f"{name} is not supported by this release of TensorRT-LLM, which misreads it; omit it, or "
+                "use TARGET=openvino"
             )
 
 
@@ -181,8 +181,8 @@ def refuse_table(inputs: Mapping[str, NDArray[Any]], facts: EngineFacts) -> None
 
 
 def refuse_samples(inputs: Mapping[str, NDArray[Any]]) -> None:
-    """More sequences than beams: TensorRT-LLM answers with a response for each, which the other engine has
-    not and one response cannot hold.
+    """Reject num_return_sequences > beam_width: TensorRT-LLM would send one response per sequence, which a
+    unary response cannot carry.
 
     Raises:
         BadRequest: they are asked for.

@@ -46,7 +46,7 @@ class Request(Protocol):
         """A JSON object."""
 
     def get_response_sender(self) -> Sender:
-        """The way back."""
+        """Sends the responses of this request; Triton keeps the request alive until its last one."""
 
 
 class Utils(Protocol):

@@ -42,7 +42,7 @@ class UnaryFace(ThreadedEndpoint):
         """See ThreadedEndpoint."""
         inputs = arrays_of(request)
         if "streaming" in inputs and inputs["streaming"].any():
-            raise ValueError(f"streaming=true needs the decoupled model {ENGINE}")
+            raise ValueError(f"streaming=true requires the decoupled model {ENGINE}")
         if "stop" in inputs and inputs["stop"].any():
             self._stop(request.request_id(), sender)
             return

@@ -53,6 +53,4 @@ class Watch:
                 try:
                     stop()
                 except Exception as error:  # noqa: BLE001  # the request ends by itself then, later
-                    print(
-                        f"watch: a request that nobody waits for could not be stopped: {error!r}", flush=True
-                    )
+                    print(f"watch: a request whose client left could not be cancelled: {error!r}", flush=True)

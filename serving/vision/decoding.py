@@ -56,7 +56,7 @@ def decoded(data: bytes, make: Callable[[Image.Image], T]) -> T:
             turn = orientation(picture)
             found = on_white(picture)
         except Exception as error:
-            raise BadRequest(f"is a broken {picture.format} picture; send a whole one") from error
+            raise BadRequest(f"is a damaged {picture.format} picture; send a complete file") from error
         return make(found.transpose(TURNS[turn]) if turn in TURNS else found)
 
 

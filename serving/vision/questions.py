@@ -36,7 +36,7 @@ def pictures_of(inputs: Given, facts: PictureFacts, most: int = MOST_PICTURES) -
     if not given:
         return None
     if len(given) > 1:
-        raise BadRequest(f"{' and '.join(given)} came together; send one of them")
+        raise BadRequest(f"{' and '.join(given)} cannot be combined; omit one")
     (name,) = given
     array = inputs[name]
     if name == "image_input":
@@ -55,7 +55,10 @@ def pictures_of(inputs: Given, facts: PictureFacts, most: int = MOST_PICTURES) -
             with opened(data) as picture:
                 together += picture.width * picture.height
             if together > MOST_TOGETHER:
-                raise BadRequest(f"is one too many: all together may have {MOST_TOGETHER} pixels; send fewer")
+                raise BadRequest(
+                    f"exceeds the limit of {MOST_TOGETHER} pixels for all pictures; send fewer or smaller "
+                    "pictures"
+                )
             made[at] = decoded(data, partial(pixels, facts=facts))
         except BadRequest as error:
             raise BadRequest(f"{name}: picture {at[1] + 1} {error}") from error
@@ -129,4 +132,4 @@ def from_url(url: bytes) -> bytes:
     try:
         return base64.b64decode(body, validate=True)
     except binascii.Error as error:
-        raise BadRequest("is a data URL whose base64 is broken; send it whole") from error
+        raise BadRequest("is a data URL with invalid base64; send it complete") from error

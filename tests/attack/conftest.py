@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.ports import first_port
 from tests.stack.conftest import Stack, portable, started
 
-PORT = 9880
+PORT = first_port("attack")
 
 
 @pytest.fixture(scope="session")

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import first_port
 from tests.stack.conftest import ROOT, portable, started
 from tests.stack.databases import MONGO_PASSWORD, Server, running
 
 from .retrieval import Victim, embedded_vectors, encoder, gateways, under_kills
 
-PORT = 11080
+PORT = first_port("attack-retrieval")
 MODEL = "all-minilm-l6-v2"
 WRITES = int(os.environ.get("RETRIEVAL_WRITES", "200"))
 SEARCHES = int(os.environ.get("RETRIEVAL_SEARCHES", "200"))

@@ -19,13 +19,14 @@ import pytest
 from docker.models.containers import Container
 
 from build.catalog import ROOT
+from tests.ports import first_port
 from tests.stack.conftest import Stack, recordings
 
 __all__ = ["recordings"]  # a fixture of the stack tests
 
 HERE = Path(__file__).parent
 PROJECT = "conch-test"
-PORT = 9780
+PORT = first_port("compose")
 FILES = [ROOT / "compose.yaml", ROOT / "docker" / "compose.openvino.yaml", HERE / "bare.yaml"]
 WHEELS = ROOT / ".conch" / "wheels"
 VARIABLES = {

@@ -8,12 +8,13 @@ from pathlib import Path
 import httpx
 
 from build.catalog import ROOT
+from tests.ports import first_port
 from tests.stack.conftest import Stack, certificate
 
 from .conftest import FILES, compose
 
 ADMIN = {"authorization": "Bearer the-admin"}
-TLS_PORT = 9783
+TLS_PORT = first_port("compose") + 3
 
 
 def state(stack: Stack) -> list[dict[str, object]]:

@@ -18,6 +18,7 @@ import pytest
 import tritonclient.grpc as grpc
 
 from build.catalog import ROOT
+from tests.ports import first_port
 from tests.stack.clients import RECORDINGS, wave
 from tests.stack.conftest import Stack
 from tests.stack.test_bad_uploads import wav
@@ -276,11 +277,12 @@ def test_airgap_archive(stack: Stack, engine: Engine, tmp_path: Path) -> None:
         for service in json.loads(compose("config", "--format", "json").stdout)["services"].values()
     }
     assert tags == wanted, "the other machine has no other source of images"
+    port = first_port("compose-airgap")
     other = {
         "COMPOSE_PROJECT_NAME": f"{PROJECT}-gap",
-        "PORT": "9880",
-        "KSERVE_HTTP_PORT": "9800",
-        "KSERVE_GRPC_PORT": "9801",
+        "PORT": str(port),
+        "KSERVE_HTTP_PORT": str(port - 80),
+        "KSERVE_GRPC_PORT": str(port - 79),
     }
     try:
         subprocess.run(["tar", "-C", str(tmp_path), "-xf", str(archive), "conch"], check=True)
@@ -291,7 +293,7 @@ def test_airgap_archive(stack: Stack, engine: Engine, tmp_path: Path) -> None:
             env={**os.environ, **other, "COMPOSE_FILE": files},
             check=True,
         )
-        answer = httpx.post("http://127.0.0.1:9880/v1/audio/transcriptions", **form())
+        answer = httpx.post(f"http://127.0.0.1:{port}/v1/audio/transcriptions", **form())
         assert answer.status_code == 200, answer.text
         assert (
             answer.json()["text"]

@@ -8,13 +8,14 @@ import httpx
 import pytest
 
 from miniatures.answers.evaluate import held_out
+from tests.ports import first_port
 from tests.stack.conftest import Stack
 from tests.stack.test_pictures import about, answered, nvidias, streamed
 from tests.stack.test_text import client, curl, generate, openings, prompts, questions
 
 from .conftest import PROJECT, compose
 
-TEXT_PORT = 9880
+TEXT_PORT = first_port("compose-text")
 TEXT = {
     "COMPOSE_PROJECT_NAME": f"{PROJECT}-text", "MODEL_ID": "mini-t5,mini-gpt2,mini-llava",
     "COMPOSE_PROFILES": "instances-3", "INSTANCES": "3", "PORT": str(TEXT_PORT),

@@ -12,12 +12,13 @@ import httpx
 import pytest
 
 from build.catalog import ROOT
+from tests.ports import first_port
 from tests.stack.conftest import Stack
 from tests.stack.test_text import client, questions
 
 from .conftest import HERE, PROJECT, compose
 
-PORT = 9680
+PORT = first_port("compose-torch")
 BASE = "localhost/conch/nvidia-stand-in:test"
 TORCH = {
     "COMPOSE_PROJECT_NAME": f"{PROJECT}-torch",

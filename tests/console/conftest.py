@@ -19,9 +19,10 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.ports import first_port
 from tests.stack.conftest import RECORDINGS, ROOT, Stack, certificate, portable, started
 
-PORT, TLS_PORT = 9980, 10480
+PORT, TLS_PORT = first_port("console"), first_port("console-tls")
 KEY, ADMIN = "a-user-key", "an-admin-key"
 MOST_UPLOAD = 2_100_000
 MODELS = "mini-whisper,mini-gpt2,mini-llava,mini-clip,all-minilm-l6-v2"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -14,6 +15,17 @@ def test_the_table_of_models_is_the_catalogs() -> None:
     """`python -m scripts.models` writes it anew."""
     text = README.read_text("utf-8")
     assert renewed(text) == text
+
+
+def test_the_answer_is_that_of_the_recording() -> None:
+    """The curl's answer; that a stack gives it is tested in tests/stack/test_speech.py."""
+    found = re.search(r"```json\n(.*)\n```", README.read_text("utf-8"))
+    assert found
+    rows = json.loads((ROOT / "miniatures/recordings/recordings.json").read_text("utf-8"))
+    recording = next(row for row in rows if row["name"] == "demo.flac")
+    answer = json.loads(found[1])
+    assert answer["text"] == recording["text"]
+    assert answer["usage"] == {"seconds": recording["seconds"], "type": "duration"}
 
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

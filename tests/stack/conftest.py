@@ -20,11 +20,13 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.ports import first_port
+
 ROOT = Path(__file__).parent.parent.parent
 RECORDINGS = ROOT / "miniatures" / "recordings"
-PORT = 9480
-TEXT_PORT = 9680
-RETRIEVAL_PORT = 10980
+PORT = first_port("stack")
+TEXT_PORT = first_port("text")
+RETRIEVAL_PORT = first_port("retrieval")
 RETRIEVAL_MODELS = "all-minilm-l6-v2,mini-clip"
 TEXT_MODELS = "mini-t5,mini-bart,mini-gpt2,mini-whisper"
 PYTHON = ROOT / ".venv/serve/bin/python"

@@ -23,11 +23,12 @@ from PIL import Image
 from miniatures.pictures.evaluate import Peer
 from miniatures.pictures.museum import Exhibit, museum, recall
 from serving.engine.openvino.graphs import hardware_precision, this_cpu
+from tests.ports import first_port
 
 from ..fakes.pictures import broken, noise, png, saved
 from .conftest import ROOT, Stack, portable, started
 
-PORT, TORCH_PORT = 11280, 11480
+PORT, TORCH_PORT = first_port("clip"), first_port("clip-torch")
 MODEL = "mini-clip"
 FULL = hardware_precision(this_cpu(), many_rows=True) == "f32"
 CLOSE = 0.9999 if FULL else 0.999
@@ -138,19 +139,19 @@ def test_files_of_a_form(stack: Stack, exhibits: list[Exhibit], client: OpenAI) 
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ([at("http://127.0.0.1/a.png")], "input [0] is a URL that would"),
-        (["a", at("HTTPS://host/a.png")], "input [1] is a URL that would"),
-        ([at("file:///etc/passwd")], "[0] has a URL that is not a data URL"),
-        ([at("data:image/png,abc")], "not a data URL in base64"),
+        ([at("http://127.0.0.1/a.png")], "input [0] is a remote URL"),
+        (["a", at("HTTPS://host/a.png")], "input [1] is a remote URL"),
+        ([at("file:///etc/passwd")], "[0] is not a base64 data URL"),
+        ([at("data:image/png,abc")], "[0] is not a base64 data URL"),
         ([at("data:image/png;base64,@@@")], "[0]: its data URL is not valid"),
         ([at("data:;base64,")], "input [0] is empty"),
-        ([at("data:;base64,é")], "[0] has a URL that is not a data URL in base64"),
+        ([at("data:;base64,é")], "[0] is not a base64 data URL"),
         ([{"type": "image_url", "image_url": "data:;base64,AAAA"}], "image_url"),
         ([{"type": "image_url"}], "image_url"),
         ([{"type": "input_audio", "input_audio": {}}], "input"),
         ([part(b"hello")], "input [0] is not a picture that can be read; send PNG, JPEG, WebP, GIF or BMP"),
         (["a", part(png(9000, 9000))], "input [1] has more than 67108864 pixels"),
-        (["a", "b", part(saved(noise(99, 99), "JPEG")[:900])], "input [2] is a broken JPEG picture"),
+        (["a", "b", part(saved(noise(99, 99), "JPEG")[:900])], "input [2] is a damaged JPEG picture"),
     ],
     ids=range(13),
 )  # fmt: skip

@@ -21,11 +21,12 @@ import tritonclient.http as kserve
 from openai import BadRequestError, OpenAI
 
 from serving.engine.openvino.graphs import hardware_precision, this_cpu
+from tests.ports import first_port
 
 from .conftest import ROOT, Stack, portable, started
 from .test_faults import tritonserver
 
-PORT = 10780
+PORT = first_port("embeddings")
 MODEL = "all-minilm-l6-v2"
 ODD = (
     "Grüße aus Köln!",

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import first_port
+
 from .conftest import ROOT, Stack
 from .gpus import BACKEND, gpu_machine
 
-PORT = 11380
+PORT = first_port("gpu-report")
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,11 @@ import httpx
 import pytest
 import websockets
 
+from tests.ports import first_port
+
 from .conftest import Stack, portable, started
 
-PORT = 10580
+PORT = first_port("keys")
 KEY, OTHER = "first-key", "second-key"
 BURST = 5
 

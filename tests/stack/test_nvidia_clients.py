@@ -24,11 +24,13 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tritonclient.utils import np_to_triton_dtype
 
+from tests.ports import first_port
+
 from .clients import wave
 from .conftest import ROOT, TEXT_MODELS, Stack
 from .gpus import gpu_machine, run, served
 
-PORT = 11180
+PORT = first_port("nvidia-clients")
 PROMPT = "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>"
 TEXTS = {
     "mini-t5": [

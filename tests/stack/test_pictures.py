@@ -31,13 +31,14 @@ from miniatures.answers.models import normalized
 from miniatures.answers.pictures import ALL, drawn, small
 from miniatures.answers.questions import Question, questions
 from scripts.clients import ask
+from tests.ports import first_port
 
 from ..attack.processes import all_of
 from ..fakes.pictures import broken, noise, png, saved
 from .conftest import ROOT, Stack, portable, started
 from .test_faults import tritonserver
 
-PORT = 11580
+PORT = first_port("pictures")
 MODEL, OTHER = "mini-llava", "mini-blip2"
 KINDS = {MODEL: "llava", OTHER: "blip2"}
 LONGEST = 40
@@ -214,8 +215,8 @@ def test_text_alone(client: OpenAI) -> None:
     [
         ([seen(b"hello"), said("what?")], "picture 1 is not a picture that can be read"),
         ([seen(saved(noise(9, 9), "PNG")), seen(png(9000, 9000)), said("what?")], "picture 2 has more than"),
-        ([seen(saved(noise(99, 99), "JPEG")[:900]), said("what?")], "picture 1 is a broken JPEG picture"),
-        ([{"type": "image_url", "image_url": {"url": "http://127.0.0.1/a.png"}}], "would have to be fetched"),
+        ([seen(saved(noise(99, 99), "JPEG")[:900]), said("what?")], "picture 1 is a damaged JPEG picture"),
+        ([{"type": "image_url", "image_url": {"url": "http://127.0.0.1/a.png"}}], "is a remote URL"),
         ([{"type": "image_url", "image_url": {"url": "data:image/png;base64,@@"}}], "base64 is broken"),
         ([said("<image> what?")], "the text has <image> 1 times, and 0 pictures came"),
         ([seen(saved(noise(9, 9), "PNG")) for _ in range(9)], "positions"),
@@ -232,7 +233,7 @@ def test_refusals(client: OpenAI, content: list[Any], sentence: str) -> None:
 
 
 def test_a_text_model_says_that_it_is_one(client: OpenAI) -> None:
-    with pytest.raises(BadRequestError, match="reads text alone"):
+    with pytest.raises(BadRequestError, match="takes text only"):
         client.chat.completions.create(
             model="mini-gpt2",
             messages=[{"role": "user", "content": [seen(saved(noise(9, 9), "PNG"))]}],  # type: ignore[typeddict-item]

@@ -87,7 +87,7 @@ class Seen(Words):
     @staticmethod
     def seen(picture: Picture) -> str:
         if picture.data == b"broken":
-            raise ApiError(400, "input [0] is a broken PNG picture; send a whole one", param="input")
+            raise ApiError(400, "input [0] is a damaged PNG picture; send a complete file", param="input")
         return picture.data.decode()
 
 
@@ -570,7 +570,10 @@ def test_pictures_and_texts_are_found_by_both(urls: tuple[str, str]) -> None:
             changed = await work.change(library, ATTACHMENT, titled.id, without_attributes)
             assert changed
             assert set((await settled(library, changed, 60)).body["builds"]) == {"b#pictures"}
-            for content, said in (("broken", "the file is a broken PNG picture"), ("x" * 1001, "1001 bytes")):
+            for content, said in (
+                ("broken", "the file is a damaged PNG picture"),
+                ("x" * 1001, "1001 bytes"),
+            ):
                 failed = await put(library, store, content, "bad.png")
                 assert failed.status == FAILED and said in failed.body["last_error"]["message"]
 

@@ -15,10 +15,11 @@ from openai import InternalServerError
 
 from tests.attack.processes import vectors
 from tests.attack.retrieval import Client, embedded_vectors, gateways, text_of, under_kills
+from tests.ports import first_port
 
 from .conftest import ROOT, Stack, portable, started
 
-RESTORED_PORT = 11180
+RESTORED_PORT = first_port("retrieval-restored")
 MODEL = "all-minilm-l6-v2"
 WRITES = SEARCHES = 40
 

@@ -126,7 +126,7 @@ def test_refusals(client: OpenAI, retrieval_stack: Stack, pictures: str) -> None
     asked: list[tuple[Any, dict[str, Any], str]] = [
         ([part(b"no picture")], {}, "not a picture that can be read"),
         ([part(saved(noise(9, 9), "PNG"))], {"question": "what is it?"}, "none is served here"),
-        ([{"type": "image_url", "image_url": {"url": "https://a/b.png"}}], {}, "would have to be fetched"),
+        ([{"type": "image_url", "image_url": {"url": "https://a/b.png"}}], {}, "is a remote URL"),
     ]
     for query, more, said in asked:
         with pytest.raises(BadRequestError, match=said) as failed:

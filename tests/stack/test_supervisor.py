@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 
 from ops.ranks import descendants
+from tests.ports import first_port
 
 from .conftest import PYTHON, ROOT, _wait, portable
 
-PORT = 9180
+PORT = first_port("supervisor")
 SECONDS = 40.0  # a guard drains what it has before it ends
 
 

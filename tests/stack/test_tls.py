@@ -13,10 +13,11 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from ops.local import LocalDeployment, LocalError, tls
+from tests.ports import first_port
 
 from .conftest import RECORDINGS, Stack, certificate, portable, restarted, started
 
-PORT = 10180
+PORT = first_port("tls")
 HTTPS = PORT + 363
 
 

@@ -13,12 +13,14 @@ from contextlib import suppress
 import httpx
 import pytest
 
+from tests.ports import first_port
+
 from .conftest import RECORDINGS, ROOT, Stack, portable, started
 from .test_faults import tritonserver
 from .test_text import openings
 
 MODELS = "mini-whisper,mini-gpt2"
-PORT = 9880
+PORT = first_port("torch")
 DEMO = (RECORDINGS / "demo.flac").read_bytes()
 
 

@@ -12,11 +12,12 @@ import pytest
 from openai import OpenAI
 
 from miniatures.answers.evaluate import Peer, held_out
+from tests.ports import first_port
 
 from .conftest import ROOT, Stack, portable, started
 from .test_pictures import KINDS, MODEL, about, alike, answered, described_by, together
 
-PORT = 11680
+PORT = first_port("torch-pictures")
 
 
 @pytest.fixture(scope="module")

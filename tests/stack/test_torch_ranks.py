@@ -18,12 +18,13 @@ import pytest
 from conch.gpus import gpus
 from conch.names import ENGINE, RANK_MODULE
 from ops.ranks import descendants
+from tests.ports import first_port
 
 from .conftest import ROOT, Stack, portable, started
 from .test_faults import stub
 from .test_torch import said
 
-PORT = 10080
+PORT = first_port("torch-ranks")
 
 
 def pairs() -> dict[str, str]:

@@ -11,11 +11,12 @@ import httpx
 import pytest
 
 from tests.fakes.collector import Collector, Span, collector
+from tests.ports import first_port
 
 from .clients import RECORDINGS
 from .conftest import Stack, portable, started
 
-PORT = 10280
+PORT = first_port("traces")
 CLIENT = "00000000000000ff"  # the span of whoever asks
 STEPS = ["engine queue", "engine encode", "engine first token", "engine tokens"]
 

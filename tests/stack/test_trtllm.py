@@ -28,12 +28,13 @@ from tritonclient.utils import np_to_triton_dtype
 from build.jobs import read_manifest
 from tests.fakes.hub import serving
 from tests.fakes.nvidia_image import environment
+from tests.ports import first_port
 
 from .clients import grpc_inputs, wave
 from .conftest import PYTHON, ROOT, Stack
 from .gpus import gpu_machine, run, served
 
-PORT, TP_PORT = 9880, 10030
+PORT, TP_PORT = first_port("trtllm"), first_port("trtllm-tp")
 MODEL = (
     "distil-large-v3"  # on the hub of this test it is the miniature; its layout has a converter of its own
 )
@@ -411,8 +412,8 @@ def test_logits_beyond_shared_memory_are_refused(pairs: Stack) -> None:
         ({"end_id": ("INT32", [[99999]])}, "EndId (99999) is not within acceptable range"),
         ({"runtime_top_p": ("FP32", [[2.0]])}, "topP.value() <= 1.f"),
         ({"beam_width": ("INT32", [[4]])}, "beam_width is 4, this deployment serves 1"),
-        ({"early_stopping": ("BOOL", [[True]])}, "early_stopping is read wrongly by this release"),
-        ({"runtime_top_p_min": ("FP32", [[0.1]])}, "runtime_top_p_min is read wrongly by this release"),
+        ({"early_stopping": ("BOOL", [[True]])}, "early_stopping is not supported by this release"),
+        ({"runtime_top_p_min": ("FP32", [[0.1]])}, "runtime_top_p_min is not supported by this release"),
         ({"return_context_logits": ("BOOL", [[True]])}, "gather_context_logits"),
         ({"embedding_bias": ("FP32", [[0.0] * 7])}, "embedding bias shape"),
         (

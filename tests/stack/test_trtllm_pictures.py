@@ -21,6 +21,7 @@ from openai import BadRequestError, OpenAI
 from tritonclient.utils import InferenceServerException
 
 from miniatures.answers.evaluate import Pair
+from tests.ports import first_port
 
 from ..fakes.pictures import noise, saved
 from .conftest import ROOT, Stack, portable, started
@@ -52,7 +53,7 @@ from .test_pictures import (
     url,
 )
 
-PORT, PORTABLE_PORT = 10680, 11780
+PORT, PORTABLE_PORT = first_port("trtllm-pictures"), first_port("trtllm-pictures-portable")
 MODELS = f"{MODEL},{OTHER}"
 WIDTH, WORDS, MOST_ROWS = 192, 869, 3 * 144  # mini-llava's
 

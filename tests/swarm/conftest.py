@@ -16,12 +16,13 @@ import pytest
 from build.catalog import ROOT
 from tests.compose.conftest import VARIABLES as COMPOSE
 from tests.compose.conftest import _make_images
+from tests.ports import first_port
 from tests.stack.conftest import Stack
 
 from .hosts import Host, hosts
 
 STACK = "conch-test"
-PORT = 9880
+PORT = first_port("swarm")
 WORK = ROOT / ".conch" / "swarm"
 IMAGES = ["localhost/conch/server:test-openvino", "localhost/conch/gateway:test", "nginx:1.30"]
 BUILDER = "localhost/conch/builder:test-openvino"

@@ -78,7 +78,7 @@ def toolkit_findings(version: str, installed: str) -> list[str]:
     """Why containers on this host would not get what they need; nothing if they would."""
     if not installed:
         return [
-            "NVIDIA's container toolkit is not installed, so no container sees a GPU; install "
+            "NVIDIA's container toolkit is not installed, so containers cannot use GPUs; install "
             "nvidia-container-toolkit 1.17.5 or newer"
         ]
     if needs_compatibility(version) and _numbers(installed) < TOOLKIT:

@@ -107,7 +107,7 @@ def fill(template: str, recipe: Recipe, engine: Path) -> model_config_pb2.ModelC
     """The configuration of `tensorrt_llm_stream` for engines that will lie in `engine`.
 
     Raises:
-        TemplateError: a placeholder is unknown or missing, or the result is no configuration.
+        TemplateError: a placeholder is unknown or missing, or the result is not a configuration.
     """
     unknown, missing = unknown_placeholders(template), missing_placeholders(template)
     if unknown or missing:

@@ -72,7 +72,7 @@ def findings(config: model_config_pb2.ModelConfig, engines: Engines) -> list[str
 
 def _form(config: model_config_pb2.ModelConfig) -> Iterator[str]:
     if "${" in text_format.MessageToString(config):
-        yield "a placeholder is left in it; build the bundle again with the pinned image"
+        yield "it still has a placeholder; build the bundle again with the pinned image"
     if (config.name, config.backend) != (ENGINE, "tensorrtllm"):
         yield f"it is {config.name!r} on backend {config.backend!r}; it must be {ENGINE!r} on 'tensorrtllm'"
     if not config.model_transaction_policy.decoupled:
@@ -104,7 +104,7 @@ def _paths(config: model_config_pb2.ModelConfig, engines: Engines) -> Iterator[s
                 yield f"encoder_model_path is set for a {engines.kind} model; remove it"
         elif not path or not (Path(path) / "config.json").is_file():
             yield (
-                f"{key} is {path!r}, where no engine lies, and the backend would go on without; set it to "
+                f"{key} is {path!r}, which has no engine, and the backend would start without one; set it to "
                 f"the bundle's engine/{name}"
             )
         elif lacking := [

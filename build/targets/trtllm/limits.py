@@ -92,12 +92,12 @@ def _impossible(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[b
         (
             get("max_batch_size", 0) > get("engine_batch_size", 1 << 30),
             f"ENGINE_BATCH_SIZE={get('engine_batch_size')} is less than "
-            f"MAX_BATCH_SIZE={get('max_batch_size')}; raise the one or lower the other",
+            f"MAX_BATCH_SIZE={get('max_batch_size')}; raise the first or lower the second",
         ),
         (
             get("served_beam_width", 1) > get("max_beam_width", 1 << 30),
             f"served_beam_width={get('served_beam_width')} is more than "
-            f"MAX_BEAM_WIDTH={get('max_beam_width')}; raise the one or lower the other",
+            f"MAX_BEAM_WIDTH={get('max_beam_width')}; raise the first or lower the second",
         ),
         (
             get("max_num_tokens", 1 << 30) < get("max_input_len", 0),
@@ -112,7 +112,7 @@ def _impossible(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[b
             bool(found)
             and capability >= (10, 0)
             and any(get(name, "none") in ("int8", "int4", "smoothquant") for name in INTEGER),
-            f"{card}, for which TensorRT-LLM builds no engines with INT8 or INT4; unset "
+            f"{card}, for which TensorRT-LLM cannot build INT8 or INT4 engines; unset "
             f"{', '.join(name.upper() for name in INTEGER)}",
         ),
         (

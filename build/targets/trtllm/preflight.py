@@ -152,7 +152,7 @@ def _template(path: Path, recipe: Recipe) -> Iterator[str]:
 
 def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int) -> Iterator[str]:
     """One GPU builds every rank in turn and holds that rank's weights, as plan, with room to try kernels in.
-    Memory that is not known is no finding.
+    Unknown memory is not a finding.
     """
     if not found:
         yield (
@@ -166,6 +166,6 @@ def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int) -> Iterator[str
     need = 1.2 * width * numbers / world_size(recipe.parameters) / (1 << 20) + 1024
     if found[0].memory is not None and found[0].memory < need:
         yield (
-            f"{found[0].name} has {found[0].memory} MiB, building wants about {need:.0f}; use a larger GPU, "
+            f"{found[0].name} has {found[0].memory} MiB, building needs about {need:.0f}; use a larger GPU, "
             "WEIGHT_ONLY=int8, or TP_SIZE=2"
         )

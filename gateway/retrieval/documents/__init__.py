@@ -127,5 +127,5 @@ def open_documents(url: str, password: str = "") -> Documents:
 
         return MongoDocuments(url, password)
     raise ValueError(
-        f"DOCUMENTS_URL={url!r} is not understood; write mongodb://host:27017/conch or sqlite:PATH"
+        f"DOCUMENTS_URL={url!r} is not a supported URL; write mongodb://host:27017/conch or sqlite:PATH"
     )

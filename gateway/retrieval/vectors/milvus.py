@@ -136,7 +136,7 @@ class MilvusVectors:
     async def search(
         self, collection: str, query: NDArray[np.float32], limit: int, builds: Collection[str] | None = None
     ) -> list[Hit]:
-        """See Vectors. What `count` has seen is there already, so that nothing waits for Milvus' clock."""
+        """See Vectors. What `count` has seen is visible, so that nothing waits for Milvus' clock."""
 
         def work(client: MilvusClient) -> list[Hit]:
             found = client.search(

@@ -1,9 +1,9 @@
 """`python -m scripts.benchmarks.text`, part of `make bench`: T5, BART and GPT-2 beside CTranslate2 and
 transformers, the same random weights, one run.
 
-Shapes of flan-t5-small, bart-base and gpt2-medium. Random weights have no words, so everybody is given ids
-and gives ids: Conch at Triton's `tensorrt_llm` and `tensorrt_llm_stream`, without gateway and tokenizer.
-Greedy; ends are banned, so each makes exactly the wanted number of tokens. Writes
+Shapes of flan-t5-small, bart-base and gpt2-medium. Random weights have no words, so every system reads
+and generates ids: Conch at Triton's `tensorrt_llm` and `tensorrt_llm_stream`, without gateway and tokenizer.
+Greedy; EOS is suppressed, so each makes exactly the wanted number of tokens. Writes
 docs/benchmarks/text-cpu.{md,json,png}.
 """
 

@@ -128,17 +128,16 @@ def report(runs: Runs) -> None:
         "greedy; all cores for each. Conch computes in the",
         "precision that the CPU multiplies natively (bf16 here).",
         "",
-        "Random weights have no words: everybody reads ids and makes ids. Conch is asked at its "
+        "Random weights know no words, so every system reads and generates ids. Conch is measured at its "
         "tritonserver, `tensorrt_llm` over HTTP and",
         '`tensorrt_llm_stream` ("streamed") over gRPC, without gateway and tokenizer; the client shares its '
         "cores. "
         "The peers are called in their own",
         f"process. Prompts have {min(PROMPTS)} to {max(PROMPTS)} ids, answers {min(LONG)} to {max(LONG)} "
-        f"(gpt2-medium: {min(SHORT)} to {max(SHORT)}), mixed; ends are banned, so that",
-        "each makes exactly what is wanted. With CTranslate2 a row leaves its batch when it has made its "
-        "tokens; transformers works until the longest row",
-        "has. A batch begins when all its requests are there, and counts as one call: its latency is that "
-        "of all its requests.",
+        f"(gpt2-medium: {min(SHORT)} to {max(SHORT)}), mixed; EOS is suppressed, so that",
+        "every system generates exactly the requested tokens. With CTranslate2 a row leaves its batch when "
+        "it has made its tokens; transformers works until the longest row",
+        "has. Peers wait until a batch is full; every request in it is charged the batch's latency.",
         "",
         "| goal | wanted | reached |",
         "|---|---|---|",

@@ -106,7 +106,7 @@ class LeadingRuntime:
         count = int(parameters["tp_size"])
         if torch.cuda.is_available() and torch.cuda.device_count() < count:
             raise NoGpu(
-                f"this engine spans {count} GPUs, and {torch.cuda.device_count()} can be seen; give the "
+                f"this engine needs {count} GPUs, and {torch.cuda.device_count()} are visible; give the "
                 "instance more with TRITON_i_GPUS, or build the bundle with TP_SIZE=1"
             )
         with tempfile.TemporaryDirectory() as work:

@@ -60,7 +60,7 @@ async def test_a_body_that_does_not_fit_is_refused_and_fits_later() -> None:
         refused = await http.post("/v1/chat/completions", content=b"x" * (2 * MIB))
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
         assert refused.json()["error"]["code"] == "overloaded"
-        assert "3 MiB of 4" in refused.json()["error"]["message"]
+        assert "3 of 4 MiB" in refused.json()["error"]["message"]
         small = asyncio.create_task(http.post("/", content=b"x" * MIB))
         await held.inside(2)
         held.may.set()

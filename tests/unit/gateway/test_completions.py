@@ -493,7 +493,7 @@ def test_an_answer_may_be_sent_back(door: tuple[TestClient, FakeTriton]) -> None
         ({"role": "user"}, "messages[0].content is missing; send it"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
-            "messages [0] has a picture; mini reads text alone; send text",
+            "messages [0] has a picture; mini takes text only; omit the picture",
         ),
     ],
 )

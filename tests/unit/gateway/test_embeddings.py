@@ -117,8 +117,8 @@ def test_what_is_too_long(opened: Any) -> None:
         ({"input": []}, "input", "is empty"),
         ({"input": ["a", ""]}, "input", "input [1] is empty"),
         ({"input": [[1], []]}, "input", "input [1] is empty"),
-        ({"input": ["a"] * (MOST_INPUTS + 1)}, "input", "send 2048 at most"),
-        ({"input": "a", "dimensions": 1}, "dimensions", "leave it out"),
+        ({"input": ["a"] * (MOST_INPUTS + 1)}, "input", "send at most 2048"),
+        ({"input": "a", "dimensions": 1}, "dimensions", "omit it"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format", ""),
         ({"input": [True]}, "input", ""),
         ({"input": [-1]}, "input", ""),
@@ -219,12 +219,15 @@ def test_pictures_and_texts_in_their_order(seeing: Any) -> None:
     [
         (["a", picture(0)], "input [1] is not a picture"),
         ([picture()], "input [0] is empty"),
-        ([{"type": "image_url", "image_url": {"url": "http://host/a.png"}}], "input [0] is a URL that would"),
+        ([{"type": "image_url", "image_url": {"url": "http://host/a.png"}}], "input [0] is a remote URL"),
         (
             [{"type": "image_url", "image_url": {"url": " data:;base64,AA"}}],
-            "input [0] has a URL that is not",
+            "input [0] is not a base64",
         ),
-        ([{"type": "image_url", "image_url": {"url": f"data:{'a' * 300};base64,AA"}}], "is not a data URL"),
+        (
+            [{"type": "image_url", "image_url": {"url": f"data:{'a' * 300};base64,AA"}}],
+            "is not a base64 data URL",
+        ),
         ([{"type": "image_url", "image_url": {"url": "data:;base64,A"}}], "input [0]: its data URL is not"),
         ([{"type": "image_url", "image_url": {"url": "data:;base64,===="}}], "input [0]"),
         (
@@ -251,7 +254,7 @@ def test_pictures_that_are_refused(seeing: Any, given_input: Any, sentence: str)
 def test_a_text_model_refuses_pictures(seeing: Any) -> None:
     body = {"model": "plain", "input": ["a", picture(1)]}
     error = seeing[0].post("/v1/embeddings", json=body).json()["error"]
-    assert "input [1] is a picture; plain reads text alone" in error["message"]
+    assert "input [1] is a picture; plain takes text only" in error["message"]
     assert not seeing[1].sizes
 
 

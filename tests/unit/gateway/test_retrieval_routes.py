@@ -99,16 +99,24 @@ def picture(data: str = "AAAA") -> dict[str, Any]:
     ("fields", "param", "said"),
     [
         ({"query": [picture()]}, "query", "no model of this vector store reads pictures"),
-        ({"query": [{"type": "image_url", "image_url": {"url": "http://a/b.png"}}]}, "query", "[0] is a URL"),
+        (
+            {"query": [{"type": "image_url", "image_url": {"url": "http://a/b.png"}}]},
+            "query",
+            "[0] is a remote URL",
+        ),
         ({"query": [{"type": "text", "text": ""}]}, "query", "a text of 0 characters"),
         ({"query": ["a", {"type": "audio"}]}, "query", "a text, or an object whose type is"),
         ({"query": []}, "query", "query"),
         ({"query": [picture()] * 33}, "query", "query"),
         ({"query": ["a" * 5000]}, "query", "a text of 5000 characters"),
         ({"query": picture()}, "query", "query"),
-        ({"query": [picture()], "question": "what is it?"}, "question", "none is served here"),
-        ({"query": "a", "question": "what is it?"}, "question", "asked about one picture"),
-        ({"query": [picture()] * 2, "question": "what?"}, "question", "asked about one picture"),
+        ({"query": [picture()], "question": "what is it?"}, "question", "this deployment serves none"),
+        ({"query": "a", "question": "what is it?"}, "question", "requires query to be exactly one picture"),
+        (
+            {"query": [picture()] * 2, "question": "what?"},
+            "question",
+            "requires query to be exactly one picture",
+        ),
         ({"query": "a", "model": "mini"}, None, "send a question"),
     ],
 )
@@ -148,7 +156,7 @@ def test_the_answer_to_a_question_is_searched_for() -> None:
 
     assert of() == (["a red boat"], Answer("a", "a red boat"))
     assert painters["a"].asked == [(bytes(3), "what is it?")]
-    for model, said in (("b", "answered with nothing"), ("c", "does not answer questions about pictures")):
+    for model, said in (("b", "got an empty answer"), ("c", "does not answer questions about pictures")):
         with pytest.raises(ApiError, match=said):
             of(model=model)
     assert of(question=None, query="a") == (["a"], None)
@@ -235,7 +243,7 @@ def test_what_the_model_refuses_names_the_field(error: ApiError, param: str | No
 def test_a_question_takes_a_place_of_text() -> None:
     """None left: a 503, and the model is not asked. A question that is surely too long: a 400."""
     triton, room = test_completions.FakeTriton(), Admission(1, "requests for text")
-    with room.place(LOOKS), pytest.raises(ApiError, match="requests for text run concurrently"):
+    with room.place(LOOKS), pytest.raises(ApiError, match="requests for text at this gateway"):
         asyncio.run(served(triton, room).answer(Picture("cmVk"), "which colour?", "mine"))
     with pytest.raises(ApiError, match="question has"):
         asyncio.run(served(triton, room).answer(Picture("cmVk"), "a" * 9000, "mine"))

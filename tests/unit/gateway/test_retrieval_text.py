@@ -133,7 +133,7 @@ def test_kinds_of_files(tmp_path: Path) -> None:
     path.write_text("a,b")
     assert extract(path, "Table.CSV") == "a,b"
     for name in ("a.docx", "a"):
-        with pytest.raises(NoText, match="are not read") as failed:
+        with pytest.raises(NoText, match="are not supported") as failed:
             extract(path, name)
         assert failed.value.code == "unsupported_file"
 

@@ -291,7 +291,7 @@ def test_addresses_are_composes_unless_others_are_named() -> None:
     assert addresses({}) == IN_DOCKER
     named = {"INSTANCE_HOST": "t-{i}.x", "GATEWAY_HOST": "g.x", "RESOLVER": "10.0.0.10"}
     assert addresses(named) == Addresses("t-{i}.x:8000", "t-{i}.x:8001", ("g.x:8090",), "10.0.0.10")
-    with pytest.raises(ValueError, match="INSTANCE_HOST='t' has no {i}"):
+    with pytest.raises(ValueError, match="INSTANCE_HOST='t' lacks {i}"):
         addresses({"INSTANCE_HOST": "t"})
 
 

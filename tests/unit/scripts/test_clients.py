@@ -130,10 +130,10 @@ def test_stream_asks_for_json(double: Recorder, url: str, recording: Path) -> No
         (["--model", "cut", "--stream"], f"the stream ended after {len(TEXT)} characters"),
         (["--model", "broken", "--stream"], "broken: send a better one"),
         (["--url", "http://127.0.0.1:9"], "start Conch (make serve)"),
-        (["--url", "127.0.0.1"], "nothing answers at 127.0.0.1"),
+        (["--url", "127.0.0.1"], "no answer from 127.0.0.1"),
         (["--triton", "127.0.0.1:9"], "start Conch or correct --triton"),
         (["--triton", "127.0.0.1:9", "--stream"], "start Conch or correct --triton"),
-        (["--triton", "127.0.0.1:9", "--format", "vtt"], "Triton answers bare text"),
+        (["--triton", "127.0.0.1:9", "--format", "vtt"], "Triton returns plain text only"),
     ],
 )
 def test_says_what_went_wrong(

@@ -139,7 +139,7 @@ def test_samples_are_filled_with_silence() -> None:
 @pytest.mark.parametrize(
     ("samples", "frames", "facts", "says"),
     [
-        ([0.0] * 200, 4, FACTS, "not taken by this engine"),
+        ([0.0] * 200, 4, FACTS, "not supported by this engine"),
         ([0.0] * 200, 3, LISTENS, "even number of frames"),
         ([0.0] * 641, 4, LISTENS, "641 samples for 4 frames"),
         ([], 4, LISTENS, "0 samples"),
@@ -158,3 +158,19 @@ def test_samples_that_are_refused(
     )
     with pytest.raises(BadRequest, match=says):
         parse(sent, Collected(), facts)
+
+
+def test_a_prompt_table_comes_with_the_job() -> None:
+    """As its table, and not as something else that a job has."""
+    facts = EngineFacts("llava", 64, 100, 2, layers=1, heads=1, head_width=4, prompt_width=4)
+    table = np.ones((1, 3, 4), np.float16)
+    given = {
+        "input_ids": np.array([[100, 101, 102, 7]], np.int32),
+        "prompt_embedding_table": table,
+        "prompt_vocab_size": np.array([3], np.int32),
+        "request_output_len": np.array([5], np.int32),
+    }
+    job, _ = parse(given, Collected(), facts)
+    assert job.table is not None
+    assert np.array_equal(job.table, table[0])
+    assert job.stopped is False

@@ -250,7 +250,7 @@ def test_what_tensorrt_llm_would_misread(table: NDArray[Any] | None, token: int,
         ("<image> what?", {}, "<image> 1 times, and 0 pictures"),
         ("what?", {"image_urls": objects([b"https://example.org/a.png"])}, "not a data URL"),
         ("what?", {"image_urls": objects([b"data:image/png,abc"])}, "without base64"),
-        ("what?", {"image_urls": objects([b"data:image/png;base64,a"])}, "base64 is broken"),
+        ("what?", {"image_urls": objects([b"data:image/png;base64,a"])}, "invalid base64"),
         ("what?", {"image_urls": objects([b"data:image/png;base64,aGVsbG8="])}, "picture 1 is not a picture"),
         ("what?", {"image_url_input": objects([b"file:///etc/passwd"])}, "not a data URL"),
         ("what?", {"image_urls": objects([b"data:;base64,"] * 33)}, "33 pictures; send 32"),
@@ -263,7 +263,7 @@ def test_what_tensorrt_llm_would_misread(table: NDArray[Any] | None, token: int,
                 "image_input": np.zeros((1, 1, 3, 32, 32), np.float16),
                 "image_urls": objects([b"data:;base64,"]),
             },
-            "came together",
+            "cannot be combined",
         ),
         ("what?", {"image_input": np.zeros((2, 1, 3, 32, 32), np.float16)}, "2 rows of pictures"),
         ("what?", {"video_bytes_input": np.zeros((1, 1, 8, 8, 3), np.uint8)}, "VIDEO_BYTES"),
@@ -287,7 +287,7 @@ def test_a_first_token_that_the_template_wrote(tmp_path: Path) -> None:
 
 def test_one_picture_for_blip2(tmp_path: Path) -> None:
     """It has no place for a second."""
-    with pytest.raises(BadRequest, match="2 pictures came; this model looks at one"):
+    with pytest.raises(BadRequest, match="2 pictures were sent; this model takes one"):
         asked(bundle("blip2", tmp_path), "what?", image_urls=objects([url(picture())] * 2))
 
 

@@ -390,7 +390,7 @@ def test_another_picture_is_another_answer(pair: tuple[PreTrainedModel, Engine])
         ({"prompt_vocab_size": np.array([[5]], np.int32)}, "prompt_vocab_size is 5; it must be from 1 to 4"),
         ({"prompt_vocab_size": np.array([[3]], np.int32)}, "outside 0 to 302"),
         ({"prompt_table_extra_ids": np.ones((1, 3), np.uint64)}, "3 values, input_ids 5"),
-        ({"prompt_embedding_table": np.zeros((1, 0, 64), np.float16)}, "came without prompt_embedding_table"),
+        ({"prompt_embedding_table": np.zeros((1, 0, 64), np.float16)}, "requires prompt_embedding_table"),
     ],
 )
 def test_what_fits_no_table_is_refused(

@@ -59,7 +59,7 @@ def test_rows_lose_their_padding() -> None:
 @pytest.mark.parametrize("length", [-1, 4])
 def test_a_length_that_the_row_does_not_have_is_refused(length: int) -> None:
     """By the names of both inputs."""
-    with pytest.raises(BadRequest, match=f"input_lengths is {length}, input_ids has 3 places"):
+    with pytest.raises(BadRequest, match=f"input_lengths is {length}; it must be 0 to 3"):
         split({"input_ids": IDS, "input_lengths": np.array([[3], [length]], np.int32)})
 
 
@@ -133,7 +133,7 @@ def test_more_beams_than_are_served_are_refused() -> None:
 def test_what_an_engine_misreads_is_refused() -> None:
     """Which inputs those are, its facts say; absent and empty ones pass."""
     misread = ["early_stopping", "runtime_top_p_min"]
-    with pytest.raises(BadRequest, match="runtime_top_p_min is read wrongly"):
+    with pytest.raises(BadRequest, match="runtime_top_p_min is not supported"):
         refuse_misread({"runtime_top_p_min": np.array([[0.1]], np.float32)}, misread)
     refuse_misread({"seed": np.array([[1]]), "early_stopping": np.zeros((1, 0), bool)}, misread)
     refuse_misread({"runtime_top_p_min": np.array([[0.1]], np.float32)}, [])

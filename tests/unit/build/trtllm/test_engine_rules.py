@@ -80,12 +80,12 @@ MUTATIONS: list[tuple[str, Mutation, str]] = [
     (
         "mini-whisper",
         parameter("gpt_model_type", "${batching_strategy}"),
-        "a placeholder is left.*pinned image",
+        "it still has a placeholder.*pinned image",
     ),
     (
         "mini-whisper",
         parameter("encoder_model_path", "/nowhere/encodr"),
-        "no engine lies, and the backend would go on without; set it to the bundle's engine/encoder",
+        "has no engine, and the backend would start without one; set it to the bundle's engine/encoder",
     ),
     ("mini-whisper", parameter("gpt_model_path", ""), "gpt_model_path is ''.*engine/decoder"),
     (

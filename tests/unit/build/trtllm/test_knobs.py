@@ -51,7 +51,7 @@ REFUSED = [
     (
         "mini-t5",
         {"ENGINE_BATCH_SIZE": "4"},
-        "ENGINE_BATCH_SIZE=4 is less than MAX_BATCH_SIZE=8; raise the one or lower the other",
+        "ENGINE_BATCH_SIZE=4 is less than MAX_BATCH_SIZE=8; raise the first or lower the second",
     ),
     ("llava-1.5-7b", {"TP_SIZE": "4", "PP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 8, its instance has 4 GPU"),
 ]
@@ -98,16 +98,16 @@ def test_more_beams_than_the_engine_has(image: Image, places: Places) -> None:
             B200,
             "t5-small",
             {"WEIGHT_ONLY": "int8"},
-            "compute capability 10.0, for which TensorRT-LLM builds no engines with INT8 or INT4; unset "
+            "compute capability 10.0, for which TensorRT-LLM cannot build INT8 or INT4 engines; unset "
             "WEIGHT_ONLY",
         ),
         (
             B200,
             "gpt2-medium",
             {"KV_CACHE": "int8"},
-            "builds no engines with INT8 or INT4; unset WEIGHT_ONLY, KV_CACHE, QUANTIZATION",
+            "cannot build INT8 or INT4 engines; unset WEIGHT_ONLY, KV_CACHE, QUANTIZATION",
         ),
-        (B200, "gpt2-medium", {"QUANTIZATION": "smoothquant"}, "builds no engines with INT8 or INT4"),
+        (B200, "gpt2-medium", {"QUANTIZATION": "smoothquant"}, "cannot build INT8 or INT4 engines"),
         (
             H100,
             "gpt2-medium",

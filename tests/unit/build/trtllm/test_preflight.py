@@ -42,7 +42,7 @@ pytestmark = pytest.mark.long
         ("gpus", "nvidia-smi shows no GPU; start the container with GPUs"),
         (
             "memory",
-            "Tiny has 100 MiB, building wants about 1024; use a larger GPU, WEIGHT_ONLY=int8, or TP_SIZE=2",
+            "Tiny has 100 MiB, building needs about 1024; use a larger GPU, WEIGHT_ONLY=int8, or TP_SIZE=2",
         ),
     ],
 )

@@ -149,7 +149,7 @@ def test_a_server_that_somebody_ends_is_drained_and_replaced(monkeypatch: pytest
         assert await relay.run(ask("/", relay, taken)) == "fine"
         assert (keeper.starts, keeper.deaths) == (2, 1)
         events = [row["event"] for row in keeper.journal.events]
-        assert "the server was asked to end by somebody else" in events
+        assert "the server was terminated by another process" in events
         assert not relay.suspicion.any, "nobody is blamed"
         keeper.stop_asked.set()
         assert await running == 0

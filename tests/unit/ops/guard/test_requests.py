@@ -111,16 +111,16 @@ def test_tritonclients_requests_pass(binary: bool) -> None:
 HUGE = 4611686018427387904
 BAD: list[tuple[object, str]] = [
     (b"{", "not valid JSON"), (b"[" * 200_000, "not valid JSON"), (b'{"inputs":' + b"[" * 5000, "not valid JSON"), (b"[]", "must be a JSON object"), (b"\xff", "not valid JSON"),
-    ({}, "inputs is missing"), ({"inputs": []}, "inputs is missing"), ({"inputs": {}}, "must be a list"), ({"inputs": [1]}, "must be a list"), ({"inputs": [TEXT], "x": 1}, "'x' is not known"),
+    ({}, "inputs is missing"), ({"inputs": []}, "inputs is missing"), ({"inputs": {}}, "must be a list"), ({"inputs": [1]}, "must be a list"), ({"inputs": [TEXT], "x": 1}, "'x' is unknown"),
     ({"inputs": [TEXT], "id": 7}, "id must be a string"), ({"inputs": [TEXT], "id": "x" * 2000}, "id must be a string"),
-    ({"inputs": [TEXT], "parameters": {"shared_memory_region": "x"}}, "is not known"), ({"inputs": [TEXT], "parameters": {"priority": -1}}, "from 0"),
+    ({"inputs": [TEXT], "parameters": {"shared_memory_region": "x"}}, "is unknown"), ({"inputs": [TEXT], "parameters": {"priority": -1}}, "from 0"),
     ({"inputs": [TEXT], "parameters": {"timeout": 1.5}}, "type int"), ({"inputs": [TEXT], "parameters": {"sequence_start": 1}}, "type bool"), ({"inputs": [TEXT], "parameters": []}, "an object"),
     ({"inputs": [wav(1, 1)]}, "'TEXT' is missing"), ({"inputs": [TEXT, TEXT]}, "given twice"), ({"inputs": [TEXT, wav(2, 1, data=[1, 2])]}, "different batch"),
     ({"inputs": [TEXT, wav(1, HUGE)]}, "exceeds 128 MiB"), ({"inputs": [TEXT, wav(1, 2**63 - 1)]}, "exceeds 128 MiB"), ({"inputs": [TEXT, wav(1, 2**31)]}, "exceeds 128 MiB"),
     ({"inputs": [TEXT, wav(1, 0, data=[])]}, "any size from 1"), ({"inputs": [TEXT, wav(1, -1)]}, "any size from 1"), ({"inputs": [TEXT, wav(1)]}, "dimensions"), ({"inputs": [TEXT, wav(1, 1, 1)]}, "dimensions"),
     ({"inputs": [TEXT, wav(1, "1")]}, "dimensions"), ({"inputs": [TEXT, wav(1, 1.0)]}, "dimensions"), ({"inputs": [TEXT, wav(1, True)]}, "dimensions"), ({"inputs": [TEXT, {**wav(1, 1), "shape": None}]}, "dimensions"),
     ({"inputs": [{**TEXT, "shape": [5, 1], "data": ["a"] * 5}]}, "takes 4 at most"), ({"inputs": [{**TEXT, "shape": [1, 2], "data": ["a", "b"]}]}, "it must be"),
-    ({"inputs": [TEXT, {**wav(1, 1), "datatype": "FP64"}]}, "must be FP32"), ({"inputs": [TEXT, {**wav(1, 1), "datatype": ["FP32"]}]}, "must be FP32"), ({"inputs": [TEXT, {**wav(1, 1), "name": "NO"}]}, "not one of"),
+    ({"inputs": [TEXT, {**wav(1, 1), "datatype": "FP64"}]}, "must be FP32"), ({"inputs": [TEXT, {**wav(1, 1), "datatype": ["FP32"]}]}, "must be FP32"), ({"inputs": [TEXT, {**wav(1, 1), "name": "NO"}]}, "unknown "),
     ({"inputs": [TEXT, wav(1, 2)]}, "has 1 values"), ({"inputs": [TEXT, wav(1, 1, data=["x"])]}, "must be FP32"), ({"inputs": [TEXT, wav(1, 1, data=[None])]}, "must be FP32"), ({"inputs": [TEXT, wav(1, 2, data=[[1], 2])]}, "mixes"),
     ({"inputs": [TEXT, wav(1, 1, data=[1e39])]}, "too large"), ({"inputs": [TEXT, wav(1, 1, data={"a": 1})]}, "must be FP32"),
     ({"inputs": [TEXT, {"name": "N", "datatype": "INT32", "shape": [1, 1], "data": [2**31]}]}, "from -2147483648"), ({"inputs": [TEXT, {"name": "N", "datatype": "INT32", "shape": [1, 1], "data": [True]}]}, "must be INT32"),
@@ -129,7 +129,7 @@ BAD: list[tuple[object, str]] = [
     ({"inputs": [{"name": "TEXT", "datatype": "BYTES", "shape": [1, 1]}]}, "neither data nor"), ({"inputs": [{**TEXT, "parameters": {"binary_data_size": 1}}]}, "both data and"),
     ({"inputs": [{"name": "TEXT", "datatype": "BYTES", "shape": [1, 1], "parameters": {"binary_data_size": 5}}]}, "must be 1 elements"),
     ({"inputs": [{**TEXT, "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 4}}]}, "shared memory is closed"), ({"inputs": [{**TEXT, "parameters": {"binary_data_size": -1}}]}, "number from 0"),
-    ({"inputs": [TEXT], "outputs": [{"name": "NO"}]}, "not one of"), ({"inputs": [TEXT], "outputs": [{"name": "OUT", "parameters": {"classification": 1}}]}, "classification"),
+    ({"inputs": [TEXT], "outputs": [{"name": "NO"}]}, "unknown "), ({"inputs": [TEXT], "outputs": [{"name": "OUT", "parameters": {"classification": 1}}]}, "classification"),
     ({"inputs": [TEXT], "outputs": [{"name": "IDS", "parameters": {"classification": 1}}]}, "classification"), ({"inputs": [TEXT], "outputs": [{"name": "TIMES", "parameters": {"classification": 1}}]}, "of a fixed size"),
     ({"inputs": [TEXT], "outputs": [{"name": "SCORE", "parameters": {"classification": 0}}]}, "from 1 to 1000"), ({"inputs": [TEXT], "outputs": [{"name": "SCORE", "parameters": {"classification": 2**40}}]}, "from 1 to 1000"),
     ({"inputs": [TEXT], "outputs": [{"name": "OUT", "parameters": {"shared_memory_region": "r"}}]}, "shared memory is closed"), ({"inputs": [TEXT], "outputs": [{"name": "OUT", "parameters": {"binary_data": 1}}]}, "true or false"),
@@ -178,8 +178,8 @@ def test_generate() -> None:
     )
     assert orjson.loads(made.body[0]) == {"id": "own", "TEXT": "a", "WAV": [1, 2], "N": 3}
     for body, said in [
-        ({}, "'TEXT' is missing"), ({"TEXT": ["a", "b"]}, "it must be"), ({"TEXT": 1}, "must be a string"), ({"TEXT": "a", "N": 1.5}, "must be INT32"), ({"TEXT": "a", "max": 1}, "'max' is not known"),
-        ({"TEXT": "a", "WAV": [[1]]}, "must be FP32"), ({"TEXT": "a", "HALF": [1]}, "send it with infer"), ({"TEXT": "a", "SEED": 2**64}, "must be UINT64"), ({"TEXT": "a", "x": {}}, "'x' is not known"),
+        ({}, "'TEXT' is missing"), ({"TEXT": ["a", "b"]}, "it must be"), ({"TEXT": 1}, "must be a string"), ({"TEXT": "a", "N": 1.5}, "must be INT32"), ({"TEXT": "a", "max": 1}, "'max' is unknown"),
+        ({"TEXT": "a", "WAV": [[1]]}, "must be FP32"), ({"TEXT": "a", "HALF": [1]}, "send it with infer"), ({"TEXT": "a", "SEED": 2**64}, "must be UINT64"), ({"TEXT": "a", "x": {}}, "'x' is unknown"),
         ({"TEXT": "a", "parameters": {"TEXT": "b"}}, "do not repeat"), ({"TEXT": "a", "priority": "x"}, "type int"), ({"TEXT": "x" * 5_000_000}, "more than"),
     ]:  # fmt: skip
         with pytest.raises(Refused, match=said):
@@ -254,7 +254,7 @@ def test_grpc_contents_become_binary() -> None:
     [
         ({"WAV": ("FP32", [1, HUGE], "fp32_contents", [0])}, "exceeds"), ({"WAV": ("FP32", [1, -1], "fp32_contents", [0])}, "any size"), ({"WAV": ("FP32", [1, 2], "fp32_contents", [0])}, "has 1 values"),
         ({"WAV": ("FP32", [1, 1], "fp64_contents", [0])}, "fp32_contents alone"), ({"SMALL": ("INT8", [1, 1], "int_contents", [128])}, "from -128"), ({"HALF": ("FP16", [1, 2, 2], "fp32_contents", [0] * 4)}, "raw_input_contents"),
-        ({"NO": ("FP32", [1, 1], "fp32_contents", [0])}, "not one of"),
+        ({"NO": ("FP32", [1, 1], "fp32_contents", [0])}, "unknown "),
     ],
 )  # fmt: skip
 def test_grpc_refusals(tensors: dict[str, Any], said: str) -> None:
@@ -285,7 +285,7 @@ def test_more_grpc_refusals() -> None:
     read(grpc_requests.check(M, made(), named))
     for request, said in [
         (made(raw_input_contents=lambda raw: raw.append(b"")), "2 entries for 1"), (made(inputs=lambda rows: rows[0].contents.bytes_contents.append(b"a")), "both contents"),
-        (made(inputs=lambda rows: rows[0].parameters["shared_memory_region"].MergeFromString(b"\x1a\x01x")), "shared memory"), (made(parameters=lambda p: setattr(p["x"], "bool_param", True)), "is not known"),
+        (made(inputs=lambda rows: rows[0].parameters["shared_memory_region"].MergeFromString(b"\x1a\x01x")), "shared memory"), (made(parameters=lambda p: setattr(p["x"], "bool_param", True)), "is unknown"),
         (made(parameters=lambda p: p["priority"].Clear()), "no value"), (made(outputs=lambda rows: setattr(rows.add(name="OUT").parameters["classification"], "int64_param", 3)), "classification"),
         (made(outputs=lambda rows: setattr(rows.add(name="OUT").parameters["shared_memory_offset"], "int64_param", 3)), "shared memory"),
     ]:  # fmt: skip

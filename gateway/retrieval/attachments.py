@@ -1,0 +1,207 @@
+"""/v1/vector_stores/{store_id}/files and /file_batches: files of a store, one by one and together."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse
+
+from ..services import ServicesDep
+from . import responses
+from .documents import Page, Record
+from .extraction import is_picture
+from .library import (
+    ATTACHMENT,
+    BATCH,
+    COMPLETED,
+    DELETING,
+    IN_PROGRESS,
+    Library,
+    attach,
+    attachment_id,
+    attachment_of,
+    cancel_batch,
+    caption,
+    change,
+    detach,
+    file_of,
+    found,
+    missing,
+    new_id,
+    store_of,
+    with_attributes,
+)
+from .lists import Cursor, Limit, Order, RetrievalDep, Status, files_of, page_of
+from .schema import (
+    AttachRequest,
+    BatchRequest,
+    UpdateAttributes,
+)
+from .worker import settled
+
+POLL = {"openai-poll-after-ms": "200"}  # for the SDK's polling helpers
+router = APIRouter()
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Which page of a list of files is asked for. `cursors`: after, before; `statuses`: those shown."""
+
+    cursors: tuple[str | None, str | None]
+    statuses: list[str]
+    limit: int
+    descending: bool
+
+
+def listing(
+    after: Cursor = None,
+    before: Cursor = None,
+    limit: Limit = 20,
+    order: Order = "desc",
+    filter: Status | None = None,  # noqa: A002
+) -> Listing:
+    """From the query of a URL."""
+    statuses: list[str] = [filter] if filter else list(responses.STATUSES)
+    return Listing((after, before), statuses, limit, order == "desc")
+
+
+ListingDep = Annotated[Listing, Depends(listing)]
+
+
+async def _attachments(
+    library: Library, store_id: str, where: dict[str, Any], wanted: Listing
+) -> dict[str, Any]:
+    page = Page(ATTACHMENT, where, wanted.statuses, wanted.limit, wanted.descending)
+    return await page_of(
+        library, page, wanted.cursors, lambda one: attachment_id(store_id, one), _store_file_row
+    )
+
+
+async def _store_file_row(record: Record) -> dict[str, Any]:
+    return responses.store_file(record)
+
+
+@router.post("/v1/vector_stores/{store_id}/files")
+async def attach_file(
+    store_id: str, form: AttachRequest, services: ServicesDep, retrieval: RetrievalDep
+) -> dict[str, Any]:
+    """Put a file into a store; the answer waits for the worker, but not long."""
+    store = await store_of(retrieval.library, store_id)
+    file = await file_of(retrieval.library, form.file_id)
+    record = await attach(retrieval.library, store, file, form.stored)
+    retrieval.worker.wake()
+    return responses.store_file(
+        await settled(retrieval.library, record, services.settings.index_wait_seconds)
+    )
+
+
+@router.get("/v1/vector_stores/{store_id}/files")
+async def list_store_files(store_id: str, wanted: ListingDep, retrieval: RetrievalDep) -> dict[str, Any]:
+    """The files of a store."""
+    await store_of(retrieval.library, store_id)
+    return await _attachments(retrieval.library, store_id, {"parent": store_id}, wanted)
+
+
+@router.get("/v1/vector_stores/{store_id}/files/{file_id}")
+async def get_store_file(store_id: str, file_id: str, retrieval: RetrievalDep) -> Any:
+    """One file of a store."""
+    return _polled(responses.store_file(await attachment_of(retrieval.library, store_id, file_id)))
+
+
+def _polled(body: dict[str, Any]) -> Any:
+    """The SDK's helpers ask again after so long."""
+    return JSONResponse(body, headers=POLL if body["status"] == IN_PROGRESS else None)
+
+
+@router.post("/v1/vector_stores/{store_id}/files/{file_id}")
+async def update_store_file(
+    store_id: str, file_id: str, form: UpdateAttributes, services: ServicesDep, retrieval: RetrievalDep
+) -> dict[str, Any]:
+    """Change its attributes."""
+    record = await attachment_of(retrieval.library, store_id, file_id)
+
+    def edit(there: Record) -> Record | None:
+        return with_attributes(there, form.attributes) if there.status != DELETING else None
+
+    changed = await change(retrieval.library, ATTACHMENT, record.id, edit)
+    if not changed:
+        raise missing("file", file_id, "file_id")
+    if is_picture(changed.body["filename"]):  # perhaps it has another caption
+        retrieval.worker.wake()
+        changed = await settled(retrieval.library, changed, services.settings.index_wait_seconds)
+    return responses.store_file(changed)
+
+
+@router.delete("/v1/vector_stores/{store_id}/files/{file_id}")
+async def detach_file(store_id: str, file_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
+    """Take a file out of a store; the file itself stays."""
+    await detach(retrieval.library, store_id, file_id)
+    retrieval.worker.wake()
+    return responses.deleted(file_id, "vector_store.file.deleted")
+
+
+@router.get("/v1/vector_stores/{store_id}/files/{file_id}/content")
+async def store_file_content(store_id: str, file_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
+    """Its chunks, as searches answer with them."""
+    record = await attachment_of(retrieval.library, store_id, file_id)
+    if is_picture(record.body["filename"]):
+        return responses.contents([caption(record)])
+    builds = list(record.body["builds"].values()) if record.status == COMPLETED else []
+    texts = [piece.decode() async for piece in retrieval.library.documents.read(builds[0])] if builds else []
+    return responses.contents(texts)
+
+
+@router.post("/v1/vector_stores/{store_id}/file_batches")
+async def create_batch(store_id: str, form: BatchRequest, retrieval: RetrievalDep) -> dict[str, Any]:
+    """Put several files into a store."""
+    library = retrieval.library
+    store = await store_of(library, store_id)
+    files = await files_of(library, form.each, "files" if form.files else "file_ids")
+    batch = Record(BATCH, new_id("vsfb_"), IN_PROGRESS, time.time_ns(), parent=store.id)
+    await library.documents.insert(batch)
+    for file in files:
+        await attach(library, store, file, form.each[file.id], batch.id)
+    retrieval.worker.wake()
+    return await _batch(library, batch)
+
+
+async def _batch(library: Library, batch: Record) -> dict[str, Any]:
+    where = {"parent": batch.parent, "batch": batch.id}
+    return responses.batch_object(batch, await library.documents.sums(ATTACHMENT, where))
+
+
+async def _batch_of(library: Library, store_id: str, batch_id: str) -> Record:
+    await store_of(library, store_id)
+    batch = await found(library, BATCH, batch_id, "file batch", "batch_id")
+    if batch.parent != store_id:
+        raise missing("file batch", batch_id, "batch_id")
+    return batch
+
+
+@router.get("/v1/vector_stores/{store_id}/file_batches/{batch_id}")
+async def get_batch(store_id: str, batch_id: str, retrieval: RetrievalDep) -> Any:
+    """One batch."""
+    batch = await _batch_of(retrieval.library, store_id, batch_id)
+    return _polled(await _batch(retrieval.library, batch))
+
+
+@router.post("/v1/vector_stores/{store_id}/file_batches/{batch_id}/cancel")
+async def cancel(store_id: str, batch_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
+    """Stop what of a batch is not complete."""
+    await _batch_of(retrieval.library, store_id, batch_id)
+    await cancel_batch(retrieval.library, store_id, batch_id)
+    retrieval.worker.wake()
+    return await _batch(retrieval.library, await _batch_of(retrieval.library, store_id, batch_id))
+
+
+@router.get("/v1/vector_stores/{store_id}/file_batches/{batch_id}/files")
+async def list_batch_files(
+    store_id: str, batch_id: str, wanted: ListingDep, retrieval: RetrievalDep
+) -> dict[str, Any]:
+    """The files of a batch."""
+    await _batch_of(retrieval.library, store_id, batch_id)
+    where = {"parent": store_id, "batch": batch_id}
+    return await _attachments(retrieval.library, store_id, where, wanted)

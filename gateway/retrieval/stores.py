@@ -1,0 +1,165 @@
+"""/v1/vector_stores: stores and searches."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from ..disconnect import cancel_on_disconnect
+from ..errors import ApiError, refused
+from ..metrics import Metrics
+from ..services import ServicesDep
+from . import responses
+from .chain import asked
+from .documents import Page, Record
+from .library import (
+    ATTACHMENT,
+    DELETING,
+    LIVE,
+    STORE,
+    Library,
+    attach,
+    change,
+    deleting,
+    missing,
+    model_of,
+    new_id,
+    spaces,
+    store_of,
+    with_body,
+)
+from .lists import Cursor, Limit, Order, RetrievalDep, files_of, idempotency, page_of
+from .schema import (
+    CreateStore,
+    SearchRequest,
+    StoreFields,
+)
+from .search import Request as Search
+from .search import search
+
+router = APIRouter()
+
+
+async def _shown(library: Library, record: Record) -> dict[str, Any]:
+    return responses.store_object(record, await library.documents.sums(ATTACHMENT, {"parent": record.id}))
+
+
+def _usual(library: Library) -> list[str]:
+    """The first model for texts, and the first that reads pictures."""
+    pictures = [model for model, embedder in library.embedders.items() if embedder.pictures]
+    return [*[model for model in library.embedders if model not in pictures][:1], *pictures[:1]]
+
+
+@router.post("/v1/vector_stores")
+async def create_store(form: CreateStore, request: Request, retrieval: RetrievalDep) -> dict[str, Any]:
+    """Make a vector store, with files or without."""
+    library = retrieval.library
+    models = form.embedding_models or _usual(library)
+    for model in models:
+        if model not in library.embedders:
+            served = ", ".join(library.embedders)
+            raise refused("embedding_models", f"{model[:80]!r} is not served here; these are: {served}")
+    files = await files_of(library, dict.fromkeys(form.file_ids), "file_ids")
+    now = time.time_ns()
+    body = {
+        "name": form.name or "",
+        "description": form.description,
+        "metadata": form.metadata or {},
+        "spaces": spaces(library, models),
+        "next": [],
+        "active": now // 10**9,
+    }
+    name = new_id("vs_", idempotency(request, STORE))
+    store = Record(STORE, name, LIVE, now, body=body)
+    if not await library.documents.insert(store):
+        there = (await library.documents.get(STORE, [name])).get(name)
+        if there is None or there.status == DELETING:
+            said = "this Idempotency-Key made a vector store that was deleted; choose a new one"
+            raise ApiError(409, said, param="Idempotency-Key", code="conflict")
+        store = there
+    fields = {"attributes": {}, "strategy": vars(form.chunking_strategy.strategy)}
+    for file in files:
+        await attach(library, store, file, fields)
+    retrieval.worker.wake()
+    return await _shown(library, store)
+
+
+@router.get("/v1/vector_stores")
+async def list_stores(
+    retrieval: RetrievalDep,
+    after: Cursor = None,
+    before: Cursor = None,
+    limit: Limit = 20,
+    order: Order = "desc",
+) -> dict[str, Any]:
+    """All vector stores."""
+
+    async def show(record: Record) -> dict[str, Any]:
+        return await _shown(retrieval.library, record)
+
+    page = Page(STORE, {}, [LIVE], limit, order == "desc")
+    return await page_of(retrieval.library, page, (after, before), str, show)
+
+
+@router.get("/v1/vector_stores/{store_id}")
+async def get_store(store_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
+    """One vector store."""
+    return await _shown(retrieval.library, await store_of(retrieval.library, store_id))
+
+
+@router.post("/v1/vector_stores/{store_id}")
+async def modify_store(store_id: str, form: StoreFields, retrieval: RetrievalDep) -> dict[str, Any]:
+    """Change its name or metadata."""
+
+    def edit(record: Record) -> Record | None:
+        given = {name: getattr(form, name) for name in ("name", "metadata") if name in form.model_fields_set}
+        return with_body(record, **given) if record.status == LIVE else None
+
+    await store_of(retrieval.library, store_id)
+    changed = await change(retrieval.library, STORE, store_id, edit)
+    if not changed:
+        raise missing("vector store", store_id, "vector_store_id")
+    return await _shown(retrieval.library, changed)
+
+
+@router.delete("/v1/vector_stores/{store_id}")
+async def delete_store(store_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
+    """Remove a store; its files stay."""
+    await store_of(retrieval.library, store_id)
+    await change(retrieval.library, STORE, store_id, deleting)
+    retrieval.worker.wake()
+    return responses.deleted(store_id, "vector_store.deleted")
+
+
+@router.post("/v1/vector_stores/{store_id}/search")
+async def search_store(
+    store_id: str, form: SearchRequest, request: Request, services: ServicesDep, retrieval: RetrievalDep
+) -> dict[str, Any]:
+    """The chunks and pictures that fit best."""
+    store = await store_of(retrieval.library, store_id)
+    for model in map(model_of, store.body["spaces"]):
+        if model not in retrieval.library.embedders:
+            message = (
+                f"model {model!r}, with which this store was embedded, is not served here; start it, or "
+                "embed the store with another (docs/retrieval.md)"
+            )
+            raise ApiError(400, message, code="unsupported_model")
+    try:
+        work = _searched(retrieval.library, store, form, services.metrics, request.state.request_id)
+        return await cancel_on_disconnect(request, work)
+    except ApiError as error:
+        if error.status == 400 and error.param in (None, "input"):
+            raise refused("query", error.message.removeprefix("input ")) from error
+        raise
+
+
+async def _searched(
+    library: Library, store: Record, form: SearchRequest, metrics: Metrics, request_id: str
+) -> dict[str, Any]:
+    queries, answer = await asked(library, form, metrics, request_id)
+    options = form.ranking_options
+    wanted = Search(queries, form.filters, form.max_num_results, options.score_threshold, cut=bool(answer))
+    results = await search(library, store, wanted)
+    return responses.search_page(queries, results, vars(answer) if answer else None)

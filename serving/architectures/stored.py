@@ -1,0 +1,27 @@
+"""The shape of a network as a file of an engine folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Self
+
+from conch import contract
+
+
+class Stored:
+    """A dataclass that is kept in an engine folder, in `FILE`."""
+
+    FILE: ClassVar[str] = "architecture.json"
+
+    @classmethod
+    def load(cls, engine: Path) -> Self:
+        """Of an engine folder.
+
+        Raises:
+            Malformed: see `contract.load`.
+        """
+        return contract.load(cls, engine / cls.FILE)
+
+    def save(self, engine: Path) -> None:
+        """Into an engine folder."""
+        contract.save(self, engine / self.FILE)

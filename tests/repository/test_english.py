@@ -1,0 +1,116 @@
+"""Messages and docstrings in idiomatic English: patterns that were found in them, and must not come back."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from scripts.house import sources
+from scripts.messages import messages
+
+# What is wrong, and what to write instead.
+COMPARED = "longer|more|less|such|later|earlier|larger|wider|smaller|room"
+NO = rf"(?<!\bthere )(?<!\bThere )\b(is|are) no (?!({COMPARED})\b)\w+"
+PATTERNS = {
+    NO: ("X is not a Y, X is not valid Y"),
+    r"\bmeans? nothing to\b": "is not supported by",
+    r"\b(is|are) being worked on\b|\bare worked on\b": "run concurrently; at capacity",
+    r"\bwhich is (this|its)\b.*\bcapacity\b": "at capacity (…); retry in N s",
+    r"\b(do|does) not go with\b": "cannot be combined with …; omit one",
+    r"\bleave (it|one of them|them) out\b": "omit it",
+    r"\bof no known (kind|type)\b": "has an unknown …",
+    r"\bgave up in the middle\b": "failed mid-stream",
+    r"\bare there already\b|\bis there already\b": "already exists",
+    r"\bis not heard\b|\bare not heard\b": "is ignored",
+    r"\bit would stand in\b": "expected …",
+    r"\bends are banned\b": "EOS is suppressed",
+    r"\beverybody may come in\b": "no key is required",
+    r"\bsend it itself\b": "send the picture itself",
+    r"\bone too many\b": "exceeds the limit of …",
+    r"\breads? text alone\b": "takes text only",
+    r"\ball the time; try\b": "concurrent …; retry",
+    r"\bin OpenAI's dialect\b|\bdialect of\b": "OpenAI API",
+    r"\bnobody answers\b|\bnothing answers at\b": "no answer from",
+    r"\bwho may come in\b": "a subject and a verb",
+    r"\bis read wrongly\b|\bare read wrongly\b": "is not supported by …",
+    r"\bis not one of \S+'s\b": "unknown …; X takes: …",
+    r"\bsend (them|it) apart\b": "send separate requests",
+    r"\bis not understood\b": "is not a …; write …",
+}
+OLD = (
+    "the body is no JSON",
+    "IMAGE_URL means nothing to this text model; omit it",
+    "32 recordings are being worked on, as many as this deployment takes; try again in 3 s",
+    "{n} live sessions are open, which is this deployment's capacity; try again later",
+    "best_of does not go with stream=true; omit one",
+    "beam_width cannot be combined with temperature; leave one of them out",
+    "source x is of no known kind",
+    "the engine gave up in the middle of this text; send the request again",
+    "file with API keys, one a line; without keys everybody may come in",
+    "picture 3 could not be fetched; send it itself",
+    "picture 3 is one too many: all together may have 2 MiB",
+    "'x' is changed by others all the time; try again",
+    "TOP_P_MIN is read wrongly by this release",
+    "input 'A' is not one of model's: B",
+    "mini reads text alone; send text",
+    "family x does not exist; it would stand in model_repos/families/x.toml",
+    "temperature is not heard",
+    "A gateway in OpenAI's dialect",
+    "ends are banned, so that each makes exactly what is wanted",
+    "top_p differs between the rows of one request; send them apart",
+    "RATE_LIMIT='x' is not understood; write it as 10r/s",
+)
+GOOD = (
+    "the body is not valid JSON",
+    "at capacity (32 recordings at this gateway); retry in 3 s",
+    "best_of cannot be combined with stream=true; omit one",
+    "this model is no longer served; use another",
+    "there is no disk space for another recording; try again later",
+)
+
+
+def findings(text: str) -> list[str]:
+    """The patterns that a text has, as `found: better`."""
+    return [
+        f"{found[0]!r}: write {better!r}"
+        for pattern, better in PATTERNS.items()
+        if (found := re.search(pattern, text))
+    ]
+
+
+def docstrings() -> Iterator[str]:
+    """`file:line: text` of every docstring of the product."""
+    for source in sources():
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node)
+                if text:
+                    place = source.path.relative_to(source.root)
+                    yield f"{place}:{getattr(node, 'lineno', 1)}: {' '.join(text.split())}"
+
+
+@pytest.mark.parametrize("text", OLD)
+def test_old_sentences_are_found(text: str) -> None:
+    assert findings(text)
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_good_sentences_pass(text: str) -> None:
+    assert not findings(text)
+
+
+def test_messages() -> None:
+    assert not [f"{text[:160]}  {wrong}" for text in messages() if (wrong := findings(text))]
+
+
+def test_docstrings() -> None:
+    assert not [f"{text[:160]}  {wrong}" for text in docstrings() if (wrong := findings(text))]
+
+
+def test_short_messages_are_in_the_list() -> None:
+    listed = "\n".join(messages())
+    assert "stream=true" in listed
+    assert "select {NAMES}" not in listed
