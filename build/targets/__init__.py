@@ -27,6 +27,12 @@ class Target(Protocol):
         """As TARGET and the families' TOML tables say it."""
 
     @property
+    def beside(self) -> str:
+        """The target of families that this one does not build, on the same machines by other tools; empty:
+        there is none.
+        """
+
+    @property
     def code(self) -> tuple[str, ...]:
         """Folders whose code shapes an engine: a change makes it anew."""
 
@@ -84,7 +90,7 @@ class Target(Protocol):
         """
 
     def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:
-        """Write the Triton model that is the engine. `engine`: where its files will lie.
+        """Write a Triton model that is the engine, or one of its graphs. `engine`: where its files will lie.
 
         Raises:
             TemplateError: it lacks what a façade needs.
@@ -107,7 +113,7 @@ class Target(Protocol):
 # What TARGET is where nothing names one: in containers, which are for GPUs first, and without Docker.
 # compose.yaml and the Makefile say the same.
 DEFAULT_IN_DOCKER, DEFAULT_WITHOUT_DOCKER = "trtllm", "openvino"
-_TARGETS: dict[str, Target | None] = {"trtllm": None, "torch": None, "openvino": None}
+_TARGETS: dict[str, Target | None] = {"trtllm": None, "tensorrt": None, "torch": None, "openvino": None}
 
 
 def names() -> tuple[str, ...]:

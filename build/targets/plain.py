@@ -23,6 +23,7 @@ class Plain:
     """
 
     name: str
+    beside: str = ""
     code: tuple[str, ...] = ()
     deciding: tuple[str, ...] = ()
     making: tuple[str, ...] = ()
