@@ -52,8 +52,6 @@ def parse(argv: list[str]) -> dict[str, str]:
         name, _, value = argument.partition("=")
         if name not in KINDS or name in given:
             raise Invalid(f"Unknown option: {name} {value}")
-        if KINDS[name] == "value" and not value:
-            raise Invalid(f"{name} has no value")
         given[name] = value
     return given
 
@@ -105,7 +103,7 @@ def check_network(model: onnx.ModelProto, *, typed: bool) -> None:
 
 def profile(model: onnx.ModelProto, given: dict[str, str]) -> dict[str, Any]:
     """Inputs with their one optimisation profile."""
-    asked = [shapes(given[name]) if name in given else {} for name in SHAPES]
+    asked = [shapes(given[name]) if given.get(name) else {} for name in SHAPES]
     inputs = {value.name: value.type.tensor_type for value in model.graph.input}
     for name in {name for one in asked for name in one} - inputs.keys():
         raise Invalid(f'Cannot find input tensor with name "{name}" in the network inputs!')

@@ -11,6 +11,8 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from conch.names import LONGEST
+
 from ...catalog import TritonModel
 from ...tensors import MODELS, parse_config
 from .plans import Plan
@@ -31,6 +33,9 @@ def configured(model: TritonModel, plan: Plan, batch: int) -> model_config_pb2.M
         tensor.allow_ragged_batch = False  # it would join rows of different length into one long one
         bounds = zip(taken[tensor.name].least[1:], taken[tensor.name].most[1:], strict=True)
         tensor.dims[:] = [least if least == most else -1 for least, most in bounds]
+    if longest := _longest(plan):
+        # The backend calls a longer row an error of its own; the guard reads this and says what is wrong.
+        config.parameters[LONGEST].string_value = str(longest)
     del config.instance_group[:]
     config.instance_group.add(count=1, kind=model_config_pb2.ModelInstanceGroup.KIND_AUTO)
     return config
@@ -65,10 +70,19 @@ def _findings(config: model_config_pb2.ModelConfig, plan: Plan, version: Path) -
     rows = min(tensor.most[0] for tensor in plan.inputs)
     if not 1 <= config.max_batch_size <= rows:
         yield f"its max_batch_size is {config.max_batch_size}; the plan takes from 1 to {rows}"
+    longest = str(_longest(plan) or "")
+    if (found := config.parameters[LONGEST].string_value if LONGEST in config.parameters else "") != longest:
+        yield f"its parameter {LONGEST} is {found!r}; the plan wants {longest!r}"
     yield from _inputs(config.input, plan)
     yield from _outputs(config.output, plan)
     if not config.HasField("dynamic_batching"):
         yield "it has no dynamic_batching, so that requests would be computed one after the other"
+
+
+def _longest(plan: Plan) -> int:
+    """The most of the sizes that may differ beside the number of rows; 0 if none does."""
+    pairs = (pair for tensor in plan.inputs for pair in zip(tensor.least[1:], tensor.most[1:], strict=True))
+    return max((most for least, most in pairs if least != most), default=0)
 
 
 def _inputs(tensors: Sequence[model_config_pb2.ModelInput], plan: Plan) -> Iterator[str]:
