@@ -51,7 +51,7 @@ class Texts(nn.Module):
         self.register_buffer("last", torch.full((1,), vocabulary - 1, dtype=torch.int32))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """See the class. TensorRT has minima and maxima of integers, but no Clip of them."""
+        """See the class. The parser's list of operators has minima and maxima of integers, but no Clip."""
         ids = torch.minimum(torch.maximum(input_ids, self.first), self.last)
         found: Tensor = self.encoder(ids, attention_mask)
         return found
