@@ -179,7 +179,7 @@ CMD ["python3", "-m", "ops.guard", "--help"]
 # torch traces the networks on a CPU; trtexec alone uses the GPU.
 FROM tensorrt AS tensorrt-builder
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-USER root
+USER 0:0
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt \
     if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
     && /opt/venv/bin/pip install -q ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -r requirements/tensorrt.txt
