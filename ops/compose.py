@@ -132,7 +132,8 @@ def up(docker: DockerClient) -> None:
     target = settings().get("TARGET", targets.DEFAULT_IN_DOCKER)
     if f" AS {target}-builder\n" not in (ROOT / "docker" / "server.Dockerfile").read_text("utf-8"):
         raise ValueError(f"TARGET={target} has no image; run it without Docker: make serve TARGET={target}")
-    if target == targets.DEFAULT_IN_DOCKER and (found := hardware.obstacles()):
+    first = targets.find(targets.DEFAULT_IN_DOCKER)  # it and the one beside it run images of one release
+    if target in (first.name, first.beside) and (found := hardware.obstacles()):
         raise ValueError("; ".join(found))  # before 18 GB are pulled
     models_beside(settings(), hardware.instances(settings()), check=True)
     docker.compose.build()

@@ -77,6 +77,18 @@ def test_an_instance_with_the_wrong_image_is_refused_before_images_are_fetched(
     assert docker.called == ["build", "up"]
 
 
+@pytest.mark.parametrize("target", ["trtllm", "tensorrt"])
+def test_a_driver_that_is_too_old_is_told_before_images_are_fetched(
+    monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.setattr(compose, "settings", lambda: {"TARGET": target})
+    monkeypatch.setattr(compose.hardware, "obstacles", lambda: ["the driver is 550"])
+    docker = Docker()
+    with pytest.raises(ValueError, match="the driver is 550"):
+        compose.up(docker)  # type: ignore[arg-type]
+    assert docker.called == []
+
+
 def test_defaults_of_compose_and_make_are_the_registrys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither file can import them."""
     shared = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))["x-deployment"]
