@@ -171,14 +171,12 @@ def builds(target: Target, family: str) -> bool:
 
 
 def target_of(model: Model, target: str) -> str:
-    """The target that builds a model where TARGET is `target`: itself, or the one beside it.
-
-    Raises:
-        CatalogError: there is no such target.
-    """
-    own = known(target)
-    other = bool(own.beside) and not builds(own, model.family) and builds(known(own.beside), model.family)
-    return own.beside if other else target
+    """The target that builds a model where TARGET is `target`: itself, or the one beside it."""
+    other = targets.BESIDE.get(target, "")
+    if not other:
+        return target
+    data = tomllib.loads((FAMILIES / f"{model.family}.toml").read_text("utf-8"))
+    return other if other in data and target not in data else target
 
 
 def known(target: str) -> Target:

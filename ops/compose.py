@@ -45,7 +45,7 @@ def models_beside(values: dict[str, str], count: int, *, check: bool = False) ->
     MODEL_ID there are none: the default is not an encoder.
 
     Raises:
-        ValueError: MODEL_ID or TARGET is not known; with `check`, an instance has another image than its
+        ValueError: MODEL_ID is not known; with `check`, an instance has another image than its
         model wants (the builder's own sentence, before images are fetched).
     """
     target = values.get("TARGET") or targets.DEFAULT_IN_DOCKER
@@ -92,7 +92,7 @@ def client(*, every: bool = False) -> DockerClient:
     if every:
         profiles = [
             f"instances-{hardware.MOST}",
-            *filter(None, (targets.find(n).beside for n in targets.names())),
+            *targets.BESIDE.values(),
         ]
     else:
         profiles = profiles_of(count, models_beside(values, count))
@@ -132,8 +132,8 @@ def up(docker: DockerClient) -> None:
     target = settings().get("TARGET", targets.DEFAULT_IN_DOCKER)
     if f" AS {target}-builder\n" not in (ROOT / "docker" / "server.Dockerfile").read_text("utf-8"):
         raise ValueError(f"TARGET={target} has no image; run it without Docker: make serve TARGET={target}")
-    first = targets.find(targets.DEFAULT_IN_DOCKER)  # it and the one beside it run images of one release
-    if target in (first.name, first.beside) and (found := hardware.obstacles()):
+    first = targets.DEFAULT_IN_DOCKER  # it and the one beside it run images of one release
+    if target in (first, targets.BESIDE.get(first)) and (found := hardware.obstacles()):
         raise ValueError("; ".join(found))  # before 18 GB are pulled
     models_beside(settings(), hardware.instances(settings()), check=True)
     docker.compose.build()

@@ -90,11 +90,7 @@ def make_plan(
 
 
 def beside(models: Sequence[Model], target: str, count: int) -> dict[int, str]:
-    """Instances whose model another target than TARGET builds, and that target: they run its image.
-
-    Raises:
-        CatalogError: there is no such target.
-    """
+    """Instances whose model another target than TARGET builds, and that target: they run its image."""
     found = {i: target_of(models[i % len(models)], target) for i in range(count)}
     return {i: other for i, other in found.items() if other != target}
 

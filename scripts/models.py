@@ -20,13 +20,9 @@ def _targets(family: str) -> set[str]:
     return {target for target in targets.names() if target in data}
 
 
-def _beside() -> set[str]:
-    """Targets that stand beside another one, in whose column they are."""
-    return {targets.find(name).beside for name in targets.names()}
-
-
 def _cell(target: str, able: set[str]) -> str:
-    other = targets.find(target).beside
+    """Of the target itself, or of the one beside it, which has no column of its own."""
+    other = targets.BESIDE.get(target, "")
     return "yes" if target in able else f"by {NAMES[other]}" if other in able else "–"
 
 
@@ -41,7 +37,7 @@ def table(models: Iterable[Model]) -> str:
     for model in models:
         if not model.source.startswith("random:"):  # benchmarks only
             rows.setdefault(_key(model), []).append(f"`{model.id}`")
-    columns = [name for name in targets.names() if name not in _beside()]
+    columns = [name for name in targets.names() if name not in targets.BESIDE.values()]
     heads = [NAMES.get(target, target) for target in columns]
     lines = [
         f"| family | {' | '.join(heads)} | MODEL_ID | licence of the weights |",

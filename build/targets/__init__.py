@@ -27,12 +27,6 @@ class Target(Protocol):
         """As TARGET and the families' TOML tables say it."""
 
     @property
-    def beside(self) -> str:
-        """The target of families that this one does not build, on the same machines by other tools; empty:
-        there is none.
-        """
-
-    @property
     def code(self) -> tuple[str, ...]:
         """Folders whose code shapes an engine: a change makes it anew."""
 
@@ -113,6 +107,9 @@ class Target(Protocol):
 # What TARGET is where nothing names one: in containers, which are for GPUs first, and without Docker.
 # compose.yaml and the Makefile say the same.
 DEFAULT_IN_DOCKER, DEFAULT_WITHOUT_DOCKER = "trtllm", "openvino"
+# Targets of what another one does not build, on the same machines, in another image: that of TensorRT-LLM has
+# neither trtexec nor TensorRT's own backend. By name: who drives Compose has none of their packages.
+BESIDE = {"trtllm": "tensorrt"}
 _TARGETS: dict[str, Target | None] = {"trtllm": None, "tensorrt": None, "torch": None, "openvino": None}
 
 

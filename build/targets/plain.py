@@ -23,7 +23,6 @@ class Plain:
     """
 
     name: str
-    beside: str = ""
     code: tuple[str, ...] = ()
     deciding: tuple[str, ...] = ()
     making: tuple[str, ...] = ()

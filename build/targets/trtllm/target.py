@@ -30,7 +30,6 @@ class TensorRtLlm:
     """Everything follows from the image that this runs in."""
 
     name = "trtllm"
-    beside = "tensorrt"  # encoders alone: that image has neither trtexec nor TensorRT's own backend
     code = ()  # engines are made by the image's own tools
     deciding = ("tensorrt_llm", "tensorrt")
 

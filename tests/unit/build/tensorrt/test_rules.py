@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from build.catalog import CatalogError, TritonModel, load_catalog, load_recipe, target_of
+from build.catalog import ROOT, CatalogError, TritonModel, load_catalog, load_recipe, target_of
 from build.targets.tensorrt.plans import Plan, Plans, Tensor, command, shapes
 from build.targets.tensorrt.rules import FILE, configured, findings, write
 from build.tensors import MODELS, parse_config
@@ -205,6 +207,22 @@ def test_encoders_have_a_target_beside_tensorrt_llm() -> None:
         assert target_of(CATALOG[model], target) == wanted
     with pytest.raises(CatalogError, match="family t5 cannot be built for TARGET=tensorrt yet"):
         load_recipe(CATALOG["mini-t5"], target_of(CATALOG["mini-t5"], "tensorrt"))
+
+
+def test_who_drives_compose_needs_no_targets_packages() -> None:
+    """`make up` runs with two packages: what it asks of the plan imports none of a target's."""
+    asked = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(('google', 'tritonclient', 'numpy', 'filelock', 'torch')))\n"
+        "from build.catalog import load_catalog, select\n"
+        "from ops.planning import beside, check_images\n"
+        "models = select(load_catalog(), 'mini-whisper,mini-clip', 'trtllm')\n"
+        "check_images(models, 'trtllm', 2, {'TRITON_1_TARGET': 'tensorrt'})\n"
+        "print(beside(models, 'trtllm', 2))"
+    )
+    command = [sys.executable, "-c", asked]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "{1: 'tensorrt'}", done.stderr
 
 
 @pytest.mark.parametrize(
