@@ -151,10 +151,10 @@ attack-stack: $(BUILD)/.tests ## the same in Docker: broken requests, and every 
 	$(ATTACK) $(BUILD)/bin/python -m pytest -s tests/compose/test_attack.py tests/compose/test_faults.py; status=$$?; scripts/install_docker stop; exit $$status
 
 audit: $(AUDIT)/.done ## known vulnerabilities of what is pinned
-	for name in serve server gateway retrieval vectors builder build torch local client stack; do $(AUDIT)/bin/pip-audit --no-deps --disable-pip -r requirements/$$name.txt || exit 1; done
+	for name in serve server gateway retrieval vectors builder build torch tensorrt local client stack; do $(AUDIT)/bin/pip-audit --no-deps --disable-pip -r requirements/$$name.txt || exit 1; done
 
 # What requirements/ adds to each image's base, by the image's name.
-IMAGES := server-openvino=serve+server builder-openvino=build server-torch=torch server-trtllm=server+builder gateway=gateway gateway-retrieval=gateway+retrieval vectors=vectors
+IMAGES := server-openvino=serve+server builder-openvino=build server-torch=torch server-trtllm=server+builder server-tensorrt=serve+server+builder builder-tensorrt=tensorrt gateway=gateway gateway-retrieval=gateway+retrieval vectors=vectors
 
 sbom: $(AUDIT)/.done ## CycloneDX lists of the Python packages that each image adds to its base, in sbom/
 	mkdir -p sbom

@@ -1,5 +1,6 @@
-"""`python -m build engines`: make the bundles of MODEL_ID for TARGET. `check`: only compare TARGET=trtllm's
-steps with the image they run in.
+"""`python -m build engines`: make the bundles of MODEL_ID for TARGET. `check`: only compare the steps with
+the image they run in. Models that another target beside TARGET builds (TARGET=trtllm: encoders) are made
+where its tools are; elsewhere their bundles must be there.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import targets
-from .bundle import Built, build
-from .catalog import CatalogError, Model, known, load_catalog, select
+from .bundle import Built, build, made_elsewhere
+from .catalog import CatalogError, Model, known, load_catalog, select, target_of
 from .download import FetchError
 from .jobs import BuildError, Places, plan_job
 from .toolchain import TemplateError, ToolchainError, Unfit
@@ -35,17 +36,39 @@ def check_all(models: Sequence[Model], target: str, places: Places) -> str:
     Raises:
         Unfit: one that does not.
     """
-    found = known(target)
     jobs = [
-        plan_job(model, target, places, os.environ, devices)
-        for model, devices in zip(models, found.build_devices(models, os.environ), strict=True)
+        plan_job(model, target_of(model, target), places, os.environ, devices)
+        for model, devices in zip(models, known(target).build_devices(models, os.environ), strict=True)
     ]
     for job in jobs:
-        found.preflight(job.recipe, job.work, devices=job.devices)
+        job.target.preflight(job.recipe, job.work, devices=job.devices)
     return "\n".join(
         f"{job.model.id}: its {len(job.work.all())} steps fit the toolchain {job.toolchain.toolchain}"
         for job in jobs
     )
+
+
+def build_all(models: Sequence[Model], target: str, places: Places, only: str = "") -> list[Built]:
+    """The bundles of all models, or of those that `only` builds. What is built beside `target`, by tools that
+    are not here, must be there.
+
+    Raises:
+        BuildError, CatalogError, FetchError, ToolchainError, TemplateError, Unfit: see `build` and
+        `made_elsewhere`.
+    """
+    rows = []
+    own = known(target).build_devices(models, os.environ)
+    for model, devices in zip(models, own, strict=True):
+        maker = target_of(model, target)
+        if only and only != maker:
+            continue
+        try:
+            rows.append(build(model, maker, places, environment=os.environ, devices=devices))
+        except ToolchainError:
+            if maker == target or only:
+                raise
+            rows.append(made_elsewhere(model, maker, places, os.environ))
+    return rows
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="ids of catalog.toml, comma-separated (default: the miniatures)",
     )
     parser.add_argument("--target", default=os.environ.get("TARGET") or targets.DEFAULT_IN_DOCKER)
+    parser.add_argument("--only", default="", help="leave out what other targets than this one build")
     parser.add_argument("--weights", type=Path, default=Path(os.environ.get("WEIGHTS_DIR", "weights")))
     parser.add_argument("--engines", type=Path, default=Path(os.environ.get("ENGINES_DIR", "engines")))
     arguments = parser.parse_args(argv)
@@ -67,15 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command == "check":
             print(check_all(models, arguments.target, places))
         else:
-            own = known(arguments.target).build_devices(models, os.environ)
-            print(
-                table(
-                    [
-                        build(m, arguments.target, places, environment=os.environ, devices=devices)
-                        for m, devices in zip(models, own, strict=True)
-                    ]
-                )
-            )
+            print(table(build_all(models, arguments.target, places, arguments.only)))
     except (BuildError, CatalogError, FetchError, ToolchainError, TemplateError, Unfit) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1

@@ -24,6 +24,9 @@ from .jobs import BuildError, Job, Places, Wanted, plan_job, read_manifest
 from .repository import render
 from .sources import Weights, fetch
 from .staging import converted, source_of
+from .toolchain import Identity
+
+NOWHERE = Identity("", {}, {}, {})
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,37 @@ def build(
                 _build(*fetched(jobs, note), note)
     except Timeout:
         raise BuildError(f"{model.id}: another builder is making {bundle}; wait for it, or stop it") from None
-    size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
-    return Built(model.id, target, size, time.monotonic() - started, unchanged)
+    return Built(model.id, target, _size(bundle), time.monotonic() - started, unchanged)
+
+
+def _size(bundle: Path) -> int:
+    """Bytes; a file that has two names counts once."""
+    files = [path.stat() for path in bundle.rglob("*") if path.is_file()]
+    return sum({(file.st_dev, file.st_ino): file.st_size for file in files}.values())
+
+
+def made_elsewhere(
+    model: Model, target: str, places: Places, environment: Mapping[str, str] | None = None
+) -> Built:
+    """The bundle of a model whose tools are not here, if it is what they would make of today's recipe.
+
+    Raises:
+        BuildError: it is not; the message says where it is made.
+        CatalogError: see `plan_job`.
+    """
+    started, bundle = time.monotonic(), places.bundle(model.id, target)
+    have = _made_from(bundle)
+    stamp = {name: have["engine"][name] for name in Identity.__dataclass_fields__} if have else {}
+    jobs = [
+        plan_job(source, target, places, environment, toolchain=Identity(**stamp) if stamp else NOWHERE)
+        for source in (model, *model.mirrors)
+    ]
+    if not any(have == job.wanted() for job in jobs):
+        raise BuildError(
+            f"{model.id}: {bundle} is missing or out of date, and what makes it is in the image of "
+            f"TARGET={target}; add {target} to COMPOSE_PROFILES, and docker compose up -d makes it first"
+        )
+    return Built(model.id, target, _size(bundle), time.monotonic() - started, unchanged=True)
 
 
 def fetched(jobs: Sequence[Job], note: Callable[[str], None]) -> tuple[Job, Weights]:

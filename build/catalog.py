@@ -79,11 +79,14 @@ class Model:
 
 @dataclass(frozen=True)
 class TritonModel:
-    """One model of a repository: the folder it comes from and whether it is decoupled."""
+    """One model of a repository: the folder it comes from and whether it is decoupled. `graph`: the one of
+    the engine's graphs that it is, where Triton runs those without Python.
+    """
 
     name: str
     folder: str
     decoupled: bool = False
+    graph: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,15 @@ def builds(target: Target, family: str) -> bool:
     """Whether a target has a recipe for a family."""
     data = tomllib.loads((FAMILIES / f"{family}.toml").read_text("utf-8"))
     return target.name in data or target.table(family) is not None
+
+
+def target_of(model: Model, target: str) -> str:
+    """The target that builds a model where TARGET is `target`: itself, or the one beside it."""
+    other = targets.BESIDE.get(target, "")
+    if not other:
+        return target
+    data = tomllib.loads((FAMILIES / f"{model.family}.toml").read_text("utf-8"))
+    return other if other in data and target not in data else target
 
 
 def known(target: str) -> Target:

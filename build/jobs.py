@@ -168,9 +168,14 @@ def read_manifest(bundle: Path) -> Manifest | None:
 
 
 def plan_job(
-    model: Model, target: str, places: Places, environment: Mapping[str, str] | None = None, devices: str = ""
+    model: Model,
+    target: str,
+    places: Places,
+    environment: Mapping[str, str] | None = None,
+    devices: str = "",
+    toolchain: Identity | None = None,
 ) -> Job:
-    """Everything that a build will do, before it does anything.
+    """Everything that a build will do, before it does anything. `toolchain`: one that is known, not asked.
 
     Raises:
         CatalogError: what is asked for cannot be built.
@@ -181,4 +186,4 @@ def plan_job(
     found.check_possible(model, recipe, devices)
     tools = found.tools()
     steps = work(model, recipe, list(tools))
-    return Job(model, recipe, steps, tools, found.identity(devices), places, devices)
+    return Job(model, recipe, steps, tools, toolchain or found.identity(devices), places, devices)

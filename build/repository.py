@@ -31,7 +31,7 @@ def render(recipe: Recipe, bundle: Path, home: Path | None = None) -> None:
         shutil.copytree(ROOT / room, bundle / room, ignore=IGNORED)
     for model in recipe.models:
         folder = bundle / "repository" / model.name
-        if model.name == ENGINE:
+        if model.name == ENGINE or model.graph:
             target.render_engine(model, recipe, folder, (home or bundle) / "engine")
         else:
             render_model(model, recipe, folder)

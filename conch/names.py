@@ -7,5 +7,8 @@ TEXT = "tensorrt_llm_bls"
 PICTURES = "multimodal_encoders"  # pictures to rows of a prompt-embedding table
 EMBEDDERS = {"minilm": "minilm", "clip": "clip_text"}  # texts to vectors, by family
 PICTURE_EMBEDDERS = {"clip": "clip_image"}  # pictures to vectors
+LONGEST = (
+    "longest_row"  # a parameter of a Triton model: the most of a size that its configuration leaves open
+)
 PICTURE_URLS = ("image_url_input", "image_urls")  # inputs of TEXT that hold whole pictures as text
 RANK_MODULE = "serving.engine.torch.ranks"  # a process of the torch engine for each further GPU

@@ -4,6 +4,7 @@
 #   openvino-nvidia     the CPU server on NVIDIA's own image, larger, with NVIDIA's current security fixes
 #   torch, torch-builder     NVIDIA's image with PyTorch from PyPI: it builds and serves
 #   trtllm, trtllm-builder   NVIDIA's image with TensorRT-LLM: it builds and serves
+#   tensorrt, tensorrt-builder   NVIDIA's plain image, whose trtexec and TensorRT backend the other lacks: encoders
 # pip's certificate authority may be given as a secret: --secret id=ca,src=FILE.
 ARG BASE=debian:bookworm-slim
 ARG TRTLLM_BASE=nvcr.io/nvidia/tritonserver:25.07-trtllm-python-py3
@@ -149,4 +150,38 @@ USER 10001:10001
 CMD ["python3", "-m", "ops.guard", "--help"]
 
 FROM trtllm AS trtllm-builder
+CMD ["python3", "-m", "ops.deploy"]
+
+################################################################################
+# The plain image of the same release: TensorRT's backend serves plans, Python's the façades, with what those import. OpenVINO is left out.
+FROM ${NVIDIA_BASE} AS tensorrt
+ARG NVIDIA_BASE
+LABEL org.opencontainers.image.title="conch server (tensorrt)" \
+      org.opencontainers.image.description="Triton Inference Server with TensorRT plans of encoders behind Conch's guard" \
+      org.opencontainers.image.version="0.1.0"
+COPY requirements/server.txt requirements/guard.txt requirements/serve.txt requirements/builder.txt /opt/conch/requirements/
+# hadolint ignore=DL3008,DL3009
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt \
+    if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
+    && { python3 -m venv /opt/venv || { apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv && python3 -m venv /opt/venv; }; } \
+    && /opt/venv/bin/pip install -q -r /opt/conch/requirements/server.txt -r /opt/conch/requirements/builder.txt \
+    && sed -i '/^openvino/d' /opt/conch/requirements/serve.txt \
+    && PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install -q -r /opt/conch/requirements/serve.txt \
+    && useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin conch && install -d -o conch -g conch /engines /weights
+WORKDIR /opt/conch
+# Stamped on every bundle, as TRTLLM_BASE is.
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 CONCH_BASE_IMAGE=${NVIDIA_BASE}
+COPY . .
+USER 10001:10001
+CMD ["python3", "-m", "ops.guard", "--help"]
+
+################################################################################
+# torch traces the networks on a CPU; trtexec alone uses the GPU.
+FROM tensorrt AS tensorrt-builder
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+USER 0:0
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt \
+    if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
+    && /opt/venv/bin/pip install -q ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -r requirements/tensorrt.txt
+USER 10001:10001
 CMD ["python3", "-m", "ops.deploy"]

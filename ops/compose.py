@@ -16,10 +16,12 @@ from python_on_whales import DockerClient
 from python_on_whales.exceptions import DockerException
 
 from build import targets
+from build.catalog import CatalogError, load_catalog, select
 from conch.deployment import Deployment, Instance
 
 from . import hardware
 from .environment import ENV, ROOT, documented, settings
+from .planning import beside, check_images
 from .restart import NotBack, restart_all
 
 METRICS = (
@@ -38,13 +40,62 @@ def compose_files(values: dict[str, str]) -> list[Path]:
     return files
 
 
+def models_beside(values: dict[str, str], count: int, *, check: bool = False) -> dict[int, str]:
+    """Instances that run the image of another target beside TARGET, and which; see `planning.beside`. Without
+    MODEL_ID there are none: the default is not an encoder.
+
+    Raises:
+        ValueError: MODEL_ID is not known; with `check`, an instance has another image than its
+        model wants (the builder's own sentence, before images are fetched).
+    """
+    target = values.get("TARGET") or targets.DEFAULT_IN_DOCKER
+    if not values.get("MODEL_ID"):
+        return {}
+    try:
+        models = select(load_catalog(), values["MODEL_ID"], target)
+        if check:
+            check_images(models, target, count, values)
+        return beside(models, target, count)
+    except CatalogError as error:
+        raise ValueError(str(error)) from error
+
+
+def profiles_of(count: int, others: dict[int, str]) -> list[str]:
+    """Compose's profiles: one for more than one instance, and the builders of other targets."""
+    return [*([f"instances-{count}"] if count > 1 else []), *sorted(set(others.values()))]
+
+
+def with_images(lines: list[hardware.Line], values: dict[str, str]) -> list[hardware.Line]:
+    """A proposal with the images of instances whose model another target builds.
+
+    Raises:
+        ValueError: see `models_beside`, and `hardware.instances`.
+    """
+    proposed = {line.name: line.value for line in lines}
+    count = hardware.instances({**proposed, **values})
+    if not (others := models_beside({**proposed, **values}, count)):
+        return lines
+    chosen = {f"TRITON_{i}_TARGET": other for i, other in others.items()}
+    return [
+        *(line for line in lines if line.name != "COMPOSE_PROFILES"),
+        hardware.Line("COMPOSE_PROFILES", ",".join(profiles_of(count, others)), "instances, and what builds"),
+        *(hardware.Line(name, other, "the image of what it serves") for name, other in chosen.items()),
+    ]
+
+
 def client(*, every: bool = False) -> DockerClient:
     """Compose on this folder's project, with the instances that INSTANCES asks for, or with `every` one that
     may still run.
     """
     values = settings()
     count = hardware.instances(values)
-    profiles = ["instances-4"] if every else [f"instances-{count}"] if count > 1 else []
+    if every:
+        profiles = [
+            f"instances-{hardware.MOST}",
+            *targets.BESIDE.values(),
+        ]
+    else:
+        profiles = profiles_of(count, models_beside(values, count))
     return DockerClient(
         compose_files=[str(path) for path in compose_files(values)],
         compose_profiles=profiles,
@@ -59,7 +110,7 @@ def write_env(lines: list[hardware.Line]) -> None:
     asked = {
         name: os.environ[name] for name in documented() if os.environ.get(name) and name != "HF_TOKEN"
     }  # a secret is neither shown nor kept
-    if "INSTANCES" in asked:
+    if "INSTANCES" in asked and not any(line.name.endswith("_TARGET") for line in lines):
         asked.setdefault(
             "COMPOSE_PROFILES", f"instances-{asked['INSTANCES']}" if asked["INSTANCES"] != "1" else ""
         )
@@ -81,8 +132,10 @@ def up(docker: DockerClient) -> None:
     target = settings().get("TARGET", targets.DEFAULT_IN_DOCKER)
     if f" AS {target}-builder\n" not in (ROOT / "docker" / "server.Dockerfile").read_text("utf-8"):
         raise ValueError(f"TARGET={target} has no image; run it without Docker: make serve TARGET={target}")
-    if target == targets.DEFAULT_IN_DOCKER and (found := hardware.obstacles()):
+    first = targets.DEFAULT_IN_DOCKER  # it and the one beside it run images of one release
+    if target in (first, targets.BESIDE.get(first)) and (found := hardware.obstacles()):
         raise ValueError("; ".join(found))  # before 18 GB are pulled
+    models_beside(settings(), hardware.instances(settings()), check=True)
     docker.compose.build()
     docker.compose.up(detach=True, wait=True)
     print(f"conch: ready on http://{settings().get('BIND', '127.0.0.1')}:{settings().get('PORT', '8080')}")
@@ -119,7 +172,8 @@ class Compose:
 def act(command: str, tp_size: int) -> None:
     """One command of the command line."""
     if command in ("hardware", "up"):
-        write_env(hardware.this_machine(settings().get("TARGET", ""), tp_size))
+        values = settings()
+        write_env(with_images(hardware.this_machine(values.get("TARGET", ""), tp_size), values))
     if command == "up":
         up(client())
     elif command == "restart":

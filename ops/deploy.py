@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from build.__main__ import main as build
-from build.catalog import CatalogError, Model, known, load_catalog, load_recipe, select
+from build.catalog import CatalogError, Model, known, load_catalog, load_recipe, select, target_of
 from build.targets import DEFAULT_IN_DOCKER
 from conch.gpus import apart
 
 from .hardware import instances
 from .nginx import AccessPolicy, NginxValues, tls_of, write_nginx
-from .planning import IN_DOCKER, Addresses, described, front_processes, make_plan
+from .planning import IN_DOCKER, Addresses, check_images, described, front_processes, make_plan
 
 
 def deploy(engines: Path) -> None:
@@ -35,7 +35,7 @@ def deploy(engines: Path) -> None:
     target, count = get("TARGET") or DEFAULT_IN_DOCKER, instances(os.environ)
     models = select(load_catalog(), get("MODEL_ID", ""), target)
     found = known(target)
-    bundles = [engines / model.id / target for model in models]
+    bundles = [engines / model.id / target_of(model, target) for model in models]
     folder = engines / "deployment"
     plan = make_plan(
         models,
@@ -107,7 +107,9 @@ def check_gpus(models: Sequence[Model], target: str, count: int, environment: Ma
     """
     found = known(target)
     for i, own in enumerate(found.gpus(count, environment)):
-        ranks = found.ranks(load_recipe(models[i % len(models)], target, environment))
+        model = models[i % len(models)]
+        own_target = target_of(model, target)
+        ranks = known(own_target).ranks(load_recipe(model, own_target, environment))
         if own and ranks > len(own.split(",")):
             pair = ",".join(str(ranks * i + rank) for rank in range(ranks))
             raise CatalogError(
@@ -122,6 +124,7 @@ def main() -> int:
     target = get("TARGET") or DEFAULT_IN_DOCKER
     try:
         models = select(load_catalog(), get("MODEL_ID", ""), target)
+        check_images(models, target, instances(os.environ), os.environ)
         check_gpus(models, target, instances(os.environ), os.environ)
         if status := build(["engines"]):
             return status

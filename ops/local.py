@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from build.catalog import known, load_catalog, select
+from build.catalog import known, load_catalog, select, target_of
 from build.targets import DEFAULT_WITHOUT_DOCKER
 from conch.deployment import Deployment
 from gateway.keys import NoKeys, load_keys
@@ -106,7 +106,7 @@ class LocalDeployment:
     def plan(self) -> Deployment:
         """The instances, on the CPUs this process may use."""
         models = select(load_catalog(), self.model_id, self.target)
-        bundles = [self.engines / model.id / self.target for model in models]
+        bundles = [self.engines / model.id / target_of(model, self.target) for model in models]
         count = self.instances or max(2, len(models))
         plan = make_plan(
             models,

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from build.catalog import CatalogError, Model
+from build.catalog import CatalogError, Model, target_of
 from conch.bundle import ENGINE, EngineFacts, Manifest, load_parameters
 from conch.deployment import Chat, Deployment, Instance, Pool
+from conch.gpus import apart as several_hosts
 
 REDUCED = ("weight_only", "quantization", "compress")  # parameters that make weights smaller
 SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -86,6 +87,35 @@ def make_plan(
         Pool(model.id, model.family, tuple(range(n, count, len(models)))) for n, model in enumerate(models)
     )
     return Deployment(tuple(instances), tuple(pools), addresses.gateways, addresses.resolver)
+
+
+def beside(models: Sequence[Model], target: str, count: int) -> dict[int, str]:
+    """Instances whose model another target than TARGET builds, and that target: they run its image."""
+    found = {i: target_of(models[i % len(models)], target) for i in range(count)}
+    return {i: other for i, other in found.items() if other != target}
+
+
+def check_images(models: Sequence[Model], target: str, count: int, environment: Mapping[str, str]) -> None:
+    """In Docker every instance runs the image of the target that builds its model: TRITON_i_TARGET says
+    which.
+
+    Raises:
+        CatalogError: one that does not; said before anything is fetched or built.
+    """
+    others = beside(models, target, count)
+    for i, model in ((i, models[i % len(models)]) for i in range(count)):
+        wanted, given = others.get(i, target), environment.get(f"TRITON_{i}_TARGET") or target
+        if wanted == given:
+            continue
+        if several_hosts(environment):
+            raise CatalogError(
+                f"{model.id} is built for TARGET={wanted}, whose image is another than that of "
+                f"TARGET={target}; on several hosts deploy it apart, with TARGET={wanted}"
+            )
+        raise CatalogError(
+            f"triton-{i} serves {model.id}, which wants the image of TARGET={wanted}, not of {given}; set "
+            f"TRITON_{i}_TARGET={others.get(i, '')}"
+        )
 
 
 def described(deployment: Deployment) -> Deployment:

@@ -12,12 +12,18 @@ from build.catalog import FAMILIES, ROOT, Model, load_catalog
 
 README = ROOT / "README.md"
 BEGIN, END = "<!-- models: python -m scripts.models -->\n", "<!-- end of models -->\n"
-NAMES = {"openvino": "CPU", "torch": "PyTorch", "trtllm": "TensorRT-LLM"}
+NAMES = {"openvino": "CPU", "torch": "PyTorch", "tensorrt": "TensorRT", "trtllm": "TensorRT-LLM"}
 
 
 def _targets(family: str) -> set[str]:
     data = tomllib.loads((FAMILIES / f"{family}.toml").read_text("utf-8"))
     return {target for target in targets.names() if target in data}
+
+
+def _cell(target: str, able: set[str]) -> str:
+    """Of the target itself, or of the one beside it, which has no column of its own."""
+    other = targets.BESIDE.get(target, "")
+    return "yes" if target in able else f"by {NAMES[other]}" if other in able else "–"
 
 
 def _key(model: Model) -> tuple[str, str]:
@@ -31,13 +37,14 @@ def table(models: Iterable[Model]) -> str:
     for model in models:
         if not model.source.startswith("random:"):  # benchmarks only
             rows.setdefault(_key(model), []).append(f"`{model.id}`")
-    heads = [NAMES.get(target, target) for target in targets.names()]
+    columns = [name for name in targets.names() if name not in targets.BESIDE.values()]
+    heads = [NAMES.get(target, target) for target in columns]
     lines = [
         f"| family | {' | '.join(heads)} | MODEL_ID | licence of the weights |",
         "|---" * (3 + len(heads)) + "|",
     ]
     for (family, licence), ids in sorted(rows.items()):
-        able = " | ".join("yes" if target in _targets(family) else "–" for target in targets.names())
+        able = " | ".join(_cell(target, _targets(family)) for target in columns)
         lines.append(f"| {family} | {able} | {', '.join(ids)} | {licence} |")
     return "\n".join(lines) + "\n"
 

@@ -84,7 +84,7 @@ class Target(Protocol):
         """
 
     def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:
-        """Write the Triton model that is the engine. `engine`: where its files will lie.
+        """Write a Triton model that is the engine, or one of its graphs. `engine`: where its files will lie.
 
         Raises:
             TemplateError: it lacks what a façade needs.
@@ -107,7 +107,10 @@ class Target(Protocol):
 # What TARGET is where nothing names one: in containers, which are for GPUs first, and without Docker.
 # compose.yaml and the Makefile say the same.
 DEFAULT_IN_DOCKER, DEFAULT_WITHOUT_DOCKER = "trtllm", "openvino"
-_TARGETS: dict[str, Target | None] = {"trtllm": None, "torch": None, "openvino": None}
+# Targets of what another one does not build, on the same machines, in another image: that of TensorRT-LLM has
+# neither trtexec nor TensorRT's own backend. By name: who drives Compose has none of their packages.
+BESIDE = {"trtllm": "tensorrt"}
+_TARGETS: dict[str, Target | None] = {"trtllm": None, "tensorrt": None, "torch": None, "openvino": None}
 
 
 def names() -> tuple[str, ...]:

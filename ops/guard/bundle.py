@@ -85,8 +85,10 @@ def probe_body(probe: Probe) -> dict[str, Any]:
 
 def budgeted(repository: Path, view: Path, share: float) -> Path:
     """A view of a repository in which the engine model takes `share` of its cache's budget; everything else
-    is the bundle's own. An engine without a budget needs none.
+    is the bundle's own. An engine without a budget needs none, nor does a bundle of encoders alone.
     """
+    if not (repository / ENGINE).exists():
+        return repository
     from google.protobuf import text_format
 
     from build.targets.trtllm.engine_config import BUDGET, parameter, with_share

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from conch.names import PICTURE_URLS
+from conch.names import LONGEST, PICTURE_URLS
 from conch.pictures import MOST_URL_BYTES
 
 MAX_TENSOR_BYTES = 128 << 20
@@ -39,13 +39,16 @@ class Spec:
 
 @dataclass(frozen=True)
 class Contract:
-    """One model. `max_batch` is 0 where requests carry no batch dimension."""
+    """One model. `max_batch` is 0 where requests carry no batch dimension. `longest`: the most of a size that
+    may differ, where a model's parameters say it, whose engine could not refuse more by itself; 0: any.
+    """
 
     name: str
     max_batch: int
     inputs: Mapping[str, Spec]
     outputs: Mapping[str, Spec]
     decoupled: bool = False
+    longest: int = 0
 
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> Contract:
@@ -56,7 +59,8 @@ class Contract:
             for kind in ("input", "output")
         }
         decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
-        return cls(config["name"], batch, rows["input"], rows["output"], decoupled)
+        longest = config.get("parameters", {}).get(LONGEST, {}).get("string_value", "0")
+        return cls(config["name"], batch, rows["input"], rows["output"], decoupled, int(longest))
 
 
 def _spec(row: Mapping[str, Any], batch: int) -> Spec:
@@ -87,6 +91,12 @@ def check_shape(contract: Contract, name: str, datatype: object, shape: Sequence
         raise Refused(
             f"input {name!r} has shape {str(sizes)[:80]}; it must be {list(spec.dims)}, where -1 is any size "
             "from 1"
+        )
+    free = [n for n, want in zip(sizes, spec.dims, strict=True) if want == -1][bool(contract.max_batch) :]
+    if contract.longest and max(free, default=0) > contract.longest:
+        raise Refused(
+            f"input {name!r} has shape {str(sizes)[:80]}; {contract.name} takes {contract.longest} in a row "
+            "at most"
         )
     if contract.max_batch and sizes[0] > contract.max_batch:
         raise Refused(

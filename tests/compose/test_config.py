@@ -21,6 +21,7 @@ OBSERVE = [*CPU, "docker/compose.observe.yaml"]
 PICTURES = [*CPU, "docker/compose.pictures.yaml"]
 COMBINATIONS = [
     *((files, profile) for files in (BASE, CPU) for profile in PROFILES),
+    (BASE, "instances-2,tensorrt"),
     (RETRIEVAL, ""),
     (OBSERVE, ""),
     (PICTURES, ""),
@@ -226,6 +227,43 @@ def test_instances_have_ports_of_their_own_where_asked() -> None:
     assert {port["host_ip"] for port in added} == {"127.0.0.1"}
 
 
+def test_encoders_beside_tensorrt_llm_run_another_image() -> None:
+    """TRITON_i_TARGET names it, image and stage; the builder of plans comes first, with the same volumes and
+    models, and only with its profile; TARGET=tensorrt alone needs nothing of that.
+    """
+
+    def images(profile: str, **variables: str) -> dict[str, tuple[str, str]]:
+        found = config(BASE, profile, **variables)["services"]
+        conchs = {name: row for name, row in found.items() if "server.Dockerfile" in str(row.get("build"))}
+        return {
+            name: (row["image"].rpartition("0.1.0-")[2], row["build"]["target"])
+            for name, row in conchs.items()
+        }
+
+    plain = {"builder": ("trtllm", "trtllm-builder"), "triton-0": ("trtllm", "trtllm")}
+    assert images("") == plain
+    assert images("instances-2,tensorrt", TRITON_1_TARGET="tensorrt") == {
+        **plain,
+        "builder-tensorrt": ("tensorrt", "tensorrt-builder"),
+        "triton-1": ("tensorrt", "tensorrt"),
+    }
+    alone = images("", TARGET="tensorrt")
+    assert alone == {"builder": ("tensorrt", "tensorrt-builder"), "triton-0": ("tensorrt", "tensorrt")}
+    mixed = config(BASE, "instances-2,tensorrt", TRITON_1_TARGET="tensorrt", MODEL_ID="base,mini-clip")[
+        "services"
+    ]
+    first, second = mixed["builder-tensorrt"], mixed["builder"]
+    assert second["depends_on"]["builder-tensorrt"]["condition"] == "service_completed_successfully"
+    assert first["volumes"] == second["volumes"]
+    assert first["deploy"]["resources"] == second["deploy"]["resources"]
+    for name in ("MODEL_ID", "TARGET", "TRITON_1_GPUS", "ENGINES_DIR"):
+        assert first["environment"][name] == second["environment"][name]
+    assert second["environment"]["TRITON_1_TARGET"] == "tensorrt"
+    stages = (ROOT / "docker" / "server.Dockerfile").read_text("utf-8")
+    assert "FROM ${NVIDIA_BASE} AS tensorrt\n" in stages
+    assert "FROM tensorrt AS tensorrt-builder\n" in stages
+
+
 def test_one_place_for_the_image_of_nvidia() -> None:
     """The pinned tag stands once in the repository's packaging."""
     files = [*ROOT.glob("docker/*"), ROOT / "compose.yaml", ROOT / ".env.example"]
@@ -238,7 +276,8 @@ def test_every_variable_is_documented() -> None:
     more = ("instances", "tls", "observe")
     files = (*RETRIEVAL, *(f"docker/compose.{name}.yaml" for name in more))
     text = "".join((ROOT / file).read_text("utf-8") for file in files)
-    used = dict(re.findall(r"\$\{([A-Z0-9_]+):-([^}]*)\}", text))
+    defaults = re.findall(r"\$\{([A-Z0-9_]+):-([^}]*)\}", text)
+    used = {name: "" if default.startswith("${") else default for name, default in defaults}  # another's own
     used |= {name: used.get(name, "") for name in re.findall(r"\$\{([A-Z0-9_]+):\+", text)}
     secrets = ("API_KEYS_FILE", "ADMIN_KEYS_FILE", "TLS_CERT_FILE", "TLS_KEY_FILE", *PASSWORDS)
     for name in (*secrets, "GRAFANA_PASSWORD_FILE"):

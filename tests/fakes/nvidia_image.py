@@ -17,6 +17,7 @@ from .nvidia_tools import TOOLS
 
 HERE = Path(__file__).parent
 VERSIONS = {"tensorrt_llm": "0.20.0", "tensorrt": "10.10.0.31"}
+TENSORRT = "10.11.0.33"  # of 25.07-py3; of 25.07-trtllm-python-py3 see VERSIONS
 H100 = ("NVIDIA H100 80GB HBM3", "9.0", 81559)
 
 SMI = """
@@ -101,17 +102,36 @@ def make_image(
             f"import sys\nsys.path.insert(0, {str(HERE)!r})\nfrom nvidia_tools import main\nmain({tool!r})\n"
         )
         _script(root / "usr/local/bin/trtllm-build" if tool == "trtllm-build" else root / "app" / tool, text)
+    _machine(root, gpus)
+    _script(root / "usr/bin/mpirun", MPIRUN)
+    (root / "app/all_models/inflight_batcher_llm/tensorrt_llm").mkdir(parents=True)
+    (root / "app/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt").write_text(template())
+    return root
+
+
+def _machine(root: Path, gpus: list[tuple[str, str, int]] | None) -> None:
+    """nvidia-smi, what it shows, and what the image calls itself."""
     _script(
         root / "usr/bin/nvidia-smi",
         SMI.format(rows=str(root / "etc/gpus.json"), driver=str(root / "etc/driver")),
     )
-    _script(root / "usr/bin/mpirun", MPIRUN)
     (root / "etc").mkdir()
     (root / "etc/gpus.json").write_text(json.dumps(gpus if gpus is not None else [H100] * 4))
     (root / "etc/conch-toolchain").write_text("contract\n")
     (root / "etc/driver").write_text("575.57.08\n")
-    (root / "app/all_models/inflight_batcher_llm/tensorrt_llm").mkdir(parents=True)
-    (root / "app/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt").write_text(template())
+
+
+def make_plain_image(
+    root: Path, gpus: list[tuple[str, str, int]] | None = None, version: str = TENSORRT
+) -> Path:
+    """A folder that looks like the image without TensorRT-LLM: it has trtexec, which makes plans."""
+    _machine(root, gpus)
+    (root / "etc/tensorrt").write_text(f"{version}\n")
+    text = (
+        f"import sys\nfrom pathlib import Path\nsys.path.insert(0, {str(HERE)!r})\nfrom trtexec import main\n"
+        f"main(Path({str(root)!r}))\n"
+    )
+    _script(root / "usr/src/tensorrt/bin/trtexec", text)
     return root
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from conch.gpus import gpus
-
 from ...toolchain import Identity, ToolchainError
+from ..nvidia import image_root, search_path, stamped
 
 PIN = {"tensorrt_llm": "0.20.0"}  # what docker/server.Dockerfile's image holds
 IMAGE_PACKAGES = ("tensorrt_llm", "tensorrt", "torch", "transformers")
@@ -44,8 +41,8 @@ class Image:
 
     @classmethod
     def from_environment(cls) -> Image:
-        """CONCH_IMAGE_ROOT says where a stand-in lies; the file system's own root otherwise."""
-        return cls(Path(os.environ.get("CONCH_IMAGE_ROOT") or "/"))
+        """The one that this runs in."""
+        return cls(image_root())
 
     @property
     def python(self) -> Path:
@@ -59,10 +56,8 @@ class Image:
 
     @property
     def search_path(self) -> str:
-        """PATH for its tools: its own folders first, and not those of this virtual environment."""
-        own = str(Path(sys.executable).parent)
-        kept = [part for part in os.environ.get("PATH", "").split(os.pathsep) if part and part != own]
-        return os.pathsep.join([str(self.root / "usr/local/bin"), str(self.root / "usr/bin"), *kept])
+        """PATH for its tools."""
+        return search_path(self.root)
 
     def tools(self) -> dict[str, str]:
         """Path of each tool by name, in the layout that is there; where none is, the newest, which a check
@@ -116,20 +111,4 @@ class Image:
         Raises:
             ToolchainError: see `versions`.
         """
-        mark = self.root / "etc/conch-toolchain"  # stand-ins say what they are
-        name = mark.read_text("utf-8").strip() if mark.exists() else "tensorrt_llm"
-        # A container cannot ask for its own digest: NVIDIA's build number tells builds of one tag apart, and
-        # the name holds the digest where it is given.
-        base = os.environ.get("CONCH_BASE_IMAGE", "")
-        image = {
-            "name": base,
-            "digest": base.partition("@")[2],
-            "build": os.environ.get("NVIDIA_BUILD_ID", ""),
-        }
-        gpu = next(iter(gpus(devices)), None)
-        return Identity(
-            name,
-            self.versions(),
-            image,
-            {"name": gpu.name, "compute_capability": gpu.compute_capability} if gpu else {},
-        )
+        return stamped(self.root, "tensorrt_llm", self.versions(), devices)

@@ -7,9 +7,6 @@ template.
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,12 +16,12 @@ from ...catalog import Recipe
 from ...steps import FOLDERS, BuildSteps, Command
 from ...tensors import misfits as tensor_misfits
 from ...toolchain import TemplateError, Unfit
+from ..nvidia import help_of, misfits
 from .driver import driver, driver_findings
 from .engine_config import fill, missing_placeholders, unknown_placeholders
 from .image import PIN, SCRIPTS, Image
 from .limits import world_size
 
-MINUTES = 10
 WIDTH = {"int8": 1.0, "int4": 0.5}  # bytes for a number, where it is not the precision's
 
 
@@ -71,7 +68,7 @@ def _tools(commands: Sequence[Command], image: Image) -> Iterator[str]:
         if tool[:2] == (names["python"], "-m"):
             continue  # Conch's own
         if tool not in helps:
-            helps[tool] = help_of(tool, image)
+            helps[tool] = help_of(tool, image.search_path)
         text = helps[tool]
         if text is None:
             yield f"{tool[-1]} does not run; it was looked for in: {', '.join(_places(tool[-1], image))}"
@@ -87,47 +84,6 @@ def _places(tool: str, image: Image) -> list[str]:
     return (
         [str(image.root / "app/examples" / path) for path in known] if known else image.search_path.split(":")
     )
-
-
-def help_of(tool: Sequence[str], image: Image) -> str | None:
-    """What a tool says to --help; None if it cannot."""
-    environment = {**os.environ, "PATH": image.search_path, "COLUMNS": "200"}
-    try:
-        done = subprocess.run(
-            [*tool, "--help"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60 * MINUTES,
-            env=environment,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
-
-
-def misfits(arguments: Sequence[str], text: str) -> list[str]:
-    """Options of a command line that a --help text does not list, and values outside the choices that it
-    lists.
-    """
-    found = []
-    for i, part in enumerate(arguments):
-        option, _, inline = part.partition("=")
-        if not option.startswith("--"):
-            continue
-        if not re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", text):
-            found.append(f"it has no option {option}")
-            continue
-        value = inline or (
-            arguments[i + 1] if i + 1 < len(arguments) and not arguments[i + 1].startswith("--") else ""
-        )
-        choices = re.search(rf"(?<![\w-]){re.escape(option)}[ =]\[?\{{([^}}]*)\}}", text)
-        allowed = [choice.strip() for choice in choices[1].split(",")] if choices else []
-        # A choice may be shown as a member of its class: KVCacheType.DISABLED.
-        accepted = {form.lower() for choice in allowed for form in (choice, choice.rpartition(".")[2])}
-        if value and allowed and value.lower() not in accepted:
-            found.append(f"{option} {value} is not one of its choices {', '.join(allowed)}")
-    return found
 
 
 def _template(path: Path, recipe: Recipe) -> Iterator[str]:

@@ -17,6 +17,7 @@ from ...jobs import BuildError
 from ...steps import BuildSteps
 from ...tensors import misfits, narrow, parse_config
 from ...toolchain import Identity, TemplateError
+from ..nvidia import environment
 from .engine_config import fill
 from .engine_rules import Engines, findings, settings
 from .gpus import devices_of
@@ -44,9 +45,8 @@ class TensorRtLlm:
         return Image.from_environment().tools()
 
     def environment(self, devices: str) -> Mapping[str, str]:
-        """See Target: the image's own PATH, and the GPUs, numbered as nvidia-smi does."""
-        seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": devices} if devices else {}
-        return {"PATH": Image.from_environment().search_path, **seen}
+        """See Target."""
+        return environment(Image.from_environment().root, devices)
 
     def gpus(self, count: int, environment: Mapping[str, str]) -> list[str]:
         """See Target."""

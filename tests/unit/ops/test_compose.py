@@ -11,6 +11,7 @@ import yaml
 from build import targets
 from build.catalog import ROOT
 from ops import compose
+from ops.hardware import Line
 
 
 class Docker:
@@ -39,6 +40,53 @@ def test_only_targets_with_an_image_are_built(
         with pytest.raises(ValueError, match="no image; run it without Docker: make serve TARGET=torch"):
             compose.up(docker)  # type: ignore[arg-type]
     assert docker.called == calls
+
+
+ASKED = [
+    Line("TARGET", "trtllm", ""),
+    Line("INSTANCES", "2", ""),
+    Line("COMPOSE_PROFILES", "instances-2", ""),
+]
+
+
+def test_a_proposal_names_the_images_of_encoders() -> None:
+    """Of those instances that serve them; without encoders it stays as it is."""
+    made = compose.with_images(ASKED, {"MODEL_ID": "base,mini-clip"})
+    assert {line.name: line.value for line in made} == {
+        "TARGET": "trtllm",
+        "INSTANCES": "2",
+        "COMPOSE_PROFILES": "instances-2,tensorrt",
+        "TRITON_1_TARGET": "tensorrt",
+    }
+    for values in ({}, {"MODEL_ID": "base"}, {"MODEL_ID": "mini-clip", "TARGET": "openvino"}):
+        assert compose.with_images(ASKED, values) == ASKED
+
+
+def test_an_instance_with_the_wrong_image_is_refused_before_images_are_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = {"TARGET": "trtllm", "MODEL_ID": "mini-clip"}
+    monkeypatch.setattr(compose, "settings", lambda: values)
+    monkeypatch.setattr(compose.hardware, "obstacles", list)
+    docker = Docker()
+    with pytest.raises(ValueError, match="set TRITON_0_TARGET=tensorrt"):
+        compose.up(docker)  # type: ignore[arg-type]
+    assert docker.called == []
+    values["TRITON_0_TARGET"] = "tensorrt"
+    compose.up(docker)  # type: ignore[arg-type]
+    assert docker.called == ["build", "up"]
+
+
+@pytest.mark.parametrize("target", ["trtllm", "tensorrt"])
+def test_a_driver_that_is_too_old_is_told_before_images_are_fetched(
+    monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.setattr(compose, "settings", lambda: {"TARGET": target})
+    monkeypatch.setattr(compose.hardware, "obstacles", lambda: ["the driver is 550"])
+    docker = Docker()
+    with pytest.raises(ValueError, match="the driver is 550"):
+        compose.up(docker)  # type: ignore[arg-type]
+    assert docker.called == []
 
 
 def test_defaults_of_compose_and_make_are_the_registrys(monkeypatch: pytest.MonkeyPatch) -> None:

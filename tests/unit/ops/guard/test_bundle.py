@@ -9,7 +9,7 @@ import pytest
 
 from conch.bundle import ENGINE, MANIFEST, EngineFacts, Manifest, Probe
 from conch.contract import save
-from ops.guard.bundle import Refused, check_bundle
+from ops.guard.bundle import Refused, budgeted, check_bundle
 
 
 @pytest.mark.parametrize("fields", [{"memory": 1500}, {"positions": "448"}, None])
@@ -32,3 +32,10 @@ def test_an_engine_json_of_another_version_is_refused(tmp_path: Path, fields: di
         path.write_text(json.dumps({**json.loads(path.read_text()), **fields}), "utf-8")
     with pytest.raises(Refused, match=r"another version of Conch; rebuild it with: .*tiny\.en"):
         check_bundle(bundle, "tiny.en")
+
+
+def test_encoders_alone_have_no_budget(tmp_path: Path) -> None:
+    """Beside a model that generates, on the same GPU, they take their repository as it is."""
+    (tmp_path / "repository" / "minilm_encoder").mkdir(parents=True)
+    assert budgeted(tmp_path / "repository", tmp_path / "view", 0.5) == tmp_path / "repository"
+    assert not (tmp_path / "view").exists()

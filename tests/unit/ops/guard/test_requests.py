@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
 from ops.guard import grpc_requests, json_requests
-from ops.guard.contract import Contract, Refused, check_binary
+from ops.guard.contract import Contract, Refused, check_binary, check_shape
 
 CONFIG = {
     "name": "m",
@@ -331,3 +331,21 @@ def test_pictures_may_be_longer_than_texts(name: str, most: int, in_json: str) -
     json_requests.generate(model, json.dumps({name: ["a" * min(most, 20 << 20)]}).encode(), named)
     with pytest.raises(Refused, match=in_json):
         json_requests.generate(model, json.dumps({name: ["a" * (most + 1)]}).encode(), named)
+
+
+def test_rows_that_an_engine_could_not_refuse() -> None:
+    """A size that the configuration leaves open has a bound where the model's parameters say one."""
+    config = {
+        "name": "m",
+        "max_batch_size": 4,
+        "input": [{"name": "ids", "data_type": "TYPE_INT32", "dims": [-1]}],
+        "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "parameters": {"longest_row": {"string_value": "12"}},
+    }
+    bounded, free = Contract.parse(config), Contract.parse({**config, "parameters": {}})
+    assert check_shape(bounded, "ids", "INT32", [4, 12])[1] == 48
+    assert check_shape(free, "ids", "INT32", [4, 13])[1] == 52
+    with pytest.raises(Refused, match=r"'ids' has shape \[4, 13\]; m takes 12 in a row at most"):
+        check_shape(bounded, "ids", "INT32", [4, 13])
+    with pytest.raises(Refused, match="takes 4 at most"):
+        check_shape(bounded, "ids", "INT32", [13, 12])

@@ -1,0 +1,125 @@
+"""Encoders alone to TensorRT plans: `python -m build.targets.tensorrt.export --family F --weights FOLDER
+--output FOLDER --trtexec PATH …` writes a plan for each graph, plans.json, engine.json, for pictures
+picture.json, and the tokenizer's files. The ONNX graphs in between are not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from build.checkpoints import clip, minilm
+from build.checkpoints.arguments import TOKENIZER
+from build.pictures import cropped
+from conch.bundle import EngineFacts
+
+from . import graphs
+from .graphs import VECTOR, Graph
+from .plans import Plan, Plans, Tensor, command, run
+
+DATATYPES = {torch.int32: "TYPE_INT32", torch.float32: "TYPE_FP32"}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Rows and tokens at once: the most, and what kernels are chosen for."""
+
+    rows: int
+    favoured_rows: int
+    tokens: int
+    favoured_tokens: int
+
+
+def _minilm(weights: Path, output: Path, longest: int, dtype: torch.dtype) -> list[Graph]:
+    theirs, ours = minilm.load(weights)
+    minilm.facts(theirs, weights, longest).save(output)
+    shape = ours.shape
+    return [graphs.texts("encoder", graphs.lowered(ours, dtype), shape.vocabulary, shape.width)]
+
+
+def _clip(weights: Path, output: Path, longest: int, dtype: torch.dtype) -> list[Graph]:
+    ours = clip.load(weights)
+    shape = ours.shape
+    clip.facts(shape, longest).save(output)
+    cropped(weights, shape.size).save(output)
+    graphs.lowered(ours, dtype)
+    return [
+        graphs.texts("text", ours.text, shape.vocabulary, shape.dimensions),
+        graphs.pictures("image", ours.picture, shape.size, shape.dimensions, dtype),
+    ]
+
+
+FAMILIES: dict[str, Callable[[Path, Path, int, torch.dtype], list[Graph]]] = {
+    "minilm": _minilm,
+    "clip": _clip,
+}
+
+
+def plan(graph: Graph, sizes: Sizes) -> Plan:
+    """What the plan of a graph takes: from one row and one token on."""
+
+    def shape(given: Sequence[int], rows: int, tokens: int) -> tuple[int, ...]:
+        return (rows, *(tokens if size == -1 else size for size in given[1:]))
+
+    favoured = min(sizes.favoured_rows, sizes.rows), min(sizes.favoured_tokens, sizes.tokens)
+    inputs = tuple(
+        Tensor(
+            name,
+            DATATYPES[example.dtype],
+            shape(free, 1, 1),
+            shape(free, *favoured),
+            shape(free, sizes.rows, sizes.tokens),
+        )
+        for name, (example, free) in graph.inputs.items()
+    )
+    return Plan(graph.name, inputs, VECTOR, graph.dimensions)
+
+
+def export(given: argparse.Namespace) -> None:
+    """Write the engine folder.
+
+    Raises:
+        Unsupported, TooLarge: a checkpoint that this does not read, or half precision does not hold.
+        SystemExit: trtexec failed.
+    """
+    torch.set_grad_enabled(False)
+    weights, output = given.weights, given.output
+    made = FAMILIES[given.family](weights, output, given.max_input_len, getattr(torch, given.precision))
+    tokens = EngineFacts.load(output).positions
+    sizes = Sizes(given.max_batch_size, given.opt_batch_size, tokens, given.opt_input_len)
+    plans = Plans(tuple(plan(graph, sizes) for graph in made))
+    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+        for graph, wanted in zip(made, plans.plans, strict=True):
+            path = Path(folder) / f"{graph.name}.onnx"
+            graphs.save(graph, path)
+            run(command(given.trtexec, path, wanted, output / wanted.file, given.timing, given.precision))
+    plans.save(output)
+    for file in TOKENIZER:
+        if (weights / file).exists():
+            shutil.copy(weights / file, output / file)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--family", choices=list(FAMILIES), required=True)
+    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--precision", choices=["float16", "float32"], default="float16")
+    parser.add_argument("--max-input-len", type=int, default=0, help="tokens; 0: as the model was trained")
+    parser.add_argument("--max-batch-size", type=int, default=64, help="rows of a plan at most")
+    parser.add_argument("--opt-batch-size", type=int, default=16, help="rows that kernels are chosen for")
+    parser.add_argument("--opt-input-len", type=int, default=64, help="tokens that kernels are chosen for")
+    parser.add_argument("--trtexec", required=True)
+    parser.add_argument("--timing", type=Path, required=True, help="trtexec's timing cache")
+    export(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""ONNX graphs of serving/architectures as TensorRT takes them: float32 and int32 at both ends, named as
+Triton's models name their tensors, any number of rows.
+
+The numbers' precision stands in the graph and trtexec is told to keep it (`--stronglyTyped`), so that what
+onnxruntime computes of a graph is what a plan computes, but for the order of sums.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+OPSET = 17  # the first with LayerNormalization, whose sums TensorRT keeps in float32 (its `stash_type`)
+VECTOR = "embedding"
+
+
+class TooLarge(ValueError):
+    """Weights that half precision cannot hold; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One encoder. `inputs`: by name an example and the shape, -1 for what may differ; `dimensions`: numbers
+    of the vector that it makes of a row.
+    """
+
+    name: str
+    module: nn.Module
+    inputs: Mapping[str, tuple[Tensor, tuple[int, ...]]]
+    dimensions: int
+
+
+class Texts(nn.Module):
+    """int32 `input_ids` and `attention_mask` [texts, n] -> float32 [texts, dimensions]. A plan cannot refuse
+    an id that there is not, and reading beside a table ends a server: such an id is read as the nearest one.
+    """
+
+    def __init__(self, encoder: nn.Module, vocabulary: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.register_buffer("first", torch.zeros(1, dtype=torch.int32))
+        self.register_buffer("last", torch.full((1,), vocabulary - 1, dtype=torch.int32))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """See the class. The parser's list of operators has minima and maxima of integers, but no Clip."""
+        ids = torch.minimum(torch.maximum(input_ids, self.first), self.last)
+        found: Tensor = self.encoder(ids, attention_mask)
+        return found
+
+
+class Pictures(nn.Module):
+    """float32 `pixel_values` [pictures, 3, size, size] -> float32 [pictures, dimensions]."""
+
+    def __init__(self, encoder: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.encoder, self.dtype = encoder, dtype
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """See the class."""
+        found: Tensor = self.encoder(pixel_values.to(self.dtype))
+        return found
+
+
+def texts(name: str, encoder: nn.Module, vocabulary: int, dimensions: int) -> Graph:
+    """An encoder of texts."""
+    example = torch.ones(2, 5, dtype=torch.int32)
+    inputs = dict.fromkeys(("input_ids", "attention_mask"), (example, (-1, -1)))
+    return Graph(name, Texts(encoder, vocabulary), inputs, dimensions)
+
+
+def pictures(name: str, encoder: nn.Module, size: int, dimensions: int, dtype: torch.dtype) -> Graph:
+    """An encoder of pictures."""
+    inputs = {"pixel_values": (torch.zeros(2, 3, size, size), (-1, 3, size, size))}
+    return Graph(name, Pictures(encoder, dtype), inputs, dimensions)
+
+
+def lowered(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The model in another precision.
+
+    Raises:
+        TooLarge: a weight is beyond its range.
+    """
+    made = model.to(dtype)
+    for name, weight in made.state_dict().items():
+        if not torch.isfinite(weight).all():
+            raise TooLarge(f'{name} is beyond the range of {dtype}; set precision = "float32" in the catalog')
+    return made
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, *, is_causal: bool = False
+) -> Tensor:
+    """PyTorch's scaled_dot_product_attention in plain operators of one precision: its own export mixes
+    float32 into half precision where it makes a causal mask.
+    """
+    scores = (q * int(q.shape[-1]) ** -0.5) @ k.transpose(-1, -2)
+    if is_causal:
+        places = torch.arange(scores.shape[-1])
+        scores = scores.masked_fill(places[None] > places[:, None], float("-inf"))
+    if attn_mask is not None:
+        scores = scores + attn_mask
+    return torch.softmax(scores, -1) @ v
+
+
+class PlainAttention(TorchFunctionMode):
+    """What the architectures call while it is entered is `attention`."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[Any], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        called = attention if func is functional.scaled_dot_product_attention else func
+        return called(*args, **(kwargs or {}))
+
+
+def save(graph: Graph, path: Path) -> None:
+    """Trace it, check its types and shapes, and write it."""
+    examples = tuple(example for example, _ in graph.inputs.values())
+    free = {
+        name: {axis: f"{name}_{axis}" if axis else "rows" for axis, size in enumerate(shape) if size == -1}
+        for name, (_, shape) in graph.inputs.items()
+    }
+    with torch.no_grad(), PlainAttention(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a tracer that will go, and of sizes that it takes for constants
+        torch.onnx.export(
+            graph.module,
+            examples,
+            str(path),
+            dynamo=False,  # the other one wants onnxscript, and makes the same of these networks
+            opset_version=OPSET,
+            input_names=list(graph.inputs),
+            output_names=[VECTOR],
+            dynamic_axes={**free, VECTOR: {0: "rows"}},
+        )
+    made = onnx.load(path)
+    made.graph.output[0].type.tensor_type.shape.dim[1].dim_value = graph.dimensions
+    onnx.checker.check_model(made, full_check=True)
+    onnx.save(made, path)

@@ -1,0 +1,93 @@
+"""From ONNX graphs to plans by trtexec, and plans.json, which says what a plan takes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conch import contract
+
+FILE = "plans.json"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input: Triton's name of its dtype, and the smallest, the favoured and the largest shape."""
+
+    name: str
+    datatype: str
+    least: tuple[int, ...]
+    favoured: tuple[int, ...]
+    most: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One plan: `engine/<name>.plan`."""
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    output: str
+    dimensions: int
+
+    @property
+    def file(self) -> str:
+        """Below the engine folder."""
+        return f"{self.name}.plan"
+
+
+@dataclass(frozen=True)
+class Plans:
+    """plans.json."""
+
+    plans: tuple[Plan, ...]
+
+    @classmethod
+    def load(cls, engine: Path) -> Plans:
+        """Of an engine folder.
+
+        Raises:
+            Malformed: see `contract.load`.
+        """
+        return contract.load(cls, engine / FILE)
+
+    def save(self, engine: Path) -> None:
+        """Into an engine folder."""
+        contract.save(self, engine / FILE)
+
+
+def command(trtexec: str, graph: Path, plan: Plan, made: Path, timing: Path, precision: str) -> list[str]:
+    """What makes a plan. trtexec wants each option and its value in one argument, with `=`; anything else is
+    an unknown option (samples/common/sampleOptions.cpp, `argsToArgumentsMap`).
+    """
+    return [
+        trtexec,
+        f"--onnx={graph}",
+        f"--saveEngine={made}",
+        "--stronglyTyped",  # precisions as the graph says them
+        *(["--noTF32"] if precision == "float32" else []),
+        f"--minShapes={shapes(plan, 'least')}",
+        f"--optShapes={shapes(plan, 'favoured')}",
+        f"--maxShapes={shapes(plan, 'most')}",
+        f"--timingCacheFile={timing}",
+        "--skipInference",
+    ]
+
+
+def shapes(plan: Plan, which: str) -> str:
+    """input_ids:1x1,attention_mask:1x1, as trtexec reads shapes."""
+    sizes = {tensor.name: getattr(tensor, which) for tensor in plan.inputs}
+    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in sizes.items())
+
+
+def run(argv: Sequence[str]) -> None:
+    """trtexec, whose words go where this process's do.
+
+    Raises:
+        SystemExit: it failed.
+    """
+    status = subprocess.run(argv, check=False).returncode
+    if status:
+        raise SystemExit(f"{argv[0]} ended with status {status}: {' '.join(argv)}")

@@ -1,0 +1,274 @@
+"""Encoders the way of a GPU, on a CPU: weights from a hub, ONNX graphs, a stand-in of trtexec, a repository
+for TensorRT's Triton backend, a stand-in of that, and everything else as it is.
+
+Nothing here says that TensorRT runs; it says that Conch asks it for what its contract allows, and serves what
+comes of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+import tritonclient.http as kserve
+from openai import OpenAI
+from transformers import BertModel
+
+from build.jobs import read_manifest
+from build.targets.tensorrt.plans import Plans
+from miniatures.pictures.evaluate import Peer
+from miniatures.pictures.museum import Exhibit, museum, recall
+from tests.fakes.hub import serving
+from tests.fakes.nvidia_image import environment, make_plain_image
+from tests.fakes.pictures import saved
+from tests.unit.serving.test_embedding import checkpoint
+
+from .conftest import PYTHON, ROOT, Stack, started
+from .gpus import run
+from .test_clip import part
+
+PORT = 10880
+CLIP, MINILM = "clip-vit-base-patch32", "all-minilm-l6-v2"  # on the hub of this test they are small
+CLOSE = 0.999  # float16 beside transformers' float32
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the hub has as all-MiniLM-L6-v2: a random BERT that reads 12 tokens."""
+    return checkpoint(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, bert: Path) -> dict[str, str]:
+    """After `make engines TARGET=trtllm`, which hands both models to the target beside it."""
+    home = tmp_path_factory.mktemp("plans")
+    variables = {
+        **os.environ,
+        **environment(make_plain_image(home / "image")),
+        "MODEL_ID": f"{CLIP},{MINILM}",
+        "TARGET": "trtllm",
+        "WEIGHTS_DIR": f"{home}/weights",
+        "ENGINES_DIR": f"{home}/engines",
+        "CONCH_HOME": f"{home}/home",
+        "PORT": str(PORT),
+        "INSTANCES": "2",
+    }
+    clip = {path.name: path.read_bytes() for path in (ROOT / "miniatures/clip").iterdir()}
+    texts = {str(path.relative_to(bert)): path.read_bytes() for path in bert.rglob("*") if path.is_file()}
+    names = {"openai/clip-vit-base-patch32": clip, "sentence-transformers/all-MiniLM-L6-v2": texts}
+    with serving(names) as hub:
+        done = run(sys.executable, "-m", "build", "engines", env={**variables, "HF_ENDPOINT": hub.url})
+    assert done.returncode == 0, done.stderr
+    return variables
+
+
+@pytest.fixture(scope="module")
+def stack(built: dict[str, str]) -> Iterator[Stack]:
+    """An instance each, behind nginx; their tritonservers have the stand-in backend."""
+    backend = ROOT / "tests/fakes/tensorrt_backend"
+    shutil.copytree(backend, Path(built["CONCH_HOME"]) / "backends" / "tensorrt")
+    with started(built) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(stack: Stack) -> OpenAI:
+    return OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def peer() -> Peer:
+    """Transformers' CLIP on the same weights."""
+    return Peer(ROOT / "miniatures" / "clip")
+
+
+@pytest.fixture(scope="module")
+def exhibits() -> list[Exhibit]:
+    return museum()[:64]
+
+
+def embedded(client: OpenAI, given: Any, model: str = CLIP) -> np.ndarray:
+    answer = client.embeddings.create(model=model, input=given)
+    return np.array([row.embedding for row in answer.data], np.float32)
+
+
+def tensor(name: str, array: np.ndarray, kind: str) -> Any:
+    made = kserve.InferInput(name, list(array.shape), kind)
+    made.set_data_from_numpy(array)
+    return made
+
+
+def triton(stack: Stack, model: str) -> Any:
+    return kserve.InferenceServerClient(f"{stack.kserve.removeprefix('http://')}/models/{model}")
+
+
+@pytest.mark.parametrize("count", [1, 3, 64])
+def test_pictures_and_captions(client: OpenAI, exhibits: list[Exhibit], peer: Peer, count: int) -> None:
+    """Both plans of CLIP, by way of /v1/embeddings, one, some and as many as a plan takes at once."""
+    few = exhibits[:count]
+    pictures = embedded(client, [part(saved(one.picture, "PNG")) for one in few])
+    texts = embedded(client, [one.caption for one in few])
+    assert (pictures * peer.pictures([one.picture for one in few])).sum(1).min() >= CLOSE
+    assert (texts * peer.texts([one.caption for one in few])).sum(1).min() >= CLOSE
+    assert count < 64 or min(recall(pictures, texts)) >= 0.9
+
+
+def mean(bert: Path, ids: list[list[int]]) -> np.ndarray:
+    """sentence-transformers' mean of all tokens and length 1, by transformers, a text at a time."""
+    model = BertModel.from_pretrained(bert, add_pooling_layer=False).eval()
+    with torch.no_grad():
+        rows = [model(torch.tensor([row])).last_hidden_state[0].mean(0) for row in ids]
+    return np.stack([(row / row.norm()).numpy() for row in rows])
+
+
+@pytest.mark.parametrize("count", [1, 3, 64])
+def test_texts(client: OpenAI, bert: Path, count: int) -> None:
+    """MiniLM's plan: texts of different length in one request, each beside transformers alone."""
+    draw = np.random.default_rng(count)
+    words = [[int(draw.integers(4, 14)) for _ in range(int(draw.integers(1, 11)))] for _ in range(count)]
+    texts = [" ".join("abcdefghij"[word - 4] for word in row) for row in words]
+    found = embedded(client, texts, MINILM)
+    assert (found * mean(bert, [[1, *row, 2] for row in words])).sum(1).min() >= CLOSE
+
+
+def test_requests_that_wait_are_computed_together(client: OpenAI, stack: Stack) -> None:
+    """Triton's dynamic batcher joins requests of one shape; each gets its own vector."""
+    asked = ["a b c", "d e f", "g h i", "j a d"] * 12
+    alone = {text: embedded(client, text, MINILM)[0] for text in set(asked)}
+    with ThreadPoolExecutor(12) as threads:
+        found = list(threads.map(lambda text: embedded(client, text, MINILM)[0], asked))
+    assert min(float(one @ alone[text]) for one, text in zip(found, asked, strict=True)) >= 0.9999
+    batches = re.findall(r"minilm_encoder computes (\d+) rows of (\d+) requests", stack.log("triton-1"))
+    assert max(int(requests) for _, requests in batches) > 1
+
+
+def test_tensors_are_those_of_the_other_targets(stack: Stack, built: dict[str, str]) -> None:
+    """Names, dtypes and shapes by Triton's metadata; sizes that a plan has fixed are said."""
+    batch = -1
+    for model, name, inputs in (
+        (CLIP, "clip_text_encoder", {"input_ids": [batch, -1], "attention_mask": [batch, -1]}),
+        (CLIP, "clip_image_encoder", {"pixel_values": [batch, 3, 96, 96]}),
+        (MINILM, "minilm_encoder", {"input_ids": [batch, -1], "attention_mask": [batch, -1]}),
+    ):
+        said = httpx.get(f"{stack.kserve}/models/{model}/v2/models/{name}").json()
+        assert said["platform"] == "tensorrt_plan"
+        kind = "FP32" if "pixel_values" in inputs else "INT32"
+        assert {row["name"]: row["shape"] for row in said["inputs"]} == inputs
+        assert {row["datatype"] for row in said["inputs"]} == {kind}
+        assert said["outputs"] == [{"name": "embedding", "datatype": "FP32", "shape": [batch, -1]}]
+
+
+def test_raw_encoders(stack: Stack, exhibits: list[Exhibit], peer: Peer) -> None:
+    """By Triton's own client: pixels and ids as transformers makes them, padding behind a mask."""
+    few, url = exhibits[:3], stack.kserve.removeprefix("http://")
+    pixels = peer.pixels([one.picture for one in few])
+    coded = peer.coded([one.caption for one in few])
+    asked = {
+        "clip_image_encoder": (
+            [tensor("pixel_values", pixels, "FP32")],
+            peer.pictures([e.picture for e in few]),
+        ),
+        "clip_text_encoder": (
+            [tensor(n, coded[n].astype(np.int32), "INT32") for n in ("input_ids", "attention_mask")],
+            peer.texts([one.caption for one in few]),
+        ),
+    }
+    client = kserve.InferenceServerClient(url)  # the plain paths belong to the first model
+    for model, (inputs, expected) in asked.items():
+        vectors = client.infer(model, inputs).as_numpy("embedding")
+        assert (vectors * expected).sum(1).min() >= CLOSE, model
+
+
+def test_what_a_plan_does_not_take(stack: Stack) -> None:
+    """A picture of another size is Triton's own 400, by the sizes that the configuration says; a text that is
+    too long is the façade's, and of the raw encoder the guard's; an id that there is not ends no server.
+    """
+    url = f"{stack.kserve}/models"
+
+    def ask(model: str, name: str, rows: dict[str, tuple[str, np.ndarray]]) -> httpx.Response:
+        inputs = [
+            {"name": key, "datatype": kind, "shape": list(array.shape), "data": array.ravel().tolist()}
+            for key, (kind, array) in rows.items()
+        ]
+        return httpx.post(f"{url}/{model}/v2/models/{name}/infer", json={"inputs": inputs}, timeout=60)
+
+    small = ask(CLIP, "clip_image_encoder", {"pixel_values": ("FP32", np.zeros((1, 3, 8, 8)))})
+    assert small.status_code == 400, small.text
+    assert "pixel_values" in small.text
+    long = httpx.post(f"{stack.url}/v1/embeddings", json={"model": MINILM, "input": "a " * 30})
+    assert long.status_code == 400
+    assert "reads 12 at most" in long.text
+    ones = np.ones((1, 13), np.int32)
+    raw = ask(MINILM, "minilm_encoder", {"input_ids": ("INT32", ones), "attention_mask": ("INT32", ones)})
+    assert raw.status_code == 400, raw.text
+    assert "input_ids" in raw.text
+    ids = np.array([[1, 2_000_000_000, -5, 2]])
+    kept = {"input_ids": ("INT32", ids), "attention_mask": ("INT32", np.ones_like(ids))}
+    clamped = {**kept, "input_ids": ("INT32", np.array([[1, 13, 0, 2]]))}
+    answers = [ask(MINILM, "minilm_encoder", rows) for rows in (kept, clamped)]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].json()["outputs"] == answers[1].json()["outputs"]
+
+
+def test_each_instance_sees_its_own_gpu(stack: Stack) -> None:
+    """What the backend's process itself says."""
+    for i in (0, 1):
+        assert re.search(
+            rf"contract backend: \w+ is ready, CUDA_VISIBLE_DEVICES={i}$", stack.log(f"triton-{i}"), re.M
+        )
+
+
+def test_bundles_say_what_made_them(built: dict[str, str]) -> None:
+    """Under the target that made them, with TensorRT's version and the card; a second build does nothing."""
+    for model in (CLIP, MINILM):
+        bundle = Path(built["ENGINES_DIR"]) / model / "tensorrt"
+        manifest = read_manifest(bundle)
+        assert manifest
+        assert (manifest.engine["toolchain"], manifest.engine["versions"]["tensorrt"]) == (
+            "contract",
+            "10.11.0.33",
+        )
+        assert manifest.engine["gpu"] == {"name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"}
+        assert {plan.inputs[0].most[0] for plan in Plans.load(bundle / "engine").plans} == {64}
+    again = run(sys.executable, "-m", "build", "engines", env=built)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("unchanged") == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda image: (image / "etc/tensorrt").write_text("10.10.0.31\n"), "made with tensorrt 10.11.0.33"),
+        (
+            lambda image: (image / "etc/gpus.json").write_text('[["NVIDIA A100", "8.0", 81559]]'),
+            "made with GPU name NVIDIA H100 80GB HBM3, this server has NVIDIA A100",
+        ),
+        (
+            lambda image: (image / "etc/conch-toolchain").unlink(),
+            "made by the toolchain contract, this server",
+        ),
+        (lambda image: (image / "usr/src/tensorrt/bin/trtexec").unlink(), "does not run or does not say its"),
+    ],
+    ids=["another TensorRT", "another card", "the real image", "no trtexec"],
+)
+def test_a_server_refuses_what_is_not_its_own(
+    built: dict[str, str], tmp_path: Path, change: Any, sentence: str
+) -> None:
+    """With the remedy, before anything starts."""
+    image = make_plain_image(tmp_path / "image")
+    change(image)
+    variables = {**built, **environment(image), "PORT": str(PORT + 100), "CONCH_HOME": str(tmp_path / "home")}
+    refused = run(PYTHON, "-m", "ops.process_mode", "serve", env=variables)
+    assert refused.returncode == 1
+    assert sentence in refused.stderr
+    assert "docker compose up -d" in refused.stderr or "run this in Conch's tensorrt image" in refused.stderr

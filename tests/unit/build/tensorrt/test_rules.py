@@ -1,0 +1,274 @@
+"""A Triton model of a plan: one change at a time is refused with a sentence; and the images of instances."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+
+from build.catalog import ROOT, CatalogError, TritonModel, load_catalog, load_recipe, target_of
+from build.targets.tensorrt.plans import Plan, Plans, Tensor, command, shapes
+from build.targets.tensorrt.rules import FILE, configured, findings, write
+from build.tensors import MODELS, parse_config
+from conch.names import LONGEST
+from ops.planning import beside, check_images
+
+CATALOG = load_catalog()
+TEXTS = Plan(
+    "encoder",
+    tuple(
+        Tensor(name, "TYPE_INT32", (1, 1), (16, 64), (64, 256)) for name in ("input_ids", "attention_mask")
+    ),
+    "embedding",
+    384,
+)
+PICTURES = Plan(
+    "image",
+    (Tensor("pixel_values", "TYPE_FP32", (1, 3, 96, 96), (16, 3, 96, 96), (64, 3, 96, 96)),),
+    "embedding",
+    128,
+)
+MODEL = TritonModel("minilm_encoder", "minilm_encoder", graph="encoder")
+Change = Callable[[ModelConfig, Path], None]
+
+
+@pytest.fixture
+def version(tmp_path: Path) -> Path:
+    """A version's folder with a plan in it."""
+    plan = tmp_path / "encoder.plan"
+    plan.write_bytes(b"plan")
+    write(configured(MODEL, TEXTS, 64), plan, tmp_path / "minilm_encoder")
+    return tmp_path / "minilm_encoder" / "1"
+
+
+@pytest.mark.parametrize(
+    ("folder", "plan", "dims", "longest"),
+    [
+        ("minilm_encoder", TEXTS, [[-1], [-1]], "256"),
+        ("clip_text_encoder", TEXTS, [[-1], [-1]], "256"),
+        ("clip_image_encoder", PICTURES, [[3, 96, 96]], ""),
+    ],
+)
+def test_tensors_are_those_of_the_other_targets(
+    folder: str, plan: Plan, dims: list[list[int]], longest: str
+) -> None:
+    """The same names, dtypes, batch and outputs as the model that Python serves; a size that the plan has
+    fixed is said, and the most of one that it has not stands in a parameter.
+    """
+    theirs = parse_config(MODELS / folder / "config.pbtxt")
+    ours = configured(TritonModel(folder, folder, graph=plan.name), plan, 64)
+    assert (ours.backend, ours.platform, ours.default_model_filename) == (
+        "tensorrt",
+        "tensorrt_plan",
+        "model.plan",
+    )
+    assert [(t.name, t.data_type) for t in ours.input] == [(t.name, t.data_type) for t in theirs.input]
+    assert [list(t.dims) for t in ours.input] == dims
+    assert list(ours.output) == list(theirs.output)
+    assert ours.max_batch_size == theirs.max_batch_size == 64
+    assert ours.HasField("dynamic_batching")
+    assert not any(t.allow_ragged_batch or t.optional for t in ours.input)
+    assert (ours.parameters[LONGEST].string_value if LONGEST in ours.parameters else "") == longest
+    assert [group.kind for group in ours.instance_group] == [ModelInstanceGroup.KIND_AUTO]
+
+
+def set_to(**fields: object) -> Change:
+    def change(config: ModelConfig, _: Path) -> None:
+        for name, value in fields.items():
+            setattr(config, name, value)
+
+    return change
+
+
+def at(kind: str, **fields: object) -> Change:
+    """Of the first input or output."""
+
+    def change(config: ModelConfig, _: Path) -> None:
+        tensor = getattr(config, kind)[0]
+        for name, value in fields.items():
+            if name == "dims":
+                tensor.dims[:] = value
+            else:
+                setattr(tensor, name, value)
+
+    return change
+
+
+def on_a_cpu(config: ModelConfig, _: Path) -> None:
+    config.instance_group[0].kind = ModelInstanceGroup.KIND_CPU
+
+
+MUTATIONS: dict[str, tuple[Change, str]] = {
+    "backend": (set_to(backend="python"), "its backend is 'python'; it must be 'tensorrt'"),
+    "platform": (set_to(platform=""), "its platform is ''; it must be 'tensorrt_plan'"),
+    "file name": (
+        set_to(default_model_filename="model.onnx"),
+        "its default_model_filename is 'model.onnx'; it must be 'model.plan'",
+    ),
+    "no plan": (
+        lambda _, version: (version / FILE).unlink(),
+        "model.plan is missing or empty; build it again",
+    ),
+    "empty plan": (
+        lambda _, version: (version / FILE).write_bytes(b""),
+        "model.plan is missing or empty; build it again",
+    ),
+    "a CPU": (on_a_cpu, "an instance_group is not on a GPU, and TensorRT runs nowhere else"),
+    "a profile": (
+        lambda config, _: config.instance_group[0].profile.append("1"),
+        "an instance_group names an optimisation profile; the plan has one",
+    ),
+    "too large a batch": (
+        set_to(max_batch_size=65),
+        "its max_batch_size is 65; the plan takes from 1 to 64",
+    ),
+    "no batch": (set_to(max_batch_size=0), "its max_batch_size is 0; the plan takes from 1 to 64"),
+    "no bound": (
+        lambda config, _: config.parameters.clear(),
+        "its parameter longest_row is ''; the plan wants '256'",
+    ),
+    "an unknown input": (at("input", name="ids"), "the plan has no input ids"),
+    "a missing input": (
+        lambda config, _: config.input.pop(),
+        "it has no input attention_mask, which the plan reads",
+    ),
+    "another dtype": (at("input", data_type=9), "input input_ids is TYPE_INT64; the plan reads TYPE_INT32"),
+    "ragged": (
+        at("input", allow_ragged_batch=True),
+        "input input_ids has allow_ragged_batch; the plan reads one shape at a time",
+    ),
+    "optional": (at("input", optional=True), "input input_ids is optional; the plan reads it always"),
+    "other dims": (
+        at("input", dims=[-1, -1]),
+        "input input_ids has dims [-1, -1]; the plan takes from [1] to [256]",
+    ),
+    "dims beyond the plan": (
+        at("input", dims=[257]),
+        "input input_ids has dims [257]; the plan takes from [1] to [256]",
+    ),
+    "an unknown output": (at("output", name="vector"), "the plan has no output vector"),
+    "another output dtype": (
+        at("output", data_type=10),
+        "output embedding is TYPE_FP16; the plan makes TYPE_FP32",
+    ),
+    "other output dims": (
+        at("output", dims=[512]),
+        "output embedding has dims [512]; the plan makes [384]",
+    ),
+    "no dynamic batching": (
+        lambda config, _: config.ClearField("dynamic_batching"),
+        "it has no dynamic_batching, so that requests would be computed one after the other",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MUTATIONS)
+def test_a_changed_model_is_refused(what: str, version: Path) -> None:
+    """Unchanged there is nothing to say."""
+    config = parse_config(version.parent / "config.pbtxt")
+    assert findings(config, TEXTS, version) == []
+    change, sentence = MUTATIONS[what]
+    change(config, version)
+    found = findings(config, TEXTS, version)
+    assert [one for one in found if sentence in one], found
+    assert all(one.startswith("minilm_encoder: ") for one in found)
+
+
+def test_a_command_line() -> None:
+    """Each option and its value in one argument."""
+    argv = command("trtexec", Path("a.onnx"), TEXTS, Path("a.plan"), Path("t"), "float16")
+    assert argv == [
+        "trtexec", "--onnx=a.onnx", "--saveEngine=a.plan", "--stronglyTyped",
+        "--minShapes=input_ids:1x1,attention_mask:1x1", "--optShapes=input_ids:16x64,attention_mask:16x64",
+        "--maxShapes=input_ids:64x256,attention_mask:64x256", "--timingCacheFile=t", "--skipInference",
+    ]  # fmt: skip
+    assert "--noTF32" in command("trtexec", Path("a"), PICTURES, Path("b"), Path("t"), "float32")
+    assert shapes(PICTURES, "most") == "pixel_values:64x3x96x96"
+
+
+def test_plans_are_a_file(tmp_path: Path) -> None:
+    Plans((TEXTS, PICTURES)).save(tmp_path)
+    assert Plans.load(tmp_path) == Plans((TEXTS, PICTURES))
+
+
+def test_encoders_have_a_target_beside_tensorrt_llm() -> None:
+    """Other families, and other targets, have none."""
+    for model, target, wanted in (
+        ("all-minilm-l6-v2", "trtllm", "tensorrt"),
+        ("mini-clip", "trtllm", "tensorrt"),
+        ("mini-t5", "trtllm", "trtllm"),
+        ("mini-clip", "openvino", "openvino"),
+        ("mini-clip", "tensorrt", "tensorrt"),
+    ):
+        assert target_of(CATALOG[model], target) == wanted
+    with pytest.raises(CatalogError, match="family t5 cannot be built for TARGET=tensorrt yet"):
+        load_recipe(CATALOG["mini-t5"], target_of(CATALOG["mini-t5"], "tensorrt"))
+
+
+def test_who_drives_compose_needs_no_targets_packages() -> None:
+    """`make up` runs with two packages: what it asks of the plan imports none of a target's."""
+    asked = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(('google', 'tritonclient', 'numpy', 'filelock', 'torch')))\n"
+        "from build.catalog import load_catalog, select\n"
+        "from ops.planning import beside, check_images\n"
+        "models = select(load_catalog(), 'mini-whisper,mini-clip', 'trtllm')\n"
+        "check_images(models, 'trtllm', 2, {'TRITON_1_TARGET': 'tensorrt'})\n"
+        "print(beside(models, 'trtllm', 2))"
+    )
+    command = [sys.executable, "-c", asked]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "{1: 'tensorrt'}", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("knobs", "environment", "sentence"),
+    [
+        (
+            {"compress": "int8"},
+            {},
+            "COMPRESS=int8 cannot be built for TARGET=tensorrt; family minilm takes: none",
+        ),
+        (
+            {},
+            {"PRECISION": "int8"},
+            "PRECISION=int8 cannot be built for TARGET=tensorrt; .* float16, float32",
+        ),
+        ({}, {"PRECISION": "bfloat16"}, "PRECISION=bfloat16 cannot be built for TARGET=tensorrt"),
+        (
+            {},
+            {"QUANTIZATION": "int8"},
+            "QUANTIZATION=int8 has no effect on family minilm with TARGET=tensorrt",
+        ),
+        ({}, {"TP_SIZE": "2"}, "TP_SIZE=2 has no effect on family minilm with TARGET=tensorrt"),
+    ],
+)
+def test_what_no_plan_is_built_for(knobs: dict[str, str], environment: dict[str, str], sentence: str) -> None:
+    model = CATALOG["all-minilm-l6-v2"]
+    changed = type(model)(**{**vars(model), "knobs": knobs})
+    with pytest.raises(CatalogError, match=sentence):
+        load_recipe(changed, "tensorrt", environment)
+
+
+def test_instances_run_the_image_of_their_target() -> None:
+    """TRITON_i_TARGET says it; a wrong or a missing one is refused with the line to write."""
+    models = [CATALOG["mini-whisper"], CATALOG["mini-clip"]]
+    assert beside(models, "trtllm", 4) == {1: "tensorrt", 3: "tensorrt"}
+    assert beside(models, "openvino", 4) == {}
+    check_images(models, "trtllm", 2, {"TRITON_1_TARGET": "tensorrt"})
+    check_images(models, "openvino", 2, {})
+    check_images([CATALOG["mini-clip"]], "tensorrt", 1, {})
+    for given, sentence in (
+        ({}, "triton-1 serves mini-clip, which wants the image of TARGET=tensorrt, not of trtllm; set "
+             "TRITON_1_TARGET=tensorrt$"),
+        ({"TRITON_1_TARGET": "tensorrt", "TRITON_0_TARGET": "tensorrt"},
+         "triton-0 serves mini-whisper, which wants the image of TARGET=trtllm, not of tensorrt; set "
+         "TRITON_0_TARGET=$"),
+        ({"HOSTS": "several"}, "mini-clip is built for TARGET=tensorrt, .* on several hosts deploy it apart"),
+    ):  # fmt: skip
+        with pytest.raises(CatalogError, match=sentence):
+            check_images(models, "trtllm", 2, given)
