@@ -1,5 +1,5 @@
 """A server that speaks MongoDB's wire protocol, over an SQLite file:
-`mongo_server.py FILE PORT USER PASSWORD`.
+`mongo_server.py FILE PORT USER PASSWORD [HOST]`, 127.0.0.1 by default.
 
 mongoeco's, run by the environment of requirements/mongo.txt: it is no MongoDB, and shares no code with the
 client. Clients authenticate by SCRAM-SHA-256 and must name it (authMechanism): mongoeco 4.11.0 does not say
@@ -16,9 +16,11 @@ from mongoeco.wire.auth import WireAuthUser
 from mongoeco.wire.proxy import AsyncMongoEcoProxyServer
 
 
-async def serve(file: str, port: int, user: WireAuthUser) -> None:
-    async with AsyncMongoEcoProxyServer(engine=SQLiteEngine(file), port=port, auth_users=(user,)):
+async def serve(file: str, port: int, user: WireAuthUser, host: str) -> None:
+    engine = SQLiteEngine(file)
+    async with AsyncMongoEcoProxyServer(engine=engine, host=host, port=port, auth_users=(user,)):
         await asyncio.Event().wait()
 
 
-asyncio.run(serve(sys.argv[1], int(sys.argv[2]), WireAuthUser(sys.argv[3], sys.argv[4])))
+FILE, PORT, NAME, SECRET, *HOST = sys.argv[1:]
+asyncio.run(serve(FILE, int(PORT), WireAuthUser(NAME, SECRET), *HOST or ["127.0.0.1"]))

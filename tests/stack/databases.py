@@ -96,10 +96,13 @@ def milvus(folder: Path) -> Server:
     url = f"http://127.0.0.1:{MILVUS_PORT}"
 
     def ready() -> bool:
+        """Whether all that was written can be read, which is a while after it answers."""
         if not listens(MILVUS_PORT):
             return False
         try:
-            MilvusClient(url, timeout=2).list_collections(timeout=2)
+            client = MilvusClient(url, timeout=2)
+            for name in client.list_collections(timeout=2):
+                client.query(name, output_fields=["count(*)"], consistency_level="Strong", timeout=2)
         except (MilvusException, grpc.RpcError):
             return False
         return True
