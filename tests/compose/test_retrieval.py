@@ -19,10 +19,11 @@ from openai import InternalServerError, OpenAI
 
 from build.catalog import ROOT, load_catalog
 from build.sources import fetch
+from tests.ports import first_port
 
 from .conftest import FILES, HERE, PROJECT, Engine, compose
 
-PORT = 11980
+PORT = first_port("compose-retrieval")
 MODEL = "all-minilm-l6-v2"
 DATABASES = {"mongo": "document database (MongoDB)", "milvus": "vector database (Milvus)"}
 VARIABLES = {

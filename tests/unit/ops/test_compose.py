@@ -27,7 +27,9 @@ class Docker:
         self.called.append("up")
 
 
-@pytest.mark.parametrize(("target", "calls"), [("openvino", ["build", "up"]), ("torch", [])])
+@pytest.mark.parametrize(
+    ("target", "calls"), [("openvino", ["build", "up"]), ("torch", ["build", "up"]), ("other", [])]
+)
 def test_only_targets_with_an_image_are_built(
     monkeypatch: pytest.MonkeyPatch, target: str, calls: list[str]
 ) -> None:
@@ -37,7 +39,7 @@ def test_only_targets_with_an_image_are_built(
     if calls:
         compose.up(docker)  # type: ignore[arg-type]
     else:
-        with pytest.raises(ValueError, match="no image; run it without Docker: make serve TARGET=torch"):
+        with pytest.raises(ValueError, match="no image; run it without Docker: make serve TARGET=other"):
             compose.up(docker)  # type: ignore[arg-type]
     assert docker.called == calls
 
