@@ -21,7 +21,7 @@ from .duplicates import BLOCK, duplicates
 ROOMS = (
     "conch", "serving", "gateway", "build", "ops", "scripts", "miniatures", "evaluation", "model_repos",
 )  # fmt: skip
-TARGETS = ("trtllm", "torch", "openvino")
+TARGETS = ("openvino", "torch", "tensorrt", "trtllm")
 LONG_MODULE = 250  # lines
 LONG_FUNCTION = 45
 

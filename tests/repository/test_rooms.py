@@ -30,7 +30,8 @@ EXCEPTIONS = {
     ("build", "serving.architectures"): "exporters trace the torch modules that the torch engine runs",
     ("build.targets.torch", "serving.engine.torch"): "the names of the files that the torch engine reads",
     ("scripts.benchmarks", "evaluation"): "real recordings and their scores",
-    ("scripts.benchmarks.museum", "miniatures.pictures"): "pictures with known contents",
+    ("scripts.benchmarks", "miniatures.pictures"): "pictures with known contents",
+    ("scripts.benchmarks.chain", "miniatures.answers"): "questions about them, with their answers",
 }
 # Parts of a room that may import less than the room.
 NARROWER = {"scripts.clients": ("conch", "gateway.audio", "scripts")}

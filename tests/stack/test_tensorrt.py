@@ -31,13 +31,14 @@ from miniatures.pictures.museum import Exhibit, museum, recall
 from tests.fakes.hub import serving
 from tests.fakes.nvidia_image import environment, make_plain_image
 from tests.fakes.pictures import saved
+from tests.ports import first_port
 from tests.unit.serving.test_embedding import checkpoint
 
 from .conftest import PYTHON, ROOT, Stack, started
 from .gpus import run
 from .test_clip import part
 
-PORT = 10880
+PORT = first_port("tensorrt")
 CLIP, MINILM = "clip-vit-base-patch32", "all-minilm-l6-v2"  # on the hub of this test they are small
 CLOSE = 0.999  # float16 beside transformers' float32
 
