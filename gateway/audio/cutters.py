@@ -80,7 +80,7 @@ class Heard:
             which[len(self) - silence + KEPT : len(self) - KEPT] = False
             self.keep(which)
 
-    def take(self, count: int, samples: int | None = None) -> Window:
+    def take(self, count: int, samples: int | None = None, *, goes_on: bool = False) -> Window:
         """The first chunks as a window, of which `samples` are sound."""
         places, probabilities = self.places[:count], self.probabilities[:count]
         jumps = np.flatnonzero(np.diff(places) > 1)
@@ -92,6 +92,7 @@ class Heard:
             float(places[0]) * CHUNK / RATE,
             tuple(spans(probabilities)),
             gaps,
+            goes_on,
         )
         self.parts = [self.chunks[count:]]
         self.probabilities, self.places = self.probabilities[count:], self.places[count:]
@@ -150,7 +151,7 @@ class PauseCutter:
 
     def _spoken(self, count: int, samples: int | None = None) -> Iterator[Window]:
         voice = spoken(self.heard.probabilities[:count], short=self.samples <= SHORT)
-        window = self.heard.take(count, samples)
+        window = self.heard.take(count, samples, goes_on=samples is None)
         if voice:
             yield window
 
@@ -194,7 +195,7 @@ class TurnCutter:
             self.heard.add(chunk[None], np.array([probability], np.float32), self.judged)
             self.judged += 1
             while self.speaking and len(self.heard) > CHUNKS:
-                yield self.heard.take(self.heard.cut())
+                yield self.heard.take(self.heard.cut(), goes_on=True)
             if ended:
                 yield self.heard.take(len(self.heard))
                 self.speaking = False
