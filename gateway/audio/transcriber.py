@@ -50,15 +50,22 @@ def context(options: Options, part: Transcript, before: float = inf) -> str:
 
 @dataclass
 class WindowRun:
-    """All requests for one window; `left`: how many more it may take."""
+    """All requests for one window; `left`: how many more it may take; `forgot`: its words are no good with
+    the text before it.
+    """
 
     client: FacadeClient
     left: int = TRIES
+    forgot: bool = False
 
     def take(self) -> bool:
         """One request more, if there is one."""
         self.left -= 1
         return self.left >= 0
+
+    def remembered(self, options: Options) -> Options:
+        """With the text before the window, if it did no harm."""
+        return replace(options, prompt="") if self.forgot else options
 
     async def transcript(self, window: Window, options: Options) -> Transcript:
         """The window's words. A real Whisper often ends its text at a pause, or leaves one out: speech
@@ -93,7 +100,7 @@ class WindowRun:
             known = replace(
                 options,
                 language=options.language or best.language or None,
-                prompt=context(options, best, part.start),
+                prompt=context(self.remembered(options), best, part.start),
             )
             more, found = await self.best(part, known)
             best = best if is_known(more, best) or is_guessed(more, best) else completed(best, more)
@@ -111,6 +118,9 @@ class WindowRun:
         first = await self.client.attempt(window, options, options.temperature)
         if not first.doubtful or options.max_tokens:
             return first.transcript, list(first.covered)
+        if options.previous_text and options.prompt and self.left > 0:
+            self.forgot = True  # a text that goes wrong takes those behind it along
+            return await self.best(window, replace(options, prompt=""))
         language = first.transcript.language
         if first.avg_logprob < UNLIKELY and not first.loops and await self._silent(window, options, first):
             return Transcript(language=language, duration=window.seconds), [(0.0, window.seconds)]
@@ -212,7 +222,8 @@ class Transcriber:
                 language = options.language or (
                     part.language if part.text and not options.multilingual else None
                 )
-                options = replace(options, language=language or None, prompt=context(options, part))
+                options = replace(options, language=language or None)
+                options = replace(options, prompt=context(run.remembered(options), part))
                 held = held.part(part.duration, held.seconds)
                 voice = sum(end - begin for begin, end in held.speech)
                 held = held if held.goes_on or voice >= FEW else None

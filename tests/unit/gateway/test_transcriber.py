@@ -293,6 +293,28 @@ def test_a_window_that_goes_on_ends_where_its_text_does() -> None:
     assert [seconds for seconds, _ in asked(0.8, max_tokens=3)] == [30, 20]
 
 
+def test_text_that_makes_the_next_go_wrong_is_forgotten() -> None:
+    """Words that loop or are unlikely with the text before them are asked for without it, before anything
+    else; what follows begins anew.
+    """
+    for wrong in ((LOOP, -0.1, True), ("Wrong.", -2.0, False)):
+        facade = Facade(lambda *_: ("", 0.0, False))
+
+        def says(seconds: float, _: float, facade: Facade = facade, wrong: tuple = wrong) -> tuple:
+            spoilt = seconds == 6 and "startofprev" in facade.asked[-1][2]
+            return wrong if spoilt else (f"{seconds:.0f}.", -0.1, False)
+
+        facade.says = says
+        options = Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
+        assert transcribe(facade, [5, 6, 7], options).text == "5. 6. 7."
+        assert [prompt.partition("<|startoftranscript|>")[0] for *_, prompt in facade.asked] == [
+            "<|startofprev|> Once",
+            "<|startofprev|> Once<|0.00|> 5.<|5.00|>",
+            "",
+            "<|startofprev|><|0.00|> 6.<|6.00|>",
+        ]
+
+
 def test_little_behind_the_last_text_is_no_window() -> None:
     """Sound that a text did not reach, in which hardly anybody speaks: words would be made up."""
     facade = Facade(
