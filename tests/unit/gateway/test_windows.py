@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluation.recordings import clicks
+from evaluation.recordings import clicks, jfk
 from gateway.audio.cutters import Cutter, PauseCutter, TurnCutter
 from gateway.audio.vad import RATE, TurnDetection
 from gateway.audio.windows import LONGEST, Window, halves, missed, snapped
@@ -193,6 +193,19 @@ def test_turns_end_in_silence(clipper: Clipper) -> None:
     assert len(windows) == 4
     for window, start in zip(windows, starts, strict=True):
         assert start - 0.5 <= window.start <= start, "no sound of a turn is lost"
+
+
+def test_a_click_is_a_turn_without_speech() -> None:
+    """The real recording ends with one, of which Whisper would make a word; its other turns are speech, at a
+    threshold under that of speech as well.
+    """
+    silence = 1e-4 * np.random.default_rng(1).standard_normal(RATE).astype(np.float32)
+    wave = np.concatenate([jfk().wave, silence])
+    turns = cut(TurnCutter(TurnDetection()), wave)
+    assert [bool(turn.speech) for turn in turns] == [True, True, True, True, False]
+    assert 10.7 < turns[-1].start < 10.9
+    assert all(turn.speech for turn in cut(TurnCutter(TurnDetection(silence=0.5)), wave))
+    assert all(turn.speech for turn in cut(TurnCutter(TurnDetection(threshold=0.1)), wave))
 
 
 def test_an_endless_turn_is_cut_at_thirty_seconds(clipper: Clipper) -> None:
