@@ -287,9 +287,9 @@ def ids(report: Report, exact: Path, weights: Path, said: list[Utterance], most:
     direct.close()
 
 
-def word_times(report: Report, bundle: Path, weights: Path, said: list[Utterance]) -> None:
-    """Times of words beside openai/whisper's, in a recording with pauses."""
-    recording = dict(recordings(said))["clean, pauses 0.2-3 s"]
+def word_times(report: Report, bundle: Path, weights: Path, said: list[Utterance], most: int = 12) -> None:
+    """Times of words beside openai/whisper's, in a recording of a minute with pauses."""
+    recording = join(random.Random(3).sample(said, min(most, len(said))), (0.2, 3), 1)
     heads = json.loads((weights / "generation_config.json").read_text("utf-8"))["alignment_heads"]
     theirs = openai_words(openai_model(weights, heads), recording.wave)
     direct = Direct(bundle)
