@@ -64,7 +64,7 @@ class Window:
 
     def part(self, begin: float, end: float) -> Window:
         """What lies between two times of the window."""
-        a, b = (int(min(max(at, 0.0), self.seconds) * RATE) for at in (begin, end))
+        a, b = (round(min(max(at, 0.0), self.seconds) * RATE) for at in (begin, end))
         first, last = a / RATE, b / RATE
         speech = tuple(
             (max(x, first) - first, min(y, last) - first) for x, y in self.speech if x < last and y > first

@@ -105,6 +105,8 @@ def test_windows_become_one_and_parts_again() -> None:
             assert again.time(place) == pytest.approx(whole.time(place))
             assert whole.place(whole.time(place)) == pytest.approx(place)
     assert whole.place(130.0) == 5.0, "in silence that was left out"
+    for samples in range(1, 3000):
+        assert not Window(wave[:samples], 0.0).part(0.0, 30.0).goes_on
     later = Window(wave, 200.0)
     assert whole.followed(later).time(25.0) == pytest.approx(205.0)
     assert not whole.followed(later).goes_on
