@@ -9,9 +9,12 @@ BLANKLESS = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
 def text_prefix(task: str, language: str | None = None, prompt: str = "", *, timestamps: bool = True) -> str:
     """The decoder's prompt as `whisper_bls` reads it in TEXT_PREFIX. `task`: transcribe or translate;
-    `language`: an ISO code, or None for detection by the façade; `prompt`: earlier text.
+    `language`: an ISO code, or None for detection by the façade; `prompt`: earlier text, or text with its
+    timestamps, of which the first needs no blank before it.
     """
-    context = f"<|startofprev|> {prompt.strip()}" if prompt.strip() else ""
+    earlier = prompt.strip()
+    blank = "" if earlier.startswith("<|") else " "
+    context = f"<|startofprev|>{blank}{earlier}" if earlier else ""
     spoken = f"<|{language}|>" if language else ""
     return f"{context}<|startoftranscript|>{spoken}<|{task}|>{'' if timestamps else '<|notimestamps|>'}"
 

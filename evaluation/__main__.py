@@ -8,6 +8,7 @@ seconds; then pairs of utterances, and what precision costs. Exit status 1 if a 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import time
@@ -18,12 +19,16 @@ from pathlib import Path
 import numpy as np
 from faster_whisper import WhisperModel
 
+from conch.whisper import text_prefix
 from gateway.audio import media
-from gateway.audio.cutters import PauseCutter
+from gateway.audio.cutters import PauseCutter, TurnCutter
 from gateway.audio.options import Options
 from gateway.audio.transcript import Transcript
+from gateway.audio.vad import TurnDetection
+from gateway.audio.windows import Window
 
 from .direct import Direct, Listener
+from .exact import exact_bundle
 from .peer import peer_folder
 from .recordings import (
     Recording,
@@ -39,6 +44,7 @@ from .recordings import (
     trimmed,
     utterances,
 )
+from .reference import Transformers, apart, openai_model, openai_words
 from .scores import lost, score
 
 PLAIN = Options(task="transcribe", language="en", prompt="", temperature=0.0, timestamps=False)
@@ -54,6 +60,7 @@ PEERS = {
     "VAD, beam 5": {"beam_size": 5, "vad_filter": True},
 }
 MARGIN, MOST_DELETED = 0.3, 0.5  # points above the peer's best rate; percent of words
+APART = 0.08  # seconds between a word's times here and openai/whisper's, at the median
 
 
 @dataclass
@@ -179,37 +186,121 @@ def hour(report: Report, direct: Direct, said: list[Utterance], seconds: float =
 
 
 def nothing_said(report: Report, direct: Direct) -> None:
-    """Silence, noise, music and clicks give no words."""
+    """Silence, noise, music and clicks give no words, however short, and cost at most five times a clip of
+    speech.
+    """
+    started = time.process_time()
+    Listener(direct).hear(jfk().wave, PLAIN, PauseCutter())
+    speech = time.process_time() - started
     sounds = {
         "silence": np.zeros(400_000),
         "pink noise": 0.1 * pink(400_000, 3),
         "music": 0.2 * music(400_000, 3),
         "clicks": clicks(20),
     }
+    sounds |= {f"a second of {name}": wave[:16_000] for name, wave in sounds.items()}
     for name, wave in sounds.items():
-        direct.asked, started = 0, time.monotonic()
+        direct.asked, started = 0, time.process_time()
         text = (
             Listener(direct).hear(wave.astype(np.float32), replace(PLAIN, language=None), PauseCutter()).text
         )
-        report.line(f"{name}: {text!r}, {direct.asked} requests, {time.monotonic() - started:.2f} s")
+        spent = time.process_time() - started
+        report.line(f"{name}: {text!r}, {direct.asked} requests, {spent:.2f} CPU s; jfk.flac {speech:.2f}")
         report.goal(f"{name} gives words", met=not text)
+        report.goal(f"{name} takes {spent:.1f} CPU s, speech {speech:.1f}", met=spent <= 5 * speech)
 
 
-def precisions(report: Report, bundle: Path, said: list[Utterance]) -> None:
-    """What bf16 costs against f32, where the machine has it."""
+def live(report: Report, direct: Direct) -> None:
+    """Turns as a live session finds them, each with its words: every word of a real speaker, clean and under
+    noise, and no turn beside them.
+    """
+    whole = jfk()
+    for name, wave in {"jfk.flac": whole.wave, "jfk.flac at 12 dB": noisy(whole.wave, 12)}.items():
+        cutter, texts, spent = TurnCutter(TurnDetection(silence=0.5)), list[str](), list[float]()
+        silence = 1e-4 * np.random.default_rng(1).standard_normal(16_000).astype(np.float32)
+        found = [*cutter.feed(np.concatenate([wave, silence])), *cutter.finish()]
+        turns = [turn for turn in found if turn.speech]
+        for turn in turns:
+            started = time.monotonic()
+            texts.append(Listener(direct).hear(turn.wave, PLAIN, TurnOver(turn)).text)
+            spent.append(time.monotonic() - started)
+        rate = score(whole.text, " ".join(texts))
+        report.line(
+            f"{name}, live: {rate}, {len(turns)} turns, the words of one after {max(spent):.2f} s at most"
+        )
+        for turn, text in zip(turns, texts, strict=True):
+            report.line(f"  {turn.start:.2f} to {turn.start + turn.seconds:.2f} s: {text}")
+        report.goal(f"{name}, live: {rate.rate:.1f} % of the words are wrong", met=rate.rate <= 10)
+        report.goal(f"{name}, live: a turn has no words", met=all(texts))
+
+
+@dataclass
+class TurnOver:
+    """Cuts nothing: gives the one turn."""
+
+    turn: Window
+
+    def feed(self, block: np.ndarray) -> Iterator[Window]:
+        """Nothing yet."""
+        yield from ()
+
+    def finish(self) -> Iterator[Window]:
+        """The turn."""
+        yield self.turn
+
+
+def precisions(report: Report, bundle: Path, exact: Path, said: list[Utterance]) -> None:
+    """What int8 weights and the processor's own precision cost against 32 bits."""
     recording = dict(recordings(said))["noise at 20 dB, pauses 0.2-3 s"]
-    rates = {}
-    for precision in (None, "f32"):
-        direct = Direct(bundle, precision)
-        for mode in ("json", "conditioned"):
-            rates[precision, mode] = score(
+    modes, rates = ("json", "conditioned"), {}
+    for folder, precision in ((bundle, None), (exact, "f32")):
+        direct = Direct(folder, precision)
+        for mode in modes:
+            found = score(
                 recording.text, Listener(direct).hear(recording.wave, MODES[mode], PauseCutter()).text
-            ).rate
-            report.line(f"{direct.graphs.precision} {mode}: {rates[precision, mode]:.2f} %")
+            )
+            rates[precision, mode] = found.rate
+            report.line(f"{'weights in 32 bits' if precision else 'as served'}, {mode}: {found}")
         direct.close()
-    for mode in ("json", "conditioned"):
+    for mode in modes:
         cost = rates[None, mode] - rates["f32", mode]
         report.goal(f"precision costs {cost:.2f} points, {mode}", met=cost <= MARGIN)
+
+
+def ids(report: Report, exact: Path, weights: Path, said: list[Utterance], most: int = 12) -> None:
+    """Ids of short clips in 32 bits are transformers': greedy with times, greedy and five beams without."""
+    direct = Direct(exact, "f32")
+    theirs = Transformers(weights, direct.whisper)
+    for name, timestamps, beams in (("greedy, times", True, 1), ("greedy", False, 1), ("beam 5", False, 5)):
+        prefix, other = text_prefix("transcribe", "en", timestamps=timestamps), 0
+        for one in said[:most]:
+            arrays = {"WAV": one.wave[None], "TEXT_PREFIX": np.array([[prefix.encode()]], object)}
+            arrays |= {"BEAM_WIDTH": np.array([[beams]], np.int32)} if beams > 1 else {}
+            ours = [int(token) for token in direct.transcribe(arrays, {"TOKENS"})["TOKENS"].ravel()]
+            wanted = theirs.ids(one.wave, prefix, beams)
+            if ours != wanted:
+                other += 1
+                texts = [direct.whisper.vocabulary.text(tokens) for tokens in (ours, wanted)]
+                report.line(f"  {texts[0]!r}, transformers: {texts[1]!r}")
+        report.line(f"ids, {name}: {len(said[:most]) - other} of {len(said[:most])} clips as transformers'")
+        report.goal(f"ids, {name}: {other} clips differ", met=not other)
+    direct.close()
+
+
+def word_times(report: Report, bundle: Path, weights: Path, said: list[Utterance], most: int = 12) -> None:
+    """Times of words beside openai/whisper's, in a recording of a minute with pauses."""
+    recording = join(random.Random(3).sample(said, min(most, len(said))), (0.2, 3), 1)
+    heads = json.loads((weights / "generation_config.json").read_text("utf-8"))["alignment_heads"]
+    theirs = openai_words(openai_model(weights, heads), recording.wave)
+    direct = Direct(bundle)
+    ours = Listener(direct).hear(recording.wave, MODES["words"], PauseCutter()).words
+    direct.close()
+    off = np.array(list(apart(ours, theirs)))
+    report.line(
+        f"words: {len(off) // 2} that both hear, of {len(theirs)} by openai/whisper; {np.median(off):.3f} s "
+        f"apart at the median, {np.quantile(off, 0.95):.2f} s at the 95th percentile"
+    )
+    report.goal(f"words are {np.median(off):.3f} s from openai/whisper's", met=np.median(off) <= APART)
 
 
 def main() -> int:
@@ -221,14 +312,23 @@ def main() -> int:
         "--more", type=Path, help="a folder of NAME.wav and NAME.txt, added to the bundled voices"
     )
     parser.add_argument("--sentences", type=int, help="how many of the sentences the voices say; all of 70")
-    parser.add_argument("--only", choices=["long", "pairs", "silence", "precision", "hour"])
+    parser.add_argument(
+        "--only", choices=["long", "pairs", "silence", "precision", "ids", "words", "live", "hour"]
+    )
     parser.add_argument("--hour", action="store_true", help="an hour in one file as well")
     arguments = parser.parse_args()
     spoken = utterances(arguments.weights.resolve(), arguments.sentences)
     said, report = [*spoken, *more(arguments.more)], Report()
     bundle = arguments.engines / arguments.model_id / "openvino"
-    if arguments.only in (None, "precision"):
-        precisions(report, bundle, said)
+    layout = arguments.weights / f"{arguments.model_id}.huggingface"
+    if arguments.only in (None, "precision", "ids"):
+        exact = exact_bundle(arguments.weights, arguments.model_id)
+        if arguments.only != "ids":
+            precisions(report, bundle, exact, said)
+        if arguments.only != "precision":
+            ids(report, exact, layout, said)
+    if arguments.only == "words":  # needs a package that is not among the requirements
+        word_times(report, bundle, layout, said)
     direct = Direct(bundle)
     report.line(
         f"{arguments.model_id}, {direct.graphs.precision}; jfk.flac: "
@@ -236,6 +336,8 @@ def main() -> int:
     )
     if arguments.only in (None, "silence"):
         nothing_said(report, direct)
+    if arguments.only in (None, "live"):
+        live(report, direct)
     if arguments.only in (None, "pairs"):
         pairs(report, direct, said)
     if arguments.only in (None, "long"):

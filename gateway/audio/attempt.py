@@ -163,10 +163,6 @@ def attempt_of(result: Arrays, window: Window, options: Options, temperature: fl
         ceil(window.seconds * 50),
         int(result["PROMPT_TOKENS"].ravel()[0]),
         result["TOKENS"].size,
-        "".join(
-            f"<|{begin:.2f}|> {text.decode()}<|{end:.2f}|>"
-            for text, (begin, end) in zip(result["SEGMENT_TEXTS"].ravel(), times, strict=True)
-        ),
     )
     return Attempt(
         transcript,
@@ -222,6 +218,7 @@ def _segments(
             temperature,
             window.start,
             said,
+            f"<|{span[0]:.2f}|> {text.decode()}<|{span[1]:.2f}|>",
         )
 
 

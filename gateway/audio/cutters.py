@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .quiet import FRAME, Floats, energy, longest, quiet
 from .silero import CHUNK
-from .vad import GOES_ON, RATE, SileroVad, TurnDetection, TurnDetector, spans, spoken
+from .vad import BEGINS, GOES_ON, RATE, SileroVad, TurnDetection, TurnDetector, spans, spoken
 from .windows import LONGEST, Window
 
 CHUNKS = LONGEST // CHUNK  # in a window; 30 s are half a chunk more
@@ -43,12 +43,14 @@ class Cutter(Protocol):
 @dataclass
 class Heard:
     """Sound that is in no window yet: chunks, the probability of speech in each, and their places in the
-    recording. The chunks are put together when they are looked at, not whenever some are added.
+    recording. The chunks are put together when they are looked at, not whenever some are added. `begins`: the
+    probability above which somebody speaks.
     """
 
     parts: list[Floats] = field(default_factory=lambda: [np.zeros((0, CHUNK), np.float32)])
     probabilities: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
     places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    begins: float = BEGINS
 
     def __len__(self) -> int:
         return len(self.places)
@@ -80,7 +82,7 @@ class Heard:
             which[len(self) - silence + KEPT : len(self) - KEPT] = False
             self.keep(which)
 
-    def take(self, count: int, samples: int | None = None) -> Window:
+    def take(self, count: int, samples: int | None = None, *, goes_on: bool = False) -> Window:
         """The first chunks as a window, of which `samples` are sound."""
         places, probabilities = self.places[:count], self.probabilities[:count]
         jumps = np.flatnonzero(np.diff(places) > 1)
@@ -90,8 +92,9 @@ class Heard:
         window = Window(
             self.chunks[:count].reshape(-1)[:samples],
             float(places[0]) * CHUNK / RATE,
-            tuple(spans(probabilities)),
+            tuple(spans(probabilities, self.begins)),
             gaps,
+            goes_on,
         )
         self.parts = [self.chunks[count:]]
         self.probabilities, self.places = self.probabilities[count:], self.places[count:]
@@ -150,18 +153,19 @@ class PauseCutter:
 
     def _spoken(self, count: int, samples: int | None = None) -> Iterator[Window]:
         voice = spoken(self.heard.probabilities[:count], short=self.samples <= SHORT)
-        window = self.heard.take(count, samples)
+        window = self.heard.take(count, samples, goes_on=samples is None)
         if voice:
             yield window
 
 
 class TurnCutter:
     """Cuts where a speaker's turn ends (server_vad); silence between turns is left out. A turn of over 30 s
-    is cut where the voice rests.
+    is cut where the voice rests. A turn without `speech`, such as a click, has no words.
     """
 
     def __init__(self, turns: TurnDetection) -> None:
-        self.turns, self.taking, self.heard = turns, TurnDetector(turns), Heard()
+        self.turns, self.taking = turns, TurnDetector(turns)
+        self.heard = Heard(begins=min(BEGINS, turns.threshold))
         self.padding = int(turns.padding * RATE) // CHUNK
         self.waiting: Floats = np.zeros(0, np.float32)
         self.judged = 0
@@ -194,7 +198,7 @@ class TurnCutter:
             self.heard.add(chunk[None], np.array([probability], np.float32), self.judged)
             self.judged += 1
             while self.speaking and len(self.heard) > CHUNKS:
-                yield self.heard.take(self.heard.cut())
+                yield self.heard.take(self.heard.cut(), goes_on=True)
             if ended:
                 yield self.heard.take(len(self.heard))
                 self.speaking = False

@@ -68,7 +68,7 @@ class Recording:
         source, loop = self._windows(), asyncio.get_running_loop()
         try:
             while (found := await loop.run_in_executor(DECODERS, next, source, END)) is not END:
-                if isinstance(found, Window):
+                if isinstance(found, Window) and found.speech:
                     yield found
         finally:
             self.stopped = True  # a thread cannot be cancelled; it looks here after each block

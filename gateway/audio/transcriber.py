@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 
 from conch.deployment import Pool
 
@@ -17,7 +19,7 @@ from .attempt import UNLIKELY, Attempt, FacadeClient
 from .options import Options
 from .transcript import Transcript, completed, is_guessed, is_known, joined
 from .vad import Span
-from .windows import Window, halves, missed
+from .windows import FEW, SECONDS, Window, halves, missed
 
 # openai/whisper transcribe.py: the temperatures to try one after the other, and how sure the model must be
 # that nobody speaks.
@@ -29,29 +31,41 @@ PROGRESS = 0.2  # seconds
 FORGETS = 0.5  # a text made at a higher temperature is no context for the next (openai/whisper transcribe.py)
 CONTEXT = 1500  # characters of earlier text for condition_on_previous_text; the façade keeps what fits
 
+SEEKS = 5.0  # seconds; less than this is no progress that a window may be heard again for
+
 # A transcript, and what of its window it covers, in seconds from where the window begins.
 Covering = tuple[Transcript, list[Span]]
 
 
-def context(options: Options, part: Transcript) -> str:
-    """Earlier text for the next window; none after words that the model doubted."""
-    if not options.previous_text or any(segment.temperature > FORGETS for segment in part.segments):
+def context(options: Options, part: Transcript, before: float = inf) -> str:
+    """Earlier text for what begins at `before`, in seconds of the recording, or for the next window; none
+    after words that the model doubted.
+    """
+    earlier = [segment for segment in part.segments if segment.start < before]
+    if not options.previous_text or any(segment.temperature > FORGETS for segment in earlier):
         return ""
-    text = f"{options.prompt}{part.timed}"
+    text = options.prompt + "".join(segment.timed for segment in earlier)
     return text if len(text) <= CONTEXT else text[text.find("<|", len(text) - CONTEXT) :]
 
 
 @dataclass
 class WindowRun:
-    """All requests for one window; `left`: how many more it may take."""
+    """All requests for one window; `left`: how many more it may take; `forgot`: its words are no good with
+    the text before it.
+    """
 
     client: FacadeClient
     left: int = TRIES
+    forgot: bool = False
 
     def take(self) -> bool:
         """One request more, if there is one."""
         self.left -= 1
         return self.left >= 0
+
+    def remembered(self, options: Options) -> Options:
+        """With the text before the window, if it did no harm."""
+        return replace(options, prompt="") if self.forgot else options
 
     async def transcript(self, window: Window, options: Options) -> Transcript:
         """The window's words. A real Whisper often ends its text at a pause, or leaves one out: speech
@@ -62,12 +76,33 @@ class WindowRun:
         """
         if options.draft:
             return (await self.client.attempt(window, options, options.temperature)).transcript
+        return await self.complete(window, options, *await self.best(window, options))
+
+    async def sought(self, window: Window, options: Options) -> Transcript:
+        """The words of a window that goes on, up to the end of its last segment; what is behind that is to be
+        heard again with what follows (openai/whisper's seek). A text that ends too early for that is
+        completed instead.
+
+        Raises:
+            ApiError: see `transcript`.
+        """
         best, covered = await self.best(window, options)
+        until = window.place(best.segments[-1].end) if best.segments else 0.0
+        heard = window.part(0.0, until) if until >= SEEKS else window
+        return replace(await self.complete(heard, options, best, covered), duration=heard.seconds)
+
+    async def complete(
+        self, window: Window, options: Options, best: Transcript, covered: list[Span]
+    ) -> Transcript:
+        """What the first answers left out is asked for alone."""
         while not options.max_tokens and self.left > 0 and (again := missed(window, covered, best.text)):
+            part = window.part(*again)
             known = replace(
-                options, language=options.language or best.language or None, prompt=context(options, best)
+                options,
+                language=options.language or best.language or None,
+                prompt=context(self.remembered(options), best, part.start),
             )
-            more, found = await self.best(window.part(*again), known)
+            more, found = await self.best(part, known)
             best = best if is_known(more, best) or is_guessed(more, best) else completed(best, more)
             begin, until = again
             ends = [begin + end for _, end in found]
@@ -83,6 +118,9 @@ class WindowRun:
         first = await self.client.attempt(window, options, options.temperature)
         if not first.doubtful or options.max_tokens:
             return first.transcript, list(first.covered)
+        if options.previous_text and options.prompt and self.left > 0:
+            self.forgot = True  # a text that goes wrong takes those behind it along
+            return await self.best(window, replace(options, prompt=""))
         language = first.transcript.language
         if first.avg_logprob < UNLIKELY and not first.loops and await self._silent(window, options, first):
             return Transcript(language=language, duration=window.seconds), [(0.0, window.seconds)]
@@ -120,35 +158,80 @@ class Transcriber:
         self.triton = triton
         self.windows_at_once = windows_at_once
 
-    async def transcribe(
+    def transcribe(
         self, pool: Pool, windows: AsyncIterator[Window], options: Options, request_id: str
     ) -> AsyncGenerator[Transcript, None]:
-        """One transcript for each window, in order. The first window with words settles the language for the
-        rest; `prompt` is the text before it.
+        """Transcripts in order. The first with words settles the language for the rest; `prompt` is the text
+        before it.
 
         Raises:
             ApiError: the first failure; what is still running is stopped.
         """
+        client = partial(self._client, pool, request_id)
+        return (self._in_turn if options.previous_text else self._at_once)(client, windows, options)
+
+    def _client(self, pool: Pool, request_id: str, number: int) -> WindowRun:
+        return WindowRun(FacadeClient(self.triton, pool, f"{request_id}-{number}"))
+
+    async def _at_once(
+        self, client: Callable[[int], WindowRun], windows: AsyncIterator[Window], options: Options
+    ) -> AsyncGenerator[Transcript, None]:
+        """One for each window, several windows together."""
         running: deque[asyncio.Task[Transcript]] = deque()
-        at_once = 1 if options.previous_text else self.windows_at_once
         settled, number = None, 0
         try:
             async for window in windows:
                 number += 1
-                run = WindowRun(FacadeClient(self.triton, pool, f"{request_id}-{number}"))
                 if settled is None:
-                    part = await run.transcript(window, options)
+                    part = await client(number).transcript(window, options)
                     if part.text and not options.multilingual:  # silence settles nothing
-                        language = options.language or part.language or None
-                        settled = replace(options, language=language, prompt=context(options, part))
+                        settled = replace(
+                            options, language=options.language or part.language or None, prompt=""
+                        )
                     yield part
                     continue
-                while running and (running[0].done() or len(running) >= at_once):
-                    part = await running.popleft()
-                    settled = replace(settled, prompt=context(settled, part))
-                    yield part
-                running.append(asyncio.create_task(run.transcript(window, settled)))
+                while running and (running[0].done() or len(running) >= self.windows_at_once):
+                    yield await running.popleft()
+                running.append(asyncio.create_task(client(number).transcript(window, settled)))
             while running:
                 yield await running.popleft()
         finally:
             await end(running)
+
+    async def _in_turn(
+        self, client: Callable[[int], WindowRun], windows: AsyncIterator[Window], options: Options
+    ) -> AsyncGenerator[Transcript, None]:
+        """One after the other, each with the text before it. Sound that goes on is heard 30 s at a time, as
+        far as the text of each reaches: a text that had to end inside a sentence would be wrong context for
+        the rest of it.
+        """
+        held: Window | None = None
+        number = 0
+        async for window in _and_none(windows):
+            if window:
+                held = held.followed(window) if held else window
+            elif held:
+                held = replace(held, goes_on=False)
+            while held and (held.seconds >= SECONDS or not held.goes_on):
+                number += 1
+                first = held.part(0.0, SECONDS)
+                run = client(number)
+                part = await (run.sought if first.goes_on and not options.max_tokens else run.transcript)(
+                    first, options
+                )
+                language = options.language or (
+                    part.language if part.text and not options.multilingual else None
+                )
+                options = replace(options, language=language or None)
+                options = replace(options, prompt=context(run.remembered(options), part))
+                held = held.part(part.duration, held.seconds)
+                voice = sum(end - begin for begin, end in held.speech)
+                held = held if held.goes_on or voice >= FEW else None
+                yield part
+
+
+async def _and_none(windows: AsyncIterator[Window]) -> AsyncIterator[Window | None]:
+    """All of them, and None when there are no more."""
+    async for window in windows:
+        yield window
+    yield None

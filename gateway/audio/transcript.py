@@ -18,7 +18,8 @@ GUESSED = 0.5
 class Segment:
     """Words with their times in seconds from the beginning of the recording; `window` is where the window
     began that they were heard in. `log_probs`: what each token of the text spells, and its log probability,
-    if they were asked for.
+    if they were asked for. `timed`: the text with the timestamps that the model wrote, as context of what
+    follows.
     """
 
     start: float
@@ -30,6 +31,7 @@ class Segment:
     temperature: float = 0.0
     window: float = 0.0
     log_probs: tuple[tuple[bytes, float], ...] = ()
+    timed: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Transcript:
-    """What was said in a window or in a recording. Counts of tokens are what the model read and wrote.
-    `timed`: the text with the timestamps that the model wrote, as context of what follows.
-    """
+    """What was said in a window or in a recording. Counts of tokens are what the model read and wrote."""
 
     text: str = ""
     language: str = ""
@@ -55,7 +55,6 @@ class Transcript:
     audio_tokens: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
-    timed: str = ""
 
     @property
     def token_log_probs(self) -> tuple[tuple[bytes, float], ...]:
@@ -82,7 +81,6 @@ def joined(parts: Sequence[Transcript]) -> Transcript:
         sum(part.audio_tokens for part in parts),
         sum(part.prompt_tokens for part in parts),
         sum(part.output_tokens for part in parts),
-        "".join(part.timed for part in parts),
     )
 
 

@@ -44,11 +44,11 @@ HOLDS = 3  # chunks of less that do not end it
 Span = tuple[float, float]
 
 
-def spans(probabilities: Floats) -> Iterator[Span]:
-    """Stretches of speech in seconds, of at least WORD chunks."""
+def spans(probabilities: Floats, begins: float = BEGINS) -> Iterator[Span]:
+    """Stretches of speech in seconds, of at least WORD chunks; each begins above the probability `begins`."""
     begin, last = None, 0
     for i, probability in enumerate([*probabilities.tolist(), *[0.0] * (HOLDS + 1)]):
-        if probability >= (BEGINS if begin is None else GOES_ON):
+        if probability >= (begins if begin is None else min(begins, GOES_ON)):
             begin, last = i if begin is None else begin, i
         elif begin is not None and i - last > HOLDS:
             if last + 1 - begin >= WORD:

@@ -32,13 +32,14 @@ class Window:
     """A stretch of a recording: float32 samples, and where they begin in seconds.
 
     `speech`: where a voice is heard, in seconds of the window. `gaps`: (seconds of the window, seconds of the
-    recording left out there).
+    recording left out there). `goes_on`: it was cut because it is long, not because a voice was done.
     """
 
     wave: Floats
     start: float
     speech: tuple[Span, ...] = ()
     gaps: tuple[Span, ...] = ()
+    goes_on: bool = False
 
     @property
     def seconds(self) -> float:
@@ -53,15 +54,40 @@ class Window:
             + sum(left_out for place, left_out in self.gaps if (place < at if end else place <= at))
         )
 
+    def place(self, time: float) -> float:
+        """Seconds of the recording as seconds of the window."""
+        at = time - self.start
+        for place, left_out in self.gaps:
+            if at > place:
+                at = max(place, at - left_out)
+        return min(max(at, 0.0), self.seconds)
+
     def part(self, begin: float, end: float) -> Window:
         """What lies between two times of the window."""
-        a, b = (int(min(max(at, 0.0), self.seconds) * RATE) for at in (begin, end))
+        a, b = (round(min(max(at, 0.0), self.seconds) * RATE) for at in (begin, end))
         first, last = a / RATE, b / RATE
         speech = tuple(
             (max(x, first) - first, min(y, last) - first) for x, y in self.speech if x < last and y > first
         )
         gaps = tuple((place - first, left_out) for place, left_out in self.gaps if first < place < last)
-        return Window(self.wave[a:b], self.time(first), speech, gaps)
+        return Window(
+            self.wave[a:b], self.time(first), speech, gaps, goes_on=self.goes_on or b < len(self.wave)
+        )
+
+    def followed(self, other: Window) -> Window:
+        """Both as one; what lies between them in the recording is left out."""
+        at, left_out = self.seconds, other.start - self.time(self.seconds)
+        return Window(
+            np.concatenate([self.wave, other.wave]),
+            self.start,
+            (*self.speech, *((at + begin, at + end) for begin, end in other.speech)),
+            (
+                *self.gaps,
+                *([(at, left_out)] if left_out > 0.5 / RATE else []),
+                *((at + place, more) for place, more in other.gaps),
+            ),
+            goes_on=other.goes_on,
+        )
 
 
 def halves(window: Window) -> tuple[Window, Window]:

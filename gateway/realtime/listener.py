@@ -174,13 +174,13 @@ class Listener:
         await self.connection.send("input_audio_buffer.cleared")
 
     async def _finish(self, windows: Sequence[Window]) -> None:
-        """Commit the item and ask for its words; where too many are under way this waits, and so does the
-        socket.
+        """Commit the item and ask for its words, if somebody speaks; where too many are under way this waits,
+        and so does the socket.
         """
         self.item.drop_look()
         await self.connection.send(
             "input_audio_buffer.committed", item_id=self.item.id, previous_item_id=self.previous
         )
-        await self.words.finish(self.item, windows, self.wanted)
+        await self.words.finish(self.item, [window for window in windows if window.speech], self.wanted)
         self.previous, self.pending = self.item.id, 0
         self.item = Item()

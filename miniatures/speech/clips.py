@@ -18,6 +18,7 @@ from .voices import RATE
 
 FRAME = RATE // 100
 WINDOW = 30 * RATE
+PAUSE = (0.9, 3.0)  # seconds; the gateway shortens longer silence to one
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Segment:
 @dataclass(frozen=True)
 class Clip:
     """A language, a length in samples, and (utterance, first sample) pairs. `cut`: the last segment runs over
-    the end.
+    the end. `written`: how many segments the text with times has, if it ends at a pause although others
+    follow, as a real Whisper's often does.
     """
 
     language: str
@@ -41,6 +43,7 @@ class Clip:
     pieces: list[tuple[int, int]] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     cut: bool = False
+    written: int | None = None
 
     def text(self, task: str = "transcribe") -> str:
         """The reference text; for the task translate in English."""
@@ -65,14 +68,23 @@ class Clipper:
         length = int(self.corpus.starts[utterance + 1] - self.corpus.starts[utterance])
         return Segment(getattr(sentence, language), sentence.en, start / RATE, (start + length) / RATE)
 
-    def speech(self, room: int, *, language: str | None = None, cut: bool = False, fill: float = 1.0) -> Clip:
+    def speech(
+        self,
+        room: int,
+        *,
+        language: str | None = None,
+        cut: bool = False,
+        fill: float = 1.0,
+        ends_early: bool = False,
+    ) -> Clip:
         """Sentences of one language until `fill` of `room` samples is used; with `cut`, the last one passes
-        the end.
+        the end. With `ends_early` and room for it, the text ends at a pause of PAUSE seconds behind some
+        sentence.
         """
         rng = self.rng
         clip = Clip(language or rng.choice(LANGUAGES), room, cut=cut)
         at = int(RATE * min(rng.expovariate(2.0), 3.0, max(room / RATE - 1.5, 0.02)))
-        tries = 0
+        tries, written = 0, None
         while tries < 8:
             utterance = rng.choice(self.utterances[clip.language])
             segment = self._segment(utterance, at)
@@ -85,6 +97,11 @@ class Clipper:
             at = int(segment.end * RATE + RATE * rng.choice([rng.uniform(0.1, 0.4), rng.uniform(0.3, 1.2)]))
             if over or at > fill * room:
                 break
+            if ends_early and written is None and rng.random() < 0.5:
+                at = int((segment.end + rng.uniform(*PAUSE)) * RATE)
+                written = len(clip.segments)
+        if written is not None and written < len(clip.segments):
+            return Clip(clip.language, room, clip.pieces, clip.segments, written=written)
         return (
             clip
             if cut and clip.segments and clip.segments[-1].end * RATE > room
@@ -119,7 +136,7 @@ class Dictation:
 
     def spoken(self, clip: Clip, task: str, *, timestamps: bool) -> Iterator[int]:
         """The ids of a clip's sentences, with the times at which they start and end or without."""
-        for segment in clip.segments:
+        for segment in clip.segments[: clip.written if timestamps else None]:
             last_is_cut = clip.cut and segment is clip.segments[-1]
             if timestamps:
                 yield self.time(segment.start)

@@ -39,8 +39,8 @@ class Batches(IterableDataset[dict[str, Tensor]]):
     GPU.
     """
 
-    def __init__(self, corpus: Corpus, seed: int, steps: int) -> None:
-        self.corpus, self.seed, self.steps = corpus, seed, steps
+    def __init__(self, corpus: Corpus, seed: int, steps: int, early: float = 0.0) -> None:
+        self.corpus, self.seed, self.steps, self.early = corpus, seed, steps, early
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         worker = torch.utils.data.get_worker_info()
@@ -90,6 +90,8 @@ class Batches(IterableDataset[dict[str, Tensor]]):
         if self.rng.random() < 0.12:
             return self.clipper.silent(room)
         cut = room == 3000 * FRAME and self.rng.random() < 0.15
+        if self.early and not cut and self.rng.random() < self.early:
+            return self.clipper.speech(room, ends_early=True)
         return self.clipper.speech(
             room, cut=cut, fill=1.0 if self.rng.random() < 0.5 else self.rng.uniform(0.05, 1.0)
         )
@@ -108,7 +110,8 @@ class Batches(IterableDataset[dict[str, Tensor]]):
         rng = self.rng
         task = "translate" if rng.random() < (0.4 if clip.language == "es" else 0.1) else "transcribe"
         context = self._context(clip.language, task, earlier) if earlier and rng.random() < 0.6 else []
-        style = "timestamps" if clip.cut or rng.random() < 0.5 else "plain"
+        early = clip.cut or clip.written is not None
+        style = "timestamps" if early or rng.random() < 0.5 else "plain"
         if not clip.segments and rng.random() < 0.4:
             style = "nospeech"
         return self.dictation.target(clip, task, context, style)
@@ -254,7 +257,7 @@ def losses(
 
 
 def train(
-    corpus: Corpus, seed: int, steps: int, device: str, workers: int, output: Path
+    corpus: Corpus, seed: int, steps: int, device: str, workers: int, output: Path, early: float = 0.0
 ) -> tuple[WhisperForConditionalGeneration, list[dict[str, Any]]]:
     """Run `steps` updates with a warm-up and a cosine decay; the model and its curve, a row for every 100
     steps.
@@ -278,7 +281,7 @@ def train(
     )
     studio, started = Studio(corpus, seed, device), time.monotonic()
     batches = DataLoader(
-        Batches(corpus, seed, steps),
+        Batches(corpus, seed, steps, early),
         batch_size=None,
         num_workers=workers,
         prefetch_factor=8 if workers else None,
@@ -321,13 +324,27 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=Path("miniatures/whisper"))
     parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument(
+        "--early",
+        type=float,
+        default=0.0,
+        help="share of windows whose text ends at a pause, as Whisper's may",
+    )
     arguments = parser.parse_args()
     if not arguments.corpus.exists():
         make_corpus(arguments.utterances, seed=1).save(arguments.corpus)
     corpus = Corpus.load(arguments.corpus)
     print(f"{len(corpus.sentences)} utterances, {len(corpus.samples) / RATE / 3600:.1f} hours", flush=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, log = train(corpus, arguments.seed, arguments.steps, device, arguments.workers, arguments.output)
+    model, log = train(
+        corpus,
+        arguments.seed,
+        arguments.steps,
+        device,
+        arguments.workers,
+        arguments.output,
+        arguments.early,
+    )
     save_checkpoint(model, arguments.output)
     (arguments.output / "training.json").write_text(
         json.dumps(

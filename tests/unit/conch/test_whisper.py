@@ -13,6 +13,10 @@ from conch.whisper import byte_alphabet, text_prefix
     [
         (("transcribe",), "<|startoftranscript|><|transcribe|>"),
         (("translate", "es"), "<|startoftranscript|><|es|><|translate|>"),
+        (
+            ("transcribe", "en", "<|0.00|> Hugo"),
+            "<|startofprev|><|0.00|> Hugo<|startoftranscript|><|en|><|transcribe|>",
+        ),
         (("transcribe", None, " Hugo "), "<|startofprev|> Hugo<|startoftranscript|><|transcribe|>"),
     ],
 )

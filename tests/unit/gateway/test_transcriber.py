@@ -15,7 +15,7 @@ import pytest
 from conch.deployment import Pool
 from gateway.audio import transcriber
 from gateway.audio.options import Options
-from gateway.audio.transcriber import Transcriber
+from gateway.audio.transcriber import Transcriber, context
 from gateway.audio.transcript import Segment, Transcript, completed, joined
 from gateway.audio.windows import Window
 
@@ -89,11 +89,16 @@ def transcribe(
     options: Options = PLAIN,
     speech: tuple[tuple[float, float], ...] = (),
     pool: Pool = POOL,
+    *,
+    goes_on: bool = False,
 ) -> Transcript:
+    """`goes_on`: what is said goes on from each window to the next."""
+
     async def windows() -> AsyncIterator[Window]:
         at = 0.0
-        for length in seconds:
-            yield Window(np.full(int(length * 16000), 0.1, np.float32), at, speech)
+        for number, length in enumerate(seconds, 1):
+            wave = np.full(int(length * 16000), 0.1, np.float32)
+            yield Window(wave, at, speech, goes_on=goes_on and number < len(seconds))
             at += length
 
     async def run() -> Transcript:
@@ -254,7 +259,69 @@ def test_doubtful_words_are_no_context() -> None:
         facade, [5, 6, 7], Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
     )
     assert "startofprev" not in facade.asked[-1][2]
-    assert "Once<|0.00|> 5.<|5.00|>" in facade.asked[1][2]
+    assert "<|startofprev|> Once<|0.00|> 5.<|5.00|>" in facade.asked[1][2]
+
+
+def test_context_is_what_was_said_before() -> None:
+    """Also for speech that is asked for alone, and behind words that were found later."""
+    options = Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
+    first, third = (replace(segment(at, at + 2, text), timed=text) for at, text in ((0, "a"), (6, "c")))
+    both = Transcript("a c", "en", 9, (first, third))
+    found = completed(both, Transcript("b", "en", 3, (replace(segment(3, 5, "b"), timed="b"),)))
+    assert context(options, both, 3.0) == "Oncea"
+    assert context(options, found) == "Onceabc"
+
+
+def test_a_window_that_goes_on_ends_where_its_text_does() -> None:
+    """With the text before it: 30 s at a time, and what the text of one does not reach is heard with what
+    follows. A text that stops early is completed, and so is each where the number of tokens is limited.
+    """
+
+    def asked(reaches: float, **chosen: int) -> list[tuple[float, str]]:
+        facade = Facade(
+            lambda seconds, _: (f"{seconds:.0f}.", -0.1, False), reaches=lambda s: reaches if s == 30 else 1.0
+        )
+        options = Options("transcribe", "en", "", 0.0, timestamps=False, previous_text=True, **chosen)
+        found = transcribe(facade, [20, 20, 10], options, ((0.0, 10.0),), goes_on=True)
+        assert found.duration == pytest.approx(50)
+        return [
+            (seconds, prompt.partition("<|startoftranscript|>")[0]) for seconds, _, prompt in facade.asked
+        ]
+
+    assert asked(0.8) == [(30, ""), (26, "<|startofprev|><|0.00|> 30.<|24.00|>")]
+    assert [seconds for seconds, _ in asked(0.1)] == [30, 27, 20]
+    assert [seconds for seconds, _ in asked(0.8, max_tokens=3)] == [30, 20]
+
+
+def test_text_that_makes_the_next_go_wrong_is_forgotten() -> None:
+    """Words that loop or are unlikely with the text before them are asked for without it, before anything
+    else; what follows begins anew.
+    """
+    for wrong in ((LOOP, -0.1, True), ("Wrong.", -2.0, False)):
+        facade = Facade(lambda *_: ("", 0.0, False))
+
+        def says(seconds: float, _: float, facade: Facade = facade, wrong: tuple = wrong) -> tuple:
+            spoilt = seconds == 6 and "startofprev" in facade.asked[-1][2]
+            return wrong if spoilt else (f"{seconds:.0f}.", -0.1, False)
+
+        facade.says = says
+        options = Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
+        assert transcribe(facade, [5, 6, 7], options).text == "5. 6. 7."
+        assert [prompt.partition("<|startoftranscript|>")[0] for *_, prompt in facade.asked] == [
+            "<|startofprev|> Once",
+            "<|startofprev|> Once<|0.00|> 5.<|5.00|>",
+            "",
+            "<|startofprev|><|0.00|> 6.<|6.00|>",
+        ]
+
+
+def test_little_behind_the_last_text_is_no_window() -> None:
+    """Sound that a text did not reach, in which hardly anybody speaks: words would be made up."""
+    facade = Facade(
+        lambda seconds, _: (f"{seconds:.0f}.", -0.1, False), reaches=lambda s: 0.9 if s == 30 else 1.0
+    )
+    options = Options("transcribe", "en", "", 0.0, timestamps=False, previous_text=True)
+    assert transcribe(facade, [20, 12], options, ((0.0, 7.3),), goes_on=True).text == "30."
 
 
 def test_each_window_has_its_language_when_asked() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluation.recordings import clicks
+from evaluation.recordings import clicks, jfk
 from gateway.audio.cutters import Cutter, PauseCutter, TurnCutter
 from gateway.audio.vad import RATE, TurnDetection
 from gateway.audio.windows import LONGEST, Window, halves, missed, snapped
@@ -90,6 +90,28 @@ def test_long_silence_is_shortened_and_times_stay_true(clipper: Clipper) -> None
     assert window.part(second, window.seconds).start == pytest.approx(window.time(second), abs=1e-3)
 
 
+def test_windows_become_one_and_parts_again() -> None:
+    """Sound, speech, and times of the recording stay what they were, silence that was left out among them."""
+    wave = np.arange(20 * RATE, dtype=np.float32)
+    whole = Window(wave, 100.0, ((1.0, 4.0), (6.0, 15.0)), ((5.0, 60.0), (18.0, 2.0)), goes_on=True)
+    for at in (3.0, 5.0, 10.0, 19.0):
+        first, second = whole.part(0.0, at), whole.part(at, whole.seconds)
+        assert (first.goes_on, second.goes_on) == (True, True)
+        again = first.followed(second)
+        assert np.array_equal(again.wave, wave)
+        assert again.gaps == whole.gaps
+        assert sum(end - begin for begin, end in again.speech) == pytest.approx(12.0)
+        for place in (0.0, 4.9, 5.0, 5.1, 17.0, 19.5, 20.0):
+            assert again.time(place) == pytest.approx(whole.time(place))
+            assert whole.place(whole.time(place)) == pytest.approx(place)
+    assert whole.place(130.0) == 5.0, "in silence that was left out"
+    for samples in range(1, 3000):
+        assert not Window(wave[:samples], 0.0).part(0.0, 30.0).goes_on
+    later = Window(wave, 200.0)
+    assert whole.followed(later).time(25.0) == pytest.approx(205.0)
+    assert not whole.followed(later).goes_on
+
+
 def test_missed_speech() -> None:
     """What no segment covers, with a little sound around it; nothing where only the edges of times are in
     question.
@@ -137,6 +159,7 @@ def test_cuts_lie_between_sentences(clipper: Clipper, noise: float) -> None:
     assert max(len(window.wave) for window in windows) <= LONGEST
     cuts = [window.start for window in windows[1:]]
     assert len(cuts) > 10
+    assert [window.goes_on for window in windows] == [*(True for _ in cuts), False]
     assert not [
         at for at in cuts for segment in clip.segments if segment.start + 0.05 < at < segment.end - 0.05
     ]
@@ -172,6 +195,19 @@ def test_turns_end_in_silence(clipper: Clipper) -> None:
     assert len(windows) == 4
     for window, start in zip(windows, starts, strict=True):
         assert start - 0.5 <= window.start <= start, "no sound of a turn is lost"
+
+
+def test_a_click_is_a_turn_without_speech() -> None:
+    """The real recording ends with one, of which Whisper would make a word; its other turns are speech, at a
+    threshold under that of speech as well.
+    """
+    silence = 1e-4 * np.random.default_rng(1).standard_normal(RATE).astype(np.float32)
+    wave = np.concatenate([jfk().wave, silence])
+    turns = cut(TurnCutter(TurnDetection()), wave)
+    assert [bool(turn.speech) for turn in turns] == [True, True, True, True, False]
+    assert 10.7 < turns[-1].start < 10.9
+    assert all(turn.speech for turn in cut(TurnCutter(TurnDetection(silence=0.5)), wave))
+    assert all(turn.speech for turn in cut(TurnCutter(TurnDetection(threshold=0.1)), wave))
 
 
 def test_an_endless_turn_is_cut_at_thirty_seconds(clipper: Clipper) -> None:

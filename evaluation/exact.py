@@ -1,0 +1,22 @@
+"""The same weights as the checkpoint has them, in 32 bits: what int8 and bf16 are compared with."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from build.bundle import build
+from build.catalog import load_catalog
+from build.jobs import Places
+
+
+def exact_bundle(weights: Path, model_id: str) -> Path:
+    """A bundle of `model_id` without compressed weights; built beside the weights if it is not there. It
+    computes in 32 bits where `Direct` is told so.
+    """
+    model = load_catalog()[model_id]
+    engines = (weights / "exact").resolve()
+    plain = replace(model, knobs={**model.knobs, "compress": "none"})
+    build(plain, "openvino", Places(weights.resolve(), engines), environment=os.environ)
+    return engines / model_id / "openvino"
