@@ -56,6 +56,7 @@ class Device:
                 f"{torch.cuda.get_device_name()} has compute capability {major}.{minor}; the torch engine "
                 "needs 8.0 (Ampere) or newer; use TARGET=openvino on this machine"
             )
+        torch.backends.cudnn.allow_tf32 = False  # or convolutions in float32 have 10 bits
         low, high = torch.cuda.Stream(priority=0), torch.cuda.Stream(priority=-5)
         return cls("cuda", PRECISIONS[precision], high, low)
 
@@ -85,6 +86,10 @@ class Device:
     def zeros(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """On the device; `dtype`: the weights' if None."""
         return torch.zeros(*shape, dtype=dtype or self.dtype, device=self.kind)
+
+    def empty(self, *shape: int) -> Tensor:
+        """On the device, of the weights' type."""
+        return torch.empty(*shape, dtype=self.dtype, device=self.kind)
 
     def pool(self) -> Any:
         """Memory for graphs of which one runs at a time, and that leave nothing in it for one another."""

@@ -58,9 +58,15 @@ class Ranks:
             self.pipes.append(Connection(writing, readable=False))
 
     def tell(self, *command: Any) -> None:
-        """All of them."""
+        """All of them. Where one has died, this process ends: its requests are then asked of another instance,
+        as those of any stub that dies are.
+        """
         for pipe in self.pipes:
-            pipe.send(command)
+            try:
+                pipe.send(command)
+            except BrokenPipeError:
+                print("a rank has died", file=sys.stderr, flush=True)
+                os._exit(1)
 
     def release(self) -> None:
         """They end when nobody can tell them anything any more."""
