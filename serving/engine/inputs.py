@@ -315,4 +315,5 @@ def parse(
         encoder or _scalar(inputs, "exclude_input_in_output", exclude_prompt),
     )
     streaming, align = _scalar(inputs, "streaming", False), _scalar(inputs, "return_cross_attention", False)
-    return Job(prompt, sampling, listener, source, streaming, request_id, align, table), wanted
+    job = Job(prompt, sampling, listener, source, streaming, request_id, align, table=table)
+    return job, wanted
