@@ -101,7 +101,7 @@ class Device:
         """
         if not self.gpu:
             return function
-        stream.wait_stream(torch.cuda.current_stream())
+        torch.cuda.synchronize()  # what the work reads may have been filled on any stream
         with torch.cuda.stream(stream):
             for _ in range(2):  # kernels are compiled and workspaces made outside of the graph
                 function()

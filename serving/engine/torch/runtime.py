@@ -168,7 +168,7 @@ class TorchRuntime:
 
     def batch(self) -> DeviceBatch:
         """See Runtime. There is one, since its memory is the GPU's."""
-        with torch.inference_mode():
+        with torch.inference_mode(), self.device.on(self.device.steps):
             self.running.clear()
         return self.running
 
