@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -169,14 +169,19 @@ def encoder(runtime: TorchRuntime) -> Iterator[tuple[str, Any]]:
     peak = _peak(runtime) if runtime.device.gpu else 0.0
     shape = runtime.shape
     flop = _encoder_flop(shape, runtime.facts.encoder_positions)
-    for size, run in sorted(runtime.graphs.run.items() if runtime.graphs else ()):
+    for size, pieces in sorted(runtime.graphs.run.items() if runtime.graphs else ()):
         with torch.inference_mode(), runtime.device.on(runtime.device.encodes):
-            ms = timed(run)
+            ms = timed(partial(_in_turn, pieces))
         tflops = size * flop / ms / 1e9
         yield (
             f"encoder {size}",
             {"ms": round(ms, 2), "tflops": round(tflops), "of_peak": round(tflops / peak, 3)},
         )
+
+
+def _in_turn(pieces: Sequence[Callable[[], object]]) -> None:
+    for piece in pieces:
+        piece()
 
 
 def _encoder_flop(shape: Any, length: int) -> float:

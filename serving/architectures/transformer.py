@@ -7,7 +7,7 @@ of the same names (tests/unit/serving).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -257,9 +257,13 @@ class Encoder(nn.Module):
 
     def hidden(self, source: Tensor, seen: Tensor | None = None) -> Tensor:
         """[batch, length, width]. `seen`: bool [batch, length], where rows of ids are not padding."""
-        x, mask = self._embedded(source), self._mask(source, seen)
+        x = self.through(self.layers, self.embedded(source), self._mask(source, seen))
+        return x if self.norm is None else self.norm(x)
+
+    def through(self, layers: Iterable[nn.Module], x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Some of its layers; they may add to `x` [batch, length, width] in place."""
         scale = self.shape.scale or self.shape.head_width**-0.5
-        for layer in self.layers:
+        for layer in layers:
 
             def attend(y: Tensor, layer: Any = layer) -> Tensor:
                 q, k, v = layer.own.all(y)
@@ -267,7 +271,7 @@ class Encoder(nn.Module):
 
             x = layer.add(x, layer.own_norm, attend, layer.own.out)
             x = layer.add(x, layer.feed_norm, layer.feed, layer.feed.down)
-        return x if self.norm is None else self.norm(x)
+        return x
 
     def forward(self, source: Tensor) -> tuple[Tensor, ...]:
         """Keys and values [batch, heads, length, head width], layer by layer."""
@@ -279,13 +283,18 @@ class Encoder(nn.Module):
         """The same as one tensor [batch, 2 * layers, heads, length, head width], which may be given as `out`;
         after `pack`.
         """
+        return self.remembered(self.hidden(source, seen), out)
+
+    def remembered(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """What `memory` gives, of what `hidden` gives."""
         assert self.packed is not None
-        shape, x = self.shape, self.hidden(source, seen)
+        shape = self.shape
         parts = self.packed(x).view(*x.shape[:2], 2 * shape.decoder_layers, shape.decoder_heads, -1)
         parts = parts.permute(0, 2, 3, 1, 4)
         return parts.contiguous() if out is None else out.copy_(parts)
 
-    def _embedded(self, source: Tensor) -> Tensor:
+    def embedded(self, source: Tensor) -> Tensor:
+        """What the first layer reads, [batch, length, width]."""
         shape = self.shape
         if shape.mels:
             x = F.gelu(self.conv2(F.gelu(self.conv1(source)))).permute(0, 2, 1).contiguous()

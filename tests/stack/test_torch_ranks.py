@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
 from conch.gpus import gpus
@@ -20,11 +21,14 @@ from conch.names import ENGINE, RANK_MODULE
 from ops.ranks import descendants
 from tests.ports import first_port
 
+from .clients import Load
 from .conftest import ROOT, Stack, portable, started
-from .test_faults import stub
+from .test_faults import stub, tritonserver
+from .test_text import openings
 from .test_torch import said
 
 PORT = first_port("torch-ranks")
+CLIENTS = 64 if gpus() else 4  # as many as an instance has rows
 
 
 def pairs() -> dict[str, str]:
@@ -67,16 +71,43 @@ def test_texts_are_the_same_from_both(stack: Stack) -> None:
     assert len(set(drawn)) == 1
 
 
-def test_a_dead_rank_ends_its_instance(stack: Stack) -> None:
-    """The other instance answers meanwhile, and the first comes back with a new rank."""
-    (victim,) = ranks(stack, 0)
-    os.kill(victim, signal.SIGKILL)
-    for _ in range(20):
-        assert said(stack, temperature=0).status_code == 200
-    deadline, found = time.monotonic() + 90, list[int]()
+def asked(stack: Stack) -> None:
+    """One text that is not streamed."""
+    body = {"model": "mini-gpt2", "prompt": openings(1)[0], "max_tokens": 24, "temperature": 0}
+    answer = httpx.post(f"{stack.url}/v1/completions", json=body, timeout=240)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["text"]
+
+
+def back(stack: Stack, victim: int) -> None:
+    """Wait until the first instance has a further rank that is not the victim."""
+    deadline, found = time.monotonic() + 120, list[int]()
     while not found or victim in found:
         assert time.monotonic() < deadline
         time.sleep(0.5)
         with suppress(AssertionError, OSError):  # there is no server, or no engine in it, yet
             found = ranks(stack, 0)
+
+
+def test_a_dead_rank_ends_its_instance(stack: Stack) -> None:
+    """The other instance answers meanwhile, no request is lost, and the first comes back with a new rank."""
+    (victim,) = ranks(stack, 0)
+    with Load(lambda: asked(stack), CLIENTS) as load:
+        load.wait_for(4 * CLIENTS, 120)
+        os.kill(victim, signal.SIGKILL)
+        load.wait_for(load.done + 8 * CLIENTS, 240)
+        back(stack, victim)
+    assert load.failed == []
     assert "a Python stub or a rank has died" in stack.log("triton-0")
+
+
+def test_a_killed_server_takes_its_ranks_along_and_loses_no_request(stack: Stack) -> None:
+    """Signal 9 at full load."""
+    (victim,) = ranks(stack, 0)
+    with Load(lambda: asked(stack), CLIENTS) as load:
+        load.wait_for(4 * CLIENTS, 120)
+        os.kill(tritonserver(stack, 0), signal.SIGKILL)
+        load.wait_for(load.done + 8 * CLIENTS, 240)
+        back(stack, victim)
+    assert load.failed == []
+    assert not Path(f"/proc/{victim}").exists()

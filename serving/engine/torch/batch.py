@@ -27,6 +27,7 @@ from ..sampling import Sampling
 from .caches import Arena, Reading, Stepping
 from .choosing import Choices, simple
 from .device import Device
+from .pieces import Coming, Pieces
 
 # Rows that a graph is recorded for; a step takes the next larger one.
 BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
@@ -39,22 +40,21 @@ RESULTS = 8  # steps of which results may be on their way to the host; three are
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What an encoder left: [2 * layers, heads, length, head width], there once `event` has happened."""
+    """What an encoder leaves: [2 * layers, heads, length, head width], once what is `coming` is done."""
 
     parts: Tensor
     length: int
-    event: Any = None
+    coming: Coming
 
     def ready(self, *, wait: bool = False) -> bool:
         """See runtime.Memory."""
-        if self.event is not None and wait:
-            self.event.synchronize()
-        return self.event is None or bool(self.event.query())
+        return self.coming.ready(wait=wait)
 
     def arrive(self, stream: Any) -> None:
         """What is queued on `stream` from now on may read it."""
-        if self.event is not None:
-            stream.wait_event(self.event)
+        self.coming.queue()
+        if self.coming.event is not None:
+            stream.wait_event(self.coming.event)
             self.parts.record_stream(stream)
 
 
@@ -114,6 +114,7 @@ class DeviceBatch:
 
     def __init__(self, decoder: Decoder, device: Device, most: int, positions: int, memory: int) -> None:
         self.decoder, self.device, self.positions = decoder, device, positions
+        self.beside = Pieces(device)
         self.buckets = [size for size in BUCKETS if size < most] + [most]
         self.arena = Arena.empty(decoder.shape, device, most, positions, memory)
         vocabulary = decoder.shape.vocabulary
@@ -153,6 +154,7 @@ class DeviceBatch:
         """Forget all graphs; it can step no more."""
         self.buffers.graphs.clear()
         self.joining.clear()
+        self.beside.waiting.clear()
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -178,7 +180,13 @@ class DeviceBatch:
             read = self._read(fresh, joined) if fresh else None
             if all(row.choice is not None for row in rows):
                 self.pending = self._launch(self._compact(rows))
+            self._encode_on()
             return self._result(rows, (pending, sources), (read, joined))
+
+    def _encode_on(self) -> None:
+        """One more piece of what encoders have to do, behind the step that was queued last."""
+        if self.beside.waiting:
+            self.beside.next(self.pending.event if self.pending else self.device.event())
 
     def _result(
         self,

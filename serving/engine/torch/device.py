@@ -56,6 +56,7 @@ class Device:
                 f"{torch.cuda.get_device_name()} has compute capability {major}.{minor}; the torch engine "
                 "needs 8.0 (Ampere) or newer; use TARGET=openvino on this machine"
             )
+        torch.backends.cudnn.allow_tf32 = False  # or convolutions in float32 have 10 bits
         low, high = torch.cuda.Stream(priority=0), torch.cuda.Stream(priority=-5)
         return cls("cuda", PRECISIONS[precision], high, low)
 
@@ -86,6 +87,10 @@ class Device:
         """On the device; `dtype`: the weights' if None."""
         return torch.zeros(*shape, dtype=dtype or self.dtype, device=self.kind)
 
+    def empty(self, *shape: int) -> Tensor:
+        """On the device, of the weights' type."""
+        return torch.empty(*shape, dtype=self.dtype, device=self.kind)
+
     def pool(self) -> Any:
         """Memory for graphs of which one runs at a time, and that leave nothing in it for one another."""
         return torch.cuda.graph_pool_handle() if self.gpu else None
@@ -96,7 +101,7 @@ class Device:
         """
         if not self.gpu:
             return function
-        stream.wait_stream(torch.cuda.current_stream())
+        torch.cuda.synchronize()  # what the work reads may have been filled on any stream
         with torch.cuda.stream(stream):
             for _ in range(2):  # kernels are compiled and workspaces made outside of the graph
                 function()

@@ -58,9 +58,15 @@ class Ranks:
             self.pipes.append(Connection(writing, readable=False))
 
     def tell(self, *command: Any) -> None:
-        """All of them."""
+        """All of them. Where one has died, this process ends: its requests are then asked of another
+        instance, as those of any stub that dies are.
+        """
         for pipe in self.pipes:
-            pipe.send(command)
+            try:
+                pipe.send(command)
+            except BrokenPipeError:
+                print("a rank has died", file=sys.stderr, flush=True)
+                os._exit(1)
 
     def release(self) -> None:
         """They end when nobody can tell them anything any more."""
@@ -229,6 +235,7 @@ def main(reading: str, rank: str, count: str, meeting: str, folder: str, paramet
     Follower(runtime).follow(Connection(int(reading), writable=False))
     runtime.close()
     torch.distributed.destroy_process_group()
+    os._exit(0)  # after sums over NCCL, libraries below Python now and then wait for ever
 
 
 if __name__ == "__main__":

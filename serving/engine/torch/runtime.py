@@ -29,16 +29,19 @@ from .log_mel import LogMel
 from .sharding import Share, part_of, spread, weights
 
 AT_ONCE = 8  # recordings that are encoded together at most
+LAYERS_AT_ONCE = 2  # of an encoder, between two decoder steps
 PADDED_TO = 16  # texts of similar length share a shape
+PART = 64  # every so many samples or features of a sound are hashed
 ALIGNED_TO = 64  # and texts that are aligned a graph
 REMEMBERED = 2 << 30  # bytes of memories kept for a second look at the same sound
+FEW = 8  # that are kept however large they are
 WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
 class Source:
-    """What an encoder reads: a hash of it, and samples float32 [160 * frames] in memory that a GPU copies
-    from by itself, features [frames, mels], or ids int64 [n].
+    """What an encoder reads: a hash of all of it or, of a sound, of a part; and samples float32
+    [160 * frames] in memory that a GPU copies from by itself, features [frames, mels], or ids int64 [n].
     """
 
     key: bytes
@@ -47,8 +50,9 @@ class Source:
 
 class Staging:
     """Sounds on their way to the device, in memory that it copies from by itself: as many buffers of a whole
-    window of samples as may wait, used in turn; what is more, and features, get memory of their own. From
-    other memory a copy would wait for the encoders that are queued before it, and every step with it.
+    window of samples as may wait or be remembered, used in turn; what is more, and features, get memory of
+    their own. From other memory a copy would wait for the encoders that are queued before it, and every step
+    with it.
     """
 
     def __init__(self, device: Device, count: int, samples: int) -> None:
@@ -65,7 +69,7 @@ class Staging:
             buffer = None
         if buffer is None:
             whole = torch.from_numpy(source)
-            return whole.pin_memory() if self.pins else whole
+            return whole.pin_memory() if self.pins else whole.clone()
         staged = buffer[: len(source)]
         staged.copy_(torch.from_numpy(source))
         weakref.finalize(staged, self.free.append, buffer)
@@ -74,17 +78,18 @@ class Staging:
 
 @dataclass(frozen=True)
 class EncoderGraphs:
-    """CUDA graphs for 1 to `AT_ONCE` whole windows: `listen[n]` makes features of `n` sounds, `run[n]` keys
-    and values of features. One runs at a time, so all of them use the same memory: `samples` float32
-    [AT_ONCE, 160 * frames], `features` [AT_ONCE, frames, mels], `memory` [AT_ONCE, 2 * layers, heads,
-    frames / 2, width].
+    """CUDA graphs for 1 to `AT_ONCE` whole windows: `listen[n]` makes features of `n` sounds, and those of
+    `run[n]`, one after the other, make keys and values of features. One runs at a time, so all of them use
+    the same memory: `samples` float32 [AT_ONCE, 160 * frames], `features` [AT_ONCE, frames, mels], `hidden`
+    [AT_ONCE, frames / 2, width] between layers, `memory` [AT_ONCE, 2 * layers, heads, frames / 2, width].
     """
 
     samples: Tensor
     features: Tensor
+    hidden: Tensor
     memory: Tensor
     listen: dict[int, Callable[[], object]] = field(default_factory=dict)
-    run: dict[int, Callable[[], object]] = field(default_factory=dict)
+    run: dict[int, list[Callable[[], object]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,11 +128,13 @@ class TorchRuntime:
         self.device = device or Device.find(str(parameters.get("precision", "float16")), ranks)
         with torch.inference_mode():
             self.model = _loaded(self.shape, folder / WEIGHTS, self.device, share)
-            self.recent: OrderedDict[bytes, Memory] = OrderedDict()
+            self.recent: OrderedDict[bytes, tuple[Source, Memory]] = OrderedDict()
             self.copying: deque[tuple[Any, Sequence[Tensor]]] = deque()
             rows = int(parameters.get("max_rows", 16))
             self.window = self.facts.frames if self.shape.mels else 0  # frames
-            self.staging = Staging(self.device, 2 * rows if self.window else 0, self.window * HOP)
+            self.most = rows + FEW  # memories that are kept, and the sounds that they are of
+            count = 2 * rows + self.most if self.window else 0
+            self.staging = Staging(self.device, count, self.window * HOP)
             self.log_mel = LogMel(self.device, self.shape.mels) if self.window else None
             try:
                 self.running = DeviceBatch(
@@ -161,57 +168,113 @@ class TorchRuntime:
 
     def batch(self) -> DeviceBatch:
         """See Runtime. There is one, since its memory is the GPU's."""
-        with torch.inference_mode():
+        with torch.inference_mode(), self.device.on(self.device.steps):
             self.running.clear()
         return self.running
 
     def prepare(self, source: NDArray[Any]) -> Source:
         """See Runtime."""
-        # Most processors have instructions for it: half of the time of BLAKE2 for 2 MB of samples.
-        key = hashlib.sha256(np.ascontiguousarray(source).data).digest()
+        # A hash of 2 MB of samples takes two milliseconds. Where parts are the same, all is compared.
+        part = source.ravel()[::PART] if self.shape.mels else source
+        key = hashlib.sha256(np.ascontiguousarray(part).data).digest()
         return Source(key, self.staging.take(source) if self.shape.mels else torch.from_numpy(source))
 
     @torch.inference_mode()
     def encode(self, sources: Sequence[Source]) -> list[Memory]:
-        """See Runtime. Sounds and texts that were encoded lately are not encoded again."""
-        new = {source.key: source.data for source in sources if source.key not in self.recent}
-        made: dict[bytes, Memory] = {}
-        with self.device.on(self.device.encodes):
-            for group in self._groups(new):
-                made |= zip(group, self._encoded([new[key] for key in group]), strict=True)
-        found = [made.get(source.key) or self.recent[source.key] for source in sources]
-        self._keep({source.key: memory for source, memory in zip(sources, found, strict=True)})
+        """See Runtime. Sounds and texts that were encoded lately are not encoded again. What is left of the
+        work is done beside decoder steps.
+        """
+        fresh: list[Source] = []
+        for source in sources:
+            if self._known(source) is None and not any(_same(source, other) for other in fresh):
+                fresh.append(source)
+        made = [one for group in self._groups(fresh) for one in self._encoded(group)]
+        found = [self._known(source) or _of(source, made) for source in sources]
+        for source, memory in zip(sources, found, strict=True):
+            self._keep(source, memory)
         return found
 
-    def _keep(self, memories: Mapping[bytes, Memory]) -> None:
-        for key, memory in memories.items():
-            self.recent[key] = memory
-            self.recent.move_to_end(key)
-        while len(self.recent) > 8 and sum(m.parts.nbytes for m in self.recent.values()) > REMEMBERED:
+    def _known(self, source: Source) -> Memory | None:
+        """The memory of the same source, if it is remembered."""
+        known = self.recent.get(source.key)
+        return known[1] if known and _same(source, known[0]) else None
+
+    def _keep(self, source: Source, memory: Memory) -> None:
+        self.recent[source.key] = (source, memory)
+        self.recent.move_to_end(source.key)
+        while len(self.recent) > FEW and (len(self.recent) > self.most or self._remembered() > REMEMBERED):
             self.recent.popitem(last=False)
 
-    def _groups(self, sources: Mapping[bytes, Tensor]) -> list[list[bytes]]:
+    def _remembered(self) -> int:
+        return sum(memory.parts.nbytes for _, memory in self.recent.values())
+
+    def _groups(self, sources: Sequence[Source]) -> list[list[Source]]:
         """Sounds of one length in groups of `AT_ONCE` at most; texts all together."""
         if not self.shape.mels:
             return [list(sources)] if sources else []
         groups = []
-        for length in {len(source) for source in sources.values()}:
-            same = [key for key, source in sources.items() if len(source) == length]
+        for length in {len(source.data) for source in sources}:
+            same = [source for source in sources if len(source.data) == length]
             groups += [same[at : at + AT_ONCE] for at in range(0, len(same), AT_ONCE)]
         return groups
 
-    def _encoded(self, sources: Sequence[Tensor]) -> list[Memory]:
+    def _encoded(self, sources: Sequence[Source]) -> list[tuple[Source, Memory]]:
+        """With what comes of each; the first piece of the work is queued at once."""
+        data = [source.data for source in sources]
+        lengths = [len(each) for each in data]
         if self.shape.mels:
-            whole = self._sound(sources)
-            lengths = [whole.shape[3]] * len(sources)
-        else:
-            lengths = [len(source) for source in sources]
-            whole = self._text(sources, lengths)
-        # Copies: views would keep the whole group alive as long as one of it.
-        parts = [whole[i, :, :, :length].clone() for i, length in enumerate(lengths)]
-        event = self.device.event()
-        self._hold(event, sources)
-        return [Memory(part, length, event) for part, length in zip(parts, lengths, strict=True)]
+            lengths = [length // (2 * HOP if data[0].dim() == 1 else 2) for length in lengths]
+        shape = self._encoder.shape
+        layout = (2 * shape.decoder_layers, shape.decoder_heads)
+        with self.device.on(self.device.encodes):
+            # Memory of their own: views would keep the whole group alive as long as one of it.
+            parts = [self.device.empty(*layout, length, shape.head_width) for length in lengths]
+        alone = not self.running.beside.waiting
+        coming = self.running.beside.add(self._work(data, lengths, parts))
+        if alone:
+            self.running.beside.next()
+        return [
+            (source, Memory(part, length, coming))
+            for source, part, length in zip(sources, parts, lengths, strict=True)
+        ]
+
+    def _work(
+        self, data: Sequence[Tensor], lengths: Sequence[int], parts: Sequence[Tensor]
+    ) -> list[Callable[[], object]]:
+        """What fills the parts of a group, in pieces."""
+
+        def share_out(whole: Tensor) -> None:
+            for part, each, length in zip(parts, whole, lengths, strict=False):
+                part.copy_(each[:, :, :length])
+
+        graphs, count = self.graphs, len(data)
+        if graphs is None or not self._is_window(data[0]):
+            return [lambda: share_out(self._sound(data) if self.shape.mels else self._text(data, lengths))]
+        *others, last = graphs.run[count]
+
+        def end() -> None:
+            last()
+            share_out(graphs.memory)
+
+        work = [*others, end]
+
+        def begin() -> None:
+            self._load(data, graphs)
+            work[0]()
+
+        return [begin, *work[1:]]
+
+    def _is_window(self, data: Tensor) -> bool:
+        return len(data) == self.window * (HOP if data.dim() == 1 else 1)
+
+    def _load(self, data: Sequence[Tensor], graphs: EncoderGraphs) -> None:
+        """Bring whole windows to the device."""
+        heard = data[0].dim() == 1
+        for line, source in zip(graphs.samples if heard else graphs.features, data, strict=False):
+            line.copy_(source, non_blocking=True)
+        if heard:
+            graphs.listen[len(data)]()
+        self._hold(self.device.event(), data)
 
     def _hold(self, event: Any, sources: Sequence[Tensor]) -> None:
         """Keep sources until the device has copied them, also those of requests that are cancelled."""
@@ -223,26 +286,14 @@ class TorchRuntime:
         """Samples [160 * frames] or features [frames, mels] each, to keys and values
         [sounds, 2 * layers, heads, frames / 2, width].
         """
-        heard = sources[0].dim() == 1
-        frames = len(sources[0]) // HOP if heard else len(sources[0])
-        graphs, count = self.graphs, len(sources)
-        if graphs is None or frames != self.window:
-            whole = torch.stack(list(sources)).to(self.device.kind)
-            return self._run_encoder(self._listen(whole) if heard else whole.to(self.device.dtype))
-        for line, source in zip(graphs.samples if heard else graphs.features, sources, strict=False):
-            line.copy_(source, non_blocking=True)
-        if heard:
-            graphs.listen[count]()
-        graphs.run[count]()
-        return graphs.memory[:count]
+        whole = torch.stack(list(sources)).to(self.device.kind)
+        features = self._listen(whole) if sources[0].dim() == 1 else whole.to(self.device.dtype)
+        with attention():
+            return self._encoder.memory(features.transpose(1, 2))
 
     def _listen(self, samples: Tensor) -> Tensor:
         assert self.log_mel is not None
         return self.log_mel(samples)
-
-    def _run_encoder(self, features: Tensor, out: Tensor | None = None) -> Tensor:
-        with attention():
-            return self._encoder.memory(features.transpose(1, 2), out=out)
 
     def _text(self, sources: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
         """Ids [n] each, padded to one length."""
@@ -260,6 +311,7 @@ class TorchRuntime:
         made = EncoderGraphs(
             self.device.zeros(AT_ONCE, self.window * HOP, dtype=torch.float32),
             self.device.zeros(AT_ONCE, self.window, shape.mels),
+            self.device.zeros(AT_ONCE, frames, shape.width),
             self.device.zeros(
                 AT_ONCE, 2 * shape.decoder_layers, shape.decoder_heads, frames, shape.head_width
             ),
@@ -268,14 +320,34 @@ class TorchRuntime:
         def listen(count: int) -> None:
             made.features[:count].copy_(self._listen(made.samples[:count]))
 
-        def run(count: int) -> None:
-            self._run_encoder(made.features[:count], made.memory[:count])
+        def run(layers: range, count: int) -> None:
+            with attention():
+                self._run_layers(made, layers, count)
 
         pool = self.device.pool()
+        pieces = range(0, shape.encoder_layers, LAYERS_AT_ONCE)
+        work = [partial(run, range(at, min(at + LAYERS_AT_ONCE, shape.encoder_layers))) for at in pieces]
         for count in range(AT_ONCE, 0, -1):  # what the first needs is enough for all
-            for graphs, work in ((made.listen, listen), (made.run, run)):
-                graphs[count] = self.device.graph(self.device.encodes, partial(work, count), pool)
+            made.listen[count] = self.device.graph(self.device.encodes, partial(listen, count), pool)
+            made.run[count] = [
+                self.device.graph(self.device.encodes, partial(piece, count), pool) for piece in work
+            ]
         return made
+
+    def _run_layers(self, graphs: EncoderGraphs, layers: range, count: int) -> None:
+        """Some layers of whole windows, in `graphs.hidden`; with the first what stands before it, and with
+        the last what stands behind.
+        """
+        encoder, hidden = self._encoder, graphs.hidden[:count]
+        if layers.start == 0:
+            hidden.copy_(encoder.embedded(graphs.features[:count].transpose(1, 2)))
+        x = encoder.through([encoder.layers[i] for i in layers], hidden)
+        if layers.stop < len(encoder.layers):
+            if x is not hidden:  # it was not added to in place
+                hidden.copy_(x)
+        else:
+            x = x if encoder.norm is None else encoder.norm(x)
+            encoder.remembered(x, graphs.memory[:count])
 
     @torch.inference_mode()
     def align(self, ids: Sequence[int], memory: Memory) -> NDArray[np.float16]:
@@ -319,6 +391,16 @@ class TorchRuntime:
         for count in range(most, 0, -ALIGNED_TO):
             made.run[count] = self.device.graph(self.device.steps, partial(run, count), pool)
         return made
+
+
+def _same(one: Source, other: Source) -> bool:
+    """Whether they are equal in all."""
+    return one.key == other.key and (one.data is other.data or torch.equal(one.data, other.data))
+
+
+def _of(source: Source, made: Sequence[tuple[Source, Memory]]) -> Memory:
+    """What was made of it."""
+    return next(memory for each, memory in made if _same(source, each))
 
 
 def _loaded(shape: Shape, file: Path, device: Device, share: Share | None) -> Model:

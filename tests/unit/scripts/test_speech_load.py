@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import numpy as np
 import pytest
 
-from scripts.benchmarks.speech_load import client
+from scripts.benchmarks.speech.cells import RATE
+from scripts.benchmarks.speech_load import WINDOW, Make, client, gateway_request, kserve_request, vary
 
 
 class Third(BaseHTTPRequestHandler):
@@ -44,7 +47,26 @@ def url() -> Iterator[str]:
 
 
 def test_requests_that_fail_are_counted_and_asking_goes_on(url: str) -> None:
-    took, failed = client(url, lambda _: ("/v1", b"wave", {}), 1, 0.5, 1)
+    head = {"Inference-Header-Content-Length": "0"}
+    took, failed = client(url, lambda _: ("/v2", b"wave", head), 1, 0.5, 1)
     assert len(took) > 1
     assert "503: b'said'" in failed
     assert any(re.match("RemoteDisconnected", one) for one in failed)
+
+
+@pytest.mark.parametrize(
+    ("make", "width"), [(kserve_request, 4), (partial(gateway_request, "mini-whisper", None), 2)]
+)
+def test_no_two_windows_are_alike(make: Make, width: int) -> None:
+    """However many a client sends; and nothing but samples changes."""
+    _, made, headers = make(1)
+    seen = set[bytes]()
+    for number in range(1, 200 * 64, 64):
+        body = bytearray(made)
+        vary(body, headers, number)
+        seen.add(bytes(body))
+        assert len(body) == len(made)
+    assert len(seen) == 200
+    differs = np.flatnonzero(np.frombuffer(made, np.uint8) != np.frombuffer(body, np.uint8))
+    assert WINDOW // 2 < len(differs) <= WINDOW * width
+    assert differs[-1] - differs[0] <= WINDOW * RATE * width

@@ -160,17 +160,16 @@ def test_samples_that_are_refused(
         parse(sent, Collected(), facts)
 
 
-def test_a_prompt_table_comes_with_the_job() -> None:
-    """As its table, and not as something else that a job has."""
-    facts = EngineFacts("llava", 64, 100, 2, layers=1, heads=1, head_width=4, prompt_width=4)
-    table = np.ones((1, 3, 4), np.float16)
+def test_a_table_goes_into_the_job_and_stops_nothing() -> None:
+    facts = EngineFacts("llava", 128, 2000, 1, prompt_width=8)
+    table = np.ones((1, 3, 8), np.float16)
     given = {
-        "input_ids": np.array([[100, 101, 102, 7]], np.int32),
+        "input_ids": np.array([[5, 2000, 2002]], np.int32),
+        "input_lengths": np.array([[3]], np.int32),
+        "request_output_len": np.array([[4]], np.int32),
         "prompt_embedding_table": table,
-        "prompt_vocab_size": np.array([3], np.int32),
-        "request_output_len": np.array([5], np.int32),
+        "prompt_vocab_size": np.array([[3]], np.int32),
     }
     job, _ = parse(given, Collected(), facts)
-    assert job.table is not None
-    assert np.array_equal(job.table, table[0])
+    np.testing.assert_array_equal(job.table, table[0])
     assert job.stopped is False

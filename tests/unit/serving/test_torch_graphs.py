@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from serving.audio.log_mel import RATE
-from serving.engine.torch.runtime import AT_ONCE, TorchRuntime
+from serving.engine.runtime import Row
+from serving.engine.sampling import Sampling
+from serving.engine.torch import runtime as module
+from serving.engine.torch.runtime import AT_ONCE, PART, TorchRuntime
 
 from ..conftest import MINIATURE
 from ..engines import export
@@ -33,6 +36,7 @@ def encoded(runtime: TorchRuntime, count: int) -> list[torch.Tensor]:
     """Memories of as many sounds, none of them remembered."""
     runtime.recent.clear()
     found = runtime.encode([runtime.prepare(sound) for sound in sounds(count)])
+    assert all(memory.ready(wait=True) for memory in found)
     return [memory.parts for memory in found]
 
 
@@ -46,6 +50,88 @@ def test_memories_are_the_same(runtime: TorchRuntime, count: int, monkeypatch: p
     encoded(runtime, AT_ONCE)
     for found, own in zip(encoded(runtime, count), expected, strict=True):
         torch.testing.assert_close(found, own, rtol=1e-4, atol=1e-4)
+
+
+def said(runtime: TorchRuntime, memories: list[object], joins: int) -> list[list[int]]:
+    """Ids of two sounds, of which the second joins after so many steps."""
+    choice, batch = Sampling(max_tokens=16, end_id=-1), runtime.batch()
+    rows, texts = [Row(None, PROMPT, 0, memories[0], None, choice)], [list[int](), list[int]()]
+    for n in range(12):
+        if n == joins:
+            rows.append(Row(None, PROMPT, 0, memories[1], None, choice))
+        best = batch.step(rows).best.tolist()
+        for text, token in zip(texts, best, strict=False):
+            text.append(token)
+        rows = [
+            Row(i, (text[-1],), len(PROMPT) + len(text) - 1, memories[i], None, choice)
+            for i, text in enumerate(texts[: len(best)])
+        ]
+    return texts
+
+
+def test_an_encoder_works_a_piece_for_each_step(
+    runtime: TorchRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a text that goes on as it would alone; whoever needs the rest at once gets it."""
+    monkeypatch.setattr(runtime, "graphs", None)
+    one, other = sounds(2)
+    runtime.recent.clear()
+    alone, memory = runtime.encode([runtime.prepare(one), runtime.prepare(other)])
+    expected = said(runtime, [alone, memory], 2)
+    monkeypatch.setattr(module, "LAYERS_AT_ONCE", 1)
+    with torch.inference_mode():
+        monkeypatch.setattr(runtime, "graphs", runtime._encoder_graphs())
+    layers, choice = len(runtime.model.encoder.layers), Sampling(max_tokens=16, end_id=-1)
+    assert layers > 2
+    for joins in (2, layers):
+        runtime.recent.clear()
+        (first,) = runtime.encode([runtime.prepare(one)])
+        assert first.coming.left == layers - 1
+        assert first.ready(wait=True)
+        (second,) = runtime.encode([runtime.prepare(other)])
+        batch = runtime.batch()
+        step = batch.step([Row(None, PROMPT, 0, first, None, choice)])
+        assert second.coming.left == layers - 2, "one when it was asked for, one beside the step"
+        assert not second.ready()
+        batch.step([Row(0, (int(step.best[0]),), len(PROMPT), first, None, choice)])
+        assert second.coming.left == layers - 3
+        texts = said(runtime, [first, second], joins)
+        assert texts == [text[: len(own)] for text, own in zip(expected, texts, strict=True)]
+        assert second.ready()
+        torch.testing.assert_close(second.parts, memory.parts, rtol=1e-4, atol=1e-4)
+
+
+def test_what_fails_fails_alone(runtime: TorchRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pieces behind it are left out, and those of others are not."""
+    pieces, done = runtime.running.beside, list[int]()
+
+    def fails() -> None:
+        raise ValueError("no")
+
+    bad = pieces.add([fails, lambda: done.append(1)])
+    good = pieces.add([lambda: done.append(2)])
+    with pytest.raises(ValueError, match="no"):
+        good.queue()
+    good.queue()
+    assert done == [2]
+    assert bad.ready()
+    with pytest.raises(ValueError, match="no"):
+        bad.queue()
+
+
+def test_sounds_are_told_apart_by_every_sample(runtime: TorchRuntime) -> None:
+    """A hash is made of few; the same sound is encoded once, one that differs where it is not hashed anew."""
+    (sound,) = sounds(1)
+    other = sound.copy()
+    other[PART + 1] += 1
+    runtime.recent.clear()
+    again, first, second = runtime.encode([runtime.prepare(each) for each in (sound, sound, other)])
+    assert again is first
+    assert second is not first
+    assert not torch.equal(first.parts, second.parts)
+    (last,) = runtime.encode([runtime.prepare(other)])
+    assert last is second
+    assert runtime.encode([runtime.prepare(sound)])[0] is not first, "of two alike the last is remembered"
 
 
 def test_texts_look_at_the_same(runtime: TorchRuntime, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,81 @@
+"""An encoder's work in pieces, of which at most one is queued with each decoder step.
+
+Kernels of a step wait for multiprocessors that products of an encoder hold. A piece starts once the step that
+was queued before it has ended, so no step meets more than one piece.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .device import Device
+
+
+class Coming:
+    """One encoder's work: `left` pieces are not queued yet; `event` happens after the last."""
+
+    def __init__(self, pieces: Pieces, left: int) -> None:
+        self.pieces, self.left = pieces, left
+        self.event: Any = None
+        self.error: Exception | None = None
+
+    def queue(self) -> None:
+        """All that is left, and what stands before it.
+
+        Raises:
+            Exception: as a piece of it has.
+        """
+        while self.left and not self.error:
+            self.pieces.next()
+        if self.error:
+            raise self.error
+
+    def ready(self, *, wait: bool = False) -> bool:
+        """Whether all has been done, or has failed; with `wait`, not before."""
+        if wait and not self.error:
+            self.queue()
+            if self.event is not None:
+                self.event.synchronize()
+        done = not self.left and (self.event is None or bool(self.event.query()))
+        return done or self.error is not None
+
+
+class Pieces:
+    """What is to be queued on the encoders' stream, in order."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.waiting: deque[tuple[Callable[[], object], Coming]] = deque()
+
+    def add(self, work: Sequence[Callable[[], object]]) -> Coming:
+        """Behind all others."""
+        coming = Coming(self, len(work))
+        self.waiting.extend((piece, coming) for piece in work)
+        return coming
+
+    @torch.inference_mode()
+    def next(self, after: Any = None) -> None:
+        """Queue one piece, if any is left, that starts once the event `after` has happened.
+
+        Raises:
+            Exception: as the piece does; the others of its work are left out.
+        """
+        if not self.waiting:
+            return
+        piece, coming = self.waiting.popleft()
+        with self.device.on(self.device.encodes):
+            if after is not None:
+                self.device.encodes.wait_event(after)
+            try:
+                piece()
+            except Exception as error:
+                coming.error = error
+                self.waiting = deque(each for each in self.waiting if each[1] is not coming)
+                raise
+            coming.left -= 1
+            if not coming.left:
+                coming.event = self.device.event()
