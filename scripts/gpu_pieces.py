@@ -43,6 +43,7 @@ BENCHES: Mapping[str, tuple[str, ...]] = {
     "kill": (sys.executable, "-m", "scripts.benchmarks.torch_stack", "--instances", "2", "--kill"),
     "text": (sys.executable, "-m", "scripts.benchmarks.torch_text", "--static"),
     "gateway": (sys.executable, "-m", "scripts.benchmarks.gateway_load"),
+    "ranks": (sys.executable, "-m", "scripts.benchmarks.torch_ranks"),
 }
 
 
