@@ -37,7 +37,8 @@ SAME = {
 # What is meant to differ: variables whose values are another, and those that only one side has.
 OTHER_VALUES = {"CONCH_KSERVE_URL": "http://nginx-internal:8081"}  # nginx's service is for clients only
 COMPOSE_ALONE = {
-    "builder": {f"TRITON_{i}_GPUS" for i in range(4)},  # every pod sees its own GPUs only: HOST_GPUS
+    # Every pod sees its own GPUs only: HOST_GPUS. Encoders beside TensorRT-LLM are a deployment of their own.
+    "builder": {f"TRITON_{i}_{what}" for i in range(4) for what in ("GPUS", "TARGET")},
     "triton-0": set[str](),
     "gateway": set[str](),
     # A container is recreated when these change; a pod when the name of the mounted ConfigMap does.
@@ -69,11 +70,18 @@ def one(found: list[Object], kind: str, name: str) -> Object:
     return only
 
 
+def at_defaults(text: str) -> str:
+    """With every variable at its default, which may be another variable."""
+    inner, before = re.compile(r"\$\{\w+(?::-([^${}]*)|:\+[^${}]*)?\}"), ""
+    while text != before:
+        before, text = text, inner.sub(lambda found: found[1] or "", text)
+    return text
+
+
 @cache
 def compose_text() -> str:
     """compose.yaml with every variable at its default."""
-    text = (ROOT / "compose.yaml").read_text("utf-8")
-    return re.sub(r"\$\{\w+(?::-([^}]*)|:\+[^}]*)?\}", lambda found: found[1] or "", text)
+    return at_defaults((ROOT / "compose.yaml").read_text("utf-8"))
 
 
 def compose() -> Object:

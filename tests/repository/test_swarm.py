@@ -12,7 +12,7 @@ import yaml
 
 from build.catalog import ROOT
 
-from .test_kubernetes import size
+from .test_kubernetes import at_defaults, size
 
 Object = dict[str, Any]
 HERE = ROOT / "deploy" / "swarm"
@@ -27,18 +27,17 @@ SEVERAL = {
     "INSTANCE_HOST": "tasks.triton-{i}",
     "GATEWAY_HOST": "tasks.gateway",
 }
-# The builder sees its own GPUs; a container is recreated for RENDERED, a task for a config's name.
-COMPOSE_ALONE = {*(f"TRITON_{i}_GPUS" for i in range(4)), "RENDERED", "CUDA_VISIBLE_DEVICES"}
+# The builder sees its own GPUs; encoders beside TensorRT-LLM are a stack of their own; a container is
+# recreated for RENDERED, a task for a config's name.
+COMPOSE_ALONE = {f"TRITON_{i}_{what}" for i in range(4) for what in ("GPUS", "TARGET")}
+COMPOSE_ALONE |= {"RENDERED", "CUDA_VISIBLE_DEVICES"}
 SWARM_ALONE = {*SEVERAL, "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
 INNER_KEY = {"deployment", "nginx"}  # files with a key in them
 
 
 def filled(path: str) -> Object:
     """A file with every variable at its default, as `docker compose` and `docker stack` fill it."""
-    text = (ROOT / path).read_text("utf-8")
-    found: Object = yaml.safe_load(
-        re.sub(r"\$\{\w+(?::-([^}]*)|:\+[^}]*)?\}", lambda hit: hit[1] or "", text)
-    )
+    found: Object = yaml.safe_load(at_defaults((ROOT / path).read_text("utf-8")))
     return found
 
 

@@ -393,5 +393,5 @@ def test_a_stream_takes_one_text(facade: Facade) -> None:
     ids=["negative id", "negative length", "beams that differ"],
 )
 def test_postprocessing_refuses_what_no_engine_gives(facade: Facade, tokens: Any, lengths: Any) -> None:
-    with pytest.raises(BadRequest, match="do not fit"):
+    with pytest.raises(BadRequest, match="do not match"):
         postprocess(facade[0], np.array(tokens, np.int32), np.array(lengths, np.int32))
