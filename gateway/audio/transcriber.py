@@ -50,8 +50,8 @@ def context(options: Options, part: Transcript, before: float = inf) -> str:
 
 @dataclass
 class WindowRun:
-    """All requests for one window; `left`: how many more it may take; `forgot`: its words are no good with
-    the text before it.
+    """All requests for one window; `left`: how many more it may take; `forgot`: its words
+    go wrong behind the text before it.
     """
 
     client: FacadeClient
