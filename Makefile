@@ -154,13 +154,13 @@ audit: $(AUDIT)/.done ## known vulnerabilities of what is pinned
 	for name in serve server gateway retrieval vectors builder build torch tensorrt local client stack; do $(AUDIT)/bin/pip-audit --no-deps --disable-pip -r requirements/$$name.txt || exit 1; done
 
 # What requirements/ adds to each image's base, by the image's name.
-IMAGES := server-openvino=serve+server builder-openvino=build server-torch=torch server-trtllm=server+builder server-tensorrt=serve+server+builder builder-tensorrt=tensorrt gateway=gateway gateway-retrieval=gateway+retrieval vectors=vectors
+IMAGES := server-openvino=serve+server+guard builder-openvino=build+builder server-torch=torch+server+builder+guard server-trtllm=server+builder+guard server-tensorrt=serve+server+builder builder-tensorrt=tensorrt gateway=gateway gateway-retrieval=gateway+retrieval vectors=vectors
 
 sbom: $(AUDIT)/.done ## CycloneDX lists of the Python packages that each image adds to its base, in sbom/
 	mkdir -p sbom
 	for image in $(IMAGES); do \
 		files=$$(echo $${image#*=} | tr + '\n' | sed 's|.*|requirements/&.txt|'); \
-		sed '/^-r/d' $$files $$(sed -n 's|^-r |requirements/|p' $$files) | $(AUDIT)/bin/cyclonedx-py requirements - -o sbom/$${image%%=*}.json || exit 1; \
+		sed '/^-r/d; /^#/d' $$files | sort -u | $(AUDIT)/bin/cyclonedx-py requirements - -o sbom/$${image%%=*}.json || exit 1; \
 	done
 
 test-stack: $(BUILD)/.tests ## the stack of compose.yaml in Docker; installs and starts an engine if none answers

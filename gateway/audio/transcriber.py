@@ -19,7 +19,7 @@ from .attempt import UNLIKELY, Attempt, FacadeClient
 from .options import Options
 from .transcript import Transcript, completed, is_guessed, is_known, joined
 from .vad import Span
-from .windows import FEW, SECONDS, Window, halves, missed
+from .windows import CLOSE, FEW, SECONDS, Window, halves, missed
 
 # openai/whisper transcribe.py: the temperatures to try one after the other, and how sure the model must be
 # that nobody speaks.
@@ -225,9 +225,14 @@ class Transcriber:
                 options = replace(options, language=language or None)
                 options = replace(options, prompt=context(run.remembered(options), part))
                 held = held.part(part.duration, held.seconds)
-                voice = sum(end - begin for begin, end in held.speech)
-                held = held if held.goes_on or voice >= FEW else None
+                held = held if held.goes_on or _more(held) else None
                 yield part
+
+
+def _more(rest: Window) -> bool:
+    """Whether what is left behind the last text is worth hearing: more than the end of its last word."""
+    voice = sum(end - begin for begin, end in rest.speech)
+    return voice >= FEW or any(begin > CLOSE for begin, _ in rest.speech)
 
 
 async def _and_none(windows: AsyncIterator[Window]) -> AsyncIterator[Window | None]:

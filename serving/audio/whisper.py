@@ -30,6 +30,13 @@ Engine = Callable[[Arrays, bool], Iterator[Arrays]]
 FEWEST, FASTEST = 50, 20
 SUPPRESSED = np.float32(-1e9)
 NEEDS_DETECTION = {"LANGUAGE", "NO_SPEECH_PROB"}
+# What an engine answers that was stopped before its first token.
+NOTHING: Arrays = {
+    "output_ids": np.zeros((1, 1, 0), np.int32),
+    "sequence_length": np.zeros((1, 1), np.int32),
+    "output_log_probs": np.zeros((1, 1, 0), np.float32),
+    "cum_log_probs": np.zeros((1, 1), np.float32),
+}
 # Optional inputs that are passed on, under the engine's names.
 FORWARDED = {"TEMPERATURE": "temperature", "SEED": "seed", "BEAM_WIDTH": "beam_width"}
 
@@ -68,7 +75,11 @@ class Whisper:
         sound = self._sound(wave)
         detection = Detection(prompt.language, float("nan"))
         if prompt.language is None or wanted & NEEDS_DETECTION:
-            detection = self._detect(sound, prompt, engine)
+            found = self._detect(sound, prompt, engine)
+            if found is None:
+                yield outputs(self.vocabulary, NOTHING, prompt, detection, len(wave) / RATE, 1)
+                return
+            detection = found
         if prompt.language is None and detection.language is not None:
             prompt = prompt.in_language(detection.language, self.vocabulary.languages[detection.language])
         request = (
@@ -243,9 +254,10 @@ class Whisper:
         bias[0, [*self.suppress, *times]] = SUPPRESSED
         return {"embedding_bias": bias}
 
-    def _detect(self, sound: Arrays, prompt: Prompt, engine: Engine) -> Detection:
+    def _detect(self, sound: Arrays, prompt: Prompt, engine: Engine) -> Detection | None:
         """One token after the start token: its raw logits rank the languages and hold the no-speech
-        probability (openai/whisper decoding.py).
+        probability (openai/whisper decoding.py). None where the request was stopped before: the engine, which
+        has ended all that it had of this id, would take what comes next for a new request.
         """
         probe = {
             **sound,
@@ -254,8 +266,8 @@ class Whisper:
             "return_generation_logits": np.array([[True]]),
         }
         logits = list(engine(probe, False))[-1]["generation_logits"].reshape(-1).astype(np.float64)
-        if not logits.size:  # the request was stopped before its first token
-            return Detection(None, float("nan"))
+        if not logits.size:
+            return None
         no_speech = float(1.0 / np.exp(logits - logits[self.vocabulary.no_speech]).sum())
         languages = self.vocabulary.languages
         best = max(languages, key=lambda code: logits[languages[code]]) if languages else None

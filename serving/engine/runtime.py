@@ -28,7 +28,11 @@ class Memory(Protocol):
         """Positions that the decoder attends to."""
 
     def ready(self, *, wait: bool = False) -> bool:
-        """Whether it has been computed; with `wait`, not before it has."""
+        """Whether it has been computed, or could not be; with `wait`, not before."""
+
+    @property
+    def failed(self) -> Exception | None:
+        """Once it is ready: why it could not be computed."""
 
 
 @dataclass(eq=False, slots=True)  # one is made for each row of each step

@@ -219,6 +219,9 @@ class Scheduler:
 
     def _begin(self, job: Job) -> None:
         job.joined = time.monotonic()
+        if job.memory is not None and job.memory.failed is not None:
+            job.listener.fail(job.memory.failed)
+            return
         if job.source is not None:
             self.metrics.encode.observe(job.joined - job.admitted)
         job.source = None  # it has been read

@@ -43,6 +43,7 @@ class Double:
     tokens: list[int] = field(default_factory=list)
     language: int = 50262
     nothing: bool = False
+    stopped: bool = False
 
     def __call__(self, arrays: dict[str, NDArray[Any]], streaming: bool) -> Iterator[dict[str, NDArray[Any]]]:
         for name, array in arrays.items():
@@ -52,6 +53,9 @@ class Double:
         assert {name for name, row in INPUTS.items() if not row["optional"]} <= set(arrays)
         assert bool(arrays.get("streaming", np.array([False])).any()) is streaming
         self.calls.append(arrays)
+        if "return_generation_logits" in arrays and self.stopped:
+            yield {**self._answer([]), "generation_logits": np.zeros((1, 1, 0, self.size), np.float32)}
+            return
         if "return_generation_logits" in arrays:
             logits = np.zeros((1, 1, 1, self.size), np.float32)
             logits[..., self.language] = 5.0
@@ -177,3 +181,17 @@ def test_errors_are_the_callers(error: type[Exception]) -> None:
     refused = error("WAV is empty; send sound")
     assert code_name(refused) == "INVALID_ARG"
     assert encode_error(refused) == "INVALID_ARG: WAV is empty; send sound"
+
+
+def test_who_is_stopped_before_the_language_is_known_asks_no_more(facade: tuple[Whisper, Double]) -> None:
+    """The engine keeps no stop for what comes under the same id later."""
+    whisper, double = facade
+    double.stopped = True
+    given = {
+        "WAV": np.ones((1, 16000), np.float32),
+        "TEXT_PREFIX": np.array([[b"<|startoftranscript|><|transcribe|>"]], object),
+    }
+    (answer,) = whisper.transcribe(given, {"TRANSCRIPTS"}, double, streaming=False)
+    assert len(double.calls) == 1
+    assert answer["TRANSCRIPTS"][0] == b""
+    assert answer["TOKENS"].shape == (1, 0)

@@ -8,7 +8,7 @@ from build.catalog import ROOT
 from tests.ports import FIRST, STEP, SUITES, first_port
 
 USED = range(-80, 61)  # of a stack, beside its PORT
-LITERAL = re.compile(r"^\w*PORT\w*(, \w+)* = (9|1[0-5])\d{3}\b.*$|127\.0\.0\.1:9\d{3}/", re.M)
+LITERAL = re.compile(r"^\w*PORT\w*(, \w+)* = (9|1[0-8])\d{3}\b.*$|127\.0\.0\.1:9\d{3}/", re.M)
 
 
 def test_blocks_lie_apart_below_outgoing_connections() -> None:

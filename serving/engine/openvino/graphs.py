@@ -46,6 +46,11 @@ class Memory:
         """Bytes."""
         return sum(part.nbytes for part in self.parts)
 
+    @property
+    def failed(self) -> Exception | None:
+        """See runtime.Memory: `encode` raises what goes wrong."""
+        return None
+
     def ready(self, *, wait: bool = False) -> bool:
         """See runtime.Memory: encoders are waited for."""
         return True

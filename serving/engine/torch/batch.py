@@ -50,6 +50,11 @@ class Memory:
         """See runtime.Memory."""
         return self.coming.ready(wait=wait)
 
+    @property
+    def failed(self) -> Exception | None:
+        """See runtime.Memory."""
+        return self.coming.error
+
     def arrive(self, stream: Any) -> None:
         """What is queued on `stream` from now on may read it."""
         self.coming.queue()

@@ -16,7 +16,9 @@ from .device import Device
 
 
 class Coming:
-    """One encoder's work: `left` pieces are not queued yet; `event` happens after the last."""
+    """One encoder's work: `left` pieces are not queued yet; `event` happens after the last. Where one has
+    failed, `error` says how, and the others are left out.
+    """
 
     def __init__(self, pieces: Pieces, left: int) -> None:
         self.pieces, self.left = pieces, left
@@ -24,19 +26,13 @@ class Coming:
         self.error: Exception | None = None
 
     def queue(self) -> None:
-        """All that is left, and what stands before it.
-
-        Raises:
-            Exception: as a piece of it has.
-        """
+        """All that is left, and what stands before it."""
         while self.left and not self.error:
             self.pieces.next()
-        if self.error:
-            raise self.error
 
     def ready(self, *, wait: bool = False) -> bool:
         """Whether all has been done, or has failed; with `wait`, not before."""
-        if wait and not self.error:
+        if wait:
             self.queue()
             if self.event is not None:
                 self.event.synchronize()
@@ -59,10 +55,8 @@ class Pieces:
 
     @torch.inference_mode()
     def next(self, after: Any = None) -> None:
-        """Queue one piece, if any is left, that starts once the event `after` has happened.
-
-        Raises:
-            Exception: as the piece does; the others of its work are left out.
+        """Queue one piece, if any is left, that starts once the event `after` has happened. A piece that
+        fails belongs to its own work: whoever queues it may be another's step.
         """
         if not self.waiting:
             return
@@ -72,10 +66,10 @@ class Pieces:
                 self.device.encodes.wait_event(after)
             try:
                 piece()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # see above
                 coming.error = error
                 self.waiting = deque(each for each in self.waiting if each[1] is not coming)
-                raise
+                return
             coming.left -= 1
             if not coming.left:
                 coming.event = self.device.event()

@@ -197,7 +197,7 @@ class TorchRuntime:
     def _known(self, source: Source) -> Memory | None:
         """The memory of the same source, if it is remembered."""
         known = self.recent.get(source.key)
-        return known[1] if known and _same(source, known[0]) else None
+        return known[1] if known and known[1].failed is None and _same(source, known[0]) else None
 
     def _keep(self, source: Source, memory: Memory) -> None:
         self.recent[source.key] = (source, memory)
@@ -233,6 +233,8 @@ class TorchRuntime:
         coming = self.running.beside.add(self._work(data, lengths, parts))
         if alone:
             self.running.beside.next()
+        if coming.error is not None:
+            raise coming.error
         return [
             (source, Memory(part, length, coming))
             for source, part, length in zip(sources, parts, lengths, strict=True)
@@ -395,7 +397,9 @@ class TorchRuntime:
 
 def _same(one: Source, other: Source) -> bool:
     """Whether they are equal in all."""
-    return one.key == other.key and (one.data is other.data or torch.equal(one.data, other.data))
+    return one.key == other.key and (
+        one.data is other.data or (one.data.dtype == other.data.dtype and torch.equal(one.data, other.data))
+    )
 
 
 def _of(source: Source, made: Sequence[tuple[Source, Memory]]) -> Memory:

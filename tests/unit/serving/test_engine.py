@@ -152,7 +152,7 @@ def test_full_queue_is_refused(scheduler: Scheduler, speech: list[tuple[Clip, np
     """Beyond max_queue waiting requests, submit says so at once; what was accepted is answered."""
     clip, features = speech[0]
     listeners = []
-    with pytest.raises(QueueFull, match="try again later"):
+    with pytest.raises(QueueFull, match="at capacity"):
         for _ in range(40):
             listener = Collected()
             scheduler.submit(
@@ -328,7 +328,7 @@ def test_a_sound_is_encoded_once(
         get_output_tensor=graphs.encoding.get_output_tensor,  # type: ignore[union-attr]
     )
     monkeypatch.setattr(graphs, "encoding", counted)
-    heard = [(clip, features + np.float32(1e-3)) for clip, features in speech[: 3 * REMEMBERED]]
+    heard = [(clip, features + np.float32(1e-3 * rows)) for clip, features in speech[: 3 * REMEMBERED]]
     scheduler = Scheduler(graphs, Limits(max_rows=rows))
     scheduler.start()
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from serving.engine.answers import Answers, Wanted
 from serving.engine.collected import Collected
@@ -29,6 +30,7 @@ class Encoding:
     """A memory that is there some steps later."""
 
     length = 1
+    failed: Exception | None = None
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.due = engine, engine.steps + ENCODER
@@ -122,6 +124,30 @@ def test_texts_to_align_wait_for_no_row() -> None:
     assert aligned.attention is not None
     read = [i for i, (what, count) in enumerate(engine.asked) if what == "read" and count]
     assert engine.asked.index(("align", 3)) < read[1]
+
+
+def test_a_memory_that_failed_is_its_own_request_s() -> None:
+    engine, bad, good = Engine(), Collected(), Collected()
+    scheduler = Scheduler(engine, Limits(join_at_once=1))
+    encode = engine.encode
+
+    def encoded(sources: Sequence[Any]) -> list[Encoding]:
+        found = encode(sources)
+        if any(source.any() for source in sources):
+            found[0].failed = MemoryError("the GPU is full")
+        return found
+
+    engine.encode = encoded  # type: ignore[method-assign]
+    sampling = Sampling(max_tokens=TOKENS, end_id=-1)
+    scheduler.submit(Job((1, 2), sampling, good, np.zeros(1)))
+    scheduler.start()
+    scheduler.submit(Job((1, 2), sampling, bad, np.ones(1)))
+    try:
+        assert len(good.wait(10)[0].ids) == TOKENS
+        with pytest.raises(MemoryError, match="full"):
+            bad.wait(10)
+    finally:
+        scheduler.stop()
 
 
 class Sender:

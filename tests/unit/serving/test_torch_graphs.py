@@ -101,8 +101,8 @@ def test_an_encoder_works_a_piece_for_each_step(
         torch.testing.assert_close(second.parts, memory.parts, rtol=1e-4, atol=1e-4)
 
 
-def test_what_fails_fails_alone(runtime: TorchRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pieces behind it are left out, and those of others are not."""
+def test_what_fails_fails_alone(runtime: TorchRuntime) -> None:
+    """The pieces behind it are left out, and those of others are not, whoever queues them."""
     pieces, done = runtime.running.beside, list[int]()
 
     def fails() -> None:
@@ -110,13 +110,34 @@ def test_what_fails_fails_alone(runtime: TorchRuntime, monkeypatch: pytest.Monke
 
     bad = pieces.add([fails, lambda: done.append(1)])
     good = pieces.add([lambda: done.append(2)])
-    with pytest.raises(ValueError, match="no"):
-        good.queue()
-    good.queue()
+    assert good.ready(wait=True)
     assert done == [2]
-    assert bad.ready()
-    with pytest.raises(ValueError, match="no"):
-        bad.queue()
+    assert good.error is None
+    assert bad.ready(wait=True)
+    assert str(bad.error) == "no"
+    assert not pieces.waiting
+
+
+def test_a_sound_that_could_not_be_encoded_is_asked_for_again(
+    runtime: TorchRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fails beside a step is told to its own request, and is not remembered."""
+    first, second = sounds(2)
+    runtime.recent.clear()
+    pieces = runtime.running.beside
+    pieces.add([lambda: None])  # so that nothing of the sound is queued at once
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "_sound", lambda data: 1 / 0)
+        patch.setattr(runtime, "graphs", None)
+        (memory,) = runtime.encode([runtime.prepare(first)])
+        assert memory.failed is None
+        assert memory.ready(wait=True)
+    assert isinstance(memory.failed, ZeroDivisionError)
+    again, other = runtime.encode([runtime.prepare(first), runtime.prepare(second)])
+    assert again is not memory
+    assert again.ready(wait=True)
+    assert other.ready(wait=True)
+    assert again.failed is other.failed is None
 
 
 def test_sounds_are_told_apart_by_every_sample(runtime: TorchRuntime) -> None:
