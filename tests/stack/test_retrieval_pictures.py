@@ -125,7 +125,7 @@ def test_refusals(client: OpenAI, retrieval_stack: Stack, pictures: str) -> None
         assert said in file.last_error.message
     asked: list[tuple[Any, dict[str, Any], str]] = [
         ([part(b"no picture")], {}, "not a picture that can be read"),
-        ([part(saved(noise(9, 9), "PNG"))], {"question": "what is it?"}, "none is served here"),
+        ([part(saved(noise(9, 9), "PNG"))], {"question": "what is it?"}, "this deployment serves none"),
         ([{"type": "image_url", "image_url": {"url": "https://a/b.png"}}], {}, "is a remote URL"),
     ]
     for query, more, said in asked:
