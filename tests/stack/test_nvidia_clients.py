@@ -170,9 +170,10 @@ def stop_signals() -> list[Any]:
     return [tensor(grpc, name, array) for name, array in arrays.items()]
 
 
-def test_inflight_batcher_llm_client_stops(target: Stack) -> None:
-    """--stop-after-ms: the stop request is answered, and the stopped one ends with the tokens so far; the id
-    may be used again at once, as upstream's own tests do.
+def test_inflight_batcher_llm_client_stops(target: Stack, request: pytest.FixtureRequest) -> None:
+    """--stop-after-ms: the stop request is answered, and the stopped one ends with the tokens so far
+    (TensorRT-LLM's backend: early, with an empty answer or an error of its own); the id may be used again at
+    once, as upstream's own tests do.
     """
     model = "mini-gpt2"
     inputs = [
@@ -191,8 +192,11 @@ def test_inflight_batcher_llm_client_stops(target: Stack) -> None:
         answered(client, model, engine_inputs(model, TEXTS[model][0], tokens=4))  # begun later, so 55 runs
         answered(client, model, stop_signals(), request_id="55")
         ended = results.get(timeout=20)
-        assert not isinstance(ended, Exception), ended
-        assert 0 < int(ended.as_numpy("sequence_length")[0][0]) < 400
+        lengths = None if isinstance(ended, Exception) else ended.as_numpy("sequence_length")
+        if request.node.callspec.params["target"] == "openvino":
+            assert lengths is not None, ended
+            assert lengths[0][0] > 0
+        assert lengths is None or lengths[0][0] < 400
         again = answered(client, model, engine_inputs(model, TEXTS[model][0], tokens=8), request_id="55")
         assert int(again.as_numpy("sequence_length")[0][0]) > 0
 
