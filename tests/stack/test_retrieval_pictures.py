@@ -117,7 +117,7 @@ def test_refusals(client: OpenAI, retrieval_stack: Stack, pictures: str) -> None
     for content, said in (
         (b"no picture", "not a picture that can be read"),
         (png(9000, 9000), "more than"),
-        (saved(noise(99, 99), "PNG")[:900], "broken PNG picture"),
+        (saved(noise(99, 99), "PNG")[:900], "damaged PNG picture"),
     ):
         file = client.vector_stores.files.upload_and_poll(vector_store_id=pictures, file=("a.png", content))
         assert file.status == "failed"
