@@ -42,7 +42,7 @@ class Clock:
 
     def encode(self, sources: Sequence[Any]) -> list[Any]:
         self.now += 0.1 * bool(sources)
-        return [SimpleNamespace(ready=lambda wait: True) for _ in sources]
+        return [SimpleNamespace(failed=None, ready=lambda wait: True) for _ in sources]
 
     def batch(self) -> Clock:
         return self
