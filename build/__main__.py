@@ -15,7 +15,7 @@ from . import targets
 from .bundle import Built, build, made_elsewhere
 from .catalog import CatalogError, Model, known, load_catalog, select, target_of
 from .download import FetchError
-from .jobs import BuildError, Places, plan_job
+from .plan import BuildError, Places, plan_job
 from .toolchain import TemplateError, ToolchainError, Unfit
 
 

@@ -19,11 +19,11 @@ from conch.bundle import ENGINE, MANIFEST, EngineFacts, Manifest, Probe
 from conch.contract import Malformed, save
 
 from .catalog import Model
+from .conversion import converted, source_of
 from .download import FetchError, require_space
-from .jobs import BuildError, Job, Places, Wanted, plan_job, read_manifest
+from .plan import BuildError, BuildJob, Places, Wanted, plan_job, read_manifest
 from .repository import render
 from .sources import Weights, fetch
-from .staging import converted, source_of
 from .toolchain import Identity
 
 NOWHERE = Identity("", {}, {}, {})
@@ -99,7 +99,7 @@ def made_elsewhere(
     return Built(model.id, target, _size(bundle), time.monotonic() - started, unchanged=True)
 
 
-def fetched(jobs: Sequence[Job], note: Callable[[str], None]) -> tuple[Job, Weights]:
+def fetched(jobs: Sequence[BuildJob], note: Callable[[str], None]) -> tuple[BuildJob, Weights]:
     """The first whose source answers with the right bytes, and its weights.
 
     Raises:
@@ -135,7 +135,7 @@ def _made_from(bundle: Path) -> Wanted:
     return manifest.wanted if manifest else {}
 
 
-def _build(job: Job, weights: Weights, note: Callable[[str], None]) -> None:
+def _build(job: BuildJob, weights: Weights, note: Callable[[str], None]) -> None:
     bundle, wanted = job.bundle, job.wanted()
     partial, old = bundle.with_suffix(".partial"), bundle.with_suffix(".old")
     for leftover in (partial, old):
@@ -163,7 +163,7 @@ def _build(job: Job, weights: Weights, note: Callable[[str], None]) -> None:
 
 
 def _make_engine(
-    job: Job, weights: Weights, wanted: Wanted, partial: Path, note: Callable[[str], None]
+    job: BuildJob, weights: Weights, wanted: Wanted, partial: Path, note: Callable[[str], None]
 ) -> None:
     """Link what the bundle that is there has in common with the wanted one, and make the rest."""
     have = _made_from(job.bundle).get("engine", {})
@@ -182,7 +182,7 @@ def _make_engine(
 
 
 def _make_parts(
-    job: Job,
+    job: BuildJob,
     weights: Weights,
     manifests: tuple[Wanted, Wanted],
     names: dict[str, str],

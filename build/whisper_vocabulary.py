@@ -94,52 +94,50 @@ def languages_of(vocabulary: int) -> tuple[int, bool]:
     return (vocabulary - 51766, True) if vocabulary >= 51865 else (99, False)
 
 
+# openai/whisper tokenizer.py, `non_speech_tokens`; decoding.py, `_get_suppress_tokens`.
+SIGNS = (
+    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
+    *[
+        "<<",
+        ">>",
+        "<<<",
+        ">>>",
+        "--",
+        "---",
+        "-(",
+        "-[",
+        "('",
+        '("',
+        "((",
+        "))",
+        "(((",
+        ")))",
+        "[[",
+        "]]",
+        "{{",
+        "}}",
+        "♪♪",
+        "♪♪♪",
+    ],
+)
+MUSIC = "♩♪♫♬♭♮♯"
+BEGINNINGS = tuple(
+    f"<|{name}|>"
+    for name in ("startoftranscript", "translate", "transcribe", "startoflm", "startofprev", "nospeech")
+)
+
+
 def non_speech_ids(tokenizer: Tokenizer) -> list[int]:
     """What no transcript should hold: brackets, music and other signs that are not spoken, and the special
-    tokens that begin things (openai/whisper tokenizer.py, `non_speech_tokens`; decoding.py,
-    `_get_suppress_tokens`).
+    tokens that begin things.
     """
-    signs = [
-        *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
-        *[
-            "<<",
-            ">>",
-            "<<<",
-            ">>>",
-            "--",
-            "---",
-            "-(",
-            "-[",
-            "('",
-            '("',
-            "((",
-            "))",
-            "(((",
-            ")))",
-            "[[",
-            "]]",
-            "{{",
-            "}}",
-            "♪♪",
-            "♪♪♪",
-        ],
-    ]
-    music = "♩♪♫♬♭♮♯"
 
     def ids(text: str) -> list[int]:
         return [int(i) for i in tokenizer.encode(text, add_special_tokens=False).ids]
 
     found = {ids(" -")[0], ids(" '")[0]}
-    for sign in [*signs, *music]:
+    for sign in [*SIGNS, *MUSIC]:
         for spelt in (ids(sign), ids(" " + sign)):
-            if len(spelt) == 1 or sign in music:
+            if len(spelt) == 1 or sign in MUSIC:
                 found.add(spelt[0])
-    special = (
-        "<|startoftranscript|>",
-        "<|translate|>",
-        "<|transcribe|>",
-        "<|startoflm|>",
-        "<|startofprev|>",
-        "<|nospeech|>",
-    )
-    return sorted(found | {i for token in special if (i := tokenizer.token_to_id(token)) is not None})
+    return sorted(found | {i for token in BEGINNINGS if (i := tokenizer.token_to_id(token)) is not None})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from build.bundle import build
 from build.catalog import load_catalog
-from build.jobs import Places
+from build.plan import Places
 
 
 def exact_bundle(weights: Path, model_id: str) -> Path:

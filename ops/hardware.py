@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from build.targets import DEFAULT_IN_DOCKER as GPU
 from build.targets import DEFAULT_WITHOUT_DOCKER as CPU
-from build.targets.trtllm.driver import driver, driver_findings, toolkit, toolkit_findings
+from build.targets.nvidia.driver import driver, driver_findings, toolkit, toolkit_findings
 from conch.gpus import Gpu, apart, gpus, nvidia_smi
 
 MOST = 4  # services in compose.yaml

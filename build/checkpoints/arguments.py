@@ -65,6 +65,13 @@ def write_pictures(arguments: Arguments, theirs: Any) -> None:
     its.picture_prompt(theirs).save(arguments.output)
 
 
+def copy_tokenizer(weights: Path, output: Path) -> None:
+    """The tokenizer's files that a checkpoint brings."""
+    for file in TOKENIZER:
+        if (weights / file).exists():
+            shutil.copy(weights / file, output / file)
+
+
 def write_tokenizer(arguments: Arguments, vocabulary: int) -> None:
     """The checkpoint's own, or for random weights one that suits them; and the family's chat template, where
     checkpoints bring none.
@@ -72,9 +79,7 @@ def write_tokenizer(arguments: Arguments, vocabulary: int) -> None:
     if chat := getattr(family(arguments.family), "CHAT", ""):
         (arguments.output / "chat_template.jinja").write_text(chat, "utf-8")
     if not arguments.random:
-        for file in TOKENIZER:
-            if (Path(arguments.weights) / file).exists():
-                shutil.copy(Path(arguments.weights) / file, arguments.output / file)
+        copy_tokenizer(Path(arguments.weights), arguments.output)
         return
     made: Any
     if arguments.family == "whisper":

@@ -56,7 +56,7 @@ class BadCheckpoint(ValueError):
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """All variables of a model.bin; an alias is the variable that it stands for.
+    """All variables of a model.bin, as they are stored; an alias is the variable that it stands for.
 
     Raises:
         BadCheckpoint: it is not a Whisper of version 6, or it ends too early.

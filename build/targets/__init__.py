@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from conch.bundle import Serving
 
     from ..catalog import Model, Recipe, TritonModel, Value
-    from ..steps import BuildSteps
+    from ..commands import BuildSteps
     from ..toolchain import Identity
 
 

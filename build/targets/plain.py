@@ -10,8 +10,8 @@ from typing import Any
 from conch.bundle import Serving
 
 from ..catalog import Model, Recipe, TritonModel, Value
+from ..commands import BuildSteps
 from ..repository import render_model
-from ..steps import BuildSteps
 from ..toolchain import Identity, installed
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from transformers import CLIPConfig, CLIPModel
 
-from build.targets.openvino.export_clip import export
+from build.targets.openvino.export_encoder import export
 from conch.bundle import PictureFacts
 from serving.engine.openvino.encoder import OpenVinoEncoder
 from serving.vision.decoding import decoded
@@ -90,7 +90,7 @@ def measure(folder: Path, rounds: int, counts: Sequence[int]) -> None:
     CLIPModel(CLIPConfig()).save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
     theirs = peers(folder, counts, rounds)
-    export(folder, folder, "none", 0)
+    export("clip", folder, folder, "none", 0)
     ours = own(folder, counts, rounds)
     for (what, count), taken in sorted(theirs.items()):
         times = {"ms": ours[what, count] / count * 1e3, "transformers ms": taken / count * 1e3}

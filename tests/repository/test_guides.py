@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from build.catalog import ROOT, load_catalog, load_recipe
-from build.steps import Command, work
+from build.commands import Command, work
 from build.targets.trtllm.image import SCRIPTS
 
 PAGE = (ROOT / "docs/tensorrt-llm/commands.md").read_text("utf-8")

@@ -17,13 +17,13 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from build.catalog import ROOT, CatalogError, load_catalog, load_recipe
-from build.jobs import Places, plan_job
-from build.targets.trtllm.driver import toolkit_findings
+from build.plan import Places, plan_job
+from build.targets.nvidia.driver import toolkit_findings
 from build.targets.trtllm.engine_rules import Engines, findings
 from build.targets.trtllm.image import Image
-from build.targets.trtllm.preflight import Unfit, check
+from build.targets.trtllm.preflight import check
 from build.tensors import NEEDED, parse_config
-from build.toolchain import ToolchainError
+from build.toolchain import ToolchainError, Unfit
 from serving.text.facade import ENGINE, ENGINE_OUTPUTS
 from tests.fakes.nvidia_image import environment, make_image
 from tests.fakes.nvidia_tools import parser_of

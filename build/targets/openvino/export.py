@@ -83,9 +83,9 @@ def relative_bias(model: Model, shape: Shape) -> np.ndarray:
     return model.decoder.relative.weight.T.contiguous().numpy()[:, : shape.relative + 1]
 
 
+@torch.no_grad()
 def export(arguments: Arguments) -> None:
     """Write the engine folder."""
-    torch.set_grad_enabled(False)
     theirs, ours = checkpoints.load(arguments.family, arguments.weights, arguments.seed)
     half = not arguments.random and checkpoints.stored_in_half(Path(arguments.weights))
     made = graphs(ours)

@@ -60,7 +60,7 @@ def make_stateful(
 
 def compress_int8(model: ov.Model) -> None:
     """Store the weights of matrix products as int8 with one scale per output channel (symmetric). Activations
-    are rounded when the products are made: serving.engine.openvino.graphs.
+    are rounded when the products are made: serving.engine.openvino.runtime.
     """
     for node in list(model.get_ops()):
         constant = node.input_value(1).get_node() if node.get_type_name() == "MatMul" else None

@@ -6,18 +6,16 @@ picture.json, and the tokenizer's files. The ONNX graphs in between are not kept
 from __future__ import annotations
 
 import argparse
-import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from build.checkpoints import clip, minilm
-from build.checkpoints.arguments import TOKENIZER
-from build.pictures import cropped
+from build.checkpoints import encoders
 from conch.bundle import EngineFacts
+from serving.architectures.clip import Clip
 
 from . import graphs
 from .graphs import VECTOR, Graph
@@ -36,29 +34,16 @@ class Sizes:
     favoured_tokens: int
 
 
-def _minilm(weights: Path, output: Path, longest: int, dtype: torch.dtype) -> list[Graph]:
-    theirs, ours = minilm.load(weights)
-    minilm.facts(theirs, weights, longest).save(output)
-    shape = ours.shape
-    return [graphs.texts("encoder", graphs.lowered(ours, dtype), shape.vocabulary, shape.width)]
-
-
-def _clip(weights: Path, output: Path, longest: int, dtype: torch.dtype) -> list[Graph]:
-    ours = clip.load(weights)
-    shape = ours.shape
-    clip.facts(shape, longest).save(output)
-    cropped(weights, shape.size).save(output)
-    graphs.lowered(ours, dtype)
-    return [
-        graphs.texts("text", ours.text, shape.vocabulary, shape.dimensions),
-        graphs.pictures("image", ours.picture, shape.size, shape.dimensions, dtype),
-    ]
-
-
-FAMILIES: dict[str, Callable[[Path, Path, int, torch.dtype], list[Graph]]] = {
-    "minilm": _minilm,
-    "clip": _clip,
-}
+def traced(network: encoders.Network, dtype: torch.dtype) -> list[Graph]:
+    """The graphs of its encoders."""
+    graphs.lowered(network, dtype)
+    if isinstance(network, Clip):
+        clip = network.shape
+        return [
+            graphs.texts("text", network.text, clip.vocabulary, clip.dimensions),
+            graphs.pictures("image", network.picture, clip.size, clip.dimensions, dtype),
+        ]
+    return [graphs.texts("encoder", network, network.shape.vocabulary, network.shape.width)]
 
 
 def plan(graph: Graph, sizes: Sizes) -> Plan:
@@ -81,6 +66,7 @@ def plan(graph: Graph, sizes: Sizes) -> Plan:
     return Plan(graph.name, inputs, VECTOR, graph.dimensions)
 
 
+@torch.no_grad()
 def export(given: argparse.Namespace) -> None:
     """Write the engine folder.
 
@@ -88,9 +74,9 @@ def export(given: argparse.Namespace) -> None:
         Unsupported, TooLarge: a checkpoint that this does not read, or half precision does not hold.
         SystemExit: trtexec failed.
     """
-    torch.set_grad_enabled(False)
-    weights, output = given.weights, given.output
-    made = FAMILIES[given.family](weights, output, given.max_input_len, getattr(torch, given.precision))
+    output = given.output
+    network = encoders.load(given.family, given.weights, output, given.max_input_len)
+    made = traced(network, getattr(torch, given.precision))
     tokens = EngineFacts.load(output).positions
     sizes = Sizes(given.max_batch_size, given.opt_batch_size, tokens, given.opt_input_len)
     plans = Plans(tuple(plan(graph, sizes) for graph in made))
@@ -100,19 +86,12 @@ def export(given: argparse.Namespace) -> None:
             graphs.save(graph, path)
             run(command(given.trtexec, path, wanted, output / wanted.file, given.timing, given.precision))
     plans.save(output)
-    for file in TOKENIZER:
-        if (weights / file).exists():
-            shutil.copy(weights / file, output / file)
 
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--family", choices=list(FAMILIES), required=True)
-    parser.add_argument("--weights", type=Path, required=True)
-    parser.add_argument("--output", type=Path, required=True)
+    parser = encoders.parser(__doc__)
     parser.add_argument("--precision", choices=["float16", "float32"], default="float16")
-    parser.add_argument("--max-input-len", type=int, default=0, help="tokens; 0: as the model was trained")
     parser.add_argument("--max-batch-size", type=int, default=64, help="rows of a plan at most")
     parser.add_argument("--opt-batch-size", type=int, default=16, help="rows that kernels are chosen for")
     parser.add_argument("--opt-input-len", type=int, default=64, help="tokens that kernels are chosen for")

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
-from ...toolchain import Identity, ToolchainError, installed
-from ..nvidia import help_of, image_root, search_path, stamped
+from ...toolchain import ToolchainError, installed
+from ..nvidia.image import NvidiaImage
+from ..nvidia.options import help_of
 
 MAJOR = 10  # TensorRT's interfaces that this was written for; image 25.07-py3 has 10.11
 BANNER = re.compile(r"\[TensorRT v(\d+)\] \[b(\d+)\]")  # samples/common/logging.h, `defineTest`
 EXPORTERS = ("torch", "transformers", "onnx")  # they shape a plan; a server has none of them
 
 
-@dataclass(frozen=True)
-class Image:
-    """The image, or a stand-in for it, whose file system begins at `root`."""
+class Image(NvidiaImage):
+    """The image with trtexec."""
 
-    root: Path
-
-    @classmethod
-    def from_environment(cls) -> Image:
-        """The one that this runs in."""
-        return cls(image_root())
+    toolchain = "tensorrt"
 
     @property
     def trtexec(self) -> Path:
@@ -37,7 +31,7 @@ class Image:
 
     def help(self) -> str | None:
         """What trtexec says to --help, its version first; None if it does not run."""
-        return help_of([str(self.trtexec)], search_path(self.root))
+        return help_of([str(self.trtexec)], self.search_path)
 
     def versions(self) -> dict[str, str]:
         """TensorRT's, as trtexec was built with, and those of the exporters that are here.
@@ -54,11 +48,3 @@ class Image:
         number = int(found[1])  # NvInferVersion.h: 10000 × major + 100 × minor + patch
         version = f"{number // 10000}.{number // 100 % 100}.{number % 100}.{found[2]}"
         return {"tensorrt": version, **installed(EXPORTERS)}
-
-    def identity(self, devices: str = "") -> Identity:
-        """Its stamp, with the first GPU of `devices`.
-
-        Raises:
-            ToolchainError: see `versions`.
-        """
-        return stamped(self.root, "tensorrt", self.versions(), devices)

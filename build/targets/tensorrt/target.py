@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from conch.bundle import Serving
-from conch.gpus import assigned, gpus
+from conch.gpus import gpus
 
-from ...catalog import Model, Recipe, TritonModel
-from ...jobs import BuildError
-from ...steps import BuildSteps
+from ...catalog import Recipe, TritonModel
+from ...commands import BuildSteps
+from ...plan import BuildError
 from ...tensors import parse_config
-from ...toolchain import Identity, Unfit
-from ..nvidia import environment, misfits
+from ..nvidia.driver import driver, driver_findings
+from ..nvidia.options import misfits, require
+from ..nvidia.target import InImage
 from ..plain import Plain
-from ..trtllm.driver import driver, driver_findings
-from ..trtllm.gpus import devices_of
 from .image import MAJOR, Image
 from .plans import Plan, Plans, Tensor, command
 from .rules import configured, findings, write
@@ -24,39 +23,17 @@ from .rules import configured, findings, write
 REMEDY = "use the image of docker/server.Dockerfile"
 
 
-class TensorRt(Plain):
+class TensorRt(InImage, Plain):
     """Exports with torch and onnx, compiles with the image's trtexec; Triton runs the plans itself."""
 
-    name = "tensorrt"
+    name, image = "tensorrt", Image
     code = ("build/targets/tensorrt", "build/checkpoints", "build/pictures", "serving/architectures")
     deciding = ("tensorrt",)
 
-    def identity(self, devices: str = "") -> Identity:
-        """See Target."""
-        return Image.from_environment().identity(devices)
-
-    def tools(self) -> Mapping[str, str]:
-        """See Target."""
-        return Image.from_environment().tools()
-
-    def environment(self, devices: str) -> Mapping[str, str]:
-        """See Target."""
-        return environment(Image.from_environment().root, devices)
-
-    def gpus(self, count: int, environment: Mapping[str, str]) -> list[str]:
-        """See Target."""
-        return assigned(count, environment)
-
-    def build_devices(self, models: Sequence[Model], environment: Mapping[str, str]) -> list[str]:
-        """See Target."""
-        return devices_of(models, environment)
-
     def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
         """See Target."""
-        found = list(_findings(Image.from_environment(), str(recipe.parameters["precision"]), devices))
-        if found:
-            listed = "\n".join(f"  - {finding}" for finding in found)
-            raise Unfit(f"this image cannot build family {recipe.family}:\n{listed}")
+        found = _findings(Image.from_environment(), str(recipe.parameters["precision"]), devices)
+        require(recipe.family, found)
 
     def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:
         """See Target: an encoder's tensors as model_repos has them, and its plan."""
@@ -74,10 +51,6 @@ class TensorRt(Plain):
         if wrong:
             raise BuildError("; ".join(wrong))
         return Serving()
-
-    def remedy(self, model_id: str) -> str:
-        """See Target: plans come from Compose's builders, whose images hold the tools."""
-        return "docker compose up -d (its builders remake what does not fit)"
 
 
 def _plans(engine: Path) -> dict[str, Plan]:

@@ -25,9 +25,9 @@ def save(model: nn.Module, file: Path) -> None:
     save_file(state, file)
 
 
+@torch.no_grad()
 def export(arguments: Arguments) -> None:
     """Write the engine folder."""
-    torch.set_grad_enabled(False)
     theirs, ours = checkpoints.load(arguments.family, arguments.weights, arguments.seed)
     dtype = getattr(torch, arguments.precision)
     save(ours.to(dtype), arguments.output / WEIGHTS)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
-from ...toolchain import Identity, ToolchainError
-from ..nvidia import image_root, search_path, stamped
+from ...toolchain import ToolchainError
+from ..nvidia.image import NvidiaImage
 
 PIN = {"tensorrt_llm": "0.20.0"}  # what docker/server.Dockerfile's image holds
 IMAGE_PACKAGES = ("tensorrt_llm", "tensorrt", "torch", "transformers")
@@ -33,16 +32,10 @@ SCRIPTS = {
 }
 
 
-@dataclass(frozen=True)
-class Image:
-    """NVIDIA's image with TensorRT-LLM, or a stand-in for it, whose file system begins at `root`."""
+class Image(NvidiaImage):
+    """The image with TensorRT-LLM."""
 
-    root: Path
-
-    @classmethod
-    def from_environment(cls) -> Image:
-        """The one that this runs in."""
-        return cls(image_root())
+    toolchain = "tensorrt_llm"
 
     @property
     def python(self) -> Path:
@@ -53,11 +46,6 @@ class Image:
     def template(self) -> Path:
         """The engine model's config.pbtxt with its ${placeholders}."""
         return self.root / "app/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt"
-
-    @property
-    def search_path(self) -> str:
-        """PATH for its tools."""
-        return search_path(self.root)
 
     def tools(self) -> dict[str, str]:
         """Path of each tool by name, in the layout that is there; where none is, the newest, which a check
@@ -104,11 +92,3 @@ class Image:
                 f"{self.python} has no TensorRT-LLM; run this in Conch's trtllm image, or use TARGET=openvino"
             )
         return found
-
-    def identity(self, devices: str = "") -> Identity:
-        """Its stamp, with the first GPU of `devices`.
-
-        Raises:
-            ToolchainError: see `versions`.
-        """
-        return stamped(self.root, "tensorrt_llm", self.versions(), devices)

@@ -65,29 +65,19 @@ def check_possible(model: Model, recipe: Recipe, found: list[Gpu]) -> None:
     Raises:
         CatalogError: a combination of parallelism, precision, quantisation, limits and GPUs that cannot be.
     """
-    for refused, reason in _impossible(recipe.parameters, found):
+    for refused, reason in (*_sizes(recipe.parameters, found), *_numbers(recipe.parameters, found)):
         if refused:
             raise CatalogError(f"{model.id}: {reason}")
 
 
-def _impossible(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[bool, str]]:
+def _sizes(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[bool, str]]:
+    """Numbers of GPUs, rows, beams and tokens that contradict each other, and what to do then."""
     get, ranks = parameters.get, world_size(parameters)
-    capability = tuple(map(int, found[0].compute_capability.split("."))) if found else (99, 0)
-    card = f"{found[0].name} has compute capability {found[0].compute_capability}" if found else ""
-    half = get("precision") in ("float16", "bfloat16")
     return [
         (
             ranks > max(len(found), 1),
             f"TP_SIZE × PP_SIZE is {ranks}, its instance has {len(found)} GPU(s); give it more with "
             "TRITON_i_GPUS, or set TP_SIZE=1 PP_SIZE=1",
-        ),
-        (
-            get("weight_only", "none") != "none" and not half,
-            f"WEIGHT_ONLY={get('weight_only')} needs PRECISION=float16 or bfloat16",
-        ),
-        (
-            get("precision") == "bfloat16" and capability < (8, 0),
-            f"PRECISION=bfloat16 needs compute capability 8.0, {card}; use float16 or float32",
         ),
         (
             get("max_batch_size", 0) > get("engine_batch_size", 1 << 30),
@@ -103,6 +93,24 @@ def _impossible(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[b
             get("max_num_tokens", 1 << 30) < get("max_input_len", 0),
             f"max_num_tokens={get('max_num_tokens')} is less than one input of {get('max_input_len')}; "
             "raise it",
+        ),
+    ]
+
+
+def _numbers(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[bool, str]]:
+    """The same of precision and quantisation."""
+    get = parameters.get
+    capability = tuple(map(int, found[0].compute_capability.split("."))) if found else (99, 0)
+    card = f"{found[0].name} has compute capability {found[0].compute_capability}" if found else ""
+    half = get("precision") in ("float16", "bfloat16")
+    return [
+        (
+            get("weight_only", "none") != "none" and not half,
+            f"WEIGHT_ONLY={get('weight_only')} needs PRECISION=float16 or bfloat16",
+        ),
+        (
+            get("precision") == "bfloat16" and capability < (8, 0),
+            f"PRECISION=bfloat16 needs compute capability 8.0, {card}; use float16 or float32",
         ),
         (
             get("quantization") == "fp8" and capability < (8, 9),

@@ -13,11 +13,11 @@ from pathlib import Path
 from conch.gpus import Gpu, gpus
 
 from ...catalog import Recipe
-from ...steps import FOLDERS, BuildSteps, Command
+from ...commands import FOLDERS, BuildSteps, Command
 from ...tensors import misfits as tensor_misfits
-from ...toolchain import TemplateError, Unfit
-from ..nvidia import help_of, misfits
-from .driver import driver, driver_findings
+from ...toolchain import TemplateError
+from ..nvidia.driver import driver, driver_findings
+from ..nvidia.options import help_of, misfits, require
 from .engine_config import fill, missing_placeholders, unknown_placeholders
 from .image import PIN, SCRIPTS, Image
 from .limits import world_size
@@ -32,11 +32,7 @@ def check(recipe: Recipe, work: BuildSteps, image: Image, numbers: int = 0, devi
     Raises:
         Unfit: at least one finding.
     """
-    if found := findings(recipe, work, image, numbers, devices):
-        raise Unfit(
-            f"this image cannot build family {recipe.family}:\n"
-            + "\n".join(f"  - {finding}" for finding in found)
-        )
+    require(recipe.family, findings(recipe, work, image, numbers, devices))
 
 
 def findings(

@@ -2,63 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
 
 from conch.bundle import Serving
-from conch.gpus import assigned, gpus
+from conch.gpus import gpus
 from conch.names import ENGINE
 
 from ...catalog import Model, Recipe, TritonModel, Value
-from ...jobs import BuildError
-from ...steps import BuildSteps
+from ...commands import BuildSteps
+from ...plan import BuildError
 from ...tensors import misfits, narrow, parse_config
-from ...toolchain import Identity, TemplateError
-from ..nvidia import environment
+from ...toolchain import TemplateError
+from ..nvidia.target import InImage
 from .engine_config import fill
 from .engine_rules import Engines, findings, settings
-from .gpus import devices_of
 from .image import Image
 from .limits import check_possible, derived, world_size
 from .preflight import check
 
 
-class TensorRtLlm:
+class TensorRtLlm(InImage):
     """Everything follows from the image that this runs in."""
 
-    name = "trtllm"
+    name, image = "trtllm", Image
     code = ()  # engines are made by the image's own tools
     deciding = ("tensorrt_llm", "tensorrt")
 
     def table(self, family: str) -> None:
         """See Target: recipes stand in the families' files."""
 
-    def identity(self, devices: str = "") -> Identity:
-        """See Target."""
-        return Image.from_environment().identity(devices)
-
-    def tools(self) -> Mapping[str, str]:
-        """See Target."""
-        return Image.from_environment().tools()
-
-    def environment(self, devices: str) -> Mapping[str, str]:
-        """See Target."""
-        return environment(Image.from_environment().root, devices)
-
-    def gpus(self, count: int, environment: Mapping[str, str]) -> list[str]:
-        """See Target."""
-        return assigned(count, environment)
-
     def ranks(self, recipe: Recipe) -> int:
         """See Target."""
         return world_size(recipe.parameters)
-
-    def build_devices(self, models: Sequence[Model], environment: Mapping[str, str]) -> list[str]:
-        """See Target."""
-        return devices_of(models, environment)
 
     def derived(self, parameters: Mapping[str, Any]) -> Mapping[str, Value]:
         """See Target."""
@@ -98,10 +77,6 @@ class TensorRtLlm:
         if wrong := findings(config, engines):
             raise BuildError("; ".join(wrong))
         return settings(engines)
-
-    def remedy(self, model_id: str) -> str:
-        """See Target: engines come from Compose's builder, whose image holds the tools."""
-        return "docker compose up -d (its builder remakes what does not fit)"
 
 
 TARGET = TensorRtLlm()

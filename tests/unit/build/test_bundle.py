@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from build.bundle import build
 from build.catalog import Model
-from build.jobs import BuildError, Places, read_manifest
+from build.plan import BuildError, Places, read_manifest
 
 from ..conftest import ROOT
 

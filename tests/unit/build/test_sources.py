@@ -16,8 +16,8 @@ import pytest
 from build.bundle import fetched
 from build.catalog import Model, load_catalog
 from build.download import FetchError, download
-from build.jobs import Places, plan_job
 from build.lock import Lock
+from build.plan import Places, plan_job
 from build.sources import fetch, pinned, unpickled
 from tests.fakes.hub import COMMIT, Hub, serving
 

@@ -19,7 +19,7 @@ from transformers import CLIPConfig, CLIPModel
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from build.checkpoints import clip
-from build.targets.openvino.export_clip import export
+from build.targets.openvino.export_encoder import export
 from build.targets.torch import export_encoder
 from conch.bundle import ENGINE, PictureFacts
 from serving.engine.encoding import PICTURES, Encoder, PictureEncoderEndpoint, embed, embed_pictures
@@ -71,7 +71,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     engine = tmp_path_factory.mktemp("bundle") / ENGINE
     for target in ("openvino", "torch"):
         (engine / target).mkdir(parents=True)
-    export(folder, engine / "openvino", "none", 0)
+    export("clip", folder, engine / "openvino", "none", 0)
     export_encoder.export("clip", folder, engine / "torch", "float32", 0)
     return folder, engine
 
@@ -154,12 +154,12 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     for name, processor in {"a": {"do_resize": False}, "b": {"crop_size": 16}, "c": {"resample": 2}}.items():
         with pytest.raises(clip.Unsupported, match="asks for something else"):
-            export(checkpoint(tmp_path / name, processor), out, "none", 0)
+            export("clip", checkpoint(tmp_path / name, processor), out, "none", 0)
     with pytest.raises(clip.Unsupported, match="the activation is relu; this family has quick_gelu, gelu"):
-        export(checkpoint(tmp_path / "d", hidden_act="relu"), out, "none", 0)
+        export("clip", checkpoint(tmp_path / "d", hidden_act="relu"), out, "none", 0)
     (tmp_path / "a" / "config.json").write_text('{"model_type": "siglip"}')
     with pytest.raises(clip.Unsupported, match="model type is siglip; it must be clip"):
-        export(tmp_path / "a", out, "none", 0)
+        export("clip", tmp_path / "a", out, "none", 0)
 
 
 def test_the_tokenizer_is_transformers(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_the_tokenizer_is_transformers(tmp_path: Path) -> None:
 
     theirs = CLIPTokenizer.from_pretrained(MINI)
     (tmp_path / ENGINE).mkdir()
-    export(MINI, tmp_path / ENGINE, "int8", 0)
+    export("clip", MINI, tmp_path / ENGINE, "int8", 0)
     model = EmbeddingModel(tmp_path)
     texts = [
         "A  red\nCIRCLE!!",

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel
 
 from build.checkpoints.minilm import Unsupported
-from build.targets.openvino.export_embedder import export
+from build.targets.openvino.export_encoder import export
 from build.targets.torch import export_encoder
 from conch.bundle import ENGINE
 from serving.engine.encoding import ENOUGH, MOST, PADDING, Encoder, TextEncoderEndpoint, embed, groups
@@ -65,7 +65,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = checkpoint(tmp_path_factory.mktemp("weights"), request.param)
     bundle = tmp_path_factory.mktemp("bundle")
     (bundle / ENGINE).mkdir()
-    export(folder, bundle / ENGINE, "none", 0)
+    export("minilm", folder, bundle / ENGINE, "none", 0)
     return folder, bundle, request.param
 
 
@@ -96,20 +96,20 @@ def test_vectors_are_transformers(made: tuple[Path, Path, str], target: str, tmp
 def test_the_longest_text(tmp_path: Path, longest: int, trained: int | None, positions: int) -> None:
     """What the model was trained for, unless the catalog asks for another length that it has."""
     (tmp_path / "out").mkdir()
-    export(checkpoint(tmp_path / "in", longest=trained), tmp_path / "out", "int8", longest)
+    export("minilm", checkpoint(tmp_path / "in", longest=trained), tmp_path / "out", "int8", longest)
     assert json.loads((tmp_path / "out" / "engine.json").read_text())["positions"] == positions
 
 
 def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(Unsupported, match="pooling_mode_max_tokens; this family"):
-        export(checkpoint(tmp_path / "a", "max_tokens"), out, "none", 0)
+        export("minilm", checkpoint(tmp_path / "a", "max_tokens"), out, "none", 0)
     with pytest.raises(Unsupported, match="bert, relu, absolute; this family"):
-        export(checkpoint(tmp_path / "b", hidden_act="relu"), out, "none", 0)
+        export("minilm", checkpoint(tmp_path / "b", hidden_act="relu"), out, "none", 0)
     folder = checkpoint(tmp_path / "c")
     (folder / "modules.json").write_text('[{"type": "a.Transformer"}, {"type": "a.Dense"}]')
     with pytest.raises(Unsupported, match=r"modules\.json has the modules Transformer, Dense"):
-        export(folder, out, "none", 0)
+        export("minilm", folder, out, "none", 0)
 
 
 def rows_of(model: EmbeddingModel, **inputs: Any) -> tuple[list[list[int]], list[int]]:

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from transformers import BertModel, CLIPModel
 from build.bundle import build
 from build.catalog import load_catalog
 from build.checkpoints import clip, minilm
-from build.jobs import BuildError, Places
+from build.plan import BuildError, Places
 from build.targets.tensorrt import graphs
 from build.targets.tensorrt.export import Sizes, plan
 from build.targets.tensorrt.image import Image
@@ -101,7 +101,6 @@ def graph(kind: str, folder: Path, dtype: torch.dtype) -> graphs.Graph:
 
 def made_texts(kind: str, factory: pytest.TempPathFactory) -> Made:
     """An encoder of texts in float16 and float32."""
-    torch.set_grad_enabled(False)
     if kind in BERTS:
         folder, theirs = bert(factory.mktemp("weights"), BERTS[kind])
     else:
@@ -109,6 +108,12 @@ def made_texts(kind: str, factory: pytest.TempPathFactory) -> Made:
         folder = test_clip.MINI if clips is None else test_clip.checkpoint(factory.mktemp("weights"), **clips)
         theirs = clip_texts(folder)
     return Made([graph(kind, folder, dtype) for dtype in PRECISIONS], factory.mktemp("graphs"), theirs)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
 
 
 @pytest.fixture(scope="module", params=[*BERTS, "clip", *CLIPS])
@@ -173,7 +178,6 @@ def test_ids_that_there_are_not(texts: Made) -> None:
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """The miniature's encoder of pictures."""
-    torch.set_grad_enabled(False)
     model = CLIPModel.from_pretrained(test_clip.MINI).eval()
     made = []
     for dtype in PRECISIONS:
@@ -335,7 +339,7 @@ def write(name: str, text: str) -> Callable[[Image], None]:
     ],
 )
 def test_an_image_that_does_not_fit(image: Image, change: Callable[[Image], None], sentence: str) -> None:
-    from build.jobs import plan_job
+    from build.plan import plan_job
 
     job = plan_job(CATALOG["mini-clip"], "tensorrt", Places(Path("/w"), Path("/e")))
     TARGET.preflight(job.recipe, job.work)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from build.jobs import Places
+from build.plan import Places
 from build.targets.trtllm.image import Image
 from tests.fakes.nvidia_image import environment, make_image
 

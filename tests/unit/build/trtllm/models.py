@@ -9,7 +9,7 @@ import pytest
 
 from build.bundle import build
 from build.catalog import Model, load_catalog
-from build.jobs import Places, plan_job, read_manifest
+from build.plan import Places, plan_job, read_manifest
 from tests.fakes.published_weights import published
 
 CATALOG = load_catalog()

@@ -11,11 +11,11 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from build.catalog import CatalogError, Model, load_recipe
-from build.jobs import BuildError, Places, plan_job, read_manifest
+from build.commands import work
+from build.conversion import source_of
 from build.pictures import Unsupported
+from build.plan import BuildError, Places, plan_job, read_manifest
 from build.sources import Weights
-from build.staging import source_of
-from build.steps import work
 from build.targets.trtllm.engine_config import (
     EMPTY,
     FILLED,

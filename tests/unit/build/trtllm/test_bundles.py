@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from build.jobs import Places
+from build.plan import Places
 from build.targets.trtllm.image import Image
 from ops.guard.bundle import Refused, check_bundle
 from tests.fakes.nvidia_image import H100

@@ -15,7 +15,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from build.catalog import load_recipe
-from build.jobs import Places
+from build.plan import Places
 from build.targets.trtllm.engine_config import (
     EMPTY,
 )

@@ -9,7 +9,7 @@ import pytest
 
 from build import targets
 from build.__main__ import main
-from build.jobs import Places, plan_job, read_manifest
+from build.plan import Places, plan_job, read_manifest
 from build.targets.trtllm.engine_config import (
     with_share,
 )

@@ -10,7 +10,7 @@ import pytest
 
 from build.bundle import build
 from build.catalog import CatalogError, load_recipe
-from build.jobs import Places
+from build.plan import Places
 from build.targets.trtllm.image import Image
 from ops.deploy import check_gpus
 from tests.fakes.nvidia_image import H100

@@ -11,12 +11,12 @@ import pytest
 
 from build.__main__ import main
 from build.bundle import build
-from build.jobs import Places, plan_job
-from build.targets.nvidia import misfits
+from build.plan import Places, plan_job
+from build.targets.nvidia.options import misfits
 from build.targets.trtllm.image import Image
-from build.targets.trtllm.preflight import Unfit, check
+from build.targets.trtllm.preflight import check
 from build.targets.trtllm.preflight import findings as check_findings
-from build.toolchain import ToolchainError
+from build.toolchain import ToolchainError, Unfit
 from tests.fakes.nvidia_tools import parser_of
 
 from .models import CATALOG, job_of

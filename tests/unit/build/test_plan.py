@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from build.jobs import tree_hash
+from build.plan import tree_hash
 
 CODE = "def twice(x):\n    return 2 * x  # why\n"
 

@@ -11,13 +11,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from .commands import Conversion
 from .download import require_space
-from .jobs import BuildError, Job, Wanted
+from .plan import BuildError, BuildJob, Wanted
 from .sources import Weights
-from .steps import Conversion
 
 
-def source_of(job: Job, weights: Weights) -> str:
+def source_of(job: BuildJob, weights: Weights) -> str:
     """The weights as fetched: a folder, or what random ones are called."""
     if job.model.source.startswith("random:"):
         return job.model.source
@@ -25,7 +25,9 @@ def source_of(job: Job, weights: Weights) -> str:
     return str(_checkpoint(job, folder) if job.model.layout == "checkpoint" else _named(job, folder))
 
 
-def converted(job: Job, weights: Weights, source: str, ground: Wanted, note: Callable[[str], None]) -> str:
+def converted(
+    job: BuildJob, weights: Weights, source: str, ground: Wanted, note: Callable[[str], None]
+) -> str:
     """The weights in the layout that the target wants."""
     current = source
     for n, conversion in enumerate(job.work.conversions):
@@ -42,7 +44,7 @@ def converted(job: Job, weights: Weights, source: str, ground: Wanted, note: Cal
     return current
 
 
-def _checkpoint(job: Job, folder: Path) -> Path:
+def _checkpoint(job: BuildJob, folder: Path) -> Path:
     """The folder that holds the checkpoint's parts, itself or one inside; a repository may hold several, and
     then the catalog must say which.
     """
@@ -58,7 +60,7 @@ def _checkpoint(job: Job, folder: Path) -> Path:
     )
 
 
-def _named(job: Job, folder: Path) -> Path:
+def _named(job: BuildJob, folder: Path) -> Path:
     """The folder, in which a layout of one file has that file under the name that converters expect."""
     layout = job.recipe.layouts[job.model.layout]
     name = layout.name.format(model_name=job.recipe.parameters.get("model_name") or job.model.id)
@@ -80,7 +82,7 @@ def _named(job: Job, folder: Path) -> Path:
 
 
 def _conversion(
-    job: Job, conversion: Conversion, source: str, ground: Wanted, size: int, note: Callable[[str], None]
+    job: BuildJob, conversion: Conversion, source: str, ground: Wanted, size: int, note: Callable[[str], None]
 ) -> Path:
     """The weights in another layout; one of each kind is kept, the last."""
     folder = job.places.weights / f"{job.model.id}.{conversion.to}"

@@ -19,9 +19,9 @@ from conch.bundle import MANIFEST, Manifest
 
 from . import targets
 from .catalog import ROOT, Model, Recipe, load_recipe
+from .commands import BuildSteps, Command, work
 from .lock import Lock
 from .sources import pinned
-from .steps import BuildSteps, Command, work
 from .targets import Target
 from .toolchain import Identity
 
@@ -45,7 +45,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Job:
+class BuildJob:
     """One build: what is wanted, by which commands, with which tools, on which GPUs (`devices`, as
     CUDA_VISIBLE_DEVICES says it; empty: all).
     """
@@ -174,7 +174,7 @@ def plan_job(
     environment: Mapping[str, str] | None = None,
     devices: str = "",
     toolchain: Identity | None = None,
-) -> Job:
+) -> BuildJob:
     """Everything that a build will do, before it does anything. `toolchain`: one that is known, not asked.
 
     Raises:
@@ -186,4 +186,4 @@ def plan_job(
     found.check_possible(model, recipe, devices)
     tools = found.tools()
     steps = work(model, recipe, list(tools))
-    return Job(model, recipe, steps, tools, toolchain or found.identity(devices), places, devices)
+    return BuildJob(model, recipe, steps, tools, toolchain or found.identity(devices), places, devices)

@@ -1,0 +1,56 @@
+"""Encoders alone, as every target exports them: the network of a checkpoint, the files that go beside an
+engine, and the command line of an exporter.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from serving.architectures.bert import Embedder
+from serving.architectures.clip import Clip
+
+from ..pictures import cropped
+from . import clip, minilm
+from .arguments import copy_tokenizer
+
+Network = Embedder | Clip
+
+
+def _minilm(weights: Path, output: Path, longest: int) -> Embedder:
+    theirs, ours = minilm.load(weights)
+    minilm.facts(theirs, weights, longest).save(output)
+    return ours
+
+
+def _clip(weights: Path, output: Path, longest: int) -> Clip:
+    ours = clip.load(weights)
+    clip.facts(ours.shape, longest).save(output)
+    cropped(weights, ours.shape.size).save(output)
+    return ours
+
+
+FAMILIES: dict[str, Callable[[Path, Path, int], Network]] = {"minilm": _minilm, "clip": _clip}
+
+
+def load(family: str, weights: Path, output: Path, longest: int) -> Network:
+    """The network, float32; writes engine.json, picture.json for pictures, and the tokenizer's files.
+    `longest`: tokens of a text at most, 0: as many as the model was trained for.
+
+    Raises:
+        Unsupported: a checkpoint that this family does not read.
+    """
+    network = FAMILIES[family](weights, output, longest)
+    copy_tokenizer(weights, output)
+    return network
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The command line that exporters of encoders share."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--family", choices=list(FAMILIES), required=True)
+    made.add_argument("--weights", type=Path, required=True, help="a folder in Hugging Face layout")
+    made.add_argument("--output", type=Path, required=True)
+    made.add_argument("--max-input-len", type=int, default=0, help="tokens; 0: as the model was trained")
+    return made

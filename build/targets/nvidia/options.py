@@ -1,0 +1,63 @@
+"""Whether a command line is one that a tool takes, as the tool's own --help says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+
+from ...toolchain import Unfit
+
+MINUTES = 10
+
+
+def help_of(tool: Sequence[str], path: str) -> str | None:
+    """What a tool says to --help; None if it cannot."""
+    environment = {**os.environ, "PATH": path, "COLUMNS": "200"}
+    try:
+        done = subprocess.run(
+            [*tool, "--help"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60 * MINUTES,
+            env=environment,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def misfits(arguments: Sequence[str], text: str) -> list[str]:
+    """Options of a command line that a --help text does not list, and values outside the choices that it
+    lists.
+    """
+    found = []
+    for i, part in enumerate(arguments):
+        option, _, inline = part.partition("=")
+        if not option.startswith("--"):
+            continue
+        if not re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", text):
+            found.append(f"it has no option {option}")
+            continue
+        value = inline or (
+            arguments[i + 1] if i + 1 < len(arguments) and not arguments[i + 1].startswith("--") else ""
+        )
+        choices = re.search(rf"(?<![\w-]){re.escape(option)}[ =]\[?\{{([^}}]*)\}}", text)
+        allowed = [choice.strip() for choice in choices[1].split(",")] if choices else []
+        # A choice may be shown as a member of its class: KVCacheType.DISABLED.
+        accepted = {form.lower() for choice in allowed for form in (choice, choice.rpartition(".")[2])}
+        if value and allowed and value.lower() not in accepted:
+            found.append(f"{option} {value} is not one of its choices {', '.join(allowed)}")
+    return found
+
+
+def require(family: str, findings: Iterable[str]) -> None:
+    """Refuse to build where anything was found.
+
+    Raises:
+        Unfit: at least one finding.
+    """
+    if listed := "\n".join(f"  - {finding}" for finding in findings):
+        raise Unfit(f"this image cannot build family {family}:\n{listed}")

@@ -1,0 +1,64 @@
+"""Encoders alone to OpenVINO: `python -m build.targets.openvino.export_encoder --family F --weights FOLDER
+--output FOLDER` writes a graph for each encoder, engine.json, for pictures picture.json, and the tokenizer's
+files. The graphs map ids and mask [texts, n], or pixels [pictures, 3, size, size], to float32 [rows,
+dimensions].
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import openvino as ov
+import torch
+from torch import nn
+
+from build.checkpoints import encoders
+from serving.architectures.clip import Clip
+
+from .stateful import compress_int8, rename
+
+
+def text_graph(network: nn.Module) -> ov.Model:
+    """Trace it for any number of texts of any length."""
+    ids = torch.ones(2, 5, dtype=torch.long)
+    graph = ov.convert_model(network, example_input=(ids, ids))
+    rename(graph, [("ids", [-1, -1]), ("mask", [-1, -1])], ["embedding"])
+    return graph
+
+
+def picture_graph(network: nn.Module, size: int) -> ov.Model:
+    """Trace it for any number of pictures of `size` pixels on a side."""
+    graph = ov.convert_model(network, example_input=(torch.zeros(2, 3, size, size),))
+    rename(graph, [("pixels", [-1, 3, size, size])], ["embedding"])
+    return graph
+
+
+def graphs(network: encoders.Network) -> dict[str, ov.Model]:
+    """Its encoders, by file name."""
+    if isinstance(network, Clip):
+        return {
+            "text": text_graph(network.text),
+            "image": picture_graph(network.picture, network.shape.size),
+        }
+    return {"encoder": text_graph(network)}
+
+
+@torch.no_grad()
+def export(family: str, weights: Path, output: Path, compress: str, longest: int) -> None:
+    """Write the engine folder."""
+    for name, graph in graphs(encoders.load(family, weights, output, longest)).items():
+        if compress == "int8":
+            compress_int8(graph)
+        ov.save_model(graph, output / f"{name}.xml", compress_to_fp16=False)
+
+
+def main() -> None:
+    """The command line."""
+    parser = encoders.parser(__doc__)
+    parser.add_argument("--compress", choices=["none", "int8"], default="none")
+    given = parser.parse_args()
+    export(given.family, given.weights, given.output, given.compress, given.max_input_len)
+
+
+if __name__ == "__main__":
+    main()
