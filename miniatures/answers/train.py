@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..training import Course, decaying, say
 from .corpus import IGNORED, Corpus, make_corpus, new_dialogues, tokenizer_of
 from .models import (
     DEVIATION,
@@ -38,13 +38,6 @@ from .models import (
 from .pictures import SIZE
 from .vocabulary import PLACEHOLDER, SPECIAL, make_tokenizer
 
-SAVE_EVERY, LOG_EVERY = 500, 50
-
-
-def rate(progress: float, warm: float = 0.03) -> float:
-    """Warm-up and cosine decay to nearly nothing."""
-    return min(progress / warm, 1.0) * (0.5 + 0.5 * math.cos(math.pi * min(progress, 1.0))) + 1e-3
-
 
 def loss_of(model: Any, ids: Tensor, targets: Tensor, rows: Tensor, placeholder: int) -> Tensor:
     """The mean cross entropy of the answers' tokens."""
@@ -57,92 +50,69 @@ def loss_of(model: Any, ids: Tensor, targets: Tensor, rows: Tensor, placeholder:
     return functional.cross_entropy(head(before[at]).float(), wanted[at])
 
 
-@dataclass
-class Training:
-    """One run: `steps` at most, `minutes` at most (the learning rate decays by whichever is nearer to its
-    end).
+class Dialogues:
+    """Batches of dialogues about a corpus's pictures; every epoch asks other questions, which are made while
+    the last ones are learnt.
     """
 
-    kind: str
-    seed: int
-    steps: int
-    rows: int
-    peak: float
-    minutes: float
-    device: str
-    output: Path
-    workers: int | None = None
+    def __init__(self, kind: str, corpus: Corpus, folder: Path, seed: int, workers: int | None) -> None:
+        self.epoch = 0
+        self.order = torch.empty(0, dtype=torch.long)
+        self._ahead = ThreadPoolExecutor(1)
+        self._make = partial(new_dialogues, kind, folder, len(corpus.ids), seed, workers=workers)
+        self._due = self._ahead.submit(lambda: (corpus.ids, corpus.targets))
 
-    def run(self, corpus: Corpus, log: TextIO) -> Any:
-        """Train, with the weights so far written every SAVE_EVERY steps. Every epoch asks other questions."""
-        torch.manual_seed(self.seed)
-        torch.set_float32_matmul_precision("high")
-        tokenizer = tokenizer_of(self.output)
-        model, placeholder = new_model(self.kind, tokenizer).to(self.device), tokenizer.token_to_id("<image>")
-        pictures = self._prepared(model, corpus.pictures)
-        optimizer = self._optimizer(model)
-        random, started, recent = torch.Generator().manual_seed(self.seed), time.monotonic(), []
-        order, epoch, ahead = torch.empty(0, dtype=torch.long), 0, ThreadPoolExecutor(1)
-        due = ahead.submit(lambda: (corpus.ids, corpus.targets))
-        for step in range(1, self.steps + 1):
-            progress = max(step / self.steps, (time.monotonic() - started) / 60 / self.minutes)
-            if len(order) < self.rows:
-                (ids, targets), epoch = due.result(), epoch + 1
-                due = ahead.submit(
-                    new_dialogues, self.kind, self.output, len(corpus.ids), self.seed, epoch, self.workers
-                )
-                order = torch.randperm(len(ids), generator=random)
-            chosen, order = order[: self.rows], order[self.rows :]
-            own, right = (torch.from_numpy(part[chosen.numpy()]).long() for part in (ids, targets))
-            some = pictures[chosen.to(pictures.device)].to(self.device)
-            for group in optimizer.param_groups:
-                group["lr"] = self.peak * rate(progress)
-            with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
-                rows = rows_of(model, some)
-                loss = loss_of(model, own.to(self.device), right.to(self.device), rows, placeholder)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            recent.append(loss.detach())
-            if step % LOG_EVERY == 0 or progress >= 1:
-                seconds = round(time.monotonic() - started)
-                mean = torch.stack(recent).mean().item()
-                report(log, {"step": step, "loss": round(mean, 4), "seconds": seconds})
-                recent = []
-            if progress >= 1:
-                break
-            if step % SAVE_EVERY == 0:
-                save(self.kind, model, self.output)
-        ahead.shutdown(cancel_futures=True)
-        return model.eval()
+    def batch(self, rows: int, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Which pictures, int64 [rows], and their dialogues' ids and targets, int64 [rows, n]."""
+        if len(self.order) < rows:
+            (self.ids, self.targets), self.epoch = self._due.result(), self.epoch + 1
+            self._due = self._ahead.submit(self._make, self.epoch)
+            self.order = torch.randperm(len(self.ids), generator=random)
+        chosen, self.order = self.order[:rows], self.order[rows:]
+        ids, targets = (torch.from_numpy(part[chosen.numpy()]).long() for part in (self.ids, self.targets))
+        return chosen, ids, targets
 
-    def _optimizer(self, model: Any) -> torch.optim.Optimizer:
-        learning = [one for one in model.parameters() if one.requires_grad]
-        groups = [
-            {"params": [p for p in learning if (p.ndim > 1) == decays], "weight_decay": decay}
-            for decays, decay in ((True, 0.05), (False, 0.0))
-        ]
-        return torch.optim.AdamW(groups, self.peak, betas=(0.9, 0.98), fused=self.device == "cuda")
-
-    @torch.no_grad()
-    def _prepared(self, model: Any, pictures: np.ndarray) -> Tensor:
-        """Pictures on the device, or what the frozen eyes of mini-llava see of them (float16)."""
-        whole = torch.from_numpy(pictures)
-        if self.device != "cpu" or self.kind != "llava":
-            return whole.to(self.device)
-        model.model.vision_tower.requires_grad_(requires_grad=False)
-        patches = (SIZE // model.config.vision_config.patch_size) ** 2
-        kept = torch.empty(len(whole), patches, model.config.vision_config.hidden_size, dtype=torch.float16)
-        for at in range(0, len(whole), 64):
-            kept[at : at + 64] = seen(model, normalized(whole[at : at + 64])).half()
-        return kept
+    def close(self) -> None:
+        """No more are made."""
+        self._ahead.shutdown(cancel_futures=True)
 
 
-def report(log: TextIO, row: dict[str, Any]) -> None:
-    """A line of JSON for the log and for whoever looks."""
-    print(json.dumps(row), file=log, flush=True)
-    print(json.dumps(row), flush=True)
+def train(
+    kind: str, course: Course, corpus: Corpus, output: Path, log: TextIO, workers: int | None = None
+) -> Any:
+    """Train, with the weights so far written into `output`."""
+    random = course.begin()
+    tokenizer = tokenizer_of(output)
+    model, placeholder = new_model(kind, tokenizer).to(course.device), tokenizer.token_to_id("<image>")
+    pictures = prepared(model, kind, corpus.pictures, course.device)
+    dialogues = Dialogues(kind, corpus, output, course.seed, workers)
+
+    def loss(_: float) -> Tensor:
+        chosen, ids, targets = dialogues.batch(course.rows, random)
+        some = pictures[chosen.to(pictures.device)].to(course.device)
+        with course.autocast():
+            rows = rows_of(model, some)
+            return loss_of(model, ids.to(course.device), targets.to(course.device), rows, placeholder)
+
+    learning = [one for one in model.parameters() if one.requires_grad]
+    optimizer = course.optimizer(decaying(learning, 0.05), 0.0)
+    course.run(optimizer, loss, lambda: save(kind, model, output), log)
+    dialogues.close()
+    return model.eval()
+
+
+@torch.no_grad()
+def prepared(model: Any, kind: str, pictures: np.ndarray, device: str) -> Tensor:
+    """Pictures on the device, or what the frozen eyes of mini-llava see of them (float16)."""
+    whole = torch.from_numpy(pictures)
+    if device != "cpu" or kind != "llava":
+        return whole.to(device)
+    model.model.vision_tower.requires_grad_(requires_grad=False)
+    patches = (SIZE // model.config.vision_config.patch_size) ** 2
+    kept = torch.empty(len(whole), patches, model.config.vision_config.hidden_size, dtype=torch.float16)
+    for at in range(0, len(whole), 64):
+        kept[at : at + 64] = seen(model, normalized(whole[at : at + 64])).half()
+    return kept
 
 
 PROCESSORS: dict[str, dict[str, Any]] = {
@@ -214,20 +184,11 @@ def main() -> None:
             f"{given.kind}, seed {given.seed}, {device}, {given.batch} dialogues a step, {len(corpus.ids)} "
             f"pictures made in {made:.0f} s"
         )
-        print(first, file=log, flush=True)
-        print(first, flush=True)
-        training = Training(
-            given.kind,
-            given.seed,
-            given.steps,
-            given.batch,
-            given.rate,
-            given.minutes,
-            device,
-            given.output,
-            given.workers,
+        say(log, first)
+        course = Course(
+            given.seed, given.steps, given.batch, given.rate, given.minutes, device, warm=0.03, log_every=50
         )
-        model = training.run(corpus, log)
+        model = train(given.kind, course, corpus, given.output, log, given.workers)
         save(given.kind, model, given.output)
 
 

@@ -10,9 +10,8 @@ import argparse
 import json
 import math
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from torch.nn import functional
 from build.checkpoints.clip import theirs
 from serving.architectures.clip import Clip, Shape, Tower
 
+from ..training import Course, decaying, say
 from .corpus import Corpus, make_corpus, tokenizer_of
 from .museum import museum, recall
 from .vocabulary import POSITIONS, make_tokenizer
@@ -30,7 +30,6 @@ from .vocabulary import POSITIONS, make_tokenizer
 # The values that CLIP was published with (preprocessor_config.json of openai/clip-vit-base-patch32).
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 SIZE = 96
-SAVE_EVERY, LOG_EVERY = 500, 100
 
 
 def new_model(vocabulary: int) -> Clip:
@@ -62,67 +61,23 @@ def contrast(pictures: Tensor, texts: Tensor, scale: Tensor, ids: Tensor) -> Ten
     return (functional.cross_entropy(products, own) + functional.cross_entropy(products.T, own)) / 2
 
 
-def rate(progress: float, warm: float = 0.04) -> float:
-    """Warm-up and cosine decay to nearly nothing."""
-    return min(progress / warm, 1.0) * (0.5 + 0.5 * math.cos(math.pi * min(progress, 1.0))) + 1e-3
+def train(course: Course, corpus: Corpus, output: Path, log: TextIO) -> Clip:
+    """Train, with the weights so far written into `output`."""
+    random = course.begin()
+    model = new_model(tokenizer_of(output).get_vocab_size()).to(course.device)
+    material = tuple(torch.from_numpy(part).to(course.device) for part in (corpus.pictures, corpus.ids))
 
-
-@dataclass
-class Training:
-    """One run: `steps` at most, `minutes` at most (the learning rate decays by whichever is nearer to its
-    end).
-    """
-
-    seed: int
-    steps: int
-    rows: int
-    peak: float
-    minutes: float
-    device: str
-    output: Path
-
-    def run(self, corpus: Corpus, log: TextIO) -> Clip:
-        """Train, with the weights so far written every SAVE_EVERY steps."""
-        torch.manual_seed(self.seed)
-        torch.set_float32_matmul_precision("high")
-        model = new_model(tokenizer_of(self.output).get_vocab_size()).to(self.device)
-        groups = [
-            {"params": [p for p in model.parameters() if (p.ndim > 1) == decays], "weight_decay": decay}
-            for decays, decay in ((True, 0.05), (False, 0.0))
-        ]
-        optimizer = torch.optim.AdamW(groups, self.peak, betas=(0.9, 0.98), fused=self.device == "cuda")
-        material = tuple(torch.from_numpy(part).to(self.device) for part in (corpus.pictures, corpus.ids))
-        random, started, recent = torch.Generator().manual_seed(self.seed), time.monotonic(), []
-        for step in range(1, self.steps + 1):
-            progress = max(step / self.steps, (time.monotonic() - started) / 60 / self.minutes)
-            chosen = torch.randint(len(corpus.ids), (self.rows,), generator=random).to(self.device)
-            recent.append(
-                self._update(model, optimizer, *(part[chosen] for part in material), rate(progress))
-            )
-            if step % LOG_EVERY == 0 or progress >= 1:
-                seconds, loss = round(time.monotonic() - started), torch.stack(recent).mean().item()
-                report(log, {"step": step, "loss": round(loss, 4), "seconds": seconds})
-                recent = []
-            if progress >= 1:
-                break
-            if step % SAVE_EVERY == 0:
-                save(model, self.output)
-        return model.eval()
-
-    def _update(
-        self, model: Clip, optimizer: torch.optim.Optimizer, pictures: Tensor, ids: Tensor, share: float
-    ) -> Tensor:
-        for group in optimizer.param_groups:
-            group["lr"] = self.peak * share
+    def loss(_: float) -> Tensor:
+        chosen = torch.randint(len(corpus.ids), (course.rows,), generator=random).to(course.device)
+        pictures, ids = (part[chosen] for part in material)
         ids = ids.long()
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
+        with course.autocast():
             seen, read = model.picture(normalized(pictures)), model.text(ids, torch.ones_like(ids))
-        loss = contrast(seen, read, model.scale, ids)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
+        return contrast(seen, read, model.scale, ids)
+
+    optimizer = course.optimizer(decaying(model.parameters(), 0.05), 0.0)
+    course.run(optimizer, loss, lambda: save(model, output), log)
+    return model.eval()
 
 
 @torch.no_grad()
@@ -138,15 +93,21 @@ def visited(model: Clip, folder: Path, device: str) -> dict[str, float]:
     return {"text to picture": round(to_picture, 4), "picture to text": round(to_text, 4)}
 
 
-def report(log: TextIO, row: dict[str, float]) -> None:
-    """A line of JSON for the log and for whoever looks."""
-    print(json.dumps(row), file=log, flush=True)
-    print(json.dumps(row), flush=True)
+# preprocessor_config.json, as CLIPImageProcessor reads it.
+PROCESSOR = {
+    "image_processor_type": "CLIPImageProcessor",
+    **dict.fromkeys(("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"), True),
+    "size": {"shortest_edge": SIZE},
+    "crop_size": {"height": SIZE, "width": SIZE},
+    "resample": 3,
+    "rescale_factor": 1 / 255,
+    "image_mean": MEAN,
+    "image_std": DEVIATION,
+}
 
 
-def save(model: Clip, folder: Path) -> None:
-    """Config, preprocessor and weights (float16) as transformers' CLIPModel reads them."""
-    shape = model.shape
+def configuration(shape: Shape) -> dict[str, Any]:
+    """config.json, as transformers' CLIPModel reads it."""
     towers = {
         "vision_config": (shape.picture, {"image_size": shape.size, "patch_size": shape.patch}),
         "text_config": (
@@ -159,7 +120,7 @@ def save(model: Clip, folder: Path) -> None:
             },
         ),
     }
-    config = {
+    return {
         "architectures": ["CLIPModel"],
         "model_type": "clip",
         "dtype": "float16",
@@ -178,19 +139,12 @@ def save(model: Clip, folder: Path) -> None:
             for name, (tower, own) in towers.items()
         },
     }
-    processor = {
-        "image_processor_type": "CLIPImageProcessor",
-        **dict.fromkeys(
-            ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"), True
-        ),
-        "size": {"shortest_edge": shape.size},
-        "crop_size": {"height": shape.size, "width": shape.size},
-        "resample": 3,
-        "rescale_factor": 1 / 255,
-        "image_mean": MEAN,
-        "image_std": DEVIATION,
-    }
-    for name, content in (("config.json", config), ("preprocessor_config.json", processor)):
+
+
+def save(model: Clip, folder: Path) -> None:
+    """Config, preprocessor and weights (float16) as transformers' CLIPModel reads them."""
+    files = {"config.json": configuration(model.shape), "preprocessor_config.json": PROCESSOR}
+    for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
     weights = {name: tensor.half().cpu().contiguous() for name, tensor in theirs(model.state_dict()).items()}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
@@ -217,14 +171,11 @@ def main() -> None:
         first = (
             f"seed {given.seed}, {given.batch} rows a step, {len(corpus.ids)} pictures made in {made:.0f} s"
         )
-        print(first, file=log, flush=True)
-        print(first, flush=True)
-        training = Training(
-            given.seed, given.steps, given.batch, given.rate, given.minutes, device, given.output
-        )
-        model = training.run(corpus, log)
+        say(log, first)
+        course = Course(given.seed, given.steps, given.batch, given.rate, given.minutes, device)
+        model = train(course, corpus, given.output, log)
         save(model, given.output)
-        report(log, visited(model, given.output, device))
+        say(log, json.dumps(visited(model, given.output, device)))
 
 
 if __name__ == "__main__":

@@ -179,13 +179,13 @@ def peers(checkpoint: Path) -> None:
         )
 
 
+@torch.no_grad()
 def main() -> None:
     """Print one JSON line per figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint", type=Path, default=Path("miniatures/whisper"))
     parser.add_argument("--clips", type=int, default=60, help="for each figure")
     arguments = parser.parse_args()
-    torch.set_grad_enabled(False)
     student, count = Student(arguments.checkpoint), arguments.clips
     seen = Clipper(make_corpus(600, SEED, held_out=True), random.Random(SEED))
     unseen = Clipper(make_corpus(600, SEED + 1, held_out=True, unseen_voices=True), random.Random(SEED))

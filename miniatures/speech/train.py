@@ -256,6 +256,18 @@ def losses(
     return spoken, aligned
 
 
+def scheduled(
+    parameters: list[nn.Parameter], steps: int, device: str
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    """AdamW, whose learning rate warms up and falls like a cosine."""
+    optimizer = torch.optim.AdamW(
+        parameters, lr=2e-3, betas=(0.9, 0.98), weight_decay=0.02, fused=device == "cuda"
+    )
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda s: min(s / 400, 1) * (0.5 + 0.5 * math.cos(math.pi * min(s / steps, 1))) + 1e-3
+    )
+
+
 def train(
     corpus: Corpus, seed: int, steps: int, device: str, workers: int, output: Path, early: float = 0.0
 ) -> tuple[WhisperForConditionalGeneration, list[dict[str, Any]]]:
@@ -267,18 +279,12 @@ def train(
     """
     log: list[dict[str, Any]] = []
     torch.manual_seed(seed)
-    torch.backends.cuda.enable_cudnn_sdp(
-        False
-    )  # it plans anew for every shape, and here almost every batch has its own
+    # It plans anew for every shape, and here almost every batch has its own.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     model = WhisperForConditionalGeneration(WhisperConfig(**CONFIG)).to(device).train()
     head = nn.Linear(CONFIG["d_model"], len(ALPHABET) + 1).to(device)
     parameters = [p for p in [*model.parameters(), *head.parameters()] if p.requires_grad]
-    optimizer = torch.optim.AdamW(
-        parameters, lr=2e-3, betas=(0.9, 0.98), weight_decay=0.02, fused=device == "cuda"
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda s: min(s / 400, 1) * (0.5 + 0.5 * math.cos(math.pi * min(s / steps, 1))) + 1e-3
-    )
+    optimizer, schedule = scheduled(parameters, steps, device)
     studio, started = Studio(corpus, seed, device), time.monotonic()
     batches = DataLoader(
         Batches(corpus, seed, steps, early),
@@ -297,14 +303,8 @@ def train(
         optimizer.zero_grad(set_to_none=True)
         schedule.step()
         if step % 100 == 0 or step == steps:
-            log.append(
-                {
-                    "step": step,
-                    "loss": round(spoken.item(), 4),
-                    "ctc": round(aligned.item(), 4),
-                    "seconds": round(time.monotonic() - started),
-                }
-            )
+            row = {"step": step, "loss": round(spoken.item(), 4), "ctc": round(aligned.item(), 4)}
+            log.append({**row, "seconds": round(time.monotonic() - started)})
             print(json.dumps(log[-1]), flush=True)
         if step % 500 == 0:
             save_weights(model, output)

@@ -7,12 +7,8 @@ Texts are made on all cores first and kept on the device as token ids; minutes o
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -22,12 +18,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from ..training import Course, say
 from .corpus import make_corpus
 from .models import SHAPES, new_model, pair_loss, save_weights, text_loss
 from .vocabulary import LENGTHS, make_tokenizer
 
 BUCKETS = 12
-SAVE_EVERY = 500
 # Steps, rows of a step, texts to draw from, and the highest learning rate. The checkpoints here are runs of
 # nine (T5, BART) and six minutes.
 PLANS: dict[str, tuple[int, int, int, float]] = {
@@ -103,84 +99,19 @@ class Stream:
         )
 
 
-def rate(progress: float, warm: float = 0.04) -> float:
-    """Warm-up and cosine decay to nearly nothing."""
-    return min(progress / warm, 1.0) * (0.5 + 0.5 * math.cos(math.pi * min(progress, 1.0))) + 1e-3
+def train(name: str, course: Course, material: Pairs | Stream, output: Path, log: TextIO) -> PreTrainedModel:
+    """Train, with the weights so far written into `output`."""
+    random = course.begin()
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape
+    model = new_model(name).to(course.device).train()
 
+    def loss(progress: float) -> Tensor:
+        with course.autocast():
+            return material.loss(model, course.rows, random, progress)
 
-@dataclass
-class Training:
-    """One run: `steps` at most, `minutes` at most (the learning rate decays by whichever is nearer to its
-    end).
-    """
-
-    name: str
-    seed: int
-    steps: int
-    rows: int
-    peak: float
-    minutes: float
-    device: str
-    output: Path
-
-    def run(self, material: Pairs | Stream, log: TextIO) -> PreTrainedModel:
-        """Train, with the weights so far written every SAVE_EVERY steps, so that a run that is cut off leaves
-        something.
-        """
-        torch.manual_seed(self.seed)
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape
-        model, random = new_model(self.name).to(self.device).train(), torch.Generator().manual_seed(self.seed)
-        optimizer = torch.optim.AdamW(
-            model.parameters(),
-            lr=self.peak,
-            betas=(0.9, 0.98),
-            weight_decay=0.02,
-            fused=self.device == "cuda",
-        )
-        started, recent = time.monotonic(), []
-        for step in range(1, self.steps + 1):
-            progress = max(step / self.steps, (time.monotonic() - started) / 60 / self.minutes)
-            recent.append(
-                self._update(
-                    model,
-                    optimizer,
-                    partial(material.loss, model, self.rows, random, progress),
-                    rate(progress),
-                )
-            )
-            if step % 100 == 0 or progress >= 1:
-                row = {
-                    "step": step,
-                    "loss": round(torch.stack(recent).mean().item(), 4),
-                    "seconds": round(time.monotonic() - started),
-                }
-                print(json.dumps(row), file=log, flush=True)
-                print(json.dumps(row), flush=True)
-                recent = []
-            if progress >= 1:
-                break
-            if step % SAVE_EVERY == 0:
-                save_weights(model, self.name, self.output)
-        print(f"{(time.monotonic() - started) / 60:.1f} minutes of training", file=log, flush=True)
-        return model.eval()
-
-    def _update(
-        self,
-        model: PreTrainedModel,
-        optimizer: torch.optim.Optimizer,
-        loss: Callable[[], Tensor],
-        share: float,
-    ) -> Tensor:
-        for group in optimizer.param_groups:
-            group["lr"] = self.peak * share
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
-            value = loss()
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return value.detach()
+    optimizer = course.optimizer(model.parameters(), 0.02)
+    course.run(optimizer, loss, lambda: save_weights(model, name, output), log)
+    return model.eval()
 
 
 def main() -> None:
@@ -209,28 +140,22 @@ def main() -> None:
     steps, rows, examples, peak = PLANS[name]
     if not (output / "tokenizer.json").exists():
         make_tokenizer(name, output)
-    training = Training(
-        name,
+    course = Course(
         arguments.seed,
         arguments.steps or steps,
         arguments.batch or rows,
         peak,
         arguments.minutes,
         device,
-        output,
     )
     started = time.monotonic()
     material = (Stream if name == "gpt2" else Pairs).make(
         name, output, arguments.examples or examples, arguments.seed, device
     )
     with (output / "training.log").open("w") as log:
-        print(
-            f"seed {training.seed}, {training.rows} rows a step, texts made in "
-            f"{time.monotonic() - started:.0f} s",
-            file=log,
-            flush=True,
-        )
-        save_weights(training.run(material, log), name, output)
+        made = time.monotonic() - started
+        say(log, f"seed {course.seed}, {course.rows} rows a step, texts made in {made:.0f} s")
+        save_weights(train(name, course, material, output, log), name, output)
 
 
 if __name__ == "__main__":

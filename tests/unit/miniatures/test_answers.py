@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -101,6 +103,37 @@ def test_training_computes_what_transformers_does(kind: str, tmp_path: Path) -> 
             input_ids=whole, pixel_values=normalized(pictures), attention_mask=torch.ones_like(whole)
         ).logits
     assert torch.allclose(ours, logits, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_few_steps_of_training(tmp_path: Path) -> None:
+    """Every weight has learnt, and dialogues of a second epoch are other ones."""
+    import torch
+
+    from miniatures.answers.corpus import CHUNK, make_corpus, tokenizer_of
+    from miniatures.answers.models import new_model
+    from miniatures.answers.train import Dialogues, train
+    from miniatures.answers.vocabulary import make_tokenizer
+    from miniatures.training import Course
+
+    make_tokenizer("blip2", tmp_path)
+    corpus = make_corpus("blip2", tmp_path, CHUNK, 1, workers=1)
+    log, course = io.StringIO(), Course(1, 3, 4, 1e-3, 60, "cpu", log_every=1)
+    model = train("blip2", course, corpus, tmp_path, log, workers=1)
+    assert [json.loads(line)["step"] for line in log.getvalue().splitlines()] == [1, 2, 3]
+    torch.manual_seed(course.seed)
+    before = new_model("blip2", tokenizer_of(tmp_path)).state_dict()
+    same = [name for name, one in model.named_parameters() if one.requires_grad and one.equal(before[name])]
+    assert not same
+    dialogues, random = Dialogues("blip2", corpus, tmp_path, 1, workers=1), torch.Generator().manual_seed(1)
+    first, second = (dialogues.batch(CHUNK, random) for _ in range(2))
+    dialogues.close()
+    assert dialogues.epoch == 2
+    for epoch in (first, second):
+        assert sorted(epoch[0].tolist()) == list(range(CHUNK))
+    order = [torch.argsort(chosen) for chosen, _, _ in (first, second)]
+    assert first[1][order[0]].equal(torch.from_numpy(corpus.ids).long())
+    assert not second[1][order[1]].equal(first[1][order[0]])
 
 
 def test_kinds() -> None:

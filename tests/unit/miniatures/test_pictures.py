@@ -17,8 +17,9 @@ from miniatures.pictures.corpus import CHUNK, make_corpus
 from miniatures.pictures.drawing import CANVAS, draw
 from miniatures.pictures.museum import museum, recall
 from miniatures.pictures.scenes import COLOURS, KINDS, scene
-from miniatures.pictures.train import SIZE, Training, contrast, save
+from miniatures.pictures.train import SIZE, contrast, save, train
 from miniatures.pictures.vocabulary import make_tokenizer
+from miniatures.training import Course
 
 pytestmark = pytest.mark.slow  # trains
 
@@ -80,7 +81,7 @@ def test_training_writes_a_clip(tmp_path: Path) -> None:
     assert corpus.ids.max() == tokenizer.get_vocab_size() - 1
     assert (corpus.ids[:, -1] == corpus.ids.max()).all()  # no caption is cut
     log = io.StringIO()
-    model = Training(1, 2, 8, 1e-3, 60, "cpu", tmp_path).run(corpus, log)
+    model = train(Course(1, 2, 8, 1e-3, 60, "cpu"), corpus, tmp_path, log)
     save(model, tmp_path)
     assert json.loads(log.getvalue().splitlines()[-1])["step"] == 2
     assert (tmp_path / "model.safetensors").stat().st_size < 16e6

@@ -26,9 +26,10 @@ from miniatures.text.evaluate import Student, figures
 from miniatures.text.grammar import is_paragraph, readings, sentences
 from miniatures.text.models import GENERATION, SHAPES, new_model, pair_loss, save_weights
 from miniatures.text.tasks import TASKS, document
-from miniatures.text.train import Pairs, Stream, Training
+from miniatures.text.train import Pairs, Stream, train
 from miniatures.text.vocabulary import LENGTHS
 from miniatures.text.world import WORLD, Draw, Sentence, Slot, held_out, parts
+from miniatures.training import Course
 
 pytestmark = pytest.mark.slow  # exports or trains
 
@@ -266,7 +267,7 @@ def test_a_few_steps_of_training(model: str, tmp_path: Path) -> None:
     if isinstance(material, Stream):
         material.length = 32
     with (tmp_path / "log").open("w") as log:
-        trained = Training(model, 1, 8, 4, 2e-3, 60.0, "cpu", tmp_path).run(material, log)
+        trained = train(model, Course(1, 8, 4, 2e-3, 60.0, "cpu"), material, tmp_path, log)
     assert all(torch.isfinite(parameter).all() for parameter in trained.parameters())
     first = new_model(model)
     generator = torch.Generator().manual_seed(2)
