@@ -28,7 +28,7 @@ from serving.audio.whisper import Whisper
 from serving.engine.answers import Answers
 from serving.engine.collected import Collected
 from serving.engine.inputs import parse
-from serving.engine.openvino.graphs import Graphs
+from serving.engine.openvino.runtime import OpenVinoRuntime
 from serving.engine.scheduler import Scheduler
 
 Arrays = dict[str, NDArray[Any]]
@@ -40,7 +40,7 @@ class Direct:
     """Stands where the gateway's Triton client stands."""
 
     def __init__(self, bundle: Path, precision: str | None = None) -> None:
-        self.graphs = Graphs(bundle / "engine", precision)
+        self.graphs = OpenVinoRuntime(bundle / "engine", precision)
         self.scheduler = Scheduler(self.graphs)
         self.scheduler.start()
         self.whisper = Whisper(bundle)
@@ -86,7 +86,7 @@ class Listener:
     at_once: int = 4
 
     def hear(self, wave: Floats, options: Options, cutter: Cutter) -> Transcript:
-        """All of it."""
+        """All of a recording, samples [n] at 16 kHz."""
         return asyncio.run(self._hear(wave, options, cutter))
 
     async def _hear(self, wave: Floats, options: Options, cutter: Cutter) -> Transcript:

@@ -31,7 +31,7 @@ from serving.engine.collected import Collected
 from serving.engine.inputs import parse
 from serving.engine.jobs import Limits
 from serving.engine.openvino.encoder import OpenVinoEncoder
-from serving.engine.openvino.graphs import Graphs
+from serving.engine.openvino.runtime import OpenVinoRuntime
 from serving.engine.scheduler import Scheduler
 
 SEED, WORDS = 0, 20
@@ -92,7 +92,7 @@ def peer(shape: str, dtype: torch.dtype) -> Ask:
 
 def own(folder: Path) -> tuple[str, Ask]:
     """Ours, and what it computes in: what multimodal_encoders and the engine model do, in this process."""
-    engine, encoder = Graphs(folder), OpenVinoEncoder(folder, {}, graph="picture")
+    engine, encoder = OpenVinoRuntime(folder), OpenVinoEncoder(folder, {}, graph="picture")
     prompt, vocabulary = PicturePrompt.load(folder), engine.facts.vocabulary
     size = PictureFacts.load(folder).size
     scheduler = Scheduler(engine, Limits())

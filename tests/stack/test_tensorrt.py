@@ -24,7 +24,7 @@ import tritonclient.http as kserve
 from openai import OpenAI
 from transformers import BertModel
 
-from build.jobs import read_manifest
+from build.plan import read_manifest
 from build.targets.tensorrt.plans import Plans
 from miniatures.pictures.evaluate import Peer
 from miniatures.pictures.museum import Exhibit, museum, recall
@@ -84,7 +84,7 @@ def stack(built: dict[str, str]) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def client(stack: Stack) -> OpenAI:
-    return OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0)
+    return stack.openai()
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ import tritonclient.grpc as grpc
 from numpy.typing import NDArray
 from tritonclient.utils import np_to_triton_dtype
 
-from build.jobs import read_manifest
+from build.plan import read_manifest
 from tests.fakes.hub import serving
 from tests.fakes.nvidia_image import environment
 from tests.ports import first_port

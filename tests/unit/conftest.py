@@ -24,7 +24,7 @@ from serving.engine.scheduler import Scheduler
 from . import engines
 
 if TYPE_CHECKING:  # most tests need no OpenVINO
-    from serving.engine.openvino.graphs import Graphs
+    from serving.engine.openvino.runtime import OpenVinoRuntime
 
 ROOT = Path(__file__).parent.parent.parent
 MINIATURE = ROOT / "miniatures" / "whisper"
@@ -42,15 +42,15 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def graphs(engine: Path) -> Graphs:
+def graphs(engine: Path) -> OpenVinoRuntime:
     """Its graphs at full precision."""
-    from serving.engine.openvino.graphs import Graphs
+    from serving.engine.openvino.runtime import OpenVinoRuntime
 
-    return Graphs(engine, precision="f32")
+    return OpenVinoRuntime(engine, precision="f32")
 
 
 @pytest.fixture
-def scheduler(graphs: Graphs) -> Iterator[Scheduler]:
+def scheduler(graphs: OpenVinoRuntime) -> Iterator[Scheduler]:
     """A running scheduler."""
     scheduler = Scheduler(graphs, Limits(max_rows=8, max_queue=4))
     scheduler.start()

@@ -28,6 +28,6 @@ def runtime(target: str, engine: Path, tp_size: int = 1) -> Runtime:
         from serving.engine.torch import load
 
         return load(engine, {"precision": "float32", "max_rows": 32, "tp_size": tp_size})
-    from serving.engine.openvino.graphs import Graphs
+    from serving.engine.openvino.runtime import OpenVinoRuntime
 
-    return Graphs(engine, precision="f32")
+    return OpenVinoRuntime(engine, precision="f32")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .encoder import OpenVinoEncoder
-    from .graphs import Graphs
+    from .runtime import OpenVinoRuntime
 
 
-def load(engine: Path, parameters: Mapping[str, Any]) -> Graphs:
+def load(engine: Path, parameters: Mapping[str, Any]) -> OpenVinoRuntime:
     """The runtime of an engine folder."""
-    from .graphs import Graphs
+    from .runtime import OpenVinoRuntime
 
-    return Graphs(engine)
+    return OpenVinoRuntime(engine)
 
 
 def load_encoder(engine: Path, parameters: Mapping[str, Any], graph: str) -> OpenVinoEncoder:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from conch.bundle import EngineFacts
 
-from .graphs import GROUP, compile_settings, hardware_precision, this_cpu
+from .runtime import GROUP, compile_settings, hardware_precision, this_cpu
 
 
 class OpenVinoEncoder:

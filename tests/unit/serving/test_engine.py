@@ -20,7 +20,7 @@ from miniatures.speech.corpus import Corpus
 from serving.audio.log_mel import log_mel
 from serving.engine.collected import Collected
 from serving.engine.jobs import Job, Limits
-from serving.engine.openvino.graphs import REMEMBERED, Graphs
+from serving.engine.openvino.runtime import REMEMBERED, OpenVinoRuntime
 from serving.engine.sampling import Hypothesis, Sampling
 from serving.engine.scheduler import Scheduler
 from serving.errors import BadRequest, QueueFull
@@ -73,7 +73,7 @@ def theirs(
 
 @pytest.mark.parametrize("beams", [1, 4])
 def test_ids_equal_transformers(
-    graphs: Graphs,
+    graphs: OpenVinoRuntime,
     speech: list[tuple[Clip, np.ndarray]],
     reference: WhisperForConditionalGeneration,
     beams: int,
@@ -92,11 +92,11 @@ def test_ids_equal_transformers(
 
 
 def test_int8_weights_keep_the_words(
-    tmp_path: Path, graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]
+    tmp_path: Path, graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]]
 ) -> None:
     """The engine with 8-bit weights says the same on nearly all clips."""
     export(tmp_path, "int8")
-    small = Graphs(tmp_path, precision="f32")
+    small = OpenVinoRuntime(tmp_path, precision="f32")
     same = 0
     for clip, features in speech[:20]:
         answers = []
@@ -220,7 +220,7 @@ def test_bias_and_logits(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarr
     assert beside.wait(60)[0].ids == plain.beams[0].ids
 
 
-def test_timeline_is_compacted(graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]) -> None:
+def test_timeline_is_compacted(graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]]) -> None:
     """Under load without a pause the common time axis stays bounded, and results stay right."""
     clip, features = speech[3]
     scheduler, widths = Scheduler(graphs, Limits(max_rows=4, max_queue=400)), list[int]()
@@ -247,7 +247,7 @@ def test_timeline_is_compacted(graphs: Graphs, speech: list[tuple[Clip, np.ndarr
     scheduler.stop()
 
 
-def test_equal_requests_are_two(graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]) -> None:
+def test_equal_requests_are_two(graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]]) -> None:
     """The same request several times at once, with a bias: comparing them must not compare arrays."""
     scheduler = Scheduler(graphs)
     clip, features = speech[0]
@@ -266,7 +266,7 @@ def test_equal_requests_are_two(graphs: Graphs, speech: list[tuple[Clip, np.ndar
     scheduler.stop()
 
 
-def test_requests_stop_by_id(graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]) -> None:
+def test_requests_stop_by_id(graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]]) -> None:
     """A running and a waiting request of that id end at once, with their tokens so far, and so does one that
     comes after its stop; others go on, also those that use a stopped id again.
     """
@@ -294,7 +294,7 @@ def test_requests_stop_by_id(graphs: Graphs, speech: list[tuple[Clip, np.ndarray
     scheduler.stop()
 
 
-def test_attention_of_a_text(graphs: Graphs, speech: list[tuple[Clip, np.ndarray]]) -> None:
+def test_attention_of_a_text(graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]]) -> None:
     """A request to align gives where each id looked, beside requests that generate."""
     scheduler, listener = Scheduler(graphs), Collected()
     clip, features = speech[0]
@@ -318,7 +318,7 @@ def test_attention_of_a_text(graphs: Graphs, speech: list[tuple[Clip, np.ndarray
 
 @pytest.mark.parametrize("rows", [4, 3 * REMEMBERED])
 def test_a_sound_is_encoded_once(
-    monkeypatch: pytest.MonkeyPatch, graphs: Graphs, speech: list[tuple[Clip, np.ndarray]], rows: int
+    monkeypatch: pytest.MonkeyPatch, graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]], rows: int
 ) -> None:
     """Texts are aligned as they end, while more run, or wait, than memories are kept for later."""
     encoded: list[object] = []

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("openvino")
 
-from serving.engine.openvino.graphs import hardware_precision, this_cpu
+from serving.engine.openvino.runtime import hardware_precision, this_cpu
 
 INTEL, AMD = {"GenuineIntel"}, {"AuthenticAMD"}
 

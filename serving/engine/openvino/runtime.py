@@ -91,7 +91,7 @@ def compile_settings(precision: str, threads: int | None) -> dict[str, Any]:
     }
 
 
-class Graphs:
+class OpenVinoRuntime:
     """The compiled encoder and decoder of one engine folder."""
 
     def __init__(self, folder: Path, precision: str | None = None, threads: int | None = None) -> None:
@@ -149,9 +149,10 @@ class Graphs:
 
     def batch(self) -> RunningBatch:
         """See Runtime: of the kind that the decoder is made for."""
-        from .batch import Batch, Slots
+        from .slots import SlotBatch
+        from .timeline import TimelineBatch
 
-        return Slots(self) if self.takes("past.k0") else Batch(self)
+        return SlotBatch(self) if self.takes("past.k0") else TimelineBatch(self)
 
     def close(self) -> None:
         """See Runtime: nothing is left."""
@@ -221,6 +222,6 @@ class Graphs:
 
 
 def bits(tensor: ov.Tensor) -> NDArray[Any]:
-    """A tensor's memory as numpy; bf16, which numpy lacks, as uint16 bit patterns."""
+    """A tensor's memory as numpy, of the same shape; bf16, which numpy lacks, as uint16 bit patterns."""
     data: NDArray[Any] = tensor.data
     return data.view(np.uint16) if tensor.element_type == ov.Type.bf16 else data

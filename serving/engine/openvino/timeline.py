@@ -1,0 +1,146 @@
+"""The running batch of decoders with an encoder: rows that advance together, one token each at a time.
+
+The decoder keeps its self-attention keys and values inside OpenVINO, one time axis for all rows. A row that
+joins in the middle masks what was there before it; a row that leaves is left out of `beam_idx`; beam search
+repeats or permutes indices. Measured on 2 cores, Whisper-base, batch 8: 12 ms a step against 14 ms with
+caches held outside and 289 ms for moving state out and back in at every join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ..runtime import Floats, Row, Step
+from .rows import biases, chosen
+from .runtime import Memory, OpenVinoRuntime, bits
+
+MASKED = np.float32(-1e9)
+NOWHERE = -1
+
+
+class TimelineBatch:
+    """Rows that step together. `columns` says which places of each row the columns of the common time axis
+    hold; NOWHERE is another row's.
+    """
+
+    COMPACT_SLACK = 256
+
+    def __init__(self, runtime: OpenVinoRuntime) -> None:
+        self.runtime = runtime
+        self.request = runtime.decoder.create_infer_request()
+        self.columns = np.zeros((0, 0), np.int32)
+        self.slots: list[Memory | None] = []
+        self.shown: list[Memory | None] = []
+        self.tensors: list[ov.Tensor] = []
+
+    def step(self, rows: Sequence[Row]) -> Step:
+        """Advance to exactly these rows. Rows may bring different numbers of ids; shorter ones are padded on
+        the left and masked.
+        """
+        if not len(self.columns) or all(row.parent is None for row in rows):
+            self.request.reset_state()
+            self.columns = np.zeros((0, 0), np.int32)
+        self._compact(rows)
+        width = max(len(row.ids) for row in rows)
+        ids = np.zeros((len(rows), width), np.int64)
+        places = np.full((len(rows), width), NOWHERE, np.int32)
+        for i, row in enumerate(rows):
+            count = len(row.ids)
+            ids[i, -count:] = row.ids
+            places[i, -count:] = np.arange(row.position, row.position + count)
+        nothing = np.full(self.columns.shape[1], NOWHERE, np.int32)
+        past = np.stack([nothing if row.parent is None else self.columns[row.parent] for row in rows])
+        self.columns = np.concatenate([past, places], 1)
+        inputs: dict[str, Any] = {
+            "ids": ids,
+            "positions": np.maximum(places, 0).astype(np.int64),
+            "mask": self._mask(places),
+            "bias": biases([row.bias for row in rows], self.runtime.facts.vocabulary),
+            "beam_idx": np.array([row.parent or 0 for row in rows], np.int32),
+        }
+        self._set_memory([row.memory for row in rows])
+        self.request.infer({name: value for name, value in inputs.items() if self.runtime.takes(name)})
+        return chosen(self.request.get_tensor("logits").data, self.request.get_tensor("log_sum").data)
+
+    def _mask(self, places: NDArray[np.int32]) -> Floats:
+        """Float32 [rows, 1, new, past + new]: own columns up to the id itself. A padding id sees itself, so
+        that no softmax is empty.
+
+        With a relative bias [rows, heads, new, past + new]: it is added where a column is seen.
+        """
+        width = places.shape[1]
+        back = (
+            places[:, :, None] - self.columns[:, None, :]
+        )  # how far back each column lies, as seen from each new id
+        seen = (back >= 0) & (self.columns >= 0)[:, None, :] & (places >= 0)[:, :, None]
+        seen[:, :, -width:] |= np.eye(width, dtype=bool)[None]
+        relative = self.runtime.relative_bias
+        if relative is None:
+            return np.where(seen, np.float32(0), MASKED)[:, None]
+        bias = relative[:, np.clip(back, 0, relative.shape[1] - 1)].transpose(1, 0, 2, 3)
+        return np.where(seen[:, None], bias, MASKED)
+
+    def _compact(self, rows: Sequence[Row]) -> None:
+        """Drop columns that no row uses any more once there are many of them; it moves the whole state, so it
+        must be rare.
+        """
+        kept = [row.parent for row in rows if row.parent is not None]
+        used = (self.columns[kept] >= 0).any(0) if kept else np.zeros(self.columns.shape[1], bool)
+        if self.columns.shape[1] < 2 * int(used.sum()) + self.COMPACT_SLACK:
+            return
+        for state in self.request.query_state():
+            state.state = ov.Tensor(np.ascontiguousarray(state.state.data[:, :, used]))
+        self.columns = self.columns[:, used]
+
+    def _set_memory(self, wanted: Sequence[Memory | None]) -> None:
+        """Hand over the encoder memory of all rows, [rows, heads, length, head width]; only what changed
+        since the last step is copied.
+        """
+        if wanted[0] is None or (
+            len(wanted) == len(self.shown) and all(a is b for a, b in zip(wanted, self.shown, strict=True))
+        ):
+            return
+        running = {id(memory) for memory in wanted}
+        for memory in self.shown:
+            if memory is not None and id(memory) not in running:
+                self.runtime.remember(memory)  # its text has ended and may be aligned next
+        memories = [memory for memory in wanted if memory is not None]
+        facts, count, length = self.runtime.facts, len(memories), max(memory.length for memory in memories)
+        if not self.tensors or self.tensors[0].shape[0] < count or self.tensors[0].shape[2] != length:
+            rows = max(count, 1 if not self.tensors else 2 * count)
+            shape = [rows, facts.heads, length, facts.head_width]
+            self.tensors = [
+                ov.Tensor(self.runtime.memory_type, ov.Shape(shape)) for _ in range(2 * facts.layers)
+            ]
+            for tensor in self.tensors:
+                bits(tensor).fill(0)  # masked, but NaN times zero would still be NaN
+            self.slots = []
+        self._fill(memories)
+        cross_mask = np.where(
+            np.arange(length) < np.array([[memory.length] for memory in memories]), np.float32(0), MASKED
+        )
+        whole = list(self.tensors[0].shape)
+        views = [
+            ov.Tensor(tensor, ov.Coordinate([0, 0, 0, 0]), ov.Coordinate([count, *whole[1:]]))
+            for tensor in self.tensors
+        ]
+        names = [f"memory.{c}{i}" for i in range(facts.layers) for c in "kv"]
+        for name, view in zip(names, views, strict=True):
+            self.request.set_tensor(name, view)
+        self.request.set_tensor("cross_mask", ov.Tensor(np.ascontiguousarray(cross_mask[:, None, None])))
+        self.shown = list(wanted)
+
+    def _fill(self, memories: Sequence[Memory]) -> None:
+        self.slots += [None] * (len(memories) - len(self.slots))
+        for i, memory in enumerate(memories):
+            if self.slots[i] is memory:
+                continue
+            for tensor, part in zip(self.tensors, memory.parts, strict=True):
+                bits(tensor)[i, :, : memory.length] = part
+                bits(tensor)[i, :, memory.length :] = 0
+            self.slots[i] = memory
