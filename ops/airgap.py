@@ -119,48 +119,41 @@ def _in_builder(command: str) -> list[str]:
     return ["compose", "run", "--rm", "-T", "--no-deps", "builder", "sh", "-c", command]
 
 
+def _add_files(archive: Archive) -> None:
+    """What of the checkout the other machine needs."""
+    for source in (found for pattern in FILES for found in sorted(ROOT.glob(pattern)) if found.is_file()):
+        with source.open("rb") as content:
+            archive.add(f"{FOLDER}/{source.relative_to(ROOT)}", content, source.stat().st_mode & 0o755)
+
+
+def _settings_that_travel() -> list[str]:
+    known = settings()
+    return [f"{name}={known[name]}" for name in documented() if name in known and name not in STAYS]
+
+
+def _add_lines(archive: Archive, name: str, lines: list[str]) -> None:
+    archive.add(name, io.BytesIO("".join(f"{line}\n" for line in lines).encode()))
+
+
 def save(path: Path) -> None:
     """Write an archive from a stack that has been up: its engines volume, its images as they are, and the
     settings that make it.
 
     It has its name when it is complete.
     """
-    images = sorted(
-        {
-            service["image"]
-            for service in json.loads(docker("compose", "config", "--format", "json"))["services"].values()
-        }
-    )
-    known = settings()
+    services = json.loads(docker("compose", "config", "--format", "json"))["services"]
+    images = sorted({service["image"] for service in services.values()})
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("wb") as file:
             archive = Archive(file)
-            for source in (
-                found for pattern in FILES for found in sorted(ROOT.glob(pattern)) if found.is_file()
-            ):
-                with source.open("rb") as content:
-                    archive.add(
-                        f"{FOLDER}/{source.relative_to(ROOT)}", content, source.stat().st_mode & 0o755
-                    )
-            archive.add(
-                SETTINGS,
-                io.BytesIO(
-                    "".join(
-                        f"{name}={known[name]}\n"
-                        for name in documented()
-                        if name in known and name not in STAYS
-                    ).encode()
-                ),
-            )
+            _add_files(archive)
+            _add_lines(archive, SETTINGS, _settings_that_travel())
             print("conch: saving engines", flush=True)
             _add_output(archive, VOLUMES, *_in_builder(SAVE_COMMAND))
             print(f"conch: saving {', '.join(images)}", flush=True)
             _add_output(archive, IMAGES, "save", *images)
-            archive.add(
-                SUMS,
-                io.BytesIO("".join(f"{value}  {name}\n" for name, value in archive.sums.items()).encode()),
-            )
+            _add_lines(archive, SUMS, [f"{value}  {name}" for name, value in archive.sums.items()])
             archive.close()
         partial.replace(path)
     finally:

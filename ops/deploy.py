@@ -46,13 +46,28 @@ def deploy(engines: Path) -> None:
         found.gpus(count, os.environ),
         apart=apart(os.environ),
     )
-    access = AccessPolicy(
+    plan = replace(described(plan), inner_key=inner_key(folder / "deployment.json"))
+    write_nginx(folder, nginx_values(os.environ), access_policy(os.environ), plan)
+    plan.save(folder / "deployment.json")
+
+
+def access_policy(environment: Mapping[str, str]) -> AccessPolicy:
+    """Who may ask, and how often."""
+    get = environment.get
+    return AccessPolicy(
         keys=bool(get("API_KEYS")),
         rate=get("RATE_LIMIT", ""),
         burst=int(get("RATE_BURST") or 20),
         hosts=get("ALLOWED_HOSTS", ""),
     )
-    values = NginxValues(
+
+
+def nginx_values(environment: Mapping[str, str]) -> NginxValues:
+    """Of nginx's container; the certificate and its key are secrets of docker/compose.tls.yaml."""
+    get = environment.get
+    # On several hosts instances may be many, and have addresses of their own.
+    http, grpc = (0, 0) if apart(environment) else (8010, 8020)
+    return NginxValues(
         run="/tmp/conch",
         conf="/tmp/conch",
         listen="0.0.0.0",
@@ -63,17 +78,12 @@ def deploy(engines: Path) -> None:
         metrics="0.0.0.0:8082",
         max_body=get("MAX_BODY") or "110m",
         workers=front_processes(len(os.sched_getaffinity(0))),
-        # On several hosts instances may be many, and have addresses of their own.
-        instance_http=0 if apart(os.environ) else 8010,
-        instance_grpc=0 if apart(os.environ) else 8020,
-        # Secrets of docker/compose.tls.yaml.
+        instance_http=http,
+        instance_grpc=grpc,
         tls=tls_of(
-            os.environ, "/run/secrets/tls_cert", "/run/secrets/tls_key", 8443, int(get("TLS_PORT") or 8443)
+            environment, "/run/secrets/tls_cert", "/run/secrets/tls_key", 8443, int(get("TLS_PORT") or 8443)
         ),
     )
-    plan = replace(described(plan), inner_key=inner_key(folder / "deployment.json"))
-    write_nginx(folder, values, access, plan)
-    plan.save(folder / "deployment.json")
 
 
 def addresses(environment: Mapping[str, str]) -> Addresses:
