@@ -303,7 +303,10 @@ def word_times(report: Report, bundle: Path, weights: Path, said: list[Utterance
     report.goal(f"words are {np.median(off):.3f} s from openai/whisper's", met=np.median(off) <= APART)
 
 
-def main() -> int:
+PARTS = ("long", "pairs", "silence", "precision", "ids", "words", "live", "hour")
+
+
+def command_line() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m evaluation", description=__doc__)
     parser.add_argument("--model-id", default="base")
     parser.add_argument("--engines", type=Path, default=Path("engines"))
@@ -312,48 +315,49 @@ def main() -> int:
         "--more", type=Path, help="a folder of NAME.wav and NAME.txt, added to the bundled voices"
     )
     parser.add_argument("--sentences", type=int, help="how many of the sentences the voices say; all of 70")
-    parser.add_argument(
-        "--only", choices=["long", "pairs", "silence", "precision", "ids", "words", "live", "hour"]
-    )
+    parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--hour", action="store_true", help="an hour in one file as well")
-    arguments = parser.parse_args()
-    spoken = utterances(arguments.weights.resolve(), arguments.sentences)
-    said, report = [*spoken, *more(arguments.more)], Report()
-    bundle = arguments.engines / arguments.model_id / "openvino"
-    layout = arguments.weights / f"{arguments.model_id}.huggingface"
-    if arguments.only in (None, "precision", "ids"):
-        exact = exact_bundle(arguments.weights, arguments.model_id)
-        if arguments.only != "ids":
+    return parser.parse_args()
+
+
+def parts(given: argparse.Namespace) -> set[str]:
+    """What is measured: one part, or all but those that take an hour or a package of their own."""
+    if given.only:
+        return {given.only}
+    return set(PARTS) - {"words"} - (set() if given.hour else {"hour"})
+
+
+def main() -> int:
+    given, report = command_line(), Report()
+    wanted, weights = parts(given), given.weights
+    said = [*utterances(weights.resolve(), given.sentences), *more(given.more)]
+    bundle = given.engines / given.model_id / "openvino"
+    layout = weights / f"{given.model_id}.huggingface"
+    if wanted & {"precision", "ids"}:
+        exact = exact_bundle(weights, given.model_id)
+        if "precision" in wanted:
             precisions(report, bundle, exact, said)
-        if arguments.only != "precision":
+        if "ids" in wanted:
             ids(report, exact, layout, said)
-    if arguments.only == "words":  # needs a package that is not among the requirements
+    if "words" in wanted:
         word_times(report, bundle, layout, said)
     direct = Direct(bundle)
-    report.line(
-        f"{arguments.model_id}, {direct.graphs.precision}; jfk.flac: "
-        f"{Listener(direct).hear(jfk().wave, PLAIN, PauseCutter()).text}"
-    )
-    if arguments.only in (None, "silence"):
+    heard = Listener(direct).hear(jfk().wave, PLAIN, PauseCutter()).text
+    report.line(f"{given.model_id}, {direct.graphs.precision}; jfk.flac: {heard}")
+    if "silence" in wanted:
         nothing_said(report, direct)
-    if arguments.only in (None, "live"):
+    if "live" in wanted:
         live(report, direct)
-    if arguments.only in (None, "pairs"):
+    if "pairs" in wanted:
         pairs(report, direct, said)
-    if arguments.only in (None, "long"):
-        long_recordings(
-            report,
-            direct,
-            WhisperModel(str(peer_folder(arguments.weights, arguments.model_id)), compute_type="int8"),
-            said,
-        )
-    if arguments.hour or arguments.only == "hour":
+    if "long" in wanted:
+        peer = WhisperModel(str(peer_folder(weights, given.model_id)), compute_type="int8")
+        long_recordings(report, direct, peer, said)
+    if "hour" in wanted:
         hour(report, direct, said)
     direct.close()
-    report.line(
-        f"\n{len(report.missed)} goals missed" if report.missed else "\nall goals met",
-        *report.missed,
-    )
+    end = f"{len(report.missed)} goals missed" if report.missed else "all goals met"
+    report.line(f"\n{end}", *report.missed)
     return 1 if report.missed else 0
 
 

@@ -51,7 +51,9 @@ class Recording:
 
 
 def trimmed(wave: Floats) -> Floats:
-    """Without the silence before and after a speaker, so that it begins where the recording says."""
+    """Samples [n] without the silence before and after a speaker, so that they begin where the recording
+    says.
+    """
     loud = np.flatnonzero(np.abs(wave) > 0.05 * np.abs(wave).max())
     return wave[loud[0] : loud[-1] + 1]
 
@@ -102,7 +104,7 @@ def _mixed(wave: Floats, other: Floats, decibels: float) -> Floats:
 
 
 def pink(count: int, seed: int) -> Floats:
-    """Noise whose power falls with frequency, as most noise of rooms and streets does."""
+    """Samples [count] of noise whose power falls with frequency, as most noise of rooms and streets does."""
     spectrum = np.fft.rfft(np.random.default_rng(seed).standard_normal(count))
     return np.asarray(
         np.fft.irfft(spectrum / np.sqrt(np.maximum(np.arange(len(spectrum)), 1)), count), np.float32
@@ -110,7 +112,7 @@ def pink(count: int, seed: int) -> Floats:
 
 
 def music(count: int, seed: int) -> Floats:
-    """Chords that change every second: sawtooth tones with decay."""
+    """Samples [count] of chords that change every second: sawtooth tones with decay."""
     rng, t = np.random.default_rng(seed), np.arange(RATE) / RATE
     beats = []
     for _ in range(count // RATE + 1):
@@ -120,22 +122,22 @@ def music(count: int, seed: int) -> Floats:
 
 
 def noisy(wave: Floats, decibels: float, seed: int = 7) -> Floats:
-    """Under pink noise."""
+    """Samples [n] under pink noise, so many decibels below them."""
     return _mixed(wave, pink(len(wave), seed), decibels)
 
 
 def over_music(wave: Floats, decibels: float, seed: int = 7) -> Floats:
-    """Over chords."""
+    """Samples [n] over chords, so many decibels below them."""
     return _mixed(wave, music(len(wave), seed), decibels)
 
 
 def telephone(wave: Floats) -> Floats:
-    """Through 8 kHz."""
+    """Samples [n] through 8 kHz."""
     return np.asarray(resample_poly(resample_poly(wave, 1, 2), 2, 1), np.float32)
 
 
 def clicks(seconds: float, seed: int = 7) -> Floats:
-    """Two clicks a second in faint noise: nothing that anybody says."""
+    """Samples of two clicks a second in faint noise: nothing that anybody says."""
     rng = np.random.default_rng(seed)
     wave = 1e-3 * rng.standard_normal(int(seconds * RATE))
     for at in rng.integers(0, len(wave) - 200, int(2 * seconds)):

@@ -51,7 +51,9 @@ class Transformers:
         return WhisperForConditionalGeneration.from_pretrained(self.folder, dtype=torch.float32).eval()
 
     def ids(self, wave: Floats, prefix: str, beams: int) -> list[int]:
-        """Ids of a clip after a prompt. With times, Whisper's rules for them are transformers' as well."""
+        """Ids of a clip, samples [n], after a prompt. With times, Whisper's rules for them are transformers'
+        as well.
+        """
         vocabulary, facts = self.whisper.vocabulary, self.whisper
         prompt = list(vocabulary.prompt(prefix, facts.positions).ids)
         config = GenerationConfig(
@@ -101,7 +103,7 @@ def openai_model(folder: Path, heads: Sequence[tuple[int, int]]) -> Any:
 
 
 def openai_words(model: Any, wave: Floats) -> list[Word]:
-    """Its words, greedy, with their times."""
+    """Its words of samples [n], greedy, with their times in seconds."""
     with torch.no_grad():
         found = model.transcribe(
             wave, language="en", temperature=0.0, word_timestamps=True, fp16=False, verbose=None
