@@ -29,6 +29,17 @@ PROJECT = "conch-test"
 PORT = first_port("compose")
 FILES = [ROOT / "compose.yaml", ROOT / "docker" / "compose.openvino.yaml", HERE / "bare.yaml"]
 WHEELS = ROOT / ".conch" / "wheels"
+
+
+def ports_from(first: int) -> dict[str, str]:
+    """The published ports of a stack."""
+    return {
+        "PORT": str(first),
+        "KSERVE_HTTP_PORT": str(first - 80),
+        "KSERVE_GRPC_PORT": str(first - 79),
+    }
+
+
 VARIABLES = {
     "COMPOSE_PROJECT_NAME": PROJECT,
     "COMPOSE_FILE": os.pathsep.join(map(str, FILES)),
@@ -40,9 +51,7 @@ VARIABLES = {
     "CONCH_VERSION": "test",
     "TEST_WHEELS": str(WHEELS),
     "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
-    "PORT": str(PORT),
-    "KSERVE_HTTP_PORT": str(PORT - 80),
-    "KSERVE_GRPC_PORT": str(PORT - 79),
+    **ports_from(PORT),
     "TRITON_MEMORY": "4g",
     "BUILDER_MEMORY": "8g",
 }

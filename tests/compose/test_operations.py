@@ -23,7 +23,7 @@ from tests.stack.clients import RECORDINGS, wave
 from tests.stack.conftest import Stack
 from tests.stack.test_bad_uploads import wav
 
-from .conftest import FILES, PROJECT, Engine, compose, conch, wait_ready
+from .conftest import FILES, PROJECT, Engine, compose, conch, ports_from, wait_ready
 
 ORDER = (RECORDINGS / "order.wav").read_bytes()
 
@@ -280,9 +280,7 @@ def test_airgap_archive(stack: Stack, engine: Engine, tmp_path: Path) -> None:
     port = first_port("compose-airgap")
     other = {
         "COMPOSE_PROJECT_NAME": f"{PROJECT}-gap",
-        "PORT": str(port),
-        "KSERVE_HTTP_PORT": str(port - 80),
-        "KSERVE_GRPC_PORT": str(port - 79),
+        **ports_from(port),
     }
     try:
         subprocess.run(["tar", "-C", str(tmp_path), "-xf", str(archive), "conch"], check=True)

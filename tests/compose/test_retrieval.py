@@ -21,7 +21,7 @@ from build.catalog import ROOT, load_catalog
 from build.sources import fetch
 from tests.ports import first_port
 
-from .conftest import FILES, HERE, PROJECT, Engine, compose
+from .conftest import FILES, HERE, PROJECT, Engine, compose, ports_from
 
 PORT = first_port("compose-retrieval")
 MODEL = "all-minilm-l6-v2"
@@ -34,9 +34,7 @@ VARIABLES = {
     "COMPOSE_PROFILES": "",
     "MODEL_ID": MODEL,
     "INSTANCES": "1",
-    "PORT": str(PORT),
-    "KSERVE_HTTP_PORT": str(PORT - 80),
-    "KSERVE_GRPC_PORT": str(PORT - 79),
+    **ports_from(PORT),
     "HF_ENDPOINT": "http://127.0.0.1:9",  # the weights are there
     "MILVUS_MEMORY": "4g",
 }

@@ -13,13 +13,12 @@ from tests.stack.conftest import Stack
 from tests.stack.test_pictures import about, answered, nvidias, streamed
 from tests.stack.test_text import client, curl, generate, openings, prompts, questions
 
-from .conftest import PROJECT, compose
+from .conftest import PROJECT, compose, ports_from
 
 TEXT_PORT = first_port("compose-text")
 TEXT = {
     "COMPOSE_PROJECT_NAME": f"{PROJECT}-text", "MODEL_ID": "mini-t5,mini-gpt2,mini-llava",
-    "COMPOSE_PROFILES": "instances-3", "INSTANCES": "3", "PORT": str(TEXT_PORT),
-    "KSERVE_HTTP_PORT": str(TEXT_PORT - 80), "KSERVE_GRPC_PORT": str(TEXT_PORT - 79),
+    "COMPOSE_PROFILES": "instances-3", "INSTANCES": "3", **ports_from(TEXT_PORT),
 }  # fmt: skip
 
 

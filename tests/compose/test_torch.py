@@ -16,7 +16,7 @@ from tests.ports import first_port
 from tests.stack.conftest import Stack
 from tests.stack.test_text import client, questions
 
-from .conftest import HERE, PROJECT, compose
+from .conftest import HERE, PROJECT, compose, ports_from
 
 PORT = first_port("compose-torch")
 BASE = "localhost/conch/nvidia-stand-in:test"
@@ -27,9 +27,7 @@ TORCH = {
     "TARGET": "torch",
     "TORCH_BASE": BASE,
     "MODEL_ID": "mini-t5",
-    "PORT": str(PORT),
-    "KSERVE_HTTP_PORT": str(PORT - 80),
-    "KSERVE_GRPC_PORT": str(PORT - 79),
+    **ports_from(PORT),
 }
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
+from openai import OpenAI
 
 from tests.ports import first_port
 
@@ -40,6 +41,10 @@ class Stack:
     kserve: str
     grpc: str
     home: Path | None
+
+    def openai(self, **options: Any) -> OpenAI:
+        """OpenAI's own client of it, which asks once."""
+        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, **options)
 
     def instance(self, index: int) -> dict[str, Any]:
         """What deployment.json says of an instance; its addresses are sockets that this user may open."""

@@ -35,7 +35,7 @@ ENGLISH = (
 
 @pytest.fixture
 def sdk(stack: Stack) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0)
+    return stack.openai()
 
 
 def sound(name: str) -> tuple[str, bytes]:

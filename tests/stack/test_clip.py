@@ -22,7 +22,7 @@ from PIL import Image
 
 from miniatures.pictures.evaluate import Peer
 from miniatures.pictures.museum import Exhibit, museum, recall
-from serving.engine.openvino.graphs import hardware_precision, this_cpu
+from serving.engine.openvino.runtime import hardware_precision, this_cpu
 from tests.ports import first_port
 
 from ..fakes.pictures import broken, noise, png, saved
@@ -46,7 +46,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def client(stack: Stack) -> OpenAI:
-    return OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0)
+    return stack.openai()
 
 
 @pytest.fixture(scope="module")
@@ -295,7 +295,7 @@ def test_the_torch_engine(tmp_path: Path, exhibits: list[Exhibit], peer: Peer) -
     subprocess.run(build, cwd=ROOT, check=True)
     few = exhibits[:40]
     with started(portable(tmp_path, TORCH_PORT, MODEL, 1) | {"TARGET": "torch"}, tidy=False) as stack:
-        client = OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0)
+        client = stack.openai()
         mixed = [part(saved(one.picture, "PNG")) for one in few] + [one.caption for one in few]
         found = embedded(client, mixed)
     expected = np.concatenate(

@@ -20,7 +20,7 @@ import pytest
 import tritonclient.http as kserve
 from openai import BadRequestError, OpenAI
 
-from serving.engine.openvino.graphs import hardware_precision, this_cpu
+from serving.engine.openvino.runtime import hardware_precision, this_cpu
 from tests.ports import first_port
 
 from .conftest import ROOT, Stack, portable, started
@@ -61,7 +61,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def client(stack: Stack) -> OpenAI:
-    return OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0)
+    return stack.openai()
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def client(retrieval_stack: Stack) -> OpenAI:
-    return OpenAI(base_url=f"{retrieval_stack.url}/v1", api_key="none", max_retries=0)
+    return retrieval_stack.openai()
 
 
 def pdf(text: str) -> bytes:

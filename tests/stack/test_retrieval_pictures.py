@@ -29,7 +29,7 @@ RIGHT = 36  # of them at least; docs/benchmarks/retrieval.md has more
 
 @pytest.fixture(scope="module")
 def client(retrieval_stack: Stack) -> OpenAI:
-    return OpenAI(base_url=f"{retrieval_stack.url}/v1", api_key="none", max_retries=0)
+    return retrieval_stack.openai()
 
 
 @pytest.fixture(scope="module")

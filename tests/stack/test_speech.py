@@ -30,7 +30,7 @@ Rows = dict[str, dict[str, Any]]
 
 @pytest.fixture
 def sdk(stack: Stack) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0)
+    return stack.openai()
 
 
 def test_curl_transcribes(stack: Stack, recordings: Rows) -> None:

@@ -81,7 +81,7 @@ def events(answer: httpx.Response) -> list[tuple[float, dict[str, Any]]]:
 
 
 def client(stack: Stack) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0)
+    return stack.openai()
 
 
 @pytest.mark.parametrize("model", list(QUESTIONS))

@@ -33,7 +33,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def client(stack: Stack) -> OpenAI:
-    return OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=120)
+    return stack.openai(timeout=120)
 
 
 @pytest.mark.parametrize("model", [*KINDS])

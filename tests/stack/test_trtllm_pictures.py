@@ -84,7 +84,7 @@ def to(pool: str) -> dict[str, str]:
 def test_answers_are_the_portable_engines(client: OpenAI, pairs: list[Pair], tmp_path: Path) -> None:
     """The same questions to the same weights on a CPU."""
     with started(portable(tmp_path, PORTABLE_PORT, MODELS, 2)) as other:
-        cpu = OpenAI(base_url=f"{other.url}/v1", api_key="none", max_retries=0, timeout=120)
+        cpu = other.openai(timeout=120)
         for model in KINDS:
             assert together(client, pairs[:12], model) == together(cpu, pairs[:12], model)
 
