@@ -39,7 +39,9 @@ AGAIN = 0.3  # seconds until nginx has asked for names again
 def encode(
     arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], request_id: str
 ) -> tuple[bytes, dict[str, str]]:
-    """Body and headers of an inference request with binary tensors; under its id it can be stopped."""
+    """Body and headers of an inference request with binary tensors, of the shapes and dtypes of `arrays`;
+    under its id it can be stopped.
+    """
     inputs = []
     for name, array in arrays.items():
         tensor = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))

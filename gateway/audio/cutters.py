@@ -32,7 +32,7 @@ class Cutter(Protocol):
     """Makes windows of blocks of sound."""
 
     def feed(self, block: Floats) -> Iterator[Window]:
-        """Windows that are complete now."""
+        """Windows that are complete now; `block`: float32 [samples] at 16 kHz, which follow the last one."""
         ...
 
     def finish(self) -> Iterator[Window]:
@@ -63,13 +63,13 @@ class Heard:
         return self.parts[0]
 
     def add(self, chunks: Floats, probabilities: Floats, place: int) -> None:
-        """Chunks of which the first is number `place` of the recording."""
+        """Chunks [n, samples] and their probabilities [n]; the first is number `place` of the recording."""
         self.parts.append(chunks)
         self.probabilities = np.concatenate([self.probabilities, probabilities])
         self.places = np.concatenate([self.places, np.arange(place, place + len(chunks))])
 
     def keep(self, which: NDArray[np.bool_]) -> None:
-        """Forget the other chunks."""
+        """Forget the other chunks; `which`: [chunks]."""
         self.parts = [self.chunks[which]]
         self.probabilities, self.places = self.probabilities[which], self.places[which]
 

@@ -25,7 +25,7 @@ def quiet(wave: Floats) -> NDArray[np.bool_]:
 
 
 def longest(flags: NDArray[np.bool_]) -> tuple[int, int]:
-    """The longest run of true flags, as first and end; (0, 0) if there is none."""
+    """The longest run of true flags [n], as first and end; (0, 0) if there is none."""
     found = runs(flags)
     if not len(found):
         return 0, 0

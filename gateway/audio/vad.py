@@ -45,7 +45,9 @@ Span = tuple[float, float]
 
 
 def spans(probabilities: Floats, begins: float = BEGINS) -> Iterator[Span]:
-    """Stretches of speech in seconds, of at least WORD chunks; each begins above the probability `begins`."""
+    """Stretches of speech in seconds, of at least WORD chunks; each begins above the probability `begins`.
+    `probabilities`: float32 [chunks of 32 ms].
+    """
     begin, last = None, 0
     for i, probability in enumerate([*probabilities.tolist(), *[0.0] * (HOLDS + 1)]):
         if probability >= (begins if begin is None else min(begins, GOES_ON)):
@@ -57,7 +59,7 @@ def spans(probabilities: Floats, begins: float = BEGINS) -> Iterator[Span]:
 
 
 def spoken(probabilities: Floats, *, short: bool) -> bool:
-    """Whether anybody may be speaking. `short`: a word is enough."""
+    """Whether anybody may be speaking, by probabilities [chunks]. `short`: a word is enough."""
     wanted = (WORD if short else LASTS) * CHUNK / RATE
     return any(end - begin >= wanted for begin, end in spans(probabilities))
 
@@ -84,7 +86,7 @@ class TurnDetector:
         self.quiet = 0
 
     def feed(self, samples: Floats) -> Iterator[tuple[float, bool, bool]]:
-        """(probability of speech, began, ended) for each 32 ms."""
+        """(probability of speech, began, ended) for each 32 ms of float32 [samples] at 16 kHz."""
         for probability in self.voice.probabilities(samples).tolist():
             began = ended = False
             if probability >= self.turns.threshold:

@@ -129,7 +129,7 @@ def _merged(found: Sequence[Span]) -> list[Span]:
 
 
 def sounding(window: Window) -> NDArray[np.bool_]:
-    """Which 20 ms are not silence: a voice, or anything that is not quiet beside it."""
+    """Which 20 ms are not silence, [frames]: a voice, or anything that is not quiet beside it."""
     sounds = ~quiet(window.wave) if len(window.wave) >= FRAME else np.zeros(0, np.bool_)
     for begin, end in window.speech:
         sounds[int(begin * RATE) // FRAME : -(-int(end * RATE) // FRAME)] = True
@@ -139,6 +139,7 @@ def sounding(window: Window) -> NDArray[np.bool_]:
 def snapped(span: Span, sounds: NDArray[np.bool_]) -> Span:
     """A segment's times, without the silence at its ends: Whisper gives pauses to the segment beside them.
     The tail of a neighbour's sound that they touch, with a pause behind it, is left to the neighbour.
+    `sounds`: what `sounding` gives.
     """
     first, last = int(span[0] * RATE) // FRAME, -(-int(span[1] * RATE) // FRAME)
     found = runs(sounds[first:last])

@@ -29,13 +29,15 @@ class Pcm16Decoder:
         self.resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
 
     def flush(self) -> Floats:
-        """What the resampler still holds back; after it a new stream begins."""
+        """The samples, float32 [n] at 16 kHz, that the resampler still holds back; after it a new stream
+        begins.
+        """
         held = _joined(self.resampler.resample(None))
         self._begin()
         return held
 
     def feed(self, audio: Any) -> Floats:
-        """Samples in a base64 text.
+        """The samples, float32 [n] at 16 kHz, of a base64 text.
 
         Raises:
             ApiError: 400: no base64, half a sample, or too much at once.

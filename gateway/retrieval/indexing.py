@@ -46,7 +46,9 @@ class Target:
 async def embedded(
     text: str, spans: Iterable[Span], embedder: Embedder, most: int
 ) -> tuple[list[Span], list[int], NDArray[np.float32]]:
-    """Passages in order, their tokens and vectors; one with more than `most` is halved."""
+    """Passages in order, their tokens and vectors [passages, dimensions]; one with more than `most` is
+    halved.
+    """
     found: list[tuple[Span, int, NDArray[np.float32]]] = []
     waiting = list(spans)
     while waiting:

@@ -61,8 +61,8 @@ class Embedder(Protocol):
     async def embed(
         self, items: Sequence[Item], *, cut: bool
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Unit vectors, and how many tokens each text has. `cut`: one that is too long is cut and not
-        refused.
+        """Unit vectors [items, dimensions], and how many tokens each text has, [items]. `cut`: one that is
+        too long is cut and not refused.
 
         Raises:
             ApiError: 400 for what the model does not take, 503 where it has no room.

@@ -116,7 +116,7 @@ def split(x: Tensor, heads: int) -> Tensor:
 
 
 def merge(x: Tensor) -> Tensor:
-    """The inverse of split."""
+    """[batch, heads, time, head width] -> [batch, time, width], the inverse of split."""
     return x.transpose(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
 
@@ -208,13 +208,15 @@ class Layer(nn.Module):
         self.feed, self.feed_norm = FeedForward(shape, inner), _norm(shape)
 
     def add(self, x: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor], last: nn.Linear) -> Tensor:
-        """A part, whose last product is `last`, with its norm."""
+        """`x` [batch, time, width] and what a part, whose last product is `last`, adds to it, with its
+        norm.
+        """
         if not self.norm_first:
             return norm(x + last(part(x)))
         return self.added(x, part(norm(x)), last)
 
     def added(self, x: Tensor, y: Tensor, last: nn.Linear) -> Tensor:
-        """The sum of x and last(y)."""
+        """The sum of x and last(y), [batch, time, width]."""
         return x + last(y)
 
 
@@ -286,7 +288,7 @@ class Encoder(nn.Module):
         return self.remembered(self.hidden(source, seen), out)
 
     def remembered(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """What `memory` gives, of what `hidden` gives."""
+        """What `memory` gives, of `x` [batch, length, width], which `hidden` gives."""
         assert self.packed is not None
         shape = self.shape
         parts = self.packed(x).view(*x.shape[:2], 2 * shape.decoder_layers, shape.decoder_heads, -1)

@@ -22,7 +22,9 @@ LINES = 8  # rows of a head at once: what is computed in between stays in the pr
 
 
 def smooth(weights: Floats) -> Floats:
-    """Median over 7 neighbours along the last axis, reflected at the ends; short inputs stay as they are."""
+    """Median over 7 neighbours along the last axis of [..., frames], reflected at the ends; short inputs stay
+    as they are.
+    """
     half, size = MEDIAN // 2, weights.shape[-1]
     if size <= half:
         return weights

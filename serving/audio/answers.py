@@ -81,7 +81,7 @@ def strings(texts: list[str]) -> NDArray[Any]:
 
 
 def objects(items: list[bytes]) -> NDArray[Any]:
-    """The same of bytes."""
+    """The same of bytes: object [1, items]."""
     array = np.empty((1, len(items)), object)
     array[0, :] = items
     return array

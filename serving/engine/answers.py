@@ -77,7 +77,9 @@ class Answers:
             self.wanted = replace(self.wanted, exclude_prompt=True)
 
     def update(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]] | None:
-        """After a token of a streaming request; None if there is nothing to say yet."""
+        """Output tensors after a token of a streaming request, as the engine's config.pbtxt has them; None if
+        there is nothing to say yet.
+        """
         if not self.growing:
             return outputs(beams, self.wanted)
         best, first = beams[0], self.sent
@@ -97,12 +99,14 @@ class Answers:
 
     @staticmethod
     def aborted() -> dict[str, NDArray[Any]]:
-        """What a stream that has begun says before its error (see errors.raise_if_aborted)."""
+        """What a stream that has begun says before its error (see errors.raise_if_aborted): int32 [1, 1, 1]
+        and [1, 1].
+        """
         return {
             "output_ids": np.zeros((1, 1, 1), np.int32),
             "sequence_length": np.array([[ABORTED]], np.int32),
         }
 
     def finish(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]]:
-        """The last response."""
+        """Output tensors of the last response."""
         return outputs(beams, self.wanted, self.sent)

@@ -106,7 +106,8 @@ class EncoderEndpoint(ABC):
 
     @abstractmethod
     def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[NDArray[Any]]:
-        """What one request asks the vectors of.
+        """What one request asks the vectors of: int64 [tokens] for each text, float32 [3, size, size] for
+        each picture.
 
         Raises:
             BadRequest: it cannot be read.
@@ -117,7 +118,7 @@ class EncoderEndpoint(ABC):
         """Vectors [rows, dimensions]."""
 
     def outputs(self, found: NDArray[np.float32], inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """What one request is answered with; `found`: the vectors of its rows."""
+        """What one request is answered with; `found`: the vectors of its rows, [rows, dimensions]."""
         return {"embedding": found}
 
     def execute(self, requests: Sequence[Request]) -> list[Any]:

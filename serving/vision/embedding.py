@@ -23,7 +23,7 @@ Encode = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 def files(inputs: Mapping[str, NDArray[Any]]) -> list[bytes]:
-    """The encoded pictures of one request.
+    """The encoded pictures of one request: object [rows, 1] of files, or uint8 [rows, bytes].
 
     Raises:
         BadRequest: neither of the two inputs, or both.

@@ -42,8 +42,8 @@ class Vectors(Protocol):
     async def put(
         self, collection: str, build: str, first: int, chunks: Sequence[int], values: NDArray[np.float32]
     ) -> None:
-        """The passages `first`, `first` + 1, … of a build, and the chunk that each is answered with; what was
-        there is replaced.
+        """The passages `first`, `first` + 1, … of a build, their vectors [passages, dimensions], and the
+        chunk that each is answered with; what was there is replaced.
         """
 
     async def count(self, collection: str, build: str) -> int:
@@ -52,8 +52,8 @@ class Vectors(Protocol):
     async def search(
         self, collection: str, query: NDArray[np.float32], limit: int, builds: Collection[str] | None = None
     ) -> list[Hit]:
-        """The nearest, best first; of these builds only, if any are named. Nothing where there is no
-        such collection.
+        """The nearest to `query` [dimensions], best first; of these builds only, if any are named. Nothing
+        where there is no such collection.
         """
 
     async def remove(self, collection: str, build: str) -> None:

@@ -72,7 +72,7 @@ class PendingStep:
     event: Any
 
     def result(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Wait for it."""
+        """Wait for it: int64 [rows] ids and float32 [rows] log probabilities."""
         if self.event is not None:
             self.event.synchronize()
         return self.ids.numpy(), self.log_probs.numpy()

@@ -65,7 +65,7 @@ def _without_bias(product: nn.Linear) -> Any:
 
 
 def added(x: Tensor, y: Tensor, last: nn.Linear | SummedLinear) -> Tensor:
-    """The sum of x and last(y), in place."""
+    """The sum of x and last(y), [batch, time, width], in the place of x."""
     if isinstance(last, SummedLinear):
         return x.add_(last.product(y))
     x.view(-1, x.shape[-1]).addmm_(y.reshape(-1, y.shape[-1]), last.weight.t())

@@ -62,7 +62,9 @@ class Staging:
 
     @torch.inference_mode()
     def take(self, source: NDArray[Any]) -> Tensor:
-        """A copy of the source; its buffer is free again when nobody holds the copy."""
+        """A copy of the source, of its shape and dtype; its buffer is free again when nobody holds
+        the copy.
+        """
         try:
             buffer = self.free.pop() if source.ndim == 1 else None
         except IndexError:
