@@ -323,7 +323,7 @@ def command_line() -> argparse.Namespace:
 def parts(given: argparse.Namespace) -> set[str]:
     """What is measured: one part, or all but those that take an hour or a package of their own."""
     if given.only:
-        return {given.only}
+        return {given.only} | ({"hour"} if given.hour else set())
     return set(PARTS) - {"words"} - (set() if given.hour else {"hour"})
 
 

@@ -20,7 +20,7 @@ from ..triton import Arrays, Triton
 from .options import Options
 from .transcript import Segment, Transcript, Word, compression_ratio
 from .vad import Span
-from .windows import Window, snapped, sounding
+from .windows import Window, may_lack, snapped, sounding
 
 # openai/whisper transcribe.py: what makes a result doubtful.
 REPETITIVE = 2.4
@@ -89,7 +89,7 @@ class FacadeClient:
         Raises:
             ApiError: the pool did not answer, or refused; it names the form field.
         """
-        result = await self._infer(window, options, temperature, outputs_for(options, self.pool))
+        result = await self._infer(window, options, temperature, outputs_for(window, options, self.pool))
         return attempt_of(result, window, options, temperature)
 
     async def no_speech(self, window: Window, options: Options) -> float:
@@ -118,14 +118,16 @@ class FacadeClient:
             ) from error
 
 
-def outputs_for(options: Options, pool: Pool) -> list[str]:
-    """The façade's outputs that a client's options need."""
+def outputs_for(window: Window, options: Options, pool: Pool) -> list[str]:
+    """The façade's outputs that a client's options need, and the times of words where speech could be
+    missed.
+    """
     outputs = list(OUTPUTS)
     if not options.language:
         outputs.append("LANGUAGE")  # asking for it costs a second look at the sound
     if options.timestamps:
         outputs.append("NO_SPEECH_PROB")  # the same
-    if options.words or (WORDS in pool.capabilities and not options.draft):
+    if options.words or (WORDS in pool.capabilities and not options.draft and may_lack(window)):
         outputs += ["WORD_TEXTS", "WORD_TIMES"]
     if options.log_probs:
         outputs.append("TOKEN_BYTES")

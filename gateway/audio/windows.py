@@ -99,6 +99,11 @@ def halves(window: Window) -> tuple[Window, Window]:
     return window.part(0.0, at), window.part(at, window.seconds)
 
 
+def may_lack(window: Window) -> bool:
+    """Whether there is speech enough that some could be `missed`."""
+    return sum(end - begin for begin, end in window.speech) >= FEW
+
+
 def missed(window: Window, covered: Sequence[Span], text: str) -> Span | None:
     """The first stretch of a window with speech that no segment covers, in seconds of the window; None if
     there is none. A text that ends inside a sentence is taken to have left its end out, if there is a little.

@@ -43,6 +43,7 @@ class Facade:
     reaches: Callable[[float], float] = lambda seconds: 1.0
     words: tuple[tuple[float, float], ...] = ()
     asked: list[tuple[float, float, str]] = field(default_factory=list)
+    outputs: list[list[str]] = field(default_factory=list)
     inside: int = 0
     most: int = 0
 
@@ -55,6 +56,7 @@ class Facade:
         )
         prompt = arrays["TEXT_PREFIX"].item().decode()
         self.asked.append((round(seconds, 2), round(temperature, 1), prompt))
+        self.outputs.append(outputs)
         self.inside += 1
         self.most = max(self.most, self.inside)
         await asyncio.sleep(0.01)
@@ -206,6 +208,19 @@ def test_a_word_reaches_to_the_next_one() -> None:
     left_out = Facade(lambda _, __: ("slow words", -0.1, False), words=((1.0, 1.9), (2.0, 2.1)))
     transcribe(left_out, [6], speech=((1.0, 1.9), (2.0, 3.5), (4.0, 5.5)), pool=pool)
     assert [seconds for seconds, *_ in left_out.asked] == [6, 2.6]
+
+
+@pytest.mark.parametrize(
+    ("speech", "words", "asked"), [(0.5, False, False), (0.7, False, True), (0.5, True, True)]
+)
+def test_times_of_words_are_asked_for_where_speech_could_be_missed(
+    speech: float, words: bool, asked: bool
+) -> None:
+    """They cost a second look at the whole text."""
+    facade = Facade(lambda *_: ("Yes.", -0.1, False), words=((1.0, 1.4),))
+    pool = replace(POOL, capabilities=frozenset({"word_timestamps"}))
+    transcribe(facade, [4], replace(PLAIN, words=words), speech=((1.0, 1.0 + speech),), pool=pool)
+    assert [("WORD_TIMES" in outputs) for outputs in facade.outputs] == [asked]
 
 
 def test_unlikely_words_are_no_addition() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from evaluation.recordings import clicks, jfk
 from gateway.audio.cutters import Cutter, PauseCutter, TurnCutter
 from gateway.audio.vad import RATE, TurnDetection
-from gateway.audio.windows import LONGEST, Window, halves, missed, snapped
+from gateway.audio.windows import LONGEST, Window, halves, may_lack, missed, snapped
 from miniatures.speech.clips import Clipper
 from miniatures.speech.recordings import record
 
@@ -110,6 +110,20 @@ def test_windows_become_one_and_parts_again() -> None:
     later = Window(wave, 200.0)
     assert whole.followed(later).time(25.0) == pytest.approx(205.0)
     assert not whole.followed(later).goes_on
+
+
+def test_what_may_lack_nothing_lacks_nothing() -> None:
+    """Whatever a text covers of a window with too little speech, none of it is `missed`."""
+    draw, judged = random.Random(1), 0
+    for _ in range(500):
+        lengths = [draw.uniform(0, 0.4) for _ in range(3)]
+        speech = tuple((n + 0.2, n + 0.2 + length) for n, length in enumerate(lengths))
+        window = Window(np.zeros(3 * RATE, np.float32), 0.0, speech)
+        covered = [(begin, begin + draw.uniform(0, 1)) for begin in (draw.uniform(0, 3), draw.uniform(0, 3))]
+        if not may_lack(window):
+            judged += 1
+            assert missed(window, covered[: draw.randrange(3)], draw.choice(["Said.", "said"])) is None
+    assert judged > 100
 
 
 def test_missed_speech() -> None:
