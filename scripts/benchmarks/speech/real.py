@@ -39,7 +39,7 @@ VOCABULARY = "build/assets/whisper/multilingual.tiktoken"
 WANTED = {1: 2.5, 8: 3.0}  # × the peer's best
 GREEDY: dict[str, Any] = {"language": "en", "beam_size": 1, "temperature": 0.0, "without_timestamps": True}
 # faster-whisper's settings: threads of a worker, workers, clips in a batch (0: one at a time).
-SETTINGS = {1: [(cores(), 1, 0)], 8: [(cores(), 1, 0), (1, cores(), 0), (cores(), 1, 8)]}
+SETTINGS = {1: [(cores(), 1, 0), (1, 1, 0)], 8: [(cores(), 1, 0), (1, cores(), 0), (cores(), 1, 8)]}
 # whisper.cpp's: threads of a model, models.
 MODELS = {1: [(cores(), 1)], 8: [(cores(), 1), (1, cores())]}
 Call = Callable[[int], str]
