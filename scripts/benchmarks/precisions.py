@@ -40,7 +40,7 @@ def calls(runtime: OpenVinoRuntime) -> Iterator[tuple[str, Callable[[], object]]
     """What is timed, by name."""
     draw = np.random.default_rng(0)
     sounds = [draw.standard_normal((WINDOW, runtime.facts.mels)).astype(np.float32) for _ in range(8)]
-    fresh = iter(range(1 << 30))
+    fresh = iter(range(1, 1 << 30))
 
     def encode() -> object:  # a sound that was heard before would not be encoded again
         return runtime.encode([runtime.prepare(sounds[0] + next(fresh))])
