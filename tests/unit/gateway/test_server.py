@@ -42,6 +42,7 @@ def switches(pid: int) -> int:
     return sum(int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for text in lines)
 
 
+@pytest.mark.slow  # 4 s
 def test_an_idle_gateway_sleeps(gateway: tuple[subprocess.Popen[bytes], httpx.Client]) -> None:
     """uvicorn's own loop would wake up ten times a second."""
     process, client = gateway
