@@ -26,8 +26,8 @@ def _minilm(weights: Path, output: Path, longest: int) -> Embedder:
 
 def _clip(weights: Path, output: Path, longest: int) -> Clip:
     ours = clip.load(weights)
-    clip.facts(ours.shape, longest).save(output)
     cropped(weights, ours.shape.size).save(output)
+    clip.facts(ours.shape, longest).save(output)
     return ours
 
 

@@ -71,6 +71,7 @@ def theirs(
     return [token for token in out[0].tolist()[len(ids) :] if token != END]
 
 
+@pytest.mark.timeout(900)  # two minutes on two idle cores
 @pytest.mark.parametrize("beams", [1, 4])
 def test_ids_equal_transformers(
     graphs: OpenVinoRuntime,
