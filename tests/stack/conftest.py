@@ -15,13 +15,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from openai import OpenAI
 
 from tests.ports import first_port
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 ROOT = Path(__file__).parent.parent.parent
 RECORDINGS = ROOT / "miniatures" / "recordings"
@@ -44,6 +46,8 @@ class Stack:
 
     def openai(self, **options: Any) -> OpenAI:
         """OpenAI's own client of it, which asks once."""
+        from openai import OpenAI  # the browser's environment has none
+
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, **options)
 
     def instance(self, index: int) -> dict[str, Any]:
