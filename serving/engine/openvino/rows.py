@@ -8,6 +8,8 @@ import numpy as np
 
 from ..runtime import Floats, Step
 
+MASKED = np.float32(-1e9)  # what is added to the score of a place that a row must not see
+
 
 def biases(rows: Sequence[Floats | None], vocabulary: int) -> Floats:
     """Float32 [rows, vocabulary], or [1, 1] when there is none."""

@@ -9,10 +9,8 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ..runtime import Floats, Row, Step
-from .rows import biases, chosen
+from .rows import MASKED, biases, chosen
 from .runtime import OpenVinoRuntime, bits
-
-MASKED = np.float32(-1e9)
 
 
 class SlotBatch:

@@ -16,10 +16,9 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ..runtime import Floats, Row, Step
-from .rows import biases, chosen
+from .rows import MASKED, biases, chosen
 from .runtime import Memory, OpenVinoRuntime, bits
 
-MASKED = np.float32(-1e9)
 NOWHERE = -1
 
 
