@@ -47,7 +47,8 @@ class EngineFacts(Positions):
     `positions`: tokens that the decoder holds; `encoder_positions`: those of the longest memory that its
     encoder leaves (0: a decoder alone). `mels`: width of the features that it reads (0: it reads ids).
     `suppress`: ids that are never said; `decoder_start`: the decoder's first ids where a request names
-    none. `layers`, `heads`, `head_width`: of portable engines. `aligns`: it gives cross-attention;
+    none. `layers`, `heads`, `head_width`: of portable engines. `aligns`: it gives cross-attention
+    for a text, `attends`: and for each token of a text that it makes;
     `timestamp_rules`: it knows Whisper's; `takes_samples`: it makes features of samples itself.
     `tempered_log_probs`: log probabilities are those after temperature and penalties; `full_logits`: without
     streaming, logits come for every token that was allowed; `misread`: inputs that the backend reads
@@ -70,6 +71,7 @@ class EngineFacts(Positions):
     heads: int = 0
     head_width: int = 0
     aligns: bool = False
+    attends: bool = False
     timestamp_rules: bool = False
     takes_samples: bool = False
     tempered_log_probs: bool = False

@@ -78,14 +78,14 @@ def warp(cost: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.array(rows), np.array(columns)
 
 
-def token_starts(attention: NDArray[np.float16], frames: int, head: int) -> Floats:
+def token_starts(attention: NDArray[np.float16], frames: int, lines: slice = slice(None)) -> Floats:
     """Seconds at which each token of a text begins.
 
     Args:
-        attention: [heads, head + 1 + tokens + 1, memory], a softmax over the memory: start ids,
-        <|notimestamps|>, the text, end of text.
+        attention: [heads, ids, memory], a softmax over the memory: where the decoder looked before each next
+        id.
         frames: how many of the memory's frames hold sound.
-        head: how many ids stand before <|notimestamps|>, whose next token is the first of the text.
+        lines: those of the ids that each token of the text was next to, and what follows the text.
 
     Returns:
         float32 [tokens + 1]; the last is where the text ends.
@@ -95,6 +95,6 @@ def token_starts(attention: NDArray[np.float16], frames: int, head: int) -> Floa
         weights.sum(-1, keepdims=True), 1e-9
     )  # as if the softmax had seen the sounding frames only
     weights = (weights - weights.mean(-2, keepdims=True)) / np.maximum(weights.std(-2, keepdims=True), 1e-9)
-    rows, columns = warp(-smooth(weights).mean(0)[head:-1])
+    rows, columns = warp(-smooth(weights).mean(0)[lines])
     first = np.flatnonzero(np.diff(rows, prepend=-1))
     return (columns[first] / FRAMES_PER_SECOND).astype(np.float32)

@@ -1,9 +1,9 @@
 """The speech façade: sound and a prompt in, an engine request; engine results in, words with times and
 confidence out.
 
-It uses only tensors of TensorRT-LLM's `tensorrt_llm` model, so it is the same on every target. Three more go
-to engines that say so in their facts: `return_cross_attention` for word times, `first_timestamp` for
-Whisper's rules on timestamps, `audio_samples` where the engine makes features itself.
+It uses only tensors of TensorRT-LLM's `tensorrt_llm` model, so it is the same on every target. Four more go
+to engines that say so in their facts: `return_step_attention` and `return_cross_attention` for word times,
+`first_timestamp` for Whisper's rules on timestamps, `audio_samples` where the engine makes features itself.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Whisper:
         self.mels, self.positions = facts.mels, facts.positions
         self.vocabulary = WhisperVocabulary.load(bundle / ENGINE)
         self.suppress, self.size = list(facts.suppress), facts.vocabulary
-        self.aligns, self.rules, self.tempered = facts.aligns, facts.timestamp_rules, facts.tempered_log_probs
+        self.aligns, self.attends = facts.aligns, facts.attends
+        self.rules, self.tempered = facts.timestamp_rules, facts.tempered_log_probs
         self.takes_samples = facts.takes_samples
 
     def transcribe(
@@ -87,6 +88,8 @@ class Whisper:
         )
         if streaming:
             request["streaming"] = np.array([[True]])
+        if aligning and self.attends and _beams(request) == 1:
+            request["return_step_attention"] = np.array([[True]])
         growing = streaming and _beams(request) == 1
         for result in grown(engine(request, True)) if growing else engine(request, streaming):
             answer = outputs(
@@ -98,7 +101,9 @@ class Whisper:
                 int(request["request_output_len"].item()),
             )
             if aligning or (self._open(answer, prompt) and not streaming):
-                answer = self._aligned(answer, sound, prompt, len(wave) / RATE, engine)
+                answer = self._aligned(
+                    answer, result.get("cross_attention"), sound, prompt, len(wave) / RATE, engine
+                )
             yield answer
 
     def _aligning(self, inputs: Mapping[str, NDArray[Any]], *, streaming: bool) -> bool:
@@ -124,17 +129,32 @@ class Whisper:
         )
 
     def _aligned(
-        self, answer: Arrays, sound: Arrays, prompt: Prompt, duration: float, engine: Engine
+        self,
+        answer: Arrays,
+        seen: NDArray[np.float16] | None,
+        sound: Arrays,
+        prompt: Prompt,
+        duration: float,
+        engine: Engine,
     ) -> Arrays:
-        """A second look at the sound with the whole text at hand: its words, and its end where no timestamp
-        says it.
+        """Its words, and its end where no timestamp says it, out of where the decoder looked while it made
+        them: `seen` [1, heads, steps, memory]. Where that is unknown, the sound is looked at once more with
+        the whole text at hand.
         """
         begins = np.cumsum([0, *answer["SEGMENT_SIZES"].ravel()])
         tokens = [int(token) for token in answer["TOKENS"].ravel()]
         spoken = [
             [token for token in tokens[a:b] if token < self.vocabulary.end] for a, b in pairwise(begins)
         ]
-        starts = self._starts([token for own in spoken for token in own], sound, prompt, duration, engine)
+        text, frames = [token for own in spoken for token in own], ceil(duration * FRAMES_PER_SECOND)
+        # The step that made each token of the text, and the one that made what follows.
+        steps = [i for i, token in enumerate(tokens) if token < self.vocabulary.end]
+        steps += [i + 1 for i in steps[-1:]]
+        starts = (
+            token_starts(seen[0][:, steps], frames)
+            if seen is not None and text and steps[-1] < seen.shape[2]
+            else self._starts(text, sound, prompt, duration, engine)
+        )
         times = answer["SEGMENT_TIMES"].copy()
         if self._open(answer, prompt):
             times[0, -1, 1] = np.clip(starts[-1], times[0, -1, 0], duration)
@@ -159,7 +179,7 @@ class Whisper:
     def _starts(
         self, text: list[int], sound: Arrays, prompt: Prompt, duration: float, engine: Engine
     ) -> NDArray[np.float32]:
-        """Seconds at which each token of `text`, and what follows the last, begins."""
+        """Seconds at which each token of `text`, and what follows the last, begins, by a second look."""
         head = [
             i
             for i in prompt.ids[prompt.ids.index(self.vocabulary.start) :]
@@ -174,7 +194,7 @@ class Whisper:
             "return_cross_attention": np.array([[True]]),
         }
         attention = list(engine(sound | look, False))[-1]["cross_attention"][0]
-        return token_starts(attention, int(np.ceil(duration * FRAMES_PER_SECOND)), len(head))
+        return token_starts(attention, ceil(duration * FRAMES_PER_SECOND), slice(len(head), -1))
 
     def _wave(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         if "WAV" not in inputs:

@@ -309,5 +309,9 @@ def parse(
         prompt,
         encoder or _scalar(inputs, "exclude_input_in_output", exclude_prompt),
     )
-    streaming, align = _scalar(inputs, "streaming", False), _scalar(inputs, "return_cross_attention", False)
-    return Job(prompt, sampling, listener, source, streaming, request_id, align, table=table), wanted
+    streaming, align, attends = (
+        _scalar(inputs, name, False)
+        for name in ("streaming", "return_cross_attention", "return_step_attention")
+    )
+    job = Job(prompt, sampling, listener, source, streaming, request_id, align, attends, table=table)
+    return job, wanted

@@ -64,8 +64,9 @@ class Job:
     """A request: features or ids for the encoder (None for decoder-only families), the decoder's first ids,
     how to choose, whom to tell.
 
-    `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`. `stopped`: somebody
-    wants no more of it. `table`: see Row.
+    `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`. `attends`: where it
+    looked before each token is wanted too, and collected in `seen` (see Step). `stopped`: somebody wants no
+    more of it. `table`: see Row.
     """
 
     prompt: tuple[int, ...]
@@ -75,12 +76,14 @@ class Job:
     streaming: bool = False
     request_id: str = ""
     align: bool = False
+    attends: bool = False
     stopped: bool = False
     table: NDArray[Any] | None = None
     memory: Memory | None = None
     choice: Sampling | None = None
     strategy: Strategy = field(init=False)
     rows: list[Row] = field(default_factory=list)
+    seen: list[NDArray[np.float16]] = field(default_factory=list)
     first_row: int = 0
     position: int = 0
     # Of time.monotonic(): when it came, was admitted, had its first token, and joined the running batch.

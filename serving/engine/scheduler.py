@@ -97,6 +97,12 @@ class Scheduler:
         positions = self.runtime.facts.positions
         if job.align and not self.runtime.facts.aligns:
             raise BadRequest("return_cross_attention is not supported by this engine; omit it")
+        if job.attends and not self.runtime.facts.attends:
+            raise BadRequest("return_step_attention is not supported by this engine; omit it")
+        if job.attends and (job.align or job.sampling.beam_width > 1):
+            raise BadRequest(
+                "return_step_attention needs beam_width 1, and no return_cross_attention; send one of them"
+            )
         if not job.prompt:
             raise BadRequest("decoder_input_ids is empty; send at least the start id")
         if len(job.prompt) >= positions:
@@ -256,6 +262,8 @@ class Scheduler:
                         "the model gave no finite probabilities for this input; check features, prompt and "
                         "embedding_bias"
                     )
+                if job.attends and result.attention is not None:
+                    job.seen.append(result.attention(at))
                 if isinstance(job.strategy, Single) and job.choice is not None:
                     goes_on = job.strategy.take(best[at], log_probs[at])
                     self._advance(job, [(0, best[at])] if goes_on else [])

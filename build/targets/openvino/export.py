@@ -9,6 +9,7 @@ looked: the cross-attention that word times are made of.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +100,8 @@ def export(arguments: Arguments) -> None:
     if ours.shape.relative:
         np.save(arguments.output / "relative_bias.npy", relative_bias(ours, ours.shape))
     write_tokenizer(arguments, ours.shape.vocabulary)
-    checkpoints.family(arguments.family).facts(theirs, arguments).save(arguments.output)
+    facts = checkpoints.family(arguments.family).facts(theirs, arguments)
+    replace(facts, attends=bool(ours.shape.alignment_heads)).save(arguments.output)
 
 
 if __name__ == "__main__":

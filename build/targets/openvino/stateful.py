@@ -5,7 +5,8 @@ a prompt table; positions [batch, new] unless it has none; mask [batch,
 heads or 1, new, past + new] and, with a memory, cross mask [batch, 1, 1, memory], both added to attention
 scores; bias [batch or 1, vocabulary or 1], added to the logits; beam_idx [batch]; past, then memory keys and
 values of each layer [batch, heads, length, head width]. It returns logits of the last id [batch, vocabulary],
-log(sum(exp(logits))) [batch], and the present keys and values.
+log(sum(exp(logits))) [batch], if its shape has alignment heads where those of the last id looked [batch,
+heads, length of the memory], and the present keys and values.
 
 A decoder without a memory reads long prompts. Its caches stay inputs, kept by the server in slots of a length
 of their own: no beam_idx, and the keys and values that it returns are those of the new ids alone.
@@ -79,10 +80,20 @@ def compress_int8(model: ov.Model) -> None:
 
 
 class Stateful:
-    """Caches of a traced decoder with a memory: what came before, continued by the rows of `beam_idx`."""
+    """Caches of a traced decoder with a memory: what came before, continued by the rows of `beam_idx`.
+    `seen`: as of AlignmentCaches, of the last id alone.
+    """
 
-    def __init__(self, caches: Sequence[Tensor], mask: Tensor, cross_mask: Tensor, beam_idx: Tensor) -> None:
+    def __init__(
+        self,
+        caches: Sequence[Tensor],
+        mask: Tensor,
+        cross_mask: Tensor,
+        beam_idx: Tensor,
+        pairs: Sequence[tuple[int, int]],
+    ) -> None:
         count = len(caches) // 2
+        self.pairs, self.seen = pairs, list[Tensor]()
         self.past, self.memories, self.present = caches[:count], caches[count:], list[Tensor]()
         self.mask, self.cross_mask, self.beam_idx = mask, cross_mask, beam_idx
 
@@ -99,7 +110,10 @@ class Stateful:
         """
         keys, values = self.memories[2 * layer : 2 * layer + 2]
         q = q if scale == 1.0 else q * scale
-        return torch.softmax(q @ keys.transpose(-1, -2) + self.cross_mask, -1) @ values
+        weights = torch.softmax(q @ keys.transpose(-1, -2) + self.cross_mask, -1)
+        if heads := [head for at, head in self.pairs if at == layer]:
+            self.seen.append(weights[:, :, -1].index_select(1, torch.tensor(heads)))
+        return weights @ values
 
     def _extended(self, past: Tensor, new: Tensor) -> Tensor:
         return torch.cat([past.index_select(0, self.beam_idx), new], 2)
@@ -145,13 +159,14 @@ class Step(nn.Module):
         caches: Stateful | Slotted
         if shape.encoder_layers:
             mask, cross_mask, bias, beam_idx, *tensors = rest
-            caches = Stateful(tensors, mask, cross_mask, beam_idx)
+            caches = Stateful(tensors, mask, cross_mask, beam_idx, shape.alignment_heads)
         else:
             mask, bias, *tensors = rest
             caches = Slotted(tensors, mask)
         x = self.decoder(ids, positions, caches, table=table)
         logits = self.decoder.head(x[:, -1]) + bias
-        return (logits, torch.logsumexp(logits, -1), *caches.present)
+        seen = [torch.cat(caches.seen, 1)] if isinstance(caches, Stateful) and caches.seen else []
+        return (logits, torch.logsumexp(logits, -1), *seen, *caches.present)
 
 
 def memories(layers: int) -> list[str]:
@@ -190,7 +205,8 @@ def decoder_graph(decoder: Decoder) -> ov.Model:
         *([("beam_idx", [-1])] if has_memory else []),
     ]
     inputs += [(f"{kind}.{name}", [-1, heads, -1, width]) for kind in kinds for name in cache]
-    rename(graph, inputs, ["logits", "log_sum", *(f"present.{name}" for name in cache)])
+    seen = ["cross_attention"] if shape.alignment_heads else []
+    rename(graph, inputs, ["logits", "log_sum", *seen, *(f"present.{name}" for name in cache)])
     if has_memory:
         make_stateful(
             graph, [f"past.{name}" for name in cache], [f"present.{name}" for name in cache], heads, width

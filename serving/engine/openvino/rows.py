@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..runtime import Floats, Step
 
@@ -22,7 +23,11 @@ def biases(rows: Sequence[Floats | None], vocabulary: int) -> Floats:
     return out
 
 
-def chosen(logits: Floats, log_sum: Floats) -> Step:
-    """A step's answer from logits [rows, vocabulary] and log(sum(exp(logits))) [rows]."""
+def chosen(
+    logits: Floats, log_sum: Floats, attention: Callable[[int], NDArray[np.float16]] | None = None
+) -> Step:
+    """A step's answer from logits [rows, vocabulary] and log(sum(exp(logits))) [rows]; `attention`: see
+    Step.
+    """
     best = logits.argmax(-1)  # in the graph it is a TopK that takes 0.8 ms a row; here 0.03
-    return Step(best, logits[np.arange(len(best)), best] - log_sum, logits.__getitem__)
+    return Step(best, logits[np.arange(len(best)), best] - log_sum, logits.__getitem__, attention)

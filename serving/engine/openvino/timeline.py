@@ -64,7 +64,11 @@ class TimelineBatch:
         }
         self._set_memory([row.memory for row in rows])
         self.request.infer({name: value for name, value in inputs.items() if self.runtime.takes(name)})
-        return chosen(self.request.get_tensor("logits").data, self.request.get_tensor("log_sum").data)
+        logits, log_sum = (self.request.get_tensor(name).data for name in ("logits", "log_sum"))
+        if not self.runtime.facts.attends:
+            return chosen(logits, log_sum)
+        seen, lengths = self.request.get_tensor("cross_attention").data, [row.memory.length for row in rows]
+        return chosen(logits, log_sum, lambda row: seen[row, :, : lengths[row]].copy())
 
     def _mask(self, places: NDArray[np.int32]) -> Floats:
         """Float32 [rows, 1, new, past + new]: own columns up to the id itself. A padding id sees itself, so

@@ -317,6 +317,26 @@ def test_attention_of_a_text(graphs: OpenVinoRuntime, speech: list[tuple[Clip, n
     scheduler.stop()
 
 
+def test_steps_tell_where_they_looked(graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]]) -> None:
+    """As the text's reading does once it is whole, of texts that run beside each other."""
+    scheduler, made = Scheduler(graphs), []
+    scheduler.start()
+    for clip, features in speech[:3]:
+        job = Job(prompt(clip), Sampling(max_tokens=60, end_id=END), Collected(), features, attends=True)
+        made.append(job)
+        scheduler.submit(job)
+    for (clip, features), job in zip(speech, made, strict=False):
+        ids = job.listener.wait(60)[0].ids
+        whole = Collected()
+        scheduler.submit(Job((*prompt(clip), *ids, END), Sampling(1, END), whole, features, align=True))
+        assert whole.done.wait(60)
+        read = whole.attention[:, len(prompt(clip)) - 1 : -1]
+        seen = np.stack(job.seen, 1)
+        assert seen.shape == read.shape
+        assert np.abs(seen.astype(np.float32) - read.astype(np.float32)).max() <= 0.02
+    scheduler.stop()
+
+
 @pytest.mark.parametrize("rows", [4, 3 * REMEMBERED])
 def test_a_sound_is_encoded_once(
     monkeypatch: pytest.MonkeyPatch, graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]], rows: int

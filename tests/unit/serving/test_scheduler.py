@@ -21,6 +21,7 @@ from serving.engine.jobs import Job, Limits
 from serving.engine.runtime import Row, Step
 from serving.engine.sampling import Sampling
 from serving.engine.scheduler import Scheduler
+from serving.errors import BadRequest
 
 ENCODER = 3  # steps that an encoder takes
 TOKENS = 12
@@ -43,7 +44,7 @@ class Encoding:
 class Engine:
     """A Runtime that writes down what it is asked."""
 
-    facts: Any = SimpleNamespace(positions=64, aligns=True, vocabulary=4)
+    facts: Any = SimpleNamespace(positions=64, aligns=True, attends=True, vocabulary=4)
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -77,7 +78,8 @@ class Engine:
         self.steps += 1
         self.asked.append(("read", sum(row.parent is None for row in rows)))
         zeros = np.zeros(len(rows), np.int64)
-        return Step(zeros, zeros.astype(np.float32), lambda row: np.zeros(4, np.float32))
+        log_probs, seen = zeros.astype(np.float32), np.array([[row.position for row in rows]], np.float16)
+        return Step(zeros, log_probs, lambda row: np.zeros(4, np.float32), lambda row: seen[:, row : row + 1])
 
 
 def asked(requests: int, limits: Limits) -> list[tuple[str, int]]:
@@ -124,6 +126,44 @@ def test_texts_to_align_wait_for_no_row() -> None:
     assert aligned.attention is not None
     read = [i for i, (what, count) in enumerate(engine.asked) if what == "read" and count]
     assert engine.asked.index(("align", 3)) < read[1]
+
+
+def test_where_each_step_looked_is_collected() -> None:
+    """Beside others that do not ask: one entry for each step, the end's too."""
+    engine, asks, other = Engine(), Collected(), Collected()
+    scheduler = Scheduler(engine)
+    asking = Job((1, 2), Sampling(max_tokens=TOKENS, end_id=-1), asks, np.zeros(1), attends=True)
+    plain = Job((1,), Sampling(max_tokens=TOKENS, end_id=-1), other, np.zeros(1))
+    for job in (plain, asking):
+        scheduler.submit(job)
+    scheduler.start()
+    try:
+        for listener in (asks, other):
+            listener.wait(10)
+    finally:
+        scheduler.stop()
+    found = Answers(Wanted(), asking).finish(asks.beams)["cross_attention"]
+    assert found.dtype == np.float16
+    assert found.tolist() == [[[[0.0], *([2.0 + step] for step in range(TOKENS - 1))]]]
+    assert "cross_attention" not in Answers(Wanted(), plain).finish(other.beams)
+
+
+@pytest.mark.parametrize(
+    ("beams", "align", "attends", "told"),
+    [
+        (2, False, True, "return_step_attention needs beam_width 1"),
+        (1, True, True, "return_step_attention needs beam_width 1"),
+        (1, False, False, "return_step_attention is not supported by this engine"),
+    ],
+)
+def test_where_steps_look_is_refused(
+    monkeypatch: pytest.MonkeyPatch, beams: int, align: bool, attends: bool, told: str
+) -> None:
+    engine = Engine()
+    monkeypatch.setattr(engine, "facts", SimpleNamespace(**{**vars(Engine.facts), "attends": attends}))
+    sampling = Sampling(max_tokens=TOKENS, end_id=-1, beam_width=beams)
+    with pytest.raises(BadRequest, match=told):
+        Scheduler(engine).submit(Job((1,), sampling, Collected(), np.zeros(1), align=align, attends=True))
 
 
 def test_a_memory_that_failed_is_its_own_request_s() -> None:

@@ -1,0 +1,95 @@
+"""The speech façade on the miniature's engine: where the times of words come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conch.bundle import ENGINE, PARAMETERS
+from miniatures.speech.clips import Clipper
+from serving.audio.whisper import Whisper
+from serving.engine.answers import Answers
+from serving.engine.collected import Collected
+from serving.engine.inputs import parse
+from serving.engine.scheduler import Scheduler
+
+Arrays = dict[str, np.ndarray]
+PREFIX = b"<|startoftranscript|><|en|><|transcribe|><|notimestamps|>"
+TIMED = PREFIX.removesuffix(b"<|notimestamps|>")
+
+
+class Facade:
+    """The façade before an engine in this process; `asked`: what the engine was, request by request."""
+
+    def __init__(self, bundle: Path, scheduler: Scheduler) -> None:
+        self.whisper, self.scheduler, self.asked = Whisper(bundle), scheduler, list[set[str]]()
+
+    def engine(self, arrays: Arrays, streaming: bool) -> Iterator[Arrays]:
+        self.asked.append(set(arrays))
+        listener = Collected()
+        job, wanted = parse(arrays, listener, self.scheduler.runtime.facts)
+        self.scheduler.submit(job)
+        beams = listener.wait(60)
+        attention = listener.attention
+        yield (
+            Answers(wanted, job).finish(beams) if attention is None else {"cross_attention": attention[None]}
+        )
+
+    def words(self, wave: np.ndarray, prefix: bytes = PREFIX, **inputs: np.ndarray) -> Arrays:
+        arrays = {
+            "WAV": wave[None],
+            "TEXT_PREFIX": np.array([[prefix]], object),
+            "WORD_TIMESTAMPS": np.array([[True]]),
+            **inputs,
+        }
+        (answer,) = self.whisper.transcribe(arrays, set(), self.engine, streaming=False)
+        return answer
+
+
+@pytest.fixture
+def facade(engine: Path, scheduler: Scheduler, tmp_path: Path) -> Facade:
+    (tmp_path / ENGINE).symlink_to(engine)
+    (tmp_path / PARAMETERS).write_text(json.dumps({"zero_pad": False}))
+    return Facade(tmp_path, scheduler)
+
+
+@pytest.mark.parametrize("prefix", [PREFIX, TIMED])
+def test_times_of_words_come_with_the_text(facade: Facade, clipper: Clipper, prefix: bytes) -> None:
+    """One request, and what a second look at the sound with the whole text says."""
+    away = []
+    for _ in range(8):
+        wave = clipper.wave(clipper.speech(int(clipper.rng.uniform(3, 14) * 16000)))
+        facade.asked.clear()
+        facade.whisper.attends = True
+        at_once = facade.words(wave, prefix)
+        assert [asked & {"return_step_attention", "return_cross_attention"} for asked in facade.asked] == [
+            {"return_step_attention"}
+        ]
+        facade.whisper.attends = False
+        again = facade.words(wave, prefix)
+        assert len(facade.asked) == 3
+        assert at_once["WORD_TEXTS"].tolist() == again["WORD_TEXTS"].tolist()
+        away.append(np.abs(at_once["WORD_TIMES"] - again["WORD_TIMES"]).ravel())
+    assert np.median(np.concatenate(away)) <= 0.04
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        pytest.param({"BEAM_WIDTH": np.array([[2]], np.int32)}, id="beams"),
+        pytest.param({"MAX_TOKENS": np.array([[2]], np.int32)}, id="a text that was cut off"),
+    ],
+)
+def test_a_second_look_where_steps_do_not_tell(
+    facade: Facade, clipper: Clipper, inputs: dict[str, Any]
+) -> None:
+    """Beams are not followed back, and nothing was made behind the last word of a text that was cut off."""
+    answer = facade.words(clipper.wave(clipper.speech(6 * 16000)), **inputs)
+    assert [("return_cross_attention" in asked) for asked in facade.asked] == [False, True]
+    assert answer["WORD_TIMES"].shape[1] == answer["WORD_TEXTS"].shape[1] > 0
+    assert (np.diff(answer["WORD_TIMES"][0], axis=1) >= 0).all()
