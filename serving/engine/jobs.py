@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
@@ -86,11 +87,13 @@ class Job:
     seen: list[NDArray[np.float16]] = field(default_factory=list)
     first_row: int = 0
     position: int = 0
-    # Of time.monotonic(): when it came, was admitted, had its first token, and joined the running batch.
+    # Of time.monotonic(): when it came, was admitted, had its first token, joined the running batch, and when
+    # its client was last asked for.
     came: float = 0.0
     admitted: float = 0.0
     begun: float = 0.0
     joined: float = 0.0
+    asked: float = -inf
     trace: Any = None  # what its spans are part of
 
     def __post_init__(self) -> None:

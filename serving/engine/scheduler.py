@@ -27,6 +27,9 @@ from .tracing import Spans
 STOPPED_SECONDS = 10.0
 MEASURE_SECONDS = 0.1  # between two looks at how full the batch is
 LOOK_SECONDS = 0.02  # between two looks at who has left
+# Between two questions whether a client is there: Triton is asked by a message, which takes up to a
+# millisecond of a busy CPU.
+ASK_SECONDS = 0.5
 
 
 class Scheduler:
@@ -141,7 +144,7 @@ class Scheduler:
         self.admit(self.limits.join_at_once if self.running else self.limits.max_rows)
 
     def _look(self) -> None:
-        """Who has left? Asking each of many requests before each step can take as long as the step."""
+        """Who has left?"""
         now = time.monotonic()
         if not self.running or now - self.looked >= LOOK_SECONDS:
             self.looked = now
@@ -324,8 +327,10 @@ class Scheduler:
 
     def release_cancelled(self) -> None:
         """Drop requests that nobody waits for. They leave first: who is told finds the rows free."""
+        now = time.monotonic()
         with self.wake:
-            leaving = [job for job in (*self.running, *self.encoding, *self.waiting) if self._leaves(job)]
+            there = (*self.running, *self.encoding, *self.waiting)
+            leaving = [job for job in there if self._leaves(job, now)]
             if not leaving:
                 return
             gone = {id(job) for job in leaving}
@@ -335,9 +340,13 @@ class Scheduler:
         for job in leaving:
             self._tell_dropped(job)
 
-    def _leaves(self, job: Job) -> bool:
-        late = self.stopped.get(job.request_id, 0.0) > time.monotonic()
-        return late or job.stopped or job.listener.cancelled()
+    def _leaves(self, job: Job, now: float) -> bool:
+        if job.stopped or self.stopped.get(job.request_id, 0.0) > now:
+            return True
+        if now - job.asked < ASK_SECONDS:
+            return False
+        job.asked = now
+        return job.listener.cancelled()
 
     def _tell_dropped(self, job: Job) -> None:
         if job.listener.cancelled():

@@ -11,6 +11,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from conch.names import ENGINE, ENGINE_UNARY
 from ..errors import ABORT_SUPPORTED, EngineError, code_name, message_of, raise_if_aborted
 from .rows import greedy_at_zero
 from .tracing import following
+from .watch import PERIOD
 
 Arrays = dict[str, NDArray[Any]]
 Response = TypeVar("Response")
@@ -97,13 +99,14 @@ class BlsClient:
 
     def stream(self, sender: Any, results: Iterable[Arrays], wanted: set[str], own: str | None) -> None:
         """A response for each of the results. When the client goes, the engine's request `own` is stopped and
-        what still comes is not sent.
+        what still comes is not sent. Triton is asked by a message, which takes up to a millisecond of a busy
+        CPU: not for each token.
         """
-        gone = False
+        gone, asked = False, -inf
         for arrays in results:
-            if not gone and sender.is_cancelled():
-                gone = True
-                if own:
+            if not gone and (now := time.monotonic()) - asked >= PERIOD:
+                asked, gone = now, sender.is_cancelled()
+                if gone and own:
                     self.stop(own)
             if not gone:
                 sender.send(self._response(arrays, wanted))

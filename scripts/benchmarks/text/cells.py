@@ -17,7 +17,7 @@ from ..stage import WORK
 
 PROMPTS = (16, 96, 32, 160, 64, 24, 128, 48)
 REQUESTS = {1: 8, 8: 16, 32: 32}  # by concurrency; whole rounds of PROMPTS
-CT2, HF = "CTranslate2", "transformers"
+CONCH, INT8, CT2, HF = "Conch", "Conch, int8", "CTranslate2", "transformers"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from gateway.triton import decode, encode
 from ops.local import HOST, LocalDeployment
 
 from ..stage import running
-from .cells import REQUESTS, Call, Cell, Model, Request, Timed, measure, one
+from .cells import CONCH, INT8, REQUESTS, Call, Cell, Model, Request, Timed, measure, one
 
 # (Ids to read, tokens to make) of short requests, of which so many run beside long ones.
 SHORT_ONE, FIRST_ONE, LONG_ONE = (16, 5), (16, 2), (16, 500)
@@ -132,10 +132,12 @@ def beside_others(model: Model, unary: Call, streamed: Call) -> list[Cell]:
 
 
 def conch(model: Model) -> list[Cell]:
-    """One instance, both faces of its engine."""
+    """One instance: both faces of its engine, and one of the engine with weights of 8 bits."""
+    with running(f"random-{model.name}-int8") as (layout, _):
+        cells = [measure(INT8, model, concurrency, unary(layout)) for concurrency in REQUESTS]
     with running(f"random-{model.name}") as (layout, _):
-        ways = {"Conch": unary(layout), "Conch, streamed": streamed(layout)}
-        cells = [
+        ways = {CONCH: unary(layout), "Conch, streamed": streamed(layout)}
+        cells += [
             measure(who, model, concurrency, call) for concurrency in REQUESTS for who, call in ways.items()
         ]
-        return cells + beside_others(model, ways["Conch"], ways["Conch, streamed"])
+        return cells + beside_others(model, ways[CONCH], ways["Conch, streamed"])

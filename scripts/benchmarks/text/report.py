@@ -6,12 +6,11 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Iterator, Sequence
+from math import nan
 
 from ..stage import DOCS
-from .cells import CT2, HF, LONG, MODELS, PROMPTS, REQUESTS, SHORT, Cell, Model, Runs
+from .cells import CONCH, CT2, HF, INT8, LONG, MODELS, PROMPTS, REQUESTS, SHORT, Cell, Model, Runs
 from .conch import ALONE, BESIDE, FIRST_ALONE, FIRST_BESIDE, OTHERS
-
-WHO = ("Conch", CT2, HF)
 
 
 def best(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> Cell:
@@ -24,19 +23,27 @@ def best(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> Cell:
     )
 
 
-def ratio(cells: Sequence[Cell], peer_name: str, model: str, concurrency: int) -> float:
-    """Our unary tokens per second over a peer's best."""
-    ours = next(c for c in cells if (c.who, c.model, c.concurrency) == ("Conch", model, concurrency))
-    return ours.tokens_per_second / best(cells, peer_name, model, concurrency).tokens_per_second
+def rate(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> float:
+    """Our unary tokens per second, CONCH's or INT8's; not a number where that was not measured."""
+    found = (
+        c.tokens_per_second for c in cells if (c.who, c.model, c.concurrency) == (who, model, concurrency)
+    )
+    return next(found, nan)
+
+
+def ratio(cells: Sequence[Cell], who: str, peer_name: str, model: str, concurrency: int) -> float:
+    """The same over a peer's best."""
+    theirs = best(cells, peer_name, model, concurrency).tokens_per_second
+    return rate(cells, who, model, concurrency) / theirs
 
 
 def goals(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
     """Goal, wanted, reached; of what was measured."""
     for model in dict.fromkeys(cell.model for cell in cells):
         own = {cell.who: cell for cell in cells if cell.model == model}
-        for many in (8, 32):
-            name = f"{model}, {many} in flight: times CTranslate2's best (wanted at least)"
-            yield name, 1.5, ratio(cells, CT2, model, many)
+        for many, (who, weights) in itertools.product((8, 32), ((CONCH, ""), (INT8, ", int8"))):
+            name = f"{model}{weights}, {many} in flight: times CTranslate2's best (wanted at least)"
+            yield name, 1.5, ratio(cells, who, CT2, model, many)
         yield (
             f"{model}, p99 of five tokens beside a request for 500: times alone (at most)",
             2.0,
@@ -52,7 +59,7 @@ def goals(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
             yield (
                 f"{model}, worst of all concurrencies: times transformers' best (at least)",
                 1.0,
-                min(ratio(cells, HF, model, n) for n in REQUESTS),
+                min(ratio(cells, CONCH, HF, model, n) for n in REQUESTS),
             )
 
 
@@ -60,24 +67,15 @@ def ratios(cells: Sequence[Cell]) -> list[str]:
     """Markdown: tokens per second, ours and the peers' best."""
     lines = [
         "",
-        f"| | in flight | Conch | {CT2}'s best | times | {HF}' best | times |",
-        "|---|---|---|---|---|---|---|",
+        f"| | in flight | Conch | int8 | {CT2}'s best | times | int8 | {HF}' best | times | int8 |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for model, concurrency in itertools.product(dict.fromkeys(cell.model for cell in cells), REQUESTS):
-        ours, *theirs = (
-            best(
-                [c for c in cells if c.who == "Conch" or not c.who.startswith("Conch")],
-                who,
-                model,
-                concurrency,
-            )
-            for who in WHO
-        )
-        numbers = " | ".join(
-            f"{c.tokens_per_second:g} | **{ratio(cells, who, model, concurrency):.2f}**"
-            for c, who in zip(theirs, WHO[1:], strict=True)
-        )
-        lines.append(f"| {model} | {concurrency} | {ours.tokens_per_second:g} | {numbers} |")
+    for model, many in itertools.product(dict.fromkeys(cell.model for cell in cells), REQUESTS):
+        numbers = [f"{rate(cells, who, model, many):g}" for who in (CONCH, INT8)]
+        for peer in (CT2, HF):
+            numbers.append(f"{best(cells, peer, model, many).tokens_per_second:g}")
+            numbers += [f"**{ratio(cells, who, peer, model, many):.2f}**" for who in (CONCH, INT8)]
+        lines.append(f"| {model} | {many} | {' | '.join(numbers)} |")
     return lines
 
 
@@ -126,7 +124,8 @@ def report(runs: Runs) -> None:
         + ".",
         "Random weights of the shapes of flan-t5-small, bart-base and gpt2-medium, the same for all; "
         "greedy; all cores for each. Conch computes in the",
-        "precision that the CPU multiplies natively (bf16 here).",
+        'precision that the CPU multiplies natively (bf16 here), with weights as they are or, "int8", with '
+        '`compress = "int8"` in the catalog.',
         "",
         "Random weights know no words, so every system reads and generates ids. Conch is measured at its "
         "tritonserver, `tensorrt_llm` over HTTP and",

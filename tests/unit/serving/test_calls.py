@@ -82,16 +82,26 @@ def test_an_error_is_raised_when_all_was_heard(last: Response) -> None:
 
 
 @pytest.mark.parametrize("own", ["mine", None])
-def test_a_client_that_goes_stops_its_own_request_once(own: str | None) -> None:
+def test_a_client_that_goes_stops_its_own_request_once(
+    monkeypatch: pytest.MonkeyPatch, own: str | None
+) -> None:
     """What still comes is taken, but not sent; a request with a client's own id is not stopped. The outputs
     that TensorRT-LLM insists on are named.
     """
+    monkeypatch.setattr("serving.triton.calls.PERIOD", 0.0)
     triton = Triton([], gone_after=2)
     results: Iterator[dict[str, Any]] = ({"n": np.array(i)} for i in range(6))
     BlsClient(triton).stream(triton, results, {"n"}, own)
     assert triton.sent == [0, 1, None]
     assert triton.asked == ([("tensorrt_llm", "mine", ["output_ids", "sequence_length"])] if own else [])
     assert list(results) == []
+
+
+def test_a_stream_does_not_ask_for_its_client_with_each_token() -> None:
+    triton, times = Triton([]), list[int]()
+    sender = SimpleNamespace(send=triton.send, is_cancelled=lambda: bool(times.append(1)))
+    BlsClient(triton).stream(sender, ({"n": np.array(i)} for i in range(6)), {"n"}, "mine")
+    assert (len(times), triton.sent) == (1, [*range(6), None])
 
 
 def test_ids() -> None:

@@ -166,3 +166,32 @@ def test_who_is_told_that_a_request_was_dropped_finds_its_rows_free(monkeypatch:
     scheduler.release_cancelled()
     assert [listener.seen for listener in listeners] == [[0]] * 3
     assert not scheduler.waiting
+
+
+class Asked(Collected):
+    """Counts how often it is asked whether its client has left."""
+
+    times = 0
+
+    def cancelled(self) -> bool:
+        self.times += 1
+        return super().cancelled()
+
+
+def test_a_client_is_asked_for_twice_a_second(monkeypatch: Any) -> None:
+    """However many steps that is; who was stopped by another message goes at the next look."""
+    clock = Clock()
+    monkeypatch.setattr("serving.engine.scheduler.time", SimpleNamespace(monotonic=clock.monotonic))
+    scheduler, listener = Scheduler(clock, LIMITS), Asked()
+    sampling = Sampling(max_tokens=15, end_id=9)
+    scheduler.submit(Job((1, 2), sampling, listener, np.zeros(1), request_id="one"))
+    scheduler.admit(1)
+    scheduler.begin()
+    for step, times in ((0.0, 1), (0.2, 1), (0.2, 1), (0.2, 2), (0.4, 2), (0.2, 3)):
+        clock.now += step
+        scheduler.release_cancelled()
+        assert listener.times == times
+    scheduler.drop("one")
+    scheduler.release_cancelled()
+    assert listener.times == 4  # it is asked once more when it is told
+    assert not scheduler.running
