@@ -94,8 +94,8 @@ def export(arguments: Arguments) -> None:
         write_pictures(arguments, theirs)
         made["picture"] = picture_graph(checkpoints.picture_encoder(arguments.family, theirs))
     for name, graph in made.items():
-        if arguments.compress == "int8" and (name == "decoder" or (name == "encoder" and ours.shape.mels)):
-            compress_int8(graph)  # texts' encoders gain nothing; the aligner runs once a request
+        if arguments.compress == "int8" and name in ("encoder", "decoder"):  # the aligner runs once a request
+            compress_int8(graph)
         ov.save_model(graph, arguments.output / f"{name}.xml", compress_to_fp16=half)
     if ours.shape.relative:
         np.save(arguments.output / "relative_bias.npy", relative_bias(ours, ours.shape))

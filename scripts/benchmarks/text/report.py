@@ -43,7 +43,8 @@ def goals(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
         own = {cell.who: cell for cell in cells if cell.model == model}
         for many, (who, weights) in itertools.product((8, 32), ((CONCH, ""), (INT8, ", int8"))):
             name = f"{model}{weights}, {many} in flight: times CTranslate2's best (wanted at least)"
-            yield name, 1.5, ratio(cells, who, CT2, model, many)
+            if who in own:
+                yield name, 1.5, ratio(cells, who, CT2, model, many)
         yield (
             f"{model}, p99 of five tokens beside a request for 500: times alone (at most)",
             2.0,
@@ -75,7 +76,9 @@ def ratios(cells: Sequence[Cell]) -> list[str]:
         for peer in (CT2, HF):
             numbers.append(f"{best(cells, peer, model, many).tokens_per_second:g}")
             numbers += [f"**{ratio(cells, who, peer, model, many):.2f}**" for who in (CONCH, INT8)]
-        lines.append(f"| {model} | {many} | {' | '.join(numbers)} |")
+        lines.append(
+            f"| {model} | {many} | {' | '.join(numbers)} |".replace("**nan**", "–").replace("nan", "–")
+        )
     return lines
 
 

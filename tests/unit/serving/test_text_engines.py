@@ -304,3 +304,25 @@ def test_a_decoder_alone_keeps_its_rows_apart(tmp_path: Path, engine_name: str) 
         for i, token in zip(order, best, strict=True):
             texts[i].append(int(token))
     assert list(texts.values()) == alone
+
+
+@pytest.mark.parametrize("name", ["flan-t5", "bart", "gpt2"])
+def test_int8_weights_are_near_the_others(tmp_path: Path, name: str) -> None:
+    """What the encoder leaves, and logits of a text's first id, with weights of 8 bits and without."""
+    model_of(name).save_pretrained(tmp_path / "weights")
+    found: dict[str, list[np.ndarray]] = {}
+    for compress in ("none", "int8"):
+        (engine := tmp_path / compress).mkdir()
+        export("openvino", name.removeprefix("flan-"), tmp_path / "weights", engine, "--compress", compress)
+        running, ids = runtime("openvino", engine), prompts(20)[-1]
+        memory = None if name == "gpt2" else running.encode([np.array(ids)])[0]
+        start = tuple(ids) if memory is None else (0,)
+        logits = running.batch().step([Row(None, start, 0, memory)]).logits(0)
+        found[compress] = [logits, *([] if memory is None else memory.parts)]
+    for exact, near in zip(*found.values(), strict=True):
+        off = np.linalg.norm(near - exact) / np.linalg.norm(exact)
+        assert 0 < off <= 0.2  # T5's small random models exaggerate: 0.13
+    names = [] if name == "gpt2" else ["encoder.bin"]
+    for file in [*names, "decoder.bin"]:
+        sizes = [(tmp_path / compress / file).stat().st_size for compress in found]
+        assert sizes[1] < 0.6 * sizes[0]
