@@ -69,6 +69,7 @@ class Whisper:
         """
         aligning = self._aligning(inputs, streaming=streaming)
         wave = self._wave(inputs)
+        duration = len(wave) / RATE
         prefix = (
             inputs["TEXT_PREFIX"].ravel()[0].decode("utf-8", "replace") if "TEXT_PREFIX" in inputs else ""
         )
@@ -78,32 +79,23 @@ class Whisper:
         if prompt.language is None or wanted & NEEDS_DETECTION:
             found = self._detect(sound, prompt, engine)
             if found is None:
-                yield outputs(self.vocabulary, NOTHING, prompt, detection, len(wave) / RATE, 1)
+                yield outputs(self.vocabulary, NOTHING, prompt, detection, duration, 1)
                 return
             detection = found
         if prompt.language is None and detection.language is not None:
             prompt = prompt.in_language(detection.language, self.vocabulary.languages[detection.language])
-        request = (
-            sound | self._choices(inputs, prompt, len(wave) / RATE) | {"return_log_probs": np.array([[True]])}
-        )
+        request = sound | self._choices(inputs, prompt, duration) | {"return_log_probs": np.array([[True]])}
+        limit = int(request["request_output_len"].item())
         if streaming:
             request["streaming"] = np.array([[True]])
         if aligning and self.attends and _beams(request) == 1:
             request["return_step_attention"] = np.array([[True]])
         growing = streaming and _beams(request) == 1
         for result in grown(engine(request, True)) if growing else engine(request, streaming):
-            answer = outputs(
-                self.vocabulary,
-                result,
-                prompt,
-                detection,
-                len(wave) / RATE,
-                int(request["request_output_len"].item()),
-            )
+            answer = outputs(self.vocabulary, result, prompt, detection, duration, limit)
             if aligning or (self._open(answer, prompt) and not streaming):
-                answer = self._aligned(
-                    answer, result.get("cross_attention"), sound, prompt, len(wave) / RATE, engine
-                )
+                seen = result.get("cross_attention")
+                answer = self._aligned(answer, seen, sound, prompt, duration, engine)
             yield answer
 
     def _aligning(self, inputs: Mapping[str, NDArray[Any]], *, streaming: bool) -> bool:

@@ -288,11 +288,10 @@ def parse(
         raise BadRequest(
             "tensorrt_llm_stream returns one sequence; send one request for each, or use tensorrt_llm"
         )
-    vocabulary = facts.vocabulary
     encoder, source = _source(inputs, facts)
     table = _table(inputs, facts)
     prompt = _prompt(inputs, facts, 0 if table is None else len(table))
-    sampling = _sampling(inputs, facts.end_id, vocabulary)
+    sampling = _sampling(inputs, facts.end_id, facts.vocabulary)
     # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit behind the prompt is not asked
     # for.
     sampling = replace(sampling, max_tokens=min(sampling.max_tokens, max(facts.positions - len(prompt), 0)))
