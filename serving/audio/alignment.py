@@ -85,7 +85,7 @@ def token_starts(attention: NDArray[np.float16], frames: int, lines: slice = sli
         attention: [heads, ids, memory], a softmax over the memory: where the decoder looked before each next
         id.
         frames: how many of the memory's frames hold sound.
-        lines: those of the ids that each token of the text was next to, and what follows the text.
+        lines: those from which each token of the text, and what follows it, was foretold.
 
     Returns:
         float32 [tokens + 1]; the last is where the text ends.

@@ -148,7 +148,7 @@ class Whisper:
             else self._starts(text, sound, prompt, duration, engine)
         )
         times = answer["SEGMENT_TIMES"].copy()
-        if self._open(answer, prompt):
+        if times.size and self._open(answer, prompt):
             times[0, -1, 1] = np.clip(starts[-1], times[0, -1, 0], duration)
         return answer | {"SEGMENT_TIMES": times} | self._words(spoken, starts, times[0], prompt.language)
 

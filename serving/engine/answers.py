@@ -108,8 +108,8 @@ class Answers:
         }
 
     def finish(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]]:
-        """Output tensors of the last response, of `attends` with cross_attention, float16 [1, heads, steps,
-        memory]: one step for each token, and one for the end id.
+        """Output tensors of the last response; where the job was to `attend` with cross_attention, float16
+        [1, heads, steps, memory]: one step for each id that was made, those that ended the text included.
         """
         arrays = outputs(beams, self.wanted, self.sent)
         return arrays | {"cross_attention": np.stack(self.job.seen, 1)[None]} if self.job.seen else arrays

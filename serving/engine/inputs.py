@@ -308,9 +308,9 @@ def parse(
         prompt,
         encoder or _scalar(inputs, "exclude_input_in_output", exclude_prompt),
     )
-    streaming, align, attends = (
+    streaming, align, attend = (
         _scalar(inputs, name, False)
         for name in ("streaming", "return_cross_attention", "return_step_attention")
     )
-    job = Job(prompt, sampling, listener, source, streaming, request_id, align, attends, table=table)
+    job = Job(prompt, sampling, listener, source, streaming, request_id, align, attend, table=table)
     return job, wanted

@@ -65,9 +65,9 @@ class Job:
     """A request: features or ids for the encoder (None for decoder-only families), the decoder's first ids,
     how to choose, whom to tell.
 
-    `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`. `attends`: where it
-    looked before each token is wanted too, and collected in `seen` (see Step). `stopped`: somebody wants no
-    more of it. `table`: see Row.
+    `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`. `attend`: where it
+    looked when it made each id is wanted too, and collected in `seen` (see Step). `stopped`: somebody wants
+    no more of it. `table`: see Row.
     """
 
     prompt: tuple[int, ...]
@@ -77,7 +77,7 @@ class Job:
     streaming: bool = False
     request_id: str = ""
     align: bool = False
-    attends: bool = False
+    attend: bool = False
     stopped: bool = False
     table: NDArray[Any] | None = None
     memory: Memory | None = None

@@ -59,8 +59,9 @@ class Row:
 class Step:
     """What a step gives, one entry per row: the id by its `choice`, else the likeliest (int64 [rows]), and
     its log probability (float32 [rows]). `logits(row)`: all of a row, float32 [vocabulary], until the next
-    step, unless all rows have a choice; only who asks pays. `attention(row)`: where its last id looked, as
-    `Runtime.align` gives it for a text, float16 [heads, memory]; None unless `facts.attends`.
+    step, unless all rows have a choice; only who asks pays. `attention(row)`: where the decoder looked
+    from its last id, as `Runtime.align` gives it for a text, float16 [heads, memory]; None unless
+    `facts.attends`.
     """
 
     best: NDArray[np.int64]

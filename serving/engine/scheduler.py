@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from heapq import nsmallest
 from itertools import islice
 from math import isfinite
 
@@ -26,10 +27,10 @@ from .tracing import Spans
 # A request may come a little after the word that stops it; later its id may be another's.
 STOPPED_SECONDS = 10.0
 MEASURE_SECONDS = 0.1  # between two looks at how full the batch is
-LOOK_SECONDS = 0.02  # between two looks at who has left
-# Between two questions whether a client is there: Triton is asked by a message, which takes up to a
-# millisecond of a busy CPU.
-ASK_SECONDS = 0.5
+LOOK_SECONDS = 0.02  # between two looks at who was stopped or has left
+# Between two questions whether a client is there, and how many are asked for in one look: Triton is asked by
+# a message, which takes up to a millisecond of a busy CPU, and no step runs meanwhile.
+ASK_SECONDS, ASKED_AT_ONCE = 0.5, 8
 
 
 class Scheduler:
@@ -100,9 +101,9 @@ class Scheduler:
         positions = self.runtime.facts.positions
         if job.align and not self.runtime.facts.aligns:
             raise BadRequest("return_cross_attention is not supported by this engine; omit it")
-        if job.attends and not self.runtime.facts.attends:
+        if job.attend and not self.runtime.facts.attends:
             raise BadRequest("return_step_attention is not supported by this engine; omit it")
-        if job.attends and (job.align or job.sampling.beam_width > 1):
+        if job.attend and (job.align or job.sampling.beam_width > 1):
             raise BadRequest(
                 "return_step_attention needs beam_width 1, and no return_cross_attention; send one of them"
             )
@@ -144,7 +145,7 @@ class Scheduler:
         self.admit(self.limits.join_at_once if self.running else self.limits.max_rows)
 
     def _look(self) -> None:
-        """Who has left?"""
+        """Who was stopped, who has left? Before each step it would take as long as the step."""
         now = time.monotonic()
         if not self.running or now - self.looked >= LOOK_SECONDS:
             self.looked = now
@@ -265,7 +266,7 @@ class Scheduler:
                         "the model gave no finite probabilities for this input; check features, prompt and "
                         "embedding_bias"
                     )
-                if job.attends and result.attention is not None:
+                if job.attend and result.attention is not None:
                     job.seen.append(result.attention(at))
                 if isinstance(job.strategy, Single) and job.choice is not None:
                     goes_on = job.strategy.take(best[at], log_probs[at])
@@ -330,7 +331,9 @@ class Scheduler:
         now = time.monotonic()
         with self.wake:
             there = (*self.running, *self.encoding, *self.waiting)
-            leaving = [job for job in there if self._leaves(job, now)]
+            due = nsmallest(ASKED_AT_ONCE, there, key=lambda job: job.asked)
+            left = {id(job) for job in due if self._left(job, now)}
+            leaving = [job for job in there if id(job) in left or self._stopped(job, now)]
             if not leaving:
                 return
             gone = {id(job) for job in leaving}
@@ -340,9 +343,11 @@ class Scheduler:
         for job in leaving:
             self._tell_dropped(job)
 
-    def _leaves(self, job: Job, now: float) -> bool:
-        if job.stopped or self.stopped.get(job.request_id, 0.0) > now:
-            return True
+    def _stopped(self, job: Job, now: float) -> bool:
+        return job.stopped or self.stopped.get(job.request_id, 0.0) > now
+
+    @staticmethod
+    def _left(job: Job, now: float) -> bool:
         if now - job.asked < ASK_SECONDS:
             return False
         job.asked = now

@@ -14,7 +14,14 @@ from ..arrays import finite
 from ..errors import BadRequest
 
 # What decides which results there are, and their shapes.
-SHAPING = ("beam_width", "num_return_sequences", "return_log_probs", "return_generation_logits")
+SHAPING = (
+    "beam_width",
+    "num_return_sequences",
+    "return_log_probs",
+    "return_generation_logits",
+    "return_cross_attention",
+    "return_step_attention",
+)
 # Padded inputs by the input that says how long each row is. TensorRT-LLM looks at these lengths only where a
 # request has several rows, and at the decoder's never (tensorrtllm_backend r25.05, utils.cc,
 # `splitBatchInputsTensors`), so whoever sends a row alone cuts it.

@@ -4,7 +4,7 @@ FOLDER` writes the graphs, engine.json and the tokenizer's files.
 The encoder maps features [1, mels, frames] or ids [1, n] to the keys and values of every decoder layer's
 cross-attention, so they are computed once per request. The decoder is described in stateful.py. The aligner,
 for families whose shape has alignment heads, runs the decoder over a whole text at once and gives where it
-looked: the cross-attention that word times are made of.
+looked: the cross-attention that word times are made of where the decoder's steps do not tell.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from build import checkpoints
 from build.checkpoints.arguments import Arguments, parse, write_pictures, write_tokenizer
 from serving.architectures.transformer import AlignmentCaches, Encoder, Model, Shape
 
-from .stateful import compress_int8, decoder_graph, memories, rename
+from .stateful import compress_int8, decoder_graph, heads_of_steps, memories, rename
 
 
 class Aligner(nn.Module):
@@ -94,14 +94,14 @@ def export(arguments: Arguments) -> None:
         write_pictures(arguments, theirs)
         made["picture"] = picture_graph(checkpoints.picture_encoder(arguments.family, theirs))
     for name, graph in made.items():
-        if arguments.compress == "int8" and name in ("encoder", "decoder"):  # the aligner runs once a request
-            compress_int8(graph)
+        if arguments.compress == "int8" and name in ("encoder", "decoder"):
+            compress_int8(graph)  # the aligner runs for a few requests only
         ov.save_model(graph, arguments.output / f"{name}.xml", compress_to_fp16=half)
     if ours.shape.relative:
         np.save(arguments.output / "relative_bias.npy", relative_bias(ours, ours.shape))
     write_tokenizer(arguments, ours.shape.vocabulary)
     facts = checkpoints.family(arguments.family).facts(theirs, arguments)
-    replace(facts, attends=bool(ours.shape.alignment_heads)).save(arguments.output)
+    replace(facts, attends=bool(heads_of_steps(ours.shape))).save(arguments.output)
 
 
 if __name__ == "__main__":

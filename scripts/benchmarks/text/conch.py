@@ -132,7 +132,7 @@ def beside_others(model: Model, unary: Call, streamed: Call) -> list[Cell]:
 
 
 def conch(model: Model) -> list[Cell]:
-    """One instance: both faces of its engine, and one of the engine with weights of 8 bits."""
+    """One instance after the other: with weights of 8 bits one face of its engine, as they are both."""
     with running(f"random-{model.name}-int8") as (layout, _):
         cells = [measure(INT8, model, concurrency, unary(layout)) for concurrency in REQUESTS]
     with running(f"random-{model.name}") as (layout, _):

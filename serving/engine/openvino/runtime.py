@@ -114,7 +114,7 @@ class OpenVinoRuntime:
             else None
         )
         self.encoding = self.encoder.create_infer_request() if self.encoder else None
-        # Loaded when word times are first asked for: it holds the decoder's weights once more.
+        # Loaded when a second look is first asked for: it holds the decoder's weights once more.
         self._aligner: Callable[[], ov.InferRequest] = cache(
             lambda: core.compile_model(
                 self._typed(core.read_model(folder / "aligner.xml")), "CPU", settings

@@ -136,8 +136,11 @@ def test_short_overtakes_long(scheduler: Scheduler, speech: list[tuple[Clip, np.
     assert alone.wait(60)[0].ids == early
 
 
-def test_cancellation_frees_the_row(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]) -> None:
-    """A cancelled request leaves before its next token."""
+def test_cancellation_frees_the_row(
+    monkeypatch: pytest.MonkeyPatch, scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]
+) -> None:
+    """A cancelled request leaves with the next look at who has left."""
+    monkeypatch.setattr("serving.engine.scheduler.ASK_SECONDS", 0.0)
     clip, features = speech[0]
     listener = Begun()
     endless = Sampling(max_tokens=440, end_id=END, min_tokens=440)
@@ -322,7 +325,7 @@ def test_steps_tell_where_they_looked(graphs: OpenVinoRuntime, speech: list[tupl
     scheduler, made = Scheduler(graphs), []
     scheduler.start()
     for clip, features in speech[:3]:
-        job = Job(prompt(clip), Sampling(max_tokens=60, end_id=END), Collected(), features, attends=True)
+        job = Job(prompt(clip), Sampling(max_tokens=60, end_id=END), Collected(), features, attend=True)
         made.append(job)
         scheduler.submit(job)
     for (clip, features), job in zip(speech, made, strict=False):

@@ -195,3 +195,16 @@ def test_a_client_is_asked_for_twice_a_second(monkeypatch: Any) -> None:
     scheduler.release_cancelled()
     assert listener.times == 4  # it is asked once more when it is told
     assert not scheduler.running
+
+
+def test_few_clients_are_asked_for_in_one_look(monkeypatch: Any) -> None:
+    """Those first that were not asked for the longest; no step runs meanwhile."""
+    clock = Clock()
+    monkeypatch.setattr("serving.engine.scheduler.time", SimpleNamespace(monotonic=clock.monotonic))
+    scheduler, listeners = Scheduler(clock, Limits(max_rows=2, max_queue=20)), [Asked() for _ in range(12)]
+    for listener in listeners:
+        scheduler.submit(Job((1, 2), Sampling(max_tokens=5, end_id=9), listener, np.zeros(1)))
+    for asked in (8, 12, 12):
+        scheduler.release_cancelled()
+        assert sum(listener.times for listener in listeners) == asked
+    assert {listener.times for listener in listeners} == {1}

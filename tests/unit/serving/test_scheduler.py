@@ -132,7 +132,7 @@ def test_where_each_step_looked_is_collected() -> None:
     """Beside others that do not ask: one entry for each step, the end's too."""
     engine, asks, other = Engine(), Collected(), Collected()
     scheduler = Scheduler(engine)
-    asking = Job((1, 2), Sampling(max_tokens=TOKENS, end_id=-1), asks, np.zeros(1), attends=True)
+    asking = Job((1, 2), Sampling(max_tokens=TOKENS, end_id=-1), asks, np.zeros(1), attend=True)
     plain = Job((1,), Sampling(max_tokens=TOKENS, end_id=-1), other, np.zeros(1))
     for job in (plain, asking):
         scheduler.submit(job)
@@ -163,7 +163,7 @@ def test_where_steps_look_is_refused(
     monkeypatch.setattr(engine, "facts", SimpleNamespace(**{**vars(Engine.facts), "attends": attends}))
     sampling = Sampling(max_tokens=TOKENS, end_id=-1, beam_width=beams)
     with pytest.raises(BadRequest, match=told):
-        Scheduler(engine).submit(Job((1,), sampling, Collected(), np.zeros(1), align=align, attends=True))
+        Scheduler(engine).submit(Job((1,), sampling, Collected(), np.zeros(1), align=align, attend=True))
 
 
 def test_a_memory_that_failed_is_its_own_request_s() -> None:

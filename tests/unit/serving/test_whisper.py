@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from build.targets.openvino.stateful import MOST_HEADS, heads_of_steps
 from conch.bundle import ENGINE, PARAMETERS
 from miniatures.speech.clips import Clipper
+from serving.architectures.transformer import Shape
 from serving.audio.whisper import Whisper
 from serving.engine.answers import Answers
 from serving.engine.collected import Collected
@@ -93,3 +95,12 @@ def test_a_second_look_where_steps_do_not_tell(
     assert [("return_cross_attention" in asked) for asked in facade.asked] == [False, True]
     assert answer["WORD_TIMES"].shape[1] == answer["WORD_TEXTS"].shape[1] > 0
     assert (np.diff(answer["WORD_TIMES"][0], axis=1) >= 0).all()
+
+
+def test_steps_tell_of_few_heads_only() -> None:
+    """A checkpoint that names no heads has half of all, which would be hundreds."""
+    named, half = ((0, 1), (2, 3)), tuple((layer, head) for layer in range(12, 24) for head in range(16))
+    assert len(half) > MOST_HEADS
+    for heads, told in ((named, named), (half, ()), ((), ())):
+        shape = Shape("whisper", 64, 16, 100, 2, 4, 128, alignment_heads=heads)
+        assert heads_of_steps(shape) == told
