@@ -34,6 +34,14 @@ def test_an_empty_list_of_extra_ids_is_none() -> None:
     assert all("prompt_table_extra_ids" not in row for row in split(inputs))
 
 
+@pytest.mark.parametrize("flag", ["return_log_probs", "return_cross_attention", "return_step_attention"])
+def test_rows_must_agree_on_what_they_return(flag: str) -> None:
+    """Else their results could not be joined."""
+    assert len(split({"input_ids": IDS, flag: np.array([[True], [True]])})) == 2
+    with pytest.raises(BadRequest, match=f"{flag} differs between the rows of one request"):
+        split({"input_ids": IDS, flag: np.array([[True], [False]])})
+
+
 def test_rows_lose_their_padding() -> None:
     """Ids and features end where their row's length says; a scalar comes out as [1, 1]."""
     features = np.arange(12, dtype=np.float16).reshape(2, 3, 2)
