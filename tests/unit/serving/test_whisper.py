@@ -20,6 +20,8 @@ from serving.engine.collected import Collected
 from serving.engine.inputs import parse
 from serving.engine.scheduler import Scheduler
 
+pytestmark = pytest.mark.long
+
 Arrays = dict[str, np.ndarray]
 PREFIX = b"<|startoftranscript|><|en|><|transcribe|><|notimestamps|>"
 TIMED = PREFIX.removesuffix(b"<|notimestamps|>")
