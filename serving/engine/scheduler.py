@@ -105,7 +105,7 @@ class Scheduler:
             raise BadRequest("return_step_attention is not supported by this engine; omit it")
         if job.attend and (job.align or job.sampling.beam_width > 1):
             raise BadRequest(
-                "return_step_attention needs beam_width 1, and no return_cross_attention; send one of them"
+                "return_step_attention cannot be combined with beams or return_cross_attention; omit one"
             )
         if not job.prompt:
             raise BadRequest("decoder_input_ids is empty; send at least the start id")

@@ -151,8 +151,8 @@ def test_where_each_step_looked_is_collected() -> None:
 @pytest.mark.parametrize(
     ("beams", "align", "attends", "told"),
     [
-        (2, False, True, "return_step_attention needs beam_width 1"),
-        (1, True, True, "return_step_attention needs beam_width 1"),
+        (2, False, True, "return_step_attention cannot be combined with beams"),
+        (1, True, True, "return_step_attention cannot be combined with beams"),
         (1, False, False, "return_step_attention is not supported by this engine"),
     ],
 )
