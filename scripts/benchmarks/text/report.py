@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from math import nan
+from math import isnan, nan
 
 from ..stage import DOCS
 from .cells import CONCH, CT2, HF, INT8, LONG, MODELS, PROMPTS, REQUESTS, SHORT, Cell, Model, Runs
@@ -64,6 +64,11 @@ def goals(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
             )
 
 
+def shown(value: float, form: str) -> str:
+    """A cell of a table; a dash for what was not measured."""
+    return "–" if isnan(value) else form.format(value)
+
+
 def ratios(cells: Sequence[Cell]) -> list[str]:
     """Markdown: tokens per second, ours and the peers' best."""
     lines = [
@@ -72,13 +77,11 @@ def ratios(cells: Sequence[Cell]) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for model, many in itertools.product(dict.fromkeys(cell.model for cell in cells), REQUESTS):
-        numbers = [f"{rate(cells, who, model, many):g}" for who in (CONCH, INT8)]
+        numbers = [shown(rate(cells, who, model, many), "{:g}") for who in (CONCH, INT8)]
         for peer in (CT2, HF):
             numbers.append(f"{best(cells, peer, model, many).tokens_per_second:g}")
-            numbers += [f"**{ratio(cells, who, peer, model, many):.2f}**" for who in (CONCH, INT8)]
-        lines.append(
-            f"| {model} | {many} | {' | '.join(numbers)} |".replace("**nan**", "–").replace("nan", "–")
-        )
+            numbers += [shown(ratio(cells, who, peer, model, many), "**{:.2f}**") for who in (CONCH, INT8)]
+        lines.append(f"| {model} | {many} | {' | '.join(numbers)} |")
     return lines
 
 
