@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 FRAMES_PER_SECOND = 50
 MEDIAN = 7
+BEYOND = 10  # frames
 # The exchanges after which place 3 of seven has their median (N. Devillard, Fast median search, 1998).
 EXCHANGES = (
     *((0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6)),
@@ -76,6 +77,16 @@ def warp(cost: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         path.append((row, column))
     rows, columns = zip(*reversed(path), strict=True)
     return np.array(rows), np.array(columns)
+
+
+def reached(attention: NDArray[np.float16]) -> int:
+    """How many frames the decoder had heard of when it was stopped: up to where its heads look at last, and a
+    little more. A path that had to go on to the end of the sound would take its tokens along.
+
+    Args:
+        attention: [heads, ids, memory], of a text that was cut off.
+    """
+    return int(attention[:, -1].astype(np.float32).mean(0).argmax()) + 1 + BEYOND
 
 
 def token_starts(attention: NDArray[np.float16], frames: int, lines: slice = slice(None)) -> Floats:

@@ -59,6 +59,21 @@ def outputs(
     }
 
 
+def cut_off(result: Arrays, limit: int) -> Arrays:
+    """What the engine gave for one sequence without tokens beyond the `limit`; beams keep to it."""
+    count = int(result["sequence_length"].ravel()[0])
+    if count <= limit:
+        return result
+    beyond = result["output_log_probs"][:, :, limit:count].sum(-1)
+    return {
+        **result,
+        "output_ids": result["output_ids"][:, :, :limit],
+        "output_log_probs": result["output_log_probs"][:, :, :limit],
+        "cum_log_probs": result["cum_log_probs"] - beyond,
+        "sequence_length": np.array([[limit]], np.int32),
+    }
+
+
 def grown(stream: Iterator[Arrays]) -> Iterator[Arrays]:
     """All so far, out of a stream of one sequence whose responses carry what is new."""
     ids, log_probs = np.zeros(0, np.int32), np.zeros(0, np.float32)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from conch.bundle import ENGINE, EngineFacts, load_parameters
 
 from ..errors import BadRequest
-from .alignment import FRAMES_PER_SECOND, token_starts
-from .answers import Arrays, Detection, grown, outputs, strings
+from .alignment import FRAMES_PER_SECOND, reached, token_starts
+from .answers import Arrays, Detection, cut_off, grown, outputs, strings
 from .log_mel import MAX_SAMPLES, RATE, frames_of, log_mel
 from .tokens import BadPrompt, Prompt, WhisperVocabulary
 
@@ -89,10 +89,13 @@ class Whisper:
         if streaming:
             request["streaming"] = np.array([[True]])
         if aligning and self.attends and _beams(request) == 1:
+            # Where the last word of a text that is cut off ends is seen by the step behind it.
+            more = int(len(prompt.ids) + limit < self.positions)
             request["return_step_attention"] = np.array([[True]])
+            request["request_output_len"] = np.array([[limit + more]], np.int32)
         growing = streaming and _beams(request) == 1
         for result in grown(engine(request, True)) if growing else engine(request, streaming):
-            answer = outputs(self.vocabulary, result, prompt, detection, duration, limit)
+            answer = outputs(self.vocabulary, cut_off(result, limit), prompt, detection, duration, limit)
             if aligning or (self._open(answer, prompt) and not streaming):
                 seen = result.get("cross_attention")
                 answer = self._aligned(answer, seen, sound, prompt, duration, engine)
@@ -142,11 +145,13 @@ class Whisper:
         # The step that made each token of the text, and the one that made what follows.
         steps = [i for i, token in enumerate(tokens) if token < self.vocabulary.end]
         steps += [i + 1 for i in steps[-1:]]
-        starts = (
-            token_starts(seen[0][:, steps], frames)
-            if seen is not None and text and steps[-1] < seen.shape[2]
-            else self._starts(text, sound, prompt, duration, engine)
-        )
+        if seen is not None and text and steps[-1] < seen.shape[2]:
+            looked = seen[0][:, steps]
+            if answer["TRUNCATED"].any():
+                frames = min(frames, reached(looked))
+            starts = token_starts(looked, frames)
+        else:
+            starts = self._starts(text, sound, prompt, duration, engine)
         times = answer["SEGMENT_TIMES"].copy()
         if times.size and self._open(answer, prompt):
             times[0, -1, 1] = np.clip(starts[-1], times[0, -1, 0], duration)

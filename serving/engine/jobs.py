@@ -98,3 +98,16 @@ class Job:
 
     def __post_init__(self) -> None:
         self.strategy = strategy(self.prompt, self.sampling)
+
+    def row(self, parent: int | None, ids: tuple[int, ...]) -> Row:
+        """One of its rows of the next step, which continues row `parent` of the last."""
+        return Row(
+            parent,
+            ids,
+            self.position,
+            self.memory,
+            self.sampling.bias,
+            self.choice,
+            self.table,
+            self.attend,
+        )

@@ -43,7 +43,7 @@ class Row:
     row's.
 
     `choice`: what the runtime chooses the next id by (see `Runtime.chooses`); None: the caller looks at the
-    logits itself.
+    logits itself. `attend`: of this row `Step.attention` may be asked.
     """
 
     parent: int | None
@@ -53,15 +53,16 @@ class Row:
     bias: Floats | None = None
     choice: Sampling | None = None
     table: NDArray[Any] | None = None
+    attend: bool = False
 
 
 @dataclass(frozen=True)
 class Step:
     """What a step gives, one entry per row: the id by its `choice`, else the likeliest (int64 [rows]), and
     its log probability (float32 [rows]). `logits(row)`: all of a row, float32 [vocabulary], until the next
-    step, unless all rows have a choice; only who asks pays. `attention(row)`: where the decoder looked
-    from its last id, as `Runtime.align` gives it for a text, float16 [heads, memory]; None unless
-    `facts.attends`.
+    step, unless all rows have a choice; only who asks pays. `attention(row)`: of a row that is to `attend`,
+    where the decoder looked from its last id, as `Runtime.align` gives it for a text, float16 [heads,
+    memory], until the next step; None unless `facts.attends`.
     """
 
     best: NDArray[np.int64]

@@ -19,7 +19,7 @@ from math import isfinite
 from ..errors import BadRequest, QueueFull
 from .jobs import DEFAULTS, Job, Limits
 from .metrics import Metrics
-from .runtime import Memory, Row, Runtime
+from .runtime import Memory, Runtime
 from .sampling import Scores
 from .strategies import Single
 from .tracing import Spans
@@ -242,7 +242,7 @@ class Scheduler:
                 job.listener.fail(error)
             return
         job.choice = job.sampling if self.runtime.chooses(job.sampling) else None
-        job.rows = [Row(None, job.prompt, 0, job.memory, job.sampling.bias, job.choice, job.table)]
+        job.rows = [job.row(None, job.prompt)]
         job.table = None  # its row has it
         job.position = len(job.prompt)
         self.metrics.read.inc(job.position)
@@ -289,10 +289,7 @@ class Scheduler:
         if not job.begun:
             job.begun = time.monotonic()
             self.metrics.first.observe(job.begun - job.came)
-        job.rows = [
-            Row(job.first_row + parent, (token,), job.position, job.memory, job.sampling.bias, job.choice)
-            for parent, token in chosen
-        ]
+        job.rows = [job.row(job.first_row + parent, (token,)) for parent, token in chosen]
         job.position += 1
         if job.streaming and job.rows:
             job.listener.update(job.strategy.results())

@@ -21,7 +21,7 @@ from build import checkpoints
 from build.checkpoints.arguments import Arguments, parse, write_pictures, write_tokenizer
 from serving.architectures.transformer import AlignmentCaches, Encoder, Model, Shape
 
-from .stateful import compress_int8, decoder_graph, heads_of_steps, memories, rename
+from .stateful import compress_int8, decoder_graph, memories, rename
 
 
 class Aligner(nn.Module):
@@ -101,7 +101,7 @@ def export(arguments: Arguments) -> None:
         np.save(arguments.output / "relative_bias.npy", relative_bias(ours, ours.shape))
     write_tokenizer(arguments, ours.shape.vocabulary)
     facts = checkpoints.family(arguments.family).facts(theirs, arguments)
-    replace(facts, attends=bool(heads_of_steps(ours.shape))).save(arguments.output)
+    replace(facts, attends=bool(ours.shape.step_heads)).save(arguments.output)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ heads or 1, new, past + new] and, with a memory, cross mask [batch, 1, 1, memory
 scores; bias [batch or 1, vocabulary or 1], added to the logits; beam_idx [batch]; past, then memory keys and
 values of each layer [batch, heads, length, head width]. It returns logits of the last id [batch, vocabulary],
 log(sum(exp(logits))) [batch], where the alignment heads looked from the last id [batch, heads, length of the
-memory] if the shape has a few (`heads_of_steps`), and the present keys and values.
+memory] if the shape has a few (`Shape.step_heads`), and the present keys and values.
 
 A decoder without a memory reads long prompts. Its caches stay inputs, kept by the server in slots of a length
 of their own: no beam_idx, and the keys and values that it returns are those of the new ids alone.
@@ -24,9 +24,7 @@ from openvino._offline_transformations import apply_make_stateful_transformation
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from serving.architectures.transformer import Decoder, Shape
-
-MOST_HEADS = 32  # OpenAI's models have 5 to 23
+from serving.architectures.transformer import Decoder
 
 
 def rename(model: ov.Model, inputs: Sequence[tuple[str, list[int]]], outputs: Sequence[str]) -> None:
@@ -162,7 +160,7 @@ class Step(nn.Module):
         caches: Stateful | Slotted
         if shape.encoder_layers:
             mask, cross_mask, bias, beam_idx, *tensors = rest
-            caches = Stateful(tensors, mask, cross_mask, beam_idx, heads_of_steps(shape))
+            caches = Stateful(tensors, mask, cross_mask, beam_idx, shape.step_heads)
         else:
             mask, bias, *tensors = rest
             caches = Slotted(tensors, mask)
@@ -170,13 +168,6 @@ class Step(nn.Module):
         logits = self.decoder.head(x[:, -1]) + bias
         seen = [torch.cat(caches.seen, 1)] if isinstance(caches, Stateful) and caches.seen else []
         return (logits, torch.logsumexp(logits, -1), *seen, *caches.present)
-
-
-def heads_of_steps(shape: Shape) -> tuple[tuple[int, int], ...]:
-    """The alignment heads, if they are few: a checkpoint that names none has half of all, and where each
-    looked is kept for each id of each text, 3 kB of a window of 30 s.
-    """
-    return shape.alignment_heads if len(shape.alignment_heads) <= MOST_HEADS else ()
 
 
 def memories(layers: int) -> list[str]:
@@ -215,7 +206,7 @@ def decoder_graph(decoder: Decoder) -> ov.Model:
         *([("beam_idx", [-1])] if has_memory else []),
     ]
     inputs += [(f"{kind}.{name}", [-1, heads, -1, width]) for kind in kinds for name in cache]
-    seen = ["cross_attention"] if heads_of_steps(shape) else []
+    seen = ["cross_attention"] if shape.step_heads else []
     rename(graph, inputs, ["logits", "log_sum", *seen, *(f"present.{name}" for name in cache)])
     if has_memory:
         make_stateful(

@@ -39,7 +39,8 @@ def export(arguments: Arguments) -> None:
         save(pictures.lower(dtype), arguments.output / PICTURE_WEIGHTS)
     write_tokenizer(arguments, ours.shape.vocabulary)
     facts = checkpoints.family(arguments.family).facts(theirs, arguments)
-    replace(facts, takes_samples=facts.mels > 0).save(arguments.output)
+    attends = bool(ours.shape.step_heads)
+    replace(facts, takes_samples=facts.mels > 0, attends=attends).save(arguments.output)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,10 @@ from serving.architectures.transformer import Decoder
 
 from ..runtime import Row, Step
 from ..sampling import Sampling
-from .caches import Arena, Reading, Stepping
+from .caches import Arena, Reading, Stepping, Watch
 from .choosing import Choices, simple
 from .device import Device
+from .looking import Looking
 from .pieces import Coming, Pieces
 
 # Rows that a graph is recorded for; a step takes the next larger one.
@@ -65,10 +66,13 @@ class Memory:
 
 @dataclass(frozen=True)
 class PendingStep:
-    """A step that was begun: ids and log probabilities of all slots, on the host after `event`."""
+    """A step that was begun: ids and log probabilities of all slots, and if anybody asked, where they looked
+    (see Looking), on the host after `event`.
+    """
 
     ids: Tensor
     log_probs: Tensor
+    seen: Tensor | None
     event: Any
 
     def result(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -80,17 +84,19 @@ class PendingStep:
 
 @dataclass
 class Slot:
-    """What lies in a slot: whose memory, also after its row has gone, and whether the row's choice needs
-    neither penalties nor random numbers.
+    """What lies in a slot: whose memory, also after its row has gone, whether the row's choice needs neither
+    penalties nor random numbers, and whether somebody wants to know where it looks.
     """
 
     memory: Callable[[], Memory | None] = lambda: None
     plain: bool = True
+    attends: bool = False
 
     def fill(self, row: Row) -> None:
         """A row has it."""
         self.memory = (lambda: None) if row.memory is None else weakref.ref(row.memory)
         self.plain = row.choice is None or simple(row.choice)
+        self.attends = row.attend
 
 
 @dataclass
@@ -115,9 +121,20 @@ class Joining:
 
 
 class DeviceBatch:
-    """A RunningBatch (runtime.py) of at most `most` rows; made once, emptied by `clear`."""
+    """A RunningBatch (runtime.py) of at most `most` rows; made once, emptied by `clear`. `attends`: it is to
+    tell where rows look.
+    """
 
-    def __init__(self, decoder: Decoder, device: Device, most: int, positions: int, memory: int) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        device: Device,
+        most: int,
+        positions: int,
+        memory: int,
+        *,
+        attends: bool = False,
+    ) -> None:
         self.decoder, self.device, self.positions = decoder, device, positions
         self.beside = Pieces(device)
         self.buckets = [size for size in BUCKETS if size < most] + [most]
@@ -131,7 +148,9 @@ class DeviceBatch:
             device.zeros(most, vocabulary, dtype=torch.float32),
         )
         self.kernels = _kernels(device)
-        self.hosts = cycle([_pinned(device, most) for _ in range(RESULTS)])
+        self.looking = Looking(decoder.shape, self.arena, device) if attends else None
+        self.looks: dict[int, Callable[[], object]] = {}
+        self.hosts = cycle([self._pinned() for _ in range(RESULTS)])
         self.slots = [Slot() for _ in range(most)]
         self.where: list[int] = []  # the slot of each row of the last step
         self.pending: PendingStep | None = None
@@ -147,6 +166,9 @@ class DeviceBatch:
             for plain in (True, False):
                 compute = partial(self._compute, size, plain=plain)
                 self.buffers.graphs[size, plain] = self.device.graph(self.device.steps, compute)
+            if self.looking:
+                look = partial(self.looking.look, size)
+                self.looks[size] = self.device.graph(self.device.steps, look)
         self.clear()
 
     def _joining(self, rows: int) -> Joining:
@@ -159,6 +181,7 @@ class DeviceBatch:
         """Forget all graphs; it can step no more."""
         self.buffers.graphs.clear()
         self.joining.clear()
+        self.looks.clear()
         self.beside.waiting.clear()
 
     def clear(self) -> None:
@@ -200,13 +223,17 @@ class DeviceBatch:
         fresh: tuple[PendingStep | None, Sequence[int]],
     ) -> Step:
         best, log_probs = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.float32)
+        seen: dict[int, Tensor] = {}
         for (pending, slots), running in ((old, True), (fresh, False)):
             if pending is not None and slots:
                 at = [i for i, row in enumerate(rows) if (row.parent is not None) == running]
                 ids, probs = pending.result()
                 best[at], log_probs[at] = ids[list(slots)], probs[list(slots)]
+                if pending.seen is not None:
+                    seen |= {i: pending.seen[slot] for i, slot in zip(at, slots, strict=True)}
         where = list(self.where)
-        return Step(best, log_probs, lambda row: self._logits(where[row]))
+        attention = partial(_seen, rows, seen) if self.looking else None
+        return Step(best, log_probs, lambda row: self._logits(where[row]), attention)
 
     @torch.inference_mode()
     def _logits(self, slot: int) -> NDArray[np.float32]:
@@ -270,7 +297,7 @@ class DeviceBatch:
             group.append(i)
         if group:
             self._read_group([rows[k] for k in group], [slots[k] for k in group])
-        return self._to_host()
+        return self._to_host(slots)
 
     def _is_short(self, row: Row) -> bool:
         plain = row.choice is None or simple(row.choice)
@@ -307,7 +334,7 @@ class DeviceBatch:
         rows, count = ids.shape
         self.arena.length[places] = lengths.to(torch.int32)
         positions = torch.arange(count, device=ids.device).expand(rows, count)
-        caches = Reading(self.arena, self.decoder, places)
+        caches = Reading(self.arena, self.decoder, places, self._watching(places, lengths))
         x = self.decoder(ids, positions, caches, table=table)
         last = x[torch.arange(rows, device=ids.device), lengths - 1]
         logits = scored(self.decoder.head, last)
@@ -344,12 +371,12 @@ class DeviceBatch:
         """Queue a step of these slots, and of what lies between them."""
         plain = all(self.slots[slot].plain for slot in where)
         self.buffers.graphs[self._bucket(max(where) + 1), plain]()
-        return self._to_host()
+        return self._to_host(where)
 
     def _compute(self, size: int, *, plain: bool) -> None:
         """One step of the first `size` slots."""
         buffers, arena = self.buffers, self.arena
-        caches = Stepping(arena, self.decoder, size, self.kernels)
+        caches = Stepping(arena, self.decoder, size, self.kernels, self._watching())
         positions = arena.length[:size, None].long()
         x = self.decoder(buffers.ids[:size, None], positions, caches)
         places = torch.arange(size, device=positions.device)
@@ -357,14 +384,35 @@ class DeviceBatch:
         self._choose(logits, places, plain=plain)
         arena.length[:size] = (arena.length[:size] + 1).clamp(max=self.positions - 1)
 
-    def _to_host(self) -> PendingStep:
-        """What was chosen last, on its way to the host."""
-        if not self.device.gpu:
-            return PendingStep(self.buffers.chosen.clone(), self.buffers.log_probs.clone(), None)
-        ids, probs = next(self.hosts)
-        ids.copy_(self.buffers.chosen, non_blocking=True)
-        probs.copy_(self.buffers.log_probs, non_blocking=True)
-        return PendingStep(ids, probs, self.device.event())
+    def _watching(self, places: Tensor | None = None, lengths: Tensor | None = None) -> Watch | None:
+        """Keeps the queries of each row's last id: of steps, or of prompts of `lengths` in slots `places`."""
+        looking = self.looking
+        if looking is None:
+            return None
+        if places is None or lengths is None:
+            return lambda layer, q: looking.keep(layer, q[:, :, 0])
+        rows = torch.arange(len(places), device=places.device)
+        return lambda layer, q: looking.keep_some(layer, q[rows, :, lengths - 1], places)
+
+    def _to_host(self, where: Sequence[int]) -> PendingStep:
+        """What was chosen last, on its way to the host, and where the rows in slots `where` looked."""
+        host, seen = next(self.hosts), None
+        found = [self.buffers.chosen, self.buffers.log_probs]
+        if self.looking and any(self.slots[slot].attends for slot in where):
+            size = self._bucket(max(where) + 1)
+            self.looks[size]()
+            found.append(self.looking.seen[:size])
+            seen = host[2][:size]
+        for target, source in zip((*host[:2], seen), found, strict=False):
+            target.copy_(source, non_blocking=True)
+        return PendingStep(host[0], host[1], seen, self.device.event())
+
+    def _pinned(self) -> list[Tensor]:
+        """Where a step's results arrive."""
+        found = [self.buffers.chosen, self.buffers.log_probs]
+        found += [self.looking.seen] if self.looking else []
+        pins = self.device.gpu
+        return [torch.empty(one.shape, dtype=one.dtype, pin_memory=pins) for one in found]
 
 
 def scored(head: Any, x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -378,6 +426,14 @@ def scored(head: Any, x: Tensor, out: Tensor | None = None) -> Tensor:
         out = torch.empty(len(x), head.weight.shape[0], dtype=torch.float32, device=x.device)
     torch.mm(x, head.weight.t(), out_dtype=torch.float32, out=out)
     return out if head.bias is None else out.add_(head.bias)
+
+
+def _seen(rows: Sequence[Row], seen: dict[int, Tensor], row: int) -> NDArray[np.float16]:
+    """Where a row of a step looked, [heads, memory]; a copy, since what was brought to the host is
+    overwritten a few steps later.
+    """
+    memory = rows[row].memory
+    return np.array(seen[row][:, : memory.length].numpy())
 
 
 def _in_order(rows: Sequence[Row], old: Sequence[int], fresh: Sequence[int]) -> list[int]:
@@ -403,13 +459,6 @@ def _numbered(rows: Sequence[Row], vocabulary: int) -> tuple[NDArray[np.int64], 
 def _biased(row: Row) -> Sampling:
     """Of a row that the host chooses for: the likeliest id under its bias."""
     return Sampling(max_tokens=1, end_id=-1, bias=row.bias) if row.bias is not None else LIKELIEST
-
-
-def _pinned(device: Device, most: int) -> tuple[Tensor, Tensor]:
-    """Where a step's ids and log probabilities arrive."""
-    kinds = (torch.int64, torch.float32)
-    ids, log_probs = (torch.empty(most, dtype=kind, pin_memory=device.gpu) for kind in kinds)
-    return ids, log_probs
 
 
 def _kernels(device: Device) -> Any:

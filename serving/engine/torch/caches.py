@@ -4,6 +4,7 @@ them while it reads prompts, and while it steps.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from serving.architectures.transformer import Decoder, Shape
 from .device import Device, attention
 
 HIDDEN = -1e4  # in float16 as well, a score that gives no weight
+# Told of each layer's queries at its memory, [rows, heads, new, width].
+Watch = Callable[[int, Tensor], None]
 
 
 @dataclass
@@ -53,8 +56,8 @@ class Arena:
 class Reading:
     """Caches of rows that read their prompts: ids [rows, n], padded behind, into `slots` int64 [rows]."""
 
-    def __init__(self, arena: Arena, decoder: Decoder, slots: Tensor) -> None:
-        self.arena, self.decoder, self.slots = arena, decoder, slots
+    def __init__(self, arena: Arena, decoder: Decoder, slots: Tensor, watch: Watch | None = None) -> None:
+        self.arena, self.decoder, self.slots, self.watch = arena, decoder, slots, watch
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """See Caches: padding lies behind every id that counts, so a causal mask is enough."""
@@ -76,6 +79,8 @@ class Reading:
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
         """See Caches."""
         assert self.arena.memory is not None
+        if self.watch:
+            self.watch(layer, q)
         keys, values = (self.arena.memory[self.slots, 2 * layer + i] for i in range(2))
         places = torch.arange(keys.shape[2], device=keys.device)
         seen = places < self.arena.memory_length[self.slots, None]
@@ -86,8 +91,10 @@ class Reading:
 class Stepping:
     """Caches of the rows in the first slots, which bring one id each."""
 
-    def __init__(self, arena: Arena, decoder: Decoder, rows: int, kernels: Any = None) -> None:
-        self.arena, self.decoder, self.rows = arena, decoder, rows
+    def __init__(
+        self, arena: Arena, decoder: Decoder, rows: int, kernels: Any = None, watch: Watch | None = None
+    ) -> None:
+        self.arena, self.decoder, self.rows, self.watch = arena, decoder, rows, watch
         self.attend = kernels.attend if kernels else plain_attend
         self.append = kernels.append if kernels else plain_append
         self.length = arena.length[:rows]
@@ -102,6 +109,8 @@ class Stepping:
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
         """See Caches."""
         assert self.arena.memory is not None
+        if self.watch:
+            self.watch(layer, q)
         keys, values = (self.arena.memory[: self.rows, 2 * layer + i] for i in range(2))
         return self.attend(q, keys, values, self.arena.memory_length[: self.rows], 0, scale)
 

@@ -140,7 +140,12 @@ class TorchRuntime:
             self.log_mel = LogMel(self.device, self.shape.mels) if self.window else None
             try:
                 self.running = DeviceBatch(
-                    self.model.decoder, self.device, rows, self.facts.positions, self.facts.encoder_positions
+                    self.model.decoder,
+                    self.device,
+                    rows,
+                    self.facts.positions,
+                    self.facts.encoder_positions,
+                    attends=self.facts.attends,
                 )
                 sound = self.device.gpu and self.shape.mels
                 self.graphs = self._encoder_graphs() if sound else None

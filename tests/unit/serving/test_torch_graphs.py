@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from serving.audio.log_mel import RATE
+from serving.engine.collected import Collected
+from serving.engine.jobs import Job, Limits
 from serving.engine.runtime import Row
 from serving.engine.sampling import Sampling
+from serving.engine.scheduler import Scheduler
 from serving.engine.torch import runtime as module
 from serving.engine.torch.runtime import AT_ONCE, PART, TorchRuntime
 
@@ -169,3 +172,42 @@ def test_texts_look_at_the_same(runtime: TorchRuntime, monkeypatch: pytest.Monke
         assert found.shape == own.shape == (own.shape[0], len(text), runtime.facts.encoder_positions)
         np.testing.assert_allclose(found, own, rtol=0.02, atol=1e-5)
         np.testing.assert_allclose(found.astype(np.float32).sum(-1), 1, atol=0.01)
+
+
+def test_steps_tell_where_they_looked(runtime: TorchRuntime) -> None:
+    """As the reading of the whole text does, for texts that take each other's places, beside one that asks
+    for nothing and one that draws by chance.
+    """
+    scheduler = Scheduler(runtime, Limits(max_rows=4))
+    lengths, made = (3, 30, 12, 7, 25, 18, 9), list[tuple[np.ndarray, Job]]()
+    for sound, length in zip(sounds(len(lengths)), lengths, strict=True):
+        choice = Sampling(length, -1, temperature=1.0, seed=7) if length == 12 else Sampling(length, -1)
+        made.append((sound, Job(PROMPT, choice, Collected(), sound, attend=length != 7)))
+    for _, job in made:
+        scheduler.submit(job)
+    scheduler.start()
+    for sound, job in made:
+        (text, *_) = job.listener.wait(60)
+        if not job.attend:
+            assert not job.seen
+            continue
+        (memory,) = runtime.encode([runtime.prepare(sound)])
+        assert memory.ready(wait=True)
+        read = runtime.align((*PROMPT, *text.ids[:-1]), memory)[:, len(PROMPT) - 1 :]
+        seen = np.stack(job.seen, 1)
+        assert seen.dtype == np.float16
+        assert seen.shape == read.shape == (len(runtime.shape.step_heads), len(text.ids), memory.length)
+        np.testing.assert_allclose(seen, read, rtol=0.02, atol=2e-4)
+    scheduler.stop()
+
+
+def test_nobody_pays_for_what_nobody_asks(runtime: TorchRuntime) -> None:
+    (memory,) = runtime.encode([runtime.prepare(sounds(1)[0])])
+    assert memory.ready(wait=True)
+    batch, choice = runtime.batch(), Sampling(max_tokens=4, end_id=-1)
+    looking = runtime.running.looking
+    with torch.inference_mode():
+        looking.seen.zero_()
+    step = batch.step([Row(None, PROMPT, 0, memory, None, choice)])
+    batch.step([Row(0, (int(step.best[0]),), len(PROMPT), memory, None, choice)])
+    assert not looking.seen.any()

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from build.targets.openvino.stateful import MOST_HEADS, heads_of_steps
 from conch.bundle import ENGINE, PARAMETERS
 from miniatures.speech.clips import Clipper
-from serving.architectures.transformer import Shape
+from serving.architectures.transformer import MOST_HEADS, Shape
 from serving.audio.whisper import Whisper
 from serving.engine.answers import Answers
 from serving.engine.collected import Collected
@@ -82,21 +80,36 @@ def test_times_of_words_come_with_the_text(facade: Facade, clipper: Clipper, pre
     assert np.median(np.concatenate(away)) <= 0.04
 
 
-@pytest.mark.parametrize(
-    "inputs",
-    [
-        pytest.param({"BEAM_WIDTH": np.array([[2]], np.int32)}, id="beams"),
-        pytest.param({"MAX_TOKENS": np.array([[2]], np.int32)}, id="a text that was cut off"),
-    ],
-)
-def test_a_second_look_where_steps_do_not_tell(
-    facade: Facade, clipper: Clipper, inputs: dict[str, Any]
-) -> None:
-    """Beams are not followed back, and nothing was made behind the last word of a text that was cut off."""
-    answer = facade.words(clipper.wave(clipper.speech(6 * 16000)), **inputs)
+def test_a_second_look_where_steps_do_not_tell(facade: Facade, clipper: Clipper) -> None:
+    """Beams are not followed back."""
+    beams = np.array([[2]], np.int32)
+    answer = facade.words(clipper.wave(clipper.speech(6 * 16000)), BEAM_WIDTH=beams)
     assert [("return_cross_attention" in asked) for asked in facade.asked] == [False, True]
     assert answer["WORD_TIMES"].shape[1] == answer["WORD_TEXTS"].shape[1] > 0
     assert (np.diff(answer["WORD_TIMES"][0], axis=1) >= 0).all()
+
+
+@pytest.mark.parametrize("prefix", [PREFIX, TIMED])
+def test_a_text_that_was_cut_off(facade: Facade, clipper: Clipper, prefix: bytes) -> None:
+    """The step behind its last word tells where that ends, and leaves no other trace."""
+    wave = clipper.wave(clipper.speech(12 * 16000))
+    whole = facade.words(wave, prefix)
+    for limit in (1, 2, 9, 14):
+        most = np.array([[limit]], np.int32)
+        facade.asked.clear()
+        found = facade.words(wave, prefix, MAX_TOKENS=most)
+        assert len(facade.asked) == 1
+        facade.whisper.attends = False
+        other = facade.words(wave, prefix, MAX_TOKENS=most)
+        facade.whisper.attends = True
+        assert found["TRUNCATED"].item()
+        assert found["TOKENS"].shape[1] == limit
+        for name in ("TOKENS", "TRANSCRIPTS", "SEGMENT_TEXTS", "SEGMENT_SIZES", "WORD_TEXTS", "TOKEN_BYTES"):
+            assert found[name].tolist() == other[name].tolist(), name
+        for name in ("AVG_LOGPROB", "TOKEN_LOGPROBS"):
+            np.testing.assert_allclose(found[name], other[name], rtol=1e-3, atol=1e-3)
+        said = found["WORD_TIMES"][0]
+        np.testing.assert_allclose(said, whole["WORD_TIMES"][0][: len(said)], atol=0.1)
 
 
 def test_steps_tell_of_few_heads_only() -> None:
@@ -105,4 +118,4 @@ def test_steps_tell_of_few_heads_only() -> None:
     assert len(half) > MOST_HEADS
     for heads, told in ((named, named), (half, ()), ((), ())):
         shape = Shape("whisper", 64, 16, 100, 2, 4, 128, alignment_heads=heads)
-        assert heads_of_steps(shape) == told
+        assert shape.step_heads == told
