@@ -72,12 +72,23 @@ def rows_in_memory(collection: Any) -> int:
     return int(collection._memtable.size())  # there is no public way to ask
 
 
+def make_exact(collection: Any) -> None:
+    """Replace a graph, which collections had until November 2026, by what gateway/retrieval/vectors/milvus.py
+    asks for now. The collection is not loaded.
+    """
+    index = collection.get_index_info("vector")
+    if index and index["index_type"] == "HNSW":
+        collection.drop_index("vector")
+        collection.create_index("vector", {"index_type": "FLAT", "metric_type": index["metric_type"]})
+
+
 def serve(folder: Path, socket: Path) -> None:
     """Until SIGTERM. All collections are searchable from the start, as they are in Milvus after a restart."""
     folder.mkdir(parents=True, exist_ok=True)
     database = MilvusLite(str(folder))
     for name in database.list_collections():
-        database.get_collection(name).load()
+        make_exact(collection := database.get_collection(name))
+        collection.load()
     writer, ending = OneWriter(), threading.Event()
     options = [(f"grpc.max_{way}_message_length", MOST_BYTES) for way in ("receive", "send")]
     options += PINGS
