@@ -223,14 +223,15 @@ class DeviceBatch:
         fresh: tuple[PendingStep | None, Sequence[int]],
     ) -> Step:
         best, log_probs = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.float32)
-        seen: dict[int, Tensor] = {}
+        seen: dict[int, NDArray[np.float16]] = {}
         for (pending, slots), running in ((old, True), (fresh, False)):
             if pending is not None and slots:
                 at = [i for i, row in enumerate(rows) if (row.parent is not None) == running]
                 ids, probs = pending.result()
                 best[at], log_probs[at] = ids[list(slots)], probs[list(slots)]
                 if pending.seen is not None:
-                    seen |= {i: pending.seen[slot] for i, slot in zip(at, slots, strict=True)}
+                    looked = pending.seen.numpy()
+                    seen |= {i: looked[slot] for i, slot in zip(at, slots, strict=True)}
         where = list(self.where)
         attention = partial(_seen, rows, seen) if self.looking else None
         return Step(best, log_probs, lambda row: self._logits(where[row]), attention)
@@ -428,12 +429,11 @@ def scored(head: Any, x: Tensor, out: Tensor | None = None) -> Tensor:
     return out if head.bias is None else out.add_(head.bias)
 
 
-def _seen(rows: Sequence[Row], seen: dict[int, Tensor], row: int) -> NDArray[np.float16]:
+def _seen(rows: Sequence[Row], seen: dict[int, NDArray[np.float16]], row: int) -> NDArray[np.float16]:
     """Where a row of a step looked, [heads, memory]; a copy, since what was brought to the host is
     overwritten a few steps later.
     """
-    memory = rows[row].memory
-    return np.array(seen[row][:, : memory.length].numpy())
+    return seen[row][:, : rows[row].memory.length].copy()
 
 
 def _in_order(rows: Sequence[Row], old: Sequence[int], fresh: Sequence[int]) -> list[int]:
