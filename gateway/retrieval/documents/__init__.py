@@ -6,6 +6,7 @@ record (docs/decisions/0008-one-record-decides.md), which SQLite and a MongoDB w
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -33,7 +34,8 @@ class Record:
 
     `parent`, `link`, `batch`: what it belongs to, for lists. `order`: nanoseconds since 1970, the sort key.
     `due`: seconds since 1970 when the worker shall look at it, 0: never. `size`: bytes, for sums. `version`
-    counts changes.
+    counts changes, from a random number on: a record that is removed and made again under the same id (an
+    upload with the same idempotency key) must not be taken for the one that somebody has read before.
     """
 
     kind: str
@@ -45,7 +47,7 @@ class Record:
     batch: str = ""
     due: float = 0
     size: int = 0
-    version: int = 1
+    version: int = field(default_factory=lambda: secrets.randbits(48))
     body: Mapping[str, Any] = field(default_factory=dict)
 
     @property
