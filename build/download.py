@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import httpx2
 from tqdm import tqdm
 
 BLOCK = 1 << 16
+
+# Where no terminal is, as in a container: whole lines, since a log shows nothing of a line without its end.
+LINES: dict[str, Any] = {"bar_format": "{desc}: {n_fmt} of {total_fmt}, {rate_fmt}\n", "mininterval": 10}
 
 
 class FetchError(Exception):
@@ -67,10 +72,10 @@ def download(url: str, target: Path, sha256: str) -> None:
 def _write(answer: httpx2.Response, partial: Path, have: int) -> None:
     rest = int(answer.headers.get("content-length", 0))
     require_space(partial, rest, f"downloading {partial.stem}")
-    total = have + rest
+    total, style = have + rest, {} if sys.stderr.isatty() else LINES
     with (
         partial.open("ab" if have else "wb") as file,
-        tqdm(total=total or None, initial=have, unit="B", unit_scale=True, desc=partial.stem) as bar,
+        tqdm(total=total or None, initial=have, unit="B", unit_scale=True, desc=partial.stem, **style) as bar,
     ):
         for block in answer.iter_bytes(BLOCK):
             file.write(block)

@@ -6,14 +6,13 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tokenize import COMMENT, INDENT, NL, tokenize
 from typing import Any
-
-from tqdm import tqdm
 
 from conch.bundle import MANIFEST, Manifest
 
@@ -108,7 +107,7 @@ class BuildJob:
         return {"model": self.model.id, "family": self.model.family, "target": self.recipe.target, **plain}
 
     def run(self, commands: Sequence[Command], names: Mapping[str, str], what: str) -> None:
-        """Run steps one after another; what they say goes into the log.
+        """Run steps one after another, a line on stderr for each; what they say goes into the log.
 
         Raises:
             BuildError: a step failed.
@@ -117,8 +116,10 @@ class BuildJob:
             return
         environment = {**os.environ, **self.target.environment(self.devices)}
         with self.log.open("a", encoding="utf-8") as file:
-            for command in tqdm(commands, desc=what, unit="step"):
+            for number, command in enumerate(commands, 1):
                 argv = command.filled(names)
+                place = f"step {number} of {len(commands)}"
+                print(f"{what}: {place}: {' '.join(argv[:4])}", file=sys.stderr, flush=True)
                 file.write("$ " + " ".join(argv) + "\n")
                 file.flush()
                 # Our own modules are found from here; the image's tools must not find ours, and may write
