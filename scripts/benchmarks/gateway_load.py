@@ -56,6 +56,7 @@ ANSWER: dict[str, tuple[str, Any]] = {
     "PROMPT_TOKENS": ("INT32", [[4]]),
     "TOKENS": ("INT32", [list(range(len(WORDS)))]),
     "TOKEN_LOGPROBS": ("FP32", [[-0.1] * len(WORDS)]),
+    "TOKEN_BYTES": ("BYTES", [WORDS]),
     "SEGMENT_TEXTS": ("BYTES", [["".join(WORDS)]]),
     "SEGMENT_TIMES": ("FP32", [[[0.0, WINDOW]]]),
     "SEGMENT_SIZES": ("INT32", [[len(WORDS)]]),

@@ -10,9 +10,10 @@ import platform
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from build.catalog import ROOT
@@ -88,6 +89,24 @@ def running(
     finally:
         process.terminate()
         process.wait(120)
+
+
+def middle(runs: Sequence[Mapping[str, Any]], speed: str) -> dict[str, Any]:
+    """Several runs of one measurement as one: the median of each number with a fraction, and the `lowest` and
+    `highest` of `speed`; the rest is the same in all.
+    """
+    medians = {
+        name: round(median(run[name] for run in runs), 4)
+        for name, value in runs[0].items()
+        if isinstance(value, float)
+    }
+    speeds = [run[speed] for run in runs]
+    return {**runs[0], **medians, "lowest": min(speeds), "highest": max(speeds)}
+
+
+def spread(row: Mapping[str, Any]) -> str:
+    """The lowest and the highest speed of several runs, for a table."""
+    return "" if row["lowest"] == row["highest"] else f" ({row['lowest']:g}–{row['highest']:g})"
 
 
 def own_memory() -> float:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
+from pathlib import Path
 from queue import Queue
 from typing import Any
 
@@ -29,7 +30,7 @@ from evaluation.scores import score
 from ops.local import HOST
 
 from ..ggml import convert
-from ..stage import WORK, cores, group_memory, machine, own_memory, running
+from ..stage import WORK, cores, group_memory, machine, middle, own_memory, running, spread
 from .cells import CONCURRENCY, RATE, timed_cell
 from .conch import wav
 
@@ -138,6 +139,7 @@ def cell(
     made: list[Recording],
     call: Call,
     memory: Callable[[], float],
+    kept: Path,
     batch: int = 0,
 ) -> None:
     """Measure and keep one. Of a batch's words no rate is taken: they are several clips'."""
@@ -150,55 +152,70 @@ def cell(
     found = timed_cell(name, SECONDS, 1 if batch else concurrency, numbers, noted, memory, batch or 1)
     rate = None if batch else round(wrong(heard, made), 2)
     row = {**dataclasses.asdict(found), "concurrency": concurrency, "wer": rate, "machine": machine()}
-    KEPT.mkdir(parents=True, exist_ok=True)
-    path(name, concurrency).write_text(json.dumps(row) + "\n", "utf-8")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(row) + "\n", "utf-8")
 
 
-def path(name: str, concurrency: int) -> Any:
+def path(name: str, concurrency: int, run: int) -> Path:
     """Where a cell is kept."""
-    return KEPT / f"{name.replace(' ', '-').replace(',', '')}-{concurrency}.json"
+    return KEPT / str(run) / f"{name.replace(' ', '-').replace(',', '')}-{concurrency}.json"
+
+
+def rows() -> list[dict[str, Any]]:
+    """What has been measured: of each cell the middle of its runs."""
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for file in sorted(KEPT.glob("*/*.json")):
+        row = json.loads(file.read_text("utf-8"))
+        found.setdefault((row["who"], row["concurrency"]), []).append(row)
+    return [middle(runs, "per_second") for runs in found.values()]
 
 
 def report() -> list[str]:
     """Goals and cells, Markdown, of what has been measured."""
-    rows = [json.loads(file.read_text("utf-8")) for file in sorted(KEPT.glob("*.json"))]
+    measured = rows()
     lines = ["| goal | wanted | reached |", "|---|---|---|"]
     for many, wanted in WANTED.items():
-        speed = {row["who"]: row["per_second"] for row in rows if row["concurrency"] == many}
+        speed = {row["who"]: row["per_second"] for row in measured if row["concurrency"] == many}
         peers = [value for who, value in speed.items() if who.startswith("faster-whisper")]
         reached = f"**{speed['Conch'] / max(peers):.2f}**" if "Conch" in speed and peers else "not measured"
         lines.append(f"| {many} in flight: × faster-whisper's best | {wanted} | {reached} |")
     lines += ["", "| | in flight | clips | clips/s | p50 | p95 | wrong words | MB |", "|" + "---|" * 8]
-    for row in sorted(rows, key=lambda row: (row["concurrency"], -row["per_second"])):
+    for row in sorted(measured, key=lambda row: (row["concurrency"], -row["per_second"])):
         rate = "" if row["wer"] is None else f"{row['wer']} %"
-        numbers = f"{row['requests']} | {row['per_second']} | {row['p50']:.2f} | {row['p95']:.2f} | {rate}"
+        pace = f"{row['per_second']:g}{spread(row)}"
+        numbers = f"{row['requests']} | {pace} | {row['p50']:.2f} | {row['p95']:.2f} | {rate}"
         lines.append(f"| {row['who']} | {row['concurrency']} | {numbers} | {row['memory']:g} |")
     return lines
+
+
+def measure(made: list[Recording], run: int, *, cpp: bool) -> None:
+    """Everybody's cells of one run that are not there yet. `cpp`: whisper.cpp's, too."""
+    for many in CONCURRENCY:
+        ways: dict[str, tuple[Any, int]] = {"Conch": (through_gateway(made), 0)}
+        for threads, workers, batch in SETTINGS[many]:
+            name = f"faster-whisper int8, {threads} threads, {workers} workers"
+            ways[name + ", batched" * bool(batch)] = (faster_whisper(made, threads, workers, batch), batch)
+        for threads, models in MODELS[many] if cpp else ():
+            name = f"whisper.cpp float16, {threads} threads, {models} models"
+            ways[name] = (whisper_cpp(made, threads, models), 0)
+        for name, (way, batch) in ways.items():
+            if not (kept := path(name, many, run)).exists():
+                with way as (call, memory):
+                    cell(name, many, made, call, memory, kept, batch)
 
 
 def main() -> None:
     """Measure what is missing, then print what there is."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--again", action="store_true")
-    if parser.parse_args().again:
+    parser.add_argument("--runs", type=int, default=1, help="of everybody, in turns; medians are reported")
+    parser.add_argument("--no-cpp", action="store_true", help="without whisper.cpp, which is slow")
+    given = parser.parse_args()
+    if given.again:
         shutil.rmtree(KEPT, ignore_errors=True)
     made = clips()
-    for many in CONCURRENCY:
-        if not path("Conch", many).exists():
-            with through_gateway(made) as (call, memory):
-                cell("Conch", many, made, call, memory)
-        for threads, workers, batch in SETTINGS[many]:
-            name = f"faster-whisper int8, {threads} threads, {workers} workers" + (
-                ", batched" if batch else ""
-            )
-            if not path(name, many).exists():
-                with faster_whisper(made, threads, workers, batch) as (call, memory):
-                    cell(name, many, made, call, memory, batch)
-        for threads, models in MODELS[many]:
-            name = f"whisper.cpp float16, {threads} threads, {models} models"
-            if not path(name, many).exists():
-                with whisper_cpp(made, threads, models) as (call, memory):
-                    cell(name, many, made, call, memory)
+    for run in range(given.runs):
+        measure(made, run, cpp=not given.no_cpp)
     print("\n".join([machine(), "", *report()]))
 
 

@@ -12,19 +12,20 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Sequence
 
 from ..stage import machine, peer
-from .cells import MODELS, Cell, Model
+from .cells import MODELS, Cell, Model, middles
 from .conch import conch
 from .peers import PEERS
 from .report import goals, kept, report
 
 
-def everybody(model: Model) -> list[Cell]:
+def everybody(model: Model, peers: Sequence[str]) -> list[Cell]:
     """Conch, then each peer."""
     rows = [
         row
-        for name in PEERS
+        for name in peers
         for row in peer("scripts.benchmarks.text", "--peer", name, "--models", model.name)
     ]
     return conch(model) + [Cell(**row) for row in rows]
@@ -35,6 +36,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", choices=PEERS)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--runs", type=int, default=1, help="of everybody, in turns; medians are reported")
     arguments = parser.parse_args()
     models = [MODELS[name] for name in arguments.models]
     if arguments.peer:
@@ -43,12 +46,16 @@ def main() -> None:
         return
     runs = kept(models)
     for model in models:
-        run = (
+        when = (
             f"on {machine()}, {time.strftime('%Y-%m-%d')}, load average when it began "
             f"{os.getloadavg()[0]:.1f}"
         )
-        runs[model.name] = (run, everybody(model))
-        report(runs)  # a run that is cut off leaves what it has
+        measured = list[list[Cell]]()
+        for number in range(arguments.runs):
+            measured.append(everybody(model, arguments.peers))
+            run = f"{when}, {number + 1} runs" if number else when
+            runs[model.name] = (run, middles(measured))
+            report(runs)  # a run that is cut off leaves what it has
     for name, wanted, reached in goals([cell for _, own in runs.values() for cell in own]):
         print(f"{name}: {wanted:g}, reached {reached:.2f}")
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ..stage import WORK
+from ..stage import WORK, middle
 
 PROMPTS = (16, 96, 32, 160, 64, 24, 128, 48)
 REQUESTS = {1: 8, 8: 16, 32: 32}  # by concurrency; whole rounds of PROMPTS
@@ -63,8 +64,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement. Times in seconds: until the first token (0 where it cannot be seen), and until the
-    last.
+    """One measurement, or the middle of several. Times in seconds: until the first token (0 where it cannot
+    be seen), and until the last. `lowest`, `highest`: tokens per second of several runs.
     """
 
     who: str
@@ -77,6 +78,8 @@ class Cell:
     first_p99: float
     p50: float
     p99: float
+    lowest: float = 0.0
+    highest: float = 0.0
 
 
 Runs = dict[str, tuple[str, list[Cell]]]  # by model: when and where, and what was measured
@@ -123,6 +126,14 @@ def measure(who: str, model: Model, concurrency: int, call: Call, batch: int = 1
     )
     print(json.dumps(dataclasses.asdict(cell)), flush=True)
     return cell
+
+
+def middles(runs: Sequence[Sequence[Cell]]) -> list[Cell]:
+    """The middle of each measurement over several runs of all."""
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for cell in (cell for run in runs for cell in run):
+        found.setdefault((cell.who, cell.concurrency), []).append(dataclasses.asdict(cell))
+    return [Cell(**middle(rows, "tokens_per_second")) for rows in found.values()]
 
 
 def one(model: Model, lengths: tuple[int, int]) -> Request:

@@ -8,19 +8,17 @@ import json
 from collections.abc import Iterator, Sequence
 from math import isnan, nan
 
-from ..stage import DOCS
+from ..stage import DOCS, spread
 from .cells import CONCH, CT2, HF, INT8, LONG, MODELS, PROMPTS, REQUESTS, SHORT, Cell, Model, Runs
 from .conch import ALONE, BESIDE, FIRST_ALONE, FIRST_BESIDE, OTHERS
 
 
-def best(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> Cell:
-    """The fastest of somebody's ways with so many requests at hand; nobody is bound to take them
-    all at once.
+def best(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> float:
+    """Tokens per second of the fastest of somebody's ways with so many requests at hand; nobody is bound to
+    take them all at once. Not a number where somebody was not measured.
     """
-    return max(
-        (c for c in cells if c.who.startswith(who) and c.model == model and c.concurrency <= concurrency),
-        key=lambda c: c.tokens_per_second,
-    )
+    found = (c for c in cells if c.who.startswith(who) and c.model == model and c.concurrency <= concurrency)
+    return max((c.tokens_per_second for c in found), default=nan)
 
 
 def rate(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> float:
@@ -33,8 +31,7 @@ def rate(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> float
 
 def ratio(cells: Sequence[Cell], who: str, peer_name: str, model: str, concurrency: int) -> float:
     """The same over a peer's best."""
-    theirs = best(cells, peer_name, model, concurrency).tokens_per_second
-    return rate(cells, who, model, concurrency) / theirs
+    return rate(cells, who, model, concurrency) / best(cells, peer_name, model, concurrency)
 
 
 def goals(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
@@ -79,7 +76,7 @@ def ratios(cells: Sequence[Cell]) -> list[str]:
     for model, many in itertools.product(dict.fromkeys(cell.model for cell in cells), REQUESTS):
         numbers = [shown(rate(cells, who, model, many), "{:g}") for who in (CONCH, INT8)]
         for peer in (CT2, HF):
-            numbers.append(f"{best(cells, peer, model, many).tokens_per_second:g}")
+            numbers.append(shown(best(cells, peer, model, many), "{:g}"))
             numbers += [shown(ratio(cells, who, peer, model, many), "**{:.2f}**") for who in (CONCH, INT8)]
         lines.append(f"| {model} | {many} | {' | '.join(numbers)} |")
     return lines
@@ -94,9 +91,9 @@ def table(cells: Sequence[Cell]) -> list[str]:
     ]
     for c in sorted(cells, key=lambda c: (c.concurrency, -c.tokens_per_second)):
         first = f"{c.first_p50:.3f} | {c.first_p99:.3f}" if c.first_p50 else "– | –"
+        speed = f"{c.tokens_per_second:g}{spread(dataclasses.asdict(c))}"
         lines.append(
-            f"| {c.who} | {c.concurrency} | {c.requests} | {c.tokens_per_second:g} | {first} | {c.p50:.3f} | "
-            f"{c.p99:.3f} |"
+            f"| {c.who} | {c.concurrency} | {c.requests} | {speed} | {first} | {c.p50:.3f} | {c.p99:.3f} |"
         )
     return lines
 
@@ -158,7 +155,9 @@ def report(runs: Runs) -> None:
         lines += ["", f"## {model}", "", "Seconds.", *table([cell for cell in cells if cell.model == model])]
     lines += [
         "",
-        "Runs are short: differences of a few per cent are noise.",
+        "Several runs are of everybody in turns: each figure is their median, and the lowest and the highest "
+        "speed stand behind it. Runs are short: differences of a few per cent",
+        "are noise.",
         "",
         "![tokens per second](text-cpu.png)",
         "",
