@@ -119,7 +119,7 @@ class BuildJob:
             for number, command in enumerate(commands, 1):
                 argv = command.filled(names)
                 place = f"step {number} of {len(commands)}"
-                print(f"{what}: {place}: {' '.join(argv[:4])}", file=sys.stderr, flush=True)
+                print(f"{what}: {place}: {' '.join(argv[:3])}", file=sys.stderr, flush=True)
                 file.write("$ " + " ".join(argv) + "\n")
                 file.flush()
                 # Our own modules are found from here; the image's tools must not find ours, and may write

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
@@ -18,6 +17,7 @@ from conch.whisper import text_prefix
 from ..errors import ApiError
 from ..triton import Arrays, Triton
 from .options import Options
+from .pauses import TIME, Piece, Said, cut, pieces_of, words_of
 from .transcript import Segment, Transcript, Word, compression_ratio
 from .vad import Span
 from .windows import Window, may_lack, snapped, sounding
@@ -28,7 +28,6 @@ UNLIKELY = -1.0
 WORDS = "word_timestamps"  # the capability of engines that say when each word was said
 # Seconds; what lies behind is speech without a word, which alignment gives to the word before it.
 LONGEST_WORD = 1.2
-TIME = re.compile(rb"<\|\d+\.\d\d\|>")
 OUTPUTS = (
     "TRANSCRIPTS",
     "AVG_LOGPROB",
@@ -129,7 +128,7 @@ def outputs_for(window: Window, options: Options, pool: Pool) -> list[str]:
         outputs.append("NO_SPEECH_PROB")  # the same
     if options.words or (WORDS in pool.capabilities and not options.draft and may_lack(window)):
         outputs += ["WORD_TEXTS", "WORD_TIMES"]
-    if options.log_probs:
+    if options.log_probs or "WORD_TIMES" in outputs:
         outputs.append("TOKEN_BYTES")
     return outputs
 
@@ -156,12 +155,14 @@ def attempt_of(result: Arrays, window: Window, options: Options, temperature: fl
     """The façade's outputs, with times of the recording."""
     times = [(float(begin), float(end)) for begin, end in result["SEGMENT_TIMES"].reshape(-1, 2)]
     no_speech = float(result["NO_SPEECH_PROB"].ravel()[0]) if "NO_SPEECH_PROB" in result else None
+    said = words_of(result)
+    pieces = cut(list(pieces_of(result)), said or [], window)
     transcript = Transcript(
         result["TRANSCRIPTS"].ravel()[0].decode(),
         result["LANGUAGE"].ravel()[0].decode() if "LANGUAGE" in result else options.language or "",
         window.seconds,
-        tuple(_segments(result, window, times, temperature, no_speech or 0.0)),
-        tuple(_words(result, window)) if options.words else (),
+        tuple(_segments(pieces, window, options, temperature, no_speech or 0.0)),
+        tuple(_words(said or [], window)) if options.words else (),
         ceil(window.seconds * 50),
         int(result["PROMPT_TOKENS"].ravel()[0]),
         result["TOKENS"].size,
@@ -171,18 +172,18 @@ def attempt_of(result: Arrays, window: Window, options: Options, temperature: fl
         float(result["AVG_LOGPROB"].ravel()[0]),
         bool(result["TRUNCATED"].ravel()[0]),
         no_speech,
-        tuple(_covered(result, times)),
+        tuple(_covered(said, times)),
     )
 
 
-def _covered(result: Arrays, segments: Sequence[Span]) -> Iterable[Span]:
+def _covered(said: Sequence[Said] | None, segments: Sequence[Span]) -> Iterable[Span]:
     """What a text accounts for, in seconds of the window: its words where their times are known, else its
     segments. A word reaches to the next one of its segment, or to the segment's end: how a pause is shared
     between a word and the punctuation behind it says little.
     """
-    if "WORD_TIMES" not in result:
+    if said is None:
         return segments
-    words = result["WORD_TIMES"].reshape(-1, 2).tolist()
+    words = [word.span for word in said]
     following = [*(begin for begin, _ in words[1:]), inf][: len(words)]
     return [
         (begin, min(begin + LONGEST_WORD, max(end, min(after, _end_of(begin, segments)))))
@@ -196,37 +197,30 @@ def _end_of(at: float, segments: Sequence[Span]) -> float:
 
 
 def _segments(
-    result: Arrays, window: Window, times: Sequence[Span], temperature: float, no_speech: float
+    pieces: Iterable[Piece], window: Window, options: Options, temperature: float, no_speech: float
 ) -> Iterable[Segment]:
-    texts, sizes = result["SEGMENT_TEXTS"].ravel(), result["SEGMENT_SIZES"].ravel()
-    tokens, log_probs, at = result["TOKENS"].ravel(), result["TOKEN_LOGPROBS"].ravel(), 0
-    spelled = result["TOKEN_BYTES"].ravel() if "TOKEN_BYTES" in result else result["TOKENS"].ravel()[:0]
     sounds = sounding(window)
-    for text, span, size in zip(texts, times, sizes, strict=True):
-        begin, end = snapped(span, sounds)
-        own, probs = tokens[at : at + size], log_probs[at : at + size]
-        pairs = zip(spelled[at : at + size], map(float, probs), strict=False)
-        at += int(size)
-        average = float(probs.mean()) if len(probs) else 0.0
+    for piece in pieces:
+        begin, end = snapped(piece.span, sounds)
         begins, ends = round(window.time(begin), 2), round(window.time(end, end=True), 2)
-        said = tuple(pair for pair in pairs if not TIME.fullmatch(pair[0]))
+        pairs = zip(piece.spelled, piece.log_probs, strict=False) if options.log_probs else ()
+        first, last = (f"<|{at:.2f}|>" for at in piece.span)
         yield Segment(
             begins,
             max(begins, ends),
-            text.decode(),
-            tuple(map(int, own)),
-            average,
+            piece.text,
+            piece.tokens,
+            sum(piece.log_probs) / max(len(piece.log_probs), 1),
             no_speech,
             temperature,
             window.start,
-            said,
-            f"<|{span[0]:.2f}|> {text.decode()}<|{span[1]:.2f}|>",
+            tuple(pair for pair in pairs if not TIME.fullmatch(pair[0])),
+            f"{first} {piece.text}{last}",
         )
 
 
-def _words(result: Arrays, window: Window) -> Iterable[Word]:
-    for text, (begin, end) in zip(
-        result["WORD_TEXTS"].ravel(), result["WORD_TIMES"].reshape(-1, 2), strict=True
-    ):
-        begins = round(window.time(float(begin)), 2)
-        yield Word(text.decode(), begins, max(begins, round(window.time(float(end), end=True), 2)))
+def _words(said: Iterable[Said], window: Window) -> Iterable[Word]:
+    for word in said:
+        begin, end = word.span
+        begins = round(window.time(begin), 2)
+        yield Word(word.text, begins, max(begins, round(window.time(end, end=True), 2)))

@@ -1,0 +1,138 @@
+"""Segments that go on over a pause are cut there, with their words, tokens and times."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import numpy as np
+import pytest
+
+from gateway.audio.pauses import Piece, Said, cut
+from gateway.audio.windows import Window
+
+SILENCE = np.zeros(16_000 * 20, np.float32)
+
+
+def piece(*spelled: str, span: tuple[float, float] = (0.0, 9.0)) -> Piece:
+    """A segment of these tokens between two timestamps."""
+    tokens = (f"<|{span[0]:.2f}|>", *spelled, f"<|{span[1]:.2f}|>")
+    return Piece(
+        span,
+        "".join(spelled).strip(),
+        tuple(range(len(tokens))),
+        tuple(-0.1 * i for i in range(len(tokens))),
+        tuple(token.encode() for token in tokens),
+    )
+
+
+def said(*words: tuple[str, float, float]) -> list[Said]:
+    return [Said(text, (begin, end)) for text, begin, end in words]
+
+
+FOX = piece(" The", " fox", " ran", ".", " It", ' "', "hid", '".')
+HEARD = Window(SILENCE, 5.0, ((0.2, 2.0), (4.0, 5.0)))
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ((0.2, 0.5), (0.5, 1.2), (1.2, 2.0), (4.0, 4.4), (4.5, 5.0)),
+        # Alignment gives the pause to the word before it, to the one behind it, or puts a word into it.
+        ((0.2, 0.5), (0.5, 1.2), (1.2, 3.9), (4.0, 4.4), (4.5, 5.0)),
+        ((0.2, 0.5), (0.5, 1.2), (1.2, 2.0), (2.0, 4.4), (4.5, 5.0)),
+        ((0.2, 0.5), (0.5, 1.2), (2.1, 2.3), (3.6, 3.9), (4.5, 5.0)),
+    ],
+)
+def test_a_segment_is_cut_at_a_pause(times: tuple[tuple[float, float], ...]) -> None:
+    """Two seconds without a voice: two segments, each with its own words, tokens and probabilities."""
+    words = said(
+        *((text, *span) for text, span in zip(("The", "fox", "ran", "It", "hid"), times, strict=True))
+    )
+    first, second = cut([FOX], words, HEARD)
+    assert (first.text, second.text) == ("The fox ran.", 'It "hid".')
+    assert first.span == (0.0, pytest.approx(2.2))
+    assert second.span == (pytest.approx(3.8), 9.0)
+    assert (first.tokens, second.tokens) == ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9))
+    assert first.log_probs + second.log_probs == FOX.log_probs
+    assert second.spelled[0] == b" It"
+
+
+def test_an_opening_quote_goes_with_the_word_behind_it() -> None:
+    """And characters of several bytes are counted as such."""
+    first, second = cut(
+        [piece("¿", "Qué", "?", ' "', "Nada", '".')], said(("Qué", 0.5, 1.5), ("Nada", 4.1, 5.0)), HEARD
+    )
+    assert (first.text, second.text) == ("¿Qué?", '"Nada".')
+    assert (first.tokens, second.tokens) == ((0, 1, 2, 3), (4, 5, 6, 7))
+
+
+def test_a_language_without_blanks() -> None:
+    """Words of two characters, no space between the sentences."""
+    first, second = cut(
+        [piece("你好", "。", "《", "世界", "》")], said(("你好", 0.5, 1.5), ("世界", 4.1, 5.0)), HEARD
+    )
+    assert (first.text, second.text) == ("你好。", "《世界》")
+    assert (first.tokens, second.tokens) == ((0, 1, 2), (3, 4, 5, 6))
+
+
+def test_each_pause_cuts() -> None:
+    """Three utterances, and words are counted over several segments."""
+    window = Window(SILENCE, 0.0, ((0.0, 1.0), (2.5, 3.0), (5.0, 6.0), (6.3, 7.0)))
+    before = piece(" Yes", ".", span=(0.0, 0.5))
+    long = piece(" one", " two", " one", " two", span=(0.5, 7.0))
+    words = said(
+        ("Yes", 0.0, 0.4), ("one", 0.5, 1.0), ("two", 2.5, 3.0), ("one", 5.0, 6.0), ("two", 6.3, 7.0)
+    )
+    found = list(cut([before, long], words, window))
+    assert [part.text for part in found] == ["Yes.", "one", "two", "one two"]
+    assert [token for part in found[1:] for token in part.tokens] == list(long.tokens)
+    ends = [time for part in found for time in part.span]
+    assert ends == sorted(ends)
+
+
+def test_what_was_left_out_of_a_window_is_a_pause() -> None:
+    """20 s of silence that the model was not sent: times do not cross."""
+    window = Window(SILENCE, 0.0, ((0.2, 2.0), (2.2, 5.0)), ((2.1, 20.0),))
+    words = said(("The", 0.2, 0.5), ("fox", 0.5, 1.2), ("ran", 1.2, 2.0), ("It", 2.2, 3.0), ("hid", 3.0, 4.0))
+    first, second = cut([FOX], words, window)
+    assert first.text == "The fox ran."
+    assert first.span[1] <= second.span[0]
+    assert window.time(first.span[1], end=True) < 2.3 < 22.0 < window.time(second.span[0])
+
+
+@pytest.mark.parametrize(
+    ("speech", "span"),
+    [
+        (((0.2, 2.0), (2.9, 5.0)), (0.0, 9.0)),  # too short a pause
+        (((0.2, 2.0), (4.0, 5.0)), (0.0, 3.0)),  # the segment ends in the pause
+        (((0.2, 2.0), (4.0, 5.0)), (2.1, 9.0)),  # it begins there
+        ((), (0.0, 9.0)),
+    ],
+)
+def test_other_segments_stay_whole(
+    speech: tuple[tuple[float, float], ...], span: tuple[float, float]
+) -> None:
+    """A segment without a pause inside."""
+    whole = piece(" The", " fox", span=span)
+    words = said(("The", 0.5, 1.5), ("fox", 4.0, 5.0))
+    assert list(cut([whole], words, Window(SILENCE, 0.0, speech))) == [whole]
+
+
+def test_nothing_is_cut_without_times_of_words() -> None:
+    """Nor where it is not known what tokens spell."""
+    assert list(cut([FOX], [], HEARD)) == [FOX]
+    mute = Piece(FOX.span, FOX.text, FOX.tokens, FOX.log_probs)
+    assert list(cut([mute], said(("The", 0.5, 1.0), ("fox", 4.0, 5.0)), HEARD)) == [mute]
+
+
+def test_no_byte_is_lost_whatever_the_words() -> None:
+    """Bytes that are no character, and words that do not stand in the text."""
+    odd = Piece((0.0, 9.0), "a \ufffd b c", (0, 1, 2, 3), (-0.1,) * 4, (b" a", b" \xff", b" b", b" c"))
+    for words in (
+        said(("a", 0.5, 1.0), ("\ufffd", 1.0, 2.0), ("b", 4.0, 4.5), ("c", 4.5, 5.0)),
+        said(("a", 0.5, 1.0), ("c", 4.5, 5.0)),
+        said(("x", 0.5, 1.0)),
+    ):
+        found = list(cut([odd], words, HEARD))
+        assert [token for part in found for token in part.tokens] == [0, 1, 2, 3]
+        assert list(accumulate(part.text for part in found))[-1].replace(" ", "") == "a\ufffdbc"
