@@ -16,6 +16,7 @@ from .windows import Window
 PAUSE = 1.0  # seconds without a voice, from which a segment is cut
 MARGIN = 0.2  # seconds next to a voice that may belong to it
 OPENERS = "\"'“‘¿¡([{«《「"  # punctuation that belongs to the word behind it
+Place = tuple[int, int]  # where a word begins and ends in a text
 TIME = re.compile(rb"<\|\d+\.\d\d\|>")
 
 
@@ -74,11 +75,12 @@ def cut(pieces: Sequence[Piece], words: Sequence[Said], window: Window) -> Itera
 
 
 def _parts(piece: Piece, words: Sequence[Said], pauses: Sequence[Span]) -> Iterator[Piece]:
+    places = list(_places(piece.text, words))
     for number, (before, after) in enumerate(pauses, 1):
         behind = next((i for i, word in enumerate(words) if _is_behind(word.span, before, after)), 0)
-        if behind and piece.span[0] < before and after < piece.span[1]:
-            around = list(_places(piece.text, words))[behind - 1 : behind + 1]
+        if 0 < behind < len(places) and piece.span[0] < before and after < piece.span[1]:
             margin = min(MARGIN, (after - before) / 2)
+            around = (places[behind - 1], places[behind])
             done, rest = _divided(piece, around, before + margin, after - margin)
             yield done
             yield from _parts(rest, words[behind:], pauses[number:])
@@ -93,7 +95,7 @@ def _pauses(window: Window) -> Iterator[Span]:
             yield end, begin
 
 
-def _places(text: str, words: Sequence[Said]) -> Iterator[tuple[int, int]]:
+def _places(text: str, words: Sequence[Said]) -> Iterator[Place]:
     """Where the words of a text stand in it, up to the first that is not there."""
     at = 0
     for word in words:
@@ -115,9 +117,7 @@ def _is_behind(word: Span, before: float, after: float) -> bool:
     return later > max(earlier, 0)
 
 
-def _divided(
-    piece: Piece, around: Sequence[tuple[int, int]], end: float, begin: float
-) -> tuple[Piece, Piece]:
+def _divided(piece: Piece, around: tuple[Place, Place], end: float, begin: float) -> tuple[Piece, Piece]:
     """A piece in two, which end and begin at those times; `around`: places of the words on either side."""
     (_, done), (start, _) = around
     at = done + len(piece.text[done:start].rstrip(OPENERS))

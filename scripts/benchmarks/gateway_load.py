@@ -57,10 +57,10 @@ ANSWER: dict[str, tuple[str, Any]] = {
     "TOKENS": ("INT32", [list(range(len(WORDS)))]),
     "TOKEN_LOGPROBS": ("FP32", [[-0.1] * len(WORDS)]),
     "TOKEN_BYTES": ("BYTES", [WORDS]),
-    "SEGMENT_TEXTS": ("BYTES", [["".join(WORDS)]]),
+    "SEGMENT_TEXTS": ("BYTES", [["".join(WORDS).strip()]]),
     "SEGMENT_TIMES": ("FP32", [[[0.0, WINDOW]]]),
     "SEGMENT_SIZES": ("INT32", [[len(WORDS)]]),
-    "WORD_TEXTS": ("BYTES", [WORDS]),
+    "WORD_TEXTS": ("BYTES", [[word.strip(" ,.") for word in WORDS]]),
     "WORD_TIMES": ("FP32", [[[start, start + 0.5] for start in STARTS.tolist()]]),
 }
 KINDS = {"FP32": np.float32, "INT32": np.int32, "BOOL": np.bool_}

@@ -6,6 +6,8 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.audio.pauses import Piece, Said, cut
 from gateway.audio.windows import Window
@@ -136,3 +138,46 @@ def test_no_byte_is_lost_whatever_the_words() -> None:
         found = list(cut([odd], words, HEARD))
         assert [token for part in found for token in part.tokens] == [0, 1, 2, 3]
         assert list(accumulate(part.text for part in found))[-1].replace(" ", "") == "a\ufffdbc"
+
+
+def test_words_that_are_not_in_the_text_do_no_harm() -> None:
+    """Each with a blank before it: the first cut leaves a text that begins with none."""
+    window = Window(SILENCE, 0.0, ((0.0, 1.0), (2.5, 3.0), (5.0, 6.0)))
+    long = Piece((0.0, 7.0), " one two three", (0, 1, 2), (-0.1,) * 3, (b" one", b" two", b" three"))
+    words = said((" one", 0.0, 0.9), (" two", 2.5, 3.0), (" three", 5.0, 6.0))
+    found = list(cut([long], words, window))
+    assert [token for part in found for token in part.tokens] == [0, 1, 2]
+    assert found[0].text == "one"
+
+
+TIMES = st.lists(st.floats(0, 20, allow_nan=False, width=32), max_size=16).map(sorted)
+
+
+@given(
+    st.lists(
+        st.sampled_from([b" one", b" two", b".", b' "', b"\xe4\xbd", b"\xa0", b"<|1.00|>"]), max_size=12
+    ),
+    st.lists(st.sampled_from(["one", "two", " one", "\u4f60", "\ufffd", ""]), max_size=8),
+    TIMES,
+    TIMES,
+)
+def test_tokens_are_kept_whatever_comes(
+    spelled: list[bytes], texts: list[str], voices: list[float], times: list[float]
+) -> None:
+    """Words and voices anywhere: every token in its order, and times that do not run backwards."""
+    whole = Piece(
+        (0.0, 20.0),
+        b"".join(token for token in spelled if not token.startswith(b"<")).decode(errors="replace").strip(),
+        tuple(range(len(spelled))),
+        (-0.1,) * len(spelled),
+        tuple(spelled),
+    )
+    words = [
+        Said(text, span)
+        for text, span in zip(texts, zip(times[::2], times[1::2], strict=False), strict=False)
+    ]
+    window = Window(SILENCE, 0.0, tuple(zip(voices[::2], voices[1::2], strict=False)))
+    found = list(cut([whole], words, window))
+    assert [token for part in found for token in part.tokens] == list(range(len(spelled)))
+    ends = [time for part in found for time in part.span]
+    assert ends == sorted(ends)
