@@ -18,7 +18,7 @@ from ..errors import ApiError
 from ..triton import Arrays, Triton
 from .options import Options
 from .pauses import TIME, Piece, Said, cut, pieces_of, words_of
-from .transcript import Segment, Transcript, Word, compression_ratio
+from .transcript import Segment, Transcript, Word, compression_ratio, joint_of
 from .vad import Span
 from .windows import Window, may_lack, snapped, sounding
 
@@ -155,17 +155,19 @@ def attempt_of(result: Arrays, window: Window, options: Options, temperature: fl
     """The façade's outputs, with times of the recording."""
     times = [(float(begin), float(end)) for begin, end in result["SEGMENT_TIMES"].reshape(-1, 2)]
     no_speech = float(result["NO_SPEECH_PROB"].ravel()[0]) if "NO_SPEECH_PROB" in result else None
+    language = result["LANGUAGE"].ravel()[0].decode() if "LANGUAGE" in result else options.language or ""
     said = words_of(result)
-    pieces = cut(list(pieces_of(result)), said or [], window)
+    pieces, words = cut(list(pieces_of(result)), said or [], window)
     transcript = Transcript(
         result["TRANSCRIPTS"].ravel()[0].decode(),
-        result["LANGUAGE"].ravel()[0].decode() if "LANGUAGE" in result else options.language or "",
+        language,
         window.seconds,
         tuple(_segments(pieces, window, options, temperature, no_speech or 0.0)),
-        tuple(_words(said or [], window)) if options.words else (),
+        tuple(_words(words, window)) if options.words else (),
         ceil(window.seconds * 50),
         int(result["PROMPT_TOKENS"].ravel()[0]),
         result["TOKENS"].size,
+        joint_of(options.task, language),
     )
     return Attempt(
         transcript,

@@ -15,7 +15,8 @@ from .windows import Window
 
 PAUSE = 1.0  # seconds without a voice, from which a segment is cut
 MARGIN = 0.2  # seconds next to a voice that may belong to it
-OPENERS = "\"'“‘¿¡([{«《「"  # punctuation that belongs to the word behind it
+# Punctuation that belongs to the word behind it; a dash does where it begins what somebody says.
+OPENS = re.compile(r"(?:(?<=\s)[-–—«]\s+)?[\"'“‘¿¡(\[{«《「『（【]*$")
 Place = tuple[int, int]  # where a word begins and ends in a text
 TIME = re.compile(rb"<\|\d+\.\d\d\|>")
 
@@ -41,6 +42,32 @@ class Said:
     span: Span
 
 
+@dataclass(frozen=True)
+class Pause:
+    """Where a voice ends and the next one begins, in seconds of the window; and where what is said before it
+    ends and what is said after it begins, if a segment is cut there.
+    """
+
+    before: float
+    after: float
+    end: float
+    begin: float
+
+    def is_behind(self, word: Span) -> bool:
+        """Whether a word belongs to the voice behind the pause. Alignment may give it the pause, or a part of
+        it.
+        """
+        begin, end = word
+        earlier, later = min(end, self.before) - begin, end - max(begin, self.after)
+        if max(earlier, later) <= 0:
+            return begin + end > self.before + self.after
+        return later > max(earlier, 0)
+
+    def has(self, word: Span) -> bool:
+        """Whether a word begins well inside it: somebody speaks there, whatever voice activity hears."""
+        return self.before + 2 * MARGIN < word[0] < self.after - 2 * MARGIN
+
+
 def pieces_of(result: Arrays) -> Iterator[Piece]:
     """The segments of the façade's answer."""
     spans = [(float(begin), float(end)) for begin, end in result["SEGMENT_TIMES"].reshape(-1, 2)]
@@ -63,73 +90,78 @@ def words_of(result: Arrays) -> list[Said] | None:
     ]
 
 
-def cut(pieces: Sequence[Piece], words: Sequence[Said], window: Window) -> Iterator[Piece]:
-    """The pieces, those in several parts that go on over pauses of the window. `words`: of all of them, in
-    order; without words, and where it is not known what tokens spell, nothing is cut.
+def cut(pieces: Sequence[Piece], words: Sequence[Said], window: Window) -> tuple[list[Piece], list[Said]]:
+    """The pieces, those in several parts that go on over pauses of the window, and the words, which lie in
+    their parts then. `words`: of all pieces, in order; without words, and where it is not known what tokens
+    spell, nothing is cut.
     """
     pauses, left = list(_pauses(window)), list(words)
+    parts, kept = list[Piece](), list[Said]()
     for piece in pieces:
-        count = len(list(_places(piece.text, left)))
-        yield from _parts(piece, left[:count], pauses) if piece.spelled else [piece]
-        left = left[count:]
+        count = len(_places(piece.text, left)) if piece.spelled else 0
+        own, left = left[:count], left[count:]
+        for part, said in _parts(piece, own, pauses):
+            parts.append(part)
+            kept += said
+    return parts, kept + left
 
 
-def _parts(piece: Piece, words: Sequence[Said], pauses: Sequence[Span]) -> Iterator[Piece]:
-    places = list(_places(piece.text, words))
-    for number, (before, after) in enumerate(pauses, 1):
-        behind = next((i for i, word in enumerate(words) if _is_behind(word.span, before, after)), 0)
-        if 0 < behind < len(places) and piece.span[0] < before and after < piece.span[1]:
-            margin = min(MARGIN, (after - before) / 2)
-            around = (places[behind - 1], places[behind])
-            done, rest = _divided(piece, around, before + margin, after - margin)
-            yield done
-            yield from _parts(rest, words[behind:], pauses[number:])
+def _parts(
+    piece: Piece, words: Sequence[Said], pauses: Sequence[Pause]
+) -> Iterator[tuple[Piece, Sequence[Said]]]:
+    places = _places(piece.text, words)
+    for number, pause in enumerate(pauses, 1):
+        behind = next((i for i, word in enumerate(words) if pause.is_behind(word.span)), 0)
+        whole = piece.span[0] < pause.before and pause.after < piece.span[1]
+        if 0 < behind < len(places) and whole and not any(pause.has(word.span) for word in words):
+            done, rest = _divided(piece, (places[behind - 1], places[behind]), pause)
+            yield done, [_within(word, done.span) for word in words[:behind]]
+            later = [_within(word, rest.span) for word in words[behind:]]
+            yield from _parts(rest, later, pauses[number:])
             return
-    yield piece
+    yield piece, words
 
 
-def _pauses(window: Window) -> Iterator[Span]:
-    """Where a voice ends and the next begins, in seconds of the window; what was left out of it counts."""
-    for (_, end), (begin, _) in pairwise(window.speech):
-        if window.time(begin) - window.time(end, end=True) >= PAUSE:
-            yield end, begin
+def _pauses(window: Window) -> Iterator[Pause]:
+    for (_, before), (after, _) in pairwise(window.speech):
+        if window.time(after) - window.time(before, end=True) >= PAUSE:
+            margin = min(MARGIN, (after - before) / 2)
+            inside = [place for place, _ in window.gaps if before <= place <= after]
+            end, begin = min([before + margin, *inside]), max([after - margin, *inside])
+            yield Pause(before, after, end, begin)
 
 
-def _places(text: str, words: Sequence[Said]) -> Iterator[Place]:
+def _places(text: str, words: Sequence[Said]) -> list[Place]:
     """Where the words of a text stand in it, up to the first that is not there."""
-    at = 0
+    places, at = list[Place](), 0
     for word in words:
         found = text.find(word.text, at)
         if found < 0:
-            return
+            break
         at = found + len(word.text)
-        yield found, at
+        places.append((found, at))
+    return places
 
 
-def _is_behind(word: Span, before: float, after: float) -> bool:
-    """Whether a word belongs to the voice behind a pause. Alignment may give it the pause, or a part of
-    it.
-    """
-    begin, end = word
-    earlier, later = min(end, before) - begin, end - max(begin, after)
-    if max(earlier, later) <= 0:
-        return begin + end > before + after
-    return later > max(earlier, 0)
+def _within(word: Said, span: Span) -> Said:
+    begin, end = (min(max(time, span[0]), span[1]) for time in word.span)
+    return Said(word.text, (begin, end))
 
 
-def _divided(piece: Piece, around: tuple[Place, Place], end: float, begin: float) -> tuple[Piece, Piece]:
-    """A piece in two, which end and begin at those times; `around`: places of the words on either side."""
+def _divided(piece: Piece, around: tuple[Place, Place], pause: Pause) -> tuple[Piece, Piece]:
+    """A piece in two; `around`: places of the words on either side."""
     (_, done), (start, _) = around
-    at = done + len(piece.text[done:start].rstrip(OPENERS))
+    found = OPENS.search(piece.text[done:start])
+    at = done + found.start() if found else start
     spoken = [b"" if TIME.fullmatch(part) else part for part in piece.spelled]
-    blank = len(b"".join(spoken)) - len(b"".join(spoken).lstrip())
-    first_byte = blank + len(piece.text[:at].encode())
-    count = sum(reached <= first_byte for reached in accumulate(map(len, spoken)))
+    whole = b"".join(spoken).decode(errors="replace")
+    first = max(0, whole.rfind(piece.text)) + at
+    count = sum(len(part.decode(errors="replace")) <= first for part in accumulate(spoken))
     halves = (slice(count), slice(count, None))
-    spans = ((piece.span[0], end), (begin, piece.span[1]))
+    spans = ((piece.span[0], pause.end), (pause.begin, piece.span[1]))
     texts = (piece.text[:at].strip(), piece.text[at:].strip())
-    first, second = (
+    earlier, later = (
         Piece(span, text, piece.tokens[half], piece.log_probs[half], piece.spelled[half])
         for span, text, half in zip(spans, texts, halves, strict=True)
     )
-    return first, second
+    return earlier, later

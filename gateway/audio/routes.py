@@ -34,7 +34,7 @@ from .schema import (
     parse_translation,
     turns,
 )
-from .transcript import Transcript, between, joined
+from .transcript import Transcript, joined
 from .windows import Window
 
 router = APIRouter()
@@ -142,7 +142,7 @@ class TranscriptionRun:
         try:
             async with aclosing(self.run()) as found:
                 async for part in found:
-                    text = between(part.language) + part.text if said and part.text else part.text
+                    text = part.joint + part.text if said and part.text else part.text
                     said += text
                     if text:
                         timer.piece()

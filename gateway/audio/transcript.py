@@ -45,7 +45,10 @@ class Word:
 
 @dataclass(frozen=True)
 class Transcript:
-    """What was said in a window or in a recording. Counts of tokens are what the model read and wrote."""
+    """What was said in a window or in a recording. `language`: the one that is spoken; `joint`: what stands
+    between two parts of the text, which is in English where it is a translation. Counts of tokens are what
+    the model read and wrote.
+    """
 
     text: str = ""
     language: str = ""
@@ -55,6 +58,7 @@ class Transcript:
     audio_tokens: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    joint: str = " "
 
     @property
     def token_log_probs(self) -> tuple[tuple[bytes, float], ...]:
@@ -62,9 +66,9 @@ class Transcript:
         return tuple(pair for segment in self.segments for pair in segment.log_probs)
 
 
-def between(language: str) -> str:
-    """What stands between the texts of two windows."""
-    return "" if language in BLANKLESS else " "
+def joint_of(task: str, language: str) -> str:
+    """What stands between two texts of a task, out of sound in a language."""
+    return "" if task == "transcribe" and language in BLANKLESS else " "
 
 
 def joined(parts: Sequence[Transcript]) -> Transcript:
@@ -72,8 +76,9 @@ def joined(parts: Sequence[Transcript]) -> Transcript:
     language = next(
         (part.language for part in parts if part.text), next((part.language for part in parts), "")
     )
+    joint = next((part.joint for part in parts if part.text), " ")
     return Transcript(
-        between(language).join(part.text for part in parts if part.text),
+        joint.join(part.text for part in parts if part.text),
         language,
         sum(part.duration for part in parts),
         tuple(segment for part in parts for segment in part.segments),
@@ -81,6 +86,7 @@ def joined(parts: Sequence[Transcript]) -> Transcript:
         sum(part.audio_tokens for part in parts),
         sum(part.prompt_tokens for part in parts),
         sum(part.output_tokens for part in parts),
+        joint,
     )
 
 
@@ -99,7 +105,7 @@ def completed(first: Transcript, more: Transcript) -> Transcript:
     both = joined([first, replace(more, duration=0.0)])
     return replace(
         both,
-        text=between(both.language).join(segment.text for segment in segments),
+        text=both.joint.join(segment.text for segment in segments),
         segments=segments,
         words=words,
     )

@@ -93,7 +93,7 @@ def running(
 
 def middle(runs: Sequence[Mapping[str, Any]], speed: str) -> dict[str, Any]:
     """Several runs of one measurement as one: the median of each number with a fraction, and the `lowest` and
-    `highest` of `speed`; the rest is the same in all.
+    `highest` of `speed`; the rest, and memory, is the first run's.
     """
     medians = {
         name: round(median(run[name] for run in runs), 4)

@@ -60,16 +60,17 @@ def outputs(
 
 
 def cut_off(result: Arrays, limit: int) -> Arrays:
-    """What the engine gave for one sequence without tokens beyond the `limit`; beams keep to it."""
-    count = int(result["sequence_length"].ravel()[0])
-    if count <= limit:
+    """What the engine gave for one sequence, as if it had been asked for `limit` tokens: without the one
+    beyond it, or the end of the text, which is a step as well.
+    """
+    if int(result["sequence_length"].ravel()[0]) < limit:
         return result
-    beyond = result["output_log_probs"][:, :, limit:count].sum(-1)
+    log_probs = result["output_log_probs"][:, :, :limit]
     return {
         **result,
         "output_ids": result["output_ids"][:, :, :limit],
-        "output_log_probs": result["output_log_probs"][:, :, :limit],
-        "cum_log_probs": result["cum_log_probs"] - beyond,
+        "output_log_probs": log_probs,
+        "cum_log_probs": log_probs.sum(-1),
         "sequence_length": np.array([[limit]], np.int32),
     }
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from conch.whisper import BLANKLESS, byte_alphabet
 
 SECONDS_PER_TIMESTAMP = 0.02
-PUNCTUATION = "\"'“”‘’¿¡([{-–—.。,，!！?？:：;；)]}、…«»"
+PUNCTUATION = "\"'“”‘’¿¡([{-–—.。,，!！?？:：;；)]}、…«»《》「」『』（）【】"
 _TIMESTAMP = re.compile(r"(<\|\d{1,2}\.\d\d\|>)")
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 
@@ -101,6 +101,11 @@ class WhisperVocabulary:
             for i in between
             if (match := _LANGUAGE.fullmatch(self.tokenizer.id_to_token(i) or ""))
         }
+
+    def written(self, prompt: Prompt) -> str | None:
+        """The language of a prompt's text: that of the sound, or English where it asks for a translation."""
+        asked = prompt.ids[prompt.ids.index(self.start) :]
+        return "en" if self.tokenizer.token_to_id("<|translate|>") in asked else prompt.language
 
     def default_prompt(self) -> str:
         """What an empty TEXT_PREFIX stands for: English without times (upstream's default); `.en` models name

@@ -85,7 +85,7 @@ class Whisper:
         if prompt.language is None and detection.language is not None:
             prompt = prompt.in_language(detection.language, self.vocabulary.languages[detection.language])
         request = sound | self._choices(inputs, prompt, duration) | {"return_log_probs": np.array([[True]])}
-        limit = int(request["request_output_len"].item())
+        limit, more = int(request["request_output_len"].item()), 0
         if streaming:
             request["streaming"] = np.array([[True]])
         if aligning and self.attends and _beams(request) == 1:
@@ -95,10 +95,12 @@ class Whisper:
             request["request_output_len"] = np.array([[limit + more]], np.int32)
         growing = streaming and _beams(request) == 1
         for result in grown(engine(request, True)) if growing else engine(request, streaming):
-            answer = outputs(self.vocabulary, cut_off(result, limit), prompt, detection, duration, limit)
+            kept = cut_off(result, limit) if more else result
+            answer = outputs(self.vocabulary, kept, prompt, detection, duration, limit)
             if aligning or (self._open(answer, prompt) and not streaming):
                 seen = result.get("cross_attention")
-                answer = self._aligned(answer, seen, sound, prompt, duration, engine)
+                ended = int(result["sequence_length"].ravel()[0]) < limit + more
+                answer = self._aligned(answer, seen, sound, prompt, duration, engine, ended=ended)
             yield answer
 
     def _aligning(self, inputs: Mapping[str, NDArray[Any]], *, streaming: bool) -> bool:
@@ -131,10 +133,12 @@ class Whisper:
         prompt: Prompt,
         duration: float,
         engine: Engine,
+        *,
+        ended: bool,
     ) -> Arrays:
         """Its words, and its end where no timestamp says it, out of where the decoder looked while it made
         them: `seen` [1, heads, steps, memory]. Where that is unknown, the sound is looked at once more with
-        the whole text at hand.
+        the whole text at hand. `ended`: the model ended the text, no limit did.
         """
         begins = np.cumsum([0, *answer["SEGMENT_SIZES"].ravel()])
         tokens = [int(token) for token in answer["TOKENS"].ravel()]
@@ -147,7 +151,7 @@ class Whisper:
         steps += [i + 1 for i in steps[-1:]]
         if seen is not None and text and steps[-1] < seen.shape[2]:
             looked = seen[0][:, steps]
-            if answer["TRUNCATED"].any():
+            if not ended:
                 frames = min(frames, reached(looked))
             starts = token_starts(looked, frames)
         else:
@@ -155,7 +159,11 @@ class Whisper:
         times = answer["SEGMENT_TIMES"].copy()
         if times.size and self._open(answer, prompt):
             times[0, -1, 1] = np.clip(starts[-1], times[0, -1, 0], duration)
-        return answer | {"SEGMENT_TIMES": times} | self._words(spoken, starts, times[0], prompt.language)
+        return (
+            answer
+            | {"SEGMENT_TIMES": times}
+            | self._words(spoken, starts, times[0], self.vocabulary.written(prompt))
+        )
 
     def _words(
         self,

@@ -40,7 +40,7 @@ def goals(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
         own = {cell.who: cell for cell in cells if cell.model == model}
         for many, (who, weights) in itertools.product((8, 32), ((CONCH, ""), (INT8, ", int8"))):
             name = f"{model}{weights}, {many} in flight: times CTranslate2's best (wanted at least)"
-            if who in own:
+            if who in own and any(peer.startswith(CT2) for peer in own):
                 yield name, 1.5, ratio(cells, who, CT2, model, many)
         yield (
             f"{model}, p99 of five tokens beside a request for 500: times alone (at most)",

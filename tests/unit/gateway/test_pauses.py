@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.audio.attempt import attempt_of
+from gateway.audio.options import Options
 from gateway.audio.pauses import Piece, Said, cut
+from gateway.audio.transcript import completed, joined
 from gateway.audio.windows import Window
 
 SILENCE = np.zeros(16_000 * 20, np.float32)
@@ -50,18 +55,21 @@ def test_a_segment_is_cut_at_a_pause(times: tuple[tuple[float, float], ...]) -> 
     words = said(
         *((text, *span) for text, span in zip(("The", "fox", "ran", "It", "hid"), times, strict=True))
     )
-    first, second = cut([FOX], words, HEARD)
+    (first, second), placed = cut([FOX], words, HEARD)
     assert (first.text, second.text) == ("The fox ran.", 'It "hid".')
     assert first.span == (0.0, pytest.approx(2.2))
     assert second.span == (pytest.approx(3.8), 9.0)
     assert (first.tokens, second.tokens) == ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9))
     assert first.log_probs + second.log_probs == FOX.log_probs
     assert second.spelled[0] == b" It"
+    assert [word.text for word in placed] == ["The", "fox", "ran", "It", "hid"]
+    for part, own in ((first, placed[:3]), (second, placed[3:])):
+        assert all(part.span[0] <= time <= part.span[1] for word in own for time in word.span)
 
 
 def test_an_opening_quote_goes_with_the_word_behind_it() -> None:
     """And characters of several bytes are counted as such."""
-    first, second = cut(
+    (first, second), _ = cut(
         [piece("¿", "Qué", "?", ' "', "Nada", '".')], said(("Qué", 0.5, 1.5), ("Nada", 4.1, 5.0)), HEARD
     )
     assert (first.text, second.text) == ("¿Qué?", '"Nada".')
@@ -70,11 +78,44 @@ def test_an_opening_quote_goes_with_the_word_behind_it() -> None:
 
 def test_a_language_without_blanks() -> None:
     """Words of two characters, no space between the sentences."""
-    first, second = cut(
+    (first, second), _ = cut(
         [piece("你好", "。", "《", "世界", "》")], said(("你好", 0.5, 1.5), ("世界", 4.1, 5.0)), HEARD
     )
     assert (first.text, second.text) == ("你好。", "《世界》")
     assert (first.tokens, second.tokens) == ((0, 1, 2), (3, 4, 5, 6))
+
+
+@pytest.mark.parametrize(
+    ("spelled", "words", "texts"),
+    [
+        ((" -", " Where", "?", " -", " Here", "."), ("Where", "Here"), ("- Where?", "- Here.")),
+        ((" Il", " dit", " :", " «", " Oui", " »"), ("dit", "Oui"), ("Il dit :", "« Oui »")),
+        (("言", "った", "。", "「", "そう", "」"), ("った", "そう"), ("言った。", "「そう」")),
+        (("\u3000", "言", "った", "。", "そう"), ("った", "そう"), ("言った。", "そう")),
+        ((' "', "Go", '."', " Then", " what"), ("Go", "Then"), ('"Go."', "Then what")),
+    ],
+)
+def test_punctuation_goes_where_it_belongs(
+    spelled: tuple[str, ...], words: tuple[str, str], texts: tuple[str, str]
+) -> None:
+    """And each part's tokens spell its text."""
+    times = ((1.0, 2.0), (4.1, 5.0))
+    parts, _ = cut(
+        [piece(*spelled)],
+        said(*((word, *span) for word, span in zip(words, times, strict=True))),
+        HEARD,
+    )
+    assert tuple(part.text for part in parts) == texts
+    for part in parts:
+        assert b"".join(t for t in part.spelled if not t.startswith(b"<|")).decode().strip() == part.text
+
+
+def test_words_that_are_said_in_a_pause_stay() -> None:
+    """Somebody whispers where voice activity hears nobody: the segment covers it."""
+    window = Window(SILENCE, 0.0, ((0.2, 2.0), (6.0, 7.0)))
+    words = said(("The", 0.5, 1.5), ("fox", 3.5, 4.0), ("ran", 6.0, 7.0))
+    whole = piece(" The", " fox", " ran")
+    assert cut([whole], words, window) == ([whole], words)
 
 
 def test_each_pause_cuts() -> None:
@@ -85,18 +126,19 @@ def test_each_pause_cuts() -> None:
     words = said(
         ("Yes", 0.0, 0.4), ("one", 0.5, 1.0), ("two", 2.5, 3.0), ("one", 5.0, 6.0), ("two", 6.3, 7.0)
     )
-    found = list(cut([before, long], words, window))
+    found, placed = cut([before, long], words, window)
     assert [part.text for part in found] == ["Yes.", "one", "two", "one two"]
     assert [token for part in found[1:] for token in part.tokens] == list(long.tokens)
     ends = [time for part in found for time in part.span]
     assert ends == sorted(ends)
+    assert placed == words
 
 
 def test_what_was_left_out_of_a_window_is_a_pause() -> None:
     """20 s of silence that the model was not sent: times do not cross."""
     window = Window(SILENCE, 0.0, ((0.2, 2.0), (2.2, 5.0)), ((2.1, 20.0),))
     words = said(("The", 0.2, 0.5), ("fox", 0.5, 1.2), ("ran", 1.2, 2.0), ("It", 2.2, 3.0), ("hid", 3.0, 4.0))
-    first, second = cut([FOX], words, window)
+    (first, second), _ = cut([FOX], words, window)
     assert first.text == "The fox ran."
     assert first.span[1] <= second.span[0]
     assert window.time(first.span[1], end=True) < 2.3 < 22.0 < window.time(second.span[0])
@@ -117,14 +159,15 @@ def test_other_segments_stay_whole(
     """A segment without a pause inside."""
     whole = piece(" The", " fox", span=span)
     words = said(("The", 0.5, 1.5), ("fox", 4.0, 5.0))
-    assert list(cut([whole], words, Window(SILENCE, 0.0, speech))) == [whole]
+    assert cut([whole], words, Window(SILENCE, 0.0, speech)) == ([whole], words)
 
 
 def test_nothing_is_cut_without_times_of_words() -> None:
     """Nor where it is not known what tokens spell."""
-    assert list(cut([FOX], [], HEARD)) == [FOX]
+    assert cut([FOX], [], HEARD) == ([FOX], [])
     mute = Piece(FOX.span, FOX.text, FOX.tokens, FOX.log_probs)
-    assert list(cut([mute], said(("The", 0.5, 1.0), ("fox", 4.0, 5.0)), HEARD)) == [mute]
+    words = said(("The", 0.5, 1.0), ("fox", 4.0, 5.0))
+    assert cut([mute], words, HEARD) == ([mute], words)
 
 
 def test_no_byte_is_lost_whatever_the_words() -> None:
@@ -135,7 +178,7 @@ def test_no_byte_is_lost_whatever_the_words() -> None:
         said(("a", 0.5, 1.0), ("c", 4.5, 5.0)),
         said(("x", 0.5, 1.0)),
     ):
-        found = list(cut([odd], words, HEARD))
+        found, _ = cut([odd], words, HEARD)
         assert [token for part in found for token in part.tokens] == [0, 1, 2, 3]
         assert list(accumulate(part.text for part in found))[-1].replace(" ", "") == "a\ufffdbc"
 
@@ -145,7 +188,7 @@ def test_words_that_are_not_in_the_text_do_no_harm() -> None:
     window = Window(SILENCE, 0.0, ((0.0, 1.0), (2.5, 3.0), (5.0, 6.0)))
     long = Piece((0.0, 7.0), " one two three", (0, 1, 2), (-0.1,) * 3, (b" one", b" two", b" three"))
     words = said((" one", 0.0, 0.9), (" two", 2.5, 3.0), (" three", 5.0, 6.0))
-    found = list(cut([long], words, window))
+    found, _ = cut([long], words, window)
     assert [token for part in found for token in part.tokens] == [0, 1, 2]
     assert found[0].text == "one"
 
@@ -177,7 +220,65 @@ def test_tokens_are_kept_whatever_comes(
         for text, span in zip(texts, zip(times[::2], times[1::2], strict=False), strict=False)
     ]
     window = Window(SILENCE, 0.0, tuple(zip(voices[::2], voices[1::2], strict=False)))
-    found = list(cut([whole], words, window))
+    found, placed = cut([whole], words, window)
     assert [token for part in found for token in part.tokens] == list(range(len(spelled)))
     ends = [time for part in found for time in part.span]
     assert ends == sorted(ends)
+    assert [word.text for word in placed] == [word.text for word in words]
+
+
+def answer(*pieces: Piece, words: list[Said]) -> dict[str, Any]:
+    """What the façade says."""
+    ids = [token for one in pieces for token in one.tokens]
+    return {
+        "TRANSCRIPTS": np.array([" ".join(one.text for one in pieces).encode()], object),
+        "AVG_LOGPROB": np.array([[-0.1]]),
+        "TRUNCATED": np.array([[False]]),
+        "PROMPT_TOKENS": np.array([[4]]),
+        "TOKENS": np.array([ids], np.int32),
+        "TOKEN_LOGPROBS": np.array([[value for one in pieces for value in one.log_probs]], np.float32),
+        "TOKEN_BYTES": np.array([[spelled for one in pieces for spelled in one.spelled]], object),
+        "SEGMENT_TEXTS": np.array([[one.text.encode() for one in pieces]], object),
+        "SEGMENT_TIMES": np.array([[one.span for one in pieces]], np.float32),
+        "SEGMENT_SIZES": np.array([[len(one.tokens) for one in pieces]], np.int32),
+        "WORD_TEXTS": np.array([[word.text.encode() for word in words]], object),
+        "WORD_TIMES": np.array([[word.span for word in words]], np.float32),
+    }
+
+
+def test_a_transcript_has_the_parts() -> None:
+    """Segments and words in seconds of the recording, log probabilities without timestamps, and as context
+    each part with its own times.
+    """
+    words = said(("The", 0.2, 0.5), ("fox", 0.5, 1.2), ("ran", 1.2, 3.9), ("It", 4.0, 4.4), ("hid", 4.5, 5.0))
+    options = Options(
+        task="transcribe",
+        language="en",
+        prompt="",
+        temperature=0.0,
+        timestamps=True,
+        words=True,
+        log_probs=True,
+    )
+    found = attempt_of(answer(FOX, words=words), HEARD, options, 0.0).transcript
+    assert [segment.text for segment in found.segments] == ["The fox ran.", 'It "hid".']
+    assert found.text == 'The fox ran. It "hid".'
+    first, second = found.segments
+    assert 5.0 <= first.start <= first.end <= 7.25
+    assert 8.75 <= second.start <= second.end <= 14.0
+    assert [pair[0] for pair in found.token_log_probs] == [t for t in FOX.spelled if not t.startswith(b"<|")]
+    assert first.timed == "<|0.00|> The fox ran.<|2.20|>"
+    assert second.timed == '<|3.80|> It "hid".<|9.00|>'
+    for word, segment in zip(found.words, [first] * 3 + [second] * 2, strict=True):
+        assert segment.start - 0.3 <= word.start <= word.end <= segment.end + 0.3
+
+
+def test_translations_have_blanks() -> None:
+    """Their text is English, whatever was spoken."""
+    words = said(("The", 0.2, 0.5), ("fox", 0.5, 1.2), ("ran", 1.2, 2.0), ("It", 4.0, 4.4), ("hid", 4.5, 5.0))
+    for task, blank in (("translate", " "), ("transcribe", "")):
+        options = Options(task=task, language="zh", prompt="", temperature=0.0, timestamps=True)
+        found = attempt_of(answer(FOX, words=words), HEARD, options, 0.0).transcript
+        assert joined([found, found]).text == blank.join([found.text] * 2)
+        more = replace(found, segments=found.segments[1:])
+        assert completed(found, more).text == blank.join(["The fox ran.", 'It "hid".', 'It "hid".'])

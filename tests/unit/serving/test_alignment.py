@@ -25,7 +25,7 @@ def slow_warp(cost: np.ndarray) -> float:
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (5, 40), (40, 5), (30, 30)])
 def test_the_path_is_the_cheapest(shape: tuple[int, int]) -> None:
-    """Anti-diagonals at once find what the double loop finds: corner to corner, one step at a time."""
+    """A row at once finds what the double loop finds: corner to corner, one step at a time."""
     cost = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     rows, columns = warp(cost)
     assert (rows[0], columns[0], rows[-1], columns[-1]) == (0, 0, shape[0] - 1, shape[1] - 1)

@@ -59,6 +59,16 @@ def test_prompts(words: WhisperVocabulary) -> None:
             words.prompt(bad, 448)
 
 
+def test_a_translation_is_written_in_english(words: WhisperVocabulary) -> None:
+    """Its words stand between blanks; a transcript in Chinese has one in each character."""
+    for task, written in (("translate", "en"), ("transcribe", "zh")):
+        assert words.written(words.prompt(f"<|startoftranscript|><|zh|><|{task}|>", 448)) == written
+    spoken = words.tokenizer.encode("言った。「そう」《你好》（いい）", add_special_tokens=False).ids
+    assert not {"「", "」", "《", "》", "（", "）"} & set(
+        "".join(word.text for word in words.words(spoken, "ja"))
+    )
+
+
 def test_english_only_models_get_no_language_and_no_task() -> None:
     """`.en` models know the tokens but were never prompted with them; another language is refused."""
     words = WhisperVocabulary(whisper_tokenizer(99, multilingual=False))
