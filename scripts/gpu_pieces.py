@@ -26,7 +26,10 @@ TO_STOP, KILLED = 60.0, 10.0
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 # answers: the miniatures say what they say on a CPU (miniatures/expected.json).
 TESTS: Mapping[str, tuple[str, ...]] = {
-    "kernels": (*PYTEST, "tests/unit/serving/test_kernels.py", "tests/unit/serving/test_choosing.py"),
+    "kernels": (
+        *PYTEST,
+        *("tests/unit/serving/" + name for name in ("test_kernels.py", "test_choosing.py", "test_float8.py")),
+    ),
     "engines": (*PYTEST, "tests/unit/serving/test_text_engines.py", "-k", "torch"),
     "graphs": (*PYTEST, "tests/unit/serving/test_torch_graphs.py"),
     "stack": (*PYTEST, "tests/stack/test_torch.py"),

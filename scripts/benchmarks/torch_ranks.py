@@ -83,6 +83,7 @@ def measure(folder: Path, ranks: int) -> dict[str, Any]:
     parameters = {"precision": "float16", "max_rows": max(ROWS), "tp_size": ranks}
     runtime = load(folder, parameters)
     found: dict[str, Any] = {"load_s": round(time.perf_counter() - began, 1)}
+    print("loaded", found, file=sys.stderr, flush=True)
     choice = Sampling(max_tokens=STEPS, end_id=-1)
     for count in ROWS:
         batch, prompt = runtime.batch(), tuple(range(5, 5 + PROMPT))
@@ -96,6 +97,7 @@ def measure(folder: Path, ranks: int) -> dict[str, Any]:
             rows = [Row(i, (int(step.best[i]),), PROMPT + n, None, None, choice) for i in range(count)]
         ms = (time.perf_counter() - began) / (STEPS - STEPS // 5) * 1e3
         found[f"{count} rows"] = {"ms": round(ms, 2), "tokens_s": round(count / ms * 1e3), "ids": ids[:12]}
+        print(count, found[f"{count} rows"], file=sys.stderr, flush=True)
     runtime.close()
     return found
 

@@ -4,7 +4,7 @@ Attention of one query per row against keys and values in slots: one pass over m
 length is read on the device, so that one CUDA graph serves all lengths. torch's own attention reads whole
 slots whatever is in them, and copies rows that are not contiguous. Turning queries and keys in one launch
 instead of fourteen. Choosing the next id: one pass over the logits instead of twenty. A norm whose input
-lacks biases that are added here.
+lacks biases that are added here. Rows in 8-bit floats, made where they are in registers anyway.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ ENOUGH = 640  # programs that keep a large GPU busy; fewer rows are split among 
 MOST_PARTS = 16
 EMPTY = tl.constexpr(-3.0e38)  # below every score
 LEAST = tl.constexpr(1e-30)  # a sum of weights is at least 1, and 0 where a slot holds nothing: no NaN then
+HIGHEST = tl.constexpr(448.0)  # of 8-bit floats with four bits of exponent
 
 
 @triton.jit
@@ -196,9 +197,20 @@ def turn(q: Tensor, k: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
+def _store(answer, out, scales, row, at, inside, width, EIGHT: tl.constexpr):
+    """A row of float32; in 8-bit floats divided by its scale, with which its largest is the highest."""
+    if EIGHT:
+        scale = tl.maximum(tl.max(tl.abs(answer), 0), LEAST) / HIGHEST
+        tl.store(scales + row, scale)
+        answer = answer / scale
+    tl.store(out + row * width + at, answer.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _norm(
-    x, extra, weight, bias, out, width, epsilon, RMS: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr
-):
+    x, extra, weight, bias, out, scales, width, epsilon, RMS: tl.constexpr, BIAS: tl.constexpr,
+    EIGHT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """A row's norm."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -211,20 +223,67 @@ def _norm(
     answer *= tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
     if BIAS:
         answer += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * width + at, answer.to(out.dtype.element_ty), mask=inside)
+    _store(answer, out, scales, row, at, inside, width, EIGHT)
 
 
 def norm(
     x: Tensor, extra: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, *, rms: bool
 ) -> Tensor:
     """Layer or RMS norm of x + extra over the last axis; `extra`: float32 [width]."""
-    width = x.shape[-1]
     out = torch.empty_like(x)
-    _norm[(x.numel() // width,)](
-        x, extra, weight, weight if bias is None else bias, out, width, epsilon,
-        RMS=rms, BIAS=bias is not None, BLOCK=triton.next_power_of_2(width), num_warps=4,
-    )  # fmt: skip
+    _normed(x, extra, weight, bias, epsilon, rms, out, None)
     return out
+
+
+def norm_rows8(
+    x: Tensor, extra: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, *, rms: bool
+) -> tuple[Tensor, Tensor]:
+    """The same in 8-bit floats, [rows, width], and float32 [rows, 1] that each row of them is to be
+    multiplied by.
+    """
+    out, scales = _empty_rows8(x)
+    _normed(x, extra, weight, bias, epsilon, rms, out, scales)
+    return out, scales
+
+
+def _normed(
+    x: Tensor, extra: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, rms: bool,
+    out: Tensor, scales: Tensor | None,
+) -> None:  # fmt: skip
+    width = x.shape[-1]
+    _norm[(x.numel() // width,)](
+        x, extra, weight, weight if bias is None else bias, out, x if scales is None else scales, width,
+        epsilon, RMS=rms, BIAS=bias is not None, EIGHT=scales is not None,
+        BLOCK=triton.next_power_of_2(width), num_warps=4,
+    )  # fmt: skip
+
+
+def _empty_rows8(x: Tensor) -> tuple[Tensor, Tensor]:
+    width = x.shape[-1]
+    rows = x.numel() // width
+    out = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=x.device)
+    return out, torch.empty(rows, 1, dtype=torch.float32, device=x.device)
+
+
+@triton.jit
+def _eight(x, out, scales, width, GELU: tl.constexpr, BLOCK: tl.constexpr):
+    """A row in 8-bit floats."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    value = tl.load(x + row * width + at, mask=inside, other=0.0).to(tl.float32)
+    if GELU:  # 0.5 * (1 + tanh(u)) = sigmoid(2 * u)
+        value *= tl.sigmoid(tl.maximum(1.5957691216 * (value + 0.044715 * value * value * value), -80.0))
+    _store(value, out, scales, row, at, inside, width, True)
+
+
+def rows8(x: Tensor, *, gelu: bool = False) -> tuple[Tensor, Tensor]:
+    """`x` [..., width] as `norm_rows8` gives it; `gelu`: of GELU's tanh form of it."""
+    x = x.contiguous()
+    width = x.shape[-1]
+    out, scales = _empty_rows8(x)
+    _eight[(len(out),)](x, out, scales, width, GELU=gelu, BLOCK=triton.next_power_of_2(width), num_warps=8)
+    return out, scales
 
 
 @triton.jit

@@ -25,6 +25,7 @@ from ..sampling import Sampling
 from .batch import DeviceBatch, Memory
 from .choosing import on_device
 from .device import Device, attention
+from .float8 import to_float8
 from .log_mel import LogMel
 from .sharding import Share, part_of, spread, weights
 
@@ -130,6 +131,8 @@ class TorchRuntime:
         self.device = device or Device.find(str(parameters.get("precision", "float16")), ranks)
         with torch.inference_mode():
             self.model = _loaded(self.shape, folder / WEIGHTS, self.device, share)
+            if self.model.encoder is not None and parameters.get("encoder_precision") == "float8":
+                to_float8(self.model.encoder, self.device)
             self.recent: OrderedDict[bytes, tuple[Source, Memory]] = OrderedDict()
             self.copying: deque[tuple[Any, Sequence[Tensor]]] = deque()
             rows = int(parameters.get("max_rows", 16))
