@@ -12,6 +12,10 @@ from types import FrameType
 
 import uvicorn
 
+from conch import blas
+
+os.environ.update(blas.settings())  # numpy's library reads them when it is loaded
+
 from .app import create_app
 from .observe import log_json_lines
 from .settings import Settings

@@ -14,11 +14,11 @@ import httpx
 from supervisor.xmlrpc import SupervisorTransport
 
 from build.catalog import ROOT
+from conch import blas
 from conch.deployment import Deployment, Instance
 from gateway.settings import Settings
 
 from .environment import documented
-from .guard.server import ONE_THREAD
 from .local import ADMINS, KEYS, LocalDeployment, LocalError, nginx_binary
 
 TRITONS = "tritons"  # supervisor's group
@@ -75,7 +75,7 @@ def environment(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
         "CONCH_ADMIN_KEYS_REQUIRED": os.environ.get(ADMINS, ""),
         "PYTHONUNBUFFERED": "1",
         **_databases(local, plan),
-        **{name: os.environ.get(name, threads) for name, threads in ONE_THREAD.items()},
+        **blas.settings(),
         **{f"CONCH_{name}": value for name, value in asked.items() if name.lower() in Settings.model_fields},
     }
 

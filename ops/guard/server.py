@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from conch import blas
 from conch.bundle import Serving
 from conch.deployment import Instance
 from ops.ranks import MPI_ENVIRONMENT, launch, leader, parts, session
@@ -24,9 +25,6 @@ from .bundle import budgeted
 
 NVIDIA = Path("/opt/tritonserver/bin/tritonserver")  # in NVIDIA's images
 DRAIN = 30.0
-# Façades work on several requests beside each other: threads of numpy's BLAS would only fight for the same
-# cores. So do torch's of OpenMP beside a GPU; on a CPU the torch engine sets how many it takes.
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def find_tritonserver(home: Path) -> tuple[list[str], dict[str, str]]:
         path = [
             part for part in os.environ.get("PATH", "").split(":") if part != str(Path(sys.executable).parent)
         ]
-        return [str(NVIDIA)], {**ONE_THREAD, **os.environ, "PATH": ":".join(path)}
+        return [str(NVIDIA)], {**os.environ, **blas.settings(), "PATH": ":".join(path)}
     package = Path(sysconfig.get_paths()["purelib"])
     triton, backend = package / "pytriton" / "tritonserver", home / "backends" / "python"
     backend.mkdir(parents=True, exist_ok=True)
@@ -85,8 +83,8 @@ def find_tritonserver(home: Path) -> tuple[list[str], dict[str, str]]:
             partial.replace(backend / file.name)
     libraries = f"{package / 'nvidia_pytriton.libs'}:{sysconfig.get_config_var('LIBDIR')}"
     environment = {
-        **ONE_THREAD,
         **os.environ,
+        **blas.settings(),
         "LD_LIBRARY_PATH": libraries,
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
     }

@@ -136,7 +136,6 @@ def gateway(port: int) -> Iterator[tuple[int, Synchronized[int]]]:
             "CONCH_KSERVE_URL": f"http://127.0.0.1:{port + 1}",
             "CONCH_GATEWAY_PORT": str(port),
             "CONCH_RECORDINGS_PER_INSTANCE": "256",
-            "OPENBLAS_NUM_THREADS": "1",
         }
         process = subprocess.Popen(
             [sys.executable, "-m", "gateway"], env=environment, stdout=subprocess.DEVNULL

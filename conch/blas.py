@@ -1,0 +1,41 @@
+"""How numpy's OpenBLAS is to multiply, for processes that are told by their environment before they import
+numpy. Python's library alone.
+
+The OpenBLAS of numpy 1.26 (0.3.23) has kernels for Intel's newer processors and does not know all of them by
+number: it takes those of a Prescott of 2004 then (OpenBLAS issue 4267, mended in 0.3.25). On the host of an
+H100 products were four times as slow, voice activity in a recording 88 ms instead of 23.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
+# By what a processor must be able to do, the newest first; OpenBLAS's own names (driver/others/dynamic.c).
+KERNELS = (
+    ("Sapphirerapids", {"avx512_bf16", "avx512_fp16", "avx512_vnni", "avx512_vbmi2"}),
+    ("Cooperlake", {"avx512_bf16", "avx512_vnni"}),
+    ("SkylakeX", {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+    ("Haswell", {"avx2", "fma"}),
+)
+# Façades and gateways work on several requests beside each other: more threads would only fight for the same
+# cores. So do torch's of OpenMP beside a GPU; on a CPU the torch engine sets how many it takes.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def kernels(cpuinfo: str) -> str | None:
+    """The kernels for an Intel processor, of what Linux says of it; None: OpenBLAS finds its own."""
+    fields = dict(line.split(":", 1) for line in cpuinfo.partition("\n\n")[0].splitlines() if ":" in line)
+    known = {name.strip(): value.strip() for name, value in fields.items()}
+    if known.get("vendor_id") != "GenuineIntel":
+        return None
+    able = set(known.get("flags", "").split())
+    return next((name for name, needed in KERNELS if needed <= able), None)
+
+
+def settings() -> dict[str, str]:
+    """Variables for a process; those that are set already win."""
+    found = kernels(CPUINFO.read_text("utf-8", "replace")) if CPUINFO.exists() else None
+    wanted = {**ONE_THREAD, **({"OPENBLAS_CORETYPE": found} if found else {})}
+    return {name: os.environ.get(name, value) for name, value in wanted.items()}
