@@ -75,11 +75,13 @@ class Client:
 
 class Load:
     """`clients` requests at a time until `requests` have been asked. `make`: what the decoder and what the
-    encoder read, by the number of a request.
+    encoder read, by the number of a request. `attend`: steps tell where they looked, for the times of words.
     """
 
-    def __init__(self, runtime: TorchRuntime, clients: int, requests: int, make: Make) -> None:
-        self.make, self.runtime = make, runtime
+    def __init__(
+        self, runtime: TorchRuntime, clients: int, requests: int, make: Make, *, attend: bool = False
+    ) -> None:
+        self.make, self.runtime, self.attend = make, runtime, attend
         self.left, self.lock = requests, threading.Lock()
         rows = runtime.running.buckets[-1]
         self.scheduler = Scheduler(runtime, Limits(max_rows=rows, join_at_once=8, max_queue=1024))
@@ -102,7 +104,7 @@ class Load:
         prompt, source = self.make(number)
         client.began = time.perf_counter()
         sampling = Sampling(max_tokens=NEW, end_id=-1)
-        self.scheduler.submit(Job(prompt, sampling, client, source, streaming=True))
+        self.scheduler.submit(Job(prompt, sampling, client, source, streaming=True, attend=self.attend))
 
     def run(self) -> dict[str, float]:
         """Requests a second and what each took."""
@@ -338,8 +340,10 @@ def main() -> None:
     for clients in map(int, given.clients.split(",")):
         requests = max(16, min(given.requests, 48 * clients))
         Load(runtime, clients, min(requests, 2 * clients + 8), sounds(runtime)).run()
-        found = Load(runtime, clients, requests, sounds(runtime)).run()
-        say(f"in flight {clients}", {"rtfx": round(found["requests_s"] * WINDOW, 1), **found})
+        for attend in (False, True) if runtime.facts.attends else (False,):
+            found = Load(runtime, clients, requests, sounds(runtime), attend=attend).run()
+            name = f"in flight {clients}" + ", where they looked" * attend
+            say(name, {"rtfx": round(found["requests_s"] * WINDOW, 1), **found})
     half = theirs.to(runtime.device.kind, runtime.device.dtype)
     for size in (1, 8, 64) if runtime.device.gpu else (1,):
         say(f"transformers {size}", generating(half, runtime, size))
