@@ -22,6 +22,7 @@ from .device import Device, NoGpu
 HIGHEST = 448.0  # of the format
 LEAST = 1e-30
 NEEDED = (8, 9)
+OUT = torch.bfloat16  # of a product on a GPU; not all of torch's kernels with scales of rows have float16
 
 
 class Rows(NamedTuple):
@@ -42,6 +43,8 @@ class Float8Linear(nn.Module):
         self.weight, scales = plain_rows8(plain.weight.detach())
         self.scales = scales.t().contiguous()
         self.bias = None if plain.bias is None else plain.bias.detach()
+        if self.bias is not None and self.bias.is_cuda:
+            self.bias = self.bias.to(OUT)
 
     def forward(self, x: Tensor | Rows) -> Tensor:
         """[..., inner] to [..., width]."""
@@ -57,8 +60,8 @@ class Float8Linear(nn.Module):
             self.weight.t(),
             scale_a=rows.scales,
             scale_b=self.scales,
-            bias=None if self.bias is None else self.bias.to(torch.bfloat16),
-            out_dtype=torch.bfloat16,  # the only one that scales of rows are made for
+            bias=self.bias,
+            out_dtype=OUT,
             use_fast_accum=True,
         )
         return y.view(*rows.shape, -1)
@@ -102,7 +105,13 @@ def to_float8(encoder: Encoder, device: Device) -> None:
 
     Raises:
         NoGpu: the GPU has no such products, or computes in float32.
+        ValueError: layers of another kind than Whisper's.
     """
+    for layer in encoder.layers:
+        feed = layer.feed
+        whole = isinstance(layer.own.out, nn.Linear) and isinstance(feed.down, nn.Linear)
+        if not (layer.norm_first and feed.gate is None and feed.activation is F.gelu and whole):
+            raise ValueError(f'family {encoder.shape.family} cannot have encoder_precision = "float8"')
     if device.gpu and torch.cuda.get_device_capability() < NEEDED:
         major, minor = torch.cuda.get_device_capability()
         raise NoGpu(

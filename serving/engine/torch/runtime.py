@@ -115,7 +115,7 @@ class TorchRuntime:
     `share`: of several GPUs, on which other processes have the rest of the model.
 
     Raises:
-        NoGpu: see `Device.find`.
+        NoGpu: see `Device.find` and `to_float8`.
         MemoryError: the GPU is too small for `max_rows` rows.
     """
 
