@@ -222,7 +222,9 @@ def _segments(
 
 
 def _words(said: Iterable[Said], window: Window) -> Iterable[Word]:
+    """Alignment gives a pause to the word beside it, as Whisper does to a segment."""
+    sounds = sounding(window)
     for word in said:
-        begin, end = word.span
+        begin, end = snapped(word.span, sounds)
         begins = round(window.time(begin), 2)
         yield Word(word.text, begins, max(begins, round(window.time(end, end=True), 2)))

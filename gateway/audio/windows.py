@@ -142,8 +142,8 @@ def sounding(window: Window) -> NDArray[np.bool_]:
 
 
 def snapped(span: Span, sounds: NDArray[np.bool_]) -> Span:
-    """A segment's times, without the silence at its ends: Whisper gives pauses to the segment beside them.
-    The tail of a neighbour's sound that they touch, with a pause behind it, is left to the neighbour.
+    """A segment's or a word's times, without the silence at its ends: Whisper gives pauses to what is beside
+    them. The tail of a neighbour's sound that they touch, with a pause behind it, is left to the neighbour.
     `sounds`: what `sounding` gives.
     """
     first, last = int(span[0] * RATE) // FRAME, -(-int(span[1] * RATE) // FRAME)

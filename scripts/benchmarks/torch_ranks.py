@@ -98,8 +98,7 @@ def measure(folder: Path, ranks: int) -> dict[str, Any]:
         ms = (time.perf_counter() - began) / (STEPS - STEPS // 5) * 1e3
         found[f"{count} rows"] = {"ms": round(ms, 2), "tokens_s": round(count / ms * 1e3), "ids": ids[:12]}
         print(count, found[f"{count} rows"], file=sys.stderr, flush=True)
-    runtime.close()
-    return found
+    return found  # the process ends, and its ranks with it
 
 
 def main() -> None:

@@ -273,6 +273,15 @@ def test_a_transcript_has_the_parts() -> None:
         assert segment.start - 0.3 <= word.start <= word.end <= segment.end + 0.3
 
 
+def test_words_have_no_pauses() -> None:
+    """Alignment gives them to the words beside them, at the beginning of a window too."""
+    words = said(("The", 0.0, 0.5), ("fox", 0.5, 1.2), ("ran", 1.2, 3.1), ("It", 3.1, 4.4), ("hid", 4.5, 6.0))
+    options = Options("transcribe", "en", prompt="", temperature=0.0, timestamps=True, words=True)
+    found = attempt_of(answer(FOX, words=words), HEARD, options, 0.0).transcript
+    times = [(round(word.start - HEARD.start, 2), round(word.end - HEARD.start, 2)) for word in found.words]
+    assert times == [(0.18, 0.5), (0.5, 1.2), (1.2, 2.02), (3.98, 4.4), (4.5, 5.02)]
+
+
 def test_translations_have_blanks() -> None:
     """Their text is English, whatever was spoken."""
     words = said(("The", 0.2, 0.5), ("fox", 0.5, 1.2), ("ran", 1.2, 2.0), ("It", 4.0, 4.4), ("hid", 4.5, 5.0))
