@@ -107,6 +107,7 @@ def to_float8(encoder: Encoder, device: Device) -> None:
         NoGpu: the GPU has no such products, or computes in float32.
         ValueError: layers of another kind than Whisper's.
     """
+    layer: Any
     for layer in encoder.layers:
         feed = layer.feed
         whole = isinstance(layer.own.out, nn.Linear) and isinstance(feed.down, nn.Linear)
@@ -124,7 +125,6 @@ def to_float8(encoder: Encoder, device: Device) -> None:
             'encoder_precision = "float8" needs precision float16 or bfloat16; change one of them in the '
             "catalog and build again"
         )
-    layer: Any
     for layer in encoder.layers:
         layer.own.packed = Float8Linear(layer.own.packed)
         layer.own.out = Float8Linear(layer.own.out)
