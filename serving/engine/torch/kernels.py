@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from . import float8
+
 BLOCK = 64  # positions at a time; twice as many where there are LONG
 LONG = 1024
 LINES = 16  # the fewest rows that a product of matrices has
@@ -24,7 +26,7 @@ ENOUGH = 640  # programs that keep a large GPU busy; fewer rows are split among 
 MOST_PARTS = 16
 EMPTY = tl.constexpr(-3.0e38)  # below every score
 LEAST = tl.constexpr(1e-30)  # a sum of weights is at least 1, and 0 where a slot holds nothing: no NaN then
-HIGHEST = tl.constexpr(448.0)  # of 8-bit floats with four bits of exponent
+HIGHEST = tl.constexpr(float8.HIGHEST)
 
 
 @triton.jit
