@@ -22,13 +22,20 @@ TRITON = "triton-1"
 pytestmark = pytest.mark.timeout(1800)
 Back = Callable[[], bool]
 
+# To the oldest of those found: a process that has just forked and not yet executed another program has a
+# child with its own command line, which dies with it.
 SIGNAL = """
-import glob, os
-for path in glob.glob("/proc/[0-9]*/cmdline"):
-    argv = open(path).read().split("\\0")
+import os, pathlib
+found = []
+for entry in pathlib.Path("/proc").glob("[0-9]*"):
+    try:
+        argv = (entry / "cmdline").read_text().split("\\0")
+    except OSError:
+        continue
     if {which}:
-        os.kill(int(path.split("/")[2]), {number})
-        print("done")
+        found.append(int(entry.name))
+os.kill(min(found), {number})
+print("done")
 """
 SERVER = "argv[0].endswith('/tritonserver')"
 STUB = "argv[0].endswith('python_backend_stub') and '/tensorrt_llm_stream/' in argv[1]"

@@ -84,7 +84,7 @@ def client(docker_services: object, passwords: dict[str, Path]) -> Iterator[Open
             compose("up", "--wait", "--no-build")
             yield OpenAI(base_url=f"http://127.0.0.1:{PORT}/v1", api_key="none", max_retries=0, timeout=60)
         finally:
-            compose("down", "-v")
+            compose("down", "-v", "-t", "5")  # Milvus takes its whole grace period, and nothing is kept
 
 
 @pytest.fixture(scope="module")
