@@ -1,4 +1,4 @@
-"""Names of Triton models that more than one room needs; upstream's, for upstream's clients."""
+"""Names that more than one room needs; those of Triton models are upstream's, for upstream's clients."""
 
 ENGINE = "tensorrt_llm_stream"  # the engine itself, decoupled
 ENGINE_UNARY = "tensorrt_llm"  # its unary face
@@ -12,3 +12,4 @@ LONGEST = (
 )
 PICTURE_URLS = ("image_url_input", "image_urls")  # inputs of TEXT that hold whole pictures as text
 RANK_MODULE = "serving.engine.torch.ranks"  # a process of the torch engine for each further GPU
+AT_ONCE = "x-conch-at-once"  # a header of KServe requests: do not wait for a server that restarts

@@ -23,6 +23,7 @@ from tritonclient.http import InferenceServerClient, InferInput, InferRequestedO
 from tritonclient.utils import np_to_triton_dtype
 
 from conch.deployment import Pool
+from conch.names import AT_ONCE
 
 from .errors import ApiError
 from .tracing import Traces
@@ -101,14 +102,16 @@ class Triton:
         arrays: Mapping[str, NDArray[Any]],
         outputs: Sequence[str],
         request_id: str,
+        *,
+        at_once: bool = False,
     ) -> Arrays:
-        """One inference in a pool.
+        """One inference in a pool. `at_once`: it does not wait for an instance that restarts.
 
         Raises:
             ApiError: 400 for what the model refuses, 503 when no instance answers, 504 after the time limit.
         """
         body, headers = encode(arrays, outputs, request_id)
-        headers["x-request-id"] = request_id
+        headers |= {"x-request-id": request_id, **({AT_ONCE: "1"} if at_once else {})}
         path = f"/models/{pool.model_id}/v2/models/{model}/infer"
         with self.traces.call(model, headers):
             answer = await self._post(path, body, headers)
@@ -189,7 +192,8 @@ class Triton:
             arrays[name] = np.full(tensor["shape"], fill, fills[tensor["datatype"]])
         try:
             async with asyncio.timeout(READY_SECONDS):
-                await self.infer(pool, pool.probe["model"], arrays, [], f"readiness-{uuid.uuid4().hex[:8]}")
+                name = f"readiness-{uuid.uuid4().hex[:8]}"
+                await self.infer(pool, pool.probe["model"], arrays, [], name, at_once=True)
         except (ApiError, TimeoutError):
             return False
         return True

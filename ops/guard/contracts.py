@@ -16,7 +16,7 @@ class Contracts:
     """Contracts by model name, read from whichever server was asked for one first."""
 
     def __init__(self) -> None:
-        self._names: set[str] = set()
+        self._last: dict[str, Contract] = {}
         self._found: WeakKeyDictionary[HttpClient, dict[str, Contract]] = WeakKeyDictionary()
 
     async def get(self, http: HttpClient, model: str) -> Contract | None:
@@ -33,10 +33,13 @@ class Contracts:
                 raise Lost("no instance behind this guard answers")
             if answer.status != 200 or len(found) >= MOST:
                 return None
-            found[model] = Contract.parse(orjson.loads(text))
-            self._names.add(model)
+            found[model] = self._last[model] = Contract.parse(orjson.loads(text))
         return found[model]
 
     def known(self, model: str) -> bool:
         """Whether some server has had this model."""
-        return model in self._names
+        return model in self._last
+
+    def last(self, model: str) -> Contract | None:
+        """What was read last, from a server that may be gone; None if none has had this model."""
+        return self._last.get(model)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -30,14 +30,14 @@ from .http_door import (
     FAULT,
     HANDED,
     HEAD_BYTES,
-    LOST_ONCE,
     OWN_ID,
     UNKNOWN,
     HttpDoor,
-    mark,
+    calling,
     naming,
     passed_on,
     sender,
+    waits,
 )
 from .relay import NOBODY, Call, Life, Target, Unavailable
 
@@ -92,7 +92,8 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Every method that is open."""
 
     def __init__(self, door: HttpDoor) -> None:
-        self.relay, self.answered, self.contract, self.stop = (
+        self.door, self.relay, self.answered, self.contract, self.stop = (
+            door,
             door.relay,
             door.answered,
             door.contract,
@@ -123,7 +124,8 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         async with _statuses(context):
             try:
                 request = _parsed(data)
-                contract = await self._contract(request.model_name)
+                metadata = dict(context.invocation_metadata() or ())
+                contract = await self._contract(request.model_name, waits=waits(metadata))
                 model = contract.name
                 answer = await self._answer(request, contract, context)
                 self.answered()
@@ -146,19 +148,9 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         metadata = dict(context.invocation_metadata() or ())
         checked = check(contract, request, naming(metadata.get("x-request-id")))
         version = f"/versions/{request.model_version}" if request.model_version else ""
-        ask = sender(
-            self.relay,
-            f"/v2/models/{contract.name}{version}/infer",
-            checked,
-            passed_on(metadata),
-        )
-        call = Call(
-            contract.name,
-            lambda: mark(contract.name, checked),
-            ask,
-            handed=HANDED in metadata,
-            lost=LOST_ONCE in metadata,
-        )
+        path = f"/v2/models/{contract.name}{version}/infer"
+        ask = sender(self.door, contract, path, checked, passed_on(metadata))
+        call = calling(contract.name, checked, ask, metadata)
         try:
             reply = await self.relay.run(call)
         except asyncio.CancelledError:
@@ -170,8 +162,8 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
             )
         return response(reply.body or b"", dict(reply.answer.headers).get(HEAD_BYTES), request.id)
 
-    async def _contract(self, model: str) -> Contract:
-        found = await self.contract(model) if MODEL_NAME.fullmatch(model) else None
+    async def _contract(self, model: str, *, waits: bool = False) -> Contract:
+        found = await self.contract(model, waits=waits) if MODEL_NAME.fullmatch(model) else None
         if found is None:
             raise Refused(UNKNOWN.format(model[:80]))
         return found
@@ -197,28 +189,39 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """A stream of requests belongs to the server that it began with; it ends with that server."""
-        life = self.relay.life
-        target: Target | None = (
-            life if life and not self.relay.stopping else next(iter(self.relay.peers), None)
-        )
-        if target is None or (target is not life and _handed(context)):
-            await context.abort(grpc.StatusCode.UNAVAILABLE, NOBODY)
-        assert target is not None
-        call = target.grpc.stream_stream(SERVICE + "ModelStreamInfer")(
-            metadata=_metadata(context.invocation_metadata(), handed=target is not life)
-        )
-        flight: Call[Any] = Call("stream", lambda: "", lambda _: None)  # type: ignore[arg-type,return-value]
-        if life and target is life:
-            life.flights.add(flight)
-        try:
-            async with _statuses(context):
+        async with _statuses(context):
+            target = await self._server(dict(context.invocation_metadata() or ()))
+            life = self.relay.life if target is self.relay.life else None
+            call = target.grpc.stream_stream(SERVICE + "ModelStreamInfer")(
+                metadata=_metadata(context.invocation_metadata(), handed=life is None)
+            )
+            flight: Call[Any] = Call("stream", lambda: "", lambda _: None)  # type: ignore[arg-type,return-value]
+            if life:
+                life.flights.add(flight)
+            try:
                 async for message in Exchange(requests, call, self._judged).messages():
                     yield message
                 self.answered()
-        finally:
-            call.cancel()
-            if life:
-                life.flights.discard(flight)
+            finally:
+                call.cancel()
+                if life:
+                    life.flights.discard(flight)
+
+    async def _server(self, metadata: Mapping[str, str]) -> Target:
+        """Where a new stream goes: to the own server, also when it is back where there is no other instance,
+        or to another instance.
+
+        Raises:
+            Unavailable: there is none.
+        """
+        if self.relay.free is None and HANDED not in metadata:
+            if self.relay.peers:
+                return self.relay.peers[0]
+            if waits(metadata):
+                await self.relay.back()
+        if life := self.relay.free:
+            return life
+        raise Unavailable(NOBODY)
 
     async def _judged(self, data: bytes) -> tuple[bytes, bool]:
         """A stream's request as it goes on, and True; or what the stream answers where its model cannot take

@@ -11,7 +11,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -21,6 +21,8 @@ import orjson
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from conch.names import AT_ONCE
+
 from . import json_requests
 from .contract import Contract, Refused
 from .contracts import Contracts
@@ -28,7 +30,7 @@ from .http_client import Answer, Lost
 from .http_server import Request
 from .json_requests import Checked
 from .operate import Operator
-from .relay import Call, Relay, Target, Unavailable
+from .relay import NOBODY, Call, Relay, Target, Unavailable
 from .suspicion import fingerprint
 
 log = structlog.get_logger()
@@ -42,6 +44,8 @@ UNHEALTHY = re.compile(rb"[Ss]tub process [^\n]{0,200}is not healthy")
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "server", "date"}
 HANDED = "x-conch-handed"
 LOST_ONCE = "x-conch-lost"  # nginx's: a guard was lost with this request in hand
+UNREAD = "x-conch-unread"  # in a guard's answer to another: it has no server to give this to
+CHANGED = "model {!r} has changed since the request came; send it again"
 HEAD_BYTES = "inference-header-content-length"
 # The engine's own models, which know a request by its id: whoever leaves is stopped there.
 STOPPABLE = "tensorrt_llm"
@@ -98,7 +102,8 @@ class HttpDoor:
         except Refused as refused:
             return _say(request, 400, str(refused))
         except Unavailable as unavailable:
-            return _say(request, 503, str(unavailable), unavailable.retry_after)
+            unread = [(UNREAD, "1")] if unavailable.unread and HANDED in request.headers else []
+            return _say(request, 503, str(unavailable), unavailable.retry_after, unread)
         except ClientGone:
             return 499
         except Exception:
@@ -129,7 +134,7 @@ class HttpDoor:
             answer = await target.http.request(
                 "GET", path, {} if target is self.relay.life else {HANDED: "1"}
             )
-            return Reply(answer, await answer.body())
+            return _took(Reply(answer, await answer.body()))
 
         reply = await self.relay.run(Call("", lambda: "", ask, handed=HANDED in request.headers))
         return request.reply(reply.answer.status, _kept(reply.answer.headers), reply.body or b"")
@@ -152,15 +157,14 @@ class HttpDoor:
         if request.method != "POST":
             return _say(request, 405, f"{request.path} takes POST only")
         headers = request.headers
-        checked = await self._checked(model, how, headers, request.body)
-        if checked is None:
+        contract = await self.contract(model, waits=waits(headers))
+        if contract is None:
             return _say(request, 404, UNKNOWN.format(model[:80]))
+        checked = _checked(contract, how, headers, request.body)
         streaming = how == "generate_stream"
         passed = passed_on(headers)
-        ask = sender(self.relay, request.path, checked, passed, streaming=streaming)
-        call = Call(
-            model, lambda: mark(model, checked), ask, handed=HANDED in headers, lost=LOST_ONCE in headers
-        )
+        ask = sender(self, contract, request.path, checked, passed, streaming=streaming)
+        call = calling(model, checked, ask, headers)
         stoppable = checked.id if OWN_ID in checked.id else ""
         reply = await self._unless_gone(request, self.relay.run(call), stoppable)
         if reply.body is None:
@@ -173,22 +177,9 @@ class HttpDoor:
             self.answered()
         return request.reply(status, _kept(reply.answer.headers), reply.body)
 
-    async def _checked(self, model: str, how: str, headers: Mapping[str, str], body: bytes) -> Checked | None:
-        contract = await self.contract(model)
-        if contract is None:
-            return None
-        name = naming(headers.get("x-request-id"))
-        if how != "infer":
-            return json_requests.generate(contract, body, name)
-        if contract.decoupled:
-            raise Refused(f"model {model!r} is decoupled; use generate_stream, or ModelStreamInfer over gRPC")
-        length = headers.get(HEAD_BYTES)
-        if length is not None and not re.fullmatch(r"\d{1,12}", length):
-            raise Refused("Inference-Header-Content-Length must be a number")
-        return json_requests.infer(contract, body, None if length is None else int(length), name)
-
-    async def contract(self, model: str) -> Contract | None:
-        """What a model takes; None if there is no such model.
+    async def contract(self, model: str, *, waits: bool = False) -> Contract | None:
+        """What a model takes; None if there is no such model. Where no server is there, what the last one
+        said: whoever sends the request compares. `waits`: for a server's return, if none has been asked.
 
         Raises:
             Unavailable: nobody can be asked.
@@ -197,7 +188,23 @@ class HttpDoor:
             if target is not None:
                 with suppress(Lost):
                     return await self.contracts.get(target.http, model)
-        raise Unavailable("no instance of this model can be reached; try again in a few seconds")
+        if found := self.contracts.last(model):
+            return found
+        if not waits:
+            raise Unavailable(NOBODY, unread=True)
+        await self.relay.back()
+        return await self.contract(model, waits=True)
+
+    async def unchanged(self, target: Target, contract: Contract) -> bool:
+        """Whether the model of a server is still the one that a request was checked for.
+
+        Raises:
+            Lost: the server cannot be asked.
+        """
+        try:
+            return await self.contracts.get(target.http, contract.name) == contract
+        except Lost as lost:
+            raise Lost(str(lost), sent=False) from lost
 
     async def _unless_gone(self, request: Request, work: Coroutine[Any, Any, Reply], stoppable: str) -> Reply:
         """The result of `work`; if the client leaves before, the work is given up and its request stopped."""
@@ -262,12 +269,53 @@ def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: headers[name] for name in names if name in headers}
 
 
+def _checked(contract: Contract, how: str, headers: Mapping[str, str], body: bytes) -> Checked:
+    name = naming(headers.get("x-request-id"))
+    if how != "infer":
+        return json_requests.generate(contract, body, name)
+    if contract.decoupled:
+        raise Refused(
+            f"model {contract.name!r} is decoupled; use generate_stream, or ModelStreamInfer over gRPC"
+        )
+    length = headers.get(HEAD_BYTES)
+    if length is not None and not re.fullmatch(r"\d{1,12}", length):
+        raise Refused("Inference-Header-Content-Length must be a number")
+    return json_requests.infer(contract, body, None if length is None else int(length), name)
+
+
+def calling(
+    model: str, checked: Checked, ask: Callable[[Target], Awaitable[Reply]], headers: Mapping[str, str]
+) -> Call[Reply]:
+    """A checked request as the relay takes it. `headers`: the client's, or another guard's."""
+    return Call(
+        model,
+        lambda: mark(model, checked),
+        ask,
+        handed=HANDED in headers,
+        lost=LOST_ONCE in headers,
+        waits=waits(headers),
+    )
+
+
+def waits(headers: Mapping[str, str]) -> bool:
+    """Whether a request waits for a server's return, as one that another guard has handed on does not."""
+    return AT_ONCE not in headers and HANDED not in headers
+
+
 def sender(
-    relay: Relay, path: str, checked: Checked, passed: Mapping[str, str], *, streaming: bool = False
+    door: HttpDoor,
+    contract: Contract,
+    path: str,
+    checked: Checked,
+    passed: Mapping[str, str],
+    *,
+    streaming: bool = False,
 ) -> Callable[[Target], Awaitable[Reply]]:
     """How to send a checked request to a server or a guard. What it makes raises Lost, also for an answer
-    that says that a stub is not healthy.
+    that says that a stub is not healthy or that a guard has no server for it, and Unavailable where the own
+    server's model is no longer the one that the request was checked for.
     """
+    relay = door.relay
     sent = {
         "Content-Type": "application/octet-stream" if checked.head_bytes else "application/json",
         **passed,
@@ -277,6 +325,8 @@ def sender(
 
     async def ask(target: Target) -> Reply:
         own = target is relay.life
+        if own and not await door.unchanged(target, contract):
+            raise Unavailable(CHANGED.format(contract.name))
         answer = await target.http.request("POST", path, sent if own else {**sent, HANDED: "1"}, checked.body)
         if streaming and answer.status == 200:
             return Reply(answer)
@@ -284,9 +334,15 @@ def sender(
         if answer.status >= 400 and own and UNHEALTHY.search(body):
             relay.report_ill("an answer says that a Python stub is not healthy")
             raise Lost("a Python stub is not healthy")
-        return Reply(answer, body)
+        return _took(Reply(answer, body))
 
     return ask
+
+
+def _took(reply: Reply) -> Reply:
+    if UNREAD in dict(reply.answer.headers):
+        raise Lost("another guard has no server for it", sent=False)
+    return reply
 
 
 def naming(header: str | None) -> Callable[[str], str]:
@@ -315,9 +371,16 @@ def _kept(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in headers if name not in HOP_BY_HOP]
 
 
-def _say(request: Request, status: int, message: str, retry_after: int = 0) -> int:
+def _say(
+    request: Request,
+    status: int,
+    message: str,
+    retry_after: int = 0,
+    more: Sequence[tuple[str, str]] = (),
+) -> int:
     headers = [
         ("content-type", "application/json"),
         *([("retry-after", str(retry_after))] if retry_after else []),
+        *more,
     ]
     return request.reply(status, headers, orjson.dumps({"error": message}))

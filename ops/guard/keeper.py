@@ -56,18 +56,25 @@ class Keeper:
     ) -> None:
         self.relay, self.check, self.make, self.connect, self.sign = relay, check, make, connect, sign
         self.journal, self.starts, self.deaths = journal, 0, 0
+        self.served, self.failures = False, 0
         self.probed: dict[str, Any] | None = None
         self.manifest: Manifest
         self.stop_asked, self.restart_asked = asyncio.Event(), asyncio.Event()
         self.illness: asyncio.Future[Death] | None = None
         self.last_good = 0.0
-        relay.report_ill = self.ill
+        relay.report_ill, relay.returns = self.ill, self.returns
         self.close_doors: Callable[[], None] = lambda: None
 
     @property
     def state(self) -> str:
         """What the server is doing."""
         return "draining" if self.relay.stopping else "serving" if self.relay.life else "starting"
+
+    def returns(self) -> bool:
+        """Whether the server, where it is away, is back in a moment: it has served, and its next start has
+        not failed.
+        """
+        return self.served and not self.failures and not self.stop_asked.is_set()
 
     def answered(self) -> None:
         """A request has succeeded."""
@@ -86,10 +93,9 @@ class Keeper:
         Raises:
             Refused: the bundle must not be served when the first server is about to start.
         """
-        failures = 0
         self._unsign()
         self.manifest = self.check()
-        while failures < FAILED_STARTS and not self.stop_asked.is_set():
+        while self.failures < FAILED_STARTS and not self.stop_asked.is_set():
             self.restart_asked.clear()  # whatever starts now is new
             self.illness = asyncio.get_running_loop().create_future()
             server = self.make(self.manifest, self.ill)
@@ -103,11 +109,11 @@ class Keeper:
             except BaseException:  # a fault of our own: no server is left behind
                 await server.end(0)
                 raise
-            failures = 0 if life is self.relay.life else failures + 1
+            self.failures += life is not self.relay.life
             if self.illness.done():
                 await self._bury(server, life, self.illness.result())
                 continue
-            failures = 0
+            self.failures = 0
             if self.stop_asked.is_set():
                 self.close_doors()
             await self._drain(server, life)
@@ -156,6 +162,7 @@ class Keeper:
             await asyncio.sleep(START_PROBE)
         server.watch_parts()
         self.relay.begin(life)
+        self.served, self.failures = True, 0
         self.relay.metrics.serving.set(1)
         self.answered()
         if self.sign:

@@ -6,11 +6,15 @@ requests in flight may have done it: what has been answered before goes to anoth
 suspects. They wait for their own server, which is lost anyway, and run there again one by one, alone;
 meanwhile no instance of the pool takes the same content. Whoever is in flight when a server dies for the
 second time is refused for a minute. So one request, however often it is sent, costs a pool one instance.
+
+What no other instance can take waits for the own server, if that is away for a moment: a pool of one loses
+nothing when its server is killed or restarted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,16 +31,18 @@ Result = TypeVar("Result")
 CAUSE_SECONDS = (
     35.0  # a broken connection is noticed before the death, a dead stub before the server is ended
 )
-TRIAL_SECONDS = 60.0
+AWAY_SECONDS = 60.0  # the longest that a request waits for its server's return
+MOST_WAITING = 128
+LOOK = 0.05
 NOBODY = "no instance of this model can take the request now; try again in a few seconds"
 
 
 class Unavailable(Exception):
-    """Nobody can take this request now; 503 over HTTP, UNAVAILABLE over gRPC."""
+    """Nobody can take this request now; 503 over HTTP, UNAVAILABLE over gRPC. `unread`: no server had it."""
 
-    def __init__(self, message: str, retry_after: int = 2) -> None:
+    def __init__(self, message: str, retry_after: int = 2, *, unread: bool = False) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after, self.unread = retry_after, unread
 
 
 class Target(Protocol):
@@ -85,8 +91,8 @@ class Call(Generic[Result]):
     a target.
 
     `handed`: another instance was lost with it, or could not take it; it is handed on no further. `lost`: a
-    guard was lost with it; it may be handed on, but the next server that is lost with it is the last. Sending
-    raises Lost.
+    guard or a server was lost with it; it may be handed on, but the next server that is lost with it is the
+    last. `waits`: for the return of a server, where no other is there. Sending raises Lost.
     """
 
     model: str
@@ -94,6 +100,7 @@ class Call(Generic[Result]):
     send: Callable[[Target], Awaitable[Result]]
     handed: bool = False
     lost: bool = False
+    waits: bool = False
 
 
 class Relay:
@@ -108,7 +115,9 @@ class Relay:
         self.trying: Call[Any] | None = None
         self.trials = asyncio.Lock()
         self.turn = 0
+        self.waiting = 0
         self.report_ill: Callable[[str], None] = lambda reason: None
+        self.returns: Callable[[], bool] = lambda: False  # whether the server, away now, is back in a moment
         metrics.in_flight.set_function(lambda: self.in_flight)
 
     @property
@@ -138,8 +147,8 @@ class Relay:
             Unavailable: nobody can take it now.
         """
         self._check(call)
-        life = self.life
-        if life is None or self.stopping or self.trying:
+        life = self.free
+        if life is None:
             return await self._hand_on(call)
         try:
             return await self._fly(life, call)
@@ -156,8 +165,32 @@ class Relay:
         if (call.handed or call.lost) and not unread:
             raise self._condemn(call)
         if death is None or death.outside or self.suspicion.innocent(call.mark()):
+            call.lost = not unread
             return await self._hand_on(call)
         return await self._try_again(call)
+
+    @property
+    def free(self) -> Life | None:
+        """The own server, if it takes requests."""
+        return None if self.stopping or self.trying else self.life
+
+    async def back(self) -> None:
+        """Wait until the own server, which is away for a moment, takes requests again.
+
+        Raises:
+            Unavailable: it is not away for a moment only, too many wait already, or it took too long.
+        """
+        deadline = time.monotonic() + AWAY_SECONDS
+        if self.waiting < MOST_WAITING:
+            self.waiting += 1
+            try:
+                while self.returns() and time.monotonic() < deadline:
+                    if self.free:
+                        return
+                    await asyncio.sleep(LOOK)
+            finally:
+                self.waiting -= 1
+        raise Unavailable(NOBODY)
 
     def _check(self, call: Call[Any]) -> None:
         if self.suspicion.any and (seconds := self.suspicion.refused(call.mark())):
@@ -183,9 +216,9 @@ class Relay:
             life.flights.discard(call)
 
     async def _hand_on(self, call: Call[Result]) -> Result:
-        """To another instance of the pool, once."""
-        if call.handed or not self.peers:
-            raise Unavailable(NOBODY)
+        """To another instance of the pool, once; where none takes it, to the own server when that is back."""
+        if call.handed:
+            raise Unavailable(NOBODY, unread=True)
         self.turn += 1
         for i in range(len(self.peers)):
             peer = self.peers[(self.turn + i) % len(self.peers)]
@@ -197,7 +230,10 @@ class Relay:
                     raise Unavailable(
                         "the instances that processed this request were lost; try again in a few seconds"
                     ) from lost
-        raise Unavailable("no instance of this model can be reached; try again in a few seconds")
+        if not call.waits:
+            raise Unavailable(NOBODY)
+        await self.back()
+        return await self.run(call)
 
     async def _try_again(self, call: Call[Result]) -> Result:
         """Alone, on the own server, when it is back."""
@@ -207,7 +243,7 @@ class Relay:
             "a request may have ended the server; it runs again alone", model=call.model, fingerprint=mark
         )
         try:
-            async with asyncio.timeout(TRIAL_SECONDS), self.trials:
+            async with asyncio.timeout(AWAY_SECONDS), self.trials:
                 self.trying = call
                 while not (life := self.life) or life.flights:
                     await (self.started.wait() if self.life is None else asyncio.sleep(0.01))

@@ -45,14 +45,14 @@ class Triton(grpc.GenericRpcHandler):  # type: ignore[misc]
         return grpc.stream_stream_rpc_method_handler(echo)
 
 
-def door(contract: Callable[[str], Awaitable[Contract | None]], life: Life) -> GrpcDoor:
+def door(contract: Callable[..., Awaitable[Contract | None]], life: Life) -> GrpcDoor:
     relay = Relay([], Metrics())
     relay.begin(life)
     parts: Any = SimpleNamespace(relay=relay, answered=lambda: None, contract=contract, stop=lambda _: None)
     return GrpcDoor(parts)
 
 
-async def broken(_: str) -> None:
+async def broken(_: str, **_waits: bool) -> None:
     raise RuntimeError("an inner matter")
 
 
@@ -76,7 +76,7 @@ def test_a_fault_of_the_guard_is_said_and_ends_the_call() -> None:
 def test_a_stream_whose_server_is_replaced_is_told() -> None:
     """Its channel is closed: UNAVAILABLE, also while the client has not asked for anything yet."""
 
-    async def nobody(_: str) -> None:
+    async def nobody(_: str, **_waits: bool) -> None:
         return None
 
     async def check() -> None:

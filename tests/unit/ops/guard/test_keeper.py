@@ -179,6 +179,36 @@ class Hung(Triton):
         self.ended.set()
 
 
+def test_a_server_returns_until_its_next_start_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for it is let go then, or when the guard is asked to stop."""
+    said: list[bool] = []
+
+    class Watched(Hung):
+        def start(self) -> None:
+            said.append(keeper.returns())
+
+    one, dead, two = Watched(), Watched(), Watched()
+    keeper = prepared(monkeypatch, [one, dead, two])
+
+    async def check() -> None:
+        for triton in (one, dead, two):
+            await triton.listen()
+        dead.server.close()
+        running = asyncio.ensure_future(keeper.run())
+        await until(lambda: keeper.state == "serving")
+        keeper.ill("killed", -9)
+        await until(lambda: keeper.starts == 2)
+        keeper.ill("died while it started", 1)
+        await until(lambda: keeper.starts == 3 and keeper.state == "serving")
+        assert said == [False, True, False]
+        assert keeper.returns()
+        keeper.stop_asked.set()
+        assert not keeper.returns()
+        assert await running == 0
+
+    asyncio.run(asyncio.wait_for(check(), 20))
+
+
 def test_probes_are_rare_until_a_request_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stub that hangs while nobody asks is found late; the first request that waits for it has it found."""
 

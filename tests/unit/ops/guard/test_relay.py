@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ops.guard import relay as relaying
 from ops.guard.http_client import Lost
 from ops.guard.metrics import Metrics
 from ops.guard.relay import Call, Death, Life, Relay, Unavailable
@@ -69,6 +70,7 @@ def call(
     *,
     handed: bool = False,
     lost: bool = False,
+    waits: bool = False,
 ) -> Call[str]:
     async def send(target: Any) -> str:
         if target is other:
@@ -76,7 +78,7 @@ def call(
             return await theirs()
         return await own()
 
-    return Call("m", lambda: mark, send, handed, lost)
+    return Call("m", lambda: mark, send, handed, lost, waits)
 
 
 async def fine() -> str:
@@ -310,6 +312,97 @@ def test_nobody_there() -> None:
         one.die(OUTSIDE)
         with pytest.raises(Unavailable, match="no instance"):
             await one.relay.run(call(one, two, "a", fine, fine, handed=True))
+
+    run(check)
+
+
+def lonely() -> Guard:
+    """A pool of one, whose server is always started anew."""
+    guard = Guard()
+    guard.relay.returns = lambda: True
+    guard.live()
+    return guard
+
+
+def test_a_pool_of_one_waits_for_its_server() -> None:
+    """What was in flight when it was killed, what came while it was away, and what came while it drained."""
+
+    async def check() -> None:
+        one = lonely()
+        steps = iter([killing(one, OUTSIDE), fine])
+        flown = asyncio.ensure_future(
+            one.relay.run(call(one, one, "a", lambda: next(steps)(), waits=True))  # noqa: PLW0108  # one step each time
+        )
+        await asyncio.sleep(0.01)
+        came = asyncio.ensure_future(one.relay.run(call(one, one, "b", fine, waits=True)))
+        await asyncio.sleep(0.1)
+        assert one.relay.waiting == 2
+        with pytest.raises(Unavailable, match="no instance"):
+            await one.relay.run(call(one, one, "c", fine, waits=False))
+        one.live()
+        one.relay.stopping = True
+        drained = asyncio.ensure_future(one.relay.run(call(one, one, "d", fine, waits=True)))
+        await asyncio.sleep(0.1)
+        assert not any(task.done() for task in (flown, came, drained))
+        one.relay.stopping = False
+        assert await asyncio.gather(flown, came, drained) == ["fine"] * 3
+        assert one.relay.waiting == 0
+
+    run(check)
+
+
+def test_a_pool_of_one_is_lost_twice_at_most() -> None:
+    async def check() -> None:
+        one = lonely()
+        dies = killing(one, OUTSIDE)
+        task = asyncio.ensure_future(one.relay.run(call(one, one, "a", dies, waits=True)))
+        await asyncio.sleep(0.01)
+        one.live()
+        with pytest.raises(Unavailable, match="refused for a minute"):
+            await task
+
+    run(check)
+
+
+def test_nobody_waits_for_a_server_that_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not started anew, or its start has failed; or it takes too long; or too many wait."""
+
+    async def check() -> None:
+        one = lonely()
+        one.die(OUTSIDE)
+        task = asyncio.ensure_future(one.relay.run(call(one, one, "a", fine, waits=True)))
+        await asyncio.sleep(0.01)
+        monkeypatch.setattr(relaying, "MOST_WAITING", 1)
+        with pytest.raises(Unavailable, match="no instance"):
+            await one.relay.run(call(one, one, "b", fine, waits=True))
+        one.relay.returns = lambda: False
+        with pytest.raises(Unavailable, match="no instance"):
+            await task
+        one.relay.returns = lambda: True
+        monkeypatch.setattr(relaying, "AWAY_SECONDS", 0.1)
+        with pytest.raises(Unavailable, match="no instance"):
+            await one.relay.run(call(one, one, "c", fine, waits=True))
+
+    run(check)
+
+
+def test_another_instance_comes_before_the_own_return() -> None:
+    """One that is away, too, has had nothing: then the own server's return is waited for."""
+
+    async def check() -> None:
+        one, two = pair()
+        one.relay.returns = lambda: True
+        one.die(OUTSIDE)
+        assert await one.relay.run(call(one, two, "a", fine, fine, waits=True)) == "fine"
+
+        async def away() -> str:
+            raise Lost("no server", sent=False)
+
+        task = asyncio.ensure_future(one.relay.run(call(one, two, "b", fine, away, waits=True)))
+        await asyncio.sleep(0.1)
+        assert not task.done()
+        one.live()
+        assert await task == "fine"
 
     run(check)
 
