@@ -8,6 +8,8 @@ from io import BytesIO
 from itertools import combinations
 from pathlib import Path
 
+from .syntax import parsed
+
 BLOCK = 6  # lines of code, without comments and docstrings, that stand twice
 SKIPPED = (
     tokenize.COMMENT,
@@ -23,7 +25,7 @@ def _code(path: Path) -> list[tuple[int, str]]:
     """Line number and words of each line of code, without comments, docstrings and imports."""
     skipped = {
         line
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Import | ast.ImportFrom)
         or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)

@@ -17,6 +17,7 @@ from pathlib import Path
 from build.catalog import ROOT
 
 from .duplicates import BLOCK, duplicates
+from .syntax import parsed
 
 ROOMS = (
     "conch", "serving", "gateway", "build", "ops", "scripts", "miniatures", "evaluation", "model_repos",
@@ -47,7 +48,7 @@ class Source:
     @cached_property
     def tree(self) -> ast.Module:
         """Its syntax."""
-        return ast.parse(self.path.read_text("utf-8"))
+        return parsed(self.path)
 
     @property
     def package(self) -> list[str]:

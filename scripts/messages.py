@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 from build.catalog import ROOT
 
+from .syntax import parsed
+
 ROOMS = ("conch", "build", "serving", "gateway", "ops", "scripts", "model_repos")
 # Two words or more: what is filled in counts as one.
 SENTENCE = re.compile(r"(?:\w{2,}|\{[^{}]*\})[,;:]? (?:[\w'’=]+|\{[^{}]*\})")
@@ -53,7 +55,7 @@ def messages() -> Iterator[str]:
     """`file:line: message`."""
     for room in ROOMS:
         for path in sorted((ROOT / room).rglob("*.py")):
-            for line, text in sorted(_sentences(ast.parse(path.read_text("utf-8")))):
+            for line, text in sorted(_sentences(parsed(path))):
                 yield f"{path.relative_to(ROOT)}:{line}: {text}"
     for path in sorted(TEMPLATES.glob("*.template")):
         for number, row in enumerate(path.read_text("utf-8").splitlines(), 1):

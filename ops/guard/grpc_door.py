@@ -24,20 +24,21 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from .contract import Contract, Refused
+from .contracts import HANDED
 from .grpc_requests import check, response, said
 from .http_client import Lost
 from .http_door import (
     FAULT,
-    HANDED,
     HEAD_BYTES,
     OWN_ID,
     UNKNOWN,
+    UNREAD,
     HttpDoor,
     calling,
     naming,
     passed_on,
+    patience,
     sender,
-    waits,
 )
 from .relay import NOBODY, Call, Life, Target, Unavailable
 
@@ -116,7 +117,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Metadata, configuration, statistics, health."""
         async with _statuses(context):
             ask = self._ask(method, request, context)
-            return await self.relay.run(Call("", lambda: "", ask, _handed(context)))
+            return await self.relay.run(Call("", str, ask, _handed(context), reads=True))
         raise AssertionError  # abort raises
 
     async def _infer(self, data: bytes, context: Any) -> bytes:
@@ -125,9 +126,11 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
             try:
                 request = _parsed(data)
                 metadata = dict(context.invocation_metadata() or ())
-                contract = await self._contract(request.model_name, waits=waits(metadata))
+                until = patience(metadata)
+                handed = HANDED in metadata
+                contract = await self._contract(request.model_name, until, len(data), handed=handed)
                 model = contract.name
-                answer = await self._answer(request, contract, context)
+                answer = await self._answer(request, contract, context, until)
                 self.answered()
                 code = "ok"
                 return answer
@@ -139,7 +142,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         raise AssertionError  # abort raises
 
     async def _answer(
-        self, request: service_pb2.ModelInferRequest, contract: Contract, context: Any
+        self, request: service_pb2.ModelInferRequest, contract: Contract, context: Any, until: float
     ) -> bytes:
         if contract.decoupled:
             raise Refused(f"model {contract.name!r} is decoupled; use ModelStreamInfer")
@@ -150,7 +153,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         version = f"/versions/{request.model_version}" if request.model_version else ""
         path = f"/v2/models/{contract.name}{version}/infer"
         ask = sender(self.door, contract, path, checked, passed_on(metadata))
-        call = calling(contract.name, checked, ask, metadata)
+        call = calling(contract.name, checked, ask, metadata, until)
         try:
             reply = await self.relay.run(call)
         except asyncio.CancelledError:
@@ -162,8 +165,11 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
             )
         return response(reply.body or b"", dict(reply.answer.headers).get(HEAD_BYTES), request.id)
 
-    async def _contract(self, model: str, *, waits: bool = False) -> Contract:
-        found = await self.contract(model, waits=waits) if MODEL_NAME.fullmatch(model) else None
+    async def _contract(
+        self, model: str, until: float = 0.0, size: int = 0, *, handed: bool = False
+    ) -> Contract:
+        known = MODEL_NAME.fullmatch(model)
+        found = await self.contract(model, until, size, handed=handed) if known else None
         if found is None:
             raise Refused(UNKNOWN.format(model[:80]))
         return found
@@ -177,6 +183,8 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
                     data, metadata=passed, timeout=context.time_remaining()
                 )
             except grpc.aio.AioRpcError as error:
+                if UNREAD in dict(error.trailing_metadata() or ()):
+                    raise Lost("another guard has no server for it", sent=False) from error
                 if error.code() in LOST and _broken(error):
                     raise Lost(
                         error.details() or "the connection was lost",
@@ -217,8 +225,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         if self.relay.free is None and HANDED not in metadata:
             if self.relay.peers:
                 return self.relay.peers[0]
-            if waits(metadata):
-                await self.relay.back()
+            await self.relay.back(patience(metadata), 0)
         if life := self.relay.free:
             return life
         raise Unavailable(NOBODY)
@@ -314,7 +321,8 @@ async def _statuses(context: Any) -> AsyncIterator[None]:
     except Refused as refused:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refused))
     except (Unavailable, Lost) as gone:
-        await context.abort(grpc.StatusCode.UNAVAILABLE, str(gone))
+        unread = isinstance(gone, Unavailable) and gone.unread
+        await context.abort(grpc.StatusCode.UNAVAILABLE, str(gone), ((UNREAD, "1"),) if unread else ())
     except grpc.aio.AioRpcError as error:
         await context.abort(error.code(), error.details() or "", error.trailing_metadata() or ())
     except Exception:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import structlog
@@ -25,15 +25,16 @@ from conch.names import AT_ONCE
 
 from . import json_requests
 from .contract import Contract, Refused
-from .contracts import Contracts
+from .contracts import HANDED, Contracts
 from .http_client import Answer, Lost
 from .http_server import Request
 from .json_requests import Checked
 from .operate import Operator
-from .relay import NOBODY, Call, Relay, Target, Unavailable
+from .relay import AWAY_SECONDS, NOBODY, Call, Relay, Target, Unavailable
 from .suspicion import fingerprint
 
 log = structlog.get_logger()
+Result = TypeVar("Result")
 MODEL = r"/v2/models/(?P<model>\w[\w.:-]*)(?:/versions/\w[\w.:-]*)?"
 INFERENCE = re.compile(MODEL + "/(?P<how>infer|generate|generate_stream)", re.ASCII)
 READING = re.compile(
@@ -42,7 +43,6 @@ READING = re.compile(
 OPERATION = re.compile("/guard/(?:status|restart)")
 UNHEALTHY = re.compile(rb"[Ss]tub process [^\n]{0,200}is not healthy")
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "server", "date"}
-HANDED = "x-conch-handed"
 LOST_ONCE = "x-conch-lost"  # nginx's: a guard was lost with this request in hand
 UNREAD = "x-conch-unread"  # in a guard's answer to another: it has no server to give this to
 CHANGED = "model {!r} has changed since the request came; send it again"
@@ -136,7 +136,7 @@ class HttpDoor:
             )
             return _took(Reply(answer, await answer.body()))
 
-        reply = await self.relay.run(Call("", lambda: "", ask, handed=HANDED in request.headers))
+        reply = await self.relay.run(Call("", str, ask, handed=HANDED in request.headers, reads=True))
         return request.reply(reply.answer.status, _kept(reply.answer.headers), reply.body or b"")
 
     async def _operate(self, request: Request) -> int:
@@ -157,14 +157,16 @@ class HttpDoor:
         if request.method != "POST":
             return _say(request, 405, f"{request.path} takes POST only")
         headers = request.headers
-        contract = await self.contract(model, waits=waits(headers))
+        until = patience(headers)
+        asked = self.contract(model, until, len(request.body), handed=HANDED in headers)
+        contract = await self._unless_gone(request, asked)
         if contract is None:
             return _say(request, 404, UNKNOWN.format(model[:80]))
         checked = _checked(contract, how, headers, request.body)
         streaming = how == "generate_stream"
         passed = passed_on(headers)
         ask = sender(self, contract, request.path, checked, passed, streaming=streaming)
-        call = calling(model, checked, ask, headers)
+        call = calling(model, checked, ask, headers, until)
         stoppable = checked.id if OWN_ID in checked.id else ""
         reply = await self._unless_gone(request, self.relay.run(call), stoppable)
         if reply.body is None:
@@ -177,23 +179,27 @@ class HttpDoor:
             self.answered()
         return request.reply(status, _kept(reply.answer.headers), reply.body)
 
-    async def contract(self, model: str, *, waits: bool = False) -> Contract | None:
-        """What a model takes; None if there is no such model. Where no server is there, what the last one
-        said: whoever sends the request compares. `waits`: for a server's return, if none has been asked.
+    async def contract(
+        self, model: str, until: float = 0.0, size: int = 0, *, handed: bool = False
+    ) -> Contract | None:
+        """What a model takes; None if there is no such model. Where the own server is away, what it said
+        last: whoever sends the request compares. `until`, `size`: see Relay.back; `handed`: by another guard.
 
         Raises:
             Unavailable: nobody can be asked.
         """
-        for target in (self.relay.life, *self.relay.peers):
-            if target is not None:
+        while True:
+            if life := self.relay.life:
                 with suppress(Lost):
-                    return await self.contracts.get(target.http, model)
-        if found := self.contracts.last(model):
-            return found
-        if not waits:
-            raise Unavailable(NOBODY, unread=True)
-        await self.relay.back()
-        return await self.contract(model, waits=True)
+                    return await self.contracts.get(life.http, model)
+            if found := self.contracts.last(model):
+                return found
+            if handed:
+                raise Unavailable(NOBODY, unread=True)
+            for peer in self.relay.peers:
+                with suppress(Lost):
+                    return await self.contracts.elsewhere(peer.http, model)
+            await self.relay.back(until, size)
 
     async def unchanged(self, target: Target, contract: Contract) -> bool:
         """Whether the model of a server is still the one that a request was checked for.
@@ -206,7 +212,9 @@ class HttpDoor:
         except Lost as lost:
             raise Lost(str(lost), sent=False) from lost
 
-    async def _unless_gone(self, request: Request, work: Coroutine[Any, Any, Reply], stoppable: str) -> Reply:
+    async def _unless_gone(
+        self, request: Request, work: Coroutine[Any, Any, Result], stoppable: str = ""
+    ) -> Result:
         """The result of `work`; if the client leaves before, the work is given up and its request stopped."""
         task = asyncio.ensure_future(work)
         request.gone.add_done_callback(lambda _: task.cancel())
@@ -250,14 +258,14 @@ class HttpDoor:
         rows = [{"name": name, **one} for name in ("input_ids", "input_lengths", "request_output_len")]
         rows.append({"name": "stop", "datatype": "BOOL", "shape": [1, 1], "data": [True]})
         body = orjson.dumps({"id": request_id, "inputs": rows})
+        with suppress(Unavailable):
+            if await self.contract(STOPPABLE) is None:
+                return
         for target in (self.relay.life, *self.relay.peers):
             with suppress(Lost):
-                if target and await self.contracts.get(target.http, STOPPABLE):
-                    await (
-                        await target.http.request(
-                            "POST", f"/v2/models/{STOPPABLE}/infer", {HANDED: "1"}, [body]
-                        )
-                    ).body()
+                if target:
+                    path = f"/v2/models/{STOPPABLE}/infer"
+                    await (await target.http.request("POST", path, {HANDED: "1"}, [body])).body()
 
 
 def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
@@ -284,22 +292,31 @@ def _checked(contract: Contract, how: str, headers: Mapping[str, str], body: byt
 
 
 def calling(
-    model: str, checked: Checked, ask: Callable[[Target], Awaitable[Reply]], headers: Mapping[str, str]
+    model: str,
+    checked: Checked,
+    ask: Callable[[Target], Awaitable[Reply]],
+    headers: Mapping[str, str],
+    until: float,
 ) -> Call[Reply]:
-    """A checked request as the relay takes it. `headers`: the client's, or another guard's."""
+    """A checked request as the relay takes it. `headers`: the client's, or another guard's; `until`: see
+    Relay.back.
+    """
     return Call(
         model,
         lambda: mark(model, checked),
         ask,
         handed=HANDED in headers,
         lost=LOST_ONCE in headers,
-        waits=waits(headers),
+        until=until,
+        size=sum(len(part) for part in checked.body),
     )
 
 
-def waits(headers: Mapping[str, str]) -> bool:
-    """Whether a request waits for a server's return, as one that another guard has handed on does not."""
-    return AT_ONCE not in headers and HANDED not in headers
+def patience(headers: Mapping[str, str]) -> float:
+    """Until when a request waits for a server's return (see Relay.back); one that another guard has handed on
+    does not.
+    """
+    return 0.0 if AT_ONCE in headers or HANDED in headers else time.monotonic() + AWAY_SECONDS
 
 
 def sender(

@@ -32,8 +32,9 @@ CAUSE_SECONDS = (
     35.0  # a broken connection is noticed before the death, a dead stub before the server is ended
 )
 AWAY_SECONDS = 60.0  # the longest that a request waits for its server's return
-MOST_WAITING = 128
+MOST_WAITING, MOST_WAITING_BYTES = 128, 512 << 20
 LOOK = 0.05
+GONE = "the instances that processed this request were lost; try again in a few seconds"
 NOBODY = "no instance of this model can take the request now; try again in a few seconds"
 
 
@@ -92,7 +93,9 @@ class Call(Generic[Result]):
 
     `handed`: another instance was lost with it, or could not take it; it is handed on no further. `lost`: a
     guard or a server was lost with it; it may be handed on, but the next server that is lost with it is the
-    last. `waits`: for the return of a server, where no other is there. Sending raises Lost.
+    last. `until`: when it stops waiting for the return of a server, where no other is there, a time of
+    time.monotonic(); 0: it does not wait. `size`: its bytes. `reads`: it asks for metadata or health, which
+    ends no server. Sending raises Lost.
     """
 
     model: str
@@ -100,7 +103,9 @@ class Call(Generic[Result]):
     send: Callable[[Target], Awaitable[Result]]
     handed: bool = False
     lost: bool = False
-    waits: bool = False
+    until: float = 0.0
+    size: int = 0
+    reads: bool = False
 
 
 class Relay:
@@ -110,12 +115,11 @@ class Relay:
         self.peers, self.metrics = peers, metrics
         self.suspicion = Suspicion()
         self.life: Life | None = None
-        self.started = asyncio.Event()
         self.stopping = False
         self.trying: Call[Any] | None = None
         self.trials = asyncio.Lock()
         self.turn = 0
-        self.waiting = 0
+        self.waiting = self.waiting_bytes = 0
         self.report_ill: Callable[[str], None] = lambda reason: None
         self.returns: Callable[[], bool] = lambda: False  # whether the server, away now, is back in a moment
         metrics.in_flight.set_function(lambda: self.in_flight)
@@ -129,12 +133,10 @@ class Relay:
     def begin(self, life: Life) -> None:
         """The server answers."""
         self.life = life
-        self.started.set()
 
     def end(self, death: Death) -> None:
         """The server has died, or must."""
         life, self.life = self.life, None
-        self.started.clear()
         if life and not life.death.done():
             life.death.set_result(death)
             life.http.abort()
@@ -146,50 +148,61 @@ class Relay:
         Raises:
             Unavailable: nobody can take it now.
         """
-        self._check(call)
-        life = self.free
-        if life is None:
-            return await self._hand_on(call)
-        try:
-            return await self._fly(life, call)
-        except Lost as lost:
-            sent, death = lost.sent, await life.cause(lost)
-            log.warning(
-                "lost a request",
-                model=call.model,
-                error=str(lost),
-                death=death.reason if death else None,
-                handed=call.handed,
-            )
-        unread = not sent or (life.ending.done() and death is life.ending.result())
-        if (call.handed or call.lost) and not unread:
-            raise self._condemn(call)
-        if death is None or death.outside or self.suspicion.innocent(call.mark()):
-            call.lost = not unread
-            return await self._hand_on(call)
-        return await self._try_again(call)
+        while True:
+            self._check(call)
+            if life := self.free:
+                try:
+                    return await self._fly(life, call)
+                except Lost as lost:
+                    if await self._suspect(call, life, lost):
+                        return await self._try_again(call)
+            try:
+                return await self._hand_on(call)
+            except Lost:
+                await self.back(call.until, call.size)
+
+    async def _suspect(self, call: Call[Any], life: Life, lost: Lost) -> bool:
+        """Whether a request that was lost may have ended its server; else another may take it.
+
+        Raises:
+            Unavailable: no other may, since it was lost before.
+        """
+        sent, death = lost.sent, await life.cause(lost)
+        log.warning(
+            "lost a request",
+            model=call.model,
+            error=str(lost),
+            death=death.reason if death else None,
+            handed=call.handed,
+        )
+        if not sent or (life.ending.done() and death is life.ending.result()):
+            return False  # no server has read it
+        if call.handed or call.lost:
+            raise Unavailable(GONE) if death is None or call.reads else self._condemn(call)
+        call.lost = death is not None
+        return not (call.reads or death is None or death.outside or self.suspicion.innocent(call.mark()))
 
     @property
     def free(self) -> Life | None:
         """The own server, if it takes requests."""
         return None if self.stopping or self.trying else self.life
 
-    async def back(self) -> None:
-        """Wait until the own server, which is away for a moment, takes requests again.
+    async def back(self, until: float, size: int) -> None:
+        """Wait until the own server, which is away for a moment, takes requests again. `until`: a time of
+        time.monotonic(), 0 for who does not wait; `size`: bytes that wait with it.
 
         Raises:
             Unavailable: it is not away for a moment only, too many wait already, or it took too long.
         """
-        deadline = time.monotonic() + AWAY_SECONDS
-        if self.waiting < MOST_WAITING:
-            self.waiting += 1
+        if self.waiting < MOST_WAITING and self.waiting_bytes + size <= MOST_WAITING_BYTES:
+            self.waiting, self.waiting_bytes = self.waiting + 1, self.waiting_bytes + size
             try:
-                while self.returns() and time.monotonic() < deadline:
+                while self.returns() and time.monotonic() < until:
+                    await asyncio.sleep(LOOK)  # first: that a server is gone is known a moment later
                     if self.free:
                         return
-                    await asyncio.sleep(LOOK)
             finally:
-                self.waiting -= 1
+                self.waiting, self.waiting_bytes = self.waiting - 1, self.waiting_bytes - size
         raise Unavailable(NOBODY)
 
     def _check(self, call: Call[Any]) -> None:
@@ -216,7 +229,12 @@ class Relay:
             life.flights.discard(call)
 
     async def _hand_on(self, call: Call[Result]) -> Result:
-        """To another instance of the pool, once; where none takes it, to the own server when that is back."""
+        """To another instance of the pool, once.
+
+        Raises:
+            Lost: there is none that could read it.
+            Unavailable: it was handed on before, or lost with the other instance.
+        """
         if call.handed:
             raise Unavailable(NOBODY, unread=True)
         self.turn += 1
@@ -227,13 +245,8 @@ class Relay:
                 return await call.send(peer)
             except Lost as lost:
                 if lost.sent:
-                    raise Unavailable(
-                        "the instances that processed this request were lost; try again in a few seconds"
-                    ) from lost
-        if not call.waits:
-            raise Unavailable(NOBODY)
-        await self.back()
-        return await self.run(call)
+                    raise Unavailable(GONE) from lost
+        raise Lost("no other instance can be reached", sent=False)
 
     async def _try_again(self, call: Call[Result]) -> Result:
         """Alone, on the own server, when it is back."""
@@ -245,15 +258,23 @@ class Relay:
         try:
             async with asyncio.timeout(AWAY_SECONDS), self.trials:
                 self.trying = call
-                while not (life := self.life) or life.flights:
-                    await (self.started.wait() if self.life is None else asyncio.sleep(0.01))
+                while self.stopping or not (life := self.life) or life.flights:
+                    if not self.returns():
+                        raise Unavailable(GONE)
+                    await asyncio.sleep(0.01)
                 result = await self._fly(life, call)
         except TimeoutError:
             raise Unavailable(
                 "the server that processed this request was lost and is not back yet; try again"
             ) from None
-        except Lost:
-            raise self._condemn(call) from None
+        except Lost as lost:
+            if lost.sent:
+                raise self._condemn(call) from None
+            await self._tell(mark, 0)
+            raise Unavailable(NOBODY) from None
+        except Unavailable:
+            await self._tell(mark, 0)
+            raise
         finally:
             if self.trying is call:
                 self.trying = None

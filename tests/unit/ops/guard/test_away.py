@@ -115,11 +115,17 @@ def test_a_request_waits_for_the_only_server() -> None:
                 assert (await client.get(f"http://{address}/v2/health/ready")).status_code == 503
                 wrong = await client.post(f"http://{address}{PATH}", json={"inputs": []})
                 assert wrong.status_code == 400, "what no server could take is said at once"
-            waiting = [
-                asyncio.ensure_future(ask(address, path=path)) for path in (PATH, "/v2/models/k/infer")
-            ]
-            await asyncio.sleep(0.1)
-            assert not any(one.done() for one in waiting), "nor of a model that nobody has asked for yet"
+            paths = (PATH, "/v2/models/k/infer")  # nobody has asked for the second yet
+            waiting = [asyncio.ensure_future(ask(address, path=path)) for path in paths]
+            while relay.waiting < 2:
+                await asyncio.sleep(0.01)
+            leaving = asyncio.ensure_future(ask(address, path="/v2/models/n/infer"))
+            while relay.waiting < 3:
+                await asyncio.sleep(0.01)
+            leaving.cancel()
+            while relay.waiting > 2:
+                await asyncio.sleep(0.01)
+            assert not any(one.done() for one in waiting)
             await guards.live(0, Server("another"))
             assert [answer.json() for answer in await asyncio.gather(*waiting)] == ["another"] * 2
 
@@ -139,7 +145,8 @@ def test_a_request_is_not_given_to_a_model_that_has_changed() -> None:
             relay.returns = lambda: True
             relay.end(Death("killed", outside=True))
             waiting = asyncio.ensure_future(ask(address))
-            await asyncio.sleep(0.1)
+            while not relay.waiting:
+                await asyncio.sleep(0.01)
             await guards.live(0, Server("larger", size=2))
             answer = await waiting
             assert answer.status_code == 503

@@ -52,7 +52,7 @@ def door(contract: Callable[..., Awaitable[Contract | None]], life: Life) -> Grp
     return GrpcDoor(parts)
 
 
-async def broken(_: str, **_waits: bool) -> None:
+async def broken(*_: Any, **_handed: bool) -> None:
     raise RuntimeError("an inner matter")
 
 
@@ -76,7 +76,7 @@ def test_a_fault_of_the_guard_is_said_and_ends_the_call() -> None:
 def test_a_stream_whose_server_is_replaced_is_told() -> None:
     """Its channel is closed: UNAVAILABLE, also while the client has not asked for anything yet."""
 
-    async def nobody(_: str, **_waits: bool) -> None:
+    async def nobody(*_: Any, **_handed: bool) -> None:
         return None
 
     async def check() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -42,6 +43,7 @@ class Guard:
 
     def __init__(self) -> None:
         self.relay = Relay([], Metrics())
+        self.relay.returns = lambda: True
         self.http, self.grpc = Http(self.relay.hear), None
 
     def live(self) -> Life:
@@ -71,6 +73,7 @@ def call(
     handed: bool = False,
     lost: bool = False,
     waits: bool = False,
+    reads: bool = False,
 ) -> Call[str]:
     async def send(target: Any) -> str:
         if target is other:
@@ -78,7 +81,8 @@ def call(
             return await theirs()
         return await own()
 
-    return Call("m", lambda: mark, send, handed, lost, waits)
+    until = time.monotonic() + relaying.AWAY_SECONDS if waits else 0.0
+    return Call("m", lambda: mark, send, handed, lost, until, 1, reads)
 
 
 async def fine() -> str:
@@ -301,6 +305,80 @@ def test_suspects_run_alone_one_after_the_other() -> None:
     run(check)
 
 
+def test_an_unread_request_keeps_its_mark_and_is_no_suspect() -> None:
+    """A guard was lost with it, the own server has crashed and is not reached, the next is lost with it."""
+
+    async def check() -> None:
+        one = lonely()
+
+        async def away() -> str:
+            one.die(CRASH)
+            raise Lost("cannot be reached", sent=False)
+
+        steps = iter([away, killing(one, OUTSIDE), fine])
+        marked = call(one, one, "a", lambda: next(steps)(), lost=True, waits=True)  # noqa: PLW0108  # one step each time
+        task = asyncio.ensure_future(one.relay.run(marked))
+        await asyncio.sleep(0.01)
+        assert not one.relay.suspicion.any
+        one.live()
+        with pytest.raises(Unavailable, match="refused for a minute"):
+            await task
+
+    run(check)
+
+
+def test_a_server_that_cannot_be_reached_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its death is not known: with time between the tries, and until the request has waited long enough."""
+    monkeypatch.setattr(relaying, "AWAY_SECONDS", 0.5)
+
+    async def check() -> None:
+        one, tries = lonely(), 0
+        assert one.relay.life
+
+        async def away() -> str:
+            nonlocal tries
+            tries += 1
+            raise Lost("cannot be reached", sent=False, fresh=True)
+
+        one.relay.life.ending.set_result(OUTSIDE)  # what was lost is looked into at once
+        with pytest.raises(Unavailable, match="no instance"):
+            await one.relay.run(call(one, one, "a", away, waits=True))
+        assert 2 <= tries <= 12
+
+    run(check)
+
+
+def test_who_reads_is_never_blamed() -> None:
+    """Health and metadata have one fingerprint; whoever was lost twice with a server hears that."""
+
+    async def check() -> None:
+        one, two = pair()
+        for death in (OUTSIDE, CRASH):
+            assert await one.relay.run(call(one, two, "", killing(one, death), fine, reads=True)) == "fine"
+            one.live()
+            with pytest.raises(Unavailable, match="were lost"):
+                await one.relay.run(call(one, two, "", killing(one, death), handed=True, reads=True))
+            one.live()
+        assert not one.relay.suspicion.any
+
+    run(check)
+
+
+def test_a_suspect_is_let_go_when_its_server_does_not_return() -> None:
+    """And nobody is blamed for what was not tried."""
+
+    async def check() -> None:
+        one = lonely()
+        task = asyncio.ensure_future(one.relay.run(call(one, one, "a", killing(one, CRASH))))
+        await asyncio.sleep(0.05)
+        one.relay.returns = lambda: False
+        with pytest.raises(Unavailable, match="were lost"):
+            await task
+        assert not one.relay.suspicion.any
+
+    run(check)
+
+
 def test_nobody_there() -> None:
     """Without another instance, and for what another guard has handed on: 503 at once."""
 
@@ -319,7 +397,6 @@ def test_nobody_there() -> None:
 def lonely() -> Guard:
     """A pool of one, whose server is always started anew."""
     guard = Guard()
-    guard.relay.returns = lambda: True
     guard.live()
     return guard
 
@@ -379,6 +456,10 @@ def test_nobody_waits_for_a_server_that_does_not_return(monkeypatch: pytest.Monk
         with pytest.raises(Unavailable, match="no instance"):
             await task
         one.relay.returns = lambda: True
+        monkeypatch.setattr(relaying, "MOST_WAITING_BYTES", 0)
+        with pytest.raises(Unavailable, match="no instance"):
+            await one.relay.run(call(one, one, "d", fine, waits=True))
+        monkeypatch.undo()
         monkeypatch.setattr(relaying, "AWAY_SECONDS", 0.1)
         with pytest.raises(Unavailable, match="no instance"):
             await one.relay.run(call(one, one, "c", fine, waits=True))
@@ -391,7 +472,6 @@ def test_another_instance_comes_before_the_own_return() -> None:
 
     async def check() -> None:
         one, two = pair()
-        one.relay.returns = lambda: True
         one.die(OUTSIDE)
         assert await one.relay.run(call(one, two, "a", fine, fine, waits=True)) == "fine"
 

@@ -1,0 +1,17 @@
+"""Syntax trees of our own files."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+
+def parsed(path: Path) -> ast.Module:
+    """The tree of a Python file."""
+    text = path.read_text("utf-8")
+    try:
+        return ast.parse(text)
+    except (
+        SystemError
+    ):  # CPython 3.11 counts wrong where garbage is collected meanwhile: python/cpython#106905
+        return ast.parse(text)
