@@ -11,6 +11,10 @@ import os
 import re
 from pathlib import Path
 
+if WORKER := os.environ.get("PYTEST_XDIST_WORKER", ""):  # before torch is imported, which counts then
+    PROCESSORS = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {PROCESSORS[int(WORKER.removeprefix("gw")) % len(PROCESSORS)]})
+
 import hypothesis  # noqa: F401  # its plug-in would import it when all tests have run; Python 3.11.7's parser may fail then (python/cpython#106905)
 import pytest
 
@@ -22,10 +26,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-    if worker:
-        processors = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {processors[int(worker.removeprefix("gw")) % len(processors)]})
     if config.getoption("quick"):
         config.option.markexpr = "not slow and not long"
 

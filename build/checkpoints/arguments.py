@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,8 @@ class Arguments:
         return self.weights.startswith("random:")
 
 
-def parse(description: str | None) -> Arguments:
-    """The command line."""
+def parse(description: str | None, line: Sequence[str] | None = None) -> Arguments:
+    """The command line; `line`: another one."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--family", choices=FAMILIES, required=True)
     parser.add_argument(
@@ -55,7 +56,7 @@ def parse(description: str | None) -> Arguments:
     parser.add_argument(
         "--max-seq-len", type=int, default=1024, help="longest output, a decoder's prompt included, in tokens"
     )
-    return Arguments(**vars(parser.parse_args()))
+    return Arguments(**vars(parser.parse_args(line)))
 
 
 def write_pictures(arguments: Arguments, theirs: Any) -> None:

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from transformers import CLIPConfig, CLIPModel
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+from build.catalog import ROOT
 from build.checkpoints import clip
 from build.targets.openvino.export_encoder import export
 from build.targets.torch import export_encoder
@@ -31,7 +32,6 @@ from serving.vision import decoding, embedding, preprocessing
 from serving.vision.decoding import decoded
 
 from ...fakes.pictures import broken, noise, png, saved
-from ..engines import ROOT
 
 pytestmark = pytest.mark.slow  # imports torch and transformers, exports
 MINI = ROOT / "miniatures" / "clip"

@@ -29,7 +29,7 @@ from ..conftest import MINIATURE, export
 
 pytestmark = pytest.mark.long
 
-CLIPS, BATCH = 52, 13
+CLIPS, BATCH = 36, 12
 END = 50257
 LANGUAGES = {"en": 50259, "es": 50262}
 
@@ -105,7 +105,7 @@ def test_int8_weights_keep_the_words(
     export(tmp_path, "int8")
     small = OpenVinoRuntime(tmp_path, precision="f32")
     same = 0
-    for clip, features in speech[:20]:
+    for clip, features in speech[:12]:
         answers = []
         for engine in (graphs, small):
             scheduler, listener = Scheduler(engine), Collected()
@@ -114,7 +114,7 @@ def test_int8_weights_keep_the_words(
             answers.append(listener.wait(60)[0].ids)
             scheduler.stop()
         same += answers[0] == answers[1]
-    assert same >= 16
+    assert same >= 10
 
 
 class Begun(Collected):

@@ -137,7 +137,7 @@ def test_turned_queries_and_keys_are_plain_torchs(width: int) -> None:
     assert torch.equal(v, kept)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_chosen_ids_are_plain_torchs(seed: int) -> None:
     """With and without timestamp rules, in every state that a text can be in, early ends forbidden."""
     torch.manual_seed(seed)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ..engines import ROOT
+from build.catalog import ROOT
 
 pytestmark = pytest.mark.slow  # imports torch, twice
 LATE = """

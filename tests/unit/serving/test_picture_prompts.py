@@ -18,6 +18,7 @@ from PIL import Image
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.processors import TemplateProcessing
 
+from build.catalog import ROOT
 from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
 from serving.engine.encoding import PromptTableEndpoint
 from serving.errors import BadRequest
@@ -27,8 +28,6 @@ from serving.text.model import TextModel
 from serving.text.processing import preprocess
 from serving.triton.rows import refuse_table
 from serving.vision.questions import pictures_of
-
-from ..engines import ROOT
 
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 VOCABULARY, ROWS, SIZE, WIDTH = 2001, 3, 32, 4
