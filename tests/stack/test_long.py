@@ -27,7 +27,7 @@ from .conftest import Stack
 from .test_bad_uploads import wav
 
 RATE = 16_000
-HOURS = float(os.environ.get("LONG_HOURS", "0.67"))
+HOURS = float(os.environ.get("LONG_HOURS", "0.34"))
 Floats = NDArray[np.float32]
 
 
