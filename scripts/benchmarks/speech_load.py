@@ -25,6 +25,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from conch.whisper import text_prefix
+from gateway.audio.attempt import OUTPUTS
 from gateway.triton import encode
 
 from .speech.cells import RATE, sound
@@ -37,14 +39,19 @@ CLIENTS = int(os.environ.get("LOAD_PROCESSES", "8"))
 Make = Callable[[int], tuple[str, bytes, dict[str, str]]]
 
 
-def kserve_request(seed: int) -> tuple[str, bytes, dict[str, str]]:
-    """Path, body and headers of one request for one window."""
+def kserve_request(seed: int, *, words: bool = False) -> tuple[str, bytes, dict[str, str]]:
+    """Path, body and headers of one request for one window. `words`: with times, as the gateway asks for a
+    file.
+    """
+    prefix = text_prefix("transcribe", "en") if words else PREFIX
     arrays = {
         "WAV": sound(WINDOW, seed)[None],
-        "TEXT_PREFIX": np.array([[PREFIX.encode()]], object),
+        "TEXT_PREFIX": np.array([[prefix.encode()]], object),
         "MAX_TOKENS": np.array([[TOKENS]], np.int32),
+        **({"WORD_TIMESTAMPS": np.array([[True]])} if words else {}),
     }
-    body, headers = encode(arrays, ["TOKENS"], "")
+    outputs = [*OUTPUTS, "TOKEN_BYTES", "WORD_TEXTS", "WORD_TIMES"] if words else ["TOKENS"]
+    body, headers = encode(arrays, outputs, "")
     return "/v2/models/whisper_bls/infer", bytes(body), headers
 
 

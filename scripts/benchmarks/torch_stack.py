@@ -1,10 +1,11 @@
 """The torch engine in the whole stack: `python -m scripts.benchmarks.torch_stack [--model ID] [--instances N]
-[--ways kserve,gateway] [--in-flight 1,64] [--kill] [--file WAV] [--output FILE]`, on the GPUs that are there.
+[--ways kserve,words,gateway] [--in-flight 1,64] [--kill] [--file WAV] [--output FILE]`, on the GPUs that are
+there.
 
 Builds the bundle, starts process mode, and sends windows of 30 s, no two of them alike, 64 ids each, as
-scripts/benchmarks/speech_load.py does: at nginx's KServe, and as WAV files at the gateway. `--kill`: while
-each load runs, the tritonserver of the first instance is killed (signal 9). Requests that fail are counted,
-and end the run with status 1.
+scripts/benchmarks/speech_load.py does: at nginx's KServe, there with the times of words, and as WAV files at
+the gateway. `--kill`: while each load runs, the tritonserver of the first instance is killed (signal 9).
+Requests that fail are counted, and end the run with status 1.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ def ways(
     window = len(file) / 2 / RATE if file else WINDOW
     known: dict[str, tuple[str, Make, float]] = {
         "kserve": (f"http://{HOST}:{layout.kserve_http}", kserve_request, WINDOW),
+        "words": (f"http://{HOST}:{layout.kserve_http}", partial(kserve_request, words=True), WINDOW),
         "gateway": (f"http://{HOST}:{layout.port}", partial(gateway_request, model, file), window),
     }
     return [(name, *known[name]) for name in named.split(",")]

@@ -112,4 +112,4 @@ class Answers:
         [1, heads, steps, memory]: one step for each id that was made, those that ended the text included.
         """
         arrays = outputs(beams, self.wanted, self.sent)
-        return arrays | {"cross_attention": np.stack(self.job.seen, 1)[None]} if self.job.seen else arrays
+        return arrays if self.job.seen is None else arrays | {"cross_attention": self.job.seen[None]}

@@ -66,8 +66,8 @@ class Job:
     how to choose, whom to tell.
 
     `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`. `attend`: where it
-    looked when it made each id is wanted too, and collected in `seen` (see Step). `stopped`: somebody wants
-    no more of it. `table`: see Row.
+    looked when it made each id is wanted too, and is in `seen` at the end: float16 [heads, steps, memory],
+    the step that ended the text included. `stopped`: somebody wants no more of it. `table`: see Row.
     """
 
     prompt: tuple[int, ...]
@@ -84,7 +84,7 @@ class Job:
     choice: Sampling | None = None
     strategy: Strategy = field(init=False)
     rows: list[Row] = field(default_factory=list)
-    seen: list[NDArray[np.float16]] = field(default_factory=list)
+    seen: NDArray[np.float16] | None = None
     first_row: int = 0
     position: int = 0
     # Of time.monotonic(): when it came, was admitted, had its first token, joined the running batch, and when
@@ -98,6 +98,11 @@ class Job:
 
     def __post_init__(self) -> None:
         self.strategy = strategy(self.prompt, self.sampling)
+
+    @property
+    def steps(self) -> int:
+        """How many it has made."""
+        return max(0, self.position - len(self.prompt))
 
     def row(self, parent: int | None, ids: tuple[int, ...]) -> Row:
         """One of its rows of the next step, which continues row `parent` of the last."""

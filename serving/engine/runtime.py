@@ -60,15 +60,15 @@ class Row:
 class Step:
     """What a step gives, one entry per row: the id by its `choice`, else the likeliest (int64 [rows]), and
     its log probability (float32 [rows]). `logits(row)`: all of a row, float32 [vocabulary], until the next
-    step, unless all rows have a choice; only who asks pays. `attention(row)`: of a row that is to `attend`,
-    where the decoder looked from its last id, as `Runtime.align` gives it for a text, float16 [heads,
-    memory], until the next step; None unless `facts.attends`.
+    step, unless all rows have a choice; only who asks pays. `attention(row, count)`: of a row that is to
+    `attend`, where the decoder looked from the last `count` of its ids, as `Runtime.align` gives it for a
+    text, float16 [heads, count, memory], until the next step; None unless `facts.attends`.
     """
 
     best: NDArray[np.int64]
     best_log_prob: Floats
     logits: Callable[[int], Floats]
-    attention: Callable[[int], NDArray[np.float16]] | None = None
+    attention: Callable[[int, int], NDArray[np.float16]] | None = None
 
 
 class RunningBatch(Protocol):

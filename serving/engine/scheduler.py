@@ -19,7 +19,7 @@ from math import isfinite
 from ..errors import BadRequest, QueueFull
 from .jobs import DEFAULTS, Job, Limits
 from .metrics import Metrics
-from .runtime import Memory, Runtime
+from .runtime import Memory, Runtime, Step
 from .sampling import Scores
 from .strategies import Single
 from .tracing import Spans
@@ -43,6 +43,7 @@ class Scheduler:
         self.encoding: deque[Job] = deque()
         self.running: list[Job] = []
         self.batch = runtime.batch()
+        self.last: Step | None = None
         self.metrics, self.spans, self.measured, self.looked = Metrics(), Spans(), 0.0, 0.0
         self.metrics.rows_most.set(limits.max_rows)
         self.wake = threading.Condition()
@@ -252,7 +253,7 @@ class Scheduler:
         """One token for every row of every running request."""
         rows = [row for job in self.running for row in job.rows]
         try:
-            result = self.batch.step(rows)
+            result = self.last = self.batch.step(rows)
         except Exception as error:  # noqa: BLE001  # the batch is lost, the server is not
             self._lose_all(error)
             return
@@ -266,14 +267,14 @@ class Scheduler:
                         "the model gave no finite probabilities for this input; check features, prompt and "
                         "embedding_bias"
                     )
-                if job.attend and result.attention is not None:
-                    job.seen.append(result.attention(at))
                 if isinstance(job.strategy, Single) and job.choice is not None:
                     goes_on = job.strategy.take(best[at], log_probs[at])
                     self._advance(job, [(0, best[at])] if goes_on else [])
                 else:
                     scores = [Scores(partial(result.logits, i)) for i in range(at, at + count)]
                     self._advance(job, job.strategy.advance(scores))
+                if not job.rows:
+                    self._look_back(job)
             except Exception as error:  # noqa: BLE001  # one request's failure is its own
                 job.rows = []
                 self.running.remove(job)
@@ -294,6 +295,11 @@ class Scheduler:
         if job.streaming and job.rows:
             job.listener.update(job.strategy.results())
 
+    def _look_back(self, job: Job) -> None:
+        """Where a job that makes no further step has looked, if it was to say so."""
+        if job.attend and job.steps and self.last and self.last.attention:
+            job.seen = self.last.attention(job.first_row, job.steps)
+
     def release(self, jobs: Sequence[Job]) -> None:
         """Answer finished requests and free their rows. The last request takes a hole of its size: fewer
         memories are copied.
@@ -311,7 +317,7 @@ class Scheduler:
                 job.listener.fail(error)
 
     def _count(self, job: Job) -> None:
-        made, now = job.position - len(job.prompt), time.monotonic()
+        made, now = job.steps, time.monotonic()
         self.metrics.made.inc(made)
         if made > 1:
             self.metrics.token.observe((now - job.begun) / (made - 1))
@@ -356,6 +362,7 @@ class Scheduler:
         elif job.align:
             job.listener.fail(RuntimeError("stopped"))
         else:  # as TensorRT-LLM's executor does: the answer is what there is so far
+            self._look_back(job)
             job.listener.finish(job.strategy.results())
 
     def _lose_all(self, error: Exception) -> None:

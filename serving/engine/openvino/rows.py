@@ -24,7 +24,7 @@ def biases(rows: Sequence[Floats | None], vocabulary: int) -> Floats:
 
 
 def chosen(
-    logits: Floats, log_sum: Floats, attention: Callable[[int], NDArray[np.float16]] | None = None
+    logits: Floats, log_sum: Floats, attention: Callable[[int, int], NDArray[np.float16]] | None = None
 ) -> Step:
     """A step's answer from logits [rows, vocabulary] and log(sum(exp(logits))) [rows]; `attention`: see
     Step.

@@ -36,6 +36,7 @@ class TimelineBatch:
         self.slots: list[Memory | None] = []
         self.shown: list[Memory | None] = []
         self.tensors: list[ov.Tensor] = []
+        self.looked: list[list[NDArray[np.float16]]] = []  # of each row of the last step
 
     def step(self, rows: Sequence[Row]) -> Step:
         """Advance to exactly these rows. Rows may bring different numbers of ids; shorter ones are padded on
@@ -67,8 +68,11 @@ class TimelineBatch:
         logits, log_sum = (self.request.get_tensor(name).data for name in ("logits", "log_sum"))
         if not self.runtime.facts.attends:
             return chosen(logits, log_sum)
-        seen, lengths = self.request.get_tensor("cross_attention").data, [row.memory.length for row in rows]
-        return chosen(logits, log_sum, lambda row: seen[row, :, : lengths[row]].copy())
+        self.looked = looked = [[] if row.parent is None else self.looked[row.parent] for row in rows]
+        for row, own, seen in zip(rows, looked, self.request.get_tensor("cross_attention").data, strict=True):
+            if row.attend:
+                own.append(seen[:, : row.memory.length].copy())
+        return chosen(logits, log_sum, lambda row, count: np.stack(looked[row][-count:], 1))
 
     def _mask(self, places: NDArray[np.int32]) -> Floats:
         """Float32 [rows, 1, new, past + new]: own columns up to the id itself. A padding id sees itself, so

@@ -66,13 +66,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class PendingStep:
-    """A step that was begun: ids and log probabilities of all slots, and if anybody asked, where they looked
-    (see Looking), on the host after `event`.
-    """
+    """A step that was begun: ids and log probabilities of all slots, on the host after `event`."""
 
     ids: Tensor
     log_probs: Tensor
-    seen: Tensor | None
     event: Any
 
     def result(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -148,8 +145,7 @@ class DeviceBatch:
             device.zeros(most, vocabulary, dtype=torch.float32),
         )
         self.kernels = _kernels(device)
-        self.looking = Looking(decoder.shape, self.arena, device) if attends else None
-        self.looks: dict[int, Callable[[], object]] = {}
+        self.looking = Looking(decoder.shape, device, most, positions) if attends else None
         self.hosts = cycle([self._pinned() for _ in range(RESULTS)])
         self.slots = [Slot() for _ in range(most)]
         self.where: list[int] = []  # the slot of each row of the last step
@@ -166,9 +162,6 @@ class DeviceBatch:
             for plain in (True, False):
                 compute = partial(self._compute, size, plain=plain)
                 self.buffers.graphs[size, plain] = self.device.graph(self.device.steps, compute)
-            if self.looking:
-                look = partial(self.looking.look, size)
-                self.looks[size] = self.device.graph(self.device.steps, look)
         self.clear()
 
     def _joining(self, rows: int) -> Joining:
@@ -181,7 +174,6 @@ class DeviceBatch:
         """Forget all graphs; it can step no more."""
         self.buffers.graphs.clear()
         self.joining.clear()
-        self.looks.clear()
         self.beside.waiting.clear()
 
     def clear(self) -> None:
@@ -223,17 +215,13 @@ class DeviceBatch:
         fresh: tuple[PendingStep | None, Sequence[int]],
     ) -> Step:
         best, log_probs = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.float32)
-        seen: dict[int, NDArray[np.float16]] = {}
         for (pending, slots), running in ((old, True), (fresh, False)):
             if pending is not None and slots:
                 at = [i for i, row in enumerate(rows) if (row.parent is not None) == running]
                 ids, probs = pending.result()
                 best[at], log_probs[at] = ids[list(slots)], probs[list(slots)]
-                if pending.seen is not None:
-                    looked = pending.seen.numpy()
-                    seen |= {i: looked[slot] for i, slot in zip(at, slots, strict=True)}
         where = list(self.where)
-        attention = partial(_seen, rows, seen) if self.looking else None
+        attention = partial(self._looked, rows, where) if self.looking else None
         return Step(best, log_probs, lambda row: self._logits(where[row]), attention)
 
     @torch.inference_mode()
@@ -241,6 +229,17 @@ class DeviceBatch:
         with self.device.on(self.device.steps):
             logits = self.buffers.logits[slot] + self.choices.bias[slot]
             return np.asarray(logits.cpu().numpy())
+
+    @torch.inference_mode()
+    def _looked(self, rows: Sequence[Row], where: Sequence[int], row: int, count: int) -> NDArray[np.float16]:
+        """See Step.attention. Steps that read the ids are over, and the one that runs now writes behind them,
+        so neither is waited for.
+        """
+        assert self.looking
+        end = rows[row].position + len(rows[row].ids)
+        with self.device.on(self.device.looks):
+            seen = self.looking.look(where[row], slice(end - count, end), rows[row].memory.parts)
+            return np.asarray(seen.cpu().numpy())
 
     def _arrange(self, rows: Sequence[Row], sources: Sequence[int]) -> list[int]:
         """A slot for each row that runs; a second row with the same past gets a copy of it."""
@@ -260,6 +259,8 @@ class DeviceBatch:
         same = self.slots[target].memory() is self.slots[source].memory()
         self.arena.copy(target, source, memory=not same)
         self.choices.copy(target, source)
+        if self.looking and self.slots[source].attends:
+            self.looking.copy(target, source)
         self.buffers.ids[target].copy_(self.buffers.ids[source])
 
     def _write_ids(self, where: Sequence[int], rows: Sequence[Row]) -> None:
@@ -298,7 +299,7 @@ class DeviceBatch:
             group.append(i)
         if group:
             self._read_group([rows[k] for k in group], [slots[k] for k in group])
-        return self._to_host(slots)
+        return self._to_host()
 
     def _is_short(self, row: Row) -> bool:
         plain = row.choice is None or simple(row.choice)
@@ -335,7 +336,7 @@ class DeviceBatch:
         rows, count = ids.shape
         self.arena.length[places] = lengths.to(torch.int32)
         positions = torch.arange(count, device=ids.device).expand(rows, count)
-        caches = Reading(self.arena, self.decoder, places, self._watching(places, lengths))
+        caches = Reading(self.arena, self.decoder, places, self._watching(places, lengths - 1))
         x = self.decoder(ids, positions, caches, table=table)
         last = x[torch.arange(rows, device=ids.device), lengths - 1]
         logits = scored(self.decoder.head, last)
@@ -372,48 +373,46 @@ class DeviceBatch:
         """Queue a step of these slots, and of what lies between them."""
         plain = all(self.slots[slot].plain for slot in where)
         self.buffers.graphs[self._bucket(max(where) + 1), plain]()
-        return self._to_host(where)
+        return self._to_host()
 
     def _compute(self, size: int, *, plain: bool) -> None:
         """One step of the first `size` slots."""
         buffers, arena = self.buffers, self.arena
-        caches = Stepping(arena, self.decoder, size, self.kernels, self._watching())
         positions = arena.length[:size, None].long()
-        x = self.decoder(buffers.ids[:size, None], positions, caches)
         places = torch.arange(size, device=positions.device)
+        watch = self._watching(places, positions[:, 0])
+        caches = Stepping(arena, self.decoder, size, self.kernels, watch)
+        x = self.decoder(buffers.ids[:size, None], positions, caches)
         logits = scored(self.decoder.head, x[:, -1], buffers.logits[:size])
         self._choose(logits, places, plain=plain)
         arena.length[:size] = (arena.length[:size] + 1).clamp(max=self.positions - 1)
 
-    def _watching(self, places: Tensor | None = None, lengths: Tensor | None = None) -> Watch | None:
-        """Keeps the queries of each row's last id: of steps, or of prompts of `lengths` in slots `places`."""
+    def _watching(self, slots: Tensor, last: Tensor) -> Watch | None:
+        """Keeps the queries of each row's last id, in slots [rows], at its position `last` [rows]."""
         looking = self.looking
         if looking is None:
             return None
-        if places is None or lengths is None:
-            return lambda layer, q: looking.keep(layer, q[:, :, 0])
-        rows = torch.arange(len(places), device=places.device)
-        return lambda layer, q: looking.keep_some(layer, q[rows, :, lengths - 1], places)
+        rows = torch.arange(len(slots), device=slots.device)
 
-    def _to_host(self, where: Sequence[int]) -> PendingStep:
-        """What was chosen last, on its way to the host, and where the rows in slots `where` looked."""
-        host, seen = next(self.hosts), None
-        found = [self.buffers.chosen, self.buffers.log_probs]
-        if self.looking and any(self.slots[slot].attends for slot in where):
-            size = self._bucket(max(where) + 1)
-            self.looks[size]()
-            found.append(self.looking.seen[:size])
-            seen = host[2][:size]
-        for target, source in zip((*host[:2], seen), found, strict=False):
-            target.copy_(source, non_blocking=True)
-        return PendingStep(host[0], host[1], seen, self.device.event())
+        def watch(layer: int, q: Tensor) -> None:
+            looking.keep(layer, q[:, :, 0] if q.shape[2] == 1 else q[rows, :, last], slots, last)
 
-    def _pinned(self) -> list[Tensor]:
+        return watch
+
+    def _to_host(self) -> PendingStep:
+        """What was chosen last, on its way to the host."""
+        ids, log_probs = next(self.hosts)
+        ids.copy_(self.buffers.chosen, non_blocking=True)
+        log_probs.copy_(self.buffers.log_probs, non_blocking=True)
+        return PendingStep(ids, log_probs, self.device.event())
+
+    def _pinned(self) -> tuple[Tensor, Tensor]:
         """Where a step's results arrive."""
-        found = [self.buffers.chosen, self.buffers.log_probs]
-        found += [self.looking.seen] if self.looking else []
-        pins = self.device.gpu
-        return [torch.empty(one.shape, dtype=one.dtype, pin_memory=pins) for one in found]
+        ids, log_probs = (
+            torch.empty(one.shape, dtype=one.dtype, pin_memory=self.device.gpu)
+            for one in (self.buffers.chosen, self.buffers.log_probs)
+        )
+        return ids, log_probs
 
 
 def scored(head: Any, x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -427,13 +426,6 @@ def scored(head: Any, x: Tensor, out: Tensor | None = None) -> Tensor:
         out = torch.empty(len(x), head.weight.shape[0], dtype=torch.float32, device=x.device)
     torch.mm(x, head.weight.t(), out_dtype=torch.float32, out=out)
     return out if head.bias is None else out.add_(head.bias)
-
-
-def _seen(rows: Sequence[Row], seen: dict[int, NDArray[np.float16]], row: int) -> NDArray[np.float16]:
-    """Where a row of a step looked, [heads, memory]; a copy, since what was brought to the host is
-    overwritten a few steps later.
-    """
-    return seen[row][:, : rows[row].memory.length].copy()
 
 
 def _in_order(rows: Sequence[Row], old: Sequence[int], fresh: Sequence[int]) -> list[int]:

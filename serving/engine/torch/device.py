@@ -31,12 +31,15 @@ class NoGpu(RuntimeError):
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU, or the CPU. `steps` runs decoder steps, at a higher priority than `encodes`."""
+    """One GPU, or the CPU. `steps` runs decoder steps, and `looks` what is asked between two of them, at a
+    higher priority than `encodes`.
+    """
 
     kind: str
     dtype: torch.dtype
     steps: Any = None
     encodes: Any = None
+    looks: Any = None
 
     @classmethod
     def find(cls, precision: str, ranks: int = 1) -> Device:
@@ -57,8 +60,8 @@ class Device:
                 "needs 8.0 (Ampere) or newer; use TARGET=openvino on this machine"
             )
         torch.backends.cudnn.allow_tf32 = False  # or convolutions in float32 have 10 bits
-        low, high = torch.cuda.Stream(priority=0), torch.cuda.Stream(priority=-5)
-        return cls("cuda", PRECISIONS[precision], high, low)
+        steps, encodes, looks = (torch.cuda.Stream(priority=priority) for priority in (-5, 0, -5))
+        return cls("cuda", PRECISIONS[precision], steps, encodes, looks)
 
     @property
     def gpu(self) -> bool:

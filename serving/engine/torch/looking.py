@@ -1,4 +1,4 @@
-"""Where running rows looked from their last ids: what the times of words are made of (audio/alignment.py)."""
+"""Where running rows looked: what the times of words are made of (audio/alignment.py)."""
 
 from __future__ import annotations
 
@@ -8,45 +8,41 @@ from torch import Tensor
 
 from serving.architectures.transformer import Shape
 
-from .caches import HIDDEN, Arena
 from .device import Device
 
 
 class Looking:
-    """Cross-attention of some heads (`Shape.step_heads`) for each slot. Steps keep the queries of these
-    heads, which costs a copy a layer; scores are made for those who ask.
+    """Cross-attention of some heads (`Shape.step_heads`). Steps keep the queries of these heads, which costs
+    two small copies a layer; scores are made of a whole text at once, for those who ask.
 
-    `seen`: float16 [slots, heads, memory], layer by layer, once `look` has run.
+    `queries`: of each layer that has such heads, [slots, positions, heads, width].
     """
 
-    def __init__(self, shape: Shape, arena: Arena, device: Device) -> None:
-        assert arena.memory is not None
-        slots, _, _, length, width = arena.memory.shape
-        self.arena, self.scale, pairs = arena, shape.scale or shape.head_width**-0.5, shape.step_heads
-        self.heads = {layer: [head for at, head in pairs if at == layer] for layer, _ in sorted(pairs)}
-        self.picked = {layer: device.upload(np.array(heads, np.int64)) for layer, heads in self.heads.items()}
-        self.queries = {layer: device.zeros(slots, len(heads), width) for layer, heads in self.heads.items()}
-        self.seen = device.zeros(slots, len(pairs), length, dtype=torch.float16)
+    def __init__(self, shape: Shape, device: Device, slots: int, positions: int) -> None:
+        pairs = sorted(shape.step_heads, key=lambda pair: pair[0])
+        self.scale = shape.scale or shape.head_width**-0.5
+        heads = {layer: [head for at, head in pairs if at == layer] for layer, _ in pairs}
+        self.picked = {layer: device.upload(np.array(own, np.int64)) for layer, own in heads.items()}
+        self.keys = device.upload(np.array([2 * at * shape.decoder_heads + head for at, head in pairs]))
+        self.queries = {
+            layer: device.zeros(slots, positions, len(own), shape.head_width) for layer, own in heads.items()
+        }
 
-    def keep(self, layer: int, q: Tensor) -> None:
-        """Queries [rows, heads, width] of the rows in the first slots."""
+    def keep(self, layer: int, q: Tensor, slots: Tensor, places: Tensor) -> None:
+        """Queries [rows, heads, width] from one place of each row; `slots` and `places` int64 [rows]."""
         if layer in self.picked:
-            torch.index_select(q, 1, self.picked[layer], out=self.queries[layer][: len(q)])
+            self.queries[layer][slots, places] = q.index_select(1, self.picked[layer])
 
-    def keep_some(self, layer: int, q: Tensor, places: Tensor) -> None:
-        """The same of the rows in slots `places`."""
-        if layer in self.picked:
-            self.queries[layer][places] = q.index_select(1, self.picked[layer])
+    def copy(self, target: int, source: int) -> None:
+        """All of a slot into another."""
+        for kept in self.queries.values():
+            kept[target].copy_(kept[source])
 
-    def look(self, rows: int) -> None:
-        """Fill `seen` for the first slots."""
-        assert self.arena.memory is not None
-        scores = [
-            torch.bmm(self.arena.memory[:rows, 2 * layer, head], self.queries[layer][:rows, i, :, None])
-            for layer, heads in self.heads.items()
-            for i, head in enumerate(heads)
-        ]
-        whole = torch.cat(scores, 2).transpose(1, 2).float() * self.scale
-        places = torch.arange(whole.shape[2], device=whole.device)
-        there = places < self.arena.memory_length[:rows, None]
-        self.seen[:rows].copy_(whole.masked_fill(~there[:, None], HIDDEN).softmax(-1))
+    def look(self, slot: int, places: slice, memory: Tensor) -> Tensor:
+        """Where the row in a slot looked from its ids at `places`, layer by layer: float16 [heads, ids,
+        length], a softmax over the last axis. `memory`: its own, [2 * layers, heads, length, width].
+        """
+        queries = torch.cat([kept[slot, places] for kept in self.queries.values()], 1).transpose(0, 1)
+        keys = memory.flatten(0, 1).index_select(0, self.keys)
+        scores = torch.bmm(queries, keys.transpose(1, 2)).float() * self.scale
+        return scores.softmax(-1).half()

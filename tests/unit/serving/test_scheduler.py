@@ -78,8 +78,15 @@ class Engine:
         self.steps += 1
         self.asked.append(("read", sum(row.parent is None for row in rows)))
         zeros = np.zeros(len(rows), np.int64)
-        log_probs, seen = zeros.astype(np.float32), np.array([[row.position for row in rows]], np.float16)
-        return Step(zeros, log_probs, lambda row: np.zeros(4, np.float32), lambda row: seen[:, row : row + 1])
+
+        def attention(row: int, count: int) -> np.ndarray:
+            """The last ids' positions."""
+            assert rows[row].attend
+            self.asked.append(("look", count))
+            last = rows[row].position + len(rows[row].ids) - 1
+            return np.arange(last + 1 - count, last + 1, dtype=np.float16)[None, :, None]
+
+        return Step(zeros, zeros.astype(np.float32), lambda row: np.zeros(4, np.float32), attention)
 
 
 def asked(requests: int, limits: Limits) -> list[tuple[str, int]]:
@@ -128,7 +135,7 @@ def test_texts_to_align_wait_for_no_row() -> None:
     assert engine.asked.index(("align", 3)) < read[1]
 
 
-def test_where_each_step_looked_is_collected() -> None:
+def test_where_each_step_looked_is_asked_for_once() -> None:
     """Beside others that do not ask: one entry for each step, the end's too."""
     engine, asks, other = Engine(), Collected(), Collected()
     scheduler = Scheduler(engine)
@@ -144,8 +151,32 @@ def test_where_each_step_looked_is_collected() -> None:
         scheduler.stop()
     found = Answers(Wanted(), asking).finish(asks.beams)["cross_attention"]
     assert found.dtype == np.float16
-    assert found.tolist() == [[[[0.0], *([2.0 + step] for step in range(TOKENS - 1))]]]
+    assert found.tolist() == [[[[1.0 + step] for step in range(TOKENS)]]]
+    assert [each for each in engine.asked if each[0] == "look"] == [("look", TOKENS)]
     assert "cross_attention" not in Answers(Wanted(), plain).finish(other.beams)
+
+
+def test_a_stopped_text_says_where_it_looked() -> None:
+    """Its answer is what there is so far; one that was stopped before its first step has nothing to say."""
+    engine = Engine()
+    scheduler, heard = Scheduler(engine), Collected()
+    job = Job((1, 2), Sampling(60, -1), heard, np.zeros(1), request_id="a", attend=True)
+    scheduler.submit(job)
+    scheduler.admit()
+    scheduler.begin()
+    for _ in range(3):
+        scheduler.step()
+    scheduler.drop("a")
+    scheduler.release_cancelled()
+    assert len(heard.wait(1)[0].ids) == 3
+    assert job.seen is not None
+    assert job.seen[0, :, 0].tolist() == [1, 2, 3]
+    late = Job((1, 2), Sampling(60, -1), Collected(), np.zeros(1), request_id="b", attend=True)
+    scheduler.submit(late)
+    scheduler.drop("b")
+    scheduler.release_cancelled()
+    assert late.listener.done.is_set()
+    assert late.seen is None
 
 
 @pytest.mark.parametrize(
