@@ -112,4 +112,4 @@ class Answers:
         [1, heads, steps, memory]: one step for each id that was made, those that ended the text included.
         """
         arrays = outputs(beams, self.wanted, self.sent)
-        return arrays if self.job.seen is None else arrays | {"cross_attention": self.job.seen[None]}
+        return arrays if self.job.seen is None else arrays | {"cross_attention": self.job.seen()[None]}

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .runtime import Memory, Row
+from .runtime import Looked, Memory, Row
 from .sampling import Hypothesis, Sampling
 from .strategies import Strategy, strategy
 
@@ -66,7 +66,7 @@ class Job:
     how to choose, whom to tell.
 
     `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`. `attend`: where it
-    looked when it made each id is wanted too, and is in `seen` at the end: float16 [heads, steps, memory],
+    looked when it made each id is wanted too, and at the end `seen` tells: float16 [heads, steps, memory],
     the step that ended the text included. `stopped`: somebody wants no more of it. `table`: see Row.
     """
 
@@ -84,7 +84,7 @@ class Job:
     choice: Sampling | None = None
     strategy: Strategy = field(init=False)
     rows: list[Row] = field(default_factory=list)
-    seen: NDArray[np.float16] | None = None
+    seen: Looked | None = None
     first_row: int = 0
     position: int = 0
     # Of time.monotonic(): when it came, was admitted, had its first token, joined the running batch, and when

@@ -18,6 +18,7 @@ from conch.bundle import EngineFacts
 from .sampling import Sampling
 
 Floats = NDArray[np.float32]
+Looked = Callable[[], NDArray[np.float16]]  # see Step.attention
 
 
 class Memory(Protocol):
@@ -60,15 +61,16 @@ class Row:
 class Step:
     """What a step gives, one entry per row: the id by its `choice`, else the likeliest (int64 [rows]), and
     its log probability (float32 [rows]). `logits(row)`: all of a row, float32 [vocabulary], until the next
-    step, unless all rows have a choice; only who asks pays. `attention(row, count)`: of a row that is to
-    `attend`, where the decoder looked from the last `count` of its ids, as `Runtime.align` gives it for a
-    text, float16 [heads, count, memory], until the next step; None unless `facts.attends`.
+    step, unless all rows have a choice; only who asks pays. `attention(row, count)`, until the next
+    step, of a row that is to `attend`: what gives, to any thread and later as well, where the decoder looked
+    from the last `count` of the row's ids, as `Runtime.align` does for a text: float16 [heads, count,
+    memory]. None unless `facts.attends`.
     """
 
     best: NDArray[np.int64]
     best_log_prob: Floats
     logits: Callable[[int], Floats]
-    attention: Callable[[int, int], NDArray[np.float16]] | None = None
+    attention: Callable[[int, int], Looked] | None = None
 
 
 class RunningBatch(Protocol):

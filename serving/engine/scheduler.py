@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from heapq import nsmallest
 from itertools import islice
@@ -50,6 +51,7 @@ class Scheduler:
         self.stopping = False
         self.stopped: dict[str, float] = {}
         self.thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        self.answering = ThreadPoolExecutor(1, "answers")
 
     def start(self) -> None:
         """Start the thread."""
@@ -61,6 +63,7 @@ class Scheduler:
             self.stopping = True
             self.wake.notify()
         self.thread.join()
+        self.answering.shutdown()
 
     def submit(self, job: Job) -> None:
         """Queue a request.
@@ -166,10 +169,10 @@ class Scheduler:
 
     def admit(self, most: int = 1) -> None:
         """Let up to `most` waiting requests in, as far as their rows fit; what they bring is encoded
-        together, once nobody's is being encoded: what is queued behind an encoder can hold up whoever queues
-        it, and with it every step.
+        together, once nobody's is being encoded: more may have come by then, and few take nearly as many
+        steps as many. `most` that fit do not wait for that, so that there is always something to encode.
         """
-        if self.encoding:
+        if self.encoding and not len(self.encoding) <= most <= min(len(self.waiting), self._free):
             return
         jobs = self._fitting(most)
         sources = [job for job in jobs if job.source is not None]
@@ -197,8 +200,7 @@ class Scheduler:
         """Up to `most` that need no row, and up to `most` others whose rows fit."""
         with self.wake:
             jobs = self._aligning(most)
-            taken = sum(job.sampling.beam_width for job in (*self.running, *self.encoding) if not job.align)
-            free, most = self.limits.max_rows - taken, most + len(jobs)
+            free, most = self._free, most + len(jobs)
             while self.waiting and len(jobs) < most and self.waiting[0].sampling.beam_width <= free:
                 jobs.append(self.waiting.popleft())
                 free -= jobs[-1].sampling.beam_width
@@ -207,6 +209,12 @@ class Scheduler:
             job.admitted = time.monotonic()
             self.metrics.queue.observe(job.admitted - job.came)
         return jobs
+
+    @property
+    def _free(self) -> int:
+        """Rows that nobody has or will have."""
+        taken = sum(job.sampling.beam_width for job in (*self.running, *self.encoding) if not job.align)
+        return self.limits.max_rows - taken
 
     def _aligning(self, most: int) -> list[Job]:
         """Texts to align go first: each has ended just now, and its sound is remembered for a while only."""
@@ -311,10 +319,21 @@ class Scheduler:
             else:
                 self.running.pop(at)
             self._count(job)
-            try:
-                job.listener.finish(job.strategy.results())
-            except Exception as error:  # noqa: BLE001  # the answer could not be made or sent; others go on
-                job.listener.fail(error)
+            self._finish(job)
+
+    def _finish(self, job: Job) -> None:
+        """Its answer. Those with megabytes of where the decoder looked are sent beside the next steps."""
+        if job.seen is None:
+            self._answer(job)
+        else:
+            self.answering.submit(self._answer, job)
+
+    @staticmethod
+    def _answer(job: Job) -> None:
+        try:
+            job.listener.finish(job.strategy.results())
+        except Exception as error:  # noqa: BLE001  # the answer could not be made or sent; others go on
+            job.listener.fail(error)
 
     def _count(self, job: Job) -> None:
         made, now = job.steps, time.monotonic()
@@ -363,7 +382,7 @@ class Scheduler:
             job.listener.fail(RuntimeError("stopped"))
         else:  # as TensorRT-LLM's executor does: the answer is what there is so far
             self._look_back(job)
-            job.listener.finish(job.strategy.results())
+            self._finish(job)
 
     def _lose_all(self, error: Exception) -> None:
         for job in self.running:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..runtime import Floats, Step
+from ..runtime import Floats, Looked, Step
 
 MASKED = np.float32(-1e9)  # what is added to the score of a place that a row must not see
 
@@ -23,9 +22,7 @@ def biases(rows: Sequence[Floats | None], vocabulary: int) -> Floats:
     return out
 
 
-def chosen(
-    logits: Floats, log_sum: Floats, attention: Callable[[int, int], NDArray[np.float16]] | None = None
-) -> Step:
+def chosen(logits: Floats, log_sum: Floats, attention: Callable[[int, int], Looked] | None = None) -> Step:
     """A step's answer from logits [rows, vocabulary] and log(sum(exp(logits))) [rows]; `attention`: see
     Step.
     """

@@ -9,6 +9,7 @@ caches held outside and 289 ms for moving state out and back in at every join.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ class TimelineBatch:
         for row, own, seen in zip(rows, looked, self.request.get_tensor("cross_attention").data, strict=True):
             if row.attend:
                 own.append(seen[:, : row.memory.length].copy())
-        return chosen(logits, log_sum, lambda row, count: np.stack(looked[row][-count:], 1))
+        return chosen(logits, log_sum, lambda row, count: partial(np.stack, looked[row][-count:], 1))
 
     def _mask(self, places: NDArray[np.int32]) -> Floats:
         """Float32 [rows, 1, new, past + new]: own columns up to the id itself. A padding id sees itself, so

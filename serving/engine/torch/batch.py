@@ -22,7 +22,7 @@ from torch import Tensor
 
 from serving.architectures.transformer import Decoder
 
-from ..runtime import Row, Step
+from ..runtime import Looked, Row, Step
 from ..sampling import Sampling
 from .caches import Arena, Reading, Stepping, Watch
 from .choosing import Choices, simple
@@ -231,14 +231,20 @@ class DeviceBatch:
             return np.asarray(logits.cpu().numpy())
 
     @torch.inference_mode()
-    def _looked(self, rows: Sequence[Row], where: Sequence[int], row: int, count: int) -> NDArray[np.float16]:
+    def _looked(self, rows: Sequence[Row], where: Sequence[int], row: int, count: int) -> Looked:
         """See Step.attention. Steps that read the ids are over, and the one that runs now writes behind them,
-        so neither is waited for.
+        so neither is waited for; those that come may have another row there.
         """
         assert self.looking
         end = rows[row].position + len(rows[row].ids)
         with self.device.on(self.device.looks):
             seen = self.looking.look(where[row], slice(end - count, end), rows[row].memory.parts)
+            if self.device.gpu:
+                self.device.steps.wait_event(self.device.event())
+        return partial(self._fetched, seen)
+
+    def _fetched(self, seen: Tensor) -> NDArray[np.float16]:
+        with self.device.on(self.device.looks):
             return np.asarray(seen.cpu().numpy())
 
     def _arrange(self, rows: Sequence[Row], sources: Sequence[int]) -> list[int]:

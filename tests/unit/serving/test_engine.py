@@ -340,8 +340,9 @@ def test_steps_tell_where_they_looked(graphs: OpenVinoRuntime, speech: list[tupl
         scheduler.submit(Job((*prompt(clip), *ids, END), Sampling(1, END), whole, features, align=True))
         assert whole.done.wait(60)
         read = whole.attention[:, len(prompt(clip)) - 1 : -1]
-        assert job.seen.shape == read.shape
-        assert np.abs(job.seen.astype(np.float32) - read.astype(np.float32)).max() <= 0.02
+        seen = job.seen()
+        assert seen.shape == read.shape
+        assert np.abs(seen.astype(np.float32) - read.astype(np.float32)).max() <= 0.02
     scheduler.stop()
 
 

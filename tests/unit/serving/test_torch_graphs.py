@@ -194,7 +194,8 @@ def test_steps_tell_where_they_looked(runtime: TorchRuntime) -> None:
         (memory,) = runtime.encode([runtime.prepare(sound)])
         assert memory.ready(wait=True)
         read = runtime.align((*PROMPT, *text.ids[:-1]), memory)[:, len(PROMPT) - 1 :]
-        assert job.seen.dtype == np.float16
-        assert job.seen.shape == read.shape == (len(runtime.shape.step_heads), len(text.ids), memory.length)
-        np.testing.assert_allclose(job.seen, read, rtol=0.02, atol=2e-4)
+        seen = job.seen()
+        assert seen.dtype == np.float16
+        assert seen.shape == read.shape == (len(runtime.shape.step_heads), len(text.ids), memory.length)
+        np.testing.assert_allclose(seen, read, rtol=0.02, atol=2e-4)
     scheduler.stop()
