@@ -229,7 +229,7 @@ class TorchRuntime:
         return groups
 
     def _encoded(self, sources: Sequence[Source]) -> list[tuple[Source, Memory]]:
-        """With what comes of each; the first piece of the work is queued at once."""
+        """With what comes of each; where no other work waits, the first pieces are queued at once."""
         data = [source.data for source in sources]
         lengths = [len(each) for each in data]
         if self.shape.mels:
@@ -239,10 +239,13 @@ class TorchRuntime:
         with self.device.on(self.device.encodes):
             # Memory of their own: views would keep the whole group alive as long as one of it.
             parts = [self.device.empty(*layout, length, shape.head_width) for length in lengths]
-        alone = not self.running.beside.waiting
-        coming = self.running.beside.add(self._work(data, lengths, parts))
+        beside = self.running.beside
+        alone = not beside.waiting
+        coming = beside.add(self._work(data, lengths, parts))
         if alone:
-            self.running.beside.next()
+            beside.next()
+            if beside.due:
+                beside.next()
         if coming.error is not None:
             raise coming.error
         return [
@@ -268,13 +271,7 @@ class TorchRuntime:
             last()
             share_out(graphs.memory)
 
-        work = [*others, end]
-
-        def begin() -> None:
-            self._load(data, graphs)
-            work[0]()
-
-        return [begin, *work[1:]]
+        return [partial(self._load, data, graphs), *others, end]
 
     def _is_window(self, data: Tensor) -> bool:
         return len(data) == self.window * (HOP if data.dim() == 1 else 1)
