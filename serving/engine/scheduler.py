@@ -127,6 +127,8 @@ class Scheduler:
     def _run(self) -> None:
         while True:
             self._measure()
+            if not self.running:
+                self.last = None  # its rows would keep their memories
             with self.wake:
                 self.wake.wait_for(lambda: self.stopping or self.waiting or self.encoding or self.running)
                 if self.stopping:

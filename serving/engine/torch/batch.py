@@ -205,7 +205,7 @@ class DeviceBatch:
 
     def _encode_on(self) -> None:
         """One more piece of what encoders have to do, behind the step that was queued last."""
-        if self.beside.due:
+        if self.beside.waiting:
             self.beside.next(self.pending.event if self.pending else self.device.event())
 
     def _result(

@@ -2,8 +2,7 @@
 
 Kernels of a step wait for multiprocessors that products of an encoder hold. A piece starts once the step that
 was queued before it has ended, so no step meets more than one piece. The first piece of a work brings it to
-the device, which holds up nobody; the others wait until the work before is done: those whose work that was
-have their prompts read first, which takes three times as long beside an encoder.
+the device, which holds up nobody.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from .device import Device
 
 
 class Coming:
-    """One encoder's work: `left` of its `count` pieces are not queued yet; `event` happens after the last.
-    Where one has failed, `error` says how, and the others are left out.
+    """One encoder's work: `left` pieces are not queued yet; `event` happens after the last. Where one has
+    failed, `error` says how, and the others are left out.
     """
 
-    def __init__(self, pieces: Pieces, count: int) -> None:
-        self.pieces, self.count, self.left = pieces, count, count
+    def __init__(self, pieces: Pieces, left: int) -> None:
+        self.pieces, self.left = pieces, left
         self.event: Any = None
         self.error: Exception | None = None
 
@@ -48,15 +47,6 @@ class Pieces:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.waiting: deque[tuple[Callable[[], object], Coming]] = deque()
-        self.before: Coming | None = None  # the last of which all pieces are queued
-
-    @property
-    def due(self) -> bool:
-        """Whether one is to be queued with the next step."""
-        if not self.waiting:
-            return False
-        coming = self.waiting[0][1]
-        return coming.left != coming.count - 1 or self.before is None or self.before.ready()
 
     def add(self, work: Sequence[Callable[[], object]]) -> Coming:
         """Behind all others."""
@@ -83,4 +73,4 @@ class Pieces:
                 return
             coming.left -= 1
             if not coming.left:
-                coming.event, self.before = self.device.event(), coming
+                coming.event = self.device.event()

@@ -244,8 +244,7 @@ class TorchRuntime:
         coming = beside.add(self._work(data, lengths, parts))
         if alone:
             beside.next()
-            if beside.due:
-                beside.next()
+            beside.next()
         if coming.error is not None:
             raise coming.error
         return [

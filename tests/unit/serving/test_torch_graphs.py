@@ -4,9 +4,6 @@ same work runs.
 
 from __future__ import annotations
 
-from functools import partial
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -18,7 +15,6 @@ from serving.engine.runtime import Row
 from serving.engine.sampling import Sampling
 from serving.engine.scheduler import Scheduler
 from serving.engine.torch import runtime as module
-from serving.engine.torch.pieces import Pieces
 from serving.engine.torch.runtime import AT_ONCE, PART, TorchRuntime
 
 from ..conftest import MINIATURE
@@ -203,23 +199,3 @@ def test_steps_tell_where_they_looked(runtime: TorchRuntime) -> None:
         assert seen.shape == read.shape == (len(runtime.shape.step_heads), len(text.ids), memory.length)
         np.testing.assert_allclose(seen, read, rtol=0.02, atol=2e-4)
     scheduler.stop()
-
-
-def test_a_work_begins_once_the_one_before_is_done(runtime: TorchRuntime) -> None:
-    """But for what brings it to the device. Steps queue no more meanwhile; whoever waits for it does."""
-    pieces, done = Pieces(runtime.device), list[str]()
-    first = pieces.add([lambda: done.append("a")])
-    second = pieces.add([partial(done.append, name) for name in ("load", "b", "c")])
-    pieces.next()
-    first.event = busy = SimpleNamespace(query=lambda: False, synchronize=lambda: None)
-    assert pieces.due
-    pieces.next()
-    assert not pieces.due
-    busy.query = lambda: True
-    assert pieces.due
-    pieces.next()
-    busy.query = lambda: False
-    assert pieces.due, "only its beginning waits"
-    assert second.ready(wait=True)
-    assert done == ["a", "load", "b", "c"]
-    assert not pieces.due
