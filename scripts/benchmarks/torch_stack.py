@@ -5,7 +5,8 @@ there.
 Builds the bundle, starts process mode, and sends windows of 30 s, no two of them alike, 64 ids each, as
 scripts/benchmarks/speech_load.py does: at nginx's KServe, there with the times of words, and as WAV files at
 the gateway. `--kill`: while each load runs, the tritonserver of the first instance is killed (signal 9).
-Requests that fail are counted, and end the run with status 1.
+Requests that fail are counted, and end the run with status 1. `queue_ms`: how long a request waited for
+each Triton model of the first instance, by Triton's statistics; not where a server is killed.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from ops.local import HOST, LocalDeployment
 
@@ -81,6 +84,25 @@ class Kill(threading.Timer):
         return round(time.monotonic() - began, 1)
 
 
+def queues(layout: LocalDeployment) -> dict[str, tuple[int, float]]:
+    """Of each Triton model of the first instance: requests so far, and the milliseconds that they waited for
+    it together.
+    """
+    url = f"http://{HOST}:{layout.port}/instances/0/v2/models/stats"
+    with urlopen(url, timeout=10) as answer:
+        models = json.load(answer)["model_stats"]
+    waited = {each["name"]: each["inference_stats"]["queue"] for each in models}
+    return {name: (one.get("count", 0), one.get("ns", 0) / 1e6) for name, one in waited.items()}
+
+
+def between(
+    before: Mapping[str, tuple[int, float]], after: Mapping[str, tuple[int, float]]
+) -> dict[str, float]:
+    """Milliseconds that a request waited for each model between two answers of `queues`."""
+    found = {name: (count - before[name][0], ms - before[name][1]) for name, (count, ms) in after.items()}
+    return {name: round(ms / count, 2) for name, (count, ms) in found.items() if count > 0}
+
+
 def ways(
     layout: LocalDeployment, model: str, file: bytes | None, named: str
 ) -> list[tuple[str, str, Make, float]]:
@@ -119,10 +141,13 @@ def main() -> None:
                     measure(url, make, min(in_flight, 8), 2.0, window)
                 kill = Kill(given.seconds / 2, process.pid) if given.kill else None
                 found: dict[str, Any]
+                before = {} if kill else queues(layout)
                 try:
                     found = dict(measure(url, make, in_flight, given.seconds, window))
                 except RuntimeError as error:
                     found = {"failed": str(error)}
+                if before:
+                    found["queue_ms"] = between(before, queues(layout))
                 results[f"{name} {in_flight}"] = found
                 if kill:
                     found["back_s"] = kill.back()
