@@ -25,11 +25,11 @@ from .bundle import budgeted
 
 NVIDIA = Path("/opt/tritonserver/bin/tritonserver")  # in NVIDIA's images
 DRAIN = 30.0
-# Bytes by which the memory grows that Python's backend moves a model's tensors through, where GPUs answer
-# many long sounds at once. By 1 MB, its default, it grows for each of the first hundreds, and goes over all
-# of it each time, twice and under a lock: 40 ms at 512 MB (python_backend, src/shm_manager.cc,
-# `GrowIfNeeded`; boost allocates with posix_fallocate).
-GROWTH = f"--backend-config=python,shm-growth-byte-size={256 << 20}"
+# What tensors are moved through, and how much more of it a Python stub takes at a time where GPUs answer many
+# long sounds at once: a part, and bytes at most. By 1 MB, the default, it grows for each of the first
+# hundreds, and goes over all of it each time, twice and under a lock: 40 ms at 512 MB (python_backend,
+# src/shm_manager.cc, `GrowIfNeeded`; boost allocates with posix_fallocate).
+SHARED, PART, GROWTH = Path("/dev/shm"), 32, 256 << 20
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,13 @@ def find_tritonserver(home: Path) -> tuple[list[str], dict[str, str]]:
         f"--cache-directory={triton / 'caches'}",
     ]
     return command, environment
+
+
+def growth(shared: Path) -> list[str]:
+    """What a server beside GPUs is told of a file system for shared memory, whatever its size."""
+    found = os.statvfs(shared)
+    part = min(GROWTH, found.f_blocks * found.f_frsize // PART)
+    return [f"--backend-config=python,shm-growth-byte-size={part}"] if part >> 20 else []
 
 
 def traced(environment: Mapping[str, str], name: str) -> list[str]:
@@ -181,7 +188,7 @@ class Server:
             f"--model-repository={repository}",
             f"--exit-timeout-secs={int(DRAIN)}",
             "--disable-auto-complete-config",
-            *([GROWTH] if self.instance.gpus else []),
+            *(growth(SHARED) if self.instance.gpus else []),
             *traced(environment, self.instance.name),
         ]
         ranks = self.serving.world_size if self.serving.mpi else 1

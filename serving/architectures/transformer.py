@@ -69,9 +69,9 @@ class Shape(Stored):
 
     @property
     def step_heads(self) -> tuple[tuple[int, int], ...]:
-        """The (layer, head) pairs of which each step tells where they looked: the alignment heads, if they
-        are few. A checkpoint that names none has half of all, and what each saw goes to the façade for each
-        id of each text, 3 kB of a window of 30 s.
+        """The (layer, head) pairs of which a text tells where each of its steps looked: the alignment heads,
+        if they are few. A checkpoint that names none has half of all, and what each saw goes to the façade
+        for each id of each text, 3 kB of a window of 30 s.
         """
         return self.alignment_heads if len(self.alignment_heads) <= MOST_HEADS else ()
 

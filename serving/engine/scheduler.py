@@ -51,7 +51,7 @@ class Scheduler:
         self.stopping = False
         self.stopped: dict[str, float] = {}
         self.thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
-        self.answering = ThreadPoolExecutor(1, "answers")
+        self.answering, self.sending = ThreadPoolExecutor(1, "answers"), list[Job]()
 
     def start(self) -> None:
         """Start the thread."""
@@ -92,7 +92,7 @@ class Scheduler:
         """
         now = time.monotonic()
         with self.wake:
-            there = (*self.waiting, *self.admitting, *self.encoding, *self.running)
+            there = (*self.waiting, *self.admitting, *self.encoding, *self.running, *self.sending)
             found = [job for job in there if job.request_id == request_id]
             for job in found:
                 job.stopped = True
@@ -327,8 +327,15 @@ class Scheduler:
         """Its answer. Those with megabytes of where the decoder looked are sent beside the next steps."""
         if job.seen is None:
             self._answer(job)
-        else:
-            self.answering.submit(self._answer, job)
+            return
+        with self.wake:
+            self.sending.append(job)
+        self.answering.submit(self._send, job)
+
+    def _send(self, job: Job) -> None:
+        self._answer(job)
+        with self.wake:
+            self.sending.remove(job)
 
     @staticmethod
     def _answer(job: Job) -> None:
@@ -383,8 +390,12 @@ class Scheduler:
         elif job.align:
             job.listener.fail(RuntimeError("stopped"))
         else:  # as TensorRT-LLM's executor does: the answer is what there is so far
-            self._look_back(job)
-            self._finish(job)
+            try:
+                self._look_back(job)
+            except Exception as error:  # noqa: BLE001  # one request's failure is its own
+                job.listener.fail(error)
+            else:
+                self._finish(job)
 
     def _lose_all(self, error: Exception) -> None:
         for job in self.running:

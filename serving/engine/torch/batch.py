@@ -162,6 +162,9 @@ class DeviceBatch:
             for plain in (True, False):
                 compute = partial(self._compute, size, plain=plain)
                 self.buffers.graphs[size, plain] = self.device.graph(self.device.steps, compute)
+        if self.looking and self.arena.memory is not None:  # what it needs is there before the first request
+            with self.device.on(self.device.looks):
+                self.looking.look(0, slice(0, self.positions), self.arena.memory[0])
         self.clear()
 
     def _joining(self, rows: int) -> Joining:
@@ -197,11 +200,12 @@ class DeviceBatch:
             fresh = [row for row in rows if row.parent is None]
             joined = self._join(fresh, where)
             self.where = _in_order(rows, where, joined)
+            read_from = list(self.where)  # before any row moves, which this step's results do not wait for
             read = self._read(fresh, joined) if fresh else None
             if all(row.choice is not None for row in rows):
                 self.pending = self._launch(self._compact(rows))
             self._encode_on()
-            return self._result(rows, (pending, sources), (read, joined))
+            return self._result(rows, (pending, sources), (read, joined), read_from)
 
     def _encode_on(self) -> None:
         """One more piece of what encoders have to do, behind the step that was queued last."""
@@ -213,6 +217,7 @@ class DeviceBatch:
         rows: Sequence[Row],
         old: tuple[PendingStep | None, Sequence[int]],
         fresh: tuple[PendingStep | None, Sequence[int]],
+        read_from: Sequence[int],
     ) -> Step:
         best, log_probs = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.float32)
         for (pending, slots), running in ((old, True), (fresh, False)):
@@ -221,7 +226,7 @@ class DeviceBatch:
                 ids, probs = pending.result()
                 best[at], log_probs[at] = ids[list(slots)], probs[list(slots)]
         where = list(self.where)
-        attention = partial(self._looked, rows, where) if self.looking else None
+        attention = partial(self._looked, rows, read_from) if self.looking else None
         return Step(best, log_probs, lambda row: self._logits(where[row]), attention)
 
     @torch.inference_mode()
@@ -231,15 +236,16 @@ class DeviceBatch:
             return np.asarray(logits.cpu().numpy())
 
     @torch.inference_mode()
-    def _looked(self, rows: Sequence[Row], where: Sequence[int], row: int, count: int) -> Looked:
+    def _looked(self, rows: Sequence[Row], slots: Sequence[int], row: int, count: int) -> Looked:
         """See Step.attention. Steps that read the ids are over, and the one that runs now writes behind them,
         so neither is waited for; those that come may have another row there.
         """
         assert self.looking
-        end = rows[row].position + len(rows[row].ids)
+        end, memory = rows[row].position + len(rows[row].ids), rows[row].memory.parts
         with self.device.on(self.device.looks):
-            seen = self.looking.look(where[row], slice(end - count, end), rows[row].memory.parts)
+            seen = self.looking.look(slots[row], slice(end - count, end), memory)
             if self.device.gpu:
+                memory.record_stream(self.device.looks)
                 self.device.steps.wait_event(self.device.event())
         return partial(self._fetched, seen)
 

@@ -47,6 +47,12 @@ class Pieces:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.waiting: deque[tuple[Callable[[], object], Coming]] = deque()
+        self.last: Coming | None = None  # of which all pieces are queued
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits, and nothing runs."""
+        return not self.waiting and (self.last is None or self.last.ready())
 
     def add(self, work: Sequence[Callable[[], object]]) -> Coming:
         """Behind all others."""
@@ -73,4 +79,4 @@ class Pieces:
                 return
             coming.left -= 1
             if not coming.left:
-                coming.event = self.device.event()
+                coming.event, self.last = self.device.event(), coming

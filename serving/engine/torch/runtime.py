@@ -229,7 +229,7 @@ class TorchRuntime:
         return groups
 
     def _encoded(self, sources: Sequence[Source]) -> list[tuple[Source, Memory]]:
-        """With what comes of each; where no other work waits, the first pieces are queued at once."""
+        """With what comes of each; where there is no other work, the first pieces are queued at once."""
         data = [source.data for source in sources]
         lengths = [len(each) for each in data]
         if self.shape.mels:
@@ -240,7 +240,7 @@ class TorchRuntime:
             # Memory of their own: views would keep the whole group alive as long as one of it.
             parts = [self.device.empty(*layout, length, shape.head_width) for length in lengths]
         beside = self.running.beside
-        alone = not beside.waiting
+        alone = beside.idle
         coming = beside.add(self._work(data, lengths, parts))
         if alone:
             beside.next()
@@ -294,7 +294,8 @@ class TorchRuntime:
         """Samples [160 * frames] or features [frames, mels] each, to keys and values
         [sounds, 2 * layers, heads, frames / 2, width].
         """
-        whole = torch.stack(list(sources)).to(self.device.kind)
+        whole = torch.stack([source.to(self.device.kind, non_blocking=True) for source in sources])
+        self._hold(self.device.event(), sources)
         features = self._listen(whole) if sources[0].dim() == 1 else whole.to(self.device.dtype)
         with attention():
             return self._encoder.memory(features.transpose(1, 2))

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -206,6 +207,45 @@ def test_a_stopped_text_says_where_it_looked() -> None:
     scheduler.release_cancelled()
     assert late.listener.done.is_set()
     assert late.seen is None
+
+
+def test_a_look_that_fails_is_its_own_request_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its end, and where it is stopped."""
+    engine, stopped, ended = Engine(), Collected(), Collected()
+    scheduler = Scheduler(engine)
+    for heard, tokens, name in ((stopped, 60, "a"), (ended, 4, "b")):
+        scheduler.submit(Job((1, 2), Sampling(tokens, -1), heard, np.zeros(1), request_id=name, attend=True))
+    scheduler.admit(2)
+    scheduler.begin()
+    for _ in range(3):
+        scheduler.step()
+    step = engine.step
+    monkeypatch.setattr(engine, "step", lambda rows: replace(step(rows), attention=lambda *_: 1 / 0))
+    scheduler.step()
+    scheduler.drop("a")
+    scheduler.release_cancelled()
+    for heard in (stopped, ended):
+        with pytest.raises(ZeroDivisionError):
+            heard.wait(1)
+
+
+def test_a_stop_finds_an_answer_that_is_being_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes under its id afterwards is not stopped."""
+    engine, heard, fetched = Engine(), Collected(), threading.Event()
+    scheduler = Scheduler(engine)
+    job = Job((1, 2), Sampling(1, -1), heard, np.zeros(1), request_id="a", attend=True)
+    monkeypatch.setattr(heard, "finish", lambda beams: (fetched.wait(10), Collected.finish(heard, beams)))
+    scheduler.submit(job)
+    scheduler.admit()
+    scheduler.begin()
+    scheduler.step()
+    assert scheduler.sending == [job]
+    scheduler.drop("a")
+    assert not scheduler.stopped
+    fetched.set()
+    assert len(heard.wait(10)[0].ids) == 1
+    scheduler.answering.shutdown()
+    assert not scheduler.sending
 
 
 @pytest.mark.parametrize(

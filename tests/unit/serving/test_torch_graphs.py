@@ -4,6 +4,8 @@ same work runs.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from serving.engine.runtime import Row
 from serving.engine.sampling import Sampling
 from serving.engine.scheduler import Scheduler
 from serving.engine.torch import runtime as module
+from serving.engine.torch.pieces import Pieces
 from serving.engine.torch.runtime import AT_ONCE, PART, TorchRuntime
 
 from ..conftest import MINIATURE
@@ -199,3 +202,15 @@ def test_steps_tell_where_they_looked(runtime: TorchRuntime) -> None:
         assert seen.shape == read.shape == (len(runtime.shape.step_heads), len(text.ids), memory.length)
         np.testing.assert_allclose(seen, read, rtol=0.02, atol=2e-4)
     scheduler.stop()
+
+
+def test_a_work_begins_at_once_where_nothing_runs(runtime: TorchRuntime) -> None:
+    """Else its pieces are queued with the steps."""
+    pieces = Pieces(runtime.device)
+    assert pieces.idle
+    first = pieces.add([lambda: None])
+    assert not pieces.idle
+    pieces.next()
+    assert pieces.idle
+    first.event = SimpleNamespace(query=lambda: False)
+    assert not pieces.idle

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from conch.bundle import Serving
 from conch.deployment import Instance
 from ops.guard import server
-from ops.guard.server import GROWTH, Doors, Server
+from ops.guard.server import Doors, Server, growth
 
 
-@pytest.mark.parametrize(("gpus", "grows"), [("", False), ("0", True), ("0,1", True)])
-def test_shared_memory_grows_in_large_parts_beside_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: str, grows: bool
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        (64 << 30, 256 << 20),
+        (8 << 30, 256 << 20),
+        (1 << 30, 32 << 20),
+        (64 << 20, 2 << 20),
+        (16 << 20, 0),
+    ],
+)
+def test_shared_memory_grows_by_a_part_of_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, size: int, told: int
 ) -> None:
-    """On a CPU few sounds are in flight, and each process would take 256 MB for them."""
+    """Six processes take a part each with the first sound."""
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_blocks=size >> 12, f_frsize=1 << 12))
+    flags = [f"--backend-config=python,shm-growth-byte-size={told}"] if told else []
+    assert growth(Path("/dev/shm")) == flags
+
+
+@pytest.mark.parametrize("gpus", ["", "0", "0,1"])
+def test_shared_memory_grows_in_large_parts_beside_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: str
+) -> None:
+    """On a CPU few sounds are in flight, and each process would keep what it has taken."""
     monkeypatch.setattr(server, "find_tritonserver", lambda home: (["tritonserver"], {}))
+    monkeypatch.setattr(server, "growth", lambda shared: ["--grows"])
     instance = Instance(0, "mini", "whisper", str(tmp_path), (), "", "", gpus)
     made = Server(instance, tmp_path, Doors("", "", ("--door",)), Serving(), lambda name, status: None)
     made.prefix = "p"
     command, _ = made._command()
-    assert (GROWTH in command) == grows
+    assert ("--grows" in command) == bool(gpus)
     assert command[:2] == ["tritonserver", f"--model-repository={tmp_path}/repository"]
     assert "--door" in command
