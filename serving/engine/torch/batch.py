@@ -225,9 +225,8 @@ class DeviceBatch:
                 at = [i for i, row in enumerate(rows) if (row.parent is not None) == running]
                 ids, probs = pending.result()
                 best[at], log_probs[at] = ids[list(slots)], probs[list(slots)]
-        where = list(self.where)
         attention = partial(self._looked, rows, read_from) if self.looking else None
-        return Step(best, log_probs, lambda row: self._logits(where[row]), attention)
+        return Step(best, log_probs, lambda row: self._logits(read_from[row]), attention)
 
     @torch.inference_mode()
     def _logits(self, slot: int) -> NDArray[np.float32]:
