@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -110,12 +111,24 @@ class Device:
                 function()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # Other threads' calls of CUDA do not break the recording.
-        with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
+        # Other threads' calls of CUDA do not break the recording; freeing another graph here would.
+        with uncollected(), torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
             function()
         torch.cuda.synchronize()
         replay: Callable[[], object] = graph.replay
         return replay
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Python's collector of cycles does not run."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

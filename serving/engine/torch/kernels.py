@@ -142,7 +142,7 @@ def attend(
 
 @triton.jit
 def _append(
-    k, v, keys, values, lengths, k_row, k_head, slot, head,
+    k, v, keys, values, lengths, k_row, k_head, v_row, v_head, slot, head,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """A row's new key and value behind what its slot holds."""
@@ -151,16 +151,16 @@ def _append(
     column = tl.arange(0, LANES)
     wide = _within(column, WIDTH, LANES)
     place = row * slot + h * head + tl.load(lengths + row) * WIDTH + column
-    source = row * k_row + h * k_head + column
-    tl.store(keys + place, tl.load(k + source, mask=wide), mask=wide)
-    tl.store(values + place, tl.load(v + source, mask=wide), mask=wide)
+    tl.store(keys + place, tl.load(k + row * k_row + h * k_head + column, mask=wide), mask=wide)
+    tl.store(values + place, tl.load(v + row * v_row + h * v_head + column, mask=wide), mask=wide)
 
 
 def append(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> None:
-    """Write `k` and `v` [rows, heads, 1, width], of equal strides, into slots (see `attend`) at `lengths`."""
+    """Write `k` and `v` [rows, heads, 1, width] into slots (see `attend`) at `lengths`."""
     rows, heads, _, width = k.shape
     _append[(rows * heads,)](
-        k, v, keys, values, lengths, k.stride(0), k.stride(1), keys.stride(0), keys.stride(1),
+        k, v, keys, values, lengths,
+        k.stride(0), k.stride(1), v.stride(0), v.stride(1), keys.stride(0), keys.stride(1),
         HEADS=heads, WIDTH=width, LANES=triton.next_power_of_2(width), num_warps=1,
     )  # fmt: skip
 

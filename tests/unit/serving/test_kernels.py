@@ -112,14 +112,17 @@ def assert_equal_8_bits(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("width", [16, 40])
-def test_append_writes_where_a_row_ends(width: int) -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_append_writes_where_a_row_ends(width: int, apart: bool) -> None:
+    """Keys that were turned are a tensor of their own; values are a part of a larger one."""
     torch.manual_seed(3)
     arena = torch.zeros(3, 4, 2, 9, width, device=DEVICE)
     packed = torch.randn(3, 1, 3, 2, width, device=DEVICE).permute(2, 0, 3, 1, 4)
     lengths = torch.tensor([0, 4, 8], dtype=torch.int32, device=DEVICE)
+    k, v = packed[1].contiguous() if apart else packed[1], packed[2]
     expected = arena.clone()
-    plain_append(packed[1], packed[2], expected[:, 2], expected[:, 3], lengths)
-    append(packed[1], packed[2], arena[:, 2], arena[:, 3], lengths)
+    plain_append(k, v, expected[:, 2], expected[:, 3], lengths)
+    append(k, v, arena[:, 2], arena[:, 3], lengths)
     assert torch.equal(arena, expected)
     assert arena.any()
 
