@@ -26,8 +26,15 @@ DIVIDED = (
     (re.compile(r"\.relative\.weight$"), 1),
 )
 # All ranks are on one host. NCCL's multicast gains nothing for sums of a few rows, and hangs in virtual
-# machines without NVIDIA's fabric manager.
-ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_NVLS_ENABLE": "0"}
+# machines without NVIDIA's fabric manager. torch's monitor of NCCL looks into the file that ranks met by, for
+# another rank that wants a dump; where the file has gone it waits for it, and whoever closes its groups waits
+# for the monitor (ProcessGroupNCCL.cpp, `HeartbeatMonitor::runLoop`; FileStore.cpp, `check`).
+ENVIRONMENT = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+}
 
 
 @dataclass(frozen=True)
