@@ -34,8 +34,9 @@ from .pieces import Coming, Pieces
 BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 LIKELIEST = Sampling(max_tokens=1, end_id=-1)
 READ_AT_ONCE = 4096  # ids of prompts, padding included
-SHORT = 8  # ids of a prompt for which there are graphs where an encoder reads the rest
-JOINING = (8, 4, 2, 1)  # rows of such a graph
+# What graphs read: ids of a prompt, where an encoder reads the rest and where none does, and rows.
+SHORT, WHOLE = (8,), (16, 32, 64, 128, 256)
+JOINING = (8, 4, 2, 1)
 RESULTS = 8  # steps of which results may be on their way to the host; three are
 
 
@@ -109,8 +110,8 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Joining:
-    """What reads the short prompts of a fixed number of rows. `given`: int64 [SHORT + 2, rows]: ids, slots,
-    and how many ids there are.
+    """What reads the prompts of a fixed number of rows, padded to one length. `given`: int64 [length + 2,
+    rows]: ids, slots, and how many ids there are.
     """
 
     given: Tensor
@@ -144,20 +145,25 @@ class DeviceBatch:
             device.zeros(most, dtype=torch.float32),
             device.zeros(most, vocabulary, dtype=torch.float32),
         )
+        self.numbers = device.zeros(most, dtype=torch.int64)  # of slots
+        self.numbers.copy_(torch.arange(most))
         self.kernels = _kernels(device)
         self.looking = Looking(decoder.shape, device, most, positions) if attends else None
         self.hosts = cycle([self._pinned() for _ in range(RESULTS)])
         self.slots = [Slot() for _ in range(most)]
         self.where: list[int] = []  # the slot of each row of the last step
         self.pending: PendingStep | None = None
-        self.joining: dict[int, Joining] = {}
+        self.joining: dict[tuple[int, int], Joining] = {}  # by rows and length
         with torch.inference_mode(), device.on(device.steps):
             self._record()
 
     def _record(self) -> None:
         self.arena.memory_length.fill_(1)  # attention to nothing at all is not a number
-        if self.arena.memory is not None:
-            self.joining = {size: self._joining(size) for size in JOINING if size <= len(self.slots)}
+        pool = self.device.pool()
+        lengths = WHOLE if self.arena.memory is None else SHORT
+        for length in (length for length in reversed(lengths) if length <= self.positions):
+            for rows in (rows for rows in JOINING if rows <= len(self.slots)):
+                self.joining[rows, length] = self._joining(rows, length, pool)
         for size in self.buckets:
             for plain in (True, False):
                 compute = partial(self._compute, size, plain=plain)
@@ -167,11 +173,11 @@ class DeviceBatch:
                 self.looking.look(0, slice(0, self.positions), self.arena.memory[0])
         self.clear()
 
-    def _joining(self, rows: int) -> Joining:
-        given = self.device.zeros(SHORT + 2, rows, dtype=torch.int64)
-        given[SHORT], given[SHORT + 1] = torch.arange(rows), 1
-        read = partial(self._read_prompts, given[:SHORT].T, given[SHORT], given[SHORT + 1], plain=True)
-        return Joining(given, self.device.graph(self.device.steps, read))
+    def _joining(self, rows: int, length: int, pool: Any) -> Joining:
+        given = self.device.zeros(length + 2, rows, dtype=torch.int64)
+        given[length], given[length + 1] = torch.arange(rows), 1
+        read = partial(self._read_prompts, given[:length].T, given[length], given[length + 1], plain=True)
+        return Joining(given, self.device.graph(self.device.steps, read, pool))
 
     def close(self) -> None:
         """Forget all graphs; it can step no more."""
@@ -293,17 +299,19 @@ class DeviceBatch:
         return slots
 
     def _read(self, rows: Sequence[Row], slots: Sequence[int]) -> PendingStep:
-        """Read the prompts of rows that join: short ones by graphs, the others as many at once as are of a
-        similar size.
+        """Read the prompts of rows that join: as many at once as are of a similar length, by graphs where
+        there is one for it.
         """
-        short = [i for i, row in enumerate(rows) if self._is_short(row)]
+        longest = max((length for _, length in self.joining), default=0)
+        short = [i for i, row in enumerate(rows) if len(row.ids) <= longest and _is_plain(row)]
+        short.sort(key=lambda i: len(rows[i].ids))
         while short:
-            size = next(size for size in self.joining if size <= len(short))
+            size = next(size for size in JOINING if size <= len(short) and size <= len(self.slots))
             self._read_short([rows[i] for i in short[:size]], [slots[i] for i in short[:size]])
             short = short[size:]
-        order = [i for i, row in enumerate(rows) if not self._is_short(row)]
+        others = [i for i, row in enumerate(rows) if len(row.ids) > longest or not _is_plain(row)]
         group: list[int] = []
-        for i in sorted(order, key=lambda i: len(rows[i].ids)):
+        for i in sorted(others, key=lambda i: len(rows[i].ids)):
             if group and len(rows[i].ids) * (len(group) + 1) > READ_AT_ONCE:
                 self._read_group([rows[k] for k in group], [slots[k] for k in group])
                 group = []
@@ -312,17 +320,15 @@ class DeviceBatch:
             self._read_group([rows[k] for k in group], [slots[k] for k in group])
         return self._to_host()
 
-    def _is_short(self, row: Row) -> bool:
-        plain = row.choice is None or simple(row.choice)
-        return bool(self.joining) and len(row.ids) <= SHORT and row.table is None and plain
-
     def _read_short(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
         """As many rows as there is a graph for."""
-        given = np.zeros((SHORT + 2, len(rows)), np.int64)
+        needed = max(len(row.ids) for row in rows)
+        length = min(length for size, length in self.joining if size == len(rows) and length >= needed)
+        given = np.zeros((length + 2, len(rows)), np.int64)
         for column, row, slot in zip(given.T, rows, slots, strict=True):
-            column[: len(row.ids)], column[SHORT:] = row.ids, (slot, len(row.ids))
+            column[: len(row.ids)], column[length:] = row.ids, (slot, len(row.ids))
         self._begin(rows, slots)
-        joining = self.joining[len(rows)]
+        joining = self.joining[len(rows), length]
         joining.given.copy_(self.device.upload(given))
         joining.read()
 
@@ -349,7 +355,7 @@ class DeviceBatch:
         positions = torch.arange(count, device=ids.device).expand(rows, count)
         caches = Reading(self.arena, self.decoder, places, self._watching(places, lengths - 1))
         x = self.decoder(ids, positions, caches, table=table)
-        last = x[torch.arange(rows, device=ids.device), lengths - 1]
+        last = x[self.numbers[:rows], lengths - 1]
         logits = scored(self.decoder.head, last)
         self.buffers.logits[places] = logits
         self._choose(logits, places, plain=plain)
@@ -390,20 +396,20 @@ class DeviceBatch:
         """One step of the first `size` slots."""
         buffers, arena = self.buffers, self.arena
         positions = arena.length[:size, None].long()
-        places = torch.arange(size, device=positions.device)
+        places = self.numbers[:size]
         watch = self._watching(places, positions[:, 0])
         caches = Stepping(arena, self.decoder, size, self.kernels, watch)
         x = self.decoder(buffers.ids[:size, None], positions, caches)
         logits = scored(self.decoder.head, x[:, -1], buffers.logits[:size])
         self._choose(logits, places, plain=plain)
-        arena.length[:size] = (arena.length[:size] + 1).clamp(max=self.positions - 1)
+        arena.length[:size].add_(1).clamp_(max=self.positions - 1)
 
     def _watching(self, slots: Tensor, last: Tensor) -> Watch | None:
         """Keeps the queries of each row's last id, in slots [rows], at its position `last` [rows]."""
         looking = self.looking
         if looking is None:
             return None
-        rows = torch.arange(len(slots), device=slots.device)
+        rows = self.numbers[: len(slots)]
 
         def watch(layer: int, q: Tensor) -> None:
             looking.keep(layer, q[:, :, 0] if q.shape[2] == 1 else q[rows, :, last], slots, last)
@@ -435,6 +441,10 @@ def scored(head: Any, x: Tensor, out: Tensor | None = None) -> Tensor:
         return logits if out is None else out.copy_(logits)
     if out is None:
         out = torch.empty(len(x), head.weight.shape[0], dtype=torch.float32, device=x.device)
+    from .kernels import alone, product
+
+    if alone(x, head.weight):
+        return product(x, head.weight, head.bias, out=out)
     torch.mm(x, head.weight.t(), out_dtype=torch.float32, out=out)
     return out if head.bias is None else out.add_(head.bias)
 
@@ -457,6 +467,11 @@ def _numbered(rows: Sequence[Row], vocabulary: int) -> tuple[NDArray[np.int64], 
             tables.append(row.table)
             before += len(row.table)
     return ids, np.concatenate(tables) if tables else None
+
+
+def _is_plain(row: Row) -> bool:
+    """Whether a graph can read its prompt."""
+    return row.table is None and (row.choice is None or simple(row.choice))
 
 
 def _biased(row: Row) -> Sampling:

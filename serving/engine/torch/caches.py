@@ -96,15 +96,13 @@ class Stepping:
     ) -> None:
         self.arena, self.decoder, self.rows, self.watch = arena, decoder, rows, watch
         self.attend = kernels.attend if kernels else plain_attend
-        self.append = kernels.append if kernels else plain_append
         self.length = arena.length[:rows]
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """See Caches."""
         keys, values = (self.arena.own[: self.rows, 2 * layer + i] for i in range(2))
-        self.append(k, v, keys, values, self.length)
         relative = None if self.decoder.relative is None else self.decoder.relative.weight
-        return self.attend(q, keys, values, self.length, 1, scale, relative)
+        return self.attend(q, keys, values, self.length, scale, (k, v), relative)
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
         """See Caches."""
@@ -112,14 +110,7 @@ class Stepping:
         if self.watch:
             self.watch(layer, q)
         keys, values = (self.arena.memory[: self.rows, 2 * layer + i] for i in range(2))
-        return self.attend(q, keys, values, self.arena.memory_length[: self.rows], 0, scale)
-
-
-def plain_append(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> None:
-    """kernels.append in plain torch."""
-    at = lengths.long()[:, None, None, None].expand(k.shape)
-    keys.scatter_(2, at, k)
-    values.scatter_(2, at, v)
+        return self.attend(q, keys, values, self.arena.memory_length[: self.rows], scale)
 
 
 def plain_attend(
@@ -127,19 +118,24 @@ def plain_attend(
     keys: Tensor,
     values: Tensor,
     lengths: Tensor,
-    extra: int,
     scale: float,
+    fresh: tuple[Tensor, Tensor] | None = None,
     relative: Tensor | None = None,
 ) -> Tensor:
     """kernels.attend in plain torch, for devices without Triton's language and for its tests."""
+    if fresh is not None:
+        at = lengths.long()[:, None, None, None].expand(fresh[0].shape)
+        keys.scatter_(2, at, fresh[0])
+        values.scatter_(2, at, fresh[1])
+        lengths = lengths + 1
     if not keys.is_cuda:  # what no row has reached need not be read
-        reach = max(1, int(lengths.max()) + extra)
+        reach = max(1, int(lengths.max()))
         keys, values = keys[:, :, :reach], values[:, :, :reach]
     places = torch.arange(keys.shape[2], device=keys.device)
-    seen = places < (lengths + extra)[:, None]
+    seen = places < lengths[:, None]
     mask = torch.zeros(seen.shape, dtype=q.dtype, device=q.device).masked_fill(~seen, HIDDEN)[:, None, None]
     if relative is not None:
-        back = (lengths + extra - 1)[:, None] - places
+        back = (lengths - 1)[:, None] - places
         bias = F.embedding(back.clamp(0, relative.shape[0] - 1), relative)
         mask = mask + bias.permute(0, 2, 1)[:, :, None]
     shared = q.shape[1] != keys.shape[1]

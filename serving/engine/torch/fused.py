@@ -1,11 +1,14 @@
 """A model's layers with fewer, larger kernels, for GPUs and half precision.
 
-Where norms come first, nobody but norms reads the residual stream. So products are added to it in place,
-without their biases, and each norm adds the biases of all products before it.
+Products are added to the residual stream in its place, without their biases, which norms add. Where norms
+come first, nobody but norms reads that stream, so each adds the biases of all products before it; where they
+come behind, that of the one product before it. An activation and its gate are one kernel behind one product.
+A product of one row, as a step of one text has it, is a kernel of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,20 +16,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from serving.architectures.transformer import FeedForward, Layer, Model
+from serving.architectures.transformer import ACTIVATIONS, FeedForward, Layer, Model, joined
 
-from .kernels import norm, turn
+from .kernels import alone, gate, norm, product, turn
 from .sharding import SummedLinear
 
 
 class FusedNorm(nn.Module):
     """A norm of its input and of biases that the input lacks, float32 [width]."""
 
-    def __init__(self, plain: nn.Module, extra: Tensor) -> None:
+    def __init__(self, plain: nn.Module, extra: Any) -> None:
         super().__init__()
         self.weight, self.bias = plain.weight, getattr(plain, "bias", None)
         self.epsilon, self.rms = float(plain.eps), isinstance(plain, nn.RMSNorm)
-        self.extra = extra
+        self.extra = torch.zeros_like(plain.weight, dtype=torch.float32) + extra
 
     def forward(self, x: Tensor) -> Tensor:
         return norm(x, self.extra, self.weight, self.bias, self.epsilon, rms=self.rms)
@@ -36,15 +39,23 @@ def fuse(model: Model) -> None:
     """All layers of a model."""
     model.decoder.turn = turn  # type: ignore[method-assign]
     for part in (model.encoder, model.decoder):
-        if part is None or part.norm is None:
+        if part is None:
             continue
-        extra = torch.zeros(model.shape.width, device=part.norm.weight.device)
+        extra: Any = 0.0
         for layer in part.layers:
-            extra = _fuse_layer(layer, extra)
-        part.norm = FusedNorm(part.norm, extra)
+            _fuse_feed(layer.feed)
+            for one in (layer.own.packed, layer.cross and layer.cross.q):
+                if one is not None:
+                    one.forward = partial(linear, one)
+            if model.shape.norm_first:
+                extra = _fuse_first(layer, extra)
+            else:
+                _fuse_behind(layer)
+        if part.norm is not None:
+            part.norm = FusedNorm(part.norm, extra)
 
 
-def _fuse_layer(layer: Layer, extra: Tensor) -> Tensor:
+def _fuse_first(layer: Layer, extra: Any) -> Any:
     """The biases that its successor's norms must add."""
     layer.added = added  # type: ignore[method-assign]
     layer.own_norm = FusedNorm(layer.own_norm, extra)
@@ -53,10 +64,32 @@ def _fuse_layer(layer: Layer, extra: Tensor) -> Tensor:
         layer.cross_norm = FusedNorm(layer.cross_norm, extra)
         extra = extra + _without_bias(layer.cross.out)
     layer.feed_norm = FusedNorm(layer.feed_norm, extra)
-    extra = extra + _without_bias(layer.feed.down)
-    if layer.feed.gate is None and layer.feed.up.bias is not None and layer.feed.activation is not F.relu:
-        layer.feed.forward = partial(_gelu, layer.feed)  # type: ignore[method-assign]
-    return extra
+    return extra + _without_bias(layer.feed.down)
+
+
+def _fuse_behind(layer: Layer) -> None:
+    def add(x: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor], last: nn.Linear) -> Tensor:
+        normed: Tensor = norm(added(x, part(x), last))
+        return normed
+
+    layer.add = add  # type: ignore[method-assign]
+    layer.own_norm = FusedNorm(layer.own_norm, _without_bias(layer.own.out))
+    if layer.cross is not None:
+        layer.cross_norm = FusedNorm(layer.cross_norm, _without_bias(layer.cross.out))
+    layer.feed_norm = FusedNorm(layer.feed_norm, _without_bias(layer.feed.down))
+
+
+def _fuse_feed(feed: FeedForward) -> None:
+    silu = feed.activation is F.silu
+    if feed.gate is not None and (silu or feed.activation is ACTIVATIONS["gelu_new"]):
+        feed.up, feed.gate = joined([feed.up, feed.gate]), None
+        feed.forward = partial(_gated, feed.up, silu=silu)  # type: ignore[method-assign]
+    elif feed.gate is None and feed.up.bias is not None and feed.activation is not F.relu:
+        feed.forward = partial(_gelu, feed)  # type: ignore[method-assign]
+
+
+def _gated(both: nn.Linear, x: Tensor, *, silu: bool) -> Tensor:
+    return gate(linear(both, x), silu=silu)
 
 
 def _without_bias(product: nn.Linear) -> Any:
@@ -64,16 +97,26 @@ def _without_bias(product: nn.Linear) -> Any:
     return 0.0 if bias is None else bias.detach().float()
 
 
+def linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """layer(x)."""
+    made = product if alone(x, layer.weight) else F.linear
+    return made(x, layer.weight, layer.bias)
+
+
 def added(x: Tensor, y: Tensor, last: nn.Linear | SummedLinear) -> Tensor:
     """The sum of x and last(y), [batch, time, width], in the place of x."""
     if isinstance(last, SummedLinear):
         return x.add_(last.product(y))
+    if alone(y, last.weight):
+        return product(y, last.weight, onto=x)
     x.view(-1, x.shape[-1]).addmm_(y.reshape(-1, y.shape[-1]), last.weight.t())
     return x
 
 
 def _gelu(feed: FeedForward, x: Tensor) -> Tensor:
     """The activation in the product's own kernel: GELU's tanh form, whose error is below float16's."""
+    if alone(x, feed.up.weight):
+        return product(x, feed.up.weight, feed.up.bias, gelu=True)
     flat = x.view(-1, x.shape[-1])
     y = torch._addmm_activation(feed.up.bias, flat, feed.up.weight.t(), use_gelu=True)
     return y.view(*x.shape[:-1], -1)

@@ -4,7 +4,9 @@ Attention of one query per row against keys and values in slots: one pass over m
 length is read on the device, so that one CUDA graph serves all lengths. torch's own attention reads whole
 slots whatever is in them, and copies rows that are not contiguous. Turning queries and keys in one launch
 instead of fourteen. Choosing the next id: one pass over the logits instead of twenty. A norm whose input
-lacks biases that are added here. Rows in 8-bit floats, made where they are in registers anyway.
+lacks biases that are added here. A product of one row, for which memory is read faster than by a product of
+matrices. An activation and its gate. Rows in 8-bit floats, made where they are in
+registers anyway.
 """
 
 from __future__ import annotations
@@ -24,6 +26,11 @@ LINES = 16  # the fewest rows that a product of matrices has
 STAGES = 3  # one for float32: 143 KB of shared memory are more than most GPUs have
 ENOUGH = 640  # programs that keep a large GPU busy; fewer rows are split among several
 MOST_PARTS = 16
+# Of a product of one row: lines of the weight for a program, a warp each, the numbers that it reads at once,
+# and how often before it adds them up.
+LINES_AT_ONCE, LANES, AHEAD = 2, 256, 4
+MANY_LINES, SHORT_LINES = 2048, 1536
+WIDE = 1024  # numbers of a row that one program gates
 EMPTY = tl.constexpr(-3.0e38)  # below every score
 LEAST = tl.constexpr(1e-30)  # a sum of weights is at least 1, and 0 where a slot holds nothing: no NaN then
 HIGHEST = tl.constexpr(float8.HIGHEST)
@@ -31,18 +38,19 @@ HIGHEST = tl.constexpr(float8.HIGHEST)
 
 @triton.jit
 def _attend(
-    q, keys, values, lengths, relative, out, tops, sums, parts,
-    q_row, q_head, slot, head, extra, longest, scale,
+    q, k, v, keys, values, lengths, relative, out, tops, sums, parts,
+    q_row, q_head, k_row, k_head, v_row, v_head, slot, head, longest, scale,
     HEADS: tl.constexpr, SHARED: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
-    RELATIVE: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr,
+    FRESH: tl.constexpr, RELATIVE: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A program for each row, head and part of the row's length. Without SPLIT the answer itself, else what
     `_join` makes it of: the highest score, the sum of weights, the weighted sum of values. SHARED: heads of
-    queries to one of keys.
+    queries to one of keys. FRESH: a new key and value are kept behind the others, and count in the first
+    part.
     """
     pid, part = tl.program_id(0), tl.program_id(1)
     row, h = (pid // HEADS).to(tl.int64), pid % HEADS
-    length = tl.load(lengths + row) + extra
+    length = tl.load(lengths + row)
     column = tl.arange(0, LANES)
     wide = _within(column, WIDTH, LANES)
     query = tl.load(q + row * q_row + h * q_head + column, mask=wide, other=0.0).to(tl.float32) * scale
@@ -55,6 +63,7 @@ def _attend(
     top = tl.full((LINES,), -1e30, tl.float32)
     total = tl.zeros((LINES,), tl.float32)
     mixed = tl.zeros((LINES, LANES), tl.float32)
+    place = length if FRESH else length - 1  # of the query
     per = tl.cdiv(tl.cdiv(length, SPLIT), BLOCK) * BLOCK
     for start in range(part * per, tl.minimum(part * per + per, length), BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -64,7 +73,7 @@ def _attend(
         )
         score = tl.dot(queries, key, input_precision="ieee")
         if RELATIVE:
-            back = tl.minimum(length - 1 - at, longest)
+            back = tl.minimum(place - at, longest)
             score += tl.load(relative + back * HEADS + h, mask=inside, other=0.0).to(tl.float32)[None, :]
         score = tl.where(inside[None, :], score, -1e30)
         higher = tl.maximum(top, tl.max(score, 1))
@@ -77,14 +86,38 @@ def _attend(
         top = higher
     own_top, own_total = tl.max(tl.where(first, top, -1e30), 0), tl.sum(tl.where(first, total, 0.0), 0)
     own_mixed = tl.sum(tl.where(first[:, None], mixed, 0.0), 0)
+    if FRESH:
+        behind, keeps = length * WIDTH + column, wide & (part == 0) & (h % SHARED == 0)
+        key = _kept(k + row * k_row + (h // SHARED) * k_head + column, key_base + behind, wide, keeps)
+        value = _kept(v + row * v_row + (h // SHARED) * v_head + column, value_base + behind, wide, keeps)
+        score = tl.sum(query * key.to(tl.float32), 0)
+        if RELATIVE:
+            score += tl.load(relative + h).to(tl.float32)
+        own_top, own_total, own_mixed = _and(own_top, own_total, own_mixed, score, value, part == 0)
     if SPLIT == 1:
         answer = own_mixed / tl.maximum(own_total, LEAST)
         tl.store(out + pid * WIDTH + column, answer.to(out.dtype.element_ty), mask=wide)
     else:
-        at_part = pid * SPLIT + part
-        tl.store(tops + at_part, own_top)
-        tl.store(sums + at_part, own_total)
-        tl.store(parts + at_part * WIDTH + column, own_mixed, mask=wide)
+        tl.store(tops + pid * SPLIT + part, own_top)
+        tl.store(sums + pid * SPLIT + part, own_total)
+        tl.store(parts + (pid * SPLIT + part) * WIDTH + column, own_mixed, mask=wide)
+
+
+@triton.jit
+def _kept(new, slot, wide, keeps):
+    """A new key or value, which one of the programs that read it keeps."""
+    found = tl.load(new, mask=wide, other=0.0)
+    tl.store(slot, found, mask=keeps)
+    return found
+
+
+@triton.jit
+def _and(top, total, mixed, score, value, counts):
+    """One position more, if it counts."""
+    score = tl.where(counts, score, -1e30)
+    higher = tl.maximum(top, score)
+    weight, shrink = tl.where(counts, tl.exp(score - higher), 0.0), tl.exp(top - higher)
+    return higher, total * shrink + weight, mixed * shrink + weight * value.to(tl.float32)
 
 
 @triton.jit
@@ -109,14 +142,16 @@ def _join(tops, sums, parts, out, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLI
 
 
 def attend(
-    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, extra: int, scale: float, relative: Any = None
-) -> Tensor:
-    """[rows, heads, 1, width]: softmax(q k^T * scale + relative) v over the first lengths + extra positions,
-    zeros where there are none.
+    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, scale: float,
+    fresh: tuple[Tensor, Tensor] | None = None, relative: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """[rows, heads, 1, width]: softmax(q k^T * scale + relative) v over the first `lengths` positions, zeros
+    where there are none.
 
     `q`: [rows, heads, 1, width]; `keys`, `values`: [rows, heads of keys, positions, width] with the same
     strides, of which row and head are free, each head shared by as many of `q`; `lengths`: int32 [rows];
-    `relative`: [distances, heads], added by how far back a position lies, the last for all beyond.
+    `fresh`: a key and a value [rows, heads of keys, 1, width] that are kept at `lengths` and attended to as
+    well; `relative`: [distances, heads], added by how far back a position lies, the last for all beyond.
     """
     rows, heads, _, width = q.shape
     out = torch.empty(rows, heads, 1, width, dtype=q.dtype, device=q.device)
@@ -128,41 +163,18 @@ def attend(
     ]
     longest = 0 if relative is None else relative.shape[0] - 1
     lanes, long = triton.next_power_of_2(max(width, LINES)), keys.shape[2] >= LONG and width <= BLOCK
+    k, v = fresh or (q, q)
     _attend[(rows * heads, split)](
-        q, keys, values, lengths, q if relative is None else relative, out, *scratch,
-        q.stride(0), q.stride(1), keys.stride(0), keys.stride(1), extra, longest, scale,
+        q, k, v, keys, values, lengths, q if relative is None else relative, out, *scratch,
+        q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
+        keys.stride(0), keys.stride(1), longest, scale,
         HEADS=heads, SHARED=heads // keys.shape[1], WIDTH=width, LANES=lanes, SPLIT=split,
-        RELATIVE=relative is not None, LINES=LINES, BLOCK=2 * BLOCK if long else BLOCK,
-        num_warps=4, num_stages=1 if keys.element_size() == 4 else STAGES,
+        FRESH=fresh is not None, RELATIVE=relative is not None, LINES=LINES,
+        BLOCK=2 * BLOCK if long else BLOCK, num_warps=4, num_stages=1 if keys.element_size() == 4 else STAGES,
     )  # fmt: skip
     if split > 1:
         _join[(rows * heads,)](*scratch, out, WIDTH=width, LANES=lanes, SPLIT=split, num_warps=1)
     return out
-
-
-@triton.jit
-def _append(
-    k, v, keys, values, lengths, k_row, k_head, v_row, v_head, slot, head,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
-    """A row's new key and value behind what its slot holds."""
-    pid = tl.program_id(0)
-    row, h = (pid // HEADS).to(tl.int64), pid % HEADS
-    column = tl.arange(0, LANES)
-    wide = _within(column, WIDTH, LANES)
-    place = row * slot + h * head + tl.load(lengths + row) * WIDTH + column
-    tl.store(keys + place, tl.load(k + row * k_row + h * k_head + column, mask=wide), mask=wide)
-    tl.store(values + place, tl.load(v + row * v_row + h * v_head + column, mask=wide), mask=wide)
-
-
-def append(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> None:
-    """Write `k` and `v` [rows, heads, 1, width] into slots (see `attend`) at `lengths`."""
-    rows, heads, _, width = k.shape
-    _append[(rows * heads,)](
-        k, v, keys, values, lengths,
-        k.stride(0), k.stride(1), v.stride(0), v.stride(1), keys.stride(0), keys.stride(1),
-        HEADS=heads, WIDTH=width, LANES=triton.next_power_of_2(width), num_warps=1,
-    )  # fmt: skip
 
 
 @triton.jit
@@ -196,6 +208,95 @@ def turn(q: Tensor, k: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
         HEADS=heads, HALF=half, LANES=triton.next_power_of_2(half), num_warps=1,
     )  # fmt: skip
     return q, k
+
+
+@triton.jit
+def _product(
+    x, weight, bias, out, width, lines,
+    LINES: tl.constexpr, LANES: tl.constexpr, AHEAD: tl.constexpr, WHOLE: tl.constexpr,
+    BIAS: tl.constexpr, GELU: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    """A program for some lines of the weight. WHOLE: they end where a block of LANES * AHEAD numbers ends."""
+    line = tl.program_id(0) * LINES + tl.arange(0, LINES)
+    there = line < lines
+    column = tl.arange(0, LANES)[None, :] + tl.zeros((LINES, 1), tl.int32)
+    weights = weight + line.to(tl.int64)[:, None] * width + column
+    total = tl.zeros((LINES, LANES), tl.float32)
+    for start in range(0, width, LANES * AHEAD):
+        for ahead in tl.static_range(AHEAD):
+            at = start + ahead * LANES
+            inside = there[:, None] if WHOLE else there[:, None] & (at + column < width)
+            w = tl.load(weights + at, mask=inside, other=0.0).to(tl.float32)
+            total += w * tl.load(x + at + column, mask=inside, other=0.0).to(tl.float32)
+    answer = tl.sum(total, 1)
+    if BIAS:
+        answer += tl.load(bias + line, mask=there, other=0.0).to(tl.float32)
+    if GELU:
+        answer = _gelu(answer)
+    if ADD:
+        answer += tl.load(out + line, mask=there, other=0.0).to(tl.float32)
+    tl.store(out + line, answer.to(out.dtype.element_ty), mask=there)
+
+
+def alone(x: Tensor, weight: Tensor) -> bool:
+    """Whether `product` takes `x` [..., width] and `weight` [lines, width], and is faster: of one row, and
+    not where few programs would read long lines (measured on an H200: docs/benchmarks/h200.md).
+    """
+    lines, width = weight.shape
+    return x.numel() == width and (lines >= MANY_LINES or width <= SHORT_LINES)
+
+
+def product(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, gelu: bool = False,
+    onto: Tensor | None = None, out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """One row's x weight^T + bias, of [..., width] and [lines, width], with GELU's tanh form of it, or added
+    to `onto` in its place: [..., lines]; into `out`, which may be of another type, if there is one.
+    """
+    lines, width = weight.shape
+    target = onto if onto is not None else out
+    if target is None:
+        target = torch.empty(*x.shape[:-1], lines, dtype=x.dtype, device=x.device)
+    _product[(triton.cdiv(lines, LINES_AT_ONCE),)](
+        x.contiguous(), weight, weight if bias is None else bias, target, width, lines,
+        LINES=LINES_AT_ONCE, LANES=LANES, AHEAD=AHEAD, WHOLE=width % (LANES * AHEAD) == 0,
+        BIAS=bias is not None, GELU=gelu, ADD=onto is not None, num_warps=LINES_AT_ONCE,
+    )  # fmt: skip
+    return target
+
+
+@triton.jit
+def _gate(x, out, width, SILU: tl.constexpr, BLOCK: tl.constexpr):
+    """A block of a row."""
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < width
+    up = tl.load(x + row * 2 * width + at, mask=inside, other=0.0).to(tl.float32)
+    gate = tl.load(x + row * 2 * width + width + at, mask=inside, other=0.0).to(tl.float32)
+    answer = _silu(up) if SILU else _gelu(up)
+    tl.store(out + row * width + at, (answer * gate).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _silu(x):
+    return x * tl.sigmoid(tl.maximum(x, -80.0))
+
+
+@triton.jit
+def _gelu(x):
+    """Its tanh form: 0.5 * (1 + tanh(u)) = sigmoid(2 * u)."""
+    return x * tl.sigmoid(tl.maximum(1.5957691216 * (x + 0.044715 * x * x * x), -80.0))
+
+
+def gate(x: Tensor, *, silu: bool) -> Tensor:
+    """SiLU or GELU (its tanh form) of the first half of each row times the second: [..., 2 * width] to
+    [..., width].
+    """
+    width = x.shape[-1] // 2
+    out = torch.empty(*x.shape[:-1], width, dtype=x.dtype, device=x.device)
+    _gate[(x.numel() // (2 * width), triton.cdiv(width, WIDE))](
+        x.contiguous(), out, width, SILU=silu, BLOCK=WIDE, num_warps=4
+    )
+    return out
 
 
 @triton.jit
@@ -274,8 +375,8 @@ def _eight(x, out, scales, width, GELU: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     inside = at < width
     value = tl.load(x + row * width + at, mask=inside, other=0.0).to(tl.float32)
-    if GELU:  # 0.5 * (1 + tanh(u)) = sigmoid(2 * u)
-        value *= tl.sigmoid(tl.maximum(1.5957691216 * (value + 0.044715 * value * value * value), -80.0))
+    if GELU:
+        value = _gelu(value)
     _store(value, out, scales, row, at, inside, width, True)
 
 

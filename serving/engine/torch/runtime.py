@@ -28,10 +28,10 @@ from .device import Device, attention
 from .float8 import to_float8
 from .log_mel import LogMel
 from .sharding import Share, part_of, spread, weights
+from .texts import TextEncoder
 
 AT_ONCE = 8  # recordings that are encoded together at most
 LAYERS_AT_ONCE = 2  # of an encoder, between two decoder steps
-PADDED_TO = 16  # texts of similar length share a shape
 PART = 64  # every so many samples or features of a sound are hashed
 ALIGNED_TO = 64  # and texts that are aligned a graph
 REMEMBERED = 2 << 30  # bytes of memories kept for a second look at the same sound
@@ -152,6 +152,9 @@ class TorchRuntime:
                 )
                 sound = self.device.gpu and self.shape.mels
                 self.graphs = self._encoder_graphs() if sound else None
+                self.texts = None
+                if self.model.encoder is not None and not self.shape.mels:
+                    self.texts = TextEncoder(self.model.encoder, self.device, self.facts)
                 self.alignments = self._alignment_graphs() if sound and self.facts.aligns else None
             except torch.cuda.OutOfMemoryError as error:
                 raise MemoryError(
@@ -166,7 +169,7 @@ class TorchRuntime:
     def close(self) -> None:
         """See Runtime. NCCL's groups cannot be left while a graph holds their sums."""
         self.running.close()
-        self.graphs = self.alignments = None
+        self.graphs = self.alignments = self.texts = None
         gc.collect()
         if self.device.gpu:
             torch.cuda.synchronize()
@@ -263,7 +266,8 @@ class TorchRuntime:
 
         graphs, count = self.graphs, len(data)
         if graphs is None or not self._is_window(data[0]):
-            return [lambda: share_out(self._sound(data) if self.shape.mels else self._text(data, lengths))]
+            read = self.texts.read if self.texts else self._sound
+            return [lambda: share_out(read(data))]
         *others, last = graphs.run[count]
 
         def end() -> None:
@@ -303,16 +307,6 @@ class TorchRuntime:
     def _listen(self, samples: Tensor) -> Tensor:
         assert self.log_mel is not None
         return self.log_mel(samples)
-
-    def _text(self, sources: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
-        """Ids [n] each, padded to one length."""
-        longest = min(-(-max(lengths) // PADDED_TO) * PADDED_TO, self.facts.encoder_positions)
-        ids = np.full((len(sources), longest), self.facts.pad_id, np.int64)
-        for line, source in zip(ids, sources, strict=True):
-            line[: len(source)] = source.numpy()
-        seen = np.arange(longest) < np.array(lengths)[:, None]
-        with attention():
-            return self._encoder.memory(self.device.upload(ids), self.device.upload(seen))
 
     def _encoder_graphs(self) -> EncoderGraphs:
         """Graphs for whole windows, which nearly all are."""

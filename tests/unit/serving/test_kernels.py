@@ -14,11 +14,11 @@ pytest.importorskip("triton", reason="this build of torch brings no Triton")
 
 from serving.architectures.transformer import turned
 from serving.engine.sampling import Sampling, TimestampRules
-from serving.engine.torch.caches import plain_append, plain_attend
+from serving.engine.torch.caches import plain_attend
 from serving.engine.torch.choosing import Choices
 from serving.engine.torch.device import Device
 from serving.engine.torch.float8 import plain_rows8
-from serving.engine.torch.kernels import append, attend, choose, norm, norm_rows8, rows8, turn
+from serving.engine.torch.kernels import attend, choose, gate, norm, norm_rows8, product, rows8, turn
 
 pytestmark = pytest.mark.slow  # torch, and Triton's interpreter
 
@@ -30,28 +30,35 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
     ("rows", "positions", "width", "shared"),
     [(1, 40, 16, 1), (3, 300, 32, 4), (20, 130, 64, 1), (3, 300, 40, 2), (1, 1100, 64, 1)],
 )
-@pytest.mark.parametrize("extra", [0, 1])
+@pytest.mark.parametrize("kept", ["nothing", "views", "turned"])
 def test_attention_of_one_query_is_torchs(
-    rows: int, positions: int, width: int, shared: int, extra: int, relative: bool
+    rows: int, positions: int, width: int, shared: int, kept: str, relative: bool
 ) -> None:
     """Rows of all lengths, heads that share keys, widths that are no power of two, slots that are not
-    contiguous, and NaN where nothing has been written.
+    contiguous, and NaN where nothing has been written. New keys and values are parts of a larger tensor, or
+    keys, that were turned, are one of their own.
     """
     torch.manual_seed(3)
-    heads = 4
-    arena = torch.randn(rows, 6, heads // shared, positions, width, device=DEVICE)
-    lengths = torch.randint(1, positions - 1, (rows,), device=DEVICE, dtype=torch.int32)
-    beyond = torch.arange(positions, device=DEVICE) >= (lengths + extra)[:, None]
-    q = torch.randn(rows, 1, heads, width, device=DEVICE).transpose(1, 2)
+    heads, own = 4, 4 // shared
+    arena = torch.randn(rows, 6, own, positions, width, device=DEVICE)
+    lengths = torch.randint(0 if kept != "nothing" else 1, positions - 1, (rows,), device=DEVICE)
+    lengths = lengths.to(torch.int32)
+    packed = torch.randn(rows, 1, heads + 2 * own, width, device=DEVICE).transpose(1, 2)
+    q, k, v = packed.split([heads, own, own], 1)
+    fresh = None if kept == "nothing" else (k.contiguous() if kept == "turned" else k, v)
     table = torch.randn(33, heads, device=DEVICE) if relative else None
     keys, values = arena[:, 2], arena[:, 3]
-    expected = plain_attend(q, keys, values, lengths, extra, 0.3, table)
+    beyond = torch.arange(positions, device=DEVICE) >= lengths[:, None]
     for part in (keys, values):
         part.masked_fill_(beyond[:, None, :, None], torch.nan)
-    found = attend(q, keys, values, lengths, extra, 0.3, table)
+    theirs = arena.nan_to_num()
+    expected = plain_attend(q, theirs[:, 2], theirs[:, 3], lengths, 0.3, fresh, table)
+    halves = [part.half() for part in (keys, values)]
+    found = attend(q, keys, values, lengths, 0.3, fresh, table)
     assert found.shape == (rows, heads, 1, width)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    half = attend(q.half(), keys.half(), values.half(), lengths, extra, 0.3, table)
+    torch.testing.assert_close(arena.nan_to_num(), theirs, atol=0, rtol=0)
+    half = attend(q.half(), *halves, lengths, 0.3, fresh and (fresh[0].half(), fresh[1].half()), table)
     torch.testing.assert_close(half.float(), expected, atol=1e-2, rtol=1e-2)
 
 
@@ -63,7 +70,7 @@ def test_attention_to_nothing_is_zeros(rows: int, positions: int) -> None:
         torch.randn(rows, 2, 4, positions, 16, device=DEVICE),
     )
     lengths = torch.zeros(rows, dtype=torch.int32, device=DEVICE)
-    assert not attend(q, slot[:, 0], slot[:, 1], lengths, 0, 0.3).any()
+    assert not attend(q, slot[:, 0], slot[:, 1], lengths, 0.3).any()
 
 
 @pytest.mark.parametrize("rms", [False, True])
@@ -111,20 +118,30 @@ def assert_equal_8_bits(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert (found == expected).float().mean() > 0.95
 
 
-@pytest.mark.parametrize("width", [16, 40])
-@pytest.mark.parametrize("apart", [False, True])
-def test_append_writes_where_a_row_ends(width: int, apart: bool) -> None:
-    """Keys that were turned are a tensor of their own; values are a part of a larger one."""
+@pytest.mark.parametrize(("width", "lines"), [(96, 6), (1024, 5), (1100, 2)])
+@pytest.mark.parametrize("kind", ["plain", "bias", "GELU", "onto", "out"])
+def test_a_product_of_one_row_is_torchs(kind: str, width: int, lines: int) -> None:
     torch.manual_seed(3)
-    arena = torch.zeros(3, 4, 2, 9, width, device=DEVICE)
-    packed = torch.randn(3, 1, 3, 2, width, device=DEVICE).permute(2, 0, 3, 1, 4)
-    lengths = torch.tensor([0, 4, 8], dtype=torch.int32, device=DEVICE)
-    k, v = packed[1].contiguous() if apart else packed[1], packed[2]
-    expected = arena.clone()
-    plain_append(k, v, expected[:, 2], expected[:, 3], lengths)
-    append(k, v, arena[:, 2], arena[:, 3], lengths)
-    assert torch.equal(arena, expected)
-    assert arena.any()
+    x, weight = torch.randn(1, 1, width, device=DEVICE), torch.randn(lines, width, device=DEVICE) / 9
+    bias, given = torch.randn(lines, device=DEVICE), torch.randn(1, 1, lines, device=DEVICE)
+    expected = torch.nn.functional.linear(x, weight, None if kind in ("plain", "onto") else bias)
+    if kind == "GELU":
+        expected = torch.nn.functional.gelu(expected, approximate="tanh")
+    elif kind == "onto":
+        expected = expected + given
+    options = {"GELU": {"gelu": True}, "onto": {"onto": given}, "out": {"out": torch.empty_like(given)}}
+    found = product(x, weight, None if kind in ("plain", "onto") else bias, **options.get(kind, {}))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("silu", [False, True])
+@pytest.mark.parametrize("width", [40, 1100])
+def test_a_gate_is_torchs(width: int, silu: bool) -> None:
+    torch.manual_seed(3)
+    x = torch.randn(3, 2, 2 * width, device=DEVICE) * 4
+    first, second = x.chunk(2, -1)
+    made = torch.nn.functional.silu(first) if silu else torch.nn.functional.gelu(first, approximate="tanh")
+    torch.testing.assert_close(gate(x, silu=silu), made * second, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("width", [16, 40])
