@@ -26,7 +26,7 @@ from ..runtime import Looked, Row, Step
 from ..sampling import Sampling
 from .caches import Arena, Reading, Stepping, Watch
 from .choosing import Choices, simple
-from .device import Device
+from .device import Device, worth_recording
 from .looking import Looking
 from .pieces import Coming, Pieces
 
@@ -159,11 +159,10 @@ class DeviceBatch:
 
     def _record(self) -> None:
         self.arena.memory_length.fill_(1)  # attention to nothing at all is not a number
-        pool = self.device.pool()
-        lengths = WHOLE if self.arena.memory is None else SHORT
-        for length in (length for length in reversed(lengths) if length <= self.positions):
-            for rows in (rows for rows in JOINING if rows <= len(self.slots)):
-                self.joining[rows, length] = self._joining(rows, length, pool)
+        if self.arena.memory is not None:
+            self.record_prompts(SHORT)
+        elif self.device.gpu:
+            self.record_prompts(WHOLE)
         for size in self.buckets:
             for plain in (True, False):
                 compute = partial(self._compute, size, plain=plain)
@@ -172,6 +171,13 @@ class DeviceBatch:
             with self.device.on(self.device.looks):
                 self.looking.look(0, slice(0, self.positions), self.arena.memory[0])
         self.clear()
+
+    def record_prompts(self, lengths: Sequence[int]) -> None:
+        """Graphs for prompts of at most so many ids."""
+        pool, most = self.device.pool(), worth_recording(self.decoder)
+        for length in (length for length in reversed(lengths) if length <= self.positions):
+            for rows in (rows for rows in JOINING if rows <= len(self.slots) and rows * length <= most):
+                self.joining[rows, length] = self._joining(rows, length, pool)
 
     def _joining(self, rows: int, length: int, pool: Any) -> Joining:
         given = self.device.zeros(length + 2, rows, dtype=torch.int64)
@@ -302,16 +308,13 @@ class DeviceBatch:
         """Read the prompts of rows that join: as many at once as are of a similar length, by graphs where
         there is one for it.
         """
-        longest = max((length for _, length in self.joining), default=0)
-        short = [i for i, row in enumerate(rows) if len(row.ids) <= longest and _is_plain(row)]
-        short.sort(key=lambda i: len(rows[i].ids))
-        while short:
-            size = next(size for size in JOINING if size <= len(short) and size <= len(self.slots))
-            self._read_short([rows[i] for i in short[:size]], [slots[i] for i in short[:size]])
-            short = short[size:]
-        others = [i for i, row in enumerate(rows) if len(row.ids) > longest or not _is_plain(row)]
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
+        plain = [i for i in order if _is_plain(rows[i])]
+        while size := self._graph_for([len(rows[i].ids) for i in plain]):
+            some, plain = plain[: size[0]], plain[size[0] :]
+            self._read_by_graph([rows[i] for i in some], [slots[i] for i in some], size)
         group: list[int] = []
-        for i in sorted(others, key=lambda i: len(rows[i].ids)):
+        for i in (i for i in order if i in plain or not _is_plain(rows[i])):
             if group and len(rows[i].ids) * (len(group) + 1) > READ_AT_ONCE:
                 self._read_group([rows[k] for k in group], [slots[k] for k in group])
                 group = []
@@ -320,15 +323,21 @@ class DeviceBatch:
             self._read_group([rows[k] for k in group], [slots[k] for k in group])
         return self._to_host()
 
-    def _read_short(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
-        """As many rows as there is a graph for."""
-        needed = max(len(row.ids) for row in rows)
-        length = min(length for size, length in self.joining if size == len(rows) and length >= needed)
+    def _graph_for(self, lengths: Sequence[int]) -> tuple[int, int] | None:
+        """Rows and length of the graph that reads most of these prompts, the shortest first."""
+        fits = [(rows, -length) for rows, length in self.joining if rows <= len(lengths)]
+        fits = [(rows, length) for rows, length in fits if lengths[rows - 1] <= -length]
+        rows, length = max(fits, default=(0, 0))
+        return (rows, -length) if rows else None
+
+    def _read_by_graph(self, rows: Sequence[Row], slots: Sequence[int], size: tuple[int, int]) -> None:
+        """As many rows as the graph of that size takes."""
+        length = size[1]
         given = np.zeros((length + 2, len(rows)), np.int64)
         for column, row, slot in zip(given.T, rows, slots, strict=True):
             column[: len(row.ids)], column[length:] = row.ids, (slot, len(row.ids))
         self._begin(rows, slots)
-        joining = self.joining[len(rows), length]
+        joining = self.joining[size]
         joining.given.copy_(self.device.upload(given))
         joining.read()
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 PRECISIONS = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+PAYS = 750e9  # products of numbers in about three milliseconds, at half of what an H100 does
 # cuDNN's attention is a third faster than flash attention for Whisper's encoder on an H100; it lacks some
 # shapes, which the others have.
 BACKENDS = [
@@ -117,6 +118,13 @@ class Device:
         torch.cuda.synchronize()
         replay: Callable[[], object] = graph.replay
         return replay
+
+
+def worth_recording(model: nn.Module) -> int:
+    """How many ids a graph is to read at once. With more, what the graph spares the host, some milliseconds
+    of queuing kernel by kernel, is hidden behind the GPU's own work, and what is padded costs more.
+    """
+    return int(PAYS / max(1, sum(weight.numel() for weight in model.parameters())))
 
 
 @contextmanager

@@ -21,6 +21,8 @@ from serving.architectures.transformer import ACTIVATIONS, FeedForward, Layer, M
 from .kernels import alone, gate, norm, product, turn
 from .sharding import SummedLinear
 
+GELU = (ACTIVATIONS["gelu"], ACTIVATIONS["gelu_new"])
+
 
 class FusedNorm(nn.Module):
     """A norm of its input and of biases that the input lacks, float32 [width]."""
@@ -68,11 +70,7 @@ def _fuse_first(layer: Layer, extra: Any) -> Any:
 
 
 def _fuse_behind(layer: Layer) -> None:
-    def add(x: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor], last: nn.Linear) -> Tensor:
-        normed: Tensor = norm(added(x, part(x), last))
-        return normed
-
-    layer.add = add  # type: ignore[method-assign]
+    layer.add = normed  # type: ignore[method-assign, assignment]
     layer.own_norm = FusedNorm(layer.own_norm, _without_bias(layer.own.out))
     if layer.cross is not None:
         layer.cross_norm = FusedNorm(layer.cross_norm, _without_bias(layer.cross.out))
@@ -84,7 +82,7 @@ def _fuse_feed(feed: FeedForward) -> None:
     if feed.gate is not None and (silu or feed.activation is ACTIVATIONS["gelu_new"]):
         feed.up, feed.gate = joined([feed.up, feed.gate]), None
         feed.forward = partial(_gated, feed.up, silu=silu)  # type: ignore[method-assign]
-    elif feed.gate is None and feed.up.bias is not None and feed.activation is not F.relu:
+    elif feed.gate is None and feed.up.bias is not None and feed.activation in GELU:
         feed.forward = partial(_gelu, feed)  # type: ignore[method-assign]
 
 
@@ -111,6 +109,12 @@ def added(x: Tensor, y: Tensor, last: nn.Linear | SummedLinear) -> Tensor:
         return product(y, last.weight, onto=x)
     x.view(-1, x.shape[-1]).addmm_(y.reshape(-1, y.shape[-1]), last.weight.t())
     return x
+
+
+def normed(x: Tensor, behind: nn.Module, part: Callable[[Tensor], Tensor], last: nn.Linear) -> Tensor:
+    """`Layer.add` of norms that come behind."""
+    found: Tensor = behind(added(x, part(x), last))
+    return found
 
 
 def _gelu(feed: FeedForward, x: Tensor) -> Tensor:

@@ -5,8 +5,7 @@ length is read on the device, so that one CUDA graph serves all lengths. torch's
 slots whatever is in them, and copies rows that are not contiguous. Turning queries and keys in one launch
 instead of fourteen. Choosing the next id: one pass over the logits instead of twenty. A norm whose input
 lacks biases that are added here. A product of one row, for which memory is read faster than by a product of
-matrices. An activation and its gate. Rows in 8-bit floats, made where they are in
-registers anyway.
+matrices. An activation and its gate. Rows in 8-bit floats, made where they are in registers anyway.
 """
 
 from __future__ import annotations

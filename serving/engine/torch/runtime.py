@@ -6,7 +6,8 @@ import gc
 import hashlib
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -129,38 +130,32 @@ class TorchRuntime:
         self.facts, self.shape = EngineFacts.load(folder), Shape.load(folder)
         ranks = share.count if share else 1
         self.device = device or Device.find(str(parameters.get("precision", "float16")), ranks)
-        with torch.inference_mode():
+        rows = int(parameters.get("max_rows", 16))
+        with torch.inference_mode(), _room(rows):
             self.model = _loaded(self.shape, folder / WEIGHTS, self.device, share)
             if self.model.encoder is not None and parameters.get("encoder_precision") == "float8":
                 to_float8(self.model.encoder, self.device)
             self.recent: OrderedDict[bytes, tuple[Source, Memory]] = OrderedDict()
             self.copying: deque[tuple[Any, Sequence[Tensor]]] = deque()
-            rows = int(parameters.get("max_rows", 16))
             self.window = self.facts.frames if self.shape.mels else 0  # frames
             self.most = rows + FEW  # memories that are kept, and the sounds that they are of
             count = 2 * rows + self.most if self.window else 0
             self.staging = Staging(self.device, count, self.window * HOP)
             self.log_mel = LogMel(self.device, self.shape.mels) if self.window else None
-            try:
-                self.running = DeviceBatch(
-                    self.model.decoder,
-                    self.device,
-                    rows,
-                    self.facts.positions,
-                    self.facts.encoder_positions,
-                    attends=self.facts.attends,
-                )
-                sound = self.device.gpu and self.shape.mels
-                self.graphs = self._encoder_graphs() if sound else None
-                self.texts = None
-                if self.model.encoder is not None and not self.shape.mels:
-                    self.texts = TextEncoder(self.model.encoder, self.device, self.facts)
-                self.alignments = self._alignment_graphs() if sound and self.facts.aligns else None
-            except torch.cuda.OutOfMemoryError as error:
-                raise MemoryError(
-                    f"the GPU is too small for max_rows={rows} of this model: {error}; build it with a "
-                    "smaller max_rows, or give the instance a larger GPU"
-                ) from None
+            self.running = DeviceBatch(
+                self.model.decoder,
+                self.device,
+                rows,
+                self.facts.positions,
+                self.facts.encoder_positions,
+                attends=self.facts.attends,
+            )
+            sound = self.device.gpu and self.shape.mels
+            self.graphs = self._encoder_graphs() if sound else None
+            self.texts = None
+            if self.model.encoder is not None and not self.shape.mels:
+                self.texts = TextEncoder(self.model.encoder, self.device, self.facts)
+            self.alignments = self._alignment_graphs() if sound and self.facts.aligns else None
 
     def chooses(self, sampling: Sampling) -> bool:
         """See Runtime."""
@@ -396,6 +391,18 @@ class TorchRuntime:
         return made
 
 
+@contextmanager
+def _room(rows: int) -> Iterator[None]:
+    """Where the GPU has too little, the error says what to do."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        raise MemoryError(
+            f"the GPU is too small for max_rows={rows} of this model: {error}; build it with a smaller "
+            "max_rows, or give the instance a larger GPU"
+        ) from None
+
+
 def _same(one: Source, other: Source) -> bool:
     """Whether they are equal in all."""
     return one.key == other.key and (
@@ -413,6 +420,7 @@ def _loaded(shape: Shape, file: Path, device: Device, share: Share | None) -> Mo
         model = Model(part_of(shape, share.count) if share else shape)
     state = {name: tensor.to(device.dtype) for name, tensor in weights(file, device.kind, share)}
     model.load_state_dict(state, assign=True)
+    del state  # or what is joined below would be there twice
     if share:
         spread(model, share)
     model.decoder.pack()

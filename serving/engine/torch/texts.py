@@ -13,10 +13,10 @@ from torch import Tensor
 from conch.bundle import EngineFacts
 from serving.architectures.transformer import Encoder
 
-from .device import Device, attention
+from .device import Device, attention, worth_recording
 
 PADDED_TO = 16  # texts of similar length share a shape
-# What graphs read: ids of each text, padded, how many texts, and ids of all: more keep a GPU busy anyway.
+# What graphs read: ids of each text, padded, how many texts, and ids of all.
 LENGTHS, TEXTS, MOST = (16, 32, 64, 128, 256, 512), (1, 2, 4, 8), 2048
 
 
@@ -37,7 +37,7 @@ class TextEncoder:
 
     def __init__(self, encoder: Encoder, device: Device, facts: EngineFacts) -> None:
         self.encoder, self.device, self.facts = encoder, device, facts
-        self.graphs = self._record() if device.gpu else {}
+        self.graphs = self.recorded() if device.gpu else {}
 
     def read(self, texts: Sequence[Tensor]) -> Tensor:
         """Ids int64 [n] each to [texts or more, 2 * layers, heads, longest or more, width], which may be of a
@@ -65,13 +65,14 @@ class TextEncoder:
         with attention():
             return self.encoder.memory(ids, seen, out)
 
-    def _record(self) -> dict[tuple[int, int], TextGraph]:
+    def recorded(self) -> dict[tuple[int, int], TextGraph]:
         """By how many texts of how many ids; one runs at a time, so all use the same memory."""
         shape, device = self.encoder.shape, self.device
-        sizes = [(rows, length) for length in LENGTHS for rows in TEXTS if rows * length <= MOST]
+        most = min(MOST, worth_recording(self.encoder))
+        sizes = [(rows, length) for length in LENGTHS for rows in TEXTS if rows * length <= most]
         sizes = [size for size in sizes if size[1] <= self.facts.encoder_positions]
         layout, pool = (2 * shape.decoder_layers, shape.decoder_heads, shape.head_width), device.pool()
-        whole, made = device.empty(MOST * int(np.prod(layout))), {}
+        whole, made = device.empty(most * int(np.prod(layout))), {}
         for rows, length in reversed(sizes):
             ids = device.zeros(rows, length, dtype=torch.int64)
             lengths = device.zeros(rows, dtype=torch.int64)
