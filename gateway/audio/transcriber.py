@@ -28,6 +28,9 @@ NO_SPEECH = 0.6
 SPLITTABLE = 4.0  # seconds; a shorter window that loops is tried at other temperatures instead
 TRIES = 8  # requests for one window, whatever comes back
 PROGRESS = 0.2  # seconds
+# Below this mean log probability a text behind earlier text is compared with one that knows nothing of it,
+# which was likelier in five of five windows of real speech (docs/benchmarks/real-speech.md).
+UNSURE = -0.3
 FORGETS = 0.5  # a text made at a higher temperature is no context for the next (openai/whisper transcribe.py)
 CONTEXT = 1500  # characters of earlier text for condition_on_previous_text; the façade keeps what fits
 
@@ -117,6 +120,7 @@ class WindowRun:
         self.take()
         first = await self.client.attempt(window, options, options.temperature)
         if not first.doubtful or options.max_tokens:
+            first = await self._surer(window, options, first)
             return first.transcript, list(first.covered)
         if options.previous_text and options.prompt and self.left > 0:
             self.forgot = True  # a text that goes wrong takes those behind it along
@@ -127,6 +131,16 @@ class WindowRun:
         if first.loops and window.seconds >= SPLITTABLE and self.left > 1:
             return await self._halved(window, replace(options, language=options.language or language or None))
         return await self._likeliest(window, options, first)
+
+    async def _surer(self, window: Window, options: Options, first: Attempt) -> Attempt:
+        """Of a text that the model is unsure of, and one that knows nothing of the text before it, the
+        likelier. A client's own prompt, which has no timestamps, stays.
+        """
+        known = options.previous_text and "<|" in options.prompt and not options.max_tokens
+        if not known or first.avg_logprob >= UNSURE or not self.take():
+            return first
+        other = await self.client.attempt(window, replace(options, prompt=""), options.temperature)
+        return other if not other.doubtful and other.avg_logprob > first.avg_logprob else first
 
     async def _likeliest(self, window: Window, options: Options, best: Attempt) -> Covering:
         for temperature in LADDER[1:] if options.temperature == 0.0 else ():

@@ -330,6 +330,25 @@ def test_text_that_makes_the_next_go_wrong_is_forgotten() -> None:
         ]
 
 
+@pytest.mark.parametrize("without", [-0.2, -0.5])
+def test_an_unsure_text_is_compared_with_one_that_knows_nothing(without: float) -> None:
+    """The likelier is taken; a client's own prompt is no reason to ask twice."""
+    facade = Facade(lambda *_: ("", 0.0, False))
+
+    def says(seconds: float, _: float) -> tuple[str, float, bool]:
+        knows = "startofprev" in facade.asked[-1][2]
+        return (f"{seconds:.0f}." if knows else "New.", -0.4 if knows else without, False)
+
+    facade.says = says
+    options = Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
+    assert transcribe(facade, [5, 6], options).text == ("5. New." if without > -0.4 else "5. 6.")
+    assert [prompt.partition("<|startoftranscript|>")[0] for *_, prompt in facade.asked] == [
+        "<|startofprev|> Once",
+        "<|startofprev|> Once<|0.00|> 5.<|5.00|>",
+        "",
+    ]
+
+
 def test_little_behind_the_last_text_is_no_window() -> None:
     """Sound that a text did not reach, in which hardly anybody speaks: words would be made up."""
     facade = Facade(
