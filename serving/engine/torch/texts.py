@@ -71,12 +71,13 @@ class TextEncoder:
         most = min(MOST, worth_recording(self.encoder))
         sizes = [(rows, length) for length in LENGTHS for rows in TEXTS if rows * length <= most]
         sizes = [size for size in sizes if size[1] <= self.facts.encoder_positions]
-        layout, pool = (2 * shape.decoder_layers, shape.decoder_heads, shape.head_width), device.pool()
-        whole, made = device.empty(most * int(np.prod(layout))), {}
+        parts, heads, width = 2 * shape.decoder_layers, shape.decoder_heads, shape.head_width
+        each, pool, made = parts * heads * width, device.pool(), {}
+        whole = device.empty(most * each)
         for rows, length in reversed(sizes):
             ids = device.zeros(rows, length, dtype=torch.int64)
             lengths = device.zeros(rows, dtype=torch.int64)
-            memory = whole[: rows * length * int(np.prod(layout))].view(rows, *layout[:2], length, layout[2])
+            memory = whole[: rows * length * each].view(rows, parts, heads, length, width)
             read = partial(self._memory, ids, lengths, memory)
             made[rows, length] = TextGraph(ids, lengths, memory, device.graph(device.encodes, read, pool))
         return made
