@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,16 +60,38 @@ def wait_idle(kserve: str, instance: int) -> None:
         time.sleep(0.25)
 
 
+def in_flight(kserve: str, instances: Sequence[int] = (0,)) -> int:
+    """On how many requests the tritonservers of some instances work, as guards count them."""
+    pages = [httpx.get(f"{kserve}/instances/{i}/metrics", timeout=10).text for i in instances]
+    rows = re.findall(r"^conch_kserve_requests_in_flight\{.*\} (\S+)", "\n".join(pages), re.MULTILINE)
+    return sum(int(float(row)) for row in rows)
+
+
 def wait_in_flight(kserve: str, instances: Sequence[int] = (0,), count: int = 1) -> None:
-    """Return when the tritonservers of some instances work on so many requests, as guards count them."""
+    """Return when they work on so many."""
     deadline = time.monotonic() + 60
-    while True:
-        pages = [httpx.get(f"{kserve}/instances/{i}/metrics", timeout=10).text for i in instances]
-        rows = re.findall(r"^conch_kserve_requests_in_flight\{.*\} (\S+)", "\n".join(pages), re.MULTILINE)
-        if sum(map(float, rows)) >= count:
-            return
-        assert time.monotonic() < deadline, f"{rows} requests are in flight instead of {count}"
+    while (found := in_flight(kserve, instances)) < count:
+        assert time.monotonic() < deadline, f"{found} requests are in flight instead of {count}"
         time.sleep(0.005)
+
+
+def overtakes(
+    kserve: str, long: Callable[[], object], short: Callable[[], object], instances: Sequence[int] = (0,)
+) -> bool:
+    """Whether a short request that is sent while a long one is worked on ends first. A GPU may have ended the
+    long one before the short one is sent: then both are sent again, up to ten times.
+    """
+    for _ in range(10):
+        with ThreadPoolExecutor(1) as thread:
+            slow = thread.submit(long)
+            while not slow.done() and not in_flight(kserve, instances):
+                time.sleep(0.001)
+            short()
+            first = not slow.done()
+            slow.result()
+        if first:
+            return True
+    return False
 
 
 @dataclass

@@ -20,7 +20,7 @@ import tritonclient.grpc as grpc
 from serving.audio.log_mel import log_mel
 from serving.audio.tokens import WhisperVocabulary
 
-from .clients import RECORDINGS, grpc_inputs, wait_in_flight, wave
+from .clients import RECORDINGS, grpc_inputs, overtakes, wave
 from .conftest import ROOT, Stack
 
 MINIATURE = ROOT / "miniatures" / "whisper"
@@ -177,23 +177,14 @@ def test_short_request_overtakes_a_long_one(stack: Stack) -> None:
     """
     if stack.home is None:
         pytest.skip("needs one instance by its own port")
-    finished, sound = list[str](), wave("letter.m4a")
-
-    def send(name: str, tokens: int) -> None:
-        inputs = grpc_inputs(
-            sound[: 16000 * (25 if tokens > 3 else 2)], MAX_TOKENS=np.array([[tokens]], np.int32)
-        )
-        with contextlib.closing(grpc.InferenceServerClient(stack.instance(0)["grpc"])) as client:
-            client.infer("whisper_bls", inputs, client_timeout=120)
-        finished.append(name)
-
-    send("warm", 1)
-    long = threading.Thread(target=send, args=("long", 440))
-    long.start()
-    wait_in_flight(stack.kserve)
-    send("short", 3)
-    long.join()
-    assert finished == ["warm", "short", "long"]
+    infer: dict[str, Callable[[], object]] = {}
+    with contextlib.ExitStack() as clients:
+        for name, (tokens, seconds) in {"long": (440, 25), "short": (3, 2)}.items():
+            client = clients.enter_context(grpc.InferenceServerClient(stack.instance(0)["grpc"]))
+            sound = wave("letter.m4a")[: 16000 * seconds]
+            inputs = grpc_inputs(sound, MAX_TOKENS=np.array([[tokens]], np.int32))
+            infer[name] = partial(client.infer, "whisper_bls", inputs, client_timeout=120)
+        assert overtakes(stack.kserve, infer["long"], infer["short"])
 
 
 def test_short_stream_overtakes_a_long_one(stack: Stack) -> None:

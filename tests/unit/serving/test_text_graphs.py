@@ -35,6 +35,13 @@ def prompts(lengths: Sequence[int]) -> list[tuple[int, ...]]:
     return [tuple(rng.integers(3, 290, length).tolist()) for length in lengths]
 
 
+def record(runtime: TorchRuntime) -> None:
+    """The graphs of prompts, as loading records them."""
+    with torch.inference_mode(), runtime.device.on(runtime.device.steps):
+        runtime.running.record_prompts(WHOLE)
+        runtime.running.clear()
+
+
 def said(runtime: TorchRuntime, asked: Sequence[tuple[int, ...]], steps: int = 4) -> list[list[int]]:
     """The likeliest ids behind prompts that are read at once."""
     batch = runtime.batch()
@@ -62,7 +69,7 @@ def test_prompts_read_by_graphs_are_the_same(
         assert not batch.joining, "padding costs a CPU more than it spares"
     batch.joining.clear()
     expected = said(runtime, prompts(LENGTHS)), said(runtime, prompts([last]), 0)
-    batch.record_prompts(WHOLE)
+    record(runtime)
     read = list[tuple[int, int]]()
     graph_for = batch._graph_for
 
@@ -80,7 +87,7 @@ def test_large_models_read_few_ids_by_graphs(tmp_path: Path, monkeypatch: pytest
     runtime = engine(tmp_path, "gpt2")
     monkeypatch.setattr("serving.engine.torch.batch.worth_recording", lambda _: 100)
     runtime.running.joining.clear()
-    runtime.running.record_prompts(WHOLE)
+    record(runtime)
     assert max(rows * length for rows, length in runtime.running.joining) == 64
     expected = said(runtime, prompts(LENGTHS))
     runtime.running.joining.clear()
