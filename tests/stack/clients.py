@@ -60,9 +60,9 @@ def wait_idle(kserve: str, instance: int) -> None:
         time.sleep(0.25)
 
 
-def in_flight(kserve: str, instances: Sequence[int] = (0,)) -> int:
+def in_flight(client: httpx.Client, kserve: str, instances: Sequence[int] = (0,)) -> int:
     """On how many requests the tritonservers of some instances work, as guards count them."""
-    pages = [httpx.get(f"{kserve}/instances/{i}/metrics", timeout=10).text for i in instances]
+    pages = [client.get(f"{kserve}/instances/{i}/metrics").text for i in instances]
     rows = re.findall(r"^conch_kserve_requests_in_flight\{.*\} (\S+)", "\n".join(pages), re.MULTILINE)
     return sum(int(float(row)) for row in rows)
 
@@ -70,9 +70,10 @@ def in_flight(kserve: str, instances: Sequence[int] = (0,)) -> int:
 def wait_in_flight(kserve: str, instances: Sequence[int] = (0,), count: int = 1) -> None:
     """Return when they work on so many."""
     deadline = time.monotonic() + 60
-    while (found := in_flight(kserve, instances)) < count:
-        assert time.monotonic() < deadline, f"{found} requests are in flight instead of {count}"
-        time.sleep(0.005)
+    with httpx.Client(timeout=10) as client:
+        while (found := in_flight(client, kserve, instances)) < count:
+            assert time.monotonic() < deadline, f"{found} requests are in flight instead of {count}"
+            time.sleep(0.005)
 
 
 def overtakes(
@@ -81,16 +82,16 @@ def overtakes(
     """Whether a short request that is sent while a long one is worked on ends first. A GPU may have ended the
     long one before the short one is sent: then both are sent again, up to ten times.
     """
-    for _ in range(10):
-        with ThreadPoolExecutor(1) as thread:
+    with httpx.Client(timeout=10) as client, ThreadPoolExecutor(1) as thread:
+        for _ in range(10):
             slow = thread.submit(long)
-            while not slow.done() and not in_flight(kserve, instances):
+            while not slow.done() and not in_flight(client, kserve, instances):
                 time.sleep(0.001)
             short()
             first = not slow.done()
             slow.result()
-        if first:
-            return True
+            if first:
+                return True
     return False
 
 
