@@ -11,9 +11,9 @@ Floats = NDArray[np.float32]
 FRAME = RATE // 50
 
 
-def energy(wave: Floats) -> Floats:
-    """Mean square of every 20 ms of sound, float32 [frames]."""
-    mean: Floats = np.square(wave[: len(wave) // FRAME * FRAME].reshape(-1, FRAME)).mean(1)
+def energy(wave: Floats, frame: int = FRAME) -> Floats:
+    """Mean square of every 20 ms of sound, or of so many samples, float32 [frames]."""
+    mean: Floats = np.square(wave[: len(wave) // frame * frame].reshape(-1, frame)).mean(1)
     return mean
 
 
@@ -22,6 +22,14 @@ def quiet(wave: Floats) -> NDArray[np.bool_]:
     loud = energy(wave)
     below: NDArray[np.bool_] = loud <= max(float(np.quantile(loud, 0.9)) * 1e-2, float(loud.min()) * 1.5)
     return below
+
+
+def quietest(wave: Floats) -> int:
+    """The middle of the quietest 50 ms, as a sample of the wave; its end if it is shorter than that."""
+    loud = energy(wave, FRAME // 2)
+    if len(loud) < 5:
+        return len(wave)
+    return int(np.convolve(loud, np.ones(5), "valid").argmin()) * FRAME // 2 + 5 * FRAME // 4
 
 
 def longest(flags: NDArray[np.bool_]) -> tuple[int, int]:

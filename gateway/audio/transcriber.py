@@ -17,9 +17,10 @@ from ..disconnect import end
 from ..triton import Triton
 from .attempt import UNLIKELY, Attempt, FacadeClient
 from .options import Options
-from .transcript import Transcript, completed, is_guessed, is_known, joined
-from .vad import Span
-from .windows import CLOSE, FEW, SECONDS, Window, halves, missed
+from .quiet import quietest
+from .transcript import Transcript, completed, first_segments, is_guessed, is_known, joined
+from .vad import RATE, Span
+from .windows import CLOSE, ENDED, FEW, SECONDS, Window, halves, missed
 
 # openai/whisper transcribe.py: the temperatures to try one after the other, and how sure the model must be
 # that nobody speaks.
@@ -28,13 +29,13 @@ NO_SPEECH = 0.6
 SPLITTABLE = 4.0  # seconds; a shorter window that loops is tried at other temperatures instead
 TRIES = 8  # requests for one window, whatever comes back
 PROGRESS = 0.2  # seconds
-# Below this mean log probability a text behind earlier text is compared with one that knows nothing of it,
-# which was likelier in five of five windows of real speech (docs/benchmarks/real-speech.md).
-UNSURE = -0.3
 FORGETS = 0.5  # a text made at a higher temperature is no context for the next (openai/whisper transcribe.py)
 CONTEXT = 1500  # characters of earlier text for condition_on_previous_text; the façade keeps what fits
 
 SEEKS = 5.0  # seconds; less than this is no progress that a window may be heard again for
+SENTENCE = 10.0  # seconds of words that are heard again so that a window begins with a sentence
+# Seconds before and behind a segment's end, which is not exact, in which the quietest sound is looked for.
+REST = (0.3, 0.15)
 
 # A transcript, and what of its window it covers, in seconds from where the window begins.
 Covering = tuple[Transcript, list[Span]]
@@ -82,17 +83,21 @@ class WindowRun:
         return await self.complete(window, options, *await self.best(window, options))
 
     async def sought(self, window: Window, options: Options) -> Transcript:
-        """The words of a window that goes on, up to the end of its last segment; what is behind that is to be
-        heard again with what follows (openai/whisper's seek). A text that ends too early for that is
-        completed instead.
+        """The words of a window that goes on, up to the end of the last sentence; what is behind that is to
+        be heard again with what follows (openai/whisper's seek, which goes to the end of the last segment). A
+        text that ends too early for that is completed instead.
 
         Raises:
             ApiError: see `transcript`.
         """
         best, covered = await self.best(window, options)
+        best = _to_sentence(best, window)
         until = window.place(best.segments[-1].end) if best.segments else 0.0
-        heard = window.part(0.0, until) if until >= SEEKS else window
-        return replace(await self.complete(heard, options, best, covered), duration=heard.seconds)
+        if until < SEEKS:
+            return replace(await self.complete(window, options, best, covered), duration=window.seconds)
+        known = [(begin, min(end, until)) for begin, end in covered if begin < until]
+        done = await self.complete(window.part(0.0, until), options, best, known)
+        return replace(done, duration=_rest(window, until))
 
     async def complete(
         self, window: Window, options: Options, best: Transcript, covered: list[Span]
@@ -117,10 +122,8 @@ class WindowRun:
         """The first transcript that is not doubtful, in halves if it loops, else the likeliest of all
         temperatures.
         """
-        self.take()
-        first = await self.client.attempt(window, options, options.temperature)
+        first = await self._first(window, options)
         if not first.doubtful or options.max_tokens:
-            first = await self._surer(window, options, first)
             return first.transcript, list(first.covered)
         if options.previous_text and options.prompt and self.left > 0:
             self.forgot = True  # a text that goes wrong takes those behind it along
@@ -132,15 +135,22 @@ class WindowRun:
             return await self._halved(window, replace(options, language=options.language or language or None))
         return await self._likeliest(window, options, first)
 
-    async def _surer(self, window: Window, options: Options, first: Attempt) -> Attempt:
-        """Of a text that the model is unsure of, and one that knows nothing of the text before it, the
-        likelier. A client's own prompt, which has no timestamps, stays.
+    async def _first(self, window: Window, options: Options) -> Attempt:
+        """Behind earlier text the likelier of two answers, asked for at once: one knows that text, one only
+        what a client's own prompt, which has no timestamps, says.
         """
-        known = options.previous_text and "<|" in options.prompt and not options.max_tokens
-        if not known or first.avg_logprob >= UNSURE or not self.take():
-            return first
-        other = await self.client.attempt(window, replace(options, prompt=""), options.temperature)
-        return other if not other.doubtful and other.avg_logprob > first.avg_logprob else first
+        self.take()
+        own, mark, _ = options.prompt.partition("<|")
+        if not options.previous_text or not mark or options.max_tokens or not self.take():
+            return await self.client.attempt(window, options, options.temperature)
+        both = (options, replace(options, prompt=own))
+        asked = [asyncio.create_task(self.client.attempt(window, one, one.temperature)) for one in both]
+        try:
+            behind, alone = [await task for task in asked]
+        finally:
+            await end(asked)
+        self.forgot = self.forgot or behind.doubtful
+        return min(behind, alone, key=lambda one: (one.doubtful, -one.avg_logprob))
 
     async def _likeliest(self, window: Window, options: Options, best: Attempt) -> Covering:
         for temperature in LADDER[1:] if options.temperature == 0.0 else ():
@@ -241,6 +251,23 @@ class Transcriber:
                 held = held.part(part.duration, held.seconds)
                 held = held if held.goes_on or _more(held) else None
                 yield part
+
+
+def _to_sentence(part: Transcript, window: Window) -> Transcript:
+    """Without the segments behind the last one that ends with a sentence, if those are few."""
+    ends = [window.place(segment.end) for segment in part.segments]
+    for count in range(len(ends), 0, -1):
+        if ends[count - 1] < max(SEEKS, ends[-1] - SENTENCE):
+            break
+        if ENDED.search(part.segments[count - 1].text):
+            return part if count == len(ends) else first_segments(part, count)
+    return part
+
+
+def _rest(window: Window, at: float) -> float:
+    """Where the sound is quietest near a time, in seconds of the window: there the next one begins."""
+    begin = round(max(at - REST[0], 0.0) * RATE)
+    return (begin + quietest(window.wave[begin : round((at + REST[1]) * RATE)])) / RATE
 
 
 def _more(rest: Window) -> bool:

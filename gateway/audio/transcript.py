@@ -90,6 +90,17 @@ def joined(parts: Sequence[Transcript]) -> Transcript:
     )
 
 
+def first_segments(part: Transcript, count: int) -> Transcript:
+    """The first `count` segments of a transcript, with their words."""
+    segments = part.segments[:count]
+    return replace(
+        part,
+        text=part.joint.join(segment.text for segment in segments),
+        segments=segments,
+        words=tuple(word for word in part.words if word.start < segments[-1].end),
+    )
+
+
 def completed(first: Transcript, more: Transcript) -> Transcript:
     """A window's transcript with words that were found later, in the order of their times."""
     if not more.text:

@@ -18,6 +18,7 @@ from gateway.audio.options import Options
 from gateway.audio.transcriber import Transcriber, context
 from gateway.audio.transcript import Segment, Transcript, completed, joined
 from gateway.audio.windows import Window
+from gateway.errors import ApiError
 
 POOL = Pool("mini", "whisper", (0, 1), {})
 PLAIN = Options("transcribe", "en", "", 0.0, timestamps=False)
@@ -36,6 +37,7 @@ class Facade:
     truncated.
 
     `reaches`: the share of a window after which its one segment ends. `words`: times of a window's words.
+    `answering`: the prompt of the request that `says` is asked for.
     """
 
     says: Callable[[float, float], tuple[str, float, bool]]
@@ -44,6 +46,7 @@ class Facade:
     words: tuple[tuple[float, float], ...] = ()
     asked: list[tuple[float, float, str]] = field(default_factory=list)
     outputs: list[list[str]] = field(default_factory=list)
+    answering: str = ""
     inside: int = 0
     most: int = 0
 
@@ -63,6 +66,7 @@ class Facade:
         self.inside -= 1
         if outputs == ["NO_SPEECH_PROB"]:
             return {"NO_SPEECH_PROB": np.array([[self.no_speech]])}
+        self.answering = prompt
         text, average, truncated = self.says(seconds, temperature)
         strings = np.array([text.encode()], object)
         known = {
@@ -289,7 +293,8 @@ def test_context_is_what_was_said_before() -> None:
 
 def test_a_window_that_goes_on_ends_where_its_text_does() -> None:
     """With the text before it: 30 s at a time, and what the text of one does not reach is heard with what
-    follows. A text that stops early is completed, and so is each where the number of tokens is limited.
+    follows, from the quietest place around its end: the first, where all are alike. A text that stops early
+    is completed, and so is each where the number of tokens is limited.
     """
 
     def asked(reaches: float, **chosen: int) -> list[tuple[float, str]]:
@@ -303,8 +308,8 @@ def test_a_window_that_goes_on_ends_where_its_text_does() -> None:
             (seconds, prompt.partition("<|startoftranscript|>")[0]) for seconds, _, prompt in facade.asked
         ]
 
-    assert asked(0.8) == [(30, ""), (26, "<|startofprev|><|0.00|> 30.<|24.00|>")]
-    assert [seconds for seconds, _ in asked(0.1)] == [30, 27, 20]
+    assert asked(0.8) == [(30, ""), (26.27, "<|startofprev|><|0.00|> 30.<|24.00|>"), (26.27, "")]
+    assert [seconds for seconds, _ in asked(0.1)] == [30, 27, 27, 20, 20]
     assert [seconds for seconds, _ in asked(0.8, max_tokens=3)] == [30, 20]
 
 
@@ -316,7 +321,7 @@ def test_text_that_makes_the_next_go_wrong_is_forgotten() -> None:
         facade = Facade(lambda *_: ("", 0.0, False))
 
         def says(seconds: float, _: float, facade: Facade = facade, wrong: tuple = wrong) -> tuple:
-            spoilt = seconds == 6 and "startofprev" in facade.asked[-1][2]
+            spoilt = seconds == 6 and "startofprev" in facade.answering
             return wrong if spoilt else (f"{seconds:.0f}.", -0.1, False)
 
         facade.says = says
@@ -325,28 +330,90 @@ def test_text_that_makes_the_next_go_wrong_is_forgotten() -> None:
         assert [prompt.partition("<|startoftranscript|>")[0] for *_, prompt in facade.asked] == [
             "<|startofprev|> Once",
             "<|startofprev|> Once<|0.00|> 5.<|5.00|>",
+            "<|startofprev|> Once",
             "",
             "<|startofprev|><|0.00|> 6.<|6.00|>",
+            "",
         ]
 
 
-@pytest.mark.parametrize("without", [-0.2, -0.5])
-def test_an_unsure_text_is_compared_with_one_that_knows_nothing(without: float) -> None:
-    """The likelier is taken; a client's own prompt is no reason to ask twice."""
+@pytest.mark.parametrize("alone", [-0.2, -0.5])
+def test_a_text_behind_another_is_compared_with_one_that_stands_alone(alone: float) -> None:
+    """Both are asked for at once, and the likelier is taken; a client's own prompt is no reason to ask
+    twice, and both know it.
+    """
     facade = Facade(lambda *_: ("", 0.0, False))
 
     def says(seconds: float, _: float) -> tuple[str, float, bool]:
-        knows = "startofprev" in facade.asked[-1][2]
-        return (f"{seconds:.0f}." if knows else "New.", -0.4 if knows else without, False)
+        knows = seconds == 5 or "5." in facade.answering
+        return (f"{seconds:.0f}." if knows else "New.", -0.4 if knows else alone, False)
 
     facade.says = says
     options = Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
-    assert transcribe(facade, [5, 6], options).text == ("5. New." if without > -0.4 else "5. 6.")
+    assert transcribe(facade, [5, 6], options).text == ("5. New." if alone > -0.4 else "5. 6.")
+    assert facade.most == 2
     assert [prompt.partition("<|startoftranscript|>")[0] for *_, prompt in facade.asked] == [
         "<|startofprev|> Once",
         "<|startofprev|> Once<|0.00|> 5.<|5.00|>",
+        "<|startofprev|> Once",
+    ]
+
+
+def test_of_two_texts_one_that_loops_is_not_taken() -> None:
+    """However likely it is; and what comes next knows nothing of the text that spoilt it."""
+    facade = Facade(lambda *_: ("", 0.0, False))
+
+    def says(seconds: float, _: float) -> tuple[str, float, bool]:
+        spoilt = seconds == 6 and "5." in facade.answering
+        return (LOOP, -0.05, True) if spoilt else (f"{seconds:.0f}.", -0.3, False)
+
+    facade.says = says
+    options = Options("transcribe", "en", "", 0.0, timestamps=False, previous_text=True)
+    assert transcribe(facade, [5, 6, 7], options).text == "5. 6. 7."
+    assert [prompt.partition("<|startoftranscript|>")[0] for *_, prompt in facade.asked] == [
+        "",
+        "<|startofprev|><|0.00|> 5.<|5.00|>",
+        "",
+        "<|startofprev|><|0.00|> 6.<|6.00|>",
         "",
     ]
+
+
+def test_a_failure_of_one_of_two_ends_both() -> None:
+    """No request is left behind in the pool."""
+    facade = Facade(lambda *_: ("", 0.0, False))
+
+    def says(seconds: float, _: float) -> tuple[str, float, bool]:
+        if seconds == 6 and "5." in facade.answering:
+            raise ApiError(503, "away")
+        return f"{seconds:.0f}.", -0.1, False
+
+    facade.says = says
+    options = Options("transcribe", "en", "", 0.0, timestamps=False, previous_text=True)
+    with pytest.raises(ApiError, match="away"):
+        transcribe(facade, [5, 6, 7], options)
+    assert len(facade.asked) == 3
+
+
+@pytest.mark.parametrize(("ends", "text"), [(20, "A. 20."), (18, "A. and b 11.")])
+def test_a_window_begins_with_a_sentence(ends: float, text: str) -> None:
+    """What was heard of a sentence that does not end in a window is heard again with the next one, but for
+    more than ten seconds of it.
+    """
+
+    class TwoSegments(Facade):
+        async def infer(self, *arguments: Any) -> dict[str, Any]:
+            answer = await super().infer(*arguments)
+            if arguments[2]["WAV"].size == 30 * 16000:
+                answer["TRANSCRIPTS"] = np.array([b"A. and b"], object)
+                answer["SEGMENT_TEXTS"] = np.array([b"A.", b"and b"], object)
+                answer["SEGMENT_TIMES"] = np.array([[[0.0, ends], [ends, 29.0]]])
+                answer["SEGMENT_SIZES"] = np.array([[2, 1]], np.int32)
+            return answer
+
+    facade = TwoSegments(lambda seconds, _: (f"{seconds:.0f}.", -0.1, False))
+    options = Options("transcribe", "en", "", 0.0, timestamps=False, previous_text=True)
+    assert transcribe(facade, [20, 20], options, ((0.0, 20.0),), goes_on=True).text == text
 
 
 def test_little_behind_the_last_text_is_no_window() -> None:
@@ -373,8 +440,8 @@ def test_previous_text_goes_along() -> None:
     transcribe(
         facade, [5, 6, 7], Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
     )
-    assert facade.most == 1
-    assert "Once<|0.00|> 5.<|5.00|><|0.00|> 6.<|6.00|>" in facade.asked[2][2]
+    assert [seconds for seconds, *_ in facade.asked] == [5, 6, 6, 7, 7]
+    assert "Once<|0.00|> 5.<|5.00|><|0.00|> 6.<|6.00|>" in facade.asked[3][2]
     plain = Facade(lambda seconds, _: (f"{seconds:.0f}.", -0.1, False))
     transcribe(plain, [5, 6], Options("transcribe", "en", "Once", 0.0, timestamps=False))
     assert ["Once" in prompt for *_, prompt in plain.asked] == [True, False]

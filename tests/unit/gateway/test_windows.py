@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from evaluation.recordings import clicks, jfk
 from gateway.audio.cutters import Cutter, PauseCutter, TurnCutter
+from gateway.audio.quiet import quietest
 from gateway.audio.vad import RATE, TurnDetection
 from gateway.audio.windows import LONGEST, Window, halves, may_lack, missed, snapped
 from miniatures.speech.clips import Clipper
@@ -253,3 +254,13 @@ def test_random_sound_never_breaks_the_cutter() -> None:
         for cutter in (PauseCutter(), TurnCutter(TurnDetection())):
             starts = [window.start for window in cut(cutter, wave)]
             assert starts == sorted(starts)
+
+
+@pytest.mark.parametrize("at", [0.0, 0.13, 0.4])
+def test_the_quietest_place_is_found(at: float) -> None:
+    """A rest of 60 ms, to 10 ms; what is too short to have one ends the wave."""
+    wave = np.random.default_rng(2).normal(0, 0.1, RATE * 46 // 100).astype(np.float32)
+    begin = round(at * RATE)
+    wave[begin : begin + RATE * 60 // 1000] *= 0.3
+    assert abs(quietest(wave) / RATE - at - 0.03) <= 0.01
+    assert quietest(wave[:100]) == 100
