@@ -34,6 +34,7 @@ CONTEXT = 1500  # characters of earlier text for condition_on_previous_text; the
 
 SEEKS = 5.0  # seconds; less than this is no progress that a window may be heard again for
 SENTENCE = 10.0  # seconds of words that are heard again so that a window begins with a sentence
+CUT = 0.2  # seconds at a window's end; a sentence that ends there was cut off, and its end made up
 # Seconds before and behind a segment's end, which is not exact, in which the quietest sound is looked for.
 REST = (0.3, 0.15)
 
@@ -254,13 +255,15 @@ class Transcriber:
 
 
 def _to_sentence(part: Transcript, window: Window) -> Transcript:
-    """Without the segments behind the last one that ends with a sentence, if those are few."""
+    """Without the segments behind the last one that ends with a sentence inside the window, if those are
+    few.
+    """
     ends = [window.place(segment.end) for segment in part.segments]
     for count in range(len(ends), 0, -1):
         if ends[count - 1] < max(SEEKS, ends[-1] - SENTENCE):
             break
-        if ENDED.search(part.segments[count - 1].text):
-            return part if count == len(ends) else first_segments(part, count)
+        if ends[count - 1] <= window.seconds - CUT and ENDED.search(part.segments[count - 1].text):
+            return first_segments(part, count)
     return part
 
 

@@ -92,6 +92,8 @@ def joined(parts: Sequence[Transcript]) -> Transcript:
 
 def first_segments(part: Transcript, count: int) -> Transcript:
     """The first `count` segments of a transcript, with their words."""
+    if count == len(part.segments):
+        return part
     segments = part.segments[:count]
     return replace(
         part,

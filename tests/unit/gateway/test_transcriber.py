@@ -395,19 +395,25 @@ def test_a_failure_of_one_of_two_ends_both() -> None:
     assert len(facade.asked) == 3
 
 
-@pytest.mark.parametrize(("ends", "text"), [(20, "A. 20."), (18, "A. and b 11.")])
-def test_a_window_begins_with_a_sentence(ends: float, text: str) -> None:
-    """What was heard of a sentence that does not end in a window is heard again with the next one, but for
-    more than ten seconds of it.
-    """
+@pytest.mark.parametrize(
+    ("times", "second", "text"),
+    [
+        ((20.0, 29.0), "and b", "A. 20."),
+        ((18.0, 29.0), "and b", "A. and b 11."),  # over ten seconds would be heard again
+        ((22.0, 29.0), "And b.", "A. And b. 11."),
+        ((22.0, 30.0), "And b.", "A. 18."),  # its end was cut off, and guessed
+    ],
+)
+def test_a_window_begins_with_a_sentence(times: tuple[float, float], second: str, text: str) -> None:
+    """What was heard of a sentence that does not end inside a window is heard again with the next one."""
 
     class TwoSegments(Facade):
         async def infer(self, *arguments: Any) -> dict[str, Any]:
             answer = await super().infer(*arguments)
             if arguments[2]["WAV"].size == 30 * 16000:
-                answer["TRANSCRIPTS"] = np.array([b"A. and b"], object)
-                answer["SEGMENT_TEXTS"] = np.array([b"A.", b"and b"], object)
-                answer["SEGMENT_TIMES"] = np.array([[[0.0, ends], [ends, 29.0]]])
+                answer["TRANSCRIPTS"] = np.array([f"A. {second}".encode()], object)
+                answer["SEGMENT_TEXTS"] = np.array([b"A.", second.encode()], object)
+                answer["SEGMENT_TIMES"] = np.array([[[0.0, times[0]], times]])
                 answer["SEGMENT_SIZES"] = np.array([[2, 1]], np.int32)
             return answer
 
