@@ -5,8 +5,9 @@ again where it must be, completed where speech is without words, and put togethe
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+import itertools
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -18,6 +19,7 @@ from ..triton import Triton
 from .attempt import UNLIKELY, Attempt, FacadeClient
 from .options import Options
 from .quiet import quietest
+from .stretches import Hear, Stretches
 from .transcript import Transcript, completed, first_segments, is_guessed, is_known, joined
 from .vad import RATE, Span
 from .windows import CLOSE, ENDED, FEW, SECONDS, Window, halves, missed
@@ -30,11 +32,15 @@ SPLITTABLE = 4.0  # seconds; a shorter window that loops is tried at other tempe
 TRIES = 8  # requests for one window, whatever comes back
 PROGRESS = 0.2  # seconds
 FORGETS = 0.5  # a text made at a higher temperature is no context for the next (openai/whisper transcribe.py)
-CONTEXT = 1500  # characters of earlier text for condition_on_previous_text; the façade keeps what fits
-
+# Characters of earlier text for condition_on_previous_text, and its last segment at least: behind more of it
+# base hears more of the words wrong.
+CONTEXT = 300
+BEGINS = re.compile(r"(?:^|(?<=\|>))<\|")  # a segment in earlier text, which begins and ends with a time
+# How much less likely, as a mean log probability, words may be that know no earlier text, to be taken.
+ALONE = 0.05
 SEEKS = 5.0  # seconds; less than this is no progress that a window may be heard again for
 SENTENCE = 10.0  # seconds of words that are heard again so that a window begins with a sentence
-CUT = 0.2  # seconds at a window's end; a sentence that ends there was cut off, and its end made up
+CUT = 0.5  # seconds at a window's end; a sentence that ends there was cut off, and its end made up
 # Seconds before and behind a segment's end, which is not exact, in which the quietest sound is looked for.
 REST = (0.3, 0.15)
 
@@ -50,7 +56,8 @@ def context(options: Options, part: Transcript, before: float = inf) -> str:
     if not options.previous_text or any(segment.temperature > FORGETS for segment in earlier):
         return ""
     text = options.prompt + "".join(segment.timed for segment in earlier)
-    return text if len(text) <= CONTEXT else text[text.find("<|", len(text) - CONTEXT) :]
+    begins = [found.start() for found in BEGINS.finditer(text)] if len(text) > CONTEXT else []
+    return text[next((at for at in begins if at >= len(text) - CONTEXT), begins[-1]) :] if begins else text
 
 
 @dataclass
@@ -151,7 +158,8 @@ class WindowRun:
         finally:
             await end(asked)
         self.forgot = self.forgot or behind.doubtful
-        return min(behind, alone, key=lambda one: (one.doubtful, -one.avg_logprob))
+        surer = (behind.doubtful, -behind.avg_logprob) < (alone.doubtful, -alone.avg_logprob - ALONE)
+        return behind if surer else alone
 
     async def _likeliest(self, window: Window, options: Options, best: Attempt) -> Covering:
         for temperature in LADDER[1:] if options.temperature == 0.0 else ():
@@ -192,63 +200,49 @@ class Transcriber:
         Raises:
             ApiError: the first failure; what is still running is stopped.
         """
-        client = partial(self._client, pool, request_id)
-        return (self._in_turn if options.previous_text else self._at_once)(client, windows, options)
+        hear = partial(self._in_turn, partial(self._client, pool, request_id, itertools.count(1)))
+        return hear(windows, options) if options.previous_text else self._at_once(hear, windows, options)
 
-    def _client(self, pool: Pool, request_id: str, number: int) -> WindowRun:
-        return WindowRun(FacadeClient(self.triton, pool, f"{request_id}-{number}"))
+    def _client(self, pool: Pool, request_id: str, numbers: Iterator[int]) -> WindowRun:
+        return WindowRun(FacadeClient(self.triton, pool, f"{request_id}-{next(numbers)}"))
 
     async def _at_once(
-        self, client: Callable[[int], WindowRun], windows: AsyncIterator[Window], options: Options
+        self, hear: Hear, windows: AsyncIterator[Window], options: Options
     ) -> AsyncGenerator[Transcript, None]:
-        """One for each window, several windows together."""
-        running: deque[asyncio.Task[Transcript]] = deque()
-        settled, number = None, 0
+        stretches = Stretches(hear, options, self.windows_at_once)
         try:
             async for window in windows:
-                number += 1
-                if settled is None:
-                    part = await client(number).transcript(window, options)
-                    if part.text and not options.multilingual:  # silence settles nothing
-                        settled = replace(
-                            options, language=options.language or part.language or None, prompt=""
-                        )
+                async for part in stretches.ready():
                     yield part
-                    continue
-                while running and (running[0].done() or len(running) >= self.windows_at_once):
-                    yield await running.popleft()
-                running.append(asyncio.create_task(client(number).transcript(window, settled)))
-            while running:
-                yield await running.popleft()
+                stretches.add(window)
+            async for part in stretches.rest():
+                yield part
         finally:
-            await end(running)
+            await stretches.stop()
 
     async def _in_turn(
-        self, client: Callable[[int], WindowRun], windows: AsyncIterator[Window], options: Options
+        self, client: Callable[[], WindowRun], windows: AsyncIterator[Window], options: Options
     ) -> AsyncGenerator[Transcript, None]:
-        """One after the other, each with the text before it. Sound that goes on is heard 30 s at a time, as
-        far as the text of each reaches: a text that had to end inside a sentence would be wrong context for
-        the rest of it.
+        """One after the other, each with the text before it if that is asked for. Sound that goes on is heard
+        30 s at a time, as far as the text of each reaches: a text that had to end inside a sentence would be
+        guessed there, and so would the rest of it.
         """
         held: Window | None = None
-        number = 0
         async for window in _and_none(windows):
             if window:
                 held = held.followed(window) if held else window
             elif held:
                 held = replace(held, goes_on=False)
             while held and (held.seconds >= SECONDS or not held.goes_on):
-                number += 1
                 first = held.part(0.0, SECONDS)
-                run = client(number)
+                run = client()
                 part = await (run.sought if first.goes_on and not options.max_tokens else run.transcript)(
                     first, options
                 )
-                language = options.language or (
-                    part.language if part.text and not options.multilingual else None
-                )
-                options = replace(options, language=language or None)
-                options = replace(options, prompt=context(run.remembered(options), part))
+                options = run.remembered(options)
+                if part.text:
+                    language = options.language or (None if options.multilingual else part.language) or None
+                    options = replace(options, language=language, prompt=context(options, part))
                 held = held.part(part.duration, held.seconds)
                 held = held if held.goes_on or _more(held) else None
                 yield part

@@ -269,10 +269,10 @@ def test_temperature_ladder_and_seed(sdk: openai.OpenAI, recordings: Rows) -> No
 
 
 def test_a_stream_that_fails_later_says_so(stack: Stack) -> None:
-    """A file whose samples turn to NaN after a minute and a half: words first, then an error event in
-    OpenAI's shape, which the SDK raises.
+    """A file whose samples turn to NaN after three minutes, behind the first stretch: words first, then an
+    error event in OpenAI's shape, which the SDK raises.
     """
-    sound = np.concatenate([wave("largo.flac"), np.full(160_000, np.nan, np.float32)])
+    sound = np.concatenate([*2 * [wave("largo.flac")], np.full(160_000, np.nan, np.float32)])
     file, url = wav(sound.astype("<f4"), kind=3, bits=32), f"{stack.url}/v1/audio/transcriptions"
     with httpx.stream(
         "POST", url, files={"file": file}, data={"model": "mini-whisper", "stream": "true"}, timeout=60

@@ -116,7 +116,7 @@ def transcribe(
 
 
 def test_a_sure_answer_is_taken() -> None:
-    """One request a window, three at once after the first, in order."""
+    """One request a window, three at once, in order: nobody goes on from one to the next."""
     facade = Facade(lambda seconds, _: (f"{seconds:.0f}", -0.1, False))
     assert transcribe(facade, [5, 6, 7, 8, 9]).text == "5 6 7 8 9"
     assert len(facade.asked) == 5
@@ -291,6 +291,23 @@ def test_context_is_what_was_said_before() -> None:
     assert context(options, found) == "Onceabc"
 
 
+def test_context_is_the_end_of_what_was_said_before() -> None:
+    """Whole segments, and the last one however long it is."""
+
+    def known(*lengths: int) -> str:
+        texts = [
+            f"<|{i}.00|> {letter * length}<|{i + 1}.00|>"
+            for i, (letter, length) in enumerate(zip("abc", lengths, strict=False))
+        ]
+        options = Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
+        part = Transcript("", "en", 9, tuple(replace(segment(0, 1, ""), timed=text) for text in texts))
+        return "".join(letter for letter in context(options, part) if letter.isalpha())
+
+    assert known(100, 100) == "Once" + 100 * "a" + 100 * "b"
+    assert known(100, 100, 100) == 100 * "b" + 100 * "c"
+    assert known(100, 100, 400) == 400 * "c"
+
+
 def test_a_window_that_goes_on_ends_where_its_text_does() -> None:
     """With the text before it: 30 s at a time, and what the text of one does not reach is heard with what
     follows, from the quietest place around its end: the first, where all are alike. A text that stops early
@@ -337,10 +354,10 @@ def test_text_that_makes_the_next_go_wrong_is_forgotten() -> None:
         ]
 
 
-@pytest.mark.parametrize("alone", [-0.2, -0.5])
+@pytest.mark.parametrize("alone", [-0.2, -0.44, -0.46, -0.6])
 def test_a_text_behind_another_is_compared_with_one_that_stands_alone(alone: float) -> None:
-    """Both are asked for at once, and the likelier is taken; a client's own prompt is no reason to ask
-    twice, and both know it.
+    """Both are asked for at once, and the likelier is taken, in doubt the one that stands alone; a client's
+    own prompt is no reason to ask twice, and both know it.
     """
     facade = Facade(lambda *_: ("", 0.0, False))
 
@@ -350,7 +367,7 @@ def test_a_text_behind_another_is_compared_with_one_that_stands_alone(alone: flo
 
     facade.says = says
     options = Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
-    assert transcribe(facade, [5, 6], options).text == ("5. New." if alone > -0.4 else "5. 6.")
+    assert transcribe(facade, [5, 6], options).text == ("5. New." if alone > -0.45 else "5. 6.")
     assert facade.most == 2
     assert [prompt.partition("<|startoftranscript|>")[0] for *_, prompt in facade.asked] == [
         "<|startofprev|> Once",
@@ -402,9 +419,13 @@ def test_a_failure_of_one_of_two_ends_both() -> None:
         ((18.0, 29.0), "and b", "A. and b 11."),  # over ten seconds would be heard again
         ((22.0, 29.0), "And b.", "A. And b. 11."),
         ((22.0, 30.0), "And b.", "A. 18."),  # its end was cut off, and guessed
+        ((22.0, 29.6), "And b.", "A. 18."),
     ],
 )
-def test_a_window_begins_with_a_sentence(times: tuple[float, float], second: str, text: str) -> None:
+@pytest.mark.parametrize("previous_text", [False, True])
+def test_a_window_begins_with_a_sentence(
+    times: tuple[float, float], second: str, text: str, *, previous_text: bool
+) -> None:
     """What was heard of a sentence that does not end inside a window is heard again with the next one."""
 
     class TwoSegments(Facade):
@@ -418,7 +439,7 @@ def test_a_window_begins_with_a_sentence(times: tuple[float, float], second: str
             return answer
 
     facade = TwoSegments(lambda seconds, _: (f"{seconds:.0f}.", -0.1, False))
-    options = Options("transcribe", "en", "", 0.0, timestamps=False, previous_text=True)
+    options = Options("transcribe", "en", "", 0.0, timestamps=False, previous_text=previous_text)
     assert transcribe(facade, [20, 20], options, ((0.0, 20.0),), goes_on=True).text == text
 
 

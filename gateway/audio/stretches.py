@@ -1,0 +1,127 @@
+"""Stretches of a recording: the windows of one are heard in turn, each from where a sentence begins; several
+stretches are heard at once.
+
+Windows that are all cut beforehand end inside sentences, of which both halves are guessed: base hears a tenth
+more of the words wrong so. Windows in turn alone would leave engines idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import replace
+
+from ..disconnect import end
+from .options import Options
+from .transcript import Transcript
+from .windows import Window
+
+STRETCH = 60.0  # seconds; a longer stretch ends where the voice rests
+LONGEST = 2 * STRETCH  # and at any cut from here on
+RESTS = 0.25  # seconds without a voice before a cut, which lies in the middle of them
+
+# Transcripts of windows in order, for the options of the first.
+Hear = Callable[[AsyncIterator[Window], Options], AsyncGenerator[Transcript, None]]
+
+
+def ends(window: Window, seconds: float) -> bool:
+    """Whether a stretch, `seconds` long with this window, ends with it."""
+    silence = window.seconds - max((end for _, end in window.speech), default=0.0)
+    return not window.goes_on or seconds >= LONGEST or (seconds >= STRETCH and silence >= RESTS)
+
+
+class Stretch:
+    """Windows that are heard in turn, by a task of its own, while others are still cut."""
+
+    def __init__(self, hear: Hear, options: Options) -> None:
+        self.seconds = 0.0
+        self.windows: asyncio.Queue[Window | None] = asyncio.Queue()
+        self.found: asyncio.Queue[Transcript | None] = asyncio.Queue()
+        self.task = asyncio.create_task(self._run(hear, options))
+
+    def add(self, window: Window | None) -> None:
+        """One window more; None: that was the last."""
+        self.seconds += window.seconds if window else 0.0
+        self.windows.put_nowait(window)
+
+    async def next(self) -> Transcript | None:
+        """The next transcript; None behind the last.
+
+        Raises:
+            ApiError: what ended the task.
+        """
+        part = await self.found.get()
+        if part is None:
+            await self.task
+        return part
+
+    async def _run(self, hear: Hear, options: Options) -> None:
+        try:
+            async for part in hear(self._windows(), options):
+                self.found.put_nowait(part)
+        finally:
+            self.found.put_nowait(None)
+
+    async def _windows(self) -> AsyncIterator[Window]:
+        while (window := await self.windows.get()) is not None:
+            yield window
+
+
+class Stretches:
+    """Those of a recording that are heard now, at most so many. The first words settle the language, for
+    which other stretches wait; the prompt is the first's.
+    """
+
+    def __init__(self, hear: Hear, options: Options, at_once: int) -> None:
+        self.hear, self.options, self.at_once = hear, options, at_once
+        self.settled = bool(options.language) or options.multilingual
+        # Where the number of tokens of a window is limited, or words are only looked at.
+        self.alone = bool(options.max_tokens) or options.draft
+        self.running: deque[Stretch] = deque()
+        self.filling: Stretch | None = None
+
+    def add(self, window: Window) -> None:
+        """One window more, when `ready` has made room."""
+        if not self.filling:
+            self.filling = Stretch(self.hear, self.options)
+            self.running.append(self.filling)
+            self.options = replace(self.options, prompt="") if self.settled else self.options
+        last = self.alone or ends(window, self.filling.seconds + window.seconds)
+        self.filling.add(replace(window, goes_on=window.goes_on and not last))
+        if last:
+            self._close()
+
+    async def ready(self) -> AsyncIterator[Transcript]:
+        """What was heard by now, in order, and what must be heard before another window has room."""
+        while self.running and (not self.running[0].found.empty() or not self._room()):
+            if (part := await self._next()) is not None:
+                yield part
+
+    async def rest(self) -> AsyncIterator[Transcript]:
+        """All that is left; no window follows."""
+        self._close()
+        while self.running:
+            if (part := await self._next()) is not None:
+                yield part
+
+    async def stop(self) -> None:
+        """End what is still heard."""
+        await end([stretch.task for stretch in self.running])
+
+    def _room(self) -> bool:
+        return bool(self.filling) or (self.settled and len(self.running) < self.at_once)
+
+    def _close(self) -> None:
+        if self.filling:
+            self.filling.add(None)
+        self.filling = None
+
+    async def _next(self) -> Transcript | None:
+        part = await self.running[0].next()
+        if part is None:
+            self.running.popleft()
+        elif part.text and not self.settled:  # silence settles nothing
+            self.options = replace(self.options, language=part.language or None, prompt="")
+            self.settled = True
+        return part
