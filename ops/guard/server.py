@@ -30,6 +30,14 @@ DRAIN = 30.0
 # hundreds, and goes over all of it each time, twice and under a lock: 40 ms at 512 MB (python_backend,
 # src/shm_manager.cc, `GrowIfNeeded`; boost allocates with posix_fallocate).
 SHARED, PART, GROWTH = Path("/dev/shm"), 32, 256 << 20
+# What glibc is told where sounds are heard on a CPU: a memory of 1 MB or more is mapped by itself and given
+# back when it is free. Sounds of many lengths lie among what stays otherwise, and heaps grow by a sixth in
+# half an hour (docs/benchmarks/real-speech.md).
+HEAPS = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(16 << 20),
+    "MALLOC_ARENA_MAX": "4",
+}
 
 
 @dataclass(frozen=True)
@@ -195,6 +203,7 @@ class Server:
         pool = self.serving.cuda_pool_bytes
         return launch(server, list(self.doors.flags), self.prefix, ranks, pool), {
             **(MPI_ENVIRONMENT if self.serving.mpi else {}),
+            **(HEAPS if self.instance.family == "whisper" and not self.instance.gpus else {}),
             **environment,
         }
 

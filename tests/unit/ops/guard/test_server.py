@@ -47,3 +47,30 @@ def test_shared_memory_grows_in_large_parts_beside_gpus(
     assert ("--grows" in command) == bool(gpus)
     assert command[:2] == ["tritonserver", f"--model-repository={tmp_path}/repository"]
     assert "--door" in command
+
+
+@pytest.mark.parametrize(
+    ("family", "gpus", "given", "threshold"),
+    [
+        ("whisper", "", {}, str(1 << 20)),
+        ("whisper", "", {"MALLOC_MMAP_THRESHOLD_": "4096"}, "4096"),
+        ("whisper", "0", {}, None),
+        ("gpt2", "", {}, None),
+    ],
+)
+def test_large_memories_are_mapped_where_sounds_are_heard_on_a_cpu(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    gpus: str,
+    given: dict[str, str],
+    threshold: str | None,
+) -> None:
+    """What an operator has set stays."""
+    monkeypatch.setattr(server, "find_tritonserver", lambda home: (["tritonserver"], given))
+    monkeypatch.setattr(server, "growth", lambda shared: [])
+    instance = Instance(0, "mini", family, str(tmp_path), (), "", "", gpus)
+    made = Server(instance, tmp_path, Doors("", "", ()), Serving(), lambda name, status: None)
+    made.prefix = "p"
+    _, environment = made._command()
+    assert environment.get("MALLOC_MMAP_THRESHOLD_") == threshold
