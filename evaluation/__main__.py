@@ -2,7 +2,8 @@
 weights.
 
 Prints, for each recording and mode, the word error rate, deleted words, utterances lost, requests and CPU
-seconds; then pairs of utterances, and what precision costs. Exit status 1 if a goal is missed.
+seconds; then pairs of utterances, and what precision costs. Exit status 1 if a goal is missed, 2 where
+there is no engine.
 """
 
 from __future__ import annotations
@@ -317,7 +318,13 @@ def command_line() -> argparse.Namespace:
     parser.add_argument("--sentences", type=int, help="how many of the sentences the voices say; all of 70")
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--hour", action="store_true", help="an hour in one file as well")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if not (given.engines / given.model_id / "openvino" / "manifest.json").exists():
+        parser.error(
+            f"{given.model_id} is not built in {given.engines}; make evaluate-real MODEL_ID={given.model_id} "
+            "builds it first"
+        )
+    return given
 
 
 def parts(given: argparse.Namespace) -> set[str]:
