@@ -22,6 +22,7 @@ RUNS_ON = 1.2  # the same where it goes on from what was written down: its times
 ENDED = re.compile(r"[.!?…。！？｡؟।][\"'”’»)\]』」]*\s*$")  # a text that ends with a sentence
 CLOSE = 0.6  # seconds between two words that no other fits between
 BEFORE = 0.3  # seconds of sound before and after it that go along
+SLIVER = 0.02  # seconds; a voice that a part has less of is not heard in it
 EDGE = 0.02  # seconds that a segment is longer than its sound at either side
 TOUCHES = 15  # frames of a neighbour's sound that a segment's times may overlap
 APART = 25  # frames of silence between the two
@@ -67,7 +68,9 @@ class Window:
         a, b = (round(min(max(at, 0.0), self.seconds) * RATE) for at in (begin, end))
         first, last = a / RATE, b / RATE
         speech = tuple(
-            (max(x, first) - first, min(y, last) - first) for x, y in self.speech if x < last and y > first
+            (max(x, first) - first, min(y, last) - first)
+            for x, y in self.speech
+            if min(y, last) - max(x, first) >= SLIVER
         )
         gaps = tuple((place - first, left_out) for place, left_out in self.gaps if first < place < last)
         return Window(

@@ -91,6 +91,13 @@ def test_long_silence_is_shortened_and_times_stay_true(clipper: Clipper) -> None
     assert window.part(second, window.seconds).start == pytest.approx(window.time(second), abs=1e-3)
 
 
+def test_the_last_instant_of_a_voice_is_not_heard_in_a_part() -> None:
+    """The first segment behind it would begin with it, whatever pause follows."""
+    whole = Window(np.zeros(10 * 16_000, np.float32), 0.0, ((1.0, 4.005), (6.0, 8.0)))
+    assert whole.part(4.0, 10.0).speech == ((2.0, 4.0),)
+    assert whole.part(3.9, 10.0).speech == pytest.approx(np.array([(0.0, 0.105), (2.1, 4.1)]))
+
+
 def test_windows_become_one_and_parts_again() -> None:
     """Sound, speech, and times of the recording stay what they were, silence that was left out among them."""
     wave = np.arange(20 * RATE, dtype=np.float32)
