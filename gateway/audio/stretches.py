@@ -1,8 +1,8 @@
 """Stretches of a recording: the windows of one are heard in turn, each from where a sentence begins; several
 stretches are heard at once.
 
-Windows that are all cut beforehand end inside sentences, of which both halves are guessed: base hears a tenth
-more of the words wrong so. Windows in turn alone would leave engines idle.
+Windows that are all cut beforehand end inside sentences, of which both halves are guessed
+(docs/benchmarks/real-speech.md). Windows in turn alone would leave engines idle.
 """
 
 from __future__ import annotations
