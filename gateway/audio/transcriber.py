@@ -35,9 +35,8 @@ FORGETS = 0.5  # a text made at a higher temperature is no context for the next 
 # Characters of earlier text for condition_on_previous_text, and its last segment at least: behind more of it
 # base hears more of the words wrong.
 CONTEXT = 300
-BEGINS = re.compile(r"(?:^|(?<=\|>))<\|")  # a segment in earlier text, which begins and ends with a time
-# How much less likely, as a mean log probability, words may be that know no earlier text, to be taken.
-ALONE = 0.05
+SEGMENT_START = re.compile(r"(?:^|(?<=\|>))<\|")  # each begins and ends with a time
+HEAD_START = 0.05  # in mean log probability, of words that know no earlier text
 SEEKS = 5.0  # seconds; less than this is no progress that a window may be heard again for
 SENTENCE = 10.0  # seconds of words that are heard again so that a window begins with a sentence
 CUT = 0.5  # seconds at a window's end; a sentence that ends there was cut off, and its end made up
@@ -56,8 +55,10 @@ def context(options: Options, part: Transcript, before: float = inf) -> str:
     if not options.previous_text or any(segment.temperature > FORGETS for segment in earlier):
         return ""
     text = options.prompt + "".join(segment.timed for segment in earlier)
-    begins = [found.start() for found in BEGINS.finditer(text)] if len(text) > CONTEXT else []
-    return text[next((at for at in begins if at >= len(text) - CONTEXT), begins[-1]) :] if begins else text
+    starts = [found.start() for found in SEGMENT_START.finditer(text)]
+    if len(text) <= CONTEXT or not starts:
+        return text
+    return text[next((at for at in starts if at >= len(text) - CONTEXT), starts[-1]) :]
 
 
 @dataclass
@@ -158,7 +159,7 @@ class WindowRun:
         finally:
             await end(asked)
         self.forgot = self.forgot or behind.doubtful
-        surer = (behind.doubtful, -behind.avg_logprob) < (alone.doubtful, -alone.avg_logprob - ALONE)
+        surer = (behind.doubtful, -behind.avg_logprob) < (alone.doubtful, -alone.avg_logprob - HEAD_START)
         return behind if surer else alone
 
     async def _likeliest(self, window: Window, options: Options, best: Attempt) -> Covering:
