@@ -18,9 +18,10 @@ from ..errors import ApiError
 from ..triton import Arrays, Triton
 from .options import Options
 from .pauses import TIME, Piece, Said, cut, pieces_of, words_of
+from .sounds import Flags, snapped, sounding
 from .transcript import Segment, Transcript, Word, compression_ratio, joint_of
 from .vad import Span
-from .windows import Window, may_lack, snapped, sounding
+from .windows import Window, may_lack
 
 # openai/whisper transcribe.py: what makes a result doubtful.
 REPETITIVE = 2.4
@@ -157,13 +158,14 @@ def attempt_of(result: Arrays, window: Window, options: Options, temperature: fl
     no_speech = float(result["NO_SPEECH_PROB"].ravel()[0]) if "NO_SPEECH_PROB" in result else None
     language = result["LANGUAGE"].ravel()[0].decode() if "LANGUAGE" in result else options.language or ""
     said = words_of(result)
-    pieces, words = cut(list(pieces_of(result)), said or [], window)
+    sounds = sounding(window)
+    pieces, words = cut(list(pieces_of(result)), said or [], window, sounds)
     transcript = Transcript(
         result["TRANSCRIPTS"].ravel()[0].decode(),
         language,
         window.seconds,
-        tuple(_segments(pieces, window, options, temperature, no_speech or 0.0)),
-        tuple(_words(words, window)) if options.words else (),
+        tuple(_segments(pieces, window, sounds, options, temperature, no_speech or 0.0)),
+        tuple(_words(words, window, sounds)) if options.words else (),
         ceil(window.seconds * 50),
         int(result["PROMPT_TOKENS"].ravel()[0]),
         result["TOKENS"].size,
@@ -199,9 +201,13 @@ def _end_of(at: float, segments: Sequence[Span]) -> float:
 
 
 def _segments(
-    pieces: Iterable[Piece], window: Window, options: Options, temperature: float, no_speech: float
+    pieces: Iterable[Piece],
+    window: Window,
+    sounds: Flags,
+    options: Options,
+    temperature: float,
+    no_speech: float,
 ) -> Iterable[Segment]:
-    sounds = sounding(window)
     for piece in pieces:
         begin, end = snapped(piece.span, sounds)
         begins, ends = round(window.time(begin), 2), round(window.time(end, end=True), 2)
@@ -221,9 +227,8 @@ def _segments(
         )
 
 
-def _words(said: Iterable[Said], window: Window) -> Iterable[Word]:
+def _words(said: Iterable[Said], window: Window, sounds: Flags) -> Iterable[Word]:
     """Alignment gives a pause to the word beside it, as Whisper does to a segment."""
-    sounds = sounding(window)
     for word in said:
         begin, end = snapped(word.span, sounds)
         begins = round(window.time(begin), 2)

@@ -1,20 +1,24 @@
-"""Segments that go on over a pause, cut there: a model may write the end of one utterance and the beginning
-of the next between two timestamps, which would then say little of either.
+"""Segments that go on over a pause, cut there, and all of them bounded by their sound: a model may write the
+end of one utterance and the beginning of the next between two timestamps, which would then say little of
+either.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from ..triton import Arrays
+from .sounds import EDGE, Flags, frames, rest
 from .vad import Span
-from .windows import Window
+from .windows import ENDED, FEW, Window
 
 PAUSE = 1.0  # seconds without a voice, from which a segment is cut
 MARGIN = 0.2  # seconds next to a voice that may belong to it
+RESTS = 0.2  # seconds of silence behind a sentence, from which a segment is cut
+REACH = FEW  # seconds that a segment may grow; more of a voice is speech that was left out
 # Punctuation that belongs to the word behind it; a dash does where it begins what somebody says.
 OPENS = re.compile(r"(?:(?<=\s)[-–—«]\s+)?[\"'“‘¿¡(\[{«《「『（【]*$")
 Place = tuple[int, int]  # where a word begins and ends in a text
@@ -40,6 +44,9 @@ class Said:
 
     text: str
     span: Span
+
+
+Part = tuple[Piece, Sequence[Said]]
 
 
 @dataclass(frozen=True)
@@ -90,36 +97,88 @@ def words_of(result: Arrays) -> list[Said] | None:
     ]
 
 
-def cut(pieces: Sequence[Piece], words: Sequence[Said], window: Window) -> tuple[list[Piece], list[Said]]:
-    """The pieces, those in several parts that go on over pauses of the window, and the words, which lie in
-    their parts then. `words`: of all pieces, in order; without words, and where it is not known what tokens
-    spell, nothing is cut.
+def cut(
+    pieces: Sequence[Piece], words: Sequence[Said], window: Window, sounds: Flags
+) -> tuple[list[Piece], list[Said]]:
+    """The pieces, cut at the window's pauses and at rests behind sentences, each with the times of its sound;
+    and the words, which lie in their parts then. `words`: of all pieces, in order; without words, and where
+    it is not known what tokens spell, nothing changes. `sounds`: where the window sounds.
     """
-    pauses, left = list(_pauses(window)), list(words)
-    parts, kept = list[Piece](), list[Said]()
+    pauses, left, parts = list(_pauses(window)), list(words), list[Part]()
     for piece in pieces:
         count = len(_places(piece.text, left)) if piece.spelled else 0
         own, left = left[:count], left[count:]
-        for part, said in _parts(piece, own, pauses):
-            parts.append(part)
-            kept += said
-    return parts, kept + left
+        for part in _at_pauses(piece, own, pauses):
+            parts += _at_sentences(*part, sounds)
+    parts = list(_bounded(parts, sounds))
+    return [piece for piece, _ in parts], [word for _, own in parts for word in own] + left
 
 
-def _parts(
-    piece: Piece, words: Sequence[Said], pauses: Sequence[Pause]
-) -> Iterator[tuple[Piece, Sequence[Said]]]:
+def _at_pauses(piece: Piece, words: Sequence[Said], pauses: Sequence[Pause]) -> Iterator[Part]:
     places = _places(piece.text, words)
     for number, pause in enumerate(pauses, 1):
         behind = next((i for i, word in enumerate(words) if pause.is_behind(word.span)), 0)
         whole = piece.span[0] < pause.before and pause.after < piece.span[1]
         if 0 < behind < len(places) and whole and not any(pause.has(word.span) for word in words):
-            done, rest = _divided(piece, (places[behind - 1], places[behind]), pause)
+            around = (places[behind - 1], places[behind])
+            done, more = _divided(piece, around, (pause.end, pause.begin))
             yield done, [_within(word, done.span) for word in words[:behind]]
-            later = [_within(word, rest.span) for word in words[behind:]]
-            yield from _parts(rest, later, pauses[number:])
+            later = [_within(word, more.span) for word in words[behind:]]
+            yield from _at_pauses(more, later, pauses[number:])
             return
     yield piece, words
+
+
+def _at_sentences(piece: Piece, words: Sequence[Said], sounds: Flags) -> Iterator[Part]:
+    places = _places(piece.text, words)
+    for i, (here, following) in enumerate(pairwise(places), 1):
+        if ENDED.search(piece.text[here[0] : following[0]]):
+            found = _rest(words[i - 1].span, words[i].span, sounds)
+            if found and found[1] - found[0] >= RESTS:
+                done, more = _divided(piece, (here, following), found)
+                yield done, words[:i]
+                yield from _at_sentences(more, words[i:], sounds)
+                return
+    yield piece, words
+
+
+def _rest(before: Span, after: Span, sounds: Flags) -> Span | None:
+    """The silence between two words, either of which alignment may have given it, or a part of it."""
+    begin = before[0] if sounds[slice(*frames(before))].any() else before[1]
+    end = after[1] if sounds[slice(*frames(after))].any() else after[0]
+    return rest((begin, end), sounds)
+
+
+def _bounded(parts: Sequence[Part], sounds: Flags) -> Iterator[Part]:
+    """Parts that begin and end at the rest between the last word of one and the first of the next. A model's
+    own times are often some tenths of a second beside it, and its words keep to those.
+    """
+    begins = (parts[0][0].span[0],) * 2 if parts else None
+    ends = (parts[-1][0].span[1],) * 2 if parts else None
+    lasts = [begins, *(words[-1].span if words else None for _, words in parts)]
+    firsts = [*(words[0].span if words else None for _, words in parts), ends]
+    rests = [
+        _rest(last, first, sounds) if last and first else None
+        for last, first in zip(lasts, firsts, strict=True)
+    ]
+    at = 0.0
+    for (piece, words), (before, behind) in zip(parts, pairwise(rests), strict=True):
+        begin, end = piece.span
+        if before and before[1] - EDGE > begin - REACH:
+            begin = before[1] - EDGE
+        if behind and behind[0] + EDGE < end + REACH:
+            end = behind[0] + EDGE
+        span = max(at, begin), max(at, begin, end)
+        at = span[1]
+        yield replace(piece, span=span), [_moved(word, piece.span, span) for word in words]
+
+
+def _moved(word: Said, old: Span, new: Span) -> Said:
+    """A word in a part with other times: it goes along with an edge that it touches."""
+    begin, end = word.span
+    begin = new[0] if begin <= old[0] + EDGE else min(max(begin, new[0]), new[1])
+    end = new[1] if end >= old[1] - EDGE else min(max(end, begin), new[1])
+    return Said(word.text, (begin, end))
 
 
 def _pauses(window: Window) -> Iterator[Pause]:
@@ -148,8 +207,10 @@ def _within(word: Said, span: Span) -> Said:
     return Said(word.text, (begin, end))
 
 
-def _divided(piece: Piece, around: tuple[Place, Place], pause: Pause) -> tuple[Piece, Piece]:
-    """A piece in two; `around`: places of the words on either side."""
+def _divided(piece: Piece, around: tuple[Place, Place], times: Span) -> tuple[Piece, Piece]:
+    """A piece in two; `around`: places of the words on either side; `times`: where one ends and the other
+    begins.
+    """
     (_, done), (start, _) = around
     found = OPENS.search(piece.text[done:start])
     at = done + found.start() if found else start
@@ -158,7 +219,7 @@ def _divided(piece: Piece, around: tuple[Place, Place], pause: Pause) -> tuple[P
     first = max(0, whole.rfind(piece.text)) + at
     count = sum(len(part.decode(errors="replace")) <= first for part in accumulate(spoken))
     halves = (slice(count), slice(count, None))
-    spans = ((piece.span[0], pause.end), (pause.begin, piece.span[1]))
+    spans = ((piece.span[0], times[0]), (times[1], piece.span[1]))
     texts = (piece.text[:at].strip(), piece.text[at:].strip())
     earlier, later = (
         Piece(span, text, piece.tokens[half], piece.log_probs[half], piece.spelled[half])

@@ -1,6 +1,4 @@
-"""Windows of a recording, at most 30 s each: their times, the speech that a text left out, and times that
-begin and end with the sound.
-"""
+"""Windows of a recording, at most 30 s each: their times, and the speech that a text left out."""
 
 from __future__ import annotations
 
@@ -10,9 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .quiet import FRAME, Floats, longest, quiet, runs
+from .quiet import FRAME, Floats, longest, quiet
 from .vad import RATE, Span
 
 SECONDS = 30
@@ -23,9 +20,6 @@ ENDED = re.compile(r"[.!?…。！？｡؟।][\"'”’»)\]』」]*\s*$")  # a
 CLOSE = 0.6  # seconds between two words that no other fits between
 BEFORE = 0.3  # seconds of sound before and after it that go along
 SLIVER = 0.02  # seconds; a voice that a part has less of is not heard in it
-EDGE = 0.02  # seconds that a segment is longer than its sound at either side
-TOUCHES = 15  # frames of a neighbour's sound that a segment's times may overlap
-APART = 25  # frames of silence between the two
 
 
 @dataclass(frozen=True)
@@ -134,35 +128,3 @@ def _merged(found: Sequence[Span]) -> list[Span]:
         else:
             merged.append((begin, end))
     return merged
-
-
-def sounding(window: Window) -> NDArray[np.bool_]:
-    """Which 20 ms are not silence, [frames]: a voice, or anything that is not quiet beside it."""
-    sounds = ~quiet(window.wave) if len(window.wave) >= FRAME else np.zeros(0, np.bool_)
-    for begin, end in window.speech:
-        sounds[int(begin * RATE) // FRAME : -(-int(end * RATE) // FRAME)] = True
-    return sounds
-
-
-def snapped(span: Span, sounds: NDArray[np.bool_]) -> Span:
-    """A segment's or a word's times, without the silence at its ends: Whisper gives pauses to what is beside
-    them. The tail of a neighbour's sound that they touch, with a pause behind it, is left to the neighbour.
-    `sounds`: what `sounding` gives.
-    """
-    first, last = int(span[0] * RATE) // FRAME, -(-int(span[1] * RATE) // FRAME)
-    found = runs(sounds[first:last])
-    if len(found) > 1 and found[0][0] == 0 and found[1][0] - found[0][1] >= APART:
-        inside = int(found[0][1])
-        found = found[1:] if inside < min(TOUCHES, _reach(sounds[:first][::-1])) else found
-    if len(found) > 1 and found[-1][1] == last - first and found[-1][0] - found[-2][1] >= APART:
-        inside = int(found[-1][1] - found[-1][0])
-        found = found[:-1] if inside < min(TOUCHES, _reach(sounds[last:])) else found
-    if not len(found):
-        return span
-    begin, end = ((first + int(at)) * FRAME / RATE for at in (found[0][0], found[-1][1]))
-    return max(span[0], begin - EDGE), min(span[1], end + EDGE)
-
-
-def _reach(sounds: NDArray[np.bool_]) -> int:
-    """How many frames sound without a break from the first on."""
-    return len(sounds) if sounds.all() else int(sounds.argmin())

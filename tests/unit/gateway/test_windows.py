@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from evaluation.recordings import clicks, jfk
 from gateway.audio.cutters import Cutter, PauseCutter, TurnCutter
 from gateway.audio.quiet import quietest
+from gateway.audio.sounds import rest, snapped, sounding
 from gateway.audio.vad import RATE, TurnDetection
-from gateway.audio.windows import LONGEST, Window, halves, may_lack, missed, snapped
+from gateway.audio.windows import LONGEST, Window, halves, may_lack, missed
 from miniatures.speech.clips import Clipper
 from miniatures.speech.recordings import record
 
@@ -73,6 +74,33 @@ def test_a_short_first_word_is_a_segments_own() -> None:
     sounds[100:110] = sounds[140:200] = sounds[230:240] = True
     assert snapped((2.0, 4.8), sounds) == (2.0, 4.8)
     assert snapped((2.06, 4.74), sounds) == (2.06, 4.74)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.01, 0.04])
+def test_noise_in_the_pauses_is_no_sound(level: float) -> None:
+    """The voice and a quiet consonant before it sound; so does what voice activity does not know, where it
+    hears nobody at all.
+    """
+    rng = np.random.default_rng(1)
+    wave = level * rng.standard_normal(5 * RATE)
+    wave[16_000:32_000] += 0.2 * rng.standard_normal(16_000)  # from 1 to 2 s
+    wave[14_720:16_000] += 0.08 * rng.standard_normal(1280)
+    wave[48_000:56_000] += 0.2 * rng.standard_normal(8000)  # from 3 to 3.5 s
+    wave = wave.astype(np.float32)
+    sounds = sounding(Window(wave, 0.0, ((1.0, 2.0), (3.0, 3.52))))
+    assert np.flatnonzero(sounds)[[0, -1]].tolist() == [46, 174]
+    assert rest((1.5, 3.2), sounds) == (2.0, 3.0)
+    assert rest((1.2, 1.9), sounds) is None
+    assert sounding(Window(wave, 0.0)).sum() >= 79
+
+
+def test_a_pause_that_voice_activity_does_not_hear_is_silence() -> None:
+    """From a fifth of a second on; a shorter one may be part of a word."""
+    wave = np.random.default_rng(1).standard_normal(5 * RATE).astype(np.float32)
+    wave[16_000:20_800] = wave[48_000:50_240] = 0.0  # 0.3 s, and 0.14
+    sounds = sounding(Window(wave, 0.0, ((0.0, 5.0),)))
+    assert rest((0.5, 2.0), sounds) == (1.0, 1.3)
+    assert rest((2.5, 4.0), sounds) is None
 
 
 def test_long_silence_is_shortened_and_times_stay_true(clipper: Clipper) -> None:
