@@ -51,7 +51,8 @@ class Pool(Positions):
     `positions` and `encoder_positions`: how many tokens its decoder and (0: there is none) its encoder
     read; of an embedding model, `positions` is what its encoder reads, and `dimensions` the size of its
     vectors. `chat`: none where the model has no template. `target` and `precision`: how its engine was
-    made, for people; `precision` is empty where the engine chooses when it is loaded.
+    made, for people; `precision` is empty where the engine chooses when it is loaded. `beams`: how many a
+    request for speech takes that names no number.
     """
 
     model_id: str
@@ -65,6 +66,7 @@ class Pool(Positions):
     target: str = ""
     precision: str = ""
     dimensions: int = 0
+    beams: int = 1
 
     @property
     def embeds_documents(self) -> bool:

@@ -172,16 +172,20 @@ def hour(report: Report, direct: Direct, said: list[Utterance], seconds: float =
         parts += rng.sample(said, len(said))
     recording = join(parts, (0.2, 3), 8)
     started, direct.asked = time.process_time(), 0
-    found = Listener(direct).hear(recording.wave, MODES["verbose_json"], PauseCutter())
+    found = Listener(direct).hear(recording.wave, MODES["words"], PauseCutter())
     rate, gone = score(recording.text, found.text), lost([one.text for one in parts], found.text)
-    begins = np.array([segment.start for segment in found.segments] or [np.inf])
-    offsets = [float(np.abs(begins - start).min()) for start in recording.starts]
     report.line(
         f"\none file of {len(recording.wave) / 16_000:.0f} s: {rate}, {time.process_time() - started:.0f} "
-        f"CPU s, {direct.asked} requests, {len(gone)} utterances lost; beginnings off by "
-        f"{np.median(offsets):.2f} s at the median, over 0.3 s in {sum(at > 0.3 for at in offsets)} of "
-        f"{len(offsets)}"
+        f"CPU s, {direct.asked} requests, {len(gone)} utterances lost"
     )
+    for what, times in (("segment", found.segments), ("word", found.words)):
+        begins = np.array([one.start for one in times] or [np.inf])
+        offsets = [float(np.abs(begins - start).min()) for start in recording.starts]
+        late = sum(at > 0.3 for at in offsets)
+        report.line(
+            f"  a {what} begins {np.median(offsets):.2f} s from an utterance's beginning at the median, over "
+            f"0.3 s in {late} of {len(offsets)}"
+        )
     report.goal(f"one file: {len(gone)} utterances lost", met=not gone)
     report.goal(f"one file: {rate.lost:.2f} % deleted", met=rate.lost <= MOST_DELETED)
 

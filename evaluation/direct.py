@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conch.bundle import Manifest
+from conch.bundle import Manifest, load_parameters
 from conch.deployment import Pool
 from gateway.audio.cutters import Cutter
 from gateway.audio.options import Options
@@ -46,7 +46,13 @@ class Direct:
         self.whisper = Whisper(bundle)
         self.threads = ThreadPoolExecutor(16)
         manifest = Manifest.load(bundle)
-        self.pool = Pool(manifest.model, "whisper", (0,), capabilities=frozenset(manifest.capabilities))
+        self.pool = Pool(
+            manifest.model,
+            "whisper",
+            (0,),
+            capabilities=frozenset(manifest.capabilities),
+            beams=load_parameters(bundle).get("beams", 1),
+        )
         self.asked = 0
 
     def close(self) -> None:

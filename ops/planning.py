@@ -130,6 +130,7 @@ def described(deployment: Deployment) -> Deployment:
 def _described(deployment: Deployment, pool: Pool) -> Pool:
     bundle = Path(deployment.instances[pool.instances[0]].bundle)
     manifest, facts = Manifest.load(bundle), EngineFacts.load(bundle / ENGINE)
+    parameters = load_parameters(bundle)
     return replace(
         pool,
         probe={"model": manifest.probe.model, "inputs": manifest.probe.inputs},
@@ -139,7 +140,8 @@ def _described(deployment: Deployment, pool: Pool) -> Pool:
         dimensions=facts.dimensions,
         chat=chat(bundle / ENGINE),
         target=manifest.target,
-        precision=precision(load_parameters(bundle)),
+        precision=precision(parameters),
+        beams=parameters.get("beams", 1),
     )
 
 

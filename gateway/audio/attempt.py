@@ -98,13 +98,15 @@ class FacadeClient:
         Raises:
             ApiError: see `attempt`.
         """
-        result = await self._infer(window, replace(options, max_tokens=1), 0.0, ["NO_SPEECH_PROB"])
+        first = replace(options, max_tokens=1, beam_width=1)
+        result = await self._infer(window, first, 0.0, ["NO_SPEECH_PROB"])
         return float(result["NO_SPEECH_PROB"].ravel()[0])
 
     async def _infer(
         self, window: Window, options: Options, temperature: float, outputs: list[str]
     ) -> Arrays:
-        arrays = inputs_for(window, options, temperature, words="WORD_TIMES" in outputs)
+        beams = options.beam_width or (1 if options.draft else self.pool.beams)
+        arrays = inputs_for(window, options, temperature, beams, words="WORD_TIMES" in outputs)
         try:
             return await self.triton.infer(self.pool, SPEECH, arrays, outputs, self.request_id)
         except ApiError as error:
@@ -134,7 +136,7 @@ def outputs_for(window: Window, options: Options, pool: Pool) -> list[str]:
     return outputs
 
 
-def inputs_for(window: Window, options: Options, temperature: float, *, words: bool) -> Arrays:
+def inputs_for(window: Window, options: Options, temperature: float, beams: int, *, words: bool) -> Arrays:
     """The façade's inputs for one window: WAV float32 [1, samples], the others [1, 1]."""
     prefix = text_prefix(options.task, options.language, options.prompt)
     arrays: dict[str, NDArray[Any]] = {
@@ -145,8 +147,8 @@ def inputs_for(window: Window, options: Options, temperature: float, *, words: b
         arrays["TEMPERATURE"] = np.array([[temperature]], np.float32)
     if options.max_tokens:
         arrays["MAX_TOKENS"] = np.array([[options.max_tokens]], np.int32)
-    if options.beam_width and not temperature:
-        arrays["BEAM_WIDTH"] = np.array([[options.beam_width]], np.int32)
+    if beams > 1 and not temperature:
+        arrays["BEAM_WIDTH"] = np.array([[beams]], np.int32)
     if words:
         arrays["WORD_TIMESTAMPS"] = np.array([[True]])
     return arrays

@@ -45,6 +45,7 @@ class Facade:
     reaches: Callable[[float], float] = lambda seconds: 1.0
     words: tuple[tuple[float, float], ...] = ()
     asked: list[tuple[float, float, str]] = field(default_factory=list)
+    beams: list[int] = field(default_factory=list)
     outputs: list[list[str]] = field(default_factory=list)
     answering: str = ""
     inside: int = 0
@@ -60,6 +61,7 @@ class Facade:
         prompt = arrays["TEXT_PREFIX"].item().decode()
         self.asked.append((round(seconds, 2), round(temperature, 1), prompt))
         self.outputs.append(outputs)
+        self.beams.append(int(arrays.get("BEAM_WIDTH", np.ones(1)).item()))
         self.inside += 1
         self.most = max(self.most, self.inside)
         await asyncio.sleep(0.01)
@@ -489,3 +491,29 @@ def test_words_that_are_there_already_are_not_written_twice() -> None:
     )
     assert transcribe(facade, [20], speech=((0.5, 4.5), (7.0, 12.0))).text == "One, two. Three four!"
     assert len(facade.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "beams"),
+    [
+        ({}, 3),
+        ({"beam_width": 1}, 1),
+        ({"beam_width": 5}, 5),
+        ({"draft": True}, 1),
+        ({"temperature": 0.5}, 1),
+    ],
+)
+def test_a_pool_says_how_many_beams_a_window_gets(asked: dict[str, Any], beams: int) -> None:
+    """Unless the client names a number; words that are only looked at get one, and so does chance."""
+    facade = Facade(lambda seconds, temperature: ("some words", -0.1, False))
+    transcribe(facade, [20, 20], replace(PLAIN, **asked), pool=replace(POOL, beams=3))
+    assert facade.beams == [beams, beams]
+
+
+def test_no_beams_at_higher_temperatures_nor_for_silence() -> None:
+    """A doubtful window's other requests."""
+    facade = Facade(lambda seconds, temperature: ("some words", -1.5, False))
+    transcribe(facade, [2], pool=replace(POOL, beams=3))
+    assert facade.beams == [3, *[1] * (len(facade.beams) - 1)]
+    assert len(facade.beams) == 7
+    assert facade.outputs[1] == ["NO_SPEECH_PROB"]
