@@ -166,8 +166,8 @@ def attempt_of(result: Arrays, window: Window, options: Options, temperature: fl
         result["TRANSCRIPTS"].ravel()[0].decode(),
         language,
         window.seconds,
-        tuple(_segments(pieces, window, sounds, options, temperature, no_speech or 0.0)),
-        tuple(_words(words, window, sounds)) if options.words else (),
+        tuple(_segments(pieces, window, options, temperature, no_speech or 0.0)),
+        tuple(_words(words, window, sounds.voice)) if options.words else (),
         ceil(window.seconds * 50),
         int(result["PROMPT_TOKENS"].ravel()[0]),
         result["TOKENS"].size,
@@ -203,15 +203,10 @@ def _end_of(at: float, segments: Sequence[Span]) -> float:
 
 
 def _segments(
-    pieces: Iterable[Piece],
-    window: Window,
-    sounds: Flags,
-    options: Options,
-    temperature: float,
-    no_speech: float,
+    pieces: Iterable[Piece], window: Window, options: Options, temperature: float, no_speech: float
 ) -> Iterable[Segment]:
     for piece in pieces:
-        begin, end = snapped(piece.span, sounds)
+        begin, end = piece.span
         begins, ends = round(window.time(begin), 2), round(window.time(end, end=True), 2)
         pairs = zip(piece.spelled, piece.log_probs, strict=False) if options.log_probs else ()
         first, last = (f"<|{at:.2f}|>" for at in piece.span)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from ..triton import Arrays
-from .sounds import EDGE, Flags, frames, rest
+from .sounds import EDGE, Sounds, rest, snapped
 from .vad import Span
 from .windows import ENDED, FEW, Window
 
@@ -98,7 +98,7 @@ def words_of(result: Arrays) -> list[Said] | None:
 
 
 def cut(
-    pieces: Sequence[Piece], words: Sequence[Said], window: Window, sounds: Flags
+    pieces: Sequence[Piece], words: Sequence[Said], window: Window, sounds: Sounds
 ) -> tuple[list[Piece], list[Said]]:
     """The pieces, cut at the window's pauses and at rests behind sentences, each with the times of its sound;
     and the words, which lie in their parts then. `words`: of all pieces, in order; without words, and where
@@ -129,7 +129,7 @@ def _at_pauses(piece: Piece, words: Sequence[Said], pauses: Sequence[Pause]) -> 
     yield piece, words
 
 
-def _at_sentences(piece: Piece, words: Sequence[Said], sounds: Flags) -> Iterator[Part]:
+def _at_sentences(piece: Piece, words: Sequence[Said], sounds: Sounds) -> Iterator[Part]:
     places = _places(piece.text, words)
     for i, (here, following) in enumerate(pairwise(places), 1):
         if ENDED.search(piece.text[here[0] : following[0]]):
@@ -142,14 +142,13 @@ def _at_sentences(piece: Piece, words: Sequence[Said], sounds: Flags) -> Iterato
     yield piece, words
 
 
-def _rest(before: Span, after: Span, sounds: Flags) -> Span | None:
+def _rest(before: Span, after: Span, sounds: Sounds) -> Span | None:
     """The silence between two words, either of which alignment may have given it, or a part of it."""
-    begin = before[0] if sounds[slice(*frames(before))].any() else before[1]
-    end = after[1] if sounds[slice(*frames(after))].any() else after[0]
-    return rest((begin, end), sounds)
+    at = after[0] if after[0] < after[1] else before[1]
+    return rest((sounds.begin(before), sounds.end(after)), sounds.voice, at)
 
 
-def _bounded(parts: Sequence[Part], sounds: Flags) -> Iterator[Part]:
+def _bounded(parts: Sequence[Part], sounds: Sounds) -> Iterator[Part]:
     """Parts that begin and end at the rest between the last word of one and the first of the next. A model's
     own times are often some tenths of a second beside it, and its words keep to those.
     """
@@ -163,10 +162,10 @@ def _bounded(parts: Sequence[Part], sounds: Flags) -> Iterator[Part]:
     ]
     at = 0.0
     for (piece, words), (before, behind) in zip(parts, pairwise(rests), strict=True):
-        begin, end = piece.span
-        if before and before[1] - EDGE > begin - REACH:
+        begin, end = snapped(piece.span, sounds.voice)
+        if before and before[1] - EDGE > piece.span[0] - REACH:
             begin = before[1] - EDGE
-        if behind and behind[0] + EDGE < end + REACH:
+        if behind and behind[0] + EDGE < piece.span[1] + REACH:
             end = behind[0] + EDGE
         span = max(at, begin), max(at, begin, end)
         at = span[1]

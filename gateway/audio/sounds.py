@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from .quiet import FRAME, longest, quiet, runs
+from .quiet import FRAME, quiet, runs
 from .vad import RATE, Span
 from .windows import Window
 
@@ -18,35 +20,77 @@ APART = 25  # frames of silence between the two
 REST = 4  # frames; a shorter silence may be the closure of a t or a k
 
 
-def sounding(window: Window) -> Flags:
-    """Which 20 ms are not silence, [frames]: a voice with what is not quiet right beside it, or, where voice
-    activity hears none, all that is not quiet. Noise in the pauses of a voice is no sound.
+def frames(span: Span) -> tuple[int, int]:
+    """The first of the frames that a time touches, and the one behind the last."""
+    return int(span[0] * RATE) // FRAME, -(-int(span[1] * RATE) // FRAME)
+
+
+@dataclass(frozen=True)
+class Sounds:
+    """Which 20 ms of a window are not silence, [frames]. `voice`: a voice, with what is not quiet right
+    beside it, or, where voice activity hears none, all that is not quiet; noise in the pauses of a voice is
+    no sound. `loud`: all that is not quiet.
     """
+
+    voice: Flags
+    loud: Flags
+
+    def begin(self, word: Span) -> float:
+        """Where a word begins that a silence follows: without the silence before it. One that voice activity
+        does not hear ends where it says, if it is loud, else with the voice before it.
+        """
+        first, last = frames(word)
+        if (heard := np.flatnonzero(self.voice[first:last])).size:
+            return max(word[0], (first + int(heard[0])) * FRAME / RATE)
+        earlier = np.flatnonzero(self.voice[:first])
+        return word[1] if self._is_loud(word) or not earlier.size else (int(earlier[-1]) + 1) * FRAME / RATE
+
+    def end(self, word: Span) -> float:
+        """Where a word's first sound ends, which follows a silence; the tail of what was said before is not
+        its own. One that voice activity does not hear begins where it says, or with the voice behind it.
+        """
+        first, last = frames(word)
+        found = runs(self.voice[first:last])
+        if len(found):
+            tail = found[0][0] == 0 and self.voice[max(0, first - 1)] and found[0][1] < TOUCHES
+            end = found[1][1] if tail and len(found) > 1 else found[0][1]
+            return min(word[1], (first + int(end)) * FRAME / RATE)
+        later = np.flatnonzero(self.voice[last:])
+        return word[0] if self._is_loud(word) or not later.size else (last + int(later[0])) * FRAME / RATE
+
+    def _is_loud(self, word: Span) -> bool:
+        own = self.loud[slice(*frames(word))]
+        return bool(own.size) and bool(own.mean() >= 0.5)
+
+
+def sounding(window: Window) -> Sounds:
+    """Where a window sounds."""
     if len(window.wave) < FRAME:
-        return np.zeros(0, np.bool_)
+        return Sounds(np.zeros(0, np.bool_), np.zeros(0, np.bool_))
     still = quiet(window.wave)
-    voice, silence = np.zeros(len(still), np.bool_), np.zeros(len(still), np.bool_)
+    voice, silence = np.zeros((2, len(still)), np.bool_)
     for span in window.speech:
         first, last = frames(span)
         earlier, later = ~still[max(0, first - ONSET) : first], ~still[last : last + ONSET]
         voice[first - _reach(earlier[::-1]) : last + _reach(later)] = True
     for begin, end in runs(still):
         silence[begin:end] = end - begin >= HOLE
-    return next((sounds for sounds in (voice & ~silence, voice) if sounds.any()), ~still)
+    heard = next((flags for flags in (voice & ~silence, voice) if flags.any()), ~still)
+    return Sounds(heard, ~still)
 
 
-def frames(span: Span) -> tuple[int, int]:
-    """The first of the frames that a time touches, and the one behind the last."""
-    return int(span[0] * RATE) // FRAME, -(-int(span[1] * RATE) // FRAME)
-
-
-def rest(span: Span, sounds: Flags) -> Span | None:
-    """The longest silence of a stretch, in seconds of the window; None if there is none. `sounds`: what
-    `sounding` gives.
+def rest(span: Span, sounds: Flags, at: float) -> Span | None:
+    """The longest silence of a stretch, in seconds of the window, or one of half its length that ends nearer
+    to a time; None if there is none.
     """
     first, last = frames(span)
-    begin, end = longest(~sounds[first:last])
-    return ((first + begin) * FRAME / RATE, (first + end) * FRAME / RATE) if end - begin >= REST else None
+    found = runs(~sounds[first:last])
+    sizes = found[:, 1] - found[:, 0]
+    found = found[sizes >= max(REST, sizes.max(initial=0) / 2)]
+    if not len(found):
+        return None
+    begin, end = found[np.abs((first + found[:, 1]) * FRAME / RATE - at).argmin()]
+    return (first + int(begin)) * FRAME / RATE, (first + int(end)) * FRAME / RATE
 
 
 def snapped(span: Span, sounds: Flags) -> Span:

@@ -213,6 +213,25 @@ def test_a_segment_does_not_grow_over_speech_that_was_left_out() -> None:
     assert placed[1].span == (4.0, 4.4)
 
 
+def test_a_word_that_voice_activity_misses_keeps_its_time() -> None:
+    """If it is loud; a time in silence is the next voice's."""
+    wave = heard(((0.5, 2.0), (3.0, 3.3), (4.0, 5.0))).wave
+    window = Window(wave, 0.0, ((0.5, 2.0), (4.0, 5.0)))
+    pieces = [piece(" Yes", ".", span=(0.0, 2.9)), piece(" It", " hid", ".", span=(2.9, 5.0))]
+    for first, begin in (((3.0, 3.3), 3.0), ((3.4, 3.8), 4.0)):
+        words = said(("Yes", 0.5, 2.0), ("It", *first), ("hid", 4.0, 5.0))
+        (_, behind), _ = cut(pieces, words, window)
+        assert behind.span[0] == pytest.approx(begin - 0.02)
+
+
+def test_a_short_first_word_is_no_silence() -> None:
+    """Nor is a short last one: alignment gives the pauses behind and before them to them."""
+    window = heard(((1.0, 1.2), (1.5, 2.0), (2.3, 2.5)))
+    words = said(("Yes", 1.0, 1.5), ("it", 1.5, 2.0), ("is", 2.0, 2.5))
+    (found,), _ = cut([piece(" Yes", " it", " is", span=(1.0, 2.5))], words, window)
+    assert found.span == (pytest.approx(1.0), pytest.approx(2.5))
+
+
 def test_what_was_left_out_of_a_window_is_a_pause() -> None:
     """20 s of silence that the model was not sent: times do not cross."""
     window = heard(((0.2, 2.0), (2.2, 5.0)), 0.0, ((2.1, 20.0),))
@@ -244,11 +263,14 @@ def test_other_segments_stay_whole(
 
 
 def test_nothing_is_cut_without_times_of_words() -> None:
-    """Nor where it is not known what tokens spell."""
-    assert cut([FOX], [], HEARD) == ([FOX], [])
+    """Nor where it is not known what tokens spell; silence at the ends is left out all the same."""
     mute = Piece(FOX.span, FOX.text, FOX.tokens, FOX.log_probs)
     words = said(("The", 0.5, 1.0), ("fox", 4.0, 5.0))
-    assert cut([mute], words, HEARD) == ([mute], words)
+    span = (pytest.approx(0.18), pytest.approx(5.02))
+    for whole, own in ((FOX, []), (mute, words)):
+        (found,), placed = cut([whole], own, HEARD)
+        assert (found, found.span) == (replace(whole, span=found.span), span)
+        assert placed == own
 
 
 def test_no_byte_is_lost_whatever_the_words() -> None:

@@ -88,19 +88,25 @@ def test_noise_in_the_pauses_is_no_sound(level: float) -> None:
     wave[48_000:56_000] += 0.2 * rng.standard_normal(8000)  # from 3 to 3.5 s
     wave = wave.astype(np.float32)
     sounds = sounding(Window(wave, 0.0, ((1.0, 2.0), (3.0, 3.52))))
-    assert np.flatnonzero(sounds)[[0, -1]].tolist() == [46, 174]
-    assert rest((1.5, 3.2), sounds) == (2.0, 3.0)
-    assert rest((1.2, 1.9), sounds) is None
-    assert sounding(Window(wave, 0.0)).sum() >= 79
+    assert np.flatnonzero(sounds.voice)[[0, -1]].tolist() == [46, 174]
+    assert rest((1.5, 3.2), sounds.voice, 3.2) == (2.0, 3.0)
+    assert rest((1.2, 1.9), sounds.voice, 1.9) is None
+    assert sounding(Window(wave, 0.0)).voice.sum() >= 79
 
 
 def test_a_pause_that_voice_activity_does_not_hear_is_silence() -> None:
-    """From a fifth of a second on; a shorter one may be part of a word."""
+    """From a fifth of a second on; a shorter one may be part of a word. Of several the one that ends near a
+    time is a rest, unless another is over twice as long.
+    """
     wave = np.random.default_rng(1).standard_normal(5 * RATE).astype(np.float32)
-    wave[16_000:20_800] = wave[48_000:50_240] = 0.0  # 0.3 s, and 0.14
-    sounds = sounding(Window(wave, 0.0, ((0.0, 5.0),)))
-    assert rest((0.5, 2.0), sounds) == (1.0, 1.3)
-    assert rest((2.5, 4.0), sounds) is None
+    for begin, end in ((1.0, 1.5), (2.0, 2.3), (3.0, 3.2), (4.0, 4.12)):
+        wave[int(begin * RATE) : int(end * RATE)] = 0.0
+    voice = sounding(Window(wave, 0.0, ((0.0, 5.0),))).voice
+    assert rest((0.5, 4.5), voice, 1.5) == (1.0, 1.5)
+    assert rest((0.5, 4.5), voice, 2.2) == (2.0, 2.3)
+    assert rest((0.5, 4.5), voice, 3.2) == (2.0, 2.3)
+    assert rest((2.5, 4.5), voice, 4.1) == (3.0, 3.2)
+    assert rest((3.5, 4.5), voice, 4.1) is None
 
 
 def test_long_silence_is_shortened_and_times_stay_true(clipper: Clipper) -> None:
