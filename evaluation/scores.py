@@ -17,10 +17,19 @@ plain = EnglishTextNormalizer()
 class Score:
     """Errors in words; a rate is a share of `words`."""
 
-    words: int
-    substituted: int
-    deleted: int
-    inserted: int
+    words: int = 0
+    substituted: int = 0
+    deleted: int = 0
+    inserted: int = 0
+
+    def __add__(self, other: Score) -> Score:
+        """Of both texts together."""
+        return Score(
+            self.words + other.words,
+            self.substituted + other.substituted,
+            self.deleted + other.deleted,
+            self.inserted + other.inserted,
+        )
 
     @property
     def rate(self) -> float:
