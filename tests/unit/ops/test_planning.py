@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import re
 import subprocess
 import threading
@@ -13,13 +14,15 @@ import httpx
 import pytest
 
 from build.catalog import CatalogError, load_catalog
+from conch.bundle import ENGINE, MANIFEST, PARAMETERS, EngineFacts, Manifest, Probe
+from conch.contract import save
 from conch.deployment import Deployment
 from conch.gpus import assigned
 from ops.deploy import addresses
 from ops.hardware import instances
 from ops.local import nginx_binary
 from ops.nginx import OPEN, AccessPolicy, NginxValues, Tls, pools, write_nginx
-from ops.planning import IN_DOCKER, Addresses, front_processes, make_plan, precision, share
+from ops.planning import IN_DOCKER, Addresses, described, front_processes, make_plan, precision, share
 
 from .running_nginx import running_nginx
 
@@ -247,6 +250,30 @@ def test_the_inner_listener_asks_for_its_key(tmp_path: Path) -> None:
         assert (
             'if ($http_x_conch_inner != "abc") { return 403; }' in (tmp_path / "nginx.conf").read_text()
         ) is bool(key)
+
+
+@pytest.mark.parametrize(("said", "beams"), [({"beams": 3}, 3), ({}, 1)])
+def test_a_pool_has_what_its_bundle_says(tmp_path: Path, said: dict[str, int], beams: int) -> None:
+    """How many beams a request gets that names no number, what the engine can do, and its sizes."""
+    manifest = Manifest(
+        "mini-whisper",
+        "whisper",
+        "openvino",
+        engine={},
+        repository={},
+        content="0",
+        built="today",
+        capabilities=("transcription",),
+        probe=Probe("whisper_bls", {}),
+    )
+    (tmp_path / ENGINE).mkdir()
+    save(manifest, tmp_path / MANIFEST)
+    EngineFacts("whisper", 448, 51865, 50257).save(tmp_path / ENGINE)
+    (tmp_path / PARAMETERS).write_text(json.dumps(said), "utf-8")
+    made = plan(1, "mini-whisper")
+    here = replace(made, instances=(replace(made.instances[0], bundle=str(tmp_path)),))
+    pool = described(here).pool("mini-whisper")
+    assert (pool.beams, pool.capabilities, pool.positions) == (beams, {"transcription"}, 448)
 
 
 @pytest.mark.parametrize(
