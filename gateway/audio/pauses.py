@@ -102,7 +102,7 @@ def cut(
 ) -> tuple[list[Piece], list[Said]]:
     """The pieces, cut at the window's pauses and at rests behind sentences, each with the times of its sound;
     and the words, which lie in their parts then. `words`: of all pieces, in order; without words, and where
-    it is not known what tokens spell, nothing changes. `sounds`: where the window sounds.
+    it is not known what tokens spell, nothing is cut. `sounds`: where the window sounds.
     """
     pauses, left, parts = list(_pauses(window)), list(words), list[Part]()
     for piece in pieces:
@@ -132,7 +132,7 @@ def _at_pauses(piece: Piece, words: Sequence[Said], pauses: Sequence[Pause]) -> 
 def _at_sentences(piece: Piece, words: Sequence[Said], sounds: Sounds) -> Iterator[Part]:
     places = _places(piece.text, words)
     for i, (here, following) in enumerate(pairwise(places), 1):
-        if ENDED.search(piece.text[here[0] : following[0]]):
+        if ENDED.search(OPENS.sub("", piece.text[here[0] : following[0]])):
             found = _rest(words[i - 1].span, words[i].span, sounds)
             if found and found[1] - found[0] >= RESTS:
                 done, more = _divided(piece, (here, following), found)

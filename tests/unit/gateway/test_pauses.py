@@ -184,6 +184,15 @@ def test_a_segment_is_cut_at_a_rest_behind_a_sentence(
         assert placed[3].span[0] >= 1.98 + rest - 1e-9
 
 
+def test_what_opens_a_sentence_goes_with_it_at_a_rest() -> None:
+    """As it does at a pause."""
+    wave = heard(((0.5, 2.0), (2.3, 4.0))).wave
+    whole = piece(" Hola", ".", " ¿", "Qué", "?", span=(0.4, 4.0))
+    words = said(("Hola", 0.5, 2.0), ("Qué", 2.2, 4.0))
+    found, _ = cut([whole], words, Window(wave, 0.0, ((0.5, 4.0),)))
+    assert [part.text for part in found] == ["Hola.", "¿Qué?"]
+
+
 @pytest.mark.parametrize("between", [1.8, 2.3, 3.2])
 def test_segments_begin_and_end_where_they_sound(between: float) -> None:
     """The model's time lies in the last word, in the pause or in the first word behind it; words whose times
