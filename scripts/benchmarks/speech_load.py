@@ -58,7 +58,9 @@ def kserve_request(seed: int, *, words: bool = False) -> tuple[str, bytes, dict[
 def gateway_request(model: str, file: bytes | None, seed: int) -> tuple[str, bytes, dict[str, str]]:
     """The same at the gateway; `file`: a WAV to send instead of a sound made up."""
     line = uuid.uuid4().hex
-    fields = {"model": model, "language": "en", **({} if file else {"max_tokens": str(TOKENS)})}
+    fields = {"model": model, "language": "en", "beam_width": "1"} | (
+        {} if file else {"max_tokens": str(TOKENS)}
+    )
     parts = [
         f'--{line}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
         for name, value in fields.items()

@@ -73,7 +73,7 @@ def through_gateway(made: list[Recording]) -> Iterator[tuple[Call, Callable[[], 
         client = httpx.Client(base_url=f"http://{HOST}:{layout.port}", timeout=600)
 
         def call(number: int) -> str:
-            data = {"model": MODEL, "language": "en", "temperature": "0"}
+            data = {"model": MODEL, "language": "en", "temperature": "0", "beam_width": "1"}
             answer = client.post(
                 "/v1/audio/transcriptions", files={"file": ("a.wav", files[number])}, data=data
             )
