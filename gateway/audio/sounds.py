@@ -28,8 +28,8 @@ def frames(span: Span) -> tuple[int, int]:
 @dataclass(frozen=True)
 class Sounds:
     """Which 20 ms of a window are not silence, [frames]. `voice`: a voice, with what is not quiet right
-    beside it, or, where voice activity hears none, all that is not quiet; noise in the pauses of a voice is
-    no sound. `loud`: all that is not quiet.
+    beside it, but not the noise in its pauses; where voice activity hears none, all that is not quiet.
+    `loud`: all that is not quiet.
     """
 
     voice: Flags
