@@ -29,6 +29,7 @@ UNLIKELY = -1.0
 WORDS = "word_timestamps"  # the capability of engines that say when each word was said
 # Seconds; what lies behind is speech without a word, which alignment gives to the word before it.
 LONGEST_WORD = 1.2
+STRAYED = 0.6  # seconds that count of a longer word: alignment gives it speech that the text left out
 OUTPUTS = (
     "TRANSCRIPTS",
     "AVG_LOGPROB",
@@ -192,7 +193,13 @@ def _covered(said: Sequence[Said] | None, segments: Sequence[Span]) -> Iterable[
     words = [word.span for word in said]
     following = [*(begin for begin, _ in words[1:]), inf][: len(words)]
     return [
-        (begin, min(begin + LONGEST_WORD, max(end, min(after, _end_of(begin, segments)))))
+        (
+            begin,
+            min(
+                begin + (LONGEST_WORD if end - begin <= LONGEST_WORD else STRAYED),
+                max(end, min(after, _end_of(begin, segments))),
+            ),
+        )
         for (begin, end), after in zip(words, following, strict=True)
     ]
 

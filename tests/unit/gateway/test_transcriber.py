@@ -216,6 +216,14 @@ def test_a_word_reaches_to_the_next_one() -> None:
     assert [seconds for seconds, *_ in left_out.asked] == [6, 2.6]
 
 
+def test_a_word_of_seconds_is_not_all_of_what_was_said() -> None:
+    """Seen: "The museum owns" over six seconds, in which another sentence was said first."""
+    pool = replace(POOL, capabilities=frozenset({"word_timestamps"}))
+    facade = Facade(lambda _, __: ("The museum", -0.1, False), words=((0.8, 3.9), (3.9, 7.5)))
+    transcribe(facade, [8], speech=((1.4, 3.5), (3.8, 5.7), (7.0, 7.6)), pool=pool)
+    assert facade.asked[1][0] > 2.0
+
+
 @pytest.mark.parametrize(
     ("speech", "words", "asked"), [(0.5, False, False), (0.7, False, True), (0.5, True, True)]
 )
