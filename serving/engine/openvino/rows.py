@@ -6,20 +6,36 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..runtime import Floats, Looked, Step
+from ..runtime import Floats, Step
+from ..sampling import Looked
 
 MASKED = np.float32(-1e9)  # what is added to the score of a place that a row must not see
 
 
-def biases(rows: Sequence[Floats | None], vocabulary: int) -> Floats:
-    """Float32 [rows, vocabulary], or [1, 1] when there is none."""
-    if all(bias is None for bias in rows):
-        return np.zeros((1, 1), np.float32)
-    out = np.zeros((len(rows), vocabulary), np.float32)
-    for row, bias in zip(out, rows, strict=True):
-        if bias is not None:
-            row[:] = bias
-    return out
+class Biases:
+    """What the requests of a batch add to its logits, put together anew only where other rows step: it is as
+    large as the logits.
+    """
+
+    def __init__(self, vocabulary: int) -> None:
+        self.vocabulary = vocabulary
+        self.rows: list[Floats | None] = []
+        self.whole = np.zeros((1, 1), np.float32)
+
+    def of(self, rows: Sequence[Floats | None]) -> Floats:
+        """Float32 [rows, vocabulary], [1, vocabulary] where all are equal, or [1, 1] where there is none."""
+        known = len(rows) == len(self.rows)
+        if not (known and all(a is b for a, b in zip(rows, self.rows, strict=True))):
+            self.rows, self.whole = list(rows), self._whole(rows)
+        return self.whole
+
+    def _whole(self, rows: Sequence[Floats | None]) -> Floats:
+        nothing = np.zeros(self.vocabulary, np.float32)
+        own = {id(bias): nothing if bias is None else bias for bias in rows}
+        first, *others = own.values()
+        if all(np.array_equal(first, other) for other in others):
+            return first[None] if first.any() else np.zeros((1, 1), np.float32)
+        return np.stack([own[id(bias)] for bias in rows])
 
 
 def chosen(logits: Floats, log_sum: Floats, attention: Callable[[int, int], Looked] | None = None) -> Step:

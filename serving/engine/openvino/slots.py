@@ -9,7 +9,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ..runtime import Floats, Row, Step
-from .rows import MASKED, biases, chosen
+from .rows import MASKED, Biases, chosen
 from .runtime import OpenVinoRuntime, bits
 
 
@@ -26,6 +26,7 @@ class SlotBatch:
     def __init__(self, runtime: OpenVinoRuntime) -> None:
         self.runtime = runtime
         self.request = runtime.decoder.create_infer_request()
+        self.biases = Biases(runtime.facts.vocabulary)
         self.names = [f"{c}{i}" for i in range(runtime.facts.layers) for c in "kv"]
         self.lengths = np.zeros(0, np.int64)
         self.caches = self._empty(1, self.GROWTH)
@@ -124,7 +125,7 @@ class SlotBatch:
         rows: Sequence[Row],
         past: Sequence[ov.Tensor],
     ) -> tuple[Floats, Floats]:
-        bias = biases([row.bias for row in rows], self.runtime.facts.vocabulary)
+        bias = self.biases.of([row.bias for row in rows])
         inputs = {f"past.{name}": tensor for name, tensor in zip(self.names, past, strict=True)}
         if width := self.runtime.facts.prompt_width:
             table = rows[0].table  # a prompt is read alone, and what runs goes on with ids of the vocabulary

@@ -17,7 +17,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ..runtime import Floats, Row, Step
-from .rows import MASKED, biases, chosen
+from .rows import MASKED, Biases, chosen
 from .runtime import Memory, OpenVinoRuntime, bits
 
 NOWHERE = -1
@@ -33,10 +33,12 @@ class TimelineBatch:
     def __init__(self, runtime: OpenVinoRuntime) -> None:
         self.runtime = runtime
         self.request = runtime.decoder.create_infer_request()
+        self.biases = Biases(runtime.facts.vocabulary)
         self.columns = np.zeros((0, 0), np.int32)
-        self.slots: list[Memory | None] = []
-        self.shown: list[Memory | None] = []
         self.tensors: list[ov.Tensor] = []
+        self.held: list[Memory] = []  # what each place of the tensors holds
+        self.shown: list[Memory | None] = []
+        self.sharing: dict[str, NDArray[np.int32]] = {}
         self.looked: list[list[NDArray[np.float16]]] = []  # of each row of the last step
 
     def step(self, rows: Sequence[Row]) -> Step:
@@ -61,15 +63,16 @@ class TimelineBatch:
             "ids": ids,
             "positions": np.maximum(places, 0).astype(np.int64),
             "mask": self._mask(places),
-            "bias": biases([row.bias for row in rows], self.runtime.facts.vocabulary),
+            "bias": self.biases.of([row.bias for row in rows]),
             "beam_idx": np.array([row.parent or 0 for row in rows], np.int32),
         }
         self._set_memory([row.memory for row in rows])
+        inputs |= self.sharing
         self.request.infer({name: value for name, value in inputs.items() if self.runtime.takes(name)})
         logits, log_sum = (self.request.get_tensor(name).data for name in ("logits", "log_sum"))
         if not self.runtime.facts.attends:
             return chosen(logits, log_sum)
-        self.looked = looked = [[] if row.parent is None else self.looked[row.parent] for row in rows]
+        self.looked = looked = [[] if row.parent is None else [*self.looked[row.parent]] for row in rows]
         for row, own, seen in zip(rows, looked, self.request.get_tensor("cross_attention").data, strict=True):
             if row.attend:
                 own.append(seen[:, : row.memory.length].copy())
@@ -106,28 +109,30 @@ class TimelineBatch:
         self.columns = self.columns[:, used]
 
     def _set_memory(self, wanted: Sequence[Memory | None]) -> None:
-        """Hand over the encoder memory of all rows, [rows, heads, length, head width]; only what changed
-        since the last step is copied.
+        """Hand over the encoder memories of the rows, [memories, heads, length, head width], and who shares
+        each; only what changed since the last step is copied.
         """
         if wanted[0] is None or (
             len(wanted) == len(self.shown) and all(a is b for a, b in zip(wanted, self.shown, strict=True))
         ):
             return
-        running = {id(memory) for memory in wanted}
+        running = {id(memory): memory for memory in wanted if memory is not None}
         for memory in self.shown:
             if memory is not None and id(memory) not in running:
                 self.runtime.remember(memory)  # its text has ended and may be aligned next
-        memories = [memory for memory in wanted if memory is not None]
+        self.shown = list(wanted)
+        memories = placed(list(running.values()), self.held)
+        self.sharing = sharing(wanted, memories)
         facts, count, length = self.runtime.facts, len(memories), max(memory.length for memory in memories)
         if not self.tensors or self.tensors[0].shape[0] < count or self.tensors[0].shape[2] != length:
-            rows = max(count, 1 if not self.tensors else 2 * count)
-            shape = [rows, facts.heads, length, facts.head_width]
+            places = max(count, 1 if not self.tensors else 2 * count)
+            shape = [places, facts.heads, length, facts.head_width]
             self.tensors = [
                 ov.Tensor(self.runtime.memory_type, ov.Shape(shape)) for _ in range(2 * facts.layers)
             ]
             for tensor in self.tensors:
                 bits(tensor).fill(0)  # masked, but NaN times zero would still be NaN
-            self.slots = []
+            self.held = []
         self._fill(memories)
         cross_mask = np.where(
             np.arange(length) < np.array([[memory.length] for memory in memories]), np.float32(0), MASKED
@@ -140,15 +145,36 @@ class TimelineBatch:
         names = [f"memory.{c}{i}" for i in range(facts.layers) for c in "kv"]
         for name, view in zip(names, views, strict=True):
             self.request.set_tensor(name, view)
-        self.request.set_tensor("cross_mask", ov.Tensor(np.ascontiguousarray(cross_mask[:, None, None])))
-        self.shown = list(wanted)
+        self.request.set_tensor(
+            "cross_mask", ov.Tensor(np.ascontiguousarray(cross_mask[:, None, None, None]))
+        )
 
     def _fill(self, memories: Sequence[Memory]) -> None:
-        self.slots += [None] * (len(memories) - len(self.slots))
         for i, memory in enumerate(memories):
-            if self.slots[i] is memory:
+            if i < len(self.held) and self.held[i] is memory:
                 continue
             for tensor, part in zip(self.tensors, memory.parts, strict=True):
                 bits(tensor)[i, :, : memory.length] = part
                 bits(tensor)[i, :, memory.length :] = 0
-            self.slots[i] = memory
+        self.held = list(memories)
+
+
+def placed(memories: Sequence[Memory], held: Sequence[Memory]) -> list[Memory]:
+    """The same in the order of places; who is `held` by one of so many keeps it."""
+    held = held[: len(memories)]
+    there, wanted = {id(memory) for memory in held}, {id(memory) for memory in memories}
+    new = (memory for memory in memories if id(memory) not in there)
+    return [memory if id(memory) in wanted else next(new) for memory in held] + list(new)
+
+
+def sharing(wanted: Sequence[Memory | None], memories: Sequence[Memory]) -> dict[str, NDArray[np.int32]]:
+    """The graph's inputs that say which rows look at which memory: `sharers` int32 [memories, most], filled
+    up with each memory's first; `shares` int32 [rows].
+    """
+    rows = [[i for i, memory in enumerate(wanted) if memory is own] for own in memories]
+    most = max(map(len, rows))
+    shares = np.zeros(len(wanted), np.int32)
+    for i, own in enumerate(rows):
+        shares[own] = i * most + np.arange(len(own))
+    sharers = [[*own, *own[:1] * (most - len(own))] for own in rows]
+    return {"sharers": np.array(sharers, np.int32), "shares": shares}

@@ -85,12 +85,12 @@ class Session:
         }
         if self.stateful:
             inputs["beam_idx"] = np.array(parents, np.int32)
-        for name, part in self.memory.items():
-            inputs[name] = np.repeat(part, rows, 0)
+        inputs |= self.memory
         if self.memory:
-            inputs["cross_mask"] = np.zeros(
-                (rows, 1, 1, next(iter(self.memory.values())).shape[2]), np.float32
-            )
+            length = next(iter(self.memory.values())).shape[2]
+            inputs["cross_mask"] = np.zeros((1, 1, 1, 1, length), np.float32)
+            inputs["shares"] = np.arange(rows, dtype=np.int32)
+            inputs["sharers"] = inputs["shares"][None]
         if self.past:
             inputs |= {name: part[list(parents)] for name, part in self.past.items()}
         self.request.infer({name: value for name, value in inputs.items() if name in self.network.ports})
