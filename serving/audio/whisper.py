@@ -88,9 +88,9 @@ class Whisper:
         limit, more = int(request["request_output_len"].item()), 0
         if streaming:
             request["streaming"] = np.array([[True]])
-        if aligning and self.attends and _beams(request) == 1:
+        if aligning and self.attends:
             # Where the last word of a text that is cut off ends is seen by the step behind it.
-            more = int(len(prompt.ids) + limit < self.positions)
+            more = int(_beams(request) == 1 and len(prompt.ids) + limit < self.positions)
             request["return_step_attention"] = np.array([[True]])
             request["request_output_len"] = np.array([[limit + more]], np.int32)
         growing = streaming and _beams(request) == 1

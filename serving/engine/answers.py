@@ -109,7 +109,8 @@ class Answers:
 
     def finish(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]]:
         """Output tensors of the last response; where the job was to `attend` with cross_attention, float16
-        [1, heads, steps, memory]: one step for each id that was made, those that ended the text included.
+        [1, heads, steps, memory], of the best sequence: one step for each id that was made, those that ended
+        the text included.
         """
         arrays = outputs(beams, self.wanted, self.sent)
         return arrays if self.job.seen is None else arrays | {"cross_attention": self.job.seen()[None]}

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .runtime import Looked, Memory, Row
-from .sampling import Hypothesis, Sampling
+from .runtime import Memory, Row
+from .sampling import Hypothesis, Looked, Sampling
 from .strategies import Strategy, strategy
 
 

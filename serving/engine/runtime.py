@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from conch.bundle import EngineFacts
 
-from .sampling import Sampling
+from .sampling import Looked, Sampling
 
 Floats = NDArray[np.float32]
-Looked = Callable[[], NDArray[np.float16]]  # see Step.attention
 
 
 class Memory(Protocol):

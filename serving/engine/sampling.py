@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+Looked = Callable[[], NDArray[np.float16]]  # see runtime.Step.attention
 NEVER = np.float32(-1e9)
 
 
@@ -27,13 +28,19 @@ class TimestampRules:
     )
 
     def apply(self, scores: Floats, generated: Sequence[int]) -> Floats:
-        """Logits or log probabilities [vocabulary] with what the rules forbid set to NEVER (openai/whisper
+        """Logits or log probabilities [vocabulary] as `forbid` leaves them."""
+        out = scores.copy()
+        self.forbid(out, generated)
+        return out
+
+    def forbid(self, out: Floats, generated: Sequence[int]) -> None:
+        """Set what the rules forbid of logits or log probabilities [vocabulary] to NEVER (openai/whisper
         decoding.py, `ApplyTimestampRules`).
 
         Timestamps come in pairs, but for one directly before the end; they never run backwards; the text
         begins with one; and where all timestamps together are likelier than any text, one of them comes.
         """
-        out, first = scores.copy(), self.first
+        first = self.first
         times = [token for token in generated if token >= first]
         after_time = bool(generated) and generated[-1] >= first
         after_pair = after_time and (len(generated) < 2 or generated[-2] >= first)
@@ -48,7 +55,6 @@ class TimestampRules:
             out[first : times[-1] + (0 if after_time and not after_pair else 1)] = NEVER
         if log_sum(out[first:]) > out[:first].max():
             out[:first] = NEVER
-        return out
 
 
 @dataclass(frozen=True)
@@ -84,19 +90,18 @@ class Sampling:
     @property
     def plain(self) -> bool:
         """Whether nothing changes the logits, so that the likeliest token is the answer."""
-        neutral = (
-            self.temperature in (0.0, 1.0)
-            and self.repetition_penalty == 1.0
-            and not self.presence_penalty
-            and not self.frequency_penalty
-        )
-        return (
-            neutral
-            and self.greedy
-            and not self.min_tokens
-            and not self.bad_words
-            and not self.keep_logits
-            and not self.timestamps
+        return not self.changes and self.greedy and not self.keep_logits and not self.timestamps
+
+    @property
+    def changes(self) -> bool:
+        """Whether `processed` does anything."""
+        return bool(
+            self.temperature not in (0.0, 1.0)
+            or self.repetition_penalty != 1.0
+            or self.presence_penalty
+            or self.frequency_penalty
+            or self.min_tokens
+            or self.bad_words
         )
 
     def ending(self, ids: Sequence[int]) -> int:
@@ -111,7 +116,8 @@ class Sampling:
 @dataclass(frozen=True)
 class Hypothesis:
     """Generated ids (end id left out), the log probability of each, their sum, and raw logits [ids,
-    vocabulary] if asked for.
+    vocabulary] if asked for. `seen`: where the decoder looked when it made each, once it is finished, if
+    beams were to say so.
     """
 
     ids: tuple[int, ...] = ()
@@ -119,6 +125,7 @@ class Hypothesis:
     logits: tuple[Floats, ...] = ()
     cum_log_prob: float = 0.0
     finished: bool = False
+    seen: Looked | None = None
 
     def plus(self, token: int, log_prob: float, sampling: Sampling, logits: Floats | None) -> Hypothesis:
         """One token more; finished by the end id, a stop word or the length limit. Neither end id nor stop
@@ -138,9 +145,12 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a step gives for a row whose id the caller chooses: all logits, once they are asked for."""
+    """What a step gives for a row whose id the caller chooses: all logits, and where the row has looked so
+    far if it is to say so, once they are asked for.
+    """
 
     whole: Callable[[], Floats]
+    looked: Callable[[], Looked] | None = None
 
     @property
     def logits(self) -> Floats:

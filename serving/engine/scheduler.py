@@ -107,10 +107,8 @@ class Scheduler:
             raise BadRequest("return_cross_attention is not supported by this engine; omit it")
         if job.attend and not self.runtime.facts.attends:
             raise BadRequest("return_step_attention is not supported by this engine; omit it")
-        if job.attend and (job.align or job.sampling.beam_width > 1):
-            raise BadRequest(
-                "return_step_attention cannot be combined with beams or return_cross_attention; omit one"
-            )
+        if job.attend and job.align:
+            raise BadRequest("return_step_attention cannot be combined with return_cross_attention; omit one")
         if not job.prompt:
             raise BadRequest("decoder_input_ids is empty; send at least the start id")
         if len(job.prompt) >= positions:
@@ -281,7 +279,7 @@ class Scheduler:
                     goes_on = job.strategy.take(best[at], log_probs[at])
                     self._advance(job, [(0, best[at])] if goes_on else [])
                 else:
-                    scores = [Scores(partial(result.logits, i)) for i in range(at, at + count)]
+                    scores = [self._scores(job, result, row) for row in range(at, at + count)]
                     self._advance(job, job.strategy.advance(scores))
                 if not job.rows:
                     self._look_back(job)
@@ -294,6 +292,11 @@ class Scheduler:
                     finished.append(job)
             at += count
         self.release(finished)
+
+    @staticmethod
+    def _scores(job: Job, result: Step, row: int) -> Scores:
+        looked = partial(result.attention, row, job.steps + 1) if job.attend and result.attention else None
+        return Scores(partial(result.logits, row), looked)
 
     def _advance(self, job: Job, chosen: Sequence[tuple[int, int]]) -> None:
         """Its rows of the next step, by (row of this one, token)."""
@@ -308,7 +311,8 @@ class Scheduler:
     def _look_back(self, job: Job) -> None:
         """Where a job that makes no further step has looked, if it was to say so."""
         if job.attend and job.steps and self.last and self.last.attention:
-            job.seen = self.last.attention(job.first_row, job.steps)
+            row = (job.rows[0].parent or 0) if job.rows else job.first_row
+            job.seen = job.strategy.results()[0].seen or self.last.attention(row, job.steps)
 
     def release(self, jobs: Sequence[Job]) -> None:
         """Answer finished requests and free their rows. The last request takes a hole of its size: fewer

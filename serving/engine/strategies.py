@@ -8,7 +8,7 @@ caches accordingly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -133,24 +133,32 @@ class Beams:
     def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
         """See Strategy."""
         width = self.sampling.beam_width
-        totals = np.stack([self._row(beam, row) for beam, row in zip(self.running, scores, strict=True)])
-        candidates = self._expand(totals, scores, 2 * width)
-        self._finish(
-            [beam for _, _, beam in candidates[:width] if beam.finished], len(self.running[0].ids) + 1
-        )
+        candidates = self._expand(self._log_probs(scores), scores, 2 * width)
+        finished = [
+            replace(beam, seen=looked() if (looked := scores[parent].looked) else None)
+            for parent, _, beam in candidates[:width]
+            if beam.finished
+        ]
+        self._finish(finished, len(self.running[0].ids) + 1)
         alive = [candidate for candidate in candidates if not candidate[2].finished][:width]
         self.running = [beam for _, _, beam in alive] or self.running
         self.done = not alive or self._settled(len(self.running[0].ids))
         return [] if self.done else [(parent, token) for parent, token, _ in alive]
 
-    def _row(self, beam: Hypothesis, row: Scores) -> Floats:
-        """Log probabilities of one beam's next token; penalties work on them, not on logits, as transformers
-        does in beam search. Whisper's rules come first, so that what they leave has the probability of
-        all (openai/whisper decoding.py): a time that must come is not unlikely.
+    def _log_probs(self, scores: Sequence[Scores]) -> Floats:
+        """Those of each beam's next token [beams, vocabulary]; penalties work on them, not on logits, as
+        transformers does in beam search. Whisper's rules come first, so that what they leave has the
+        probability of all (openai/whisper decoding.py): a time that must come is not unlikely.
         """
-        rules = self.sampling.timestamps
-        logits = rules.apply(row.logits, beam.ids) if rules else row.logits
-        return processed(log_softmax(logits), [*self.prompt, *beam.ids], beam.ids, self.sampling)
+        logits = np.stack([row.logits for row in scores])
+        if self.sampling.timestamps:
+            for beam, row in zip(self.running, logits, strict=True):
+                self.sampling.timestamps.forbid(row, beam.ids)
+        out = log_softmax(logits)
+        if self.sampling.changes:
+            for beam, row in zip(self.running, out, strict=True):
+                row[:] = processed(row, [*self.prompt, *beam.ids], beam.ids, self.sampling)
+        return out
 
     def _expand(
         self, log_probs: Floats, scores: Sequence[Scores], count: int

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from serving.architectures.transformer import Decoder
 
-from ..runtime import Looked, Row, Step
-from ..sampling import Sampling
+from ..runtime import Row, Step
+from ..sampling import Looked, Sampling
 from .caches import Arena, Reading, Stepping, Watch
 from .choosing import Choices, simple
 from .device import Device, worth_recording

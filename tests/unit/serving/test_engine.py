@@ -21,10 +21,12 @@ from serving.audio.log_mel import log_mel
 from serving.engine.collected import Collected
 from serving.engine.jobs import Job, Limits
 from serving.engine.openvino.runtime import REMEMBERED, OpenVinoRuntime
+from serving.engine.runtime import Runtime
 from serving.engine.sampling import Hypothesis, Sampling
 from serving.engine.scheduler import Scheduler
 from serving.errors import BadRequest, QueueFull
 
+from .. import engines
 from ..conftest import MINIATURE, export
 
 pytestmark = pytest.mark.long
@@ -326,12 +328,26 @@ def test_attention_of_a_text(graphs: OpenVinoRuntime, speech: list[tuple[Clip, n
     scheduler.stop()
 
 
-def test_steps_tell_where_they_looked(graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]]) -> None:
-    """As the text's reading does once it is whole, of texts that run beside each other."""
-    scheduler, made = Scheduler(graphs), []
+@pytest.mark.parametrize("target", ["openvino", "torch"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_steps_tell_where_they_looked(
+    tmp_path: Path,
+    graphs: OpenVinoRuntime,
+    speech: list[tuple[Clip, np.ndarray]],
+    target: str,
+    beams: int,
+) -> None:
+    """As the text's reading does once it is whole, of texts that run beside each other, and of the best
+    beam.
+    """
+    runtime: Runtime = graphs
+    if target == "torch":
+        runtime = engines.runtime("torch", engines.export("torch", "whisper", MINIATURE, tmp_path))
+    scheduler, made = Scheduler(runtime), []
     scheduler.start()
     for clip, features in speech[:3]:
-        job = Job(prompt(clip), Sampling(max_tokens=60, end_id=END), Collected(), features, attend=True)
+        sampling = Sampling(max_tokens=60, end_id=END, beam_width=beams)
+        job = Job(prompt(clip), sampling, Collected(), features, attend=True)
         made.append(job)
         scheduler.submit(job)
     for (clip, features), job in zip(speech, made, strict=False):

@@ -251,9 +251,8 @@ def test_a_stop_finds_an_answer_that_is_being_sent(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("beams", "align", "attends", "told"),
     [
-        (2, False, True, "return_step_attention cannot be combined with beams"),
-        (1, True, True, "return_step_attention cannot be combined with beams"),
-        (1, False, False, "return_step_attention is not supported by this engine"),
+        (1, True, True, "return_step_attention cannot be combined with return_cross_attention"),
+        (2, False, False, "return_step_attention is not supported by this engine"),
     ],
 )
 def test_where_steps_look_is_refused(

@@ -60,20 +60,22 @@ def facade(engine: Path, scheduler: Scheduler, tmp_path: Path) -> Facade:
     return Facade(tmp_path, scheduler)
 
 
-@pytest.mark.parametrize("prefix", [PREFIX, TIMED])
-def test_times_of_words_come_with_the_text(facade: Facade, clipper: Clipper, prefix: bytes) -> None:
+@pytest.mark.parametrize(("prefix", "beams"), [(PREFIX, 1), (TIMED, 1), (TIMED, 3)])
+def test_times_of_words_come_with_the_text(
+    facade: Facade, clipper: Clipper, prefix: bytes, beams: int
+) -> None:
     """One request, and what a second look at the sound with the whole text says."""
-    away = []
+    away, width = [], np.array([[beams]], np.int32)
     for _ in range(8):
         wave = clipper.wave(clipper.speech(int(clipper.rng.uniform(3, 14) * 16000)))
         facade.asked.clear()
         facade.whisper.attends = True
-        at_once = facade.words(wave, prefix)
+        at_once = facade.words(wave, prefix, BEAM_WIDTH=width)
         assert [asked & {"return_step_attention", "return_cross_attention"} for asked in facade.asked] == [
             {"return_step_attention"}
         ]
         facade.whisper.attends = False
-        again = facade.words(wave, prefix)
+        again = facade.words(wave, prefix, BEAM_WIDTH=width)
         assert len(facade.asked) == 3
         assert at_once["WORD_TEXTS"].tolist() == again["WORD_TEXTS"].tolist()
         away.append(np.abs(at_once["WORD_TIMES"] - again["WORD_TIMES"]).ravel())
@@ -81,9 +83,9 @@ def test_times_of_words_come_with_the_text(facade: Facade, clipper: Clipper, pre
 
 
 def test_a_second_look_where_steps_do_not_tell(facade: Facade, clipper: Clipper) -> None:
-    """Beams are not followed back."""
-    beams = np.array([[2]], np.int32)
-    answer = facade.words(clipper.wave(clipper.speech(6 * 16000)), BEAM_WIDTH=beams)
+    """Beams that a limit cuts off have none behind their last word."""
+    limits = {"BEAM_WIDTH": np.array([[2]], np.int32), "MAX_TOKENS": np.array([[5]], np.int32)}
+    answer = facade.words(clipper.wave(clipper.speech(6 * 16000)), **limits)
     assert [("return_cross_attention" in asked) for asked in facade.asked] == [False, True]
     assert answer["WORD_TIMES"].shape[1] == answer["WORD_TEXTS"].shape[1] > 0
     assert (np.diff(answer["WORD_TIMES"][0], axis=1) >= 0).all()
