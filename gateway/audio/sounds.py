@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .quiet import FRAME, quiet, runs
+from .quiet import FRAME, quiet, quietest, runs
 from .vad import RATE, Span
 from .windows import Window
 
@@ -18,6 +18,9 @@ EDGE = 0.02  # seconds that a segment is longer than its sound at either side
 TOUCHES = 15  # frames of a neighbour's sound that a segment's times may overlap
 APART = 25  # frames of silence between the two
 REST = 4  # frames; a shorter silence may be the closure of a t or a k
+# Seconds before and behind a text's end, which is not exact, in which the voice's longest rest is looked for,
+# and the quietest sound where there is none.
+AROUND, QUIETEST = (0.3, 0.6), (0.3, 0.15)
 
 
 def frames(span: Span) -> tuple[int, int]:
@@ -91,6 +94,17 @@ def rest(span: Span, sounds: Flags, at: float) -> Span | None:
         return None
     begin, end = found[np.abs((first + found[:, 1]) * FRAME / RATE - at).argmin()]
     return (first + int(begin)) * FRAME / RATE, (first + int(end)) * FRAME / RATE
+
+
+def between(window: Window, at: float) -> float:
+    """Where what follows a text begins that ends at about this time, in seconds of the window: in the middle
+    of a rest, else where the sound is quietest, which may be inside a word.
+    """
+    around = (max(at - AROUND[0], 0.0), min(at + AROUND[1], window.seconds))
+    if silence := rest(around, sounding(window).voice, at):
+        return sum(silence) / 2
+    begin = round(max(at - QUIETEST[0], 0.0) * RATE)
+    return (begin + quietest(window.wave[begin : round((at + QUIETEST[1]) * RATE)])) / RATE
 
 
 def snapped(span: Span, sounds: Flags) -> Span:

@@ -18,10 +18,10 @@ from ..disconnect import end
 from ..triton import Triton
 from .attempt import UNLIKELY, Attempt, FacadeClient
 from .options import Options
-from .quiet import quietest
+from .sounds import between
 from .stretches import Hear, Stretches
 from .transcript import Transcript, completed, first_segments, is_guessed, is_known, joined
-from .vad import RATE, Span
+from .vad import Span
 from .windows import CLOSE, ENDED, FEW, SECONDS, Window, halves, missed
 
 # openai/whisper transcribe.py: the temperatures to try one after the other, and how sure the model must be
@@ -40,8 +40,6 @@ HEAD_START = 0.05  # in mean log probability, of words that know no earlier text
 SEEKS = 5.0  # seconds; less than this is no progress that a window may be heard again for
 SENTENCE = 10.0  # seconds of words that are heard again so that a window begins with a sentence
 CUT = 0.5  # seconds at a window's end; a sentence that ends there was cut off, and its end made up
-# Seconds before and behind a segment's end, which is not exact, in which the quietest sound is looked for.
-REST = (0.3, 0.15)
 
 # A transcript, and what of its window it covers, in seconds from where the window begins.
 Covering = tuple[Transcript, list[Span]]
@@ -106,7 +104,7 @@ class WindowRun:
             return replace(await self.complete(window, options, best, covered), duration=window.seconds)
         known = [(begin, min(end, until)) for begin, end in covered if begin < until]
         done = await self.complete(window.part(0.0, until), options, best, known)
-        return replace(done, duration=_rest(window, until))
+        return replace(done, duration=between(window, until))
 
     async def complete(
         self, window: Window, options: Options, best: Transcript, covered: list[Span]
@@ -260,12 +258,6 @@ def _to_sentence(part: Transcript, window: Window) -> Transcript:
         if ends[count - 1] <= window.seconds - CUT and ENDED.search(part.segments[count - 1].text):
             return first_segments(part, count)
     return part
-
-
-def _rest(window: Window, at: float) -> float:
-    """Where the sound is quietest near a time, in seconds of the window: there the next one begins."""
-    begin = round(max(at - REST[0], 0.0) * RATE)
-    return (begin + quietest(window.wave[begin : round((at + REST[1]) * RATE)])) / RATE
 
 
 def _more(rest: Window) -> bool:

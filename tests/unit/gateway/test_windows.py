@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from evaluation.recordings import clicks, jfk
 from gateway.audio.cutters import Cutter, PauseCutter, TurnCutter
 from gateway.audio.quiet import quietest
-from gateway.audio.sounds import rest, snapped, sounding
+from gateway.audio.sounds import between, rest, snapped, sounding
 from gateway.audio.vad import RATE, TurnDetection
 from gateway.audio.windows import LONGEST, Window, halves, may_lack, missed
 from miniatures.speech.clips import Clipper
@@ -107,6 +107,19 @@ def test_a_pause_that_voice_activity_does_not_hear_is_silence() -> None:
     assert rest((0.5, 4.5), voice, 3.2) == (2.0, 2.3)
     assert rest((2.5, 4.5), voice, 4.1) == (3.0, 3.2)
     assert rest((3.5, 4.5), voice, 4.1) is None
+
+
+@pytest.mark.parametrize(("pause", "found"), [((4.3, 4.5), 4.4), ((4.3, 5.5), 4.45), ((6.0, 6.0), 3.92)])
+def test_what_follows_begins_in_a_rest(pause: tuple[float, float], found: float) -> None:
+    """However quiet a stop is inside the last word of a text that ends a little earlier; without a rest it
+    begins there.
+    """
+    wave = np.random.default_rng(1).normal(0, 0.1, 6 * RATE).astype(np.float32)
+    wave[round(3.9 * RATE) : round(3.94 * RATE)] *= 0.001
+    begin, end = pause
+    wave[round(begin * RATE) : round(end * RATE)] *= 0.05
+    window = Window(wave, 0.0, ((0.0, begin), (end, 6.0)))
+    assert between(window, 4.0) == pytest.approx(found, abs=0.02)
 
 
 def test_long_silence_is_shortened_and_times_stay_true(clipper: Clipper) -> None:
