@@ -165,11 +165,13 @@ def test_texts_to_align_wait_for_no_row() -> None:
     assert engine.asked.index(("align", 3)) < read[1]
 
 
-def test_where_each_step_looked_is_asked_for_once() -> None:
-    """Beside others that do not ask: one entry for each step, the end's too."""
+@pytest.mark.parametrize("beams", [1, 3])
+def test_where_each_step_looked_is_asked_for_once(beams: int) -> None:
+    """Beside others that do not ask: one entry for each step, the end's too. Of beams, for each that ends."""
     engine, asks, other = Engine(), Collected(), Collected()
     scheduler = Scheduler(engine)
-    asking = Job((1, 2), Sampling(max_tokens=TOKENS, end_id=-1), asks, np.zeros(1), attend=True)
+    sampling = Sampling(max_tokens=TOKENS, end_id=-1, beam_width=beams)
+    asking = Job((1, 2), sampling, asks, np.zeros(1), attend=True)
     plain = Job((1,), Sampling(max_tokens=TOKENS, end_id=-1), other, np.zeros(1))
     for job in (plain, asking):
         scheduler.submit(job)
@@ -182,15 +184,17 @@ def test_where_each_step_looked_is_asked_for_once() -> None:
     found = Answers(Wanted(), asking).finish(asks.beams)["cross_attention"]
     assert found.dtype == np.float16
     assert found.tolist() == [[[[1.0 + step] for step in range(TOKENS)]]]
-    assert [each for each in engine.asked if each[0] == "look"] == [("look", TOKENS)]
+    assert [each for each in engine.asked if each[0] == "look"] == beams * [("look", TOKENS)]
     assert "cross_attention" not in Answers(Wanted(), plain).finish(other.beams)
 
 
-def test_a_stopped_text_says_where_it_looked() -> None:
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_stopped_text_says_where_it_looked(beams: int) -> None:
     """Its answer is what there is so far; one that was stopped before its first step has nothing to say."""
     engine = Engine()
     scheduler, heard = Scheduler(engine), Collected()
-    job = Job((1, 2), Sampling(60, -1), heard, np.zeros(1), request_id="a", attend=True)
+    sampling = Sampling(60, -1, beam_width=beams)
+    job = Job((1, 2), sampling, heard, np.zeros(1), request_id="a", attend=True)
     scheduler.submit(job)
     scheduler.admit()
     scheduler.begin()
