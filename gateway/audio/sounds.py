@@ -18,8 +18,8 @@ EDGE = 0.02  # seconds that a segment is longer than its sound at either side
 TOUCHES = 15  # frames of a neighbour's sound that a segment's times may overlap
 APART = 25  # frames of silence between the two
 REST = 4  # frames; a shorter silence may be the closure of a t or a k
-# Seconds before and behind a text's end, which is not exact, in which the voice's longest rest is looked for,
-# and the quietest sound where there is none.
+# Seconds before and behind a text's end, which is not exact, in which a rest of the voice is looked for, and
+# the quietest sound where there is none.
 AROUND, QUIETEST = (0.3, 0.6), (0.3, 0.15)
 
 
@@ -82,9 +82,9 @@ def sounding(window: Window) -> Sounds:
     return Sounds(heard, ~still)
 
 
-def rest(span: Span, sounds: Flags, at: float) -> Span | None:
-    """The longest silence of a stretch, in seconds of the window, or one of half its length that ends nearer
-    to a time; None if there is none.
+def rest(span: Span, sounds: Flags, at: float, *, begins: bool = False) -> Span | None:
+    """The longest silence of a stretch, in seconds of the window, or one of half its length that ends (or
+    `begins`) nearer to a time; None if there is none.
     """
     first, last = frames(span)
     found = runs(~sounds[first:last])
@@ -92,7 +92,8 @@ def rest(span: Span, sounds: Flags, at: float) -> Span | None:
     found = found[sizes >= max(REST, sizes.max(initial=0) / 2)]
     if not len(found):
         return None
-    begin, end = found[np.abs((first + found[:, 1]) * FRAME / RATE - at).argmin()]
+    edges = first + found[:, 0 if begins else 1]
+    begin, end = found[np.abs(edges * FRAME / RATE - at).argmin()]
     return (first + int(begin)) * FRAME / RATE, (first + int(end)) * FRAME / RATE
 
 
@@ -101,7 +102,7 @@ def between(window: Window, at: float) -> float:
     of a rest, else where the sound is quietest, which may be inside a word.
     """
     around = (max(at - AROUND[0], 0.0), min(at + AROUND[1], window.seconds))
-    if silence := rest(around, sounding(window).voice, at):
+    if silence := rest(around, sounding(window).voice, at, begins=True):
         return sum(silence) / 2
     begin = round(max(at - QUIETEST[0], 0.0) * RATE)
     return (begin + quietest(window.wave[begin : round((at + QUIETEST[1]) * RATE)])) / RATE

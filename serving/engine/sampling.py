@@ -116,8 +116,8 @@ class Sampling:
 @dataclass(frozen=True)
 class Hypothesis:
     """Generated ids (end id left out), the log probability of each, their sum, and raw logits [ids,
-    vocabulary] if asked for. `seen`: where the decoder looked when it made each, once it is finished, if
-    beams were to say so.
+    vocabulary] if asked for. `seen`: where the decoder looked when it made each, of the best of beams that
+    have ended, if they were to say so.
     """
 
     ids: tuple[int, ...] = ()

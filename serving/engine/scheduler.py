@@ -316,7 +316,7 @@ class Scheduler:
 
     def release(self, jobs: Sequence[Job]) -> None:
         """Answer finished requests and free their rows. The last request takes a hole of its size: fewer
-        memories are copied.
+        caches are copied.
         """
         for job in jobs:
             at = self.running.index(job)

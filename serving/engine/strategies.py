@@ -134,12 +134,9 @@ class Beams:
         """See Strategy."""
         width = self.sampling.beam_width
         candidates = self._expand(self._log_probs(scores), scores, 2 * width)
-        finished = [
-            replace(beam, seen=looked() if (looked := scores[parent].looked) else None)
-            for parent, _, beam in candidates[:width]
-            if beam.finished
-        ]
-        self._finish(finished, len(self.running[0].ids) + 1)
+        ended = [(parent, beam) for parent, _, beam in candidates[:width] if beam.finished]
+        self._finish([beam for _, beam in ended], len(self.running[0].ids) + 1)
+        self._look(ended, scores)
         alive = [candidate for candidate in candidates if not candidate[2].finished][:width]
         self.running = [beam for _, _, beam in alive] or self.running
         self.done = not alive or self._settled(len(self.running[0].ids))
@@ -185,6 +182,13 @@ class Beams:
         self.finished = sorted([*self.finished, *scored], key=lambda pair: -pair[0])[
             : self.sampling.beam_width
         ]
+
+    def _look(self, ended: Sequence[tuple[int, Hypothesis]], scores: Sequence[Scores]) -> None:
+        """Where the best looked, if it has ended now, by (parent row, beam)."""
+        for parent, beam in ended:
+            looked = scores[parent].looked
+            if looked and beam is self.finished[0][1]:
+                self.finished[0] = (self.finished[0][0], replace(beam, seen=looked()))
 
     def _settled(self, length: int) -> bool:
         """No running beam can still beat the worst finished one."""

@@ -37,7 +37,7 @@ class TimelineBatch:
         self.columns = np.zeros((0, 0), np.int32)
         self.tensors: list[ov.Tensor] = []
         self.held: list[Memory] = []  # what each place of the tensors holds
-        self.shown: list[Memory | None] = []
+        self.shown: list[Memory] = []
         self.sharing: dict[str, NDArray[np.int32]] = {}
         self.looked: list[list[NDArray[np.float16]]] = []  # of each row of the last step
 
@@ -108,17 +108,15 @@ class TimelineBatch:
             state.state = ov.Tensor(np.ascontiguousarray(state.state.data[:, :, used]))
         self.columns = self.columns[:, used]
 
-    def _set_memory(self, wanted: Sequence[Memory | None]) -> None:
+    def _set_memory(self, wanted: Sequence[Memory]) -> None:
         """Hand over the encoder memories of the rows, [memories, heads, length, head width], and who shares
         each; only what changed since the last step is copied.
         """
-        if wanted[0] is None or (
-            len(wanted) == len(self.shown) and all(a is b for a, b in zip(wanted, self.shown, strict=True))
-        ):
+        if len(wanted) == len(self.shown) and all(a is b for a, b in zip(wanted, self.shown, strict=True)):
             return
-        running = {id(memory): memory for memory in wanted if memory is not None}
-        for memory in self.shown:
-            if memory is not None and id(memory) not in running:
+        running = {id(memory): memory for memory in wanted}
+        for memory in self.held:
+            if id(memory) not in running:
                 self.runtime.remember(memory)  # its text has ended and may be aligned next
         self.shown = list(wanted)
         memories = placed(list(running.values()), self.held)
@@ -167,7 +165,7 @@ def placed(memories: Sequence[Memory], held: Sequence[Memory]) -> list[Memory]:
     return [memory if id(memory) in wanted else next(new) for memory in held] + list(new)
 
 
-def sharing(wanted: Sequence[Memory | None], memories: Sequence[Memory]) -> dict[str, NDArray[np.int32]]:
+def sharing(wanted: Sequence[Memory], memories: Sequence[Memory]) -> dict[str, NDArray[np.int32]]:
     """The graph's inputs that say which rows look at which memory: `sharers` int32 [memories, most], filled
     up with each memory's first; `shares` int32 [rows].
     """

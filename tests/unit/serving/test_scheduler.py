@@ -167,7 +167,9 @@ def test_texts_to_align_wait_for_no_row() -> None:
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_where_each_step_looked_is_asked_for_once(beams: int) -> None:
-    """Beside others that do not ask: one entry for each step, the end's too. Of beams, for each that ends."""
+    """Beside others that do not ask: one entry for each step, the end's too. Of beams only the best's is
+    asked for.
+    """
     engine, asks, other = Engine(), Collected(), Collected()
     scheduler = Scheduler(engine)
     sampling = Sampling(max_tokens=TOKENS, end_id=-1, beam_width=beams)
@@ -184,7 +186,7 @@ def test_where_each_step_looked_is_asked_for_once(beams: int) -> None:
     found = Answers(Wanted(), asking).finish(asks.beams)["cross_attention"]
     assert found.dtype == np.float16
     assert found.tolist() == [[[[1.0 + step] for step in range(TOKENS)]]]
-    assert [each for each in engine.asked if each[0] == "look"] == beams * [("look", TOKENS)]
+    assert [each for each in engine.asked if each[0] == "look"] == [("look", TOKENS)]
     assert "cross_attention" not in Answers(Wanted(), plain).finish(other.beams)
 
 
