@@ -123,7 +123,7 @@ class TimelineBatch:
         self.sharing = sharing(wanted, memories)
         facts, count, length = self.runtime.facts, len(memories), max(memory.length for memory in memories)
         if not self.tensors or self.tensors[0].shape[0] < count or self.tensors[0].shape[2] != length:
-            places = max(count, 1 if not self.tensors else 2 * count)
+            places = max(count, self.tensors[0].shape[0] if self.tensors else 0)
             shape = [places, facts.heads, length, facts.head_width]
             self.tensors = [
                 ov.Tensor(self.runtime.memory_type, ov.Shape(shape)) for _ in range(2 * facts.layers)
