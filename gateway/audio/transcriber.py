@@ -39,7 +39,7 @@ SEGMENT_START = re.compile(r"(?:^|(?<=\|>))<\|")  # each begins and ends with a 
 HEAD_START = 0.05  # in mean log probability, of words that know no earlier text
 SEEKS = 5.0  # seconds; less than this is no progress that a window may be heard again for
 SENTENCE = 10.0  # seconds of words that are heard again so that a window begins with a sentence
-CUT = 0.5  # seconds at a window's end; a sentence that ends there was cut off, and its end made up
+CUT = 0.7  # seconds at a window's end; a sentence that ends there was cut off, and its end made up
 
 # A transcript, and what of its window it covers, in seconds from where the window begins.
 Covering = tuple[Transcript, list[Span]]
