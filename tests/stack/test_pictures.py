@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,7 @@ from miniatures.answers.questions import Question, questions
 from scripts.clients import ask
 from tests.ports import first_port
 
+from ..attack.faults import replaced, starts
 from ..attack.processes import all_of
 from ..fakes.pictures import broken, noise, png, saved
 from .conftest import ROOT, Stack, portable, started
@@ -145,12 +147,17 @@ def test_one_question_about_forty_pictures(client: OpenAI, described: list[Pair]
 def test_one_question_about_forty_pictures_while_an_instance_dies(
     stack: Stack, client: OpenAI, described: list[Pair]
 ) -> None:
-    """kill -9 of one of two tritonservers under 40 clients: 40 right answers."""
+    """kill -9 of one of two tritonservers under 40 clients: 40 right answers, and another server."""
+    before = starts(stack, range(4))
     killer = threading.Timer(0.3, lambda: os.kill(tritonserver(stack, 0), signal.SIGKILL))
     killer.start()
     found = together(client, described)
     killer.join()
     assert found == [pair.question.answer for pair in described]
+    deadline = time.monotonic() + 60
+    while not replaced(stack, before, 0):
+        assert time.monotonic() < deadline, "it did not come back"
+        time.sleep(0.2)
 
 
 def test_streamed(client: OpenAI, pairs: list[Pair]) -> None:
