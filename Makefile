@@ -172,7 +172,7 @@ test-swarm: $(BUILD)/.tests ## deploy/swarm on three Docker engines in network n
 	@scripts/install_docker
 	$(BUILD)/bin/python -m pytest -s tests/swarm; status=$$?; scripts/install_docker stop; exit $$status
 
-test-console: setup $(BUILD)/.tests $(CONSOLE)/.done engines ## the console in a real Chromium; installs Debian's as root
+test-console: setup $(BUILD)/.tests $(CONSOLE)/.done $(VECTORS)/.done engines ## the console in a real Chromium; installs Debian's as root
 	@scripts/install_chromium
 	$(CONSOLE)/bin/python -m pytest tests/console
 
