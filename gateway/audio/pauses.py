@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from ..triton import Arrays
-from .sounds import EDGE, Sounds, rest, snapped
-from .vad import Span
+from .quiet import FRAME
+from .sounds import EDGE, Flags, Sounds, frames, rest, snapped
+from .vad import RATE, Span
 from .windows import ENDED, FEW, Window
 
 PAUSE = 1.0  # seconds without a voice, from which a segment is cut
 MARGIN = 0.2  # seconds next to a voice that may belong to it
 RESTS = 0.2  # seconds of silence behind a sentence, from which a segment is cut
+STRAYS = 0.2  # seconds of a voice between a segment's time and its words', from which the words' is taken
 REACH = FEW  # seconds that a segment may grow; more of a voice is speech that was left out
 # Punctuation that belongs to the word behind it; a dash does where it begins what somebody says.
 OPENS = re.compile(r"(?:(?<=\s)[-–—«]\s+)?[\"'“‘¿¡(\[{«《「『（【]*$")
@@ -108,10 +110,25 @@ def cut(
     for piece in pieces:
         count = len(_places(piece.text, left)) if piece.spelled else 0
         own, left = left[:count], left[count:]
-        for part in _at_pauses(piece, own, pauses):
+        for part in _at_pauses(_as_said(piece, own, sounds.voice), own, pauses):
             parts += _at_sentences(*part, sounds)
     parts = list(_bounded(parts, sounds))
     return [piece for piece, _ in parts], [word for _, own in parts for word in own] + left
+
+
+def _as_said(piece: Piece, words: Sequence[Said], voice: Flags) -> Piece:
+    """A piece with the times of its words where the model's own are beside them: in noise it may write times
+    at even distances, seconds from what it hears.
+    """
+    if not words:
+        return piece
+    begin, end = (
+        said
+        if voice[slice(*frames((min(time, said), max(time, said))))].sum() * FRAME > STRAYS * RATE
+        else time
+        for said, time in zip((words[0].span[0], words[-1].span[1]), piece.span, strict=True)
+    )
+    return replace(piece, span=(begin, max(begin, end)))
 
 
 def _at_pauses(piece: Piece, words: Sequence[Said], pauses: Sequence[Pause]) -> Iterator[Part]:

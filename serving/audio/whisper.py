@@ -28,6 +28,9 @@ from .tokens import BadPrompt, Prompt, WhisperVocabulary
 Engine = Callable[[Arrays, bool], Iterator[Arrays]]
 # Text longer than this is a loop, which need not run to the last position: nobody says 20 tokens a second.
 FEWEST, FASTEST = 50, 20
+# Seconds: alignment gives what was left out before a segment to its first word. Of one that is longer than
+# the first of them the end is known (openai/whisper timing.py, "long words at sentence boundaries").
+LONG, SHORT = 1.2, 0.6
 SUPPRESSED = np.float32(-1e9)
 NEEDS_DETECTION = {"LANGUAGE", "NO_SPEECH_PROB"}
 # What an engine answers that was stopped before its first token.
@@ -160,24 +163,22 @@ class Whisper:
         if times.size and self._open(answer, prompt):
             times[0, -1, 1] = np.clip(starts[-1], times[0, -1, 0], duration)
         return (
-            answer
-            | {"SEGMENT_TIMES": times}
-            | self._words(spoken, starts, times[0], self.vocabulary.written(prompt))
+            answer | {"SEGMENT_TIMES": times} | self._words(spoken, starts, self.vocabulary.written(prompt))
         )
 
     def _words(
         self,
         spoken: list[list[int]],
         starts: NDArray[np.float32],
-        segments: NDArray[np.float32],
         language: str | None,
     ) -> Arrays:
-        """Words keep inside their segments, and their times never run backwards."""
+        """Words where they were said, which may be beside the model's own times of their segment."""
         texts, times, at = [], [], 0
-        for own, (begin, end) in zip(spoken, segments, strict=True):
-            for word in self.vocabulary.words(own, language):
+        for own in spoken:
+            for number, word in enumerate(self.vocabulary.words(own, language)):
+                begin, end = starts[at + word.first], starts[at + word.end]
                 texts.append(word.text)
-                times.append(np.clip([starts[at + word.first], starts[at + word.end]], begin, end))
+                times.append((end - SHORT if not number and end - begin > LONG else begin, end))
             at += len(own)
         return {"WORD_TEXTS": strings(texts), "WORD_TIMES": np.array(times, np.float32).reshape(1, -1, 2)}
 

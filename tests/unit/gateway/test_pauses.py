@@ -210,6 +210,15 @@ def test_segments_begin_and_end_where_they_sound(between: float) -> None:
     assert placed[2].span[0] == second.span[0]
 
 
+@pytest.mark.parametrize("span", [(0.0, 3.0), (3.2, 9.0), (7.0, 9.0)])
+def test_a_segment_is_where_its_words_are(span: tuple[float, float]) -> None:
+    """The model's own times run ahead of the sound, or behind it."""
+    words = said(("It", 4.0, 4.4), ("hid", 4.5, 6.0))
+    (found,), placed = cut([piece(" It", " hid", ".", span=span)], words, heard(((0.0, 6.0), (6.5, 9.0))))
+    assert found.span == (pytest.approx(4.0), pytest.approx(6.02))
+    assert placed[0] == words[0]
+
+
 def test_a_segment_does_not_grow_over_speech_that_was_left_out() -> None:
     """Two seconds of it: what is heard there later comes before the segment."""
     late = piece(" It", " hid", ".", span=(4.0, 6.0))
@@ -252,20 +261,23 @@ def test_what_was_left_out_of_a_window_is_a_pause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("speech", "span"),
+    ("speech", "span", "first", "second"),
     [
-        (((0.2, 2.0), (2.9, 5.0)), (0.0, 9.0)),  # too short a pause
-        (((0.2, 2.0), (4.0, 5.0)), (0.0, 3.0)),  # the segment ends in the pause
-        (((0.2, 2.0), (4.0, 5.0)), (2.1, 9.0)),  # it begins there
-        ((), (0.0, 9.0)),
+        (((0.2, 2.0), (2.9, 5.0)), (0.0, 9.0), (0.5, 1.5), (4.0, 5.0)),  # too short a pause
+        (((0.2, 2.0), (4.0, 5.0)), (0.0, 3.0), (0.5, 1.5), (1.5, 2.0)),  # the segment ends in the pause
+        (((0.2, 2.0), (4.0, 5.0)), (2.1, 9.0), (4.0, 4.4), (4.5, 5.0)),  # it begins there
+        ((), (0.0, 9.0), (0.5, 1.5), (4.0, 5.0)),
     ],
 )
 def test_other_segments_stay_whole(
-    speech: tuple[tuple[float, float], ...], span: tuple[float, float]
+    speech: tuple[tuple[float, float], ...],
+    span: tuple[float, float],
+    first: tuple[float, float],
+    second: tuple[float, float],
 ) -> None:
     """A segment without a pause inside."""
     whole = piece(" The", " fox", span=span)
-    words = said(("The", 0.5, 1.5), ("fox", 4.0, 5.0))
+    words = said(("The", *first), ("fox", *second))
     (found,), placed = cut([whole], words, heard(speech))
     assert found == replace(whole, span=found.span)
     assert [word.text for word in placed] == ["The", "fox"]

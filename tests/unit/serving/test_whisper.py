@@ -115,6 +115,39 @@ def test_a_text_that_was_cut_off(facade: Facade, clipper: Clipper, prefix: bytes
         np.testing.assert_allclose(said, whole["WORD_TIMES"][0][: len(said)], atol=0.1)
 
 
+def test_words_are_where_the_decoder_looked(facade: Facade) -> None:
+    """Not where the model's timestamps say; a first word does not begin with what was left out before it."""
+    vocabulary = facade.whisper.vocabulary
+    words = [
+        vocabulary.tokenizer.encode(text, add_special_tokens=False).ids[0] for text in (" a", " b", " c")
+    ]
+    first = vocabulary.first_timestamp
+    tokens = [first, words[0], words[1], first + 50, first + 50, words[2], first + 100]
+    looked = np.full((2, len(tokens), 500), 1e-3)
+    for step, frame in enumerate((0, 150, 175, 200, 200, 205, 230)):
+        looked[:, step, frame : frame + 20] = 1.0
+
+    def engine(arrays: Arrays, streaming: bool) -> Iterator[Arrays]:
+        yield {
+            "output_ids": np.array([[tokens]], np.int32),
+            "sequence_length": np.array([[len(tokens)]], np.int32),
+            "output_log_probs": np.full((1, 1, len(tokens)), -0.1, np.float32),
+            "cum_log_probs": np.array([[-0.7]], np.float32),
+            "cross_attention": (looked / looked.sum(-1, keepdims=True)).astype(np.float16)[None],
+        }
+
+    asked = {
+        "WAV": np.zeros((1, 160_000), np.float32),
+        "TEXT_PREFIX": np.array([[TIMED]], object),
+        "WORD_TIMESTAMPS": np.array([[True]]),
+    }
+    (answer,) = facade.whisper.transcribe(asked, set(), engine, streaming=False)
+    assert answer["SEGMENT_TIMES"].ravel().tolist() == [0.0, 1.0, 1.0, 2.0]
+    times = answer["WORD_TIMES"][0]
+    assert times[:, 0].tolist() == pytest.approx([times[0, 1] - 0.6, 3.5, 4.1], abs=0.2)
+    assert times[:, 1].tolist() == pytest.approx([3.5, 4.1, 4.6], abs=0.2)
+
+
 def test_steps_tell_of_few_heads_only() -> None:
     """A checkpoint that names no heads has half of all, which would be hundreds."""
     named, half = ((0, 1), (2, 3)), tuple((layer, head) for layer in range(12, 24) for head in range(16))
