@@ -17,7 +17,7 @@ from .options import Options
 from .transcript import Transcript
 from .windows import Window
 
-STRETCH = 60.0  # seconds; a longer stretch ends where the voice rests
+STRETCH = 120.0  # seconds; a longer stretch ends where the voice rests
 LONGEST = 2 * STRETCH  # and at any cut from here on
 RESTS = 0.25  # seconds without a voice before a cut, which lies in the middle of them
 

@@ -68,28 +68,28 @@ def hear(ear: Ear, windows: list[Window], options: Options = PLAIN, at_once: int
     ("seconds", "silence", "goes_on", "ended"),
     [
         (30, 2.0, True, False),
-        (60, 0.2, True, False),
-        (60, 0.3, True, True),
-        (119, 0.0, True, False),
-        (120, 0.0, True, True),
+        (120, 0.2, True, False),
+        (120, 0.3, True, True),
+        (239, 0.0, True, False),
+        (240, 0.0, True, True),
         (5, 0.0, False, True),
     ],
 )
 def test_a_stretch_ends_where_the_voice_rests(
     seconds: float, silence: float, goes_on: bool, ended: bool
 ) -> None:
-    """From a minute on; after two it ends at any cut, and always where nobody goes on."""
+    """From two minutes on; after four it ends at any cut, and always where nobody goes on."""
     assert ends(window(0, silence=silence, goes_on=goes_on), seconds) == ended
 
 
 def test_stretches_are_heard_at_once_and_given_out_in_order() -> None:
     """At most so many, and each to its end: its last window does not go on."""
     ear = Ear(waits={0: 0.05})
-    windows = [window(30 * i, silence=0.5) for i in range(10)]
-    assert hear(ear, windows) == [f"{30 * i}" for i in range(10)]
+    windows = [window(30 * i, silence=0.5) for i in range(20)]
+    assert hear(ear, windows) == [f"{30 * i}" for i in range(20)]
     assert ear.most == 3
     assert ear.heard[0][0] > 0  # later stretches did not wait for the first
-    assert {start for start, goes_on, *_ in ear.heard if not goes_on} == {30, 90, 150, 210, 270}
+    assert {start for start, goes_on, *_ in ear.heard if not goes_on} == {90, 210, 330, 450, 570}
 
 
 def test_the_prompt_is_the_firsts() -> None:
