@@ -162,7 +162,8 @@ def attempt_of(result: Arrays, window: Window, options: Options, temperature: fl
     language = result["LANGUAGE"].ravel()[0].decode() if "LANGUAGE" in result else options.language or ""
     said = words_of(result)
     sounds = sounding(window)
-    pieces, words = cut(list(pieces_of(result)), said or [], window, sounds)
+    spoken = options.task == "transcribe"
+    pieces, words = cut(list(pieces_of(result)), said or [], window, sounds, as_said=spoken)
     transcript = Transcript(
         result["TRANSCRIPTS"].ravel()[0].decode(),
         language,

@@ -90,7 +90,7 @@ class Heard:
             ((int(i) + 1) * CHUNK / RATE, float(places[i + 1] - places[i] - 1) * CHUNK / RATE) for i in jumps
         )
         window = Window(
-            self.chunks[:count].reshape(-1)[:samples],
+            self.chunks[:count].reshape(-1)[:samples].copy(),  # without what is still to come
             float(places[0]) * CHUNK / RATE,
             tuple(spans(probabilities, self.begins)),
             gaps,

@@ -100,17 +100,20 @@ def words_of(result: Arrays) -> list[Said] | None:
 
 
 def cut(
-    pieces: Sequence[Piece], words: Sequence[Said], window: Window, sounds: Sounds
+    pieces: Sequence[Piece], words: Sequence[Said], window: Window, sounds: Sounds, *, as_said: bool = True
 ) -> tuple[list[Piece], list[Said]]:
     """The pieces, cut at the window's pauses and at rests behind sentences, each with the times of its sound;
     and the words, which lie in their parts then. `words`: of all pieces, in order; without words, and where
-    it is not known what tokens spell, nothing is cut. `sounds`: where the window sounds.
+    it is not known what tokens spell, nothing is cut. `sounds`: where the window sounds. `as_said`: words
+    are in the order in which they were said, as those of a translation are not, and tell where their piece
+    is.
     """
     pauses, left, parts = list(_pauses(window)), list(words), list[Part]()
     for piece in pieces:
         count = len(_places(piece.text, left)) if piece.spelled else 0
         own, left = left[:count], left[count:]
-        for part in _at_pauses(_as_said(piece, own, sounds.voice), own, pauses):
+        placed = _as_said(piece, own, sounds.voice) if as_said else piece
+        for part in _at_pauses(placed, own, pauses):
             parts += _at_sentences(*part, sounds)
     parts = list(_bounded(parts, sounds))
     return [piece for piece, _ in parts], [word for _, own in parts for word in own] + left
@@ -128,7 +131,7 @@ def _as_said(piece: Piece, words: Sequence[Said], voice: Flags) -> Piece:
         else time
         for said, time in zip((words[0].span[0], words[-1].span[1]), piece.span, strict=True)
     )
-    return replace(piece, span=(begin, max(begin, end)))
+    return replace(piece, span=(begin, end) if begin < end else (words[0].span[0], words[-1].span[1]))
 
 
 def _at_pauses(piece: Piece, words: Sequence[Said], pauses: Sequence[Pause]) -> Iterator[Part]:
@@ -167,7 +170,7 @@ def _rest(before: Span, after: Span, sounds: Sounds) -> Span | None:
 
 def _bounded(parts: Sequence[Part], sounds: Sounds) -> Iterator[Part]:
     """Parts that begin and end at the rest between the last word of one and the first of the next. A model's
-    own times are often some tenths of a second beside it, and its words keep to those.
+    own times are often some tenths of a second beside it.
     """
     begins = (parts[0][0].span[0],) * 2 if parts else None
     ends = (parts[-1][0].span[1],) * 2 if parts else None

@@ -18,8 +18,8 @@ GUESSED = 0.5
 class Segment:
     """Words with their times in seconds from the beginning of the recording; `window` is where the window
     began that they were heard in. `log_probs`: what each token of the text spells, and its log probability,
-    if they were asked for. `timed`: the text with the timestamps that the model wrote, as context of what
-    follows.
+    if they were asked for. `timed`: the text with its times in the window, as a model writes them, as
+    context of what follows.
     """
 
     start: float

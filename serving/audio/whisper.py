@@ -25,12 +25,14 @@ from .answers import Arrays, Detection, cut_off, grown, outputs, strings
 from .log_mel import MAX_SAMPLES, RATE, frames_of, log_mel
 from .tokens import BadPrompt, Prompt, WhisperVocabulary
 
+Span = tuple[float, float]  # seconds
 Engine = Callable[[Arrays, bool], Iterator[Arrays]]
 # Text longer than this is a loop, which need not run to the last position: nobody says 20 tokens a second.
 FEWEST, FASTEST = 50, 20
-# Seconds: alignment gives what was left out before a segment to its first word. Of one that is longer than
-# the first of them the end is known (openai/whisper timing.py, "long words at sentence boundaries").
-LONG, SHORT = 1.2, 0.6
+# Seconds: alignment gives what was left out before or behind a segment to its first or last word. One that is
+# longer than the first of these begins or ends where the segment does, if that lies in it, else it is as long
+# as the second (openai/whisper timing.py, "long words at segment boundaries"). NEAR: too near to say more.
+LONG, SHORT, NEAR = 1.2, 0.6, 0.2
 SUPPRESSED = np.float32(-1e9)
 NEEDS_DETECTION = {"LANGUAGE", "NO_SPEECH_PROB"}
 # What an engine answers that was stopped before its first token.
@@ -162,23 +164,30 @@ class Whisper:
         times = answer["SEGMENT_TIMES"].copy()
         if times.size and self._open(answer, prompt):
             times[0, -1, 1] = np.clip(starts[-1], times[0, -1, 0], duration)
-        return (
-            answer | {"SEGMENT_TIMES": times} | self._words(spoken, starts, self.vocabulary.written(prompt))
-        )
+        return answer | {"SEGMENT_TIMES": times} | self._words(spoken, starts, times[0], prompt)
 
     def _words(
         self,
         spoken: list[list[int]],
         starts: NDArray[np.float32],
-        language: str | None,
+        segments: NDArray[np.float32],
+        prompt: Prompt,
     ) -> Arrays:
-        """Words where they were said, which may be beside the model's own times of their segment."""
-        texts, times, at = [], [], 0
-        for own in spoken:
-            for number, word in enumerate(self.vocabulary.words(own, language)):
-                begin, end = starts[at + word.first], starts[at + word.end]
-                texts.append(word.text)
-                times.append((end - SHORT if not number and end - begin > LONG else begin, end))
+        """Words where they were said, which may be beside the model's own times of their segment. Those of a
+        translation, of which alignment knows less, keep inside them.
+        """
+        language = self.vocabulary.written(prompt)
+        texts, times, at = list[str](), list[Span](), 0
+        for own, segment in zip(spoken, segments.tolist(), strict=True):
+            words = self.vocabulary.words(own, language)
+            spans = [(float(starts[at + word.first]), float(starts[at + word.end])) for word in words]
+            if language != prompt.language:
+                spans = [(float(a), float(b)) for a, b in np.clip(spans, *segment)]
+            elif spans:
+                spans[0] = begun(spans[0], segment[0])
+                spans[-1] = ended(spans[-1], segment[1])
+            texts += [word.text for word in words]
+            times += spans
             at += len(own)
         return {"WORD_TEXTS": strings(texts), "WORD_TIMES": np.array(times, np.float32).reshape(1, -1, 2)}
 
@@ -193,7 +202,7 @@ class Whisper:
         ]
         ids = [*head, self.vocabulary.no_timestamps, *text, self.vocabulary.end]
         if not text or len(ids) >= self.positions:
-            return np.full(len(text) + 1, duration, np.float32)
+            return np.linspace(0, duration, len(text) + 1, dtype=np.float32)
         look = {
             "decoder_input_ids": np.array([ids], np.int32),
             "request_output_len": np.array([[1]], np.int32),
@@ -298,6 +307,21 @@ class Whisper:
         languages = self.vocabulary.languages
         best = max(languages, key=lambda code: logits[languages[code]]) if languages else None
         return Detection(best, no_speech)
+
+
+def begun(word: Span, segment: float) -> Span:
+    """A segment's first word without what was left out before it; `segment`: when the segment begins."""
+    begin, end = word
+    if end - begin <= LONG:
+        return word
+    return min(segment, end - SHORT) if segment > begin + NEAR else end - SHORT, end
+
+
+def ended(word: Span, segment: float) -> Span:
+    """A segment's last word without what was left out behind it; `segment`: when the segment ends."""
+    begin, end = word
+    inside = end - begin > LONG and begin < segment < end
+    return begin, max(begin + SHORT, segment) if inside else end
 
 
 def _beams(request: Arrays) -> int:

@@ -219,6 +219,16 @@ def test_a_segment_is_where_its_words_are(span: tuple[float, float]) -> None:
     assert placed[0] == words[0]
 
 
+def test_words_of_a_translation_do_not_move_their_segment() -> None:
+    """They are in another order than what was said."""
+    words = said(("It", 4.0, 4.4), ("hid", 4.5, 6.0))
+    window = heard(((0.0, 9.0),))
+    for as_said, end in ((True, 6.0), (False, 9.0)):
+        whole = piece(" It", " hid", ".", span=(4.0, 9.0))
+        (found,), _ = pauses.cut([whole], words, window, sounding(window), as_said=as_said)
+        assert found.span[1] == pytest.approx(end, abs=0.01)
+
+
 def test_a_segment_does_not_grow_over_speech_that_was_left_out() -> None:
     """Two seconds of it: what is heard there later comes before the segment."""
     late = piece(" It", " hid", ".", span=(4.0, 6.0))

@@ -12,7 +12,7 @@ import pytest
 from conch.bundle import ENGINE, PARAMETERS
 from miniatures.speech.clips import Clipper
 from serving.architectures.transformer import MOST_HEADS, Shape
-from serving.audio.whisper import Whisper
+from serving.audio.whisper import Whisper, begun, ended
 from serving.engine.answers import Answers
 from serving.engine.collected import Collected
 from serving.engine.inputs import parse
@@ -146,6 +146,23 @@ def test_words_are_where_the_decoder_looked(facade: Facade) -> None:
     times = answer["WORD_TIMES"][0]
     assert times[:, 0].tolist() == pytest.approx([times[0, 1] - 0.6, 3.5, 4.1], abs=0.2)
     assert times[:, 1].tolist() == pytest.approx([3.5, 4.1, 4.6], abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("word", "segment", "begins", "ends"),
+    [
+        ((0.0, 1.0), (0.5, 0.6), 0.0, 1.0),  # no longer than a word may be
+        ((0.0, 1.8), (0.7, 1.5), 0.7, 1.5),  # the segment's own times lie in it
+        ((0.0, 1.8), (0.1, 2.0), 1.2, 1.8),  # or tell nothing
+        ((0.0, 1.8), (1.5, 0.2), 1.2, 0.6),
+    ],
+)
+def test_a_long_word_at_a_segments_edge_is_not_all_said(
+    word: tuple[float, float], segment: tuple[float, float], begins: float, ends: float
+) -> None:
+    """Alignment gave it what was left out, or the silence."""
+    assert begun(word, segment[0]) == (pytest.approx(begins), word[1])
+    assert ended(word, segment[1]) == (word[0], pytest.approx(ends))
 
 
 def test_steps_tell_of_few_heads_only() -> None:
