@@ -32,7 +32,7 @@ FEWEST, FASTEST = 50, 20
 # Seconds: alignment gives what was left out before or behind a segment to its first or last word. One that is
 # longer than the first of these begins or ends where the segment does, if that lies in it, else it is as long
 # as the second (openai/whisper timing.py, "long words at segment boundaries"). NEAR: too near to say more.
-LONG, SHORT, NEAR = 1.2, 0.6, 0.2
+LONG, SHORT, NEAR = 2.0, 0.6, 0.2
 SUPPRESSED = np.float32(-1e9)
 NEEDS_DETECTION = {"LANGUAGE", "NO_SPEECH_PROB"}
 # What an engine answers that was stopped before its first token.

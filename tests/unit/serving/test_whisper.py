@@ -151,10 +151,10 @@ def test_words_are_where_the_decoder_looked(facade: Facade) -> None:
 @pytest.mark.parametrize(
     ("word", "segment", "begins", "ends"),
     [
-        ((0.0, 1.0), (0.5, 0.6), 0.0, 1.0),  # no longer than a word may be
-        ((0.0, 1.8), (0.7, 1.5), 0.7, 1.5),  # the segment's own times lie in it
-        ((0.0, 1.8), (0.1, 2.0), 1.2, 1.8),  # or tell nothing
-        ((0.0, 1.8), (1.5, 0.2), 1.2, 0.6),
+        ((0.0, 1.9), (0.5, 0.6), 0.0, 1.9),  # no longer than a word may be
+        ((0.0, 2.4), (0.7, 1.5), 0.7, 1.5),  # the segment's own times lie in it
+        ((0.0, 2.4), (0.1, 3.0), 1.8, 2.4),  # or tell nothing
+        ((0.0, 2.4), (2.0, 0.2), 1.8, 0.6),
     ],
 )
 def test_a_long_word_at_a_segments_edge_is_not_all_said(
