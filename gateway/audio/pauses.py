@@ -19,7 +19,7 @@ from .windows import ENDED, FEW, Window
 PAUSE = 1.0  # seconds without a voice, from which a segment is cut
 MARGIN = 0.2  # seconds next to a voice that may belong to it
 RESTS = 0.2  # seconds of silence behind a sentence, from which a segment is cut
-STRAYS = 0.6  # seconds of a voice between a segment's time and its words', from which the words' is taken
+STRAYS = 0.2  # seconds of a voice between a segment's time and its words', from which the words' is taken
 REACH = FEW  # seconds that a segment may grow; more of a voice is speech that was left out
 # Punctuation that belongs to the word behind it; a dash does where it begins what somebody says.
 OPENS = re.compile(r"(?:(?<=\s)[-–—«]\s+)?[\"'“‘¿¡(\[{«《「『（【]*$")
