@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from ..triton import Arrays
-from .quiet import FRAME
-from .sounds import EDGE, Flags, Sounds, frames, rest, snapped
+from .quiet import FRAME, runs
+from .sounds import EDGE, HOLE, REST, TOUCHES, Sounds, frames, rest, snapped
 from .vad import RATE, Span
 from .windows import ENDED, FEW, Window
 
@@ -21,6 +21,8 @@ MARGIN = 0.2  # seconds next to a voice that may belong to it
 RESTS = 0.2  # seconds of silence behind a sentence, from which a segment is cut
 STRAYS = 0.2  # seconds of a voice between a segment's time and its words', from which the words' is taken
 REACH = FEW  # seconds that a segment may grow; more of a voice is speech that was left out
+AGREED = 0.25  # seconds between a segment's time and its first word's, up to which each bears the other out
+NEAR = 0.06  # seconds between such a time and the sound that begins there
 # Punctuation that belongs to the word behind it; a dash does where it begins what somebody says.
 OPENS = re.compile(r"(?:(?<=\s)[-–—«]\s+)?[\"'“‘¿¡(\[{«《「『（【]*$")
 Place = tuple[int, int]  # where a word begins and ends in a text
@@ -109,17 +111,19 @@ def cut(
     is.
     """
     pauses, left, parts = list(_pauses(window)), list(words), list[Part]()
+    if pieces and words and as_said and words[0].span[0] <= EDGE:
+        left = list(_first(words, pieces[0], sounds))
     for piece in pieces:
         count = len(_places(piece.text, left)) if piece.spelled else 0
         own, left = left[:count], left[count:]
-        placed = _as_said(piece, own, sounds.voice) if as_said else piece
+        placed = _as_said(piece, own, sounds) if as_said else piece
         for part in _at_pauses(placed, own, pauses):
             parts += _at_sentences(*part, sounds)
     parts = list(_bounded(parts, sounds))
     return [piece for piece, _ in parts], [word for _, own in parts for word in own] + left
 
 
-def _as_said(piece: Piece, words: Sequence[Said], voice: Flags) -> Piece:
+def _as_said(piece: Piece, words: Sequence[Said], sounds: Sounds) -> Piece:
     """A piece with the times of its words where the model's own are beside them: in noise it may write times
     at even distances, seconds from what it hears.
     """
@@ -127,11 +131,45 @@ def _as_said(piece: Piece, words: Sequence[Said], voice: Flags) -> Piece:
         return piece
     begin, end = (
         said
-        if voice[slice(*frames((min(time, said), max(time, said))))].sum() * FRAME > STRAYS * RATE
+        if sounds.voice[slice(*frames((min(time, said), max(time, said))))].sum() * FRAME > STRAYS * RATE
         else time
         for said, time in zip((words[0].span[0], words[-1].span[1]), piece.span, strict=True)
     )
+    begin = piece.span[0] if _onset(piece, words, sounds) else begin
     return replace(piece, span=(begin, end) if begin < end else (words[0].span[0], words[-1].span[1]))
+
+
+def _onset(piece: Piece, words: Sequence[Said], sounds: Sounds) -> Span | None:
+    """The silence at a piece's time that a voice begins behind, with its first word next to it; None if it is
+    not so.
+    """
+    time = piece.span[0]
+    if not words or abs(time - words[0].span[0]) > AGREED:
+        return None
+    found = [
+        (int(begin) * FRAME / RATE, int(end) * FRAME / RATE)
+        for begin, end in runs(~sounds.loud)
+        if end - begin >= REST
+        and abs(end * FRAME / RATE - time) <= NEAR
+        and sounds.voice[end : end + REST].sum() == REST
+    ]
+    return min(found, key=lambda silence: abs(silence[1] - time), default=None)
+
+
+def _first(words: Sequence[Said], piece: Piece, sounds: Sounds) -> Sequence[Said]:
+    """A window's words. Alignment lets the first begin with the window, whatever sounds there: it begins with
+    its piece if a voice does so there, else with the voice behind the rest that it reaches over.
+    """
+    word, others = words[0], words[1:]
+    begins = Said(word.text, (min(piece.span[0], word.span[1]), word.span[1]))
+    if _onset(piece, [begins], sounds):
+        return [begins, *others]
+    first, last = frames(word.span)
+    found = [(first + int(begin), first + int(end)) for begin, end in runs(sounds.voice[first:last])]
+    over = len(found) > 1 and found[-1][1] == last and found[-1][0] - found[-2][1] >= HOLE
+    if over and sum(end - begin for begin, end in found[:-1]) < TOUCHES:
+        return [Said(word.text, (found[-1][0] * FRAME / RATE, word.span[1])), *others]
+    return words
 
 
 def _at_pauses(piece: Piece, words: Sequence[Said], pauses: Sequence[Pause]) -> Iterator[Part]:
@@ -176,9 +214,10 @@ def _bounded(parts: Sequence[Part], sounds: Sounds) -> Iterator[Part]:
     ends = (parts[-1][0].span[1],) * 2 if parts else None
     lasts = [begins, *(words[-1].span if words else None for _, words in parts)]
     firsts = [*(words[0].span if words else None for _, words in parts), ends]
+    onsets = [*(_onset(*part, sounds) for part in parts), None]
     rests = [
-        _rest(last, first, sounds) if last and first else None
-        for last, first in zip(lasts, firsts, strict=True)
+        onset or (_rest(last, first, sounds) if last and first else None)
+        for onset, last, first in zip(onsets, lasts, firsts, strict=True)
     ]
     at = 0.0
     for (piece, words), (before, behind) in zip(parts, pairwise(rests), strict=True):
