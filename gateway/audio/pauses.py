@@ -6,13 +6,15 @@ either.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
+import numpy as np
+
 from ..triton import Arrays
 from .quiet import FRAME, runs
-from .sounds import EDGE, HOLE, REST, TOUCHES, Sounds, frames, rest, snapped
+from .sounds import EDGE, HOLE, REST, TOUCHES, Flags, Sounds, frames, rest, snapped
 from .vad import RATE, Span
 from .windows import ENDED, FEW, Window
 
@@ -22,10 +24,10 @@ RESTS = 0.2  # seconds of silence behind a sentence, from which a segment is cut
 STRAYS = 0.2  # seconds of a voice between a segment's time and its words', from which the words' is taken
 REACH = FEW  # seconds that a segment may grow; more of a voice is speech that was left out
 AGREED = 0.25  # seconds between a segment's time and its first word's, up to which each bears the other out
-NEAR = 0.06  # seconds between such a time and the sound that begins there
+NEAR = 3  # frames between such a time and the sound that begins there
 # Punctuation that belongs to the word behind it; a dash does where it begins what somebody says.
 OPENS = re.compile(r"(?:(?<=\s)[-–—«]\s+)?[\"'“‘¿¡(\[{«《「『（【]*$")
-Place = tuple[int, int]  # where a word begins and ends in a text
+Place = tuple[int, int]  # where something begins and ends: a word in a text, a silence in a window's frames
 TIME = re.compile(rb"<\|\d+\.\d\d\|>")
 
 
@@ -111,19 +113,65 @@ def cut(
     is.
     """
     pauses, left, parts = list(_pauses(window)), list(words), list[Part]()
-    if pieces and words and as_said and words[0].span[0] <= EDGE:
-        left = list(_first(words, pieces[0], sounds))
+    last: Said | None = None
+    onsets = dict[float, Span]()
     for piece in pieces:
         count = len(_places(piece.text, left)) if piece.spelled else 0
         own, left = left[:count], left[count:]
-        placed = _as_said(piece, own, sounds) if as_said else piece
+        if as_said and own:
+            own, silence = _begun(piece, own, last, sounds)
+            onsets |= {silence[1]: silence} if silence else {}
+        last = own[-1] if own else last
+        placed = _as_said(piece, own, sounds.voice) if as_said else piece
         for part in _at_pauses(placed, own, pauses):
             parts += _at_sentences(*part, sounds)
-    parts = list(_bounded(parts, sounds))
+    parts = list(_bounded(parts, sounds, onsets))
     return [piece for piece, _ in parts], [word for _, own in parts for word in own] + left
 
 
-def _as_said(piece: Piece, words: Sequence[Said], sounds: Sounds) -> Piece:
+def _begun(
+    piece: Piece, words: list[Said], last: Said | None, sounds: Sounds
+) -> tuple[list[Said], Span | None]:
+    """A piece's words, the first of which begins with the voice that the piece does, where there is one and
+    alignment is only a little beside it; and the silence before that voice. Alignment lets the first word of
+    a window begin with the window: whatever sounds there, if the word reaches over a rest, it is said behind
+    it. `last`: the word before.
+    """
+    word, others = words[0], words[1:]
+    first, behind = frames(word.span)
+    behind = min(behind, len(sounds.voice))
+    opens = last is None and word.span[0] <= EDGE
+    stray = TOUCHES if opens else NEAR
+    onset = _onset(piece.span[0], sounds)
+    if onset and onset[1] < behind and word.span[0] <= piece.span[0] + AGREED:
+        silence = onset[0] * FRAME / RATE, onset[1] * FRAME / RATE
+        follows = last is None or last.span[0] < silence[0]
+        if follows and sounds.voice[first : max(first, onset[0])].sum() <= stray:
+            heard = np.flatnonzero(sounds.voice[: onset[0]])
+            quiet = (int(heard[-1]) + 1) * FRAME / RATE if heard.size else silence[0]
+            return [Said(word.text, (silence[1], word.span[1])), *others], (quiet, silence[1])
+    found = runs(sounds.voice[first:behind]) + first
+    over = len(found) > 1 and found[-1][1] == behind and found[-1][0] - found[-2][1] >= HOLE
+    if opens and over and (found[:-1, 1] - found[:-1, 0]).sum() <= stray:
+        return [Said(word.text, (int(found[-1][0]) * FRAME / RATE, word.span[1])), *others], None
+    return words, None
+
+
+def _onset(time: float, sounds: Sounds) -> Place | None:
+    """The silence, its first frame and the one behind the last, that a voice begins behind at a time; None if
+    there is none.
+    """
+    found = [
+        (int(begin), int(end))
+        for begin, end in runs(~sounds.loud)
+        if end - begin >= REST
+        and abs(end - time * RATE / FRAME) <= NEAR
+        and sounds.voice[end : end + REST].sum() == REST
+    ]
+    return min(found, key=lambda silence: abs(silence[1] - time * RATE / FRAME), default=None)
+
+
+def _as_said(piece: Piece, words: Sequence[Said], voice: Flags) -> Piece:
     """A piece with the times of its words where the model's own are beside them: in noise it may write times
     at even distances, seconds from what it hears.
     """
@@ -131,45 +179,11 @@ def _as_said(piece: Piece, words: Sequence[Said], sounds: Sounds) -> Piece:
         return piece
     begin, end = (
         said
-        if sounds.voice[slice(*frames((min(time, said), max(time, said))))].sum() * FRAME > STRAYS * RATE
+        if voice[slice(*frames((min(time, said), max(time, said))))].sum() * FRAME > STRAYS * RATE
         else time
         for said, time in zip((words[0].span[0], words[-1].span[1]), piece.span, strict=True)
     )
-    begin = piece.span[0] if _onset(piece, words, sounds) else begin
     return replace(piece, span=(begin, end) if begin < end else (words[0].span[0], words[-1].span[1]))
-
-
-def _onset(piece: Piece, words: Sequence[Said], sounds: Sounds) -> Span | None:
-    """The silence at a piece's time that a voice begins behind, with its first word next to it; None if it is
-    not so.
-    """
-    time = piece.span[0]
-    if not words or abs(time - words[0].span[0]) > AGREED:
-        return None
-    found = [
-        (int(begin) * FRAME / RATE, int(end) * FRAME / RATE)
-        for begin, end in runs(~sounds.loud)
-        if end - begin >= REST
-        and abs(end * FRAME / RATE - time) <= NEAR
-        and sounds.voice[end : end + REST].sum() == REST
-    ]
-    return min(found, key=lambda silence: abs(silence[1] - time), default=None)
-
-
-def _first(words: Sequence[Said], piece: Piece, sounds: Sounds) -> Sequence[Said]:
-    """A window's words. Alignment lets the first begin with the window, whatever sounds there: it begins with
-    its piece if a voice does so there, else with the voice behind the rest that it reaches over.
-    """
-    word, others = words[0], words[1:]
-    begins = Said(word.text, (min(piece.span[0], word.span[1]), word.span[1]))
-    if _onset(piece, [begins], sounds):
-        return [begins, *others]
-    first, last = frames(word.span)
-    found = [(first + int(begin), first + int(end)) for begin, end in runs(sounds.voice[first:last])]
-    over = len(found) > 1 and found[-1][1] == last and found[-1][0] - found[-2][1] >= HOLE
-    if over and sum(end - begin for begin, end in found[:-1]) < TOUCHES:
-        return [Said(word.text, (found[-1][0] * FRAME / RATE, word.span[1])), *others]
-    return words
 
 
 def _at_pauses(piece: Piece, words: Sequence[Said], pauses: Sequence[Pause]) -> Iterator[Part]:
@@ -206,18 +220,18 @@ def _rest(before: Span, after: Span, sounds: Sounds) -> Span | None:
     return rest((sounds.begin(before), sounds.end(after)), sounds.voice, at)
 
 
-def _bounded(parts: Sequence[Part], sounds: Sounds) -> Iterator[Part]:
+def _bounded(parts: Sequence[Part], sounds: Sounds, onsets: Mapping[float, Span]) -> Iterator[Part]:
     """Parts that begin and end at the rest between the last word of one and the first of the next. A model's
-    own times are often some tenths of a second beside it.
+    own times are often some tenths of a second beside it. `onsets`: that rest, by where the word behind it
+    begins, where it is known.
     """
     begins = (parts[0][0].span[0],) * 2 if parts else None
     ends = (parts[-1][0].span[1],) * 2 if parts else None
     lasts = [begins, *(words[-1].span if words else None for _, words in parts)]
     firsts = [*(words[0].span if words else None for _, words in parts), ends]
-    onsets = [*(_onset(*part, sounds) for part in parts), None]
     rests = [
-        onset or (_rest(last, first, sounds) if last and first else None)
-        for onset, last, first in zip(onsets, lasts, firsts, strict=True)
+        onsets.get(first[0], _rest(last, first, sounds)) if last and first else None
+        for last, first in zip(lasts, firsts, strict=True)
     ]
     at = 0.0
     for (piece, words), (before, behind) in zip(parts, pairwise(rests), strict=True):

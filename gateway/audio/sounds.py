@@ -16,7 +16,7 @@ ONSET = 5  # frames beside a voice, such as a quiet consonant, that belong to it
 HOLE = 10  # frames of quiet that are silence even where voice activity goes on
 EDGE = 0.02  # seconds that a segment is longer than its sound at either side
 TOUCHES = 15  # frames of a neighbour's sound that a segment's times may overlap
-APART = 15  # frames of silence between the two
+APART = 25  # frames of silence between the two
 REST = 4  # frames; a shorter silence may be the closure of a t or a k
 # Seconds before and behind a text's end, which is not exact, in which a rest of the voice is looked for, and
 # the quietest sound where there is none.

@@ -11,7 +11,7 @@ from build.catalog import ROOT
 from tests.ports import first_port
 from tests.stack.conftest import Stack, certificate
 
-from .conftest import FILES, compose
+from .conftest import FILES, compose, wait_ready
 
 ADMIN = {"authorization": "Bearer the-admin"}
 TLS_PORT = first_port("compose") + 3
@@ -36,6 +36,7 @@ def test_the_page_and_a_restart(stack: Stack, tmp_path: Path) -> None:
     keys.chmod(0o644)
     compose("up", "--wait", "--no-build", ADMIN_KEYS_FILE=str(keys))
     try:
+        wait_ready(stack, 30)  # nginx asks for the new container's address every two seconds
         assert [one["state"] for one in state(stack)] == ["serving", "serving"]
         assert httpx.post(url, headers={"authorization": "Bearer other"}).status_code == 403
         assert httpx.post(url.replace("/0/", "/7/"), headers=ADMIN).status_code == 404
@@ -50,6 +51,7 @@ def test_the_page_and_a_restart(stack: Stack, tmp_path: Path) -> None:
             assert httpx.post(direct, headers=ADMIN).status_code in (404, 405), direct
     finally:
         compose("up", "--wait", "--no-build")
+        wait_ready(stack, 30)
 
 
 def test_tls(stack: Stack, tmp_path: Path) -> None:
@@ -70,3 +72,4 @@ def test_tls(stack: Stack, tmp_path: Path) -> None:
         assert httpx.get(f"{stack.url}/health/live").status_code == 200
     finally:
         compose("up", "--wait", "--no-build")
+        wait_ready(stack, 30)

@@ -261,6 +261,71 @@ def test_a_windows_first_word_begins_where_it_is_said(
     assert placed[0].span[0] == pytest.approx(begin, abs=0.03)
 
 
+@pytest.mark.parametrize(
+    ("speech", "spans", "words", "expected"),
+    [
+        # noise in the pause is not the end of what was before
+        (
+            ((1.0, 2.0), (2.64, 4.0)),
+            ((1.0, 2.0), (2.64, 4.0)),
+            ((1.0, 1.4, 2.0), (2.64, 3.1, 4.0)),
+            (2.02, 2.62),
+        ),
+        # the last word before was said with that voice
+        (
+            ((1.0, 1.9), (2.0, 4.0)),
+            ((1.0, 2.0), (2.0, 4.0)),
+            ((1.0, 2.0, 2.24), (2.24, 3.0, 4.0)),
+            (2.24, 2.24),
+        ),
+        # the first word was said before it
+        (
+            ((0.5, 1.4), (1.6, 1.82), (1.92, 4.0)),
+            ((0.5, 1.4), (1.92, 4.0)),
+            ((0.5, 1.0, 1.4), (1.6, 1.82, 4.0)),
+            (1.42, 1.58),
+        ),
+        # alignment is too far from it
+        (
+            ((1.0, 1.9), (2.0, 2.3), (2.7, 4.0)),
+            ((1.0, 1.9), (2.0, 4.0)),
+            ((1.0, 1.4, 1.88), (2.72, 3.0, 4.0)),
+            (2.32, 2.68),
+        ),
+    ],
+)
+def test_other_times_of_a_model_do_not_count(
+    speech: tuple[tuple[float, float], ...],
+    spans: tuple[tuple[float, float], ...],
+    words: tuple[tuple[float, float, float], ...],
+    expected: tuple[float, float],
+) -> None:
+    """Two segments of two words each: where the first ends and the second begins."""
+    noise = (2.1, 2.5) if speech[0] == (1.0, 2.0) else (0.0, 0.0)
+    window = replace(heard((*speech, noise)), speech=speech)
+    (we, saw, seen), (the, fox, done) = words
+    pieces = [piece(" We", " saw", ".", span=spans[0]), piece(" The", " fox", span=spans[1])]
+    spoken = said(("We", we, saw), ("saw", saw, seen), ("The", the, fox), ("fox", fox, done))
+    (first, second), placed = cut(pieces, spoken, window)
+    assert (first.span[1], second.span[0]) == pytest.approx(expected)
+    assert all(word.span[0] < word.span[1] for word in placed)
+
+
+@pytest.mark.parametrize(
+    ("speech", "word", "span"),
+    [
+        (((0.0, 0.3), (0.5, 3.0)), (0.0, 0.3), (0.5, 3.0)),  # said before the piece begins
+        (((0.0, 1.2), (1.5, 4.0)), (0.0, 1.6), (1.5, 4.0)),  # too much for a click
+    ],
+)
+def test_a_windows_first_word_that_was_said_stays(
+    speech: tuple[tuple[float, float], ...], word: tuple[float, float], span: tuple[float, float]
+) -> None:
+    words = said(("Oh", *word), ("fox", max(word[1], 0.5), span[1]))
+    (found,), placed = cut([piece(" Oh", " fox", span=span)], words, heard(speech))
+    assert found.span[0] == placed[0].span[0] == 0.0
+
+
 def test_a_segment_does_not_grow_over_speech_that_was_left_out() -> None:
     """Two seconds of it: what is heard there later comes before the segment."""
     late = piece(" It", " hid", ".", span=(4.0, 6.0))
