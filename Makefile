@@ -129,7 +129,7 @@ test: setup $(BUILD)/.tests $(SERVE)/.torch databases tools engines lint ## lint
 	$(BUILD)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder tests/unit tests/repository
 	$(BUILD)/bin/python -m pytest tests/stack
 
-check: $(BUILD)/.tests ## format, lint, types and the quick unit tests: under a minute on two idle cores
+check: $(BUILD)/.tests tools ## format, lint, types and the quick unit tests: under a minute on two idle cores
 	$(BUILD)/bin/ruff check .
 	$(BUILD)/bin/ruff format --check .
 	$(TYPES)

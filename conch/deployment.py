@@ -52,7 +52,8 @@ class Pool(Positions):
     read; of an embedding model, `positions` is what its encoder reads, and `dimensions` the size of its
     vectors. `chat`: none where the model has no template. `target` and `precision`: how its engine was
     made, for people; `precision` is empty where the engine chooses when it is loaded. `beams`: how many a
-    request for speech takes that names no number.
+    request for speech takes that names no number; `languages`: codes of those that a speech model knows.
+    `built`: when, in seconds since 1970.
     """
 
     model_id: str
@@ -67,6 +68,17 @@ class Pool(Positions):
     precision: str = ""
     dimensions: int = 0
     beams: int = 1
+    languages: tuple[str, ...] = ()
+    built: int = 0
+
+    @property
+    def abilities(self) -> frozenset[str]:
+        """What may be asked of it: its capabilities, `chat` with a template, `translation` (into English) of
+        a speech model that knows several languages.
+        """
+        translates = "transcription" in self.capabilities and self.languages != ("en",)
+        more = {"chat": self.chat is not None, "translation": translates}
+        return self.capabilities | {name for name, able in more.items() if able}
 
     @property
     def embeds_documents(self) -> bool:

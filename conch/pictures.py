@@ -1,5 +1,27 @@
-"""How many pictures one request may bring, and how large: what the gateway, the guard and façades refuse."""
+"""How many pictures one request may bring, and how large: what the gateway, the guard and façades refuse. And
+base64 as clients write it.
+"""
+
+from __future__ import annotations
+
+import base64
+from urllib.parse import unquote_to_bytes
 
 MOST_PICTURES = 32  # of one text; in the gateway of one conversation, times its texts (n)
 MOST_BYTES = 20 << 20  # of one picture
 MOST_URL_BYTES = 64 << 20  # of the pictures of one request as data URLs, together
+
+_STANDARD = bytes.maketrans(b"-_", b"+/")
+
+
+def from_base64(text: str | bytes) -> bytes:
+    """Decode base64 in either alphabet (RFC 4648, 4 and 5), with line breaks (RFC 2045, 6.8), without
+    padding, or percent-encoded, as it may stand in a URL (RFC 2397).
+
+    Raises:
+        ValueError: it is something else.
+    """
+    raw = text.encode("ascii") if isinstance(text, str) else text
+    raw = unquote_to_bytes(raw) if b"%" in raw else raw
+    plain = raw.translate(_STANDARD, b" \t\r\n\f").rstrip(b"=")
+    return base64.b64decode(plain + b"=" * (-len(plain) % 4), validate=True)

@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
 # Languages that are written without blanks, so each token that ends a character ends a word, and texts are
 # joined without one (openai/whisper tokenizer.py, `split_to_word_tokens`).
 BLANKLESS = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
+
+
+# The end of gpt2's vocabulary, which `.en` models have; the multilingual one is a token longer.
+MULTILINGUAL = 50257
+LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
+
+
+def languages_of(tokenizer: Mapping[str, Any]) -> tuple[str, ...]:
+    """Codes of the languages that a Whisper knows, out of its tokenizer.json; none where that is another
+    model's.
+    """
+    ids = {row["content"]: row["id"] for row in tokenizer.get("added_tokens", ())}
+    start, end = ids.get("<|startoftranscript|>"), ids.get("<|endoftext|>", 0)
+    if start is None:
+        return ()
+    if end < MULTILINGUAL:
+        return ("en",)
+    last = ids.get("<|translate|>", start)
+    return tuple(
+        found[1] for name, i in ids.items() if start < i < last and (found := LANGUAGE.fullmatch(name))
+    )
 
 
 def text_prefix(task: str, language: str | None = None, prompt: str = "", *, timestamps: bool = True) -> str:

@@ -15,6 +15,7 @@ from conch.deployment import Deployment, Pool
 
 from . import errors
 from .admission import Admission
+from .aliases import own_aliases
 from .audio import routes as audio
 from .audio.transcriber import Transcriber
 from .bodies import Bodies
@@ -99,7 +100,8 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
         open_retrieval(settings, pools, inner, embeddings, generations),
         load_keys(settings.api_keys_file, required=bool(settings.api_keys_required)),
         load_keys(settings.admin_keys_file, required=bool(settings.admin_keys_required)),
-        deployment.gateways,
+        siblings=deployment.gateways,
+        aliases=own_aliases(settings.model_aliases, pools),
         traces=traces,
     )
 
@@ -117,8 +119,10 @@ TAKES = {
 def _model(pool: Pool) -> dict[str, object]:
     """OpenAI's model, and, ours, what it takes."""
     takes = sorted({kind for name in pool.capabilities for kind in TAKES.get(name, ())})
-    own = {"input_modalities": takes, "capabilities": sorted(pool.capabilities)}
-    return {"id": pool.model_id, "object": "model", "created": 0, "owned_by": "conch", **own}
+    own = {"input_modalities": takes, "capabilities": sorted(pool.abilities)}
+    if pool.languages:
+        own["languages"] = list(pool.languages)
+    return {"id": pool.model_id, "object": "model", "created": pool.built, "owned_by": "conch", **own}
 
 
 async def models(services: ServicesDep) -> dict[str, object]:
@@ -127,15 +131,8 @@ async def models(services: ServicesDep) -> dict[str, object]:
 
 
 async def one_model(model: str, services: ServicesDep) -> dict[str, object]:
-    """One model, or 404."""
-    if model not in services.pools:
-        raise errors.ApiError(
-            404,
-            f"model {model[:80]!r} is not served here; it has: {', '.join(services.pools)}",
-            param="model",
-            code="model_not_found",
-        )
-    return _model(services.pools[model])
+    """One model, by its name or an alias, or 404."""
+    return _model(services.pool(model))
 
 
 async def auth() -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,11 +67,9 @@ def explained(rows: Sequence[Mapping[str, Any]]) -> str:
     telling = _telling(rows)
     if telling[0]["type"] == "missing":
         return " is missing; send it"
-    said = dict.fromkeys(
-        row["msg"].removeprefix("Value error, ").partition(", unable to")[0] for row in telling
-    )
+    said = dict.fromkeys(_sentence(row) for row in telling)
     if not all(text.startswith(SHOULD) for text in said):
-        return ": " + "; ".join(said)
+        return "; ".join(text if text.startswith(" ") else f": {text}" for text in said)
     given = telling[0]["input"]
     shown = (
         "a list"
@@ -80,6 +79,24 @@ def explained(rows: Sequence[Mapping[str, Any]]) -> str:
         else json.dumps(given, default=str)[:80]
     )
     return f" must be {' or '.join(text.removeprefix(SHOULD) for text in said)}, not {shown}"
+
+
+SENTENCES = {
+    "too_long": " has {actual_length} items; send {max_length} at most",
+    "too_short": " has {actual_length} items; send at least {min_length}",
+    "string_too_long": " has {length} characters; send {max_length} at most",
+    "string_too_short": " has {length} characters; send at least {min_length}",
+    "union_tag_invalid": " has the type {tag!r}; send one of {expected_tags}",
+    "union_tag_not_found": " has no type; send an object with one",
+}
+
+
+def _sentence(row: Mapping[str, Any]) -> str:
+    """One finding in our words; the rest of pydantic's begin with SHOULD."""
+    if own := SENTENCES.get(row["type"]):
+        length = len(row["input"]) if isinstance(row["input"], str) else 0
+        return own.format(**row.get("ctx", {}), length=length)
+    return str(row["msg"]).removeprefix("Value error, ").partition(", unable to")[0]
 
 
 def _telling(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -133,6 +150,48 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     )
 
 
+# What OpenAI has and this server has not, and what it has instead.
+ELSEWHERE = {
+    "/v1/responses": "this server has no Responses API; use /v1/chat/completions",
+    "/v1/audio/speech": "this server has no text to speech",
+    "/v1/images": "this server makes no pictures; it answers about them at /v1/chat/completions",
+    "/v1/moderations": "this server does not moderate; leave the check out",
+    "/v1/assistants": "this server has no assistants; use /v1/chat/completions",
+    "/v1/threads": "this server has no assistants; use /v1/chat/completions",
+    "/v1/batches": "this server has no batches; send the requests one by one",
+    "/v1/fine_tuning": "this server trains nothing",
+    "/v1/uploads": "send the whole file to /v1/files",
+}
+
+
+def _from_http(request: Request, error: HTTPException) -> ApiError:
+    """What Starlette refuses: an unknown path, another method, a body that cannot be decoded."""
+    path = request.url.path
+    if error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "")
+        message = (
+            f"{request.method} {path} is not supported; use {allow.replace('HEAD, ', '') or 'another method'}"
+        )
+        return ApiError(405, message, code="method_not_allowed")
+    if error.status_code == 400:  # FastAPI's answer to a body that Python cannot decode
+        return ApiError(400, "the body is not valid JSON in UTF-8; encode it as UTF-8", code="invalid_json")
+    if error.status_code != 404:
+        return ApiError(error.status_code, f"{request.method} {path}: {error.detail}")
+    if own := next((text for start, text in ELSEWHERE.items() if path.startswith(start)), ""):
+        return ApiError(404, f"{request.method} {path}: {own}", code="not_found")
+    return ApiError(404, f"{request.method} {path}: not found{_meant(request)}", code="not_found")
+
+
+def _meant(request: Request) -> str:
+    """The path of a base URL that lacks /v1, has it twice, is Azure's, or ends in a slash."""
+    path = re.sub(r"^/openai(/deployments/[^/]+)?(?=/)", "", request.url.path)
+    plain = "/v1/" + re.sub(r"^(/v1)+(?=/)", "", path).strip("/")
+    scope = {**request.scope, "path": plain}
+    if plain == request.url.path or not any(route.matches(scope)[0].value for route in request.app.routes):
+        return ""
+    return f"; did you mean {plain}? Set the client's base URL to {request.base_url}v1"
+
+
 def install(app: FastAPI) -> None:
     """Answer every error of the application in this shape."""
 
@@ -146,10 +205,9 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        message = f"{request.method} {request.url.path}: {error.detail}"
-        return error_response(
-            ApiError(error.status_code, message, code="not_found" if error.status_code == 404 else None)
-        )
+        answer = error_response(_from_http(request, error))
+        answer.headers.update(error.headers or {})
+        return answer
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from math import ceil
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from fastapi.requests import HTTPConnection
 from conch.deployment import Pool
 
 from .admission import Admission
+from .aliases import meant
 from .audio.transcriber import Transcriber
 from .console.history import History
 from .console.state import Overview
@@ -28,7 +30,6 @@ from .tracing import Traces
 from .triton import Triton
 
 LIVE_RETRY = 10  # seconds: live sessions last
-OPENAI_SPEECH = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 
 
 @dataclass
@@ -49,6 +50,7 @@ class Services:
     retrieval: Retrieval | None = None
     keys: tuple[bytes, ...] = ()
     admin_keys: tuple[bytes, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
     siblings: tuple[str, ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
     traces: Traces = field(default_factory=Traces)
@@ -56,34 +58,29 @@ class Services:
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     readiness: dict[str, tuple[float, bool]] = field(default_factory=dict)
 
-    def _meant(self, model: str) -> str:
-        """OpenAI's own name for transcription, which many clients send by default, is the only speech model
-        of a deployment.
-        """
-        speech = [name for name, pool in self.pools.items() if "transcription" in pool.capabilities]
-        return speech[0] if model in OPENAI_SPEECH and model not in self.pools and len(speech) == 1 else model
-
-    def pool(self, model: str, capability: str) -> Pool:
-        """The pool that serves a model.
+    def pool(self, model: str, capability: str = "") -> Pool:
+        """The pool that serves a model, under its own name or an alias.
 
         Raises:
             ApiError: 404 for an unknown model, 400 for one that cannot do this.
         """
-        model = self._meant(model)
+        model = meant(model, self.pools, self.aliases)
         if model not in self.pools:
-            message = f"model {model[:80]!r} is not served here; this deployment has: {', '.join(self.pools)}"
-            raise ApiError(404, message, param="model", code="model_not_found")
-        if capability not in self.pools[model].capabilities:
-            able = (
-                ", ".join(name for name, pool in self.pools.items() if capability in pool.capabilities)
-                or "none"
-            )
+            near = get_close_matches(model[:80], self.pools, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
             message = (
-                f"model {model!r} (family {self.pools[model].family}) does not support {capability}; models "
-                f"here that do: {able}"
+                f"model {model[:80]!r} is not served here; this deployment has: {', '.join(self.pools)}{hint}"
+            )
+            raise ApiError(404, message, param="model", code="model_not_found")
+        pool = self.pools[model]
+        if capability and capability not in pool.abilities:
+            able = [name for name, other in self.pools.items() if capability in other.abilities]
+            message = (
+                f"model {model!r} (family {pool.family}) does not support {capability}; models here that do: "
+                f"{', '.join(able) or 'none'}"
             )
             raise ApiError(400, message, param="model", code="unsupported_model")
-        return self.pools[model]
+        return pool
 
     def measure(self) -> None:
         """Let the metrics show places and live connections as they are when they are read."""

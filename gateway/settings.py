@@ -51,6 +51,11 @@ class Settings(BaseSettings):
         description="concurrent requests for embeddings (times each 64 inputs) for each instance; one more "
         "is a 503",
     )
+    embeddings_truncate: bool = Field(
+        False,
+        description="cut texts that are longer than their model reads, as some servers do, where a request "
+        "does not say; otherwise they are refused",
+    )
     max_pictures_bytes: int = Field(
         16_000_000,
         gt=0,
@@ -61,6 +66,11 @@ class Settings(BaseSettings):
         "",
         description="hosts (HOST or HOST:PORT, separated by commas) that pictures in messages may be fetched "
         "from; empty: none, pictures come as data URLs",
+    )
+    model_aliases: str = Field(
+        "",
+        description="names that clients may use for models, as name=model, separated by commas; OpenAI's "
+        "names mean the first model for speech or embeddings without being listed",
     )
     realtime_idle_seconds: float = Field(
         120, gt=0, description="a live connection that sends nothing for so long is closed"

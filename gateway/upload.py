@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from .errors import ApiError
 
 MAX_FIELD = 64 * 1024
-MAX_FIELDS = 64
+MAX_FIELDS = 256
 PREFIX = "conch-upload-"  # then the process
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from build.catalog import CatalogError, Model, target_of
 from conch.bundle import ENGINE, EngineFacts, Manifest, load_parameters
 from conch.deployment import Chat, Deployment, Instance, Pool
 from conch.gpus import apart as several_hosts
+from conch.whisper import languages_of
 
 REDUCED = ("weight_only", "quantization", "compress")  # parameters that make weights smaller
 SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -131,6 +133,8 @@ def _described(deployment: Deployment, pool: Pool) -> Pool:
     bundle = Path(deployment.instances[pool.instances[0]].bundle)
     manifest, facts = Manifest.load(bundle), EngineFacts.load(bundle / ENGINE)
     parameters = load_parameters(bundle)
+    tokenizer = bundle / ENGINE / "tokenizer.json"
+    speech = "transcription" in manifest.capabilities and tokenizer.exists()
     return replace(
         pool,
         probe={"model": manifest.probe.model, "inputs": manifest.probe.inputs},
@@ -142,6 +146,8 @@ def _described(deployment: Deployment, pool: Pool) -> Pool:
         target=manifest.target,
         precision=precision(parameters),
         beams=parameters.get("beams", 1),
+        languages=languages_of(json.loads(tokenizer.read_text("utf-8"))) if speech else (),
+        built=round(datetime.fromisoformat(manifest.built).timestamp()),
     )
 
 

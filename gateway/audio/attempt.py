@@ -152,6 +152,8 @@ def inputs_for(window: Window, options: Options, temperature: float, beams: int,
         arrays["BEAM_WIDTH"] = np.array([[beams]], np.int32)
     if words:
         arrays["WORD_TIMESTAMPS"] = np.array([[True]])
+    if options.languages and not options.language:
+        arrays["LANGUAGES"] = np.array([[",".join(options.languages).encode()]], object)
     return arrays
 
 

@@ -9,29 +9,19 @@ import time
 import wave
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import av
 import numpy as np
-from av.audio.frame import AudioFrame
-from av.error import FFmpegError, InvalidDataError
+from av.error import FFmpegError
 from numpy.typing import NDArray
 
-RATE = 16_000
+from .tracks import CONTAINERS, RATE, BadMedia, Warn, decoded
+
+__all__ = ["CONTAINERS", "RATE", "BadMedia", "blocks", "decode"]
 BLOCK = 4 * RATE
-RATES = (4_000, 768_000)  # a few bytes may claim a rate of 1 Hz; at 16 kHz they would be gigabytes
-# Playlists (concat, HLS, DASH) would make FFmpeg open other files: only containers that hold their own sound,
-# and only local files.
-CONTAINERS = {
-    "format_whitelist": (
-        "wav,w64,aiff,au,caf,mp3,flac,ogg,aac,ac3,eac3,amr,wv,mov,mp4,matroska,webm,avi,asf,flv,mpeg,mpegts"
-    ),
-    "protocol_whitelist": "file",
-}
 
 
-class BadMedia(ValueError):
-    """The file holds no sound that can be used; the message says why."""
+def silent(_: str) -> None:
+    """Say nothing of damage."""
 
 
 def decode(path: Path, *, max_seconds: float, time_limit: float) -> NDArray[np.float32]:
@@ -39,18 +29,21 @@ def decode(path: Path, *, max_seconds: float, time_limit: float) -> NDArray[np.f
     return np.concatenate(list(blocks(path, max_seconds=max_seconds, time_limit=time_limit)))
 
 
-def blocks(path: Path, *, max_seconds: float, time_limit: float) -> Iterator[NDArray[np.float32]]:
-    """Decode the first audio stream of a file, a few seconds at a time.
+def blocks(
+    path: Path, *, max_seconds: float, time_limit: float, track: int | None = None, warn: Warn = silent
+) -> Iterator[NDArray[np.float32]]:
+    """Decode the audio track of a file that a player would play, or the one numbered `track` (from 1), a few
+    seconds at a time. `warn` is told of damage that ends the sound early.
 
     Yields:
-        float32 [samples], channels averaged, resampled to 16 kHz.
+        float32 [samples], channels mixed, resampled to 16 kHz; pauses of the file's time line are silence.
 
     Raises:
         BadMedia: not a media file, no audio stream, no samples, NaN, too long, or more than `time_limit`
         seconds of decoding.
     """
     waiting: list[NDArray[np.float32]] = []
-    samples, spent, chunks = 0, 0.0, _sound(path)
+    samples, spent, chunks = 0, 0.0, _sound(path, track, warn)
     while True:
         started = time.monotonic()
         chunk = next(chunks, None)
@@ -77,10 +70,10 @@ def blocks(path: Path, *, max_seconds: float, time_limit: float) -> Iterator[NDA
         )
 
 
-def _sound(path: Path) -> Iterator[NDArray[np.float32]]:
+def _sound(path: Path, track: int | None, warn: Warn) -> Iterator[NDArray[np.float32]]:
     """Chunks as FFmpeg gives them; its errors as sentences."""
     try:
-        for chunk in _chunks(path):
+        for chunk in _chunks(path, track, warn):
             if not np.isfinite(chunk).all():
                 raise BadMedia("the samples contain NaN or infinite values; export the file again")
             yield chunk
@@ -96,11 +89,11 @@ def _sound(path: Path) -> Iterator[NDArray[np.float32]]:
         ) from error
 
 
-def _chunks(path: Path) -> Iterator[NDArray[np.float32]]:
+def _chunks(path: Path, track: int | None, warn: Warn) -> Iterator[NDArray[np.float32]]:
     """What can be read as it is, or else decoded."""
-    file = _plain_wav(path)
+    file = _plain_wav(path) if track in (None, 1) else None
     if file is None:
-        yield from _decoded(path)
+        yield from decoded(path, track, warn)
         return
     with file:
         while data := file.readframes(BLOCK):
@@ -116,39 +109,8 @@ def _plain_wav(path: Path) -> wave.Wave_read | None:
     except (wave.Error, EOFError, RuntimeError):  # the last where a chunk ends behind the file
         return None
     form = (file.getnchannels(), file.getsampwidth(), file.getframerate())
-    if form == (1, 2, RATE) and claimed >= path.stat().st_size:
+    # A recorder that was killed leaves a length of 0, which FFmpeg reads to the end.
+    if form == (1, 2, RATE) and claimed >= path.stat().st_size and file.getnframes():
         return file
     file.close()
     return None
-
-
-def _decoded(path: Path) -> Iterator[NDArray[np.float32]]:
-    with av.open(str(path), mode="r", metadata_errors="ignore", container_options=CONTAINERS) as container:
-        if not container.streams.audio:
-            raise BadMedia("the file has no audio stream; send one that has")
-        stream = container.streams.audio[0]
-        resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
-        for packet in container.demux(stream):
-            for frame in _frames(packet):
-                if not RATES[0] <= frame.sample_rate <= RATES[1]:
-                    raise BadMedia(
-                        f"the file declares a sample rate of {frame.sample_rate} Hz; send {RATES[0]} to "
-                        f"{RATES[1]}, best 16000"
-                    )
-                # Timestamps of broken files would make the resampler invent or drop samples.
-                frame.pts = None
-                yield from _arrays(resampler.resample(frame))
-        yield from _arrays(resampler.resample(None))
-
-
-def _frames(packet: Any) -> list[AudioFrame]:
-    """A damaged packet is left out, as by the ffmpeg command: one in an hour should not fail the hour."""
-    try:
-        return [frame for frame in packet.decode() if isinstance(frame, AudioFrame)]
-    except InvalidDataError:
-        return []
-
-
-def _arrays(frames: list[AudioFrame]) -> Iterator[NDArray[np.float32]]:
-    for frame in frames:
-        yield frame.to_ndarray()[0].astype(np.float32, copy=False)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Options:
-    """`language`: ISO code or None for detection. `timestamps`: whether segments are
-    wanted. `draft`: words for now, by one request for a window; they are heard again before they count.
+    """`language`: ISO code or None for detection, which chooses among `languages` if there are any.
+    `timestamps`: whether segments are wanted. `draft`: words for now, by one request for a window; the final
+    text is transcribed again.
     """
 
     task: str
@@ -23,3 +24,4 @@ class Options:
     previous_text: bool = False
     multilingual: bool = False
     draft: bool = False
+    languages: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from openai.types.audio import (
     TranscriptionWord,
 )
 from openai.types.audio.transcription import UsageDuration
+from openai.types.audio.transcription_language import TranscriptionLanguage
 from openai.types.audio.transcription_text_done_event import Usage as UsageTokens
 from openai.types.audio.transcription_text_done_event import UsageInputTokenDetails
 from openai.types.audio.transcription_verbose import Usage
@@ -48,7 +49,8 @@ def formatted(
 
 def _plain(transcript: Transcript, *, log_probs: bool) -> dict[str, Any]:
     usage = UsageDuration(seconds=transcript.duration, type="duration")
-    plain = Transcription(text=transcript.text, usage=usage).model_dump(exclude_none=True)
+    spoken = [TranscriptionLanguage(code=code) for code in transcript.languages]
+    plain = Transcription(text=transcript.text, languages=spoken, usage=usage).model_dump(exclude_none=True)
     return (
         {**plain, "logprobs": _log_probs(transcript)} if log_probs else plain
     )  # the SDK's type would make floats of bytes
@@ -145,5 +147,11 @@ def done(transcript: Transcript, *, log_probs: bool) -> dict[str, Any]:
         input_token_details=details,
     )
     found = _log_probs(transcript) if log_probs else None
-    event = {"text": transcript.text, "type": "transcript.text.done", "logprobs": found, "usage": usage}
+    event = {
+        "text": transcript.text,
+        "type": "transcript.text.done",
+        "languages": [{"code": code} for code in transcript.languages],
+        "logprobs": found,
+        "usage": usage,
+    }
     return TranscriptionTextDoneEvent.model_validate(event).model_dump(exclude_none=True)

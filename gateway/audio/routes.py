@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import structlog
 from fastapi import APIRouter, Request, Response
 
 from conch.deployment import Pool
@@ -24,6 +25,7 @@ from ..upload import receive
 from . import media
 from . import responses as formats
 from .cutters import Cutter, PauseCutter, TurnCutter
+from .languages import check_languages
 from .options import Options
 from .schema import (
     TranscriptionRequest,
@@ -38,6 +40,7 @@ from .transcript import Transcript, joined
 from .windows import Window
 
 router = APIRouter()
+log = structlog.get_logger()
 DECODERS = ThreadPoolExecutor(
     8, "decode"
 )  # their own, so that live sessions and name look-ups never wait behind long files
@@ -50,14 +53,16 @@ TURN = 16  # blocks: a minute of sound, 0.05 s of work, after which other record
 @dataclass
 class Recording:
     """An uploaded file on its way to windows. `seconds` is its length so far, whole when the last window is
-    out.
+    out; `damage`: what ends its sound early.
     """
 
     path: Path
     cutter: Cutter
     settings: Settings
+    track: int | None = None
     seconds: float = 0.0
     stopped: bool = False
+    damage: str = ""
 
     async def windows(self) -> AsyncGenerator[Window, None]:
         """Decoded and cut in a thread, one window ahead of whoever asks.
@@ -73,6 +78,10 @@ class Recording:
         finally:
             self.stopped = True  # a thread cannot be cancelled; it looks here after each block
 
+    def _damaged(self, what: str) -> None:
+        log.warning("damaged recording", what=what)
+        self.damage = what
+
     def _windows(self) -> Iterator[Window | None]:
         """Windows, and None now and then: hours without a window must not keep a thread from other
         recordings, and each turn costs a way to the thread and back.
@@ -81,6 +90,8 @@ class Recording:
             self.path,
             max_seconds=self.settings.max_audio_seconds,
             time_limit=self.settings.decode_seconds,
+            track=self.track,
+            warn=self._damaged,
         )
         try:
             for number, block in enumerate(blocks, 1):
@@ -160,15 +171,18 @@ async def _begin(
     upload = await stack.enter_async_context(receive(request, services.settings.max_upload_bytes))
     form = (parse_transcription if task == "transcribe" else parse_translation)(upload.fields)
     chosen, cut = options(form, task), turns(form)
-    pool = services.pool(form.model, "transcription")
+    pool = services.pool(form.model, "transcription" if task == "transcribe" else "translation")
     request.state.model = pool.model_id
+    check_languages(pool, chosen.language, chosen.languages, "languages" if chosen.languages else "language")
     if chosen.words and "word_timestamps" not in pool.capabilities:
         message = (
             f"timestamp_granularities[]=word is not supported by the engine of {form.model!r}; use segment"
         )
         raise ApiError(400, message, param="timestamp_granularities[]", code="unsupported_value")
     stack.enter_context(services.recordings.place(pool))
-    recording = Recording(Path(upload.path), TurnCutter(cut) if cut else PauseCutter(), services.settings)
+    recording = Recording(
+        Path(upload.path), TurnCutter(cut) if cut else PauseCutter(), services.settings, form.audio_track
+    )
     # Unlike the client's own id it is never seen twice: under it the work can be stopped.
     return form, TranscriptionRun(
         services, pool, recording, chosen, f"{request.state.request_id}.{uuid.uuid4().hex[:8]}"
@@ -184,13 +198,14 @@ async def transcriptions(request: Request, services: ServicesDep) -> Response:
         if form.stream:
             return await _streamed(request, work, stack.pop_all(), log_probs=work.chosen.log_probs)
         transcript = await cancel_on_disconnect(request, work.whole())
-    return formats.formatted(
+    answer = formats.formatted(
         transcript,
         form.response_format,
         form.timestamp_granularities,
         "transcribe",
         log_probs=work.chosen.log_probs,
     )
+    return _warned(answer, work)
 
 
 @router.post("/v1/audio/translations", openapi_extra=body_schema(TranslationRequest))
@@ -199,7 +214,14 @@ async def translations(request: Request, services: ServicesDep) -> Response:
     async with AsyncExitStack() as stack:
         form, work = await _begin(request, services, stack, "translate")
         transcript = await cancel_on_disconnect(request, work.whole())
-    return formats.formatted(transcript, form.response_format, ["segment"], "translate")
+    return _warned(formats.formatted(transcript, form.response_format, ["segment"], "translate"), work)
+
+
+def _warned(answer: Response, work: TranscriptionRun) -> Response:
+    """With what ended the sound early in a header: the answer has what a player plays of the file."""
+    if work.recording.damage:
+        answer.headers["x-conch-warning"] = work.recording.damage
+    return answer
 
 
 async def _streamed(

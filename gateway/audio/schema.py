@@ -5,12 +5,13 @@ name, never ignored.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import ApiError, explained
+from ..fields import Only, kept
 from .languages import language_code
 from .options import Options
 from .vad import TurnDetection
@@ -34,8 +35,53 @@ class ServerVad(BaseModel):
         return TurnDetection(self.threshold, self.prefix_padding_ms / 1000, self.silence_duration_ms / 1000)
 
 
+MOST_KEYWORDS = 100
+# What clients of other servers call ours, and what those of faster-whisper and whisper.cpp may ask of them.
+RENAMED = {
+    "hotwords": "keywords",
+    "initial_prompt": "prompt",
+    "beam_size": "beam_width",
+    "num_beams": "beam_width",
+    "max_new_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+}
+HARMLESS = frozenset({"batch_size", "temperature_inc", "user", "vad_filter", "verbose"})
+HEARD = "is not a setting here: doubtful texts are asked for again by Whisper's own rules; omit it"
+NEUTRAL = {
+    "best_of": Only(("1", "5"), "is not supported; use beam_width"),
+    "chunk_length": Only(("30",), "must be 30; omit it"),
+    "clip_timestamps": Only(("", "0"), "is not supported; send the part of the recording that is wanted"),
+    "compression_ratio_threshold": Only(("2.4",), HEARD),
+    "diarize": Only(("false", "False", "0"), "is not supported: speakers are not told apart; omit it"),
+    "hallucination_silence_threshold": Only((), HEARD),
+    "known_speaker_names": Only((), "is not supported: speakers are not told apart; omit it"),
+    "known_speaker_references": Only((), "is not supported: speakers are not told apart; omit it"),
+    "length_penalty": Only(("1", "1.0"), "is not supported; omit it"),
+    "log_prob_threshold": Only(("-1", "-1.0"), HEARD),
+    "logprob_threshold": Only(("-1", "-1.0"), HEARD),
+    "n": Only(("1",), "must be 1; omit it"),
+    "no_repeat_ngram_size": Only(("0",), "is not supported; omit it"),
+    "no_speech_threshold": Only(("0.6",), HEARD),
+    "patience": Only(("1", "1.0"), "is not supported; omit it"),
+    "repetition_penalty": Only(("1", "1.0"), "is not supported; omit it"),
+    "seed": Only((), "is not supported; use temperature=0, which is repeatable"),
+    "suppress_tokens": Only(("-1",), "is not supported; omit it"),
+    "task": Only(
+        ("transcribe",), "must be transcribe; for English send the recording to /v1/audio/translations"
+    ),
+    "top_p": Only(("1", "1.0"), "is not supported; omit it"),
+    "translate": Only(
+        ("false", "False", "0"), "must be false; for English send the recording to /v1/audio/translations"
+    ),
+    "vad_parameters": Only((), "is not supported; use chunking_strategy"),
+    "without_timestamps": Only(("false", "False", "0"), "must be false; response_format=text has none"),
+}
+
+
 class TranslationRequest(BaseModel):
-    """Fields of /v1/audio/translations besides the file. From `language` on they are extensions."""
+    """Fields of /v1/audio/translations besides the file. From `language` on they are extensions.
+    `audio_track`: which of a file's, from 1; by default the one that a player takes.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -48,20 +94,21 @@ class TranslationRequest(BaseModel):
     beam_width: int | None = Field(None, ge=1, le=16)
     condition_on_previous_text: bool = False
     multilingual: bool = False
+    audio_track: int | None = Field(None, ge=1, le=1000)
 
 
 class TranscriptionRequest(TranslationRequest):
     """Fields of /v1/audio/transcriptions besides the file."""
 
     timestamp_granularities: tuple[Literal["word", "segment"], ...] = Field(("segment",), min_length=1)
+    keywords: tuple[str, ...] = Field((), max_length=MOST_KEYWORDS)
+    languages: tuple[str, ...] = Field((), max_length=100)
     include: tuple[Literal["logprobs"], ...] = ()
     chunking_strategy: Literal["auto"] | ServerVad | None = None
     stream: bool = False
 
 
-# Fields of OpenAI's other models.
-ELSEWHERE = ("keywords", "languages", "known_speaker_names", "known_speaker_references")
-REPEATED = ("timestamp_granularities", "include")
+REPEATED = ("timestamp_granularities", "include", "keywords", "languages")
 T = TypeVar("T", bound=TranslationRequest)
 
 
@@ -113,7 +160,7 @@ def _refused(param: str, message: str) -> ApiError:
 
 def _parse(kind: type[T], fields: Mapping[str, list[str]]) -> T:
     given: dict[str, Any] = {}
-    for sent, values in fields.items():
+    for sent, values in _meant(fields, kind).items():
         name, key = _name(sent, kind)
         if len(values) > 1 and name not in REPEATED:
             raise ApiError(
@@ -139,14 +186,49 @@ def _parse(kind: type[T], fields: Mapping[str, list[str]]) -> T:
         raise _invalid(error) from error
 
 
+def _meant(fields: Mapping[str, list[str]], kind: type[TranslationRequest]) -> dict[str, list[str]]:
+    """The fields under our names, without those that ask for what happens anyway."""
+    plain = {
+        name: values[-1] for name, values in fields.items() if name.partition("[")[0] in {*HARMLESS, *NEUTRAL}
+    }
+    kept({name.partition("[")[0]: value or None for name, value in plain.items()}, HARMLESS, NEUTRAL)
+    found: dict[str, list[str]] = {}
+    for name, values in fields.items():
+        own = RENAMED.get(name, name)
+        if name in plain or (own != name and own not in kind.model_fields):
+            continue
+        if own in fields and own != name:
+            raise ApiError(
+                400, f"{name} is {own} by another name; send one of them", param=name, code="invalid_value"
+            )
+        found[own] = values
+    return _with_words(found)
+
+
+def _with_words(fields: dict[str, list[str]]) -> dict[str, list[str]]:
+    """`word_timestamps`, which other servers have, is a granularity here."""
+    wanted = fields.pop("word_timestamps", ["false"])[-1].lower() in ("true", "1")
+    if not wanted:
+        return fields
+    if fields.get("response_format") != ["verbose_json"]:
+        raise ApiError(
+            400,
+            "word_timestamps needs response_format=verbose_json (here it is timestamp_granularities[]=word)",
+            param="word_timestamps",
+            code="unsupported_value",
+        )
+    name = next(
+        (name for name in fields if name.startswith("timestamp_granularities")), "timestamp_granularities[]"
+    )
+    return {**fields, name: [*dict.fromkeys([*fields.get(name, ["segment"]), "word"])]}
+
+
 def _name(sent: str, kind: type[TranslationRequest]) -> tuple[str, str]:
     """What a form calls `include[]` or `chunking_strategy[type]` as a field's name and, in the second case, a
     key in it.
     """
     name, bracket, key = sent.partition("[")
     key = key.removesuffix("]")
-    if name in ELSEWHERE:
-        raise _refused(sent, "is not supported by Whisper; omit it")
     known = name in kind.model_fields and (
         not bracket
         or (
@@ -185,7 +267,9 @@ def options(request: TranslationRequest, task: str) -> Options:
     Raises:
         ApiError: 400 for an unknown language or a prompt with special tokens.
     """
-    plain_text(request.prompt, "prompt")
+    own = request if isinstance(request, TranscriptionRequest) else None
+    keywords, several = (own.keywords, own.languages) if own else ((), ())
+    language, languages = spoken(request.language, several)
     if request.temperature and (request.beam_width or 1) > 1:
         raise ApiError(
             400,
@@ -193,20 +277,55 @@ def options(request: TranslationRequest, task: str) -> Options:
             param="beam_width",
             code="unsupported_value",
         )
-    words = isinstance(request, TranscriptionRequest) and "word" in request.timestamp_granularities
+    words = own is not None and "word" in own.timestamp_granularities
     return Options(
         task=task,
-        language=language_code(request.language) if request.language else None,
-        prompt=request.prompt,
+        language=language,
+        prompt=prompted(request.prompt, keywords),
         temperature=request.temperature,
         timestamps=request.response_format in TIMED,
         max_tokens=request.max_tokens,
         beam_width=request.beam_width,
         words=words,
-        log_probs=isinstance(request, TranscriptionRequest) and bool(request.include),
+        log_probs=own is not None and bool(own.include),
         previous_text=request.condition_on_previous_text,
         multilingual=request.multilingual,
+        languages=languages,
     )
+
+
+def spoken(
+    language: str | None, languages: Sequence[str], path: str = ""
+) -> tuple[str | None, tuple[str, ...]]:
+    """The language, and those that detection chooses among, as codes. One alone needs no detection. `path`
+    stands before their names.
+
+    Raises:
+        ApiError: 400 for an unknown language, or one that is not among the others.
+    """
+    one = language_code(language, f"{path}language") if language else None
+    several = tuple(
+        dict.fromkeys(language_code(name, f"{path}languages") or "" for name in languages if name)
+    )
+    if "" in several:
+        several = ()
+    if one and several and one not in several:
+        raise _refused(f"{path}language", f"is {language}, which is not among languages; omit one of them")
+    return (one or several[0], ()) if one or len(several) == 1 else (None, several)
+
+
+def prompted(prompt: str, keywords: Sequence[str], path: str = "") -> str:
+    """A prompt that ends with the keywords, as Whisper is told of words: where all is too long, the model
+    leaves out its beginning.
+
+    Raises:
+        ApiError: 400 for special tokens.
+    """
+    plain_text(prompt, f"{path}prompt")
+    for word in keywords:
+        plain_text(word, f"{path}keywords")
+    listed = ", ".join(word.strip() for word in keywords if word.strip())
+    return " ".join(part for part in (prompt.strip(), listed and f"{listed}.") if part)
 
 
 def plain_text(prompt: str, param: str) -> None:

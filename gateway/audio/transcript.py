@@ -59,6 +59,12 @@ class Transcript:
     prompt_tokens: int = 0
     output_tokens: int = 0
     joint: str = " "
+    several: tuple[str, ...] = ()
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Those that are spoken, in the order in which they begin; none where nobody speaks."""
+        return self.several or ((self.language,) if self.text and self.language else ())
 
     @property
     def token_log_probs(self) -> tuple[tuple[bytes, float], ...]:
@@ -87,6 +93,7 @@ def joined(parts: Sequence[Transcript]) -> Transcript:
         sum(part.prompt_tokens for part in parts),
         sum(part.output_tokens for part in parts),
         joint,
+        tuple(dict.fromkeys(code for part in parts for code in part.languages)),
     )
 
 

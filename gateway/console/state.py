@@ -75,6 +75,7 @@ def model_row(pool: Pool) -> dict[str, Any]:
         "target": pool.target,
         "precision": pool.precision,
         "capabilities": sorted(pool.capabilities),
+        "languages": list(pool.languages),
         "chat": pool.chat is not None,
         "instances": list(pool.instances),
         "encoder": pool.encodes,

@@ -42,7 +42,10 @@ async def _answer(
     request.state.model = pool.model_id
     check(form, items, pool)
     with services.embeddings.place(pool, places(items)):
-        work = embed(services.triton, pool, items, request.state.request_id, truncate=form.truncate)
+        cut = (
+            services.settings.embeddings_truncate if form.truncate is None else form.truncate in (True, "END")
+        )
+        work = embed(services.triton, pool, items, request.state.request_id, truncate=cut)
         try:
             vectors = await cancel_on_disconnect(request, work)
         except ApiError as error:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from conch.deployment import Pool
 
 from ..errors import ApiError, refused
-from ..text.schema import Lenient, Text, TextPart, Texts
+from ..fields import Fields, Only
+from ..text.schema import Text, TextPart, Texts
 from ..vision.parts import ImagePart
 from ..vision.urls import Picture, of_url
 
@@ -69,17 +70,25 @@ Input = Annotated[
 ]
 
 
-class EmbeddingsRequest(Lenient):
-    """Body of /v1/embeddings. `truncate` is an extension: what is too long is cut instead of refused. Token
-    ids are the model's own, without special tokens. Parts (texts and pictures) are an extension too.
+class EmbeddingsRequest(Fields):
+    """Body of /v1/embeddings. `truncate` is an extension: what is too long is cut instead of refused. Parts
+    (texts and pictures) are an extension too, and `token_ids`: clients send ids of OpenAI's tokenizers, which
+    would be other words here, so that those of the model's own, without special tokens, want this word.
     """
+
+    HARMLESS: ClassVar = frozenset({"input_type", "priority", "user"})
+    NEUTRAL: ClassVar = {
+        "modality": Only(("text",), "must be text; send pictures as parts"),
+        "normalize": Only((True,), "must be true: vectors here have a length of 1; omit it"),
+        "prompt_name": Only((), "is not supported; put the prompt before the text"),
+    }
 
     model: str
     input: Input
     dimensions: int | None = Field(None, ge=1)
     encoding_format: Literal["float", "base64"] = "float"
-    truncate: bool = False
-    user: str | None = None
+    truncate: bool | Literal["NONE", "END"] | None = None
+    token_ids: Literal["model"] | None = None
 
     @property
     def items(self) -> list[Item]:
@@ -119,6 +128,13 @@ def check(form: EmbeddingsRequest, items: Sequence[Item], pool: Pool) -> None:
     if not items or not all(items):
         empty = next((f"[{n}]" for n, item in enumerate(items) if not item), "")
         raise refused("input", f"{empty} is empty; send text, token ids or pictures".lstrip())
+    if form.token_ids is None and any(isinstance(item, list) for item in items):
+        raise refused(
+            "input",
+            f"has token ids, which clients make with OpenAI's tokenizers and {pool.model_id} would read as "
+            "other words; send text (LangChain: check_embedding_ctx_length=False), or ids of its own "
+            'tokenizer with token_ids="model"',
+        )
     if len(items) > MOST_INPUTS:
         raise refused("input", f"has {len(items)} items; send at most {MOST_INPUTS}")
     if not pool.embeds_pictures:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from openai.types.audio.transcription_language import TranscriptionLanguage
 from openai.types.realtime import ConversationItemInputAudioTranscriptionCompletedEvent as Completed
 from openai.types.realtime.conversation_item_input_audio_transcription_completed_event import (
     UsageTranscriptTextUsageDuration as Usage,
@@ -148,6 +149,7 @@ class Words:
             content_index=0,
             event_id="",
             item_id=item.id,
+            languages=[TranscriptionLanguage(code=code) for code in transcript.languages],
             transcript=transcript.text,
             type="conversation.item.input_audio_transcription.completed",
             usage=usage,

@@ -11,7 +11,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ..embeddings.schema import Part, content
 from ..errors import ApiError, refused
-from ..text.schema import Lenient, Text, TextPart
+from ..fields import Fields
+from ..text.schema import Text, TextPart
 from ..vision.parts import ImagePart
 from .chunking import Strategy
 from .filters import Comparison, Compound, Value
@@ -42,7 +43,7 @@ Name = Annotated[Text, Field(max_length=LONGEST_NAME)]
 Id = Annotated[Text, Field(min_length=1, max_length=128)]
 
 
-class Static(Lenient):
+class Static(Fields):
     """OpenAI's limits."""
 
     max_chunk_size_tokens: int = Field(ge=100, le=4096, strict=True)
@@ -55,7 +56,7 @@ class Static(Lenient):
         return self
 
 
-class StaticChunking(Lenient):
+class StaticChunking(Fields):
     """Chunks of this many tokens."""
 
     type: Literal["static"]
@@ -67,7 +68,7 @@ class StaticChunking(Lenient):
         return Strategy(self.static.max_chunk_size_tokens, self.static.chunk_overlap_tokens)
 
 
-class AutoChunking(Lenient):
+class AutoChunking(Fields):
     """OpenAI's 800 and 400."""
 
     type: Literal["auto"]
@@ -81,7 +82,7 @@ class AutoChunking(Lenient):
 Chunking = Annotated[AutoChunking | StaticChunking, Field(discriminator="type")]
 
 
-class FileOptions(Lenient):
+class FileOptions(Fields):
     """How a file is put into a store."""
 
     attributes: Attributes = Field(default_factory=dict)
@@ -99,7 +100,7 @@ class AttachRequest(FileOptions):
     file_id: Id
 
 
-class UpdateAttributes(Lenient):
+class UpdateAttributes(Fields):
     """Body of POST /v1/vector_stores/{id}/files/{file}; null removes all."""
 
     attributes: Attributes = Field(default_factory=dict)
@@ -127,7 +128,7 @@ class BatchRequest(FileOptions):
         return dict.fromkeys(self.file_ids or (), self.stored)
 
 
-class StoreFields(Lenient):
+class StoreFields(Fields):
     """What may be said of a store, and changed."""
 
     name: Name | None = None
@@ -137,7 +138,7 @@ class StoreFields(Lenient):
     @model_validator(mode="after")
     def _stays(self) -> StoreFields:
         if self.expires_after is not None:
-            raise ValueError("expires_after is not supported: stores stay until they are deleted; omit it")
+            raise refused("expires_after", "is not supported: stores stay until they are deleted; omit it")
         return self
 
 
@@ -152,7 +153,7 @@ class CreateStore(StoreFields):
     embedding_models: Annotated[list[Id], Field(min_length=1, max_length=4)] | None = None
 
 
-class Ranking(Lenient):
+class Ranking(Fields):
     """OpenAI's rankers re-rank with a model; there is none here."""
 
     ranker: Literal["none", "auto", "default-2024-11-15"] = "auto"
@@ -169,7 +170,7 @@ def _bounded(part: str | TextPart | ImagePart) -> str | TextPart | ImagePart:
 Query = Annotated[Part, AfterValidator(_bounded)]
 
 
-class SearchRequest(Lenient):
+class SearchRequest(Fields):
     """Body of POST /v1/vector_stores/{id}/search. Parts of chat's form, among them pictures, are an
     extension; so are `question`, which a vision-language model answers about the one picture, whereupon its
     answer is searched for, and `model`, which one.
@@ -199,9 +200,9 @@ class SearchRequest(Lenient):
     @model_validator(mode="after")
     def _as_it_is(self) -> SearchRequest:
         if self.rewrite_query:
-            raise ValueError("rewrite_query is not supported; omit it")
+            raise refused("rewrite_query", "must be false: queries are searched for as they are; omit it")
         if self.model is not None and self.question is None:
-            raise ValueError("model requires question; send a question, or omit model")
+            raise refused("model", "requires question; send a question, or omit model")
         return self
 
 

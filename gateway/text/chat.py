@@ -11,7 +11,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from conch.deployment import Pool
 
-from ..errors import ApiError, refused
+from ..errors import refused
 from .schema import Message, TextPart
 
 CHAT_TOKENS = 256
@@ -45,11 +45,9 @@ def rendered(pool: Pool, messages: Sequence[Message]) -> str:
     """A conversation as one text.
 
     Raises:
-        ApiError: 400 if the model has no template, or its template refuses the messages.
+        ApiError: 400 if the model's template refuses the messages.
     """
-    if pool.chat is None:
-        message = f"model {pool.model_id!r} has no chat template; use /v1/completions"
-        raise ApiError(400, message, param="model", code="unsupported_model")
+    assert pool.chat, "the route takes models with the ability to chat"
     looks = "pictures" in pool.capabilities
     rows = [
         {

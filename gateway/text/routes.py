@@ -158,7 +158,7 @@ async def completions(form: CompletionRequest, request: Request, services: Servi
 @router.post("/v1/chat/completions")
 async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Response:
     """The next message of a conversation, for models whose tokenizer has a chat template."""
-    pool = services.pool(form.model, "completion")
+    pool = services.pool(form.model, "chat")
     check_chat(form)
     urls = pictures_of(form, pool)
     prompt = rendered(pool, form.messages)

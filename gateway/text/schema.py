@@ -4,20 +4,19 @@ never ignored.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from conch.deployment import Pool
 from conch.pictures import MOST_PICTURES
 
 from ..errors import refused
+from ..fields import Fields, Only
 from ..vision.parts import ImagePart
 
 MOST_TEXTS = 64  # completions of one request: prompts times n
 MOST_WORDS = 1000  # bad words of one request; each is looked at after every token
-MOST_FIELDS = 64
-MOST_PARTS = 4096  # of a list or an object in a body: messages, words, biases
 LONGEST_STOP = 1000  # characters of a stop sequence; the text is searched for it after every token
 LONGEST_WORDS = 32_768  # characters of all bad words together
 # Bytes of the longest token of GPT-2's vocabulary; a text of more than so many times the limit is too long.
@@ -43,43 +42,51 @@ Text = Annotated[str, AfterValidator(_encodable)]
 Texts = Annotated[list[Text], Field(fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
 TokenId = Annotated[str, AfterValidator(_token_id)]
-Nothing = Annotated[list[Any], Field(max_length=0)] | None
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Fields):
     """OpenAI's stream_options."""
 
-    model_config = ConfigDict(extra="forbid")
+    HARMLESS: ClassVar = frozenset({"continuous_usage_stats"})
 
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
-def _bounded(data: dict[str, Any]) -> None:
-    """Nothing in a body has so many parts that looking at them holds up everybody else."""
-    if len(data) > MOST_FIELDS:
-        raise ValueError(f"the body has {len(data)} fields; send {MOST_FIELDS} at most")
-    for name, value in data.items():
-        if isinstance(value, dict | list) and len(value) > MOST_PARTS and name != "prompt":
-            raise ValueError(f"{name[:80]} has {len(value)} parts; send {MOST_PARTS} at most")
-
-
-class Lenient(BaseModel):
-    """As at OpenAI, null is a field that was left out."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        _bounded(data)
-        return {name: value for name, value in data.items() if value is not None}
-
-
-class Generation(Lenient):
+class Generation(Fields):
     """Fields that both routes share. From `bad_words` on they are extensions, under TensorRT-LLM's names."""
+
+    # OpenAI's for billing, caches and its own models' style; vLLM's, llama.cpp's and Ollama's likewise.
+    HARMLESS: ClassVar = frozenset(
+        {
+            "cache_prompt",
+            "keep_alive",
+            "metadata",
+            "parallel_tool_calls",
+            "prediction",
+            "priority",
+            "prompt_cache_key",
+            "prompt_cache_options",
+            "prompt_cache_retention",
+            "reasoning_effort",
+            "safety_identifier",
+            "service_tier",
+            "store",
+            "user",
+            "verbosity",
+        }
+    )
+    NEUTRAL: ClassVar = {
+        "ignore_eos": Only((False,), "is not supported; omit it, and use min_tokens"),
+        "include_stop_str_in_output": Only((False,), "is not supported; omit it"),
+        "min_p": Only((0,), "is not supported; omit it, and use top_p or top_k"),
+        "mirostat": Only((0,), "is not supported; omit it"),
+        "moderation": Only((), "is not supported: this server does not moderate; omit it"),
+        "skip_special_tokens": Only((True,), "must be true; omit it"),
+        "spaces_between_special_tokens": Only((True, False), ""),
+        "typical_p": Only((1,), "is not supported; omit it, and use top_p"),
+        "use_beam_search": Only((False,), "is not supported; omit it, and use best_of at /v1/completions"),
+    }
 
     model: str
     frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0)
@@ -92,7 +99,6 @@ class Generation(Lenient):
     stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     top_p: float | None = Field(None, ge=0.0, le=1.0)
-    user: str | None = None
     bad_words: Text | Texts | None = None
     top_k: int | None = Field(None, ge=0, lt=2**31)
     min_tokens: int | None = Field(None, ge=0)
@@ -141,10 +147,10 @@ class CompletionRequest(Generation):
         return texts
 
 
-class TextPart(BaseModel):
+class TextPart(Fields):
     """A piece of a message's content."""
 
-    model_config = ConfigDict(extra="forbid")
+    HARMLESS: ClassVar = frozenset({"prompt_cache_breakpoint"})
 
     type: Literal["text"]
     text: Text
@@ -153,14 +159,24 @@ class TextPart(BaseModel):
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 
 
-class Message(Lenient):
+class Message(Fields):
     """One message of a conversation; an answer of ours may be sent back as it came."""
+
+    HARMLESS: ClassVar = frozenset({"annotations", "id", "reasoning", "reasoning_content", "status"})
+    NEUTRAL: ClassVar = {
+        "audio": Only((), "of a message is not supported; send its text"),
+        "function_call": Only(
+            (), "of a message is not supported: models here do not support tools; send text"
+        ),
+        "refusal": Only(("",), "of a message is not supported; send it as content"),
+        "tool_calls": Only(
+            ([],), "of a message are not supported: models here do not support tools; send text"
+        ),
+    }
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Text | Annotated[list[Part], Field(fail_fast=True)]
     name: Text | None = None
-    tool_calls: Nothing = None
-    annotations: Nothing = None
 
     @property
     def text(self) -> str:
@@ -178,23 +194,33 @@ class Message(Lenient):
         return [part.image_url.url for part in self.parts if isinstance(part, ImagePart)]
 
 
+TOOLS = "{model} does not support tools"
+
+
 class ChatRequest(Generation):
-    """Body of /v1/chat/completions. From `metadata` on, what clients send that changes no text."""
+    """Body of /v1/chat/completions."""
+
+    NEUTRAL: ClassVar = {
+        **Generation.NEUTRAL,
+        "add_generation_prompt": Only((True,), "must be true; omit it"),
+        "audio": Only((), "is not supported: answers are text; omit it"),
+        "best_of": Only((1,), "is not supported in a chat; use n"),
+        "function_call": Only(("none", "auto"), f"needs functions: {TOOLS}; omit it"),
+        "functions": Only(([],), f"are not supported: {TOOLS}; omit them"),
+        "modalities": Only((["text"],), 'must be ["text"]; omit it'),
+        "response_format": Only(
+            ({"type": "text"},), "must be of type text: {model} does not support structured answers; omit it"
+        ),
+        "tool_choice": Only(("none", "auto"), f"needs tools: {TOOLS}; omit it"),
+        "tools": Only(([],), f"are not supported: {TOOLS}; omit them"),
+        "web_search_options": Only((), "is not supported: this server does not search the web; omit it"),
+    }
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    response_format: dict[str, Any] | None = None
-    metadata: dict[str, str] | None = None
-    store: Literal[False] = False
-    service_tier: Literal["auto", "default"] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    tools: Nothing = None
-    tool_choice: Literal["none", "auto"] | None = None
-    parallel_tool_calls: bool | None = None
 
 
 def words(given: str | list[str] | None) -> list[str]:
@@ -264,8 +290,6 @@ def check_chat(form: ChatRequest) -> None:
     Raises:
         ApiError: 400 with `param`.
     """
-    if form.response_format and form.response_format.get("type") != "text":
-        raise refused("response_format", "must be of type text; omit it")
     if form.top_logprobs is not None and not form.logprobs:
         raise refused("top_logprobs", "requires logprobs=true")
     if form.max_tokens and form.max_completion_tokens:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from ..fields import Fields
 
 
-class ImageUrl(BaseModel):
+class ImageUrl(Fields):
     """Where a picture is. `detail`: our models read pictures in one size, so that all say the same."""
 
-    model_config = ConfigDict(extra="forbid")
-
     url: str
-    detail: Literal["auto", "low", "high"] | None = None
+    detail: Literal["auto", "low", "high", "original"] | None = None
 
 
-class ImagePart(BaseModel):
+class ImagePart(Fields):
     """A picture."""
 
-    model_config = ConfigDict(extra="forbid")
+    HARMLESS: ClassVar = frozenset({"prompt_cache_breakpoint"})
 
     type: Literal["image_url"]
     image_url: ImageUrl

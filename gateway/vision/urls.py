@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from dataclasses import dataclass
+
+from conch.pictures import from_base64
 
 from ..errors import refused
 
@@ -33,8 +33,8 @@ class Picture:
         if isinstance(self.content, bytes):
             return self.content
         try:
-            return base64.b64decode(self.content, validate=True)
-        except (binascii.Error, ValueError) as error:
+            return from_base64(self.content)
+        except ValueError as error:
             raise ValueError("its data URL is not valid base64") from error
 
 

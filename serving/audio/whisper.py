@@ -82,7 +82,7 @@ class Whisper:
         sound = self._sound(wave)
         detection = Detection(prompt.language, float("nan"))
         if prompt.language is None or wanted & NEEDS_DETECTION:
-            found = self._detect(sound, prompt, engine)
+            found = self._detect(sound, self._candidates(inputs), engine)
             if found is None:
                 yield outputs(self.vocabulary, NOTHING, prompt, detection, duration, 1)
                 return
@@ -289,14 +289,24 @@ class Whisper:
         bias[0, [*self.suppress, *times]] = SUPPRESSED
         return {"embedding_bias": bias}
 
-    def _detect(self, sound: Arrays, prompt: Prompt, engine: Engine) -> Detection | None:
-        """One token after the start token: its raw logits rank the languages and hold the no-speech
-        probability (openai/whisper decoding.py). None where the request was stopped before: the engine, which
-        has ended all that it had of this id, would take what comes next for a new request.
+    def _candidates(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:
+        """Languages that detection chooses among, with their tokens: those of LANGUAGES, or all."""
+        known = self.vocabulary.languages
+        given = inputs["LANGUAGES"].ravel()[0].decode("utf-8", "replace") if "LANGUAGES" in inputs else ""
+        wanted = [code.strip() for code in given.split(",") if code.strip()]
+        if unknown := [code for code in wanted if code not in known]:
+            raise BadRequest(f"LANGUAGES has {unknown[0]!r}, which this model does not know; omit it")
+        return {code: known[code] for code in wanted} or known
+
+    def _detect(self, sound: Arrays, languages: Mapping[str, int], engine: Engine) -> Detection | None:
+        """One token after the start token alone, since text before it would pull towards its own language:
+        its raw logits rank the languages and hold the no-speech probability (openai/whisper decoding.py,
+        `detect_language`). None where the request was stopped before: the engine, which has ended all that it
+        had of this id, would take what comes next for a new request.
         """
         probe = {
             **sound,
-            "decoder_input_ids": np.array([prompt.ids[: prompt.language_at]], np.int32),
+            "decoder_input_ids": np.array([[self.vocabulary.start]], np.int32),
             "request_output_len": np.array([[1]], np.int32),
             "return_generation_logits": np.array([[True]]),
         }
@@ -304,7 +314,6 @@ class Whisper:
         if not logits.size:
             return None
         no_speech = float(1.0 / np.exp(logits - logits[self.vocabulary.no_speech]).sum())
-        languages = self.vocabulary.languages
         best = max(languages, key=lambda code: logits[languages[code]]) if languages else None
         return Detection(best, no_speech)
 

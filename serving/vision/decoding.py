@@ -10,6 +10,7 @@ from io import BytesIO
 from threading import BoundedSemaphore
 from typing import TypeVar
 
+import numpy as np
 from PIL import Image
 
 from conch.pictures import MOST_BYTES
@@ -95,10 +96,22 @@ def room(width: int, height: int) -> Iterator[None]:
 
 def on_white(picture: Image.Image) -> Image.Image:
     """In RGB."""
+    picture = in_eight_bits(picture)
     if "A" not in picture.getbands() and picture.info.get("transparency") is None:
         return picture.convert("RGB")
     white = Image.new("RGBA", picture.size, (255, 255, 255, 255))
     return Image.alpha_composite(white, picture.convert("RGBA")).convert("RGB")
+
+
+def in_eight_bits(picture: Image.Image) -> Image.Image:
+    """A picture of 16 bits of grey in 8; Pillow would clip it, which makes a scan a white page."""
+    if picture.mode != "I" and not picture.mode.startswith("I;16"):
+        return picture
+    grey = np.asarray(picture).astype(np.int64).clip(0, 65535)
+    found = Image.fromarray((grey / 257).round().astype(np.uint8))
+    if (seen_through := picture.info.get("transparency")) is not None:
+        found.putalpha(Image.fromarray(np.where(grey == seen_through, 0, 255).astype(np.uint8)))
+    return found
 
 
 def orientation(picture: Image.Image) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
 from functools import partial
 from hashlib import blake2b
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from conch.bundle import PictureFacts
-from conch.pictures import MOST_PICTURES
+from conch.pictures import MOST_PICTURES, from_base64
 
 from ..errors import BadRequest
 from ..text.pictures import INPUTS
@@ -130,6 +128,6 @@ def from_url(url: bytes) -> bytes:
     if not comma or not head.lower().endswith(b";base64"):
         raise BadRequest("is a data URL without base64; send data:image/png;base64,…")
     try:
-        return base64.b64decode(body, validate=True)
-    except binascii.Error as error:
+        return from_base64(body)
+    except ValueError as error:
         raise BadRequest("is a data URL with invalid base64; send it complete") from error

@@ -136,6 +136,24 @@ def test_language_is_detected_when_the_prompt_names_none(facade: tuple[Whisper, 
     assert 0 < answer["NO_SPEECH_PROB"].item() < 1e-3
 
 
+def test_detection_reads_the_sound_alone(facade: tuple[Whisper, Double]) -> None:
+    """Text before the start token would pull the language towards its own; it still leads the decoding."""
+    ask(facade, "<|startofprev|> Eine Liste von Wörtern<|startoftranscript|><|transcribe|>")
+    probe, call = facade[1].calls
+    assert probe["decoder_input_ids"].tolist() == [[50258]]
+    assert call["decoder_input_ids"].shape[1] > 4
+
+
+@pytest.mark.parametrize(("given", "chosen"), [(b"de, fr", "de"), (b"es", "es"), (b"", "es")])
+def test_detection_among_languages(facade: tuple[Whisper, Double], given: bytes, chosen: str) -> None:
+    """The likeliest of those that are named, although another one is likelier."""
+    asked = {"LANGUAGES": np.array([[given]], object)}
+    answer = ask(facade, "<|startoftranscript|><|transcribe|>", wanted={"LANGUAGE"}, **asked)[-1]
+    assert answer["LANGUAGE"].item().decode() == chosen
+    with pytest.raises(BadRequest, match="LANGUAGES has 'xx'"):
+        ask(facade, "<|startoftranscript|><|transcribe|>", LANGUAGES=np.array([[b"de,xx"]], object))
+
+
 def test_times_are_asked_for_by_bias(facade: tuple[Whisper, Double]) -> None:
     """Without <|notimestamps|> in the prompt that token is forbidden; with it, only the checkpoint's own list
     is.

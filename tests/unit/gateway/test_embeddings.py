@@ -78,12 +78,21 @@ def post(opened: tuple[TestClient, FakeTriton], given_input: Any, **fields: Any)
     ],
 )
 def test_every_form_of_input(opened: Any, given_input: Any, vectors: list[list[float]]) -> None:
-    body = post(opened, given_input).json()
+    fields = {} if "a" in str(given_input) else {"token_ids": "model"}
+    body = post(opened, given_input, **fields).json()
     assert [row["embedding"] for row in body["data"]] == vectors
     assert [row["index"] for row in body["data"]] == list(range(len(vectors)))
     count = int(sum(vector[0] for vector in vectors))
     assert body["usage"] == {"prompt_tokens": count, "total_tokens": count}
     assert (body["object"], body["model"]) == ("list", "mini")
+
+
+@pytest.mark.parametrize("ids", [[5, 6], [[7], [1, 2, 3]]])
+def test_token_ids_are_never_taken_for_other_words(opened: Any, ids: Any) -> None:
+    """Clients make them with OpenAI's tokenizers."""
+    error = post(opened, ids).json()["error"]
+    assert error["param"] == "input"
+    assert "check_embedding_ctx_length=False" in error["message"]
 
 
 def test_base64_is_of_little_endian_float32(opened: Any) -> None:
@@ -108,6 +117,11 @@ def test_what_is_too_long(opened: Any) -> None:
     assert error.json()["error"]["param"] == "input"
     assert "input [70] has 9 tokens; mini reads 8 at most" in error.json()["error"]["message"]
     assert post(opened, texts, truncate=True).json()["usage"]["prompt_tokens"] == 70 + 8 + 8
+    assert post(opened, texts, truncate="END", input_type="query").status_code == 200
+    assert post(opened, texts, truncate="NONE").status_code == 400
+    opened[0].app_state["services"].settings.embeddings_truncate = True
+    assert post(opened, texts).status_code == 200
+    assert post(opened, texts, truncate=False).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -142,7 +156,7 @@ def test_what_is_refused(opened: Any, fields: dict[str, Any], param: str, senten
 
 def test_a_refusal_of_the_model_is_about_the_input(opened: Any) -> None:
     opened[1].error = ApiError(400, "input_ids must be from 0 to 9", code="model_refused")
-    error = post(opened, [[11]]).json()["error"]
+    error = post(opened, [[11]], token_ids="model").json()["error"]
     assert (error["param"], error["code"]) == ("input", "invalid_value")
     opened[1].error = ApiError(503, "busy", code="unavailable", retry_after=2)
     assert post(opened, ["a"] * 100).status_code == 503

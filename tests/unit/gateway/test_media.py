@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from gateway.audio import media
-from gateway.audio.media import BadMedia, blocks
+from gateway.audio.media import BadMedia, blocks, silent
+from gateway.audio.tracks import decoded
 
 SOUND = np.random.default_rng(3).integers(-32768, 32768, 5 * 16_000 + 7).astype("<i2")
 
@@ -29,7 +30,7 @@ def heard(path: Path) -> np.ndarray:
 
 
 def by_ffmpeg(path: Path) -> np.ndarray:
-    return np.concatenate(list(media._decoded(path)))
+    return np.concatenate(list(decoded(path, None, silent)))
 
 
 @pytest.mark.parametrize("damage", ["none", "cut", "odd", "no size", "a chunk before"])
@@ -48,7 +49,7 @@ def test_wav_as_ffmpeg_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         data[4:8] = (len(data) - 8).to_bytes(4, "little")
     path.write_bytes(data)
     expected = by_ffmpeg(path)
-    monkeypatch.setattr(media, "_decoded", None)
+    monkeypatch.setattr(media, "decoded", None)
     ours = heard(path)
     assert len(expected) > 30_000
     assert ours.dtype == np.float32

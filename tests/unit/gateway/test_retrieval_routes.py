@@ -117,7 +117,7 @@ def picture(data: str = "AAAA") -> dict[str, Any]:
             "question",
             "requires query to be exactly one picture",
         ),
-        ({"query": "a", "model": "mini"}, None, "send a question"),
+        ({"query": "a", "model": "mini"}, "model", "send a question"),
     ],
 )
 def test_queries_are_checked(

@@ -262,7 +262,7 @@ def test_a_pool_has_what_its_bundle_says(tmp_path: Path, said: dict[str, int], b
         engine={},
         repository={},
         content="0",
-        built="today",
+        built="2026-01-02T03:04:05Z",
         capabilities=("transcription",),
         probe=Probe("whisper_bls", {}),
     )

@@ -1,0 +1,272 @@
+"""The audio track of a file that a player would play, decoded, at the times of the file, by PyAV (FFmpeg's
+libraries).
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from av.audio.frame import AudioFrame
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.stream import Disposition
+
+from .channels import Floats, Mixer, planes
+
+RATE = 16_000
+SILENCE = np.zeros(4 * RATE, np.float32)
+RATES = (4_000, 768_000)  # a few bytes may claim a rate of 1 Hz; at 16 kHz they would be gigabytes
+# Playlists (concat, HLS, DASH) would make FFmpeg open other files: only containers that hold their own sound,
+# and only local files.
+CONTAINERS = {
+    "format_whitelist": (
+        "wav,w64,aiff,au,caf,mp3,flac,ogg,aac,ac3,eac3,amr,wv,mov,mp4,matroska,webm,avi,asf,flv,mpeg,mpegts"
+    ),
+    "protocol_whitelist": "file",
+}
+# A player takes these only where there is nothing else.
+SECONDARY = (
+    Disposition.comment
+    | Disposition.karaoke
+    | Disposition.hearing_impaired
+    | Disposition.visual_impaired
+    | Disposition.clean_effects
+    | Disposition.descriptions
+)
+# Seconds. A pause in the time line is one that frames leave out and that adds up; shorter ones are rounding.
+OMITTED, PAUSE = 0.03, 0.2
+# As ffmpeg's own (-dts_delta_threshold, -dts_error_threshold): longer ones are discontinuities of a
+# broadcast, which a player skips, or wrong stamps.
+DISCONTINUITY, WRONG = 10.0, 30 * 3600.0
+BREAKS = 0x0200  # AVFMT_TS_DISCONT: a format whose stamps may jump
+OGG, BEGINS = b"OggS", 0x02
+Warn = Callable[[str], None]
+
+
+class BadMedia(ValueError):
+    """The file holds no sound that can be used; the message says why."""
+
+
+def decoded(path: Path, track: int | None, warn: Warn) -> Iterator[Floats]:
+    """Decode the track of each logical stream of a file: float32 [samples] at 16 kHz, one channel; now and
+    then an empty piece. `track`: the number of an audio track, from 1; None chooses. `warn` is told of damage
+    that ends the sound early.
+
+    Raises:
+        BadMedia: no audio track, or no such track.
+        FFmpegError: no media file, or damage before the first sample.
+    """
+    for source in _links(path):
+        yield from _one(source, track, warn)
+
+
+def _one(source: Callable[[], Any], track: int | None, warn: Warn) -> Iterator[Floats]:
+    """The first of the tracks, best first, that gives samples."""
+    number, count, failed = 0, 1, None
+    while number < count:
+        with av.open(source(), mode="r", metadata_errors="ignore", container_options=CONTAINERS) as container:
+            choices = _ranked(container, track)
+            count, given = len(choices), 0
+            try:
+                for piece in _sound(container, choices[number]):
+                    given += len(piece)
+                    yield piece
+            except FFmpegError as error:
+                failed = error
+                if given:
+                    warn(
+                        f"its sound ends at {given / RATE:.1f} s with an error of the file: {error.strerror}"
+                    )
+        if given:
+            return
+        number += 1
+    if failed:
+        raise failed
+
+
+def _ranked(container: InputContainer, track: int | None) -> list[AudioStream]:
+    streams = list(container.streams.audio)
+    if not streams:
+        raise BadMedia("the file has no audio stream; send one that has")
+    if track is not None:
+        if track > len(streams):
+            raise BadMedia(
+                f"the file has {len(streams)} audio tracks; audio_track must be 1 to {len(streams)}"
+            )
+        streams = [streams[track - 1]]
+    if not (found := [stream for stream in streams if stream.codec_context]):
+        raise BadMedia(
+            "the sound is in a codec that cannot be decoded; send wav, mp3, m4a, ogg, flac or webm"
+        )
+    return sorted(
+        found,
+        key=lambda s: (bool(s.disposition & SECONDARY), not s.disposition & Disposition.default, s.index),
+    )
+
+
+def _sound(container: InputContainer, stream: AudioStream) -> Iterator[Floats]:
+    """The samples of a stream. A resampler takes one form of sound, which may change inside a stream."""
+    form, converter = None, None
+    longest = DISCONTINUITY if container.format.flags & BREAKS else WRONG
+    start = None if container.start_time is None else container.start_time / av.time_base
+    for frame, pause in timed(_frames(container, stream), start, longest):
+        if frame is None:
+            yield SILENCE[:0]
+            continue
+        own = (frame.format.name, frame.layout.name, frame.layout.nb_channels, frame.sample_rate)
+        if converter and (own != form or pause):
+            yield from converter.finish()
+        if not converter or own != form or pause:
+            form, converter = own, _Converter(frame)
+        for at in range(0, pause, len(SILENCE)):
+            yield SILENCE[: pause - at]
+        yield from converter.feed(frame)
+    if converter:
+        yield from converter.finish()
+
+
+class _Converter:
+    """Sound of one form to 16 kHz and one channel, a second at a time."""
+
+    def __init__(self, frame: AudioFrame) -> None:
+        self.rate = frame.sample_rate
+        if not RATES[0] <= self.rate <= RATES[1]:
+            raise BadMedia(
+                f"the file declares a sample rate of {self.rate} Hz; send {RATES[0]} to {RATES[1]}, best "
+                "16000"
+            )
+        self.mixer = Mixer([channel.name for channel in frame.layout.channels], self.rate)
+        self.resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
+        self.waiting: list[Floats] = []
+        self.samples = 0
+
+    def feed(self, frame: AudioFrame) -> Iterator[Floats]:
+        self.waiting.append(planes(frame))
+        self.samples += frame.samples
+        if self.samples >= self.rate:
+            yield from self._out()
+
+    def _out(self) -> Iterator[Floats]:
+        if not self.waiting:
+            return
+        mono = self.mixer.mixed(np.concatenate(self.waiting, 1))
+        self.waiting, self.samples = [], 0
+        if self.rate == RATE:
+            yield mono
+            return
+        frame = AudioFrame.from_ndarray(np.ascontiguousarray(mono[None]), format="fltp", layout="mono")
+        frame.sample_rate = self.rate
+        yield from (given.to_ndarray()[0] for given in self.resampler.resample(frame))
+
+    def finish(self) -> Iterator[Floats]:
+        yield from self._out()
+        yield from (given.to_ndarray()[0] for given in self.resampler.resample(None))
+
+
+def timed(
+    frames: Iterable[AudioFrame | None], start: float | None, longest: float
+) -> Iterator[tuple[AudioFrame | None, int]]:
+    """Frames with the silence before each, in samples at 16 kHz, so that times are those that a player shows.
+    `start`: where the time line of the file begins, in seconds, if it says so; `longest`: seconds of a pause
+    that can be. None among the frames stands for packets that gave none.
+    """
+    shift = None if start is None else -start
+    at, left = 0.0, None  # seconds: where the next frame begins, and the stamp that it should have
+    for frame, after in pairwise(chain(frames, [None])):
+        if frame is None:
+            yield None, 0
+            continue
+        length, stamp, pause = frame.samples / frame.sample_rate, frame.time, 0.0
+        if stamp is not None:
+            shift = -stamp if shift is None else shift
+            off = stamp + shift - at
+            if off > PAUSE and (left is None or stamp - left > OMITTED):
+                pause = off if off <= longest and _goes_on(stamp + length, after) else 0.0
+            if (off > PAUSE and left is not None and stamp - left > OMITTED and not pause) or off < -PAUSE:
+                shift -= off  # a wrong stamp, or a line that begins again: from here on as they follow
+            left = stamp + length
+        samples = round(pause * RATE)
+        at += samples / RATE + length
+        yield frame, samples
+
+
+def _goes_on(end: float, after: AudioFrame | None) -> bool:
+    """Whether the next frame's stamp confirms the one before it."""
+    return after is not None and after.time is not None and abs(after.time - end) < PAUSE
+
+
+def _frames(container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame | None]:
+    """A damaged packet is left out, as by the ffmpeg command: one in an hour should not fail the hour."""
+    for packet in container.demux(stream):
+        try:
+            found: list[AudioFrame | None] = [f for f in packet.decode() if isinstance(f, AudioFrame)]
+        except FFmpegError:
+            found = []
+        yield from found or [None]
+
+
+def _links(path: Path) -> Iterator[Callable[[], Any]]:
+    """What opens each logical stream of a file: an Ogg file may be several, one after the other (RFC 3533),
+    of which FFmpeg follows only those of the same form.
+    """
+    begins = _ogg_begins(path)
+    if len(begins) < 2:
+        yield lambda: str(path)
+        return
+    for begin, end in pairwise([*begins, path.stat().st_size]):
+        yield lambda begin=begin, end=end: _Part(path, begin, end)  # type: ignore[misc]
+
+
+def _ogg_begins(path: Path) -> list[int]:
+    """Where logical streams of an Ogg file begin: at the first page of a group of first pages."""
+    with path.open("rb") as file:
+        if file.read(4) != OGG:
+            return []
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            found, at, opening = list[int](), 0, False
+            while (at := data.find(OGG, at)) >= 0 and len(head := data[at : at + 27]) == 27:
+                lacing = data[at + 27 : at + 27 + head[26]]
+                if head[5] & BEGINS and not opening:
+                    found.append(at)
+                opening = bool(head[5] & BEGINS)
+                at += 27 + len(lacing) + sum(lacing)
+            return found
+
+
+class _Part(io.RawIOBase):
+    """Some bytes of a file as a file."""
+
+    def __init__(self, path: Path, begin: int, end: int) -> None:
+        self.file, self.begin, self.size, self.at = path.open("rb"), begin, end - begin, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self.size - self.at)
+        self.file.seek(self.begin + self.at)
+        data = self.file.read(left if size < 0 else min(size, left))
+        self.at += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self.at = max(0, offset + (0, self.at, self.size)[whence])
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()

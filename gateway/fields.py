@@ -1,0 +1,76 @@
+"""Which fields a request may bring: one policy for all routes (docs/serve.md, "Fields").
+
+A field is one of a route's own, or HARMLESS (whatever it says, the answer is the same: taken and left alone),
+or NEUTRAL (taken where it asks for what happens anyway; any other value is a 400 with the reason), or
+unknown, which is a 400. null is a field that was left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from .errors import ApiError
+
+MOST_FIELDS = 64
+MOST_PARTS = 4096  # of a list or an object in a body: messages, words, biases
+
+
+@dataclass(frozen=True)
+class Only:
+    """The values that ask for what happens anyway, and what a client reads about any other: behind the
+    field's name; {model} is the one that was asked for.
+    """
+
+    values: tuple[Any, ...]
+    reason: str
+
+
+def _bounded(data: Mapping[str, Any]) -> None:
+    """Nothing in a body has so many parts that looking at them holds up everybody else."""
+    if len(data) > MOST_FIELDS:
+        raise ValueError(f"the body has {len(data)} fields; send {MOST_FIELDS} at most")
+    for name, value in data.items():
+        if isinstance(value, dict | list) and len(value) > MOST_PARTS and name != "prompt":
+            raise ValueError(f"{name[:80]} has {len(value)} parts; send {MOST_PARTS} at most")
+
+
+def kept(
+    data: Mapping[str, Any], harmless: frozenset[str], neutral: Mapping[str, Only], model: str = "this model"
+) -> dict[str, Any]:
+    """The fields that say something.
+
+    Raises:
+        ApiError: 400 that names a field which asks for what is not supported.
+    """
+    found = {}
+    for name, value in data.items():
+        if value is None or name in harmless:
+            continue
+        if (only := neutral.get(name)) is None:
+            found[name] = value
+        elif value not in only.values:
+            message = f"{name} {only.reason.format(model=model)}"
+            raise ApiError(400, message, param=name, code="unsupported_value")
+    return found
+
+
+class Fields(BaseModel):
+    """A JSON object of a request."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    HARMLESS: ClassVar[frozenset[str]] = frozenset()
+    NEUTRAL: ClassVar[Mapping[str, Only]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        _bounded(data)
+        model = data.get("model")
+        return kept(data, cls.HARMLESS, cls.NEUTRAL, model[:80] if isinstance(model, str) else "this model")

@@ -1,0 +1,112 @@
+"""Fields of the audio routes: languages, other servers' names, keywords, and what is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from conch.deployment import Pool
+from gateway.audio.languages import check_languages, language_code
+from gateway.audio.schema import options, parse_transcription, parse_translation
+from gateway.errors import ApiError
+
+
+def parsed(**fields: Any) -> Any:
+    rows = {name: value if isinstance(value, list) else [value] for name, value in fields.items()}
+    request = parse_transcription({"model": ["m"], **rows})
+    return request, options(request, "transcribe")
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        *[("en", "en"), ("en_US", "en"), ("EN-gb", "en"), ("eng", "en"), ("English", "en")],
+        *[("auto", None), ("", None), ("und", None)],
+        *[("nb", "no"), ("nob", "no"), ("nn", "nn"), ("cmn", "zh"), ("zh-Hant-HK", "zh")],
+        *[("zh-yue", "yue"), ("iw", "he"), ("in", "id"), ("jv", "jw"), ("fil", "tl"), ("tgl", "tl")],
+        *[("ger", "de"), ("deu", "de"), ("Deutsch", "de"), ("mandarin", "zh"), ("valencian", "ca")],
+        *[("haitian creole", "ht"), ("burmese", "my"), ("thai", "th"), ("pt_BR", "pt")],
+    ],
+)
+def test_languages_as_clients_write_them(given: str, code: str | None) -> None:
+    assert language_code(given) == code
+
+
+@pytest.mark.parametrize("given", ["gsw", "wuu", "xx", "Klingon", "e", "'en'", "a" * 5000, "<|en|>"])
+def test_a_variant_never_becomes_another_language(given: str) -> None:
+    with pytest.raises(ApiError, match="is unknown; send an ISO 639-1 code") as refused:
+        language_code(given)
+    assert refused.value.param == "language"
+
+
+def test_a_model_says_what_it_does_not_know() -> None:
+    english = Pool("tiny.en", "whisper", (0,), languages=("en",))
+    check_languages(english, "en", (), "language")
+    with pytest.raises(ApiError, match=r"tiny\.en understands English only; leave language out") as refused:
+        check_languages(english, "de", (), "language")
+    assert refused.value.param == "language"
+    with pytest.raises(ApiError, match="does not know cantonese"):
+        check_languages(Pool("v2", "whisper", (0,), languages=("en", "zh")), "yue", (), "language")
+
+
+def test_keywords_are_the_end_of_the_prompt() -> None:
+    """Of a prompt that is too long the model leaves out the beginning."""
+    _, chosen = parsed(prompt="A talk. ", **{"keywords[]": ["Conch", " Triton "]})
+    assert chosen.prompt == "A talk. Conch, Triton."
+    assert parsed(hotwords="Conch")[1].prompt == "Conch."
+    with pytest.raises(ApiError, match="keywords must not contain special tokens"):
+        parsed(keywords="<|en|>")
+
+
+def test_detection_among_languages() -> None:
+    assert parsed(**{"languages[]": ["de", "en-US", "de"]})[1].languages == ("de", "en")
+    one = parsed(**{"languages[]": ["de"]})[1]
+    assert (one.language, one.languages) == ("de", ())
+    assert parsed(language="en", **{"languages[]": ["de", "en"]})[1].language == "en"
+    with pytest.raises(ApiError, match="is not among languages") as refused:
+        parsed(language="fr", **{"languages[]": ["de", "en"]})
+    assert refused.value.param == "language"
+
+
+def test_names_of_other_servers() -> None:
+    """faster-whisper's, whisper.cpp's and vLLM's: what changes nothing is taken, what is ours is renamed."""
+    _, chosen = parsed(
+        vad_filter="true",
+        batch_size="8",
+        beam_size="3",
+        initial_prompt="Hello.",
+        task="transcribe",
+        no_speech_threshold="0.6",
+        diarize="false",
+        word_timestamps="false",
+        user="me",
+    )
+    assert (chosen.beam_width, chosen.prompt, chosen.words) == (3, "Hello.", False)
+    assert parsed(word_timestamps="true", response_format="verbose_json")[1].words
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"word_timestamps": "true"}, "word_timestamps", "timestamp_granularities[]=word"),
+        ({"task": "translate"}, "task", "/v1/audio/translations"),
+        ({"vad_parameters": "{}"}, "vad_parameters", "use chunking_strategy"),
+        ({"no_speech_threshold": "0.2"}, "no_speech_threshold", "is not a setting here"),
+        ({"known_speaker_names[]": ["a"]}, "known_speaker_names", "speakers are not told apart"),
+        ({"hotwords": "a", "keywords": ["b"]}, "hotwords", "is keywords by another name"),
+        ({"keywords[]": ["a"] * 101}, "keywords[]", "has 101 items; send 100 at most"),
+        ({"audio_track": "0"}, "audio_track", "greater than or equal to 1"),
+        ({"frobnicate": "1"}, "frobnicate", "unknown field"),
+    ],
+)
+def test_what_would_change_the_text_is_refused_by_name(fields: dict[str, Any], param: str, said: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        parsed(**fields)
+    assert (refused.value.status, refused.value.param) == (400, param)
+    assert said in refused.value.message
+
+
+def test_translations_have_no_keywords() -> None:
+    with pytest.raises(ApiError, match="unknown field 'keywords'"):
+        parse_translation({"model": ["m"], "keywords": ["a"]})
