@@ -115,9 +115,11 @@ demo: setup ## start everything, transcribe a recording (AUDIO=path) with MODEL_
 		id=mini-whisper; $$build $$id || exit 1; \
 	}; MODEL_ID=$$id $(RUN) -m ops.demo
 
-serve: setup engines ## run in the foreground until Ctrl-C
+serve: setup ## check the settings, build what is missing, run in the foreground until Ctrl-C
+	@$(RUN) -m ops.process_mode check
+	@$(ENGINES)
 	@! $(RUN) -m ops.process_mode needs-vectors || $(MAKE) --no-print-directory $(VECTORS)/.done
-	$(RUN) -m ops.process_mode serve
+	@$(RUN) -m ops.process_mode serve
 
 stop: ## end a running `make serve`
 	$(RUN) -m ops.process_mode stop

@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,12 @@ def select(catalog: Mapping[str, Model], ids: str, target: str) -> list[Model]:
     ]
     for name in wanted:
         if name not in catalog:
-            raise CatalogError(f"MODEL_ID {name!r} is not in catalog.toml; it has: {', '.join(catalog)}")
+            near = get_close_matches(name, catalog, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            listed = ", ".join(
+                one for one, model in catalog.items() if not model.source.startswith("random:")
+            )
+            raise CatalogError(f"MODEL_ID {name!r} is not in the catalogue; it has: {listed}{hint}")
     return [catalog[name] for name in wanted]
 
 

@@ -24,6 +24,7 @@ from .console import routes as console
 from .console.history import History
 from .console.state import Overview
 from .embeddings import routes as embedding
+from .head import Head
 from .keys import load_keys, require_key
 from .observe import Observe
 from .realtime import routes as realtime
@@ -72,6 +73,7 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
     app.add_api_route("/metrics", metrics, dependencies=key)
     app.add_api_route("/metrics/own", own_metrics, include_in_schema=False)
     app.add_api_route("/metrics/own/history", own_history, include_in_schema=False)
+    app.add_middleware(Head)
     app.add_middleware(Bodies)  # inside the next one: what it refuses is counted and logged
     app.add_middleware(Observe)
     return app

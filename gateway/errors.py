@@ -10,8 +10,9 @@ from typing import Any
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 log = structlog.get_logger()
 SHOULD = "Input should be "  # how pydantic begins to say what it expects
@@ -168,11 +169,10 @@ def _from_http(request: Request, error: HTTPException) -> ApiError:
     """What Starlette refuses: an unknown path, another method, a body that cannot be decoded."""
     path = request.url.path
     if error.status_code == 405:
-        allow = (error.headers or {}).get("Allow", "")
-        message = (
-            f"{request.method} {path} is not supported; use {allow.replace('HEAD, ', '') or 'another method'}"
+        use = " or ".join(name for name in _allowed(request) if name not in ("HEAD", "OPTIONS"))
+        return ApiError(
+            405, f"{request.method} {path} is not supported; use {use}", code="method_not_allowed"
         )
-        return ApiError(405, message, code="method_not_allowed")
     if error.status_code == 400:  # FastAPI's answer to a body that Python cannot decode
         return ApiError(400, "the body is not valid JSON in UTF-8; encode it as UTF-8", code="invalid_json")
     if error.status_code != 404:
@@ -182,12 +182,22 @@ def _from_http(request: Request, error: HTTPException) -> ApiError:
     return ApiError(404, f"{request.method} {path}: not found{_meant(request)}", code="not_found")
 
 
+def _allowed(request: Request) -> list[str]:
+    """The methods of a path, by all its routes."""
+    tried = {name: {**request.scope, "method": name} for name in ("DELETE", "GET", "POST")}
+    routes = request.app.routes
+    found = {name for name, scope in tried.items() if any(r.matches(scope)[0] == Match.FULL for r in routes)}
+    return sorted(found | {"OPTIONS"} | ({"HEAD"} if "GET" in found else set()))
+
+
 def _meant(request: Request) -> str:
     """The path of a base URL that lacks /v1, has it twice, is Azure's, or ends in a slash."""
     path = re.sub(r"^/openai(/deployments/[^/]+)?(?=/)", "", request.url.path)
     plain = "/v1/" + re.sub(r"^(/v1)+(?=/)", "", path).strip("/")
     scope = {**request.scope, "path": plain}
-    if plain == request.url.path or not any(route.matches(scope)[0].value for route in request.app.routes):
+    if plain == request.url.path or not any(
+        route.matches(scope)[0] != Match.NONE for route in request.app.routes
+    ):
         return ""
     return f"; did you mean {plain}? Set the client's base URL to {request.base_url}v1"
 
@@ -204,9 +214,14 @@ def install(app: FastAPI) -> None:
         return error_response(_from_validation(error))
 
     @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> JSONResponse:
+    async def http(request: Request, error: HTTPException) -> Response:
+        headers = {**(error.headers or {})}
+        if error.status_code == 405:
+            headers = {"Allow": ", ".join(_allowed(request))}
+            if request.method == "OPTIONS":
+                return Response(status_code=204, headers=headers)
         answer = error_response(_from_http(request, error))
-        answer.headers.update(error.headers or {})
+        answer.headers.update(headers)
         return answer
 
     @app.exception_handler(Exception)

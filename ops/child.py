@@ -1,4 +1,5 @@
-"""A process that does not outlive its parent: `python -m ops.child [--exec | --unlink SOCKET]… COMMAND…`.
+"""A process that does not outlive its parent:
+`python -m ops.child [--exec | --unlink SOCKET | --cwd FOLDER]… COMMAND…`.
 
 Whoever supervises may be killed; then nobody would end what it ran, and its ports and sockets would stay
 taken. With --exec the command takes this process's place. Without, it is a child whose own children end with
@@ -55,8 +56,11 @@ def main() -> int:
     command = sys.argv[1:]
     if command[0] == "--exec":
         os.execvp(command[1], command[1:])
-    while command[0] == "--unlink":
-        Path(command[1]).unlink(missing_ok=True)
+    while command[0] in ("--unlink", "--cwd"):
+        if command[0] == "--cwd":
+            os.chdir(command[1])
+        else:
+            Path(command[1]).unlink(missing_ok=True)
         command = command[2:]
     return run(command)
 

@@ -15,7 +15,8 @@ from build.catalog import ROOT, CatalogError, load_catalog
 from ops.guard.bundle import Refused
 
 from .local import HOST, LocalDeployment, LocalError
-from .process_mode import start, wait_ready
+from .process_mode import start
+from .starting import Starting
 
 MINIATURE = "mini-whisper"
 JFK = ROOT / "evaluation" / "jfk.flac"  # openai/whisper's test recording, in the public domain
@@ -47,6 +48,7 @@ def show(local: LocalDeployment) -> None:
         files=files,
         data={"model": local.model_id},
         timeout=300,
+        trust_env=False,
     )
     answer.raise_for_status()
     took, seconds = time.monotonic() - started, float(answer.json()["usage"]["seconds"])
@@ -70,11 +72,11 @@ def show(local: LocalDeployment) -> None:
 
 def main() -> int:
     """Exit status 0 if there was a transcript."""
-    local = LocalDeployment.from_environment()
     try:
-        process = start(local)
+        local = LocalDeployment.from_environment()
+        process, plan = start(local)
         try:
-            wait_ready(local, process, 120)
+            Starting(local, plan, process).wait(120)
             show(local)
         finally:
             process.terminate()

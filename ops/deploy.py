@@ -59,6 +59,7 @@ def access_policy(environment: Mapping[str, str]) -> AccessPolicy:
         rate=get("RATE_LIMIT", ""),
         burst=int(get("RATE_BURST") or 20),
         hosts=get("ALLOWED_HOSTS", ""),
+        origins=get("ALLOWED_ORIGINS", ""),
     )
 
 
@@ -69,7 +70,6 @@ def nginx_values(environment: Mapping[str, str]) -> NginxValues:
     http, grpc = (0, 0) if apart(environment) else (8010, 8020)
     return NginxValues(
         run="/tmp/conch",
-        conf="/tmp/conch",
         listen="0.0.0.0",
         port=8080,
         kserve=8000,

@@ -9,6 +9,20 @@ ROOT = Path(__file__).parent.parent
 ENV = ROOT / ".env"
 
 
+def number(name: str, default: int, low: int, high: int) -> int:
+    """A variable as a number; `default` where it is empty or not set.
+
+    Raises:
+        ValueError: it is not a number from `low` to `high`; the message names it.
+    """
+    value = os.environ.get(name, "").strip()
+    if not value:
+        return default
+    if not (value.isascii() and value.isdecimal() and low <= int(value) <= high):
+        raise ValueError(f"{name}={value!r} is not a number from {low} to {high}; change it, or unset it")
+    return int(value)
+
+
 def documented() -> list[str]:
     """The variables of .env.example, which are those of the compose files."""
     lines = (ROOT / ".env.example").read_text("utf-8").splitlines()

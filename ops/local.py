@@ -5,10 +5,10 @@ all out of the environment.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import stat
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +17,16 @@ from build.targets import DEFAULT_WITHOUT_DOCKER
 from conch.deployment import Deployment
 from gateway.keys import NoKeys, load_keys
 
+from .environment import number
 from .guard.bundle import check_bundle
 from .nginx import AccessPolicy, NginxValues, Tls, tls_of
 from .planning import Addresses, described, front_processes, make_plan
 
 HOST = "127.0.0.1"
+CERTIFICATE = {"TLS_CERT_FILE": "tls.crt", "TLS_KEY_FILE": "tls.key"}  # beside nginx.conf
 KEYS, ADMINS = "API_KEYS_FILE", "ADMIN_KEYS_FILE"
+PORTS = 81, 65_000  # KServe is 80 below, HTTPS 363 above
+PLAIN = re.compile(r"[\w./-]{1,60}")  # what stands in nginx.conf and in socket addresses as it is
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -31,12 +35,19 @@ class LocalError(Exception):
 
 
 def runtime_folder(port: int) -> Path:
-    """A folder for sockets, whose paths may have about 100 characters only. It is this user's alone.
+    """A folder for sockets, whose paths may have about 100 characters only, and none that nginx reads
+    otherwise. It is this user's alone.
 
     Raises:
-        LocalError: somebody else has made it.
+        LocalError: somebody else has made it, or none can be made.
     """
-    path = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"conch-{os.getuid()}-{port}"
+    places = (os.environ.get("XDG_RUNTIME_DIR", ""), os.environ.get("TMPDIR", ""), "/tmp")  # noqa: S108
+    usable = [
+        one for one in places if PLAIN.fullmatch(one) and os.access(one, os.W_OK) and Path(one).is_dir()
+    ]
+    if not usable:
+        raise LocalError("no folder for sockets can be written to; set XDG_RUNTIME_DIR to one that can")
+    path = Path(usable[0]) / f"conch-{os.getuid()}-{port}"
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
@@ -66,21 +77,34 @@ class LocalDeployment:
     def from_environment(cls) -> LocalDeployment:
         """PORT moves the whole block of ports: with PORT=9080 KServe is on 9000 and 9001, as with 8080 it is
         on 8000 and 8001.
+
+        Raises:
+            LocalError: a variable that is not a number, or not one that can be.
+            CatalogError: an unknown TARGET.
         """
         get = os.environ.get
-        port = int(get("PORT") or 8080)
-        base = port - 80
         target = get("TARGET") or DEFAULT_WITHOUT_DOCKER
         alone = any(known(target).gpus(1, os.environ))  # engines leave the CPUs to others
+        try:
+            port = number("PORT", 8080, *PORTS)
+            instances = number("INSTANCES", 0, 1, 64)
+            kserve_http, kserve_grpc = (
+                number(f"KSERVE_{kind}_PORT", port - 80 + i, 1, 65_535)
+                for i, kind in enumerate(("HTTP", "GRPC"))
+            )
+            usual = front_processes(len(os.sched_getaffinity(0))) if alone else 2
+            gateways = number("GATEWAYS", usual, 1, 64)
+        except ValueError as error:
+            raise LocalError(str(error)) from error
         return cls(
             model_id=get("MODEL_ID") or "",
             target=target,
-            instances=int(get("INSTANCES") or 0),
+            instances=instances,
             port=port,
-            kserve_http=int(get("KSERVE_HTTP_PORT") or base),
-            kserve_grpc=int(get("KSERVE_GRPC_PORT") or base + 1),
+            kserve_http=kserve_http,
+            kserve_grpc=kserve_grpc,
             run=runtime_folder(port),
-            gateways=int(get("GATEWAYS") or (front_processes(len(os.sched_getaffinity(0))) if alone else 2)),
+            gateways=gateways,
             engines=Path(get("ENGINES_DIR") or "engines").resolve(),
             home=Path(get("CONCH_HOME") or f".conch/{port}").resolve(),
         )
@@ -103,22 +127,34 @@ class LocalDeployment:
         gateways = tuple(f"unix:{self.run}/gateway-{i}" for i in range(self.gateways))
         return Addresses(f"unix:{self.run}/triton-{{i}}.http", f"unix:{self.run}/triton-{{i}}.grpc", gateways)
 
-    def plan(self) -> Deployment:
-        """The instances, on the CPUs this process may use."""
+    def outline(self) -> Deployment:
+        """The instances, on the CPUs this process may use, before their bundles are looked at.
+
+        Raises:
+            CatalogError: an unknown model, or fewer instances than models.
+        """
         models = select(load_catalog(), self.model_id, self.target)
         bundles = [self.engines / model.id / target_of(model, self.target) for model in models]
         count = self.instances or max(2, len(models))
-        plan = make_plan(
-            models,
-            count,
-            bundles,
-            sorted(os.sched_getaffinity(0)),
-            self.addresses,
-            known(self.target).gpus(count, os.environ),
-        )
+        cpus, gpus = sorted(os.sched_getaffinity(0)), known(self.target).gpus(count, os.environ)
+        return make_plan(models, count, bundles, cpus, self.addresses, gpus)
+
+    def plan(self) -> Deployment:
+        """The instances, with what their bundles say.
+
+        Raises:
+            CatalogError: see `outline`.
+            Refused: a bundle that is missing or must not be served.
+        """
+        plan = self.outline()
         for instance in plan.instances:
             check_bundle(Path(instance.bundle), instance.model_id, instance.gpus)
         return described(plan)
+
+    def answers(self) -> bool:
+        """Whether supervisor answers at its socket; one that was killed leaves the file."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.socket)) == 0
 
     def check_ports(self, plan: Deployment) -> None:
         """Every port is free.
@@ -126,6 +162,10 @@ class LocalDeployment:
         Raises:
             LocalError: names the port, its use and the variable that moves it.
         """
+        if self.socket.exists() and self.answers():
+            raise LocalError(
+                f"a stack is running on PORT={self.port}; stop it with: make stop PORT={self.port}"
+            )
         first, last = map(int, EPHEMERAL.read_text().split()) if EPHEMERAL.exists() else (0, -1)
         if any(first <= port <= last for port in (self.port, self.kserve_http, self.kserve_grpc)):
             print(
@@ -157,21 +197,32 @@ def tls(local: LocalDeployment) -> Tls | None:
     """
     get = os.environ.get
     try:
-        certificate, key = (Path(get(name) or "").resolve() for name in ("TLS_CERT_FILE", "TLS_KEY_FILE"))
-        port = int(get("TLS_PORT") or local.port + 363)
-        found = tls_of(os.environ, str(certificate), str(key), port, port)
-        for file in (certificate, key) if found else ():
+        files = {name: Path(get(name) or "").resolve() for name in CERTIFICATE}
+        port = number("TLS_PORT", local.port + 363, 1, 65_535)
+        certificate, key = CERTIFICATE.values()
+        found = tls_of(os.environ, certificate, key, port, port)
+        for file in files.values() if found else ():
             file.read_bytes()
     except (ValueError, OSError) as error:
         raise LocalError(str(error)) from error
     return found
 
 
+def link_certificate(local: LocalDeployment) -> None:
+    """Under names of ours beside nginx.conf, whatever theirs are."""
+    for name, link in CERTIFICATE.items():
+        path = local.home / "nginx" / link
+        path.unlink(missing_ok=True)
+        if given := os.environ.get(name):
+            path.symlink_to(Path(given).resolve())
+
+
 def nginx_values(local: LocalDeployment) -> NginxValues:
-    """Folders, addresses and ports of this deployment."""
+    """Folders, addresses and ports of this deployment. nginx runs in `home`, and its paths are relative: any
+    path that the file system allows may be above it.
+    """
     return NginxValues(
-        run=str(local.home / "run"),
-        conf=str(local.home / "nginx"),
+        run="run",
         listen=HOST,
         port=local.port,
         kserve=local.kserve_http,
@@ -187,6 +238,12 @@ def nginx_values(local: LocalDeployment) -> NginxValues:
     )
 
 
+def url(local: LocalDeployment) -> str:
+    """Where clients reach it."""
+    secure = tls(local)
+    return f"https://{HOST}:{secure.port}" if secure else f"http://{HOST}:{local.port}"
+
+
 def access_policy() -> AccessPolicy:
     """Keys and request rates, as in Docker.
 
@@ -200,8 +257,9 @@ def access_policy() -> AccessPolicy:
         found = AccessPolicy(
             keys=bool(keys),
             rate=os.environ.get("RATE_LIMIT", ""),
-            burst=int(os.environ.get("RATE_BURST") or 20),
+            burst=number("RATE_BURST", 20, 0, 100_000),
             hosts=os.environ.get("ALLOWED_HOSTS", ""),
+            origins=os.environ.get("ALLOWED_ORIGINS", ""),
         )
         found.values()
     except (NoKeys, ValueError, OSError) as error:

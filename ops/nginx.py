@@ -13,6 +13,13 @@ from conch.deployment import Deployment
 
 TEMPLATES = Path(__file__).parent.parent / "docker" / "nginx"
 HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+# The schemes of apps (app://, capacitor://), too; pages in files have the origin null.
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.-]+(:\d{1,5})?|null")
+# nginx sends no header that is empty.
+CORS = (
+    "add_header Access-Control-Allow-Origin $conch_cors always; add_header Vary $conch_vary always; "
+    "add_header Access-Control-Expose-Headers $conch_exposed always;"
+)
 RATE = re.compile(r"([1-9]\d*)r/([sm])")
 
 
@@ -66,9 +73,9 @@ def tls_of(environment: Mapping[str, str], certificate: str, key: str, port: int
 
 @dataclass(frozen=True)
 class NginxValues:
-    """What the template's ${CONCH_…} stand for: folders, the address of the public doors, their ports, where
-    the gateway's own listener is (as nginx writes it: an address with a port, or unix:PATH), the largest body
-    as nginx writes it. `workers`: nginx's processes.
+    """What the template's ${CONCH_…} stand for: the folder for what nginx writes, the address of the public
+    doors, their ports, where the gateway's own listener is (as nginx writes it: an address with a port, or
+    unix:PATH), the largest body as nginx writes it. `workers`: nginx's processes.
 
     `instance_http`, `instance_grpc`: the first of the ports at which each instance is found by host and port
     alone; 0: none are opened. `metrics`: where nginx's own metrics are found, written like `internal`. `tls`:
@@ -76,7 +83,6 @@ class NginxValues:
     """
 
     run: str
-    conf: str
     listen: str
     port: int
     kserve: int
@@ -107,15 +113,17 @@ class NginxValues:
 
 @dataclass(frozen=True)
 class AccessPolicy:
-    """API keys, request rate and host names: whether keys are required, requests as nginx writes them
-    ("10r/s", "600r/m", empty for no limit), and, where no key is required, host names beside localhost and
-    addresses that requests may be for ("*": any), separated by commas.
+    """API keys, request rate, host names and origins: whether keys are required, requests as nginx writes
+    them ("10r/s", "600r/m", empty for no limit), where no key is required, host names besides localhost and
+    addresses that requests may be for ("*": any), and origins of other sites' pages that may ask ("*": all),
+    separated by commas.
     """
 
     keys: bool = False
     rate: str = ""
     burst: int = 20
     hosts: str = ""
+    origins: str = ""
 
     def values(self) -> dict[str, str]:
         """The template's lines.
@@ -125,24 +133,21 @@ class AccessPolicy:
         """
         auth = "auth_request /_auth;" if self.keys else ""
         client = "$conch_key" if self.keys else "$binary_remote_addr"
-        hosts = "1" if self.keys else _hosts(self.hosts)
+        common = {
+            "AUTH": auth,
+            "CLIENT": client,
+            "HOSTS": "1" if self.keys else _hosts(self.hosts),
+            "ORIGINS": _origins(self.origins),
+            "CORS": CORS,
+        }
         if not self.rate:
-            return {
-                "AUTH": auth,
-                "CLIENT": client,
-                "HOSTS": hosts,
-                "ZONE": "",
-                "LIMIT": "",
-                "RETRY_AFTER": "1",
-            }
+            return {**common, "ZONE": "", "LIMIT": "", "RETRY_AFTER": "1"}
         if not (found := RATE.fullmatch(self.rate)):
             raise ValueError(f"RATE_LIMIT={self.rate!r} is not a rate; write it as 10r/s or 600r/m")
         seconds = ceil((1 if found[2] == "s" else 60) / int(found[1]))
         zone = f"limit_req_zone $conch_client zone=clients:10m rate={self.rate};"
         return {
-            "AUTH": auth,
-            "CLIENT": client,
-            "HOSTS": hosts,
+            **common,
             "ZONE": zone,
             "LIMIT": f"limit_req zone=clients burst={self.burst} nodelay;",
             "RETRY_AFTER": str(seconds),
@@ -168,6 +173,23 @@ def _hosts(allowed: str) -> str:
             f"ALLOWED_HOSTS has {wrong[0]!r}, which is not a host name; write names separated by commas, or *"
         )
     return ("0;" + "".join(f"\n        {name} 1;" for name in names)).removesuffix(";")
+
+
+def _origins(allowed: str) -> str:
+    """The rows of nginx's map of an Origin to what is answered for it: itself where it may ask.
+
+    Raises:
+        ValueError: an origin that is none.
+    """
+    names = [name.strip().lower().rstrip("/") for name in allowed.split(",") if name.strip()]
+    if "*" in names:
+        return "default $http_origin;"
+    if wrong := [name for name in names if not ORIGIN.fullmatch(name)]:
+        raise ValueError(
+            f"ALLOWED_ORIGINS has {wrong[0]!r}, which is not an origin; write https://app.example.org, "
+            "several separated by commas, or *"
+        )
+    return "\n        ".join(['default "";', *(f'"{name}" $http_origin;' for name in names)])
 
 
 def _upstream(name: str, servers: Iterable[str], *, dynamic: bool) -> str:

@@ -1,4 +1,4 @@
-"""Conch without Docker: `python -m ops.process_mode serve | restart | stop | needs-vectors`.
+"""Conch without Docker: `python -m ops.process_mode check | serve | restart | stop | needs-vectors`.
 
 supervisor runs a guard for each tritonserver, the gateway and nginx. Everything listens on 127.0.0.1 and
 writes below one folder.
@@ -7,6 +7,7 @@ writes below one folder.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -16,16 +17,50 @@ from xmlrpc.client import Fault
 
 import httpx
 
-from build.catalog import ROOT, CatalogError
+from build.catalog import CatalogError
+from conch import proxies
 from conch.contract import Malformed
 from conch.deployment import Deployment
+from gateway.aliases import BadAlias, own_aliases
 
 from .child import die_with_parent
 from .guard.bundle import Refused
-from .local import HOST, LocalDeployment, LocalError, access_policy, nginx_binary, nginx_values
+from .local import (
+    LocalDeployment,
+    LocalError,
+    access_policy,
+    link_certificate,
+    nginx_binary,
+    nginx_values,
+    url,
+)
 from .nginx import write_nginx
 from .restart import NotBack, restart_all
-from .supervision import Supervised, control, supervisor_config, wants_embedded_vectors
+from .starting import Starting
+from .supervision import (
+    NGINX,
+    VECTORS_PYTHON,
+    Supervised,
+    check_settings,
+    control,
+    environment,
+    supervisor_config,
+    wants_embedded_vectors,
+)
+
+
+def check(local: LocalDeployment) -> int:
+    """Look at every setting before anything is built.
+
+    Raises:
+        LocalError, CatalogError: one that cannot be; the message names it.
+    """
+    plan = local.outline()
+    check_settings(environment(local, plan, Path(sys.executable)))
+    access_policy()
+    nginx_values(local)
+    local.check_ports(plan)
+    return 0
 
 
 def prepare(local: LocalDeployment, python: Path) -> Deployment:
@@ -35,79 +70,74 @@ def prepare(local: LocalDeployment, python: Path) -> Deployment:
     for folder in ("logs", "run", "nginx", "retrieval"):
         (local.home / folder).mkdir(parents=True, exist_ok=True)
     plan.save(local.home / "deployment.json")
-    nginx = write_nginx(local.home / "nginx", nginx_values(local), access_policy(), plan)
+    check_settings(environment(local, plan, python))
+    own_aliases(os.environ.get("CONCH_MODEL_ALIASES", ""), {pool.model_id: pool for pool in plan.pools})
+    write_nginx(local.home / "nginx", nginx_values(local), access_policy(), plan)
+    link_certificate(local)
     checked = subprocess.run(
-        [nginx_binary(), "-t", "-q", "-c", nginx, "-p", local.home, "-e", "stderr"],
+        [nginx_binary(), "-t", "-q", *NGINX.split()],
+        cwd=local.home,
         capture_output=True,
         text=True,
         check=False,
     )
     if checked.returncode != 0:
         raise LocalError(f"nginx rejects its configuration: {checked.stderr.strip()}")
-    with (local.home / "supervisord.conf").open("w") as file:
-        supervisor_config(local, plan, python).write(file)
+    with (local.home / "supervisord.conf").open("w", encoding="utf-8") as file:
+        supervisor_config(local, plan).write(file)
     return plan
 
 
-def start(local: LocalDeployment, python: Path = Path(sys.executable)) -> subprocess.Popen[bytes]:
+def start(
+    local: LocalDeployment, python: Path = Path(sys.executable)
+) -> tuple[subprocess.Popen[bytes], Deployment]:
     """Start supervisord in a process group of its own; it ends everything when it gets SIGTERM. `python`: the
     serving environment's.
     """
-    prepare(local, python)
-    return subprocess.Popen(
-        [str(python), "-m", "supervisor.supervisord", "-c", str(local.home / "supervisord.conf")],
-        cwd=ROOT,
+    plan = prepare(local, python)
+    process = subprocess.Popen(
+        [str(python), "-m", "supervisor.supervisord", "-c", "supervisord.conf"],
+        cwd=local.home,
+        env={**proxies.without(os.environ), **environment(local, plan, python)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         umask=0o077,  # logs tell of models and files, which nobody else on the machine need know
         preexec_fn=die_with_parent,  # noqa: PLW1509
     )
-
-
-def wait_ready(local: LocalDeployment, process: subprocess.Popen[bytes] | None, seconds: float) -> None:
-    """Return when /health/ready says 200.
-
-    Raises:
-        LocalError: it did not within `seconds`, or supervisord ended.
-    """
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if process and process.poll() is not None:
-            break
-        try:
-            if httpx.get(f"http://{HOST}:{local.port}/health/ready", timeout=60).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.2)
-    raise LocalError(f"not ready within {seconds:g} s; the logs are in {local.home}/logs")
+    return process, plan
 
 
 def serve(local: LocalDeployment) -> int:
     """Run in the foreground until Ctrl-C or SIGTERM."""
-    process = start(local)
+    process, plan = start(local)
+    stopping = False
+
+    def stop_all(*_: object) -> None:
+        nonlocal stopping
+        if not stopping:
+            print("\nconch: stopping; requests in flight are finished first", flush=True)
+        stopping = True
+        process.terminate()
+
     for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: process.terminate())
+        signal.signal(name, stop_all)
     try:
-        wait_ready(local, process, 600)
-        print(
-            f"conch: ready on http://{HOST}:{local.port} (KServe: {local.kserve_http}, gRPC "
-            f"{local.kserve_grpc}); logs: {local.home}/logs",
-            flush=True,
-        )
-    except LocalError as error:
-        if process.poll() is None:
+        Starting(local, plan, process).wait(600)
+        kserve = f"KServe: {local.kserve_http}, gRPC {local.kserve_grpc}"
+        print(f"conch: ready on {url(local)} ({kserve}); logs: {local.home}/logs", flush=True)
+    except LocalError:
+        if not stopping:
             process.terminate()
             process.wait()
             raise
-        print(f"conch: stopped while starting ({error})", file=sys.stderr)
     if process.wait() < 0:
         print(
             f"conch: supervisord was killed (signal {-process.returncode}); what it ran is ending",
             file=sys.stderr,
         )
         return 1
+    print("conch: stopped", flush=True)
     return 0
 
 
@@ -129,21 +159,22 @@ def stop(local: LocalDeployment) -> int:
 
 
 def needs_vectors(local: LocalDeployment) -> int:
-    """Exit status 0: Milvus Lite's environment is wanted, for `make serve`."""
-    return 0 if wants_embedded_vectors(local.plan()) else 1
+    """Exit status 0: Milvus Lite's environment is wanted and missing, for `make serve`."""
+    return 0 if wants_embedded_vectors(local.plan()) and not VECTORS_PYTHON.exists() else 1
 
 
 def main() -> int:
     """Exit status 0, or 1 with one sentence."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=["serve", "restart", "stop", "needs-vectors"])
+    parser.add_argument("command", choices=["check", "serve", "restart", "stop", "needs-vectors"])
     command = parser.parse_args().command
     try:
         local = LocalDeployment.from_environment()
-        commands = {"serve": serve, "restart": restart, "stop": stop, "needs-vectors": needs_vectors}
-        return commands[command](local)
+        commands = {"check": check, "serve": serve, "restart": restart, "stop": stop}
+        return commands.get(command, needs_vectors)(local)
     except (
         LocalError,
+        BadAlias,
         NotBack,
         CatalogError,
         Malformed,

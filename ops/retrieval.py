@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from conch.deployment import Deployment
 from gateway.retrieval.__main__ import main as command
@@ -19,7 +20,7 @@ def main() -> int:
     if not plan.exists():
         print(f"retrieval: {plan} does not exist; start the stack once: make serve", file=sys.stderr)
         return 1
-    os.environ.update(environment(local, Deployment.load(plan)))
+    os.environ.update(environment(local, Deployment.load(plan), Path(sys.executable)))
     return command()
 
 

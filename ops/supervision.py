@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,35 +12,37 @@ from pathlib import Path
 from xmlrpc.client import Fault, ServerProxy
 
 import httpx
+from pydantic import ValidationError
 from supervisor.xmlrpc import SupervisorTransport
 
 from build.catalog import ROOT
 from conch import blas
 from conch.deployment import Deployment, Instance
+from gateway.errors import explained
 from gateway.settings import Settings
 
 from .environment import documented
 from .local import ADMINS, KEYS, LocalDeployment, LocalError, nginx_binary
 
 TRITONS = "tritons"  # supervisor's group
+NGINX = "-c nginx/nginx.conf -p . -e stderr"  # in its home
 VECTORS_PYTHON = ROOT / ".venv/vectors/bin/python"  # Milvus Lite's; its libraries want another numpy
 
 
-def _commands(local: LocalDeployment, plan: Deployment, python: Path) -> dict[str, str]:
-    """Each process by name. They stop in the opposite order, each when it has finished: the gateways, nginx,
-    which they need for that, the tritonservers.
+def _commands(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
+    """Each process by name, as a line for sh, which finds every path in its environment: there it may have
+    any character. They stop in the opposite order, each when it has finished: the gateways, nginx, which they
+    need for that, the tritonservers.
     """
-    home = local.home
-    child = f"{python} -m ops.child"  # whoever supervises may be killed: then they end, too
-    guard = f"{child} --exec {python} -m ops.guard --deployment {home}/deployment.json --state-dir {home}"
-    gateway = f"{child} --exec {python} -m gateway"
+    child = '"$CONCH_PYTHON" -m ops.child'  # whoever supervises may be killed: then they end, too
+    guard = '"$CONCH_PYTHON" -m ops.guard --deployment "$CONCH_DEPLOYMENT" --state-dir "$CONCH_STATE"'
+    gateway = f'{child} --exec "$CONCH_PYTHON" -m gateway'
     left = " ".join(f"--unlink {path}" for path in local.nginx_sockets.values())
-    nginx = f"{child} {left} {nginx_binary()}"
-    lite = f"{child} --exec {VECTORS_PYTHON} -m ops.vectors {home}/retrieval/vectors {local.run}/vectors"
+    lite = f'{child} --exec "$CONCH_VECTORS_PYTHON" -m ops.vectors "$CONCH_STATE/retrieval/vectors"'
     return {
-        **{instance.name: f"{guard} --instance {instance.index}" for instance in plan.instances},
-        **({"vectors": lite} if embedded_vectors(plan) else {}),
-        "nginx": f"{nginx} -c {home}/nginx/nginx.conf -p {home} -e stderr",
+        **{one.name: f"{child} --exec {guard} --instance {one.index}" for one in plan.instances},
+        **({"vectors": f"{lite} {local.run}/vectors"} if embedded_vectors(plan) else {}),
+        "nginx": f'{child} {left} --cwd "$CONCH_STATE" {nginx_binary()} {NGINX}',
         **{f"gateway-{i}": f"{gateway} {address[5:]}" for i, address in enumerate(plan.gateways)},
     }
 
@@ -64,10 +67,14 @@ def _databases(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
     }
 
 
-def environment(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
+def environment(local: LocalDeployment, plan: Deployment, python: Path) -> dict[str, str]:
     """What every process is told; variables of .env.example that the gateway knows are handed on."""
     asked = {name: os.environ[name] for name in documented() if os.environ.get(name)}
     return {
+        "CONCH_PYTHON": str(python),
+        "CONCH_VECTORS_PYTHON": str(VECTORS_PYTHON),
+        "CONCH_ROOT": str(ROOT),
+        "CONCH_STATE": str(local.home),
         "CONCH_DEPLOYMENT": str(local.home / "deployment.json"),
         "CONCH_KSERVE_URL": f"unix:{local.nginx_sockets['internal']}",
         "CONCH_GATEWAYS": str(local.gateways),
@@ -80,41 +87,58 @@ def environment(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
     }
 
 
-def _program(home: Path, name: str, command: str, environment: Mapping[str, str]) -> dict[str, str]:
+def check_settings(variables: Mapping[str, str]) -> None:
+    """Look at the gateway's settings before anything starts.
+
+    Raises:
+        LocalError: one cannot be read; the message names the variable as the user has set it.
+    """
+    given = {name.removeprefix("CONCH_"): value for name, value in {**os.environ, **variables}.items()}
+    known = {name.lower(): value for name, value in given.items() if name.lower() in Settings.model_fields}
+    try:
+        Settings(**{"deployment": "", **known})  # type: ignore[arg-type]
+    except ValidationError as error:
+        rows = error.errors()
+        name = str(rows[0]["loc"][0]).upper()
+        own = name if os.environ.get(name) else f"CONCH_{name}"
+        raise LocalError(f"{own}{explained(rows[:1])}; change it, or unset it") from error
+
+
+def _program(name: str, command: str, gpus: str) -> dict[str, str]:
     return {
-        "command": command,
-        "directory": str(ROOT),
-        "environment": ",".join(f'{key}="{value}"' for key, value in environment.items()),
+        "command": "/bin/sh -c " + shlex.quote(f'cd "$CONCH_ROOT" && exec {command}'),
+        **({"environment": f'CUDA_VISIBLE_DEVICES="{gpus}"'} if gpus else {}),
         "autorestart": "true",
         "startsecs": "0",
         "startretries": "1000",
         "stopsignal": "QUIT" if name == "nginx" else "TERM",
         "stopwaitsecs": "45" if name.startswith("triton") else "75",
         "redirect_stderr": "true",
-        "stdout_logfile": str(home / f"logs/{name}.log"),
+        "stdout_logfile": f"logs/{name}.log",
         "stdout_logfile_maxbytes": "50MB",
         "stdout_logfile_backups": "2",
     }
 
 
-def supervisor_config(local: LocalDeployment, plan: Deployment, python: Path) -> configparser.ConfigParser:
-    """One program for each process; the tritonservers are a group and stop together."""
-    home, variables = local.home, environment(local, plan)
+def supervisor_config(local: LocalDeployment, plan: Deployment) -> configparser.ConfigParser:
+    """One program for each process; the tritonservers are a group and stop together. Paths are relative to
+    supervisord's own folder, or in the environment that it gets: in this file blanks, quotes, semicolons and
+    per cent signs have a meaning of their own.
+    """
     config = configparser.ConfigParser(interpolation=None)
     config["supervisord"] = {
         "nodaemon": "true",
-        "logfile": str(home / "logs/supervisord.log"),
-        "pidfile": str(home / "run/supervisord.pid"),
+        "logfile": "logs/supervisord.log",
+        "pidfile": "run/supervisord.pid",
         "loglevel": "info",
     }
     config["unix_http_server"] = {"file": str(local.socket), "chmod": "0600"}
     config["rpcinterface:supervisor"] = {
         "supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"
     }
-    gpus = {one.name: {"CUDA_VISIBLE_DEVICES": one.gpus} for one in plan.instances if one.gpus}
-    for order, (name, command) in enumerate(_commands(local, plan, python).items(), 1):
-        program = _program(home, name, command, {**variables, **gpus.get(name, {})})
-        config[f"program:{name}"] = {**program, "priority": str(order)}
+    gpus = {one.name: one.gpus for one in plan.instances}
+    for order, (name, command) in enumerate(_commands(local, plan).items(), 1):
+        config[f"program:{name}"] = {**_program(name, command, gpus.get(name, "")), "priority": str(order)}
     members = ",".join(instance.name for instance in plan.instances)
     config[f"group:{TRITONS}"] = {"programs": members, "priority": "0"}
     return config
@@ -154,9 +178,17 @@ class Supervised:
                 self.server.supervisor.startProcess(name, False)
 
     def metrics(self, instance: Instance) -> str:
-        """Through nginx's internal listener: neither keys nor certificates are needed."""
-        with suppress(httpx.HTTPError):
-            transport = httpx.HTTPTransport(uds=str(self.local.nginx_sockets["internal"]))
-            with httpx.Client(transport=transport, base_url="http://nginx", timeout=5) as client:
-                return client.get(f"/instances/{instance.index}/metrics").text
-        return ""
+        """See `asked`."""
+        return asked(self.local, f"/instances/{instance.index}/metrics")
+
+
+def asked(local: LocalDeployment, path: str) -> str:
+    """What nginx's internal listener answers, where neither keys nor certificates are needed; nothing if it
+    does not.
+    """
+    with suppress(httpx.HTTPError):
+        transport = httpx.HTTPTransport(uds=str(local.nginx_sockets["internal"]))
+        with httpx.Client(transport=transport, base_url="http://nginx", timeout=5) as client:
+            answer = client.get(path)
+            return answer.text if answer.status_code == 200 else ""
+    return ""

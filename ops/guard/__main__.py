@@ -22,12 +22,14 @@ import structlog
 import uvloop
 
 from build.catalog import CatalogError
+from conch import proxies
 from conch.bundle import Manifest
 from conch.contract import Malformed
 from conch.deployment import Deployment, Instance
 
 from .bundle import Refused, check_bundle, planned
 from .contracts import Contracts
+from .failures import Failures
 from .grpc_door import GrpcDoor, connect, options
 from .http_client import HttpClient
 from .http_door import HttpDoor
@@ -37,7 +39,7 @@ from .keeper import Keeper
 from .metrics import Metrics
 from .operate import Operator
 from .relay import Relay
-from .server import Doors, Server, measures
+from .server import Doors, Server, measures, writable
 
 HANDED_ON = 12.0  # seconds for requests that were handed on while the own server ended
 MAX_BODY = 112 << 20  # nginx refuses larger ones first (MAX_BODY)
@@ -100,7 +102,8 @@ async def serve(
     def make(manifest: Manifest, lost: Callable[[str, int | None], None]) -> Server:
         return Server(instance, home, doors, manifest.serving, lost)
 
-    keeper = Keeper(relay, check, make, connect, sign, Journal(instance.name))
+    kept = Failures(writable(home) / f"failures-{instance.index}.json")
+    keeper = Keeper(relay, check, make, connect, sign, Journal(instance.name), kept)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, keeper.stop_asked.set)
@@ -132,6 +135,7 @@ async def finish(connections: set[Connection], seconds: float) -> None:
 
 def main() -> int:
     """See above."""
+    proxies.forget()
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -23,6 +23,7 @@ from typing import Any
 from conch.bundle import Manifest
 
 from .bundle import Refused, probe_body
+from .failures import Failures
 from .http_client import HttpClient, Lost
 from .journal import Journal
 from .relay import Death, Life, Relay
@@ -53,22 +54,25 @@ class Keeper:
         connect: Callable[[str], Any],
         sign: Path | None,
         journal: Journal,
+        kept: Failures,
     ) -> None:
         self.relay, self.check, self.make, self.connect, self.sign = relay, check, make, connect, sign
         self.journal, self.starts, self.deaths = journal, 0, 0
-        self.served, self.failures = False, 0
+        self.served, self.failures, self.kept = False, 0, kept
         self.probed: dict[str, Any] | None = None
         self.manifest: Manifest
         self.stop_asked, self.restart_asked = asyncio.Event(), asyncio.Event()
         self.illness: asyncio.Future[Death] | None = None
         self.last_good = 0.0
-        relay.report_ill, relay.returns = self.ill, self.returns
+        relay.report_ill, relay.returns, relay.trouble = self.ill, self.returns, lambda: kept.told
         self.close_doors: Callable[[], None] = lambda: None
 
     @property
     def state(self) -> str:
         """What the server is doing."""
-        return "draining" if self.relay.stopping else "serving" if self.relay.life else "starting"
+        if self.relay.stopping:
+            return "draining"
+        return "serving" if self.relay.life else "failing" if self.kept.told else "starting"
 
     def returns(self) -> bool:
         """Whether the server, where it is away, is back in a moment: it has served, and its next start has
@@ -163,6 +167,7 @@ class Keeper:
         server.watch_parts()
         self.relay.begin(life)
         self.served, self.failures = True, 0
+        self.kept.clear()
         self.relay.metrics.serving.set(1)
         self.answered()
         if self.sign:
@@ -235,9 +240,11 @@ class Keeper:
 
     async def _bury(self, server: Server, life: Life, death: Death) -> None:
         self.deaths += 1
-        self.journal.note(
-            "the server is replaced", error=True, reason=death.reason, in_flight=len(life.flights)
-        )
+        why = await server.cause() if life is not self.relay.life else ""
+        reason = f"{death.reason}: {why}" if why else death.reason
+        if life is not self.relay.life:
+            self.kept.note(why or reason)
+        self.journal.note("the server is replaced", error=True, reason=reason, in_flight=len(life.flights))
         self.relay.metrics.deaths.labels("from outside" if death.outside else "by itself").inc()
         self._out_of_service(life, death)
         await server.end(0)

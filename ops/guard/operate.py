@@ -50,6 +50,7 @@ class Operator:
             "starts": keeper.starts,
             "deaths": keeper.deaths,
             "probe": keeper.probed,
+            "failure": keeper.kept.told or None,
             "success_seconds_ago": succeeded,
             "queue": queued(found) if (found := await self.statistics()) else None,
             "events": list(keeper.journal.events),

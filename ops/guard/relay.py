@@ -122,6 +122,7 @@ class Relay:
         self.waiting = self.waiting_bytes = 0
         self.report_ill: Callable[[str], None] = lambda reason: None
         self.returns: Callable[[], bool] = lambda: False  # whether the server, away now, is back in a moment
+        self.trouble: Callable[[], str] = lambda: ""  # why it fails to start again and again
         metrics.in_flight.set_function(lambda: self.in_flight)
 
     @property
@@ -203,7 +204,7 @@ class Relay:
                         return
             finally:
                 self.waiting, self.waiting_bytes = self.waiting - 1, self.waiting_bytes - size
-        raise Unavailable(NOBODY)
+        raise Unavailable(self.trouble() or NOBODY)
 
     def _check(self, call: Call[Any]) -> None:
         if self.suspicion.any and (seconds := self.suspicion.refused(call.mark())):

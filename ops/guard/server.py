@@ -22,6 +22,7 @@ from conch.deployment import Instance
 from ops.ranks import MPI_ENVIRONMENT, launch, leader, parts, session
 
 from .bundle import budgeted
+from .failures import Tail
 
 NVIDIA = Path("/opt/tritonserver/bin/tritonserver")  # in NVIDIA's images
 DRAIN = 30.0
@@ -165,6 +166,7 @@ class Server:
     serving: Serving
     lost: Callable[[str, int | None], None]
     process: subprocess.Popen[bytes] = field(init=False)
+    tail: Tail = field(init=False)
     watched: dict[int, int] = field(default_factory=dict)
 
     def start(self) -> None:
@@ -181,7 +183,10 @@ class Server:
         # crash (seen).
         child = [sys.executable, "-m", "ops.child", "--exec", *command]
         environment = {**environment, "PROMETHEUS_MULTIPROC_DIR": str(folder)}
-        self.process = subprocess.Popen(child, env=environment, start_new_session=True)
+        self.process = subprocess.Popen(
+            child, env=environment, start_new_session=True, stderr=subprocess.PIPE
+        )
+        self.tail = Tail(self.process)
         self._watch(self.process.pid)
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
@@ -233,6 +238,10 @@ class Server:
     def stopped(self) -> int | None:
         """One of the processes that somebody has stopped with a signal."""
         return next((pid for pid in self.watched if stopped(pid)), None)
+
+    async def cause(self) -> str:
+        """Why it could not start, in its own words; empty if it said nothing of that."""
+        return await self.tail.cause()
 
     def terminate(self) -> None:
         """Rank 0 drains; mpirun would give it a second before it kills."""

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from build.catalog import ROOT
 from ops.local import LocalDeployment
-from ops.process_mode import start, wait_ready
+from ops.process_mode import start
 from ops.ranks import descendants
+from ops.starting import Starting
 
 from .stage import machine
 
@@ -58,9 +59,9 @@ def main() -> None:
     asked = parser.parse_args()
     os.environ |= {"MODEL_ID": asked.model_id, "INSTANCES": str(asked.instances), "TARGET": "openvino"}
     layout = LocalDeployment.from_environment()
-    process = start(layout, ROOT / ".venv/serve/bin/python")
+    process, plan = start(layout, ROOT / ".venv/serve/bin/python")
     try:
-        wait_ready(layout, process, 300)
+        Starting(layout, plan, process).wait(300)
         time.sleep(SETTLE)
         before, began = used(process.pid), time.monotonic()
         time.sleep(asked.seconds)

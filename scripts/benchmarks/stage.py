@@ -18,7 +18,8 @@ from typing import Any
 
 from build.catalog import ROOT
 from ops.local import LocalDeployment
-from ops.process_mode import start, wait_ready
+from ops.process_mode import start
+from ops.starting import Starting
 
 DOCS = ROOT / "docs" / "benchmarks"
 WORK = ROOT / ".conch" / "bench"
@@ -82,9 +83,9 @@ def running(
         check=True,
     )
     layout = LocalDeployment.from_environment()
-    process = start(layout, ROOT / ".venv/serve/bin/python")
+    process, plan = start(layout, ROOT / ".venv/serve/bin/python")
     try:
-        wait_ready(layout, process, 300)
+        Starting(layout, plan, process).wait(300)
         yield layout, process
     finally:
         process.terminate()

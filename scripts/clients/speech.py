@@ -59,7 +59,7 @@ class Gateway:
         self.url, self.progress = url.rstrip("/").removesuffix("/v1"), progress
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.client = httpx.AsyncClient(
-            headers=headers, timeout=SECONDS, limits=httpx.Limits(max_connections=None)
+            trust_env=False, headers=headers, timeout=SECONDS, limits=httpx.Limits(max_connections=None)
         )
 
     async def transcribe(self, path: Path, ask: Ask, said: Said) -> str:

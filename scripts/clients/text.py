@@ -158,7 +158,7 @@ class Text:
         self.url, self.dialect, self.option = url.rstrip("/").removesuffix("/v1"), dialect, option
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.client = httpx.AsyncClient(
-            headers=headers, timeout=SECONDS, limits=httpx.Limits(max_connections=None)
+            trust_env=False, headers=headers, timeout=SECONDS, limits=httpx.Limits(max_connections=None)
         )
 
     async def complete(self, prompt: str, ask: Ask, said: Said) -> Answer:

@@ -136,7 +136,7 @@ def test_serving_needs_no_torch() -> None:
 def test_catalog_errors_are_sentences() -> None:
     """A wrong id, target or knob names itself and what there is."""
     catalog = load_catalog()
-    with pytest.raises(CatalogError, match="'nope' is not in catalog.toml; it has: mini-whisper"):
+    with pytest.raises(CatalogError, match="'nope' is not in the catalogue; it has: mini-whisper"):
         select(catalog, "mini-whisper,nope", "openvino")
     with pytest.raises(CatalogError, match="TARGET 'cuda' is unknown"):
         load_recipe(catalog["mini-whisper"], "cuda")

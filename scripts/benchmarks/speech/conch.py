@@ -37,7 +37,7 @@ def wav(clip: Floats) -> bytes:
 
 def gateway_call(layout: LocalDeployment, model: str, tokens: int | None = TOKENS) -> Callable[[bytes], None]:
     """Through nginx and the gateway, with a WAV file."""
-    client = httpx.Client(base_url=f"http://{HOST}:{layout.port}", timeout=300)
+    client = httpx.Client(trust_env=False, base_url=f"http://{HOST}:{layout.port}", timeout=300)
     limit = {} if tokens is None else {"max_tokens": str(tokens)}
     fields = {"model": model, "language": "en", "beam_width": "1"} | limit
 
@@ -53,7 +53,7 @@ def triton_call(
     layout: LocalDeployment, tokens: int = TOKENS, *, least: int = TOKENS - 1
 ) -> Callable[[Floats], None]:
     """KServe, through nginx and the guard; `least`: tokens that must be made."""
-    client = httpx.Client(base_url=f"http://{HOST}:{layout.kserve_http}", timeout=300)
+    client = httpx.Client(trust_env=False, base_url=f"http://{HOST}:{layout.kserve_http}", timeout=300)
 
     def call(clip: Floats) -> None:
         arrays = {

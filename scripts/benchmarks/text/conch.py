@@ -41,7 +41,7 @@ def tensors(request: Request) -> dict[str, Any]:
 
 def unary(layout: LocalDeployment) -> Call:
     """`tensorrt_llm` over HTTP."""
-    client = httpx.Client(base_url=f"http://{HOST}:{layout.kserve_http}", timeout=600)
+    client = httpx.Client(trust_env=False, base_url=f"http://{HOST}:{layout.kserve_http}", timeout=600)
 
     def call(group: Sequence[Request]) -> list[Timed]:
         (request,) = group

@@ -32,7 +32,6 @@ def running_nginx(folder: Path, made: Deployment, *, instances: bool = False) ->
     first = free_block()
     values = NginxValues(
         run=f"{folder}/run",
-        conf=str(folder),
         listen="127.0.0.1",
         port=first,
         kserve=first + 1,

@@ -77,7 +77,6 @@ def nginx_accepts(folder: Path, access: AccessPolicy, made: Deployment | None = 
     (folder / "run").mkdir()
     values = NginxValues(
         run=f"{folder}/run",
-        conf=str(folder),
         listen="127.0.0.1",
         port=9001,
         kserve=9002,
@@ -135,7 +134,7 @@ def test_nginx_accepts_keys_and_limits(tmp_path: Path, access: AccessPolicy) -> 
 def test_instances_have_ports_of_their_own() -> None:
     """Where they are asked for: a line to listen at, and a route by port, for each."""
     values = NginxValues(
-        run="/r", conf="/c", listen="0.0.0.0", port=1, kserve=2, grpc=3, internal=4, metrics=5, max_body="1m"
+        run="/r", listen="0.0.0.0", port=1, kserve=2, grpc=3, internal=4, metrics=5, max_body="1m"
     )
     assert set(values.instances(2).values()) == {""}
     found = replace(values, instance_http=8010, instance_grpc=8020).instances(2)
@@ -236,7 +235,6 @@ def test_the_inner_listener_asks_for_its_key(tmp_path: Path) -> None:
     """Where it is a port, which others could reach."""
     values = NginxValues(
         run=str(tmp_path),
-        conf=str(tmp_path),
         listen="127.0.0.1",
         port=1,
         kserve=2,

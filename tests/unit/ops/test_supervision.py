@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from build.catalog import ROOT
 from conch.deployment import Deployment, Instance, Pool
 from ops import supervision
-from ops.local import LocalDeployment, access_policy, nginx_values
+from ops.local import LocalDeployment, LocalError, access_policy, nginx_values
 from ops.nginx import write_nginx
 
 from .running_nginx import free_block
@@ -29,6 +30,9 @@ def plan(pool: Pool) -> Deployment:
     return Deployment((instance,), (pool,), ("unix:/run/gateway-0",))
 
 
+ODD = "a b;c%d\"e'f$g[h"  # what the file system allows
+
+
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalDeployment:
     for name in ("VECTORS_URL", "DOCUMENTS_URL"):
@@ -40,26 +44,23 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalDeployment:
 
 def test_the_vector_database_runs_where_an_embedding_model_is_served(local: LocalDeployment) -> None:
     """It starts before the gateways, which are told where it is."""
-    config = supervision.supervisor_config(local, plan(EMBEDDING), Path("/python"))
-    assert (
-        f"-m ops.vectors {local.home}/retrieval/vectors {local.run}/vectors"
-        in config["program:vectors"]["command"]
-    )
+    config = supervision.supervisor_config(local, plan(EMBEDDING))
+    command = config["program:vectors"]["command"]
+    assert f'-m ops.vectors "$CONCH_STATE/retrieval/vectors" {local.run}/vectors' in command
     assert int(config["program:vectors"]["priority"]) < int(config["program:gateway-0"]["priority"])
-    told = config["program:gateway-0"]["environment"]
-    assert f'CONCH_VECTORS_URL="unix:{local.run}/vectors"' in told
-    assert f'CONCH_DOCUMENTS_URL="sqlite:{local.home}/retrieval/documents.sqlite"' in told
-    assert "program:vectors" not in supervision.supervisor_config(local, plan(SPEECH), Path("/python"))
+    told = supervision.environment(local, plan(EMBEDDING), Path("/python"))
+    assert told["CONCH_VECTORS_URL"] == f"unix:{local.run}/vectors"
+    assert told["CONCH_DOCUMENTS_URL"] == f"sqlite:{local.home}/retrieval/documents.sqlite"
+    assert "program:vectors" not in supervision.supervisor_config(local, plan(SPEECH))
 
 
 def test_other_databases_take_its_place(local: LocalDeployment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VECTORS_URL", "http://milvus:19530")
     monkeypatch.setenv("DOCUMENTS_URL", "mongodb://mongo/conch")
-    config = supervision.supervisor_config(local, plan(EMBEDDING), Path("/python"))
-    assert "program:vectors" not in config
-    told = config["program:gateway-0"]["environment"]
-    assert 'CONCH_VECTORS_URL="http://milvus:19530"' in told
-    assert 'CONCH_DOCUMENTS_URL="mongodb://mongo/conch"' in told
+    assert "program:vectors" not in supervision.supervisor_config(local, plan(EMBEDDING))
+    told = supervision.environment(local, plan(EMBEDDING), Path("/python"))
+    assert told["CONCH_VECTORS_URL"] == "http://milvus:19530"
+    assert told["CONCH_DOCUMENTS_URL"] == "mongodb://mongo/conch"
 
 
 def test_without_its_environment_search_is_off(
@@ -67,9 +68,8 @@ def test_without_its_environment_search_is_off(
 ) -> None:
     """make serve makes that environment; who starts the stack otherwise has the rest of it."""
     monkeypatch.setattr(supervision, "VECTORS_PYTHON", Path("/nothing"))
-    config = supervision.supervisor_config(local, plan(EMBEDDING), Path("/python"))
-    assert "program:vectors" not in config
-    assert "VECTORS_URL" not in config["program:gateway-0"]["environment"]
+    assert "program:vectors" not in supervision.supervisor_config(local, plan(EMBEDDING))
+    assert "CONCH_VECTORS_URL" not in supervision.environment(local, plan(EMBEDDING), Path("/python"))
     assert supervision.wants_embedded_vectors(plan(EMBEDDING))
 
 
@@ -91,16 +91,79 @@ def test_nginx_starts_after_its_master_was_killed(tmp_path: Path, monkeypatch: p
     """
     monkeypatch.setattr(supervision, "VECTORS_PYTHON", Path("/nothing"))
     first = free_block()
-    local = LocalDeployment("a", "openvino", 1, first, first + 1, first + 2, tmp_path, 1, tmp_path, tmp_path)
-    (tmp_path / "run").mkdir()
-    write_nginx(tmp_path / "nginx", nginx_values(local), access_policy(), plan(SPEECH))
-    program = supervision.supervisor_config(local, plan(SPEECH), Path(sys.executable))["program:nginx"]
+    home = tmp_path / ODD
+    home.mkdir()
+    local = LocalDeployment("a", "openvino", 1, first, first + 1, first + 2, tmp_path, 1, tmp_path, home)
+    (home / "run").mkdir()
+    write_nginx(home / "nginx", nginx_values(local), access_policy(), plan(SPEECH))
+    program = supervision.supervisor_config(local, plan(SPEECH))["program:nginx"]
+    told = supervision.environment(local, plan(SPEECH), Path(sys.executable))
     for end in (signal.SIGKILL, signal.SIGQUIT):
-        run = subprocess.Popen(program["command"].split(), cwd=ROOT)
+        command = shlex.split(program["command"])
+        run = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **told})
         try:
             assert "conch_nginx_connections" in metrics(local.nginx_sockets["metrics"], 10)
-            os.kill(int((tmp_path / "run/nginx.pid").read_text()), end)
+            os.kill(int((home / "run/nginx.pid").read_text()), end)
         finally:
             run.wait(20)
         left = [name for name, path in local.nginx_sockets.items() if path.exists()]
         assert left == (list(local.nginx_sockets) if end == signal.SIGKILL else [])
+
+
+def test_supervisor_reads_its_configuration_in_any_folder(tmp_path: Path) -> None:
+    """With supervisor's own reader: blanks, quotes, semicolons and per cent signs have a meaning in its file."""
+    home = tmp_path / ODD
+    home.mkdir()
+    local = LocalDeployment("a", "openvino", 1, 8080, 8000, 8001, tmp_path, 1, tmp_path, home)
+    with (home / "supervisord.conf").open("w") as file:
+        supervision.supervisor_config(local, plan(SPEECH)).write(file)
+    told = supervision.environment(local, plan(SPEECH), Path("/python"))
+    code = (
+        "import sys; from supervisor.options import ServerOptions\n"
+        "options = ServerOptions(); options.realize(['-c', sys.argv[1]])\n"
+        "group = options.process_group_configs[0].process_configs[0]\n"
+        "print(group.stdout_logfile); print(group.command)"
+    )
+    (home / "logs").mkdir()
+    (home / "run").mkdir()
+    command = [sys.executable, "-c", code, "supervisord.conf"]
+    found = subprocess.run(
+        command, cwd=home, env={**os.environ, **told}, capture_output=True, text=True, check=True
+    )
+    log, line = found.stdout.splitlines()
+    assert log.startswith("logs/")
+    assert shlex.split(line)[2].startswith('cd "$CONCH_ROOT" && exec "$CONCH_PYTHON" -m ops.child')
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("MAX_UPLOAD_BYTES", "1GB", "MAX_UPLOAD_BYTES must be a valid integer"),
+        ("CONCH_READY_SECONDS", "-1", "CONCH_READY_SECONDS must be greater than or equal to 0"),
+    ],
+)
+def test_the_gateways_settings_are_checked_before_anything_starts(
+    local: LocalDeployment, monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(LocalError, match=said):
+        supervision.check_settings(supervision.environment(local, plan(SPEECH), Path("/python")))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PORT", "abc"),
+        ("PORT", "80"),
+        ("PORT", "70000"),
+        ("PORT", "٣"),
+        ("INSTANCES", "0"),
+        ("GATEWAYS", "x"),
+    ],
+)
+def test_numbers_of_the_environment(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(LocalError, match=f"{name}='{value}' is not a number from"):
+        LocalDeployment.from_environment()
+    monkeypatch.setenv(name, "")
+    assert LocalDeployment.from_environment().port == 8080

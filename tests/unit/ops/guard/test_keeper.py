@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import uvloop
 
 from conch.bundle import Probe
 from ops.guard import keeper as keeping
+from ops.guard.failures import Failures
 from ops.guard.http_client import HttpClient
 from ops.guard.journal import Journal
 from ops.guard.keeper import Keeper
@@ -64,6 +66,9 @@ class Triton:
     def stopped(self) -> None:
         return None
 
+    async def cause(self) -> str:
+        return ""
+
     def terminate(self) -> None:
         self.asked_by_keeper = True
         self.asked.set()
@@ -108,6 +113,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch, tritons: list[Triton]) -> Keeper:
         lambda _address: Channel(),
         None,
         Journal("triton-0"),
+        Failures(Path("/nonexistent")),
     )
 
 

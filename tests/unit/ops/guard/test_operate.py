@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx
 import orjson
 import pytest
 
+from ops.guard.failures import Failures
 from ops.guard.http_client import Lost
 from ops.guard.http_door import HttpDoor
 from ops.guard.journal import KEPT, Journal
@@ -47,7 +49,9 @@ class Server:
 def operator(key: str = "") -> Operator:
     relay = Relay([], Metrics())
     unused: Any = None
-    return Operator(Keeper(relay, unused, unused, unused, None, Journal("triton-0")), key)
+    return Operator(
+        Keeper(relay, unused, unused, unused, None, Journal("triton-0"), Failures(Path("/nonexistent"))), key
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,85 @@
+"""Starts of a server that failed, and why, out of what the server writes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import IO
+
+TELLING = 3  # starts that fail in a row are no accident
+KEPT = 400  # lines
+SETTLES = 0.2  # seconds in which the last lines of a process that has ended arrive
+LONGEST = 400  # characters of a reason
+# Triton's own line about a model (src/model_lifecycle.cc), then whatever calls itself an error.
+PATTERNS = [re.compile(r"failed to load '[^']+' version \d+: (?:[A-Z]\w+: )?(?:Internal: )?(.+)")]
+PATTERNS += [
+    re.compile(r"(?:^|\s)(\w*(?:Error|Exception): .+)"),
+    re.compile(r"(?i)^(?:error|E\d{4}[^\]]*\])\s*:?\s*(.+)"),
+]
+
+
+def cause(lines: list[str]) -> str:
+    """The line that says why a process ended; empty where none does."""
+    for pattern in PATTERNS:
+        found = [match[1].strip(' "') for line in lines if (match := pattern.search(line))]
+        if found:
+            return found[-1][:LONGEST]
+    return ""
+
+
+class Tail:
+    """Passes on what a process writes, and keeps the end of it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.lines: deque[str] = deque(maxlen=KEPT)
+        assert process.stderr
+        Thread(target=self._copy, args=(process.stderr,), daemon=True).start()
+
+    def _copy(self, stream: IO[bytes]) -> None:
+        for line in stream:
+            with suppress(OSError, ValueError):
+                sys.stderr.buffer.write(line)
+                sys.stderr.buffer.flush()
+            self.lines.append(line.decode("utf-8", "replace").rstrip())
+
+    async def cause(self) -> str:
+        """See above."""
+        await asyncio.sleep(SETTLES)
+        return cause(list(self.lines))
+
+
+class Failures:
+    """Starts that failed in a row. They are kept in a file: a guard ends after some, and its supervisor
+    starts the next.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.count, self.reason = path, 0, ""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            kept = json.loads(path.read_text("utf-8"))
+            self.count, self.reason = int(kept["count"]), str(kept["reason"])
+
+    def note(self, reason: str) -> None:
+        """One more."""
+        self.count, self.reason = self.count + 1, reason
+        with suppress(OSError):
+            self.path.write_text(json.dumps({"count": self.count, "reason": reason}), "utf-8")
+
+    def clear(self) -> None:
+        """The server serves."""
+        self.count, self.reason = 0, ""
+        self.path.unlink(missing_ok=True)
+
+    @property
+    def told(self) -> str:
+        """What a client reads where starts fail again and again; empty otherwise."""
+        if self.count < TELLING:
+            return ""
+        return f"the model cannot start (it failed {self.count} times): {self.reason}"

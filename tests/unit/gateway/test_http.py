@@ -1,0 +1,133 @@
+"""What every route answers: methods, paths that were meant, and bodies that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from conch.deployment import Deployment, Instance, Pool
+from gateway.app import create_app
+from gateway.settings import Settings
+
+
+class Silent:
+    """A Triton that nobody asks."""
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[TestClient]:
+    instance = Instance(0, "a", "whisper", str(tmp_path), (0,), "a:1", "a:2")
+    speech = [
+        Pool(
+            name,
+            "whisper",
+            (0,),
+            capabilities=frozenset({"transcription"}),
+            languages=known,
+            built=1_700_000_000,
+        )
+        for name, known in {"a": ("en", "de"), "b.en": ("en",)}.items()
+    ]
+    Deployment((instance,), tuple(speech)).save(tmp_path / "deployment.json")
+    settings = Settings(deployment=tmp_path / "deployment.json", model_aliases="mine=b.en")
+    triton: Any = Silent()
+    with TestClient(create_app(settings, triton=triton), raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/health/live", "/v1/models/a"])
+def test_head_is_get_without_a_body(door: TestClient, path: str) -> None:
+    answer = door.head(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-length"] == door.get(path).headers["content-length"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("PUT", "/v1/files", 405, "GET, HEAD, OPTIONS, POST"),
+        ("OPTIONS", "/v1/models", 204, "GET, HEAD, OPTIONS"),
+        ("GET", "/v1/chat/completions", 405, "OPTIONS, POST"),
+        ("DELETE", "/v1/files/x", 404, None),
+    ],
+)
+def test_methods(door: TestClient, method: str, path: str, status: int, allow: str | None) -> None:
+    answer = door.request(method, path)
+    assert (answer.status_code, answer.headers.get("allow")) == (status, allow)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/audio/transcriptions", "did you mean /v1/audio/transcriptions?"),
+        ("/v1/v1/models", "did you mean /v1/models?"),
+        ("/v1/models/", "did you mean /v1/models?"),
+        ("/openai/deployments/x/chat/completions", "did you mean /v1/chat/completions?"),
+        ("/v1/audio/speech", "no text to speech"),
+        ("/v1/responses", "use /v1/chat/completions"),
+        ("/v1/frobnicate", "not found"),
+    ],
+)
+def test_a_path_that_is_not_here_says_what_was_meant(door: TestClient, path: str, said: str) -> None:
+    answer = door.post(path)
+    assert answer.status_code == 404
+    assert said in answer.json()["error"]["message"]
+    assert answer.json()["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "said"),
+    [
+        ('{"model": "ä"}'.encode("latin-1"), {}, 400, "encode it as UTF-8"),
+        (b"{", {}, 400, "is not valid JSON"),
+        (b"\x1f\x8b", {"content-encoding": "gzip"}, 415, "send it uncompressed"),
+    ],
+)
+def test_bodies_that_cannot_be_read(
+    door: TestClient, body: bytes, headers: dict[str, str], status: int, said: str
+) -> None:
+    answer = door.post(
+        "/v1/chat/completions", content=body, headers={"content-type": "application/json", **headers}
+    )
+    assert answer.status_code == status
+    assert said in answer.json()["error"]["message"]
+    assert answer.json()["error"]["code"]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        *[("whisper-1", "a"), ("gpt-4o-transcribe", "a"), ("gpt-4o-mini-transcribe-2025-12-15", "a")],
+        *[("gpt-transcribe", "a"), ("gpt-4o-transcribe-diarize", "a"), ("gpt-live-transcribe", "a")],
+        *[("gpt-realtime-whisper", "a"), ("mine", "b.en"), ("b.en", "b.en")],
+    ],
+)
+def test_names_of_openais_models_mean_the_first_one(door: TestClient, name: str, found: str) -> None:
+    row = door.get(f"/v1/models/{name}").json()
+    assert (row["id"], row["created"]) == (found, 1_700_000_000)
+
+
+def test_a_name_that_nobody_has(door: TestClient) -> None:
+    error = door.get("/v1/models/b-en").json()["error"]
+    assert error["code"] == "model_not_found"
+    assert "did you mean 'b.en'?" in error["message"]
+    assert door.get("/v1/models/text-embedding-3-small").status_code == 404
+
+
+def test_an_english_model_refuses_by_the_clients_field(door: TestClient) -> None:
+    def ask(path: str, **fields: str) -> dict[str, Any]:
+        answer = door.post(path, data={"model": "b.en", **fields}, files={"file": ("a.wav", b"RIFF")})
+        assert answer.status_code == 400
+        return dict(answer.json()["error"])
+
+    refused = ask("/v1/audio/transcriptions", language="de")
+    assert (refused["param"], "understands English only" in refused["message"]) == ("language", True)
+    refused = ask("/v1/audio/translations")
+    assert (refused["param"], "models here that do: a" in refused["message"]) == ("model", True)
