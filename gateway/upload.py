@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from email.header import decode_header, make_header
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import unquote_to_bytes
 
 from fastapi import Request
 from python_multipart.exceptions import FormParserError
@@ -20,17 +23,33 @@ from .errors import ApiError
 
 MAX_FIELD = 64 * 1024
 MAX_FIELDS = 256
+STARRED = re.compile(rb"filename\*\s*=\s*([\w-]+)'[^']*'([^;\s]+)", re.IGNORECASE)
 PREFIX = "conch-upload-"  # then the process
 
 
 @dataclass
 class Upload:
-    """The file's place on disk, its name as sent, and the other fields."""
+    """The file's place on disk, its name and media type as sent, and the other fields."""
 
     path: str
     fields: dict[str, list[str]] = field(default_factory=dict)
     files: int = 0
     filename: str = ""
+    media_type: str = ""
+
+
+def _named(header: bytes, options: Mapping[bytes, bytes]) -> str:
+    """The name of a file: `filename*` (RFC 5987) before `filename`, which .NET writes as RFC 2047 has words
+    of headers, without folders, which some browsers send.
+    """
+    name = options.get(b"filename", b"").decode("utf-8", "replace")
+    if found := STARRED.search(header):
+        with suppress(LookupError):
+            name = unquote_to_bytes(found[2]).decode(found[1].decode("ascii", "replace"), "replace")
+    elif "=?" in name:
+        with suppress(LookupError, ValueError):
+            name = str(make_header(decode_header(name)))
+    return name.replace("\\", "/").rpartition("/")[2].replace("\0", "")
 
 
 class _Form:
@@ -40,9 +59,10 @@ class _Form:
         self.upload, self.file = upload, file
         self.header, self.value = b"", b""
         self.name, self.data, self.to_disk, self.count = "", bytearray(), False, 0
+        self.media_type = ""
 
     def on_part_begin(self) -> None:
-        self.name, self.data, self.to_disk = "", bytearray(), False
+        self.name, self.data, self.to_disk, self.media_type = "", bytearray(), False, ""
         self.count += 1
         if self.count > MAX_FIELDS:
             raise ApiError(
@@ -61,8 +81,10 @@ class _Form:
             self.name = options.get(b"name", b"").decode("utf-8", "replace")
             if self.name == "file":
                 self.upload.files += 1
-                self.upload.filename = options.get(b"filename", b"").decode("utf-8", "replace")
+                self.upload.filename = _named(self.value, options)
                 self.to_disk = True
+        if self.header.lower() == b"content-type":
+            self.media_type = self.value.decode("latin-1")[:200]
         self.header, self.value = b"", b""
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
@@ -79,6 +101,8 @@ class _Form:
             )
 
     def on_part_end(self) -> None:
+        if self.to_disk:
+            self.upload.media_type = self.media_type
         if not self.to_disk and self.name:
             self.upload.fields.setdefault(self.name, []).append(self.data.decode("utf-8", "replace"))
 

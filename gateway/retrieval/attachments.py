@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from ..services import ServicesDep
 from . import responses
 from .documents import Page, Record
-from .extraction import is_picture
+from .kinds import is_picture
 from .library import (
     ATTACHMENT,
     BATCH,
@@ -129,7 +129,7 @@ async def update_store_file(
     changed = await change(retrieval.library, ATTACHMENT, record.id, edit)
     if not changed:
         raise missing("file", file_id, "file_id")
-    if is_picture(changed.body["filename"]):  # perhaps it has another caption
+    if is_picture(changed.body):  # perhaps it has another caption
         retrieval.worker.wake()
         changed = await settled(retrieval.library, changed, services.settings.index_wait_seconds)
     return responses.store_file(changed)
@@ -147,7 +147,7 @@ async def detach_file(store_id: str, file_id: str, retrieval: RetrievalDep) -> d
 async def store_file_content(store_id: str, file_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
     """Its chunks, as searches answer with them."""
     record = await attachment_of(retrieval.library, store_id, file_id)
-    if is_picture(record.body["filename"]):
+    if is_picture(record.body):
         return responses.contents([caption(record)])
     builds = list(record.body["builds"].values()) if record.status == COMPLETED else []
     texts = [piece.decode() async for piece in retrieval.library.documents.read(builds[0])] if builds else []

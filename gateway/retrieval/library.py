@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ..errors import ApiError
 from ..vision.urls import Picture
 from .documents import Documents, Page, Record
-from .extraction import is_picture
+from .kinds import is_picture
 from .vectors import Vectors
 
 FILE, STORE, ATTACHMENT, BATCH = "file", "store", "attachment", "batch"
@@ -130,14 +130,14 @@ def spaces(library: Library, models: Iterable[str]) -> list[str]:
 def caption(record: Record) -> str:
     """What the attributes of an attached picture say of it; empty where they say nothing."""
     said = record.body["attributes"].get(CAPTION)
-    return said if isinstance(said, str) and said.strip() and is_picture(record.body["filename"]) else ""
+    return said if isinstance(said, str) and said.strip() and is_picture(record.body) else ""
 
 
 def wanted(record: Record, among: Iterable[str]) -> list[str]:
     """Spaces in which an attached file has vectors: a text as a text, a picture as a picture and with its
     caption, if it has one, as a text.
     """
-    picture = is_picture(record.body["filename"])
+    picture = is_picture(record.body)
     as_text = not picture or bool(caption(record))
     return [space for space in dict.fromkeys(among) if (picture if space.endswith(PICTURES) else as_text)]
 
@@ -292,7 +292,8 @@ async def attach(
     complete.
     """
     key, now = attachment_id(store.id, file.id), time.time()
-    body = {**NO_BUILDS, **fields, "filename": file.body["filename"], "last_error": None, "attempts": 0}
+    own = {"filename": file.body["filename"], "picture": is_picture(file.body)}
+    body = {**NO_BUILDS, **fields, **own, "last_error": None, "attempts": 0}
     record = Record(
         ATTACHMENT, key, IN_PROGRESS, time.time_ns(), store.id, file.id, batch, due=now, size=0, body=body
     )

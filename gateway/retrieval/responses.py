@@ -60,7 +60,9 @@ def store_object(record: Record, sums: Sums) -> dict[str, Any]:
 
 
 def store_file(record: Record) -> dict[str, Any]:
-    """openai.types.vector_stores.VectorStoreFile."""
+    """openai.types.vector_stores.VectorStoreFile; `guessed_encoding`, an extension, says that the file names
+    no encoding, and which it was read by.
+    """
     strategy = record.body["strategy"]
     return {
         "id": record.link,
@@ -71,6 +73,7 @@ def store_file(record: Record) -> dict[str, Any]:
         "status": record.status,
         "last_error": record.body["last_error"],
         "attributes": record.body["attributes"],
+        **({"guessed_encoding": guess} if (guess := record.body.get("encoding")) else {}),
         "chunking_strategy": {
             "type": "static",
             "static": {

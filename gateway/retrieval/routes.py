@@ -17,6 +17,7 @@ from ..services import ServicesDep
 from ..upload import Kind, receive
 from . import attachments, responses, stores
 from .documents import PIECE, Page, Record
+from .kinds import HEAD, drawn
 from .library import (
     FILE,
     PROCESSED,
@@ -50,6 +51,8 @@ async def upload(request: Request, services: ServicesDep, retrieval: RetrievalDe
         digest = await asyncio.to_thread(_digest, path)
         body = {
             "filename": form.filename,
+            "media_type": form.media_type,
+            "picture": drawn(_head(path), form.filename),
             "purpose": purpose,
             "sha256": digest,
             "content": new_id("content-"),
@@ -57,6 +60,11 @@ async def upload(request: Request, services: ServicesDep, retrieval: RetrievalDe
         name = new_id("file-", idempotency(request, FILE))
         record = Record(FILE, name, PROCESSED, time.time_ns(), parent=purpose, size=size, body=body)
         return responses.file_object(await save_file(retrieval.library, record, pieces_of(path)))
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(HEAD)
 
 
 def _digest(path: Path) -> str:

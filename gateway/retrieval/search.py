@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ..errors import refused
 from ..vision.urls import Picture
 from .documents import Page, Record
-from .extraction import is_picture
 from .filters import Filter
+from .kinds import is_picture
 from .library import (
     ATTACHMENT,
     COMPLETED,
@@ -186,7 +186,7 @@ async def _ranked(
     found = await asyncio.gather(*(_nearest(library, place, store, value, limit, picked) for value in values))
     ranking = Ranking({}, {}, {})
     for hit, record in (pair for row in found for pair in row):
-        key = (record.id, 0 if is_picture(record.body["filename"]) else hit.chunk)
+        key = (record.id, 0 if is_picture(record.body) else hit.chunk)
         ranking.records[record.id] = record
         ranking.places.setdefault(key, (hit.build, hit.chunk))
         ranking.cosines[key] = max(ranking.cosines.get(key, -1.0), hit.score)
@@ -221,7 +221,7 @@ async def _texts(
     library: Library, rankings: Mapping[Ask, Ranking], records: Mapping[str, Record], keys: Sequence[Key]
 ) -> dict[Key, str]:
     """Captions of pictures as they are now, and chunks of texts that are still there."""
-    texts = {key: caption(records[key[0]]) for key in keys if is_picture(records[key[0]].body["filename"])}
+    texts = {key: caption(records[key[0]]) for key in keys if is_picture(records[key[0]].body)}
     places = {key: place for ranking in rankings.values() for key, place in ranking.places.items()}
     wanted = {places[key]: key for key in keys if key not in texts}
     pieces = await library.documents.pieces(list(wanted))

@@ -21,8 +21,9 @@ import structlog
 from ..errors import ApiError
 from .chunking import Strategy
 from .documents import DocumentsDown, Page, Record
-from .extraction import NoText, extracted, is_picture
+from .extraction import Extracted, NoText, extracted
 from .indexing import Target, index, index_picture
+from .kinds import is_picture
 from .library import (
     ATTACHMENT,
     CANCELLED,
@@ -225,25 +226,26 @@ class Worker:
         try:
             if making and lease.record.body["attempts"] > MOST_ATTEMPTS:
                 raise NoText("server_error", f"the file could not be embedded in {MOST_ATTEMPTS} attempts")
-            if is_picture(body["filename"]) and not any(space.endswith(PICTURES) for space in needed):
+            if is_picture(body) and not any(space.endswith(PICTURES) for space in needed):
                 raise NoText("unsupported_file", f"pictures need a store {STORE_FOR_PICTURES}")
             if making:
-                counts, size = await self._make(lease.record, making)
+                counts, size, guessed = await self._make(lease.record, making)
             else:  # nothing new to read but, of a picture, a caption that went
-                drawn = is_picture(body["filename"])
+                drawn = is_picture(body)
                 counts, size = {}, len(caption(lease.record).encode()) if drawn else lease.record.size
+                guessed = body.get("encoding", "")
         except NoText as error:
             await lease.write(partial(self._failed, error=error))
             return True
-        await lease.write(partial(self._committed, needed=needed, counts=counts, size=size))
+        await lease.write(partial(self._committed, needed=needed, counts=counts, size=size, encoding=guessed))
         return bool(making)
 
-    async def _make(self, record: Record, making: dict[str, str]) -> tuple[dict[str, int], int]:
-        """Vectors by space, and bytes of text."""
+    async def _make(self, record: Record, making: dict[str, str]) -> tuple[dict[str, int], int, str]:
+        """Vectors by space, bytes of text, and the encoding that was guessed for it."""
         file = (await self.library.documents.get(FILE, [record.link])).get(record.link)
         if file is None or file.status == DELETING:
             raise NoText("invalid_file", "the file was deleted")
-        text = "" if is_picture(record.body["filename"]) else await self._text(file)
+        found = Extracted("") if is_picture(record.body) else await self._text(file)
         counts, size = {}, len(caption(record).encode())
         for space, build in making.items():
             if model_of(space) not in self.library.embedders:
@@ -253,18 +255,19 @@ class Worker:
                 counts[space] = await index_picture(target, await self._picture(file))
             else:
                 strategy = Strategy(**record.body["strategy"])
-                counts[space], size = await index(target, text or caption(record), strategy)
+                counts[space], size = await index(target, found.text or caption(record), strategy)
             if await self.library.vectors.count(target.collection, build) != counts[space]:
                 raise VectorsDown(f"the vector database does not have all vectors of {record.id}")
-        return counts, size
+        return counts, size, found.guessed
 
-    async def _text(self, file: Record) -> str:
+    async def _text(self, file: Record) -> Extracted:
         with tempfile.TemporaryDirectory(prefix="conch-extract-") as folder:
             path = Path(folder) / "file"
             with path.open("wb") as out:
                 async for piece in self.library.documents.read(file.body["content"]):
                     out.write(piece)
-            return await extracted(path, file.body["filename"], self.limits.seconds)
+            said = file.body.get("media_type", "")
+            return await extracted(path, file.body["filename"], self.limits.seconds, said)
 
     async def _picture(self, file: Record) -> bytes:
         if file.size > self.limits.picture_bytes:
@@ -283,7 +286,9 @@ class Worker:
         return replace(with_body(emptied, last_error=said), status=FAILED, size=0)
 
     @staticmethod
-    def _committed(record: Record, needed: list[str], counts: dict[str, int], size: int) -> Record:
+    def _committed(
+        record: Record, needed: list[str], counts: dict[str, int], size: int, encoding: str
+    ) -> Record:
         """The change that makes new builds visible and old ones invisible."""
         body = record.body
         builds = {**body["builds"], **body["making"]}
@@ -300,6 +305,7 @@ class Worker:
             counts=counts,
             attempts=0,
             last_error=None,
+            encoding=encoding,
         )
         return replace(changed, status=COMPLETED, size=size)
 

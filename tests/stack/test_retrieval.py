@@ -83,16 +83,20 @@ def test_every_kind_of_text_is_found(client: OpenAI) -> None:
     bad = {
         "locked.pdf": (locked_pdf(), "invalid_file", "encrypted"),
         "broken.pdf": (b"%PDF-1.4 nothing", "invalid_file", "cannot be read"),
-        "latin.txt": ("Köln".encode("latin-1"), "invalid_file", "UTF-8"),
-        "sheet.xlsx": (b"PK..", "unsupported_file", ".xlsx"),
+        "sheet.xlsx": (b"PK..", "invalid_file", "cannot be read as XLSX"),
+        "program.exe": (b"MZ..", "unsupported_file", ".xlsx"),
         "blank.txt": (b"  \n ", "invalid_file", "no text"),
     }
     for name, (content, code, reason) in bad.items():
         file = client.vector_stores.files.upload_and_poll(vector_store_id=store.id, file=(name, content))
         assert file.status == "failed"
         assert file.last_error and file.last_error.code == code and reason in file.last_error.message
+    latin = ("latin.txt", "Der Dom steht in Köln.".encode("latin-1"))
+    file = client.vector_stores.files.upload_and_poll(vector_store_id=store.id, file=latin)
+    assert (file.status, getattr(file, "guessed_encoding", "")) == ("completed", "cp1252")
+    assert found(client, store.id, "Köln")[0].content[0].text == "Der Dom steht in Köln."
     counts = client.vector_stores.retrieve(store.id).file_counts
-    assert (counts.completed, counts.failed, counts.total) == (4, 5, 9)
+    assert (counts.completed, counts.failed, counts.total) == (5, 5, 10)
     listed = list(client.vector_stores.files.list(store.id, limit=2, filter="failed"))
     assert len({one.id for one in listed}) == 5
 
@@ -359,7 +363,7 @@ def test_without_databases_their_libraries_are_not_imported() -> None:
     """The routes of a gateway without retrieval, which imports none of its libraries."""
     code = (
         "import sys, gateway.__main__;"
-        "print([name for name in ('pymilvus', 'pymongo', 'pypdf', 'pandas') if name in sys.modules])"
+        "print([name for name in ('pymilvus', 'pymongo', 'pypdfium2', 'lxml', 'mammoth', 'charset_normalizer', 'pandas') if name in sys.modules])"
     )
     command = [ROOT / ".venv/serve/bin/python", "-c", code]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "[]\n"

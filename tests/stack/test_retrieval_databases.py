@@ -518,7 +518,7 @@ def test_what_cannot_be_read_has_failed(urls: tuple[str, str]) -> None:
     async def case() -> None:
         async with opened(urls) as library:
             store = await new_store(library)
-            file = await new_file(library, "x", "a.docx")
+            file = await new_file(library, "x", "a.exe")
             record = await settled(library, await work.attach(library, store, file, PLAIN), 60)
             assert record.status == FAILED
             assert record.body["last_error"]["code"] == "unsupported_file"

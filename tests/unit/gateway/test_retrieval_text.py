@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.retrieval.chunking import Strategy, chunks, guess, halves, homes, passages
-from gateway.retrieval.extraction import NoText, decoded, extract, extracted, from_html
 from gateway.retrieval.filters import Comparison, Compound, depth
 from gateway.retrieval.indexing import embedded
 from gateway.retrieval.library import Item
@@ -101,41 +99,6 @@ def test_filters_have_bounds() -> None:
     for bad in (nested, {"type": "or", "filters": []}, {"type": "in", "key": "a", "value": 1}):
         with pytest.raises(ValidationError):
             FILTERS.validate_python(bad)
-
-
-def test_html_is_its_words() -> None:
-    page = "<title>T</title><style>x{}</style><h1>A <b>b</b></h1>c<br>d&amp;e<script>no</script><li>f<li>g"
-    assert from_html(page) == "T\nA b\nc\nd&e\nf\ng"
-
-
-def test_text_has_an_encoding() -> None:
-    assert decoded("\ufeffä\r\n".encode()) == "ä\n"
-    assert decoded("ä".encode("utf-16")) == "ä"
-    with pytest.raises(NoText, match="UTF-8"):
-        decoded(b"\xff\xfa")
-
-
-def test_a_file_ends_in_its_own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time and memory of one file are bounded; what it breaks is not the gateway."""
-    path = tmp_path / "a.txt"
-    path.write_text("words")
-    assert asyncio.run(extracted(path, "a.txt", 60)) == "words"
-    with pytest.raises(NoText, match="longer than"):
-        asyncio.run(extracted(path, "a.txt", 0.001))
-    with path.open("wb") as file:
-        file.truncate(3 << 30)
-    with pytest.raises(NoText, match="memory"):
-        asyncio.run(extracted(path, "a.txt", 60))
-
-
-def test_kinds_of_files(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_text("a,b")
-    assert extract(path, "Table.CSV") == "a,b"
-    for name in ("a.docx", "a"):
-        with pytest.raises(NoText, match="are not supported") as failed:
-            extract(path, name)
-        assert failed.value.code == "unsupported_file"
 
 
 def test_reciprocal_ranks() -> None:

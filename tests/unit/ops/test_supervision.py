@@ -111,7 +111,7 @@ def test_nginx_starts_after_its_master_was_killed(tmp_path: Path, monkeypatch: p
 
 
 def test_supervisor_reads_its_configuration_in_any_folder(tmp_path: Path) -> None:
-    """With supervisor's own reader: blanks, quotes, semicolons and per cent signs have a meaning in its file."""
+    """With supervisor's own reader: blanks, quotes, semicolons, per cent signs mean something there."""
     home = tmp_path / ODD
     home.mkdir()
     local = LocalDeployment("a", "openvino", 1, 8080, 8000, 8001, tmp_path, 1, tmp_path, home)

@@ -1,0 +1,264 @@
+"""Documents as people have them: every kind, in letters of any encoding, under any name, whole or damaged."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import zipfile
+from collections.abc import Callable
+from email.message import EmailMessage
+from pathlib import Path
+
+import pytest
+
+from gateway.retrieval.extraction import NoText, extract, extracted
+from gateway.retrieval.formats import from_html
+from gateway.retrieval.kinds import drawn, is_picture, kind_of
+from gateway.retrieval.letters import Unreadable, read
+
+WORDS = "The kitchen was painted green last summer."
+GERMAN = "Das Café liegt an der Straße; die Küche öffnet um neun Uhr.\n"
+RUSSIAN = "Магазин открывается в девять часов утра. Кухня закрыта до вечера.\n"
+JAPANESE = "店は九時に開きます。台所は夕方まで閉まっています。\n"
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        (
+            "<title>T</title><style>x{}</style><h1>A <b>b</b></h1>c<br>d&amp;e<script>no</script><li>f<li>g",
+            "T\nA b\nc\nd&e\nf\ng",
+        ),
+        # End tags that HTML5 lets one omit, and elements that end others (html.spec.whatwg.org, 13.1.2.4).
+        ("<html lang=en><head><title>T</title><body><p>one<p>two", "T\none\ntwo"),
+        ("<head><title>T</title><p>one</p>", "T\none"),
+        ("<body>a<noscript>no</noscript>b<template>no<p>no</template>c", "abc"),
+        ("<head><noscript><link rel=x></noscript><body>a", "a"),
+        ("<script>if (a < b) document.write('</p>')</script>a", "a"),
+        ("<!-- <p>no --><p>a<!-->b", "ab"),
+        ("<style>p{}</style", ""),
+        ("<table><tr><td>a<td>b<tr><td>c</table>d", "a\nb\nc\nd"),
+        ("<p>hy<wbr>phen<b>a</b>ted <i>words</i>", "hyphenated words"),
+        ("<svg><title>no</title><text>drawn</text></svg><p>a", "no\ndrawn\na"),
+        ("<select><option>a<option>b</select>", "a\nb"),
+        ("&nbsp;a&shy;b &copy; &#x41;", "a\xadb © A"),
+        ("<div>" * 5000 + "deep", "deep"),
+    ],
+)
+def test_html_as_a_browser_reads_it(page: str, words: str) -> None:
+    assert from_html(page) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        *[(text, name) for text in (GERMAN, RUSSIAN, JAPANESE, WORDS) for name in ("utf-8", "utf-8-sig")],
+        *[(text, name) for text in (GERMAN, RUSSIAN, JAPANESE, WORDS) for name in ("utf-16", "utf-32")],
+        *[(text * 3, f"utf-16-{end}") for text in (GERMAN, RUSSIAN, JAPANESE, WORDS) for end in ("le", "be")],
+        *[(text * 3, f"utf-32-{end}") for text in (GERMAN, RUSSIAN, WORDS) for end in ("le", "be")],
+    ],
+)
+def test_unicode_with_and_without_a_mark(text: str, encoding: str) -> None:
+    assert read(text.encode(encoding))[0].removeprefix("\ufeff") == text
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (f"<meta charset=iso-8859-1>{GERMAN}".encode("cp1252"), f"<meta charset=iso-8859-1>{GERMAN}"),
+        (f"<?xml version='1.0' encoding='windows-1251'?>{RUSSIAN}".encode("cp1251"), RUSSIAN),
+        (f"<meta content='text/html; charset=Shift_JIS'>{JAPANESE}".encode("shift_jis"), JAPANESE),
+        (f"<meta charset=iso-2022-jp>{JAPANESE}".encode("iso2022_jp"), JAPANESE),
+        (f"<meta charset=latin1>{GERMAN}".encode(), GERMAN),  # it is UTF-8, whatever it says
+    ],
+)
+def test_an_encoding_that_a_file_declares(data: bytes, text: str) -> None:
+    found, guessed = read(data)
+    assert found.endswith(text)
+    assert not guessed
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        *[(GERMAN, "cp1252"), (RUSSIAN, "cp1251"), (JAPANESE * 4, "cp932")],
+        ("El señor Núñez comió jamón en la cocina.", "cp1252"),
+        ("Żółta kuchnia została pomalowana latem, to źle.", "cp1250"),
+        ("Η κουζίνα βάφτηκε πράσινη το περασμένο καλοκαίρι.", "cp1253"),
+    ],
+)
+def test_a_guess_is_told(text: str, encoding: str) -> None:
+    assert read(text.encode(encoding)) == (text, encoding)
+
+
+def test_text_with_odd_characters_is_kept() -> None:
+    assert read(b"a\x00b\x08c\x1b[0m" + b"d" * 200)[0].startswith("a b")
+    with pytest.raises(Unreadable):
+        read(bytes(range(128, 256)) * 30 + bytes(4000))
+
+
+def archive(files: dict[str, str | bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as made:
+        for name, data in files.items():
+            made.writestr(name, data)
+    return out.getvalue()
+
+
+W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+DOCX = {
+    "[Content_Types].xml": "<Types xmlns='http://schemas.openxmlformats.org/package/2006/content-types'>"
+    "<Default Extension='xml' ContentType='application/xml'/><Override PartName='/word/document.xml' "
+    "ContentType='application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml'/></Types>",
+    "_rels/.rels": "<Relationships xmlns='http://schemas.openxmlformats.org/package/2006/relationships'>"
+    "<Relationship Id='1' Type='http://schemas.openxmlformats.org/officeDocument/2006/relationships/"
+    "officeDocument' Target='word/document.xml'/></Relationships>",
+    "word/document.xml": f"<w:document {W}><w:body><w:p><w:r><w:t>{WORDS}</w:t></w:r></w:p>"
+    "<w:p><w:ins><w:r><w:t>inserted</w:t></w:r></w:ins><w:del><w:r><w:delText>gone</w:delText></w:r></w:del>"
+    "</w:p><w:sdt><w:sdtContent><w:p><w:r><w:t>field</w:t></w:r></w:p></w:sdtContent></w:sdt>"
+    "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>cell</w:t></w:r></w:p></w:tc></w:tr></w:tbl></w:body></w:document>",
+}
+A = 'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"'
+PPTX = {
+    "ppt/presentation.xml": "<p/>",
+    "ppt/slides/slide10.xml": f"<s {A}><a:p><a:r><a:t>last</a:t></a:r></a:p></s>",
+    "ppt/slides/slide2.xml": f"<s {A}><a:p><a:r><a:t>The kit</a:t></a:r><a:r><a:t>chen</a:t></a:r></a:p></s>",
+    "ppt/notesSlides/notesSlide2.xml": f"<s {A}><a:p><a:r><a:t>a note</a:t></a:r></a:p></s>",
+}
+T = 'xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0"'
+ODT = {
+    "mimetype": "application/vnd.oasis.opendocument.text",
+    "content.xml": f"<o {T}><text:h>Head</text:h><text:p>The "
+    "<text:span>kit</text:span>chen<text:tab/>green</text:p></o>",
+}
+EPUB = {
+    "mimetype": "application/epub+zip",
+    "META-INF/container.xml": "<c><rootfile full-path='OPS/book.opf'/></c>",
+    "OPS/book.opf": "<p><item id='b' href='two.xhtml'/><item id='a' href='one%20x.xhtml'/>"
+    "<itemref idref='a'/><itemref idref='b'/></p>",
+    "OPS/one x.xhtml": "<p>first</p>",
+    "OPS/two.xhtml": "<p>second</p>",
+}
+
+
+def mail() -> bytes:
+    message = EmailMessage()
+    message["From"], message["Subject"] = "a@example.org", "Küche"
+    message.set_content("<p>Die Küche ist grün.</p>", subtype="html", charset="iso-8859-1")
+    return message.as_bytes()
+
+
+NOTEBOOK = b'{"cells":[{"source":["The ","kitchen"],"outputs":[{"text":["green"]}]},{"source":"x = 1"}]}'
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "text"),
+    [
+        ("a.docx", archive(DOCX), f"{WORDS}\ninserted\nfield\ncell"),
+        ("a.pptx", archive(PPTX), "The kitchen\n\na note\n\nlast"),
+        ("a.odt", archive(ODT), "Head\nThe kitchen\tgreen"),
+        ("a.epub", archive(EPUB), "first\n\nsecond"),
+        ("a.rtf", rb"{\rtf1\ansi{\b The} kitchen \'fcber\par green}", "The kitchen über\ngreen"),
+        ("a.eml", mail(), "From: a@example.org\nSubject: Küche\n\nDie Küche ist grün."),
+        ("a.ipynb", NOTEBOOK, "The kitchen\n\ngreen\n\nx = 1"),
+        ("a.vtt", b"WEBVTT\n\n00:01.000 --> 00:02.000\nHello", "WEBVTT\n\n00:01.000 --> 00:02.000\nHello"),
+        ("Table.CSV", b"a,b\r\nc,d", "a,b\nc,d"),
+        ("README", b"plain words", "plain words"),
+        ("blob", b"<!DOCTYPE html><title>T</title><p>a", "T\na"),
+        ("a.txt", archive(DOCX), f"{WORDS}\ninserted\nfield\ncell"),
+        ("a.md", b"<html> is a tag", "<html> is a tag"),
+    ],
+)
+def test_every_kind_gives_its_text(tmp_path: Path, name: str, data: bytes, text: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    assert extract(path, name).text.strip() == text
+
+
+def test_a_media_type_stands_for_a_name(tmp_path: Path) -> None:
+    """As browsers send what has none."""
+    path = tmp_path / "file"
+    path.write_bytes(b"<p>one<p>two")
+    assert extract(path, "blob", "text/html; charset=utf-8").text == "one\ntwo"
+    assert extract(path, "blob").text == "<p>one<p>two"
+
+
+def pdf(change: Callable[[bytes], bytes] = lambda data: data, words: bytes = WORDS.encode()) -> bytes:
+    stream = b"BT /F1 12 Tf 20 100 Td (" + words + b") Tj ET"
+    objects = [
+        b"<</Type/Catalog/Pages 2 0 R>>",
+        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 400 200]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>",
+        b"<</Length %d>>stream\n%s\nendstream" % (len(stream), stream),
+        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+    ]
+    body = b"%PDF-1.4\n"
+    places = []
+    for number, one in enumerate(objects, 1):
+        places.append(len(body))
+        body += b"%d 0 obj%sendobj\n" % (number, one)
+    rows = b"".join(b"%010d 00000 n \n" % place for place in places)
+    end = b"xref\n0 6\n0000000000 65535 f \n%strailer<</Size 6/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF"
+    return change(body + end % (rows, len(body)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data,
+        lambda data: data[:-20],  # without its end
+        lambda data: data.replace(b"startxref\n", b"startxref\n9"),
+        lambda data: b"junk before\n" + data,
+        lambda data: data + b"\njunk behind",
+    ],
+)
+def test_a_damaged_pdf_is_repaired_as_viewers_do(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(pdf(change))
+    assert extract(path, "a.pdf").text.strip() == WORDS
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "code", "said"),
+    [
+        ("a.exe", b"MZ", "unsupported_file", "files of kind '.exe' are not supported"),
+        ("a.doc", b"\xd0\xcf\x11\xe0" + bytes(600), "unsupported_file", "save it as docx"),
+        ("a.docx", b"\xd0\xcf\x11\xe0" + bytes(600), "invalid_file", "is encrypted, or of an old kind"),
+        ("a.docx", b"PK\x03\x04broken", "invalid_file", "cannot be read as DOCX"),
+        ("a.xlsx", archive({"xl/workbook.xml": "<x"}), "invalid_file", "cannot be read as XLSX"),
+        ("a.pdf", b"%PDF-1.4\n", "invalid_file", "the PDF cannot be read"),
+        ("a.pdf", pdf(words=b""), "invalid_file", "pages that are pictures need OCR"),
+        ("a.html", b"<script>x</script>", "invalid_file", "has no text"),
+        ("a.txt", bytes(range(128, 256)) * 30 + bytes(4000), "invalid_file", "convert it to UTF-8"),
+    ],
+)
+def test_the_true_reason(tmp_path: Path, name: str, data: bytes, code: str, said: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    with pytest.raises(NoText, match=said) as failed:
+        extract(path, name)
+    assert failed.value.code == code
+
+
+def test_pictures_are_known_by_their_content(tmp_path: Path) -> None:
+    assert drawn(b"\x89PNG\r\n\x1a\n", "blob")
+    assert drawn(b"no picture", "a.png")  # it fails as one
+    assert not drawn(b"%PDF-1.4", "a.png")
+    assert not drawn(b"BMW and other cars", "cars.txt")
+    assert is_picture({"filename": "blob", "picture": True})
+    assert is_picture({"filename": "a.PNG"})  # records of older versions
+    (tmp_path / "x").write_bytes(b"GIF89a")
+    assert kind_of(tmp_path / "x", "a.txt") == ".gif"
+
+
+def test_a_file_ends_in_its_own_process(tmp_path: Path) -> None:
+    """Time and memory of one file are bounded; what it breaks is not the gateway."""
+    path = tmp_path / "a.txt"
+    path.write_text("words")
+    assert asyncio.run(extracted(path, "a.txt", 60)).text == "words"
+    with pytest.raises(NoText, match="longer than"):
+        asyncio.run(extracted(path, "a.txt", 0.001))
+    with path.open("wb") as file:
+        file.truncate(3 << 30)
+    with pytest.raises(NoText, match="memory"):
+        asyncio.run(extracted(path, "a.txt", 60))
