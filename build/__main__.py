@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from conch import proxies
+
 from . import targets
 from .bundle import Built, build, made_elsewhere
 from .catalog import CatalogError, Model, known, load_catalog, select, target_of
@@ -82,9 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--target", default=os.environ.get("TARGET") or targets.DEFAULT_IN_DOCKER)
     parser.add_argument("--only", default="", help="leave out what other targets than this one build")
-    parser.add_argument("--weights", type=Path, default=Path(os.environ.get("WEIGHTS_DIR", "weights")))
-    parser.add_argument("--engines", type=Path, default=Path(os.environ.get("ENGINES_DIR", "engines")))
+    parser.add_argument("--weights", type=Path, default=Path(os.environ.get("WEIGHTS_DIR") or "weights"))
+    parser.add_argument("--engines", type=Path, default=Path(os.environ.get("ENGINES_DIR") or "engines"))
     arguments = parser.parse_args(argv)
+    os.environ.update(proxies.legible(os.environ))
     places = Places(arguments.weights.resolve(), arguments.engines.resolve())
     try:
         models = select(load_catalog(), arguments.model_id, arguments.target)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +24,10 @@ from .conversion import converted, source_of
 from .download import FetchError, require_space
 from .plan import BuildError, BuildJob, Places, Wanted, plan_job, read_manifest
 from .repository import render
-from .sources import Weights, fetch
+from .sources import Weights, check_architecture, fetch
 from .toolchain import Identity
 
+WAITS = 6 * 3600.0  # seconds
 NOWHERE = Identity("", {}, {}, {})
 
 
@@ -51,7 +53,7 @@ def build(
     """Make one bundle unless it exists, on the GPUs of `devices` (Target.build_devices).
 
     Raises:
-        BuildError: a step failed or another builder is at work.
+        BuildError: a step failed.
         FetchError, CatalogError, ToolchainError, TemplateError, Unfit: see `fetch`, `plan_job`, `render` and
         `Target.preflight`.
     """
@@ -59,14 +61,26 @@ def build(
     jobs = [plan_job(source, target, places, environment, devices) for source in (model, *model.mirrors)]
     bundle = jobs[0].bundle
     bundle.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(f"{bundle}.lock", timeout=0):
-            unchanged = any(_current(bundle, job.wanted()) for job in jobs)
-            if not unchanged:
-                _build(*fetched(jobs, note), note)
-    except Timeout:
-        raise BuildError(f"{model.id}: another builder is making {bundle}; wait for it, or stop it") from None
+    with _alone(model, bundle, note):
+        unchanged = any(_current(bundle, job.wanted()) for job in jobs)
+        if not unchanged:
+            _build(*fetched(jobs, note), note)
     return Built(model.id, target, _size(bundle), time.monotonic() - started, unchanged)
+
+
+@contextmanager
+def _alone(model: Model, bundle: Path, note: Callable[[str], None]) -> Iterator[None]:
+    """Another builder of the same bundle is waited for: what it makes is what this one wants, too."""
+    lock = FileLock(f"{bundle}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        note(f"{model.id}: another builder is making {bundle}; waiting for it")
+        lock.acquire(timeout=WAITS)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _size(bundle: Path) -> int:
@@ -115,6 +129,7 @@ def fetched(jobs: Sequence[BuildJob], note: Callable[[str], None]) -> tuple[Buil
             if job is not jobs[-1]:
                 note(f"{job.model.id}: {error}; trying its next source")
         else:
+            check_architecture(job.model, weights.folder, job.recipe.model_types)
             return job, weights
     raise FetchError("; ".join(failed))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from . import targets
 from .targets import Target
 
 ROOT = Path(__file__).parent.parent
+# The catalogue of the repository, and a user's own, which git ignores.
+CATALOG, LOCAL = ROOT / "catalog.toml", ROOT / "catalog.local.toml"
 FAMILIES = ROOT / "model_repos" / "families"
 # What the environment may say about a build, for every model that has a parameter of that name in small
 # letters.
@@ -75,7 +79,7 @@ class Model:
     @property
     def miniature(self) -> bool:
         """Its weights lie in this repository."""
-        return self.source.startswith("file:")
+        return self.source.startswith("file:miniatures/")
 
 
 @dataclass(frozen=True)
@@ -106,13 +110,15 @@ class Recipe:
     """How a family is built for one target: from which layout of weights, by which steps (argv with
     {placeholders}), what it can do.
 
-    `finish`: steps that are cheap and follow every build. `kind` says which engines there are:
+    `model_types`: what a checkpoint's config.json may call itself. `finish`: steps that are cheap and follow
+    every build. `kind` says which engines there are:
     `encoder-decoder`, `decoder`, or `multimodal` (a decoder that reads pictures).
     """
 
     family: str
     target: str
     kind: str
+    model_types: tuple[str, ...]
     models: tuple[TritonModel, ...]
     parameters: Mapping[str, Any]
     layout: str
@@ -129,23 +135,98 @@ class Recipe:
         return tuple(f"{model.folder}/{pattern}" if model.folder else pattern for pattern in wanted)
 
 
-def load_catalog(path: Path = ROOT / "catalog.toml") -> dict[str, Model]:
-    """All MODEL_IDs of a catalog file."""
-    return {name: _model(name, row) for name, row in tomllib.loads(path.read_text("utf-8")).items()}
+class Catalog(dict[str, Model]):
+    """MODEL_IDs of the catalogue files. `broken`: why others, which are written there too, cannot be used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken: dict[str, str] = {}
 
 
-def _model(name: str, row: Mapping[str, Any]) -> Model:
+def load_catalog(*paths: Path) -> Catalog:
+    """Read catalog.toml and then, where there is one, the file that CATALOG names, or catalog.local.toml,
+    whose tables replace those of the same id; or the files that are given. One broken table does not stop
+    others.
+
+    Raises:
+        CatalogError: a file that is not TOML, or that CATALOG names and that is not there.
+    """
+    found = Catalog()
+    for path in paths or (CATALOG, *_own_catalog()):
+        for name, row in _tables(path).items():
+            try:
+                found[name] = _model(name, row, path)
+                found.broken.pop(name, None)
+            except CatalogError as error:
+                found.broken[name] = str(error)
+    return found
+
+
+def _own_catalog() -> list[Path]:
+    named = os.environ.get("CATALOG", "").strip()
+    if named and not Path(named).expanduser().is_file():
+        raise CatalogError(f"CATALOG={named} is not a file; name a file like {CATALOG.name}, or unset it")
+    path = Path(named).expanduser() if named else LOCAL
+    return [path.resolve()] if path.is_file() else []
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogError(f"{path}: {error}; write tables as [my-model] and strings in quotes") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CatalogError(f"{path} cannot be read ({error}); write it as UTF-8") from None
+
+
+def _checked(name: str, given: Any, path: Path) -> dict[str, Any]:
+    """The row of a table.
+
+    Raises:
+        CatalogError: with the file, the id, the key and the remedy.
+    """
+
+    def wrong(what: str, remedy: str) -> CatalogError:
+        return CatalogError(f"{path.name}, [{name}]: {what}; {remedy}")
+
+    if not isinstance(given, dict):
+        raise wrong("it is not a table", f"write [{name}] with the model's keys below it")
+    row: dict[str, Any] = {"licence" if key == "license" else key: value for key, value in given.items()}
+    inner = [key for key, value in row.items() if isinstance(value, dict) and key != "sha256"]
+    if inner and "family" not in row:
+        raise wrong("it has no family", f'an id with a dot needs quotes: ["{name}.{inner[0]}"]')
+    for key, example in {"family": "whisper", "source": "file:/path/of/a/folder"}.items():
+        if key not in row:
+            raise wrong(f"{key} is missing", f'add for example {key} = "{example}"')
+    for key in sorted(KNOWN - {"seed", "sha256"}):
+        if not isinstance(row.get(key, ""), str):
+            raise wrong(f"{key} is not a string", f'write {key} = "…"')
+    if row["source"].startswith("file:"):
+        return {"licence": "own", **row, "source": _place(row["source"], path)}
+    if "licence" not in row:
+        raise wrong("licence is missing", "add the licence of the weights, as their publisher names it")
+    return row
+
+
+def _place(source: str, path: Path) -> str:
+    """A `file:` source: a folder of the repository, or an absolute one."""
+    folder = Path(source.removeprefix("file:")).expanduser()
+    own = not folder.is_absolute() and (ROOT / folder).is_dir()
+    return source if own else f"file:{path.parent / folder}"
+
+
+def _model(name: str, given: Any, path: Path) -> Model:
+    row = _checked(name, given, path)
     fixed = {key: value for key, value in row.items() if key in KNOWN}
     fixed.setdefault("layout", LAYOUT_OF.get(row["source"].partition(":")[0], "huggingface"))
-    if hashed := re.search(
-        r"/([0-9a-f]{64})/", row["source"]
-    ):  # OpenAI's addresses carry the hash of the file
+    # OpenAI's addresses carry the hash of the file.
+    if hashed := re.search(r"/([0-9a-f]{64})/", row["source"]):
         fixed.setdefault("sha256", hashed[1])
     if isinstance(fixed.get("sha256"), dict):
         fixed["hashes"] = fixed.pop("sha256")
     knobs = {key: value for key, value in row.items() if key not in {*KNOWN, "mirrors"}}
     shared = {"family": row["family"], "licence": row["licence"], "note": row.get("note", ""), **knobs}
-    mirrors = tuple(_model(name, {**shared, **mirror}) for mirror in row.get("mirrors", ()))
+    mirrors = tuple(_model(name, {**shared, **mirror}, path) for mirror in row.get("mirrors", ()))
     return Model(id=name, knobs=knobs, mirrors=mirrors, **fixed)
 
 
@@ -159,7 +240,10 @@ def select(catalog: Mapping[str, Model], ids: str, target: str) -> list[Model]:
     wanted = list(dict.fromkeys(name.strip() for name in ids.split(",") if name.strip())) or [
         name for name, model in catalog.items() if model.miniature and builds(known(target), model.family)
     ]
+    broken = getattr(catalog, "broken", {})
     for name in wanted:
+        if name in broken:
+            raise CatalogError(broken[name])
         if name not in catalog:
             near = get_close_matches(name, catalog, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
@@ -168,6 +252,13 @@ def select(catalog: Mapping[str, Model], ids: str, target: str) -> list[Model]:
             )
             raise CatalogError(f"MODEL_ID {name!r} is not in the catalogue; it has: {listed}{hint}")
     return [catalog[name] for name in wanted]
+
+
+@cache
+def family_types() -> dict[str, tuple[str, ...]]:
+    """Each family's `model_types`."""
+    files = sorted(FAMILIES.glob("*.toml"))
+    return {path.stem: tuple(tomllib.loads(path.read_text("utf-8"))["model_types"]) for path in files}
 
 
 def builds(target: Target, family: str) -> bool:
@@ -221,6 +312,7 @@ def load_recipe(model: Model, target: str, environment: Mapping[str, str] | None
         family=model.family,
         target=target,
         kind=data.get("kind", "encoder-decoder"),
+        model_types=tuple(data["model_types"]),
         models=tuple(TritonModel(name, **row) for name, row in section.get("models", data["models"]).items()),
         parameters=parameters,
         layout=section["layout"],

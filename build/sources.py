@@ -10,7 +10,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,9 @@ import httpx2
 from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
 
-from .catalog import ROOT, CatalogError, Model
+from conch import proxies
+
+from .catalog import ROOT, CatalogError, Model, family_types
 from .download import FetchError, download, require_space, sha256_of
 from .lock import Lock
 from .packages import PackageError, files_of
@@ -61,7 +63,7 @@ def pinned(model: Model, lock: Lock) -> str | None:
     """
     kind, _, rest = model.source.partition(":")
     if kind == "file":
-        return _hash_of({path.name: sha256_of(path) for path in _local_files(ROOT / rest)})
+        return _hash_of({path.name: sha256_of(path) for path in _local_files(_folder(model))})
     if kind == "random":
         return f"{rest}, seed {model.seed}"
     if kind in ("https", "http"):
@@ -88,9 +90,14 @@ def fetch(model: Model, patterns: Iterable[str], weights: Path) -> Weights:
         CatalogError: the source is of an unknown kind.
     """
     kind, _, rest = model.source.partition(":")
+    if kind in ("https", "http", "hf"):
+        try:
+            proxies.check(os.environ)
+        except ValueError as error:
+            raise FetchError(f"{model.id}: {error}") from None
     match kind:
         case "file":
-            return _from_repository(ROOT / rest)
+            return _from_repository(_folder(model))
         case "random":
             return Weights(Path(), f"{rest}, seed {model.seed}", "")
         case "https" | "http":  # either way its hash decides
@@ -105,6 +112,44 @@ def fetch(model: Model, patterns: Iterable[str], weights: Path) -> Weights:
     )
 
 
+def _folder(model: Model) -> Path:
+    """Of a `file:` source: absolute, or below the repository.
+
+    Raises:
+        FetchError: there is no such folder.
+    """
+    folder = ROOT / model.source.removeprefix("file:")
+    if not folder.is_dir():
+        raise FetchError(f"{model.id}: {folder} is not a folder; correct its source in the catalogue")
+    return folder
+
+
+def check_architecture(model: Model, folder: Path, wanted: Sequence[str]) -> None:
+    """Compare what a checkpoint says of itself with what its family is made of, before anything is built.
+
+    Raises:
+        CatalogError: it is of another architecture.
+    """
+    config = folder / "config.json"
+    if model.layout != "huggingface" or not config.is_file():
+        return
+    try:
+        said = json.loads(config.read_text("utf-8"))
+    except ValueError as error:
+        raise CatalogError(
+            f"{model.id}: {config} is not valid JSON ({error}); fetch the model again"
+        ) from None
+    kind = said.get("model_type") if isinstance(said, dict) else None
+    if kind is None or kind in wanted:
+        return
+    own = next((name for name, types in family_types().items() if kind in types), "")
+    remedy = f'set family = "{own}"' if own else f"families here: {', '.join(family_types())}"
+    raise CatalogError(
+        f"{model.id}: {folder} holds a model of type {kind!r}, family {model.family} wants "
+        f"{' or '.join(wanted)}; {remedy}"
+    )
+
+
 def _local_files(folder: Path) -> list[Path]:
     return sorted(
         path
@@ -114,7 +159,10 @@ def _local_files(folder: Path) -> list[Path]:
 
 
 def _from_repository(folder: Path) -> Weights:
-    digest = _hash_of({path.name: sha256_of(path) for path in _local_files(folder)})
+    files = _local_files(folder)
+    if not any(path.suffix == ".safetensors" for path in files):
+        raise FetchError(f"{folder} has no weights (*.safetensors); save the model with save_pretrained")
+    digest = _hash_of({path.name: sha256_of(path) for path in files})
     return Weights(folder, digest[:12], digest, sum(path.stat().st_size for path in _local_files(folder)))
 
 
@@ -215,7 +263,7 @@ def unpickled(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
 def _snapshot(
     repository: str, revision: str, patterns: tuple[str, ...], folder: Path
 ) -> tuple[dict[str, str], str]:
-    info = HfApi(endpoint=os.environ.get("HF_ENDPOINT")).model_info(
+    info = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None).model_info(
         repository, revision=revision, files_metadata=True
     )
     files: dict[str, str] = {}
@@ -230,7 +278,11 @@ def _snapshot(
         name = sibling.rfilename
         path = Path(
             hf_hub_download(
-                repository, name, revision=info.sha, local_dir=folder, endpoint=os.environ.get("HF_ENDPOINT")
+                repository,
+                name,
+                revision=info.sha,
+                local_dir=folder,
+                endpoint=os.environ.get("HF_ENDPOINT") or None,
             )
         )
         files[name] = sha256_of(path)

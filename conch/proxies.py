@@ -48,7 +48,7 @@ def _port_is_one(value: str) -> bool:
 
 
 def legible(environment: Mapping[str, str]) -> dict[str, str]:
-    """NO_PROXY in a form that every client reads: httpx stops at brackets, at ports that are no numbers, at
+    """NO_PROXY in a form that every client reads: httpx stops at brackets, at ports that are not numbers, at
     IPv6 networks and at names outside ASCII.
     """
     exceptions = {name: value for name, value in environment.items() if name.lower() == "no_proxy"}

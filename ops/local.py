@@ -218,11 +218,11 @@ def link_certificate(local: LocalDeployment) -> None:
 
 
 def nginx_values(local: LocalDeployment) -> NginxValues:
-    """Folders, addresses and ports of this deployment. nginx runs in `home`, and its paths are relative: any
-    path that the file system allows may be above it.
+    """Folders, addresses and ports of this deployment. nginx runs beside its configuration, and its paths are
+    relative: any path that the file system allows may be above it.
     """
     return NginxValues(
-        run="run",
+        run="../run",
         listen=HOST,
         port=local.port,
         kserve=local.kserve_http,

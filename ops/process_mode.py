@@ -76,7 +76,7 @@ def prepare(local: LocalDeployment, python: Path) -> Deployment:
     link_certificate(local)
     checked = subprocess.run(
         [nginx_binary(), "-t", "-q", *NGINX.split()],
-        cwd=local.home,
+        cwd=local.home / "nginx",
         capture_output=True,
         text=True,
         check=False,

@@ -25,7 +25,7 @@ from .environment import documented
 from .local import ADMINS, KEYS, LocalDeployment, LocalError, nginx_binary
 
 TRITONS = "tritons"  # supervisor's group
-NGINX = "-c nginx/nginx.conf -p . -e stderr"  # in its home
+NGINX = "-c nginx.conf -p . -e stderr"  # in its own folder
 VECTORS_PYTHON = ROOT / ".venv/vectors/bin/python"  # Milvus Lite's; its libraries want another numpy
 
 
@@ -42,7 +42,7 @@ def _commands(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
     return {
         **{one.name: f"{child} --exec {guard} --instance {one.index}" for one in plan.instances},
         **({"vectors": f"{lite} {local.run}/vectors"} if embedded_vectors(plan) else {}),
-        "nginx": f'{child} {left} --cwd "$CONCH_STATE" {nginx_binary()} {NGINX}',
+        "nginx": f'{child} {left} --cwd "$CONCH_STATE/nginx" {nginx_binary()} {NGINX}',
         **{f"gateway-{i}": f"{gateway} {address[5:]}" for i, address in enumerate(plan.gateways)},
     }
 

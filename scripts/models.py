@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from build import targets
-from build.catalog import FAMILIES, ROOT, Model, load_catalog
+from build.catalog import CATALOG, FAMILIES, ROOT, Model, load_catalog
 
 README = ROOT / "README.md"
 BEGIN, END = "<!-- models: python -m scripts.models -->\n", "<!-- end of models -->\n"
@@ -51,7 +51,7 @@ def table(models: Iterable[Model]) -> str:
 
 def renewed(text: str) -> str:
     """The README with the table of today."""
-    made = table(load_catalog().values())
+    made = table(load_catalog(CATALOG).values())
     return re.sub(f"(?s){re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: BEGIN + made + END, text)
 
 

@@ -37,13 +37,25 @@ def load(name: str, weights: str, seed: int = 0) -> tuple[Any, Model]:
     """
     its, (kind, _, random) = family(name), weights.partition("random:")
     torch.manual_seed(seed)
-    theirs = (
-        its.random_model(random) if random else its.ARCHITECTURE.from_pretrained(kind, dtype=torch.float32)
-    )
+    theirs = its.random_model(random) if random else complete(its.ARCHITECTURE, kind)
     theirs.eval()
     ours = Model(its.shape(theirs))
     ours.load_state_dict(its.weights(theirs))
     return theirs, ours.eval()
+
+
+def complete(architecture: Any, folder: str) -> Any:
+    """Transformers' model with all of its weights from a folder: what is missing there it would make up.
+
+    Raises:
+        Unsupported: some are missing.
+    """
+    model, found = architecture.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    if missing := sorted(found["missing_keys"]):
+        raise Unsupported(
+            f"{folder} lacks {len(missing)} weights, such as {missing[0]}; it is incomplete, or another model"
+        )
+    return model
 
 
 def picture_encoder(name: str, theirs: Any) -> Any:

@@ -102,7 +102,7 @@ class Recording:
                 if number % TURN == 0:
                     yield None
         except media.BadMedia as error:
-            raise ApiError(400, f"file: {error}", param="file", code="invalid_file") from error
+            raise ApiError(400, f"file: {error}", param=error.field, code="invalid_file") from error
         yield from self.cutter.finish()
 
 

@@ -52,7 +52,15 @@ Warn = Callable[[str], None]
 
 
 class BadMedia(ValueError):
-    """The file holds no sound that can be used; the message says why."""
+    """The file holds no sound that can be used: why, and in `field` what of the request is wrong."""
+
+    field = "file"
+
+
+class BadTrack(BadMedia):
+    """It has no such track."""
+
+    field = "audio_track"
 
 
 def decoded(path: Path, track: int | None, warn: Warn) -> Iterator[Floats]:
@@ -98,7 +106,7 @@ def _ranked(container: InputContainer, track: int | None) -> list[AudioStream]:
         raise BadMedia("the file has no audio stream; send one that has")
     if track is not None:
         if track > len(streams):
-            raise BadMedia(
+            raise BadTrack(
                 f"the file has {len(streams)} audio tracks; audio_track must be 1 to {len(streams)}"
             )
         streams = [streams[track - 1]]

@@ -23,6 +23,10 @@ DECLARED = re.compile(rb"(?:charset|encoding)\s*=\s*[\"']?\s*([\w:.-]+)", re.IGN
 PRESCAN = 1024
 SEVEN_BITS = ("iso-2022", "hz", "utf-7")  # they look like ASCII
 WIDE = ["utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_32_be", "utf_32_le"]  # a line's end has a NUL
+# Encodings with several bytes for a letter: their texts are mostly of such.
+SEVERAL = ["big5", "big5hkscs", "cp932", "cp949", "cp950", "euc_jis_2004", "euc_jisx0213", "euc_jp", "euc_kr"]
+SEVERAL += ["gb18030", "gb2312", "gbk", "johab", "shift_jis", "shift_jis_2004", "shift_jisx0213"]
+FEW = 0.25  # of all bytes
 GUESSED = 50_000  # bytes that are enough to guess by
 WESTERN = "cp1252"  # the web's default, and of encodings that fit a short text equally the likeliest
 IN_WORDS = re.compile(r"(?<=\w)[^\w\s\x00-\x7f’‐‑–—·…»”“„]|[^\w\s\x00-\x7f’‐‑–—·…«‘“„¿¡”](?=[^\W\d])")
@@ -73,9 +77,12 @@ def _controls(text: str) -> bool:
 def _guessed(data: bytes) -> tuple[str, str]:
     from charset_normalizer import from_bytes
 
-    unlikely = [] if b"\0" in data else WIDE
-    for match in sorted(from_bytes(data[:GUESSED], cp_exclusion=unlikely), key=_doubt):
-        name = WESTERN if WESTERN in match.could_be_from_charset else match.encoding
+    some = data[:GUESSED]
+    single = sum(byte > 127 for byte in some) < FEW * len(some)
+    unlikely = [*([] if b"\0" in data else WIDE), *(SEVERAL if single else [])]
+    matches = sorted(from_bytes(some, cp_exclusion=unlikely), key=_doubt)
+    names = [WESTERN if WESTERN in one.could_be_from_charset else one.encoding for one in matches]
+    for name in [*names, *([WESTERN] if single and b"\0" not in data else [])]:
         try:
             text = data.decode(name)
         except (UnicodeDecodeError, LookupError):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from .cli_options import add_text_options, connect_text, positive
+from .cli_options import add_text_options, choose_model, connect_text, positive
 from .speech import RequestFailed
 from .text import Ask, data_url
 
@@ -23,10 +23,13 @@ async def ask(arguments: argparse.Namespace) -> None:
     Raises:
         RequestFailed: there is none.
     """
+    choose_model(arguments)
     *pictures, question = arguments.asked
     try:
         urls = tuple(data_url(Path(picture)) for picture in pictures)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise RequestFailed(f"{error.filename}: {error.strerror}; name a picture") from error
+    except ValueError as error:
         raise RequestFailed(str(error)) from error
     wanted = Ask(
         arguments.model, arguments.max_tokens, arguments.temperature, (), arguments.stream, pictures=urls
@@ -42,7 +45,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "asked", nargs="+", metavar="PICTURE… QUESTION", help="files of pictures, and last what is asked"
     )
-    add_text_options(parser, "mini-llava")
+    add_text_options(parser, "pictures")
     parser.add_argument(
         "--max-tokens", type=positive, default=128, help="of the answer at most (default: %(default)s)"
     )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
-from .speech import Gateway, Speech
+import httpx
+
+from .speech import Gateway, RequestFailed, Speech, base, complaint, trusted, unreachable
 from .text import Generate, OpenAi, Text
 from .triton import Triton
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that the commands for speech share."""
-    where = _add_shared(parser, "mini-whisper")
+    where = _add_shared(parser, "transcription")
     where.add_argument(
         "--triton", metavar="HOST:PORT", help="Triton's gRPC port instead, for recordings of up to 30 s"
     )
@@ -21,9 +24,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_text_options(parser: argparse.ArgumentParser, model: str = "mini-t5") -> None:
-    """The same for text."""
-    where = _add_shared(parser, model)
+def add_text_options(parser: argparse.ArgumentParser, ability: str = "completion") -> None:
+    """The same for text; `ability`: what the model must be able to do."""
+    where = _add_shared(parser, ability)
     where.add_argument(
         "--triton", metavar="URL", help="Triton's HTTP port instead, such as http://127.0.0.1:8000"
     )
@@ -35,10 +38,11 @@ def add_text_options(parser: argparse.ArgumentParser, model: str = "mini-t5") ->
     )
 
 
-def _add_shared(parser: argparse.ArgumentParser, model: str) -> argparse._MutuallyExclusiveGroup:
+def _add_shared(parser: argparse.ArgumentParser, ability: str) -> argparse._MutuallyExclusiveGroup:
+    parser.set_defaults(ability=ability)
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--url", default="http://127.0.0.1:8080", help="the gateway (default: %(default)s)")
-    parser.add_argument("--model", default=model, help="default: %(default)s")
+    parser.add_argument("--model", default="", help="default: the first that is served and can do this")
     parser.add_argument("--stream", action="store_true", help="ask for the words as they are found")
     parser.add_argument(
         "--api-key",
@@ -62,6 +66,31 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is too small; it must be at least 1")
     return number
+
+
+def choose_model(arguments: argparse.Namespace) -> None:
+    """Put the first model that is served and can do what is asked in the place of a missing --model. Triton's
+    own ports need none: their plain paths lead to the first model.
+
+    Raises:
+        RequestFailed: there is no answer, or no model can.
+    """
+    if arguments.model or arguments.triton:
+        return
+    url = base(arguments.url)
+    headers = {"Authorization": f"Bearer {arguments.api_key}"} if arguments.api_key else {}
+    with unreachable(url), httpx.Client(trust_env=False, verify=trusted(), headers=headers) as client:
+        answer = client.get(f"{url}/v1/models", timeout=60)
+    if answer.status_code != 200:
+        raise RequestFailed(complaint(answer))
+    able = [row["id"] for row in answer.json()["data"] if arguments.ability in row.get("capabilities", ())]
+    if not able:
+        raise RequestFailed(
+            f"{url} serves no model for {arguments.ability}; start it with one, or name --model"
+        )
+    arguments.model = able[0]
+    if sys.stderr.isatty():
+        print(f"conch: model {able[0]}", file=sys.stderr)
 
 
 def connect(arguments: argparse.Namespace, *, progress: bool = False) -> Speech:

@@ -16,7 +16,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
-from .cli_options import add_options, add_tasks, connect
+from .cli_options import add_options, add_tasks, choose_model, connect
 from .concurrency import at_once
 from .manifests import BadManifest, Utterance, read, seconds
 from .report import write
@@ -42,6 +42,7 @@ async def one(speech: Speech, ask: Ask, utterance: Utterance, duration: float) -
 async def transcribe(arguments: argparse.Namespace) -> Scores:
     """The whole data set, counted."""
     utterances = [(utterance, seconds(utterance)) for utterance in read(arguments.path)]
+    choose_model(arguments)
     ask = Ask(arguments.model, arguments.language, stream=arguments.stream)
     async with aclosing(connect(arguments)) as speech:
         outcomes, wall = await at_once(
@@ -99,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = options(argv)
     try:
         scores = asyncio.run(transcribe(arguments))
-    except BadManifest as error:
+    except (BadManifest, RequestFailed) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

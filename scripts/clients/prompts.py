@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from .answers_page import page
-from .cli_options import add_tasks, add_text_options, connect_text, positive
+from .cli_options import add_tasks, add_text_options, choose_model, connect_text, positive
 from .concurrency import at_once
 from .manifests import BadManifest, objects
 from .speech import RequestFailed
@@ -89,6 +89,7 @@ async def one(server: Text, ask: Ask, question: Question) -> Outcome:
 async def run(arguments: argparse.Namespace) -> tuple[list[Outcome], Figures]:
     """The whole file."""
     questions = read(arguments.path)
+    choose_model(arguments)
     ask = Ask(
         arguments.model, arguments.max_tokens, arguments.temperature, tuple(arguments.stop), arguments.stream
     )
@@ -153,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             write(arguments.output, outcomes)
         if arguments.report:
             arguments.report.write_text(page(arguments.model, outcomes, found), "utf-8")
-    except (BadManifest, OSError) as error:
+    except (BadManifest, RequestFailed, OSError) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,16 +51,30 @@ class Speech(Protocol):
         """Close connections."""
 
 
+def base(url: str) -> str:
+    """An address as the OpenAI SDKs take it, or without its /v1."""
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def trusted() -> ssl.SSLContext:
+    """The system's certificates, or those of SSL_CERT_FILE."""
+    return ssl.create_default_context()
+
+
 class Gateway:
     """/v1/audio/transcriptions and /v1/audio/translations. `progress`: show a bar while sending, if standard
     error is a terminal.
     """
 
     def __init__(self, url: str, key: str = "", *, progress: bool = False) -> None:
-        self.url, self.progress = url.rstrip("/").removesuffix("/v1"), progress
+        self.url, self.progress = base(url), progress
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.client = httpx.AsyncClient(
-            trust_env=False, headers=headers, timeout=SECONDS, limits=httpx.Limits(max_connections=None)
+            trust_env=False,
+            verify=trusted(),
+            headers=headers,
+            timeout=SECONDS,
+            limits=httpx.Limits(max_connections=None),
         )
 
     async def transcribe(self, path: Path, ask: Ask, said: Said) -> str:
@@ -124,6 +139,11 @@ def unreachable(url: str, option: str = "--url") -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise RequestFailed(
+                f"the certificate of {url} is not trusted ({error}); name its chain with "
+                "SSL_CERT_FILE=chain.pem"
+            ) from error
         raise RequestFailed(
             f"no answer from {url} ({error}); start Conch (make serve) or name its address with {option}"
         ) from error

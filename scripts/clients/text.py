@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import httpx
 from httpx_sse import EventSource
 
-from .speech import SECONDS, RequestFailed, Said, complaint, trouble, unreachable
+from .speech import SECONDS, RequestFailed, Said, base, complaint, trouble, trusted, unreachable
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,14 @@ class Text:
     """A server, spoken to through one API (`dialect`). `option`: what names `url` on the command line."""
 
     def __init__(self, url: str, dialect: Dialect, key: str = "", option: str = "--url") -> None:
-        self.url, self.dialect, self.option = url.rstrip("/").removesuffix("/v1"), dialect, option
+        self.url, self.dialect, self.option = base(url), dialect, option
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.client = httpx.AsyncClient(
-            trust_env=False, headers=headers, timeout=SECONDS, limits=httpx.Limits(max_connections=None)
+            trust_env=False,
+            verify=trusted(),
+            headers=headers,
+            timeout=SECONDS,
+            limits=httpx.Limits(max_connections=None),
         )
 
     async def complete(self, prompt: str, ask: Ask, said: Said) -> Answer:

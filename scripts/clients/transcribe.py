@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from .cli_options import add_options, connect
+from .cli_options import add_options, choose_model, connect
 from .speech import Ask, RequestFailed
 
 FORMATS = ("text", "json", "srt", "vtt", "verbose_json")
@@ -25,7 +25,12 @@ def say(piece: str) -> None:
 
 
 async def transcribe(arguments: argparse.Namespace) -> int:
-    """All files, one after the other; the number of those that failed."""
+    """All files, one after the other; the number of those that failed.
+
+    Raises:
+        RequestFailed: no server, or no model for it.
+    """
+    choose_model(arguments)
     task = "translate" if arguments.translate else "transcribe"
     ask = Ask(arguments.model, arguments.language, arguments.prompt, task, arguments.format, arguments.stream)
     failed = 0
@@ -57,6 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0, or 1 if a file has no transcript."""
     try:
         return 1 if asyncio.run(transcribe(options(argv))) else 0
+    except RequestFailed as error:
+        print(f"conch: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 

@@ -36,6 +36,12 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append((self.path, dict(self.headers), body))
         self.answer(body)
 
+    def do_GET(self) -> None:
+        """The models, as the gateway lists them."""
+        abilities = {"mini-whisper": "transcription", "mini-t5": "completion", "mini-llava": "pictures"}
+        rows = [{"id": name, "capabilities": [able]} for name, able in abilities.items()]
+        self.send(200, "application/json", json.dumps({"data": rows}))
+
     def answer(self, body: bytes) -> None:
         raise NotImplementedError
 

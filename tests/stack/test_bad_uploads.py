@@ -148,7 +148,9 @@ FIELDS = [
     ({"include[]": "logprobs", "response_format": "text"}, 400, "include[]"),
     ({"include[]": "all"}, 400, "include[]"),
     ({"stream": "true", "response_format": "vtt"}, 400, "stream"),
-    ({"keywords[]": "lamp"}, 400, "keywords[]"),
+    ({"keywords[]": "<|en|>"}, 400, "keywords"),
+    ({"known_speaker_names[]": "a"}, 400, "known_speaker_names"),
+    ({"audio_track": "2"}, 400, "audio_track"),
     ({"prompt[]": "a"}, 400, "prompt[]"),
     (
         {"timestamp_granularities[]": "phoneme", "response_format": "verbose_json"},

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import json
+import socket
 
 import grpc as grpc_core
 import httpx
@@ -120,8 +122,31 @@ def test_refusals_at_the_door_have_ids(stack: Stack, given: str) -> None:
         assert found == [given] if given.startswith("plain") else len(found[0]) == 32
 
 
-def test_a_slash_too_much_is_no_redirect(stack: Stack) -> None:
-    assert httpx.get(f"{stack.url}/v1/models/").status_code == 404
+@pytest.mark.parametrize("path", ["/v1/models/", "//v1/models", "/v1//models/?a=b"])
+def test_slashes_too_many_do_no_harm(stack: Stack, path: str) -> None:
+    """As base URLs of clients make them."""
+    assert httpx.get(stack.url + path).status_code == 200
+
+
+def test_what_is_no_http_is_refused_in_the_apis_form(stack: Stack) -> None:
+    """By nginx, which nobody else sees."""
+    host, port = stack.url.removeprefix("http://").split(":")
+    for sent, status in ((b"GET /a b c HTTP/1.1\r\nHost: a\r\n\r\n", 400), (b"GET / HTTP/1.1\r\n\r\n", 400)):
+        with socket.create_connection((host, int(port)), 10) as connection:
+            connection.sendall(sent)
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert int(head.split()[1]) == status
+        assert json.loads(body)["error"]["code"] == "invalid_http"
+    long = httpx.get(f"{stack.url}/v1/models?{'a' * 20_000}")
+    assert (long.status_code, long.json()["error"]["code"]) == (431, "header_too_large")
+
+
+def test_a_balancer_without_a_host_is_answered(stack: Stack) -> None:
+    host, port = stack.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(b"GET /health/live HTTP/1.0\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
 
 
 def test_twenty_megabytes_posted_as_a_form(stack: Stack) -> None:

@@ -102,9 +102,12 @@ def test_forms_of_the_answer(client: OpenAI, stack: Stack) -> None:
 
 def test_token_ids_are_text(client: OpenAI, peer: Any) -> None:
     ids = [peer.tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("hello world", "cats")]
-    assert np.allclose(embedded(client, ids), embedded(client, ["hello world", "cats"]), atol=1e-6)
+    with pytest.raises(BadRequestError, match="check_embedding_ctx_length=False"):
+        embedded(client, ids)
+    own = {"extra_body": {"token_ids": "model"}}
+    assert np.allclose(embedded(client, ids, **own), embedded(client, ["hello world", "cats"]), atol=1e-6)
     with pytest.raises(BadRequestError, match="input_ids must be from 0 to 30521"):
-        embedded(client, [30522])
+        embedded(client, [30522], **own)
 
 
 def test_refusals(client: OpenAI) -> None:

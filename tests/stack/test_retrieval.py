@@ -241,7 +241,7 @@ def test_refusals_name_the_field(client: OpenAI) -> None:
     for fields, said in (
         ({"query": ""}, "query"),
         ({"query": "a", "max_num_results": 51}, "max_num_results"),
-        ({"query": "a", "rewrite_query": True}, "rewrite_query is not supported"),
+        ({"query": "a", "rewrite_query": True}, "rewrite_query must be false"),
         ({"query": "word " * 800}, "tokens"),
         ({"query": "a", "filters": {"type": "eq", "key": "a", "value": [1]}}, "compares with one value"),
         ({"query": "a", "filters": {"type": "and", "filters": []}}, "filters"),
@@ -363,7 +363,8 @@ def test_without_databases_their_libraries_are_not_imported() -> None:
     """The routes of a gateway without retrieval, which imports none of its libraries."""
     code = (
         "import sys, gateway.__main__;"
-        "print([name for name in ('pymilvus', 'pymongo', 'pypdfium2', 'lxml', 'mammoth', 'charset_normalizer', 'pandas') if name in sys.modules])"
+        "print([name for name in ('pymilvus', 'pymongo', 'pypdfium2', 'lxml', 'mammoth', "
+        "'charset_normalizer', 'pandas') if name in sys.modules])"
     )
     command = [ROOT / ".venv/serve/bin/python", "-c", code]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "[]\n"

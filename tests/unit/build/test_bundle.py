@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -139,12 +140,15 @@ def test_second_build_does_nothing(tmp_path: Path) -> None:
 
 
 def test_two_builders_never_share_a_bundle(tmp_path: Path) -> None:
-    """While one holds the lock, the other ends with a sentence."""
+    """While one holds the lock, the other waits for it, and says so."""
     (tmp_path / "engines/mini-whisper").mkdir(parents=True)
-    with FileLock(tmp_path / "engines/mini-whisper/openvino.lock"):
-        refused = run(tmp_path)
-    assert refused.returncode == 1
-    assert "another builder is making" in refused.stderr
+    with ThreadPoolExecutor() as threads, FileLock(tmp_path / "engines/mini-whisper/openvino.lock"):
+        waiting = threads.submit(run, tmp_path)
+        time.sleep(4)
+        assert not waiting.done()
+        assert not complete(tmp_path / "engines/mini-whisper/openvino")
+    assert "another builder is making" in waiting.result().stdout
+    assert waiting.result().returncode == 0
 
 
 def test_unknown_id_builds_nothing(tmp_path: Path) -> None:
