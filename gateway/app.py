@@ -28,6 +28,7 @@ from .head import Head
 from .keys import load_keys, require_key
 from .observe import Observe
 from .realtime import routes as realtime
+from .realtime import secrets as client_secrets
 from .retrieval import routes as retrieval
 from .retrieval.service import open_retrieval
 from .services import Services, ServicesDep
@@ -63,6 +64,7 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
     app.include_router(embedding.router, dependencies=key)
     app.include_router(retrieval.router, dependencies=key)
     app.include_router(realtime.router)
+    app.include_router(client_secrets.router)
     app.include_router(page.router)
     app.include_router(console.router, dependencies=key)
     app.add_api_route("/v1/models", models, dependencies=key)

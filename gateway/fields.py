@@ -65,6 +65,7 @@ class Fields(BaseModel):
 
     HARMLESS: ClassVar[frozenset[str]] = frozenset()
     NEUTRAL: ClassVar[Mapping[str, Only]] = {}
+    OFF: ClassVar[frozenset[str]] = frozenset()  # fields that null switches off
 
     @model_validator(mode="before")
     @classmethod
@@ -73,4 +74,5 @@ class Fields(BaseModel):
             return data
         _bounded(data)
         model = data.get("model")
-        return kept(data, cls.HARMLESS, cls.NEUTRAL, model[:80] if isinstance(model, str) else "this model")
+        found = kept(data, cls.HARMLESS, cls.NEUTRAL, model[:80] if isinstance(model, str) else "this model")
+        return {**found, **{name: None for name in cls.OFF if name in data and data[name] is None}}

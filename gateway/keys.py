@@ -4,16 +4,24 @@ API keys too: who may restart instances. Without one, nobody may.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import hmac
+import json
+import time
 from pathlib import Path
 
 from fastapi import Request
 from fastapi.requests import HTTPConnection
 
+from conch.pictures import from_base64
+
 from .errors import ApiError
 from .services import Services, ServicesDep
 
 PROTOCOL = "openai-insecure-api-key."
+SECRET = "ek_"  # noqa: S105  # how OpenAI's client secrets begin
+LIVE = "/v1/realtime"  # all that they open
 
 
 class NoKeys(Exception):
@@ -60,6 +68,29 @@ def presented(connection: HTTPConnection) -> str:
     return connection.headers.get("authorization") or (f"Bearer {keys[0]}" if keys else "")
 
 
+def issue(services: Services, content: str) -> str:
+    """A client secret that carries a text, signed with the deployment's keys."""
+    body = base64.urlsafe_b64encode(content.encode()).decode().rstrip("=")
+    return f"{SECRET}{body}.{_signature(services, body)}"
+
+
+def carried(connection: HTTPConnection, services: Services) -> str | None:
+    """The text of a client secret that is valid, and that opens this path; None where there is none."""
+    body, _, signature = presented(connection).removeprefix("Bearer ").removeprefix(SECRET).partition(".")
+    path = (
+        connection.headers.get("x-conch-uri", "") if connection.url.path == "/auth" else connection.url.path
+    )
+    if path.partition("?")[0] != LIVE or not hmac.compare_digest(signature, _signature(services, body)):
+        return None
+    content = from_base64(body).decode()
+    return content if json.loads(content)["expires"] > time.time() else None
+
+
+def _signature(services: Services, body: str) -> str:
+    key = hashlib.sha256(b"conch client secrets\n" + b"\n".join(services.keys)).digest()
+    return hmac.new(key, body.encode(), hashlib.sha256).hexdigest()
+
+
 async def require_key(request: Request, services: ServicesDep) -> None:
     """A dependency of every route that needs a key. Raises what `check_key` raises. FastAPI runs what is not
     async in a thread, which takes longer than this.
@@ -74,6 +105,8 @@ def check_key(connection: HTTPConnection, services: Services) -> None:
         ApiError: 401 in OpenAI's shape.
     """
     authorization = presented(connection)
+    if authorization.startswith(f"Bearer {SECRET}") and carried(connection, services):
+        return
     if not allowed(services.keys and services.keys + services.admin_keys, authorization):
         message = (
             "Incorrect API key provided."

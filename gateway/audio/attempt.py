@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Any
@@ -76,13 +76,20 @@ class Attempt:
         return self.loops or self.avg_logprob < UNLIKELY
 
 
+async def nothing() -> None:
+    """Wait for nobody."""
+
+
 @dataclass(frozen=True)
 class FacadeClient:
-    """Calls of the speech façade of a pool, under one request id."""
+    """Calls of the speech façade of a pool, under one request id. `patience`: what a recording waits for
+    before each.
+    """
 
     triton: Triton
     pool: Pool
     request_id: str
+    patience: Callable[[], Awaitable[None]] = nothing
 
     async def attempt(self, window: Window, options: Options, temperature: float) -> Attempt:
         """The answer at one temperature.
@@ -90,6 +97,8 @@ class FacadeClient:
         Raises:
             ApiError: the pool did not answer, or refused; it names the form field.
         """
+        if not options.live:
+            await self.patience()
         result = await self._infer(window, options, temperature, outputs_for(window, options, self.pool))
         return attempt_of(result, window, options, temperature)
 

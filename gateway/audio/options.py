@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Options:
     """`language`: ISO code or None for detection, which chooses among `languages` if there are any.
     `timestamps`: whether segments are wanted. `draft`: words for now, by one request for a window; the final
-    text is transcribed again.
+    text is transcribed again. `live`: somebody waits for these very words.
     """
 
     task: str
@@ -25,3 +25,4 @@ class Options:
     multilingual: bool = False
     draft: bool = False
     languages: tuple[str, ...] = ()
+    live: bool = False

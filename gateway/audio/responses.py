@@ -52,11 +52,12 @@ def _plain(transcript: Transcript, *, log_probs: bool) -> dict[str, Any]:
     spoken = [TranscriptionLanguage(code=code) for code in transcript.languages]
     plain = Transcription(text=transcript.text, languages=spoken, usage=usage).model_dump(exclude_none=True)
     return (
-        {**plain, "logprobs": _log_probs(transcript)} if log_probs else plain
+        {**plain, "logprobs": token_log_probs(transcript)} if log_probs else plain
     )  # the SDK's type would make floats of bytes
 
 
-def _log_probs(transcript: Transcript) -> list[dict[str, Any]]:
+def token_log_probs(transcript: Transcript) -> list[dict[str, Any]]:
+    """Each token's bytes and log probability, as OpenAI's answers have them."""
     return [
         {"token": raw.decode("utf-8", "replace"), "bytes": list(raw), "logprob": value}
         for raw, value in transcript.token_log_probs
@@ -125,7 +126,7 @@ def vtt(segments: Iterable[Segment]) -> str:
 
 def delta(text: str, part: Transcript, *, log_probs: bool) -> dict[str, Any]:
     """An event of a streamed transcription."""
-    found = _log_probs(part) if log_probs else None
+    found = token_log_probs(part) if log_probs else None
     return TranscriptionTextDeltaEvent.model_validate(
         {"delta": text, "type": "transcript.text.delta", "logprobs": found}
     ).model_dump(exclude_none=True)
@@ -146,7 +147,7 @@ def done(transcript: Transcript, *, log_probs: bool) -> dict[str, Any]:
         type="tokens",
         input_token_details=details,
     )
-    found = _log_probs(transcript) if log_probs else None
+    found = token_log_probs(transcript) if log_probs else None
     event = {
         "text": transcript.text,
         "type": "transcript.text.done",

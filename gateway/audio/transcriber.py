@@ -7,7 +7,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -29,6 +31,7 @@ from .windows import CLOSE, ENDED, FEW, SECONDS, Window, halves, missed
 LADDER = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 NO_SPEECH = 0.6
 SPLITTABLE = 4.0  # seconds; a shorter window that loops is tried at other temperatures instead
+PATIENCE = 1.0  # seconds at most that a recording's next request waits for the words of live turns
 TRIES = 8  # requests for one window, whatever comes back
 PROGRESS = 0.2  # seconds
 FORGETS = 0.5  # a text made at a higher temperature is no context for the next (openai/whisper transcribe.py)
@@ -189,6 +192,21 @@ class Transcriber:
     def __init__(self, triton: Triton, windows_at_once: int) -> None:
         self.triton = triton
         self.windows_at_once = windows_at_once
+        self.urgent = 0  # final texts of live turns that are under way
+
+    @contextmanager
+    def hurry(self) -> Iterator[None]:
+        """The words of a live turn, which somebody waits for: recordings ask for nothing more meanwhile."""
+        self.urgent += 1
+        try:
+            yield
+        finally:
+            self.urgent -= 1
+
+    async def _patience(self) -> None:
+        ends = time.monotonic() + PATIENCE
+        while self.urgent and time.monotonic() < ends:
+            await asyncio.sleep(0.02)
 
     def transcribe(
         self, pool: Pool, windows: AsyncIterator[Window], options: Options, request_id: str
@@ -203,7 +221,7 @@ class Transcriber:
         return hear(windows, options) if options.previous_text else self._at_once(hear, windows, options)
 
     def _client(self, pool: Pool, request_id: str, numbers: Iterator[int]) -> WindowRun:
-        return WindowRun(FacadeClient(self.triton, pool, f"{request_id}-{next(numbers)}"))
+        return WindowRun(FacadeClient(self.triton, pool, f"{request_id}-{next(numbers)}", self._patience))
 
     async def _at_once(
         self, hear: Hear, windows: AsyncIterator[Window], options: Options

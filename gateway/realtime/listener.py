@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,19 +14,23 @@ from numpy.typing import NDArray
 from conch.deployment import Pool
 
 from ..audio.cutters import PauseCutter, TurnCutter
-from ..audio.vad import RATE
+from ..audio.languages import check_languages
+from ..audio.schema import spoken as languages_of
+from ..audio.vad import RATE, TurnDetection
 from ..audio.windows import Window
 from ..disconnect import end
 from ..errors import ApiError
 from ..services import Services
 from .connection import Connection, parsed
-from .pcm import Pcm16Decoder
-from .session import Session
+from .pcm import SoundDecoder
+from .session import PATH, Session, Transcription, of_beta
 from .words import Item, Wanted, Words
 
 Floats = NDArray[np.float32]
 
 PIECE = RATE // 10
+PAUSE = 0.5  # seconds of silence, after which words of sound that is not committed are final enough
+LONGEST_SESSION = 3600  # seconds; nginx ends a connection that is silent for so long
 LONGEST_BUFFER = 120  # seconds that wait for a commit where the client decides
 SHORTEST_COMMIT = 0.1
 WAITING = 8  # events between the socket and the listener
@@ -33,13 +39,16 @@ WAITING = 8  # events between the socket and the listener
 class Listener:
     """One session: events in, events out."""
 
-    def __init__(self, connection: Connection, services: Services, pool: Pool) -> None:
+    def __init__(
+        self, connection: Connection, services: Services, pool: Pool, session: Session | None = None
+    ) -> None:
         self.connection, self.services, self.pool = connection, services, pool
-        self.session = Session()
+        self.session = session or Session()
         self.words = Words(connection, services.transcriber)
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING)
         self.previous: str | None = None
         self.heard = 0  # samples since the session began
+        self.id, self.expires = f"sess_{uuid.uuid4().hex[:20]}", int(time.time()) + LONGEST_SESSION
         self.item = Item()
         self._restart()
 
@@ -47,8 +56,11 @@ class Listener:
         """With an empty buffer, as the session says."""
         settings = self.session.audio.input
         self.begins, self.pending = self.heard, 0
-        self.decoder = Pcm16Decoder(settings.format.rate)
-        self.spoken = TurnCutter(settings.turn_detection.turns()) if settings.turn_detection else None
+        self.decoder = SoundDecoder(settings.format.type, settings.format.rate)
+        detection = settings.turn_detection
+        self.spoken = TurnCutter(detection.turns()) if detection else None
+        # Where the client commits, words are looked for from pause to pause all the same.
+        self.heard_so_far = TurnCutter(TurnDetection(silence=PAUSE))
         self.buffer: Floats = np.zeros(0, np.float32)
         self.item.drop_look()
         self.item = Item()
@@ -56,7 +68,8 @@ class Listener:
     @property
     def wanted(self) -> Wanted:
         """As the session says now."""
-        return Wanted(self.pool, self.session.audio.input.transcription)
+        session = self.session
+        return Wanted(self.pool, session.audio.input.transcription, log_probs=bool(session.include))
 
     async def run(self) -> None:
         """Until the client goes. Reading stops while `events` is full: that is the back-pressure."""
@@ -70,13 +83,15 @@ class Listener:
             await end(left)
 
     def _described(self) -> dict[str, Any]:
-        described = self.session.model_dump()
+        described = self.session.model_dump(mode="json")
         described["audio"]["input"]["transcription"]["model"] = self.pool.model_id
-        return described
+        own = {"id": self.id, "object": "realtime.transcription_session", "expires_at": self.expires}
+        return {**own, **described}
 
     async def _work(self) -> None:
         handlers = {
             "session.update": self._update,
+            "transcription_session.update": self._update,
             "input_audio_buffer.append": self._append,
             "input_audio_buffer.commit": self._commit,
             "input_audio_buffer.clear": self._clear,
@@ -97,9 +112,14 @@ class Listener:
                 await self.connection.fail(error, event)
 
     async def _update(self, event: dict[str, Any]) -> None:
-        session = self.session.changed(event.get("session"))
-        name = session.audio.input.transcription.model
-        pool = self.services.pool(name, "transcription") if name else self.pool
+        beta = event["type"] == "transcription_session.update"
+        update = event.get("session")
+        session, refused = self.session.changed(of_beta(update) if beta else update, self._judge)
+        for error in refused:
+            await self.connection.fail(error, event)
+        if refused and session == self.session:
+            return
+        pool = self._pool(session.audio.input.transcription)
         same = session.hears_as(self.session)
         if not same and len(self.buffer):
             message = "the buffer holds sound that was sent under the old settings; commit or clear it first"
@@ -109,7 +129,20 @@ class Listener:
         self.session, self.pool = session, pool
         if not same:
             self._restart()
-        await self.connection.send("session.updated", session=self._described())
+        kind = "transcription_session.updated" if beta else "session.updated"
+        await self.connection.send(kind, session=self._described())
+
+    def _pool(self, wanted: Transcription) -> Pool:
+        return self.services.pool(wanted.model, "transcription") if wanted.model else self.pool
+
+    def _judge(self, wanted: Transcription) -> None:
+        """Whether the model is served here, and knows the languages."""
+        try:
+            pool = self._pool(wanted)
+        except ApiError as error:
+            raise ApiError(error.status, error.message, param=f"{PATH}model", code=error.code) from error
+        language, languages = languages_of(wanted.language, wanted.languages)
+        check_languages(pool, language, languages, f"{PATH}{'languages' if languages else 'language'}")
 
     async def _append(self, event: dict[str, Any]) -> None:
         samples = self.decoder.feed(event.get("audio"))
@@ -123,6 +156,7 @@ class Listener:
                 )
             self.buffer = np.concatenate([self.buffer, samples])
             self._count(samples)
+            await self._look_ahead(samples)
             return
         self._count(samples)
         for at in range(0, len(samples), PIECE):
@@ -136,7 +170,7 @@ class Listener:
     async def _listen(self, spoken: TurnCutter, piece: Floats) -> None:
         """A tenth of a second: turns that began or ended in it, and another look if one is due."""
         speaking = spoken.speaking
-        windows = await asyncio.to_thread(lambda: list(spoken.feed(piece)))
+        windows = await asyncio.to_thread(_fed, spoken, piece)
         if spoken.speaking and not speaking and not windows:
             await self.connection.send(
                 "input_audio_buffer.speech_started",
@@ -149,8 +183,19 @@ class Listener:
                 "input_audio_buffer.speech_stopped", audio_end_ms=end, item_id=self.item.id
             )
             await self._finish([window])
-        if spoken.speaking and self.item.due(len(spoken.kept)):
+        if spoken.speaking and self.item.due(len(spoken.kept), self.wanted.delay):
             self.words.look(self.item, spoken.kept, self.wanted)
+
+    async def _look_ahead(self, samples: Floats) -> None:
+        """Words of sound that is not committed: from pause to pause, they are told as they are found."""
+        ahead = self.heard_so_far
+        for at in range(0, len(samples), PIECE):
+            windows = await asyncio.to_thread(_fed, ahead, samples[at : at + PIECE])
+            for window in windows:
+                if window.speech:
+                    self.words.settle(self.item, window, self.wanted)
+        if ahead.speaking and self.item.due(len(ahead.kept), self.wanted.delay):
+            self.words.look(self.item, ahead.kept, self.wanted)
 
     async def _commit(self, _: dict[str, Any]) -> None:
         rest = self.decoder.flush()
@@ -184,3 +229,7 @@ class Listener:
         await self.words.finish(self.item, [window for window in windows if window.speech], self.wanted)
         self.previous, self.pending = self.item.id, 0
         self.item = Item()
+
+
+def _fed(cutter: TurnCutter, piece: Floats) -> list[Window]:
+    return list(cutter.feed(piece))

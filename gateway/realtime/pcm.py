@@ -1,15 +1,15 @@
-"""PCM16 in base64, as live sessions send it, to float32 at 16 kHz."""
+"""Sound in base64, as live sessions send it, to float32 at 16 kHz."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Any
 
 import av
 import numpy as np
 from av.audio.frame import AudioFrame
 from numpy.typing import NDArray
+
+from conch.pictures import from_base64
 
 from ..audio.vad import RATE
 from ..errors import ApiError
@@ -18,11 +18,31 @@ Floats = NDArray[np.float32]
 LONGEST = 30  # seconds in one piece
 
 
-class Pcm16Decoder:
-    """One stream of sound."""
+def mu_law() -> NDArray[np.int16]:
+    """The sample that each of 256 bytes stands for (ITU-T G.711, table 2)."""
+    code = ~np.arange(256, dtype=np.uint8)
+    size = ((((code & 15).astype(np.int32) << 3) + 132) << ((code >> 4) & 7)) - 132
+    return np.where(code & 128, -size, size).astype(np.int16)
 
-    def __init__(self, rate: int) -> None:
-        self.rate = rate
+
+def a_law() -> NDArray[np.int16]:
+    """The same of table 1."""
+    code = np.arange(256, dtype=np.uint8) ^ 0x55
+    part = (code >> 4) & 7
+    size = ((code & 15).astype(np.int32) << 4) + np.where(part > 0, 264, 8)
+    size = size << np.maximum(part.astype(np.int32) - 1, 0)
+    return np.where(code & 128, size, -size).astype(np.int16)
+
+
+TABLES = {"audio/pcmu": mu_law(), "audio/pcma": a_law()}
+
+
+class SoundDecoder:
+    """One stream of sound; `kind`: audio/pcm, audio/pcmu or audio/pcma."""
+
+    def __init__(self, kind: str, rate: int) -> None:
+        self.table, self.rate = TABLES.get(kind), rate
+        self.size = 2 if self.table is None else 1  # bytes of a sample
         self._begin()
 
     def _begin(self) -> None:
@@ -43,31 +63,23 @@ class Pcm16Decoder:
             ApiError: 400: no base64, half a sample, or too much at once.
         """
         try:
-            raw = base64.b64decode(audio, validate=True)
-        except (binascii.Error, TypeError, ValueError):
-            raise ApiError(
-                400,
-                "audio is not base64; send PCM16 little-endian mono in base64",
-                param="audio",
-                code="invalid_value",
-            ) from None
-        if not raw or len(raw) % 2:
-            raise ApiError(
-                400,
-                f"audio has {len(raw)} bytes; send whole 16-bit samples",
-                param="audio",
-                code="invalid_value",
-            )
-        if len(raw) > 2 * self.rate * LONGEST:
-            raise ApiError(
-                400,
-                f"audio holds more than {LONGEST} s; send smaller pieces",
-                param="audio",
-                code="invalid_value",
-            )
-        frame = AudioFrame.from_ndarray(np.frombuffer(raw, "<i2")[None], format="s16", layout="mono")
+            raw = from_base64(audio)
+        except (TypeError, ValueError, AttributeError):
+            raise _refused("audio is not base64; send the samples in base64") from None
+        if not raw or len(raw) % self.size:
+            raise _refused(f"audio has {len(raw)} bytes; send whole samples of {8 * self.size} bits")
+        if len(raw) > self.size * self.rate * LONGEST:
+            raise _refused(f"audio holds more than {LONGEST} s; send smaller pieces")
+        samples = (
+            np.frombuffer(raw, "<i2") if self.table is None else self.table[np.frombuffer(raw, np.uint8)]
+        )
+        frame = AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
         frame.sample_rate = self.rate
         return _joined(self.resampler.resample(frame))
+
+
+def _refused(message: str) -> ApiError:
+    return ApiError(400, message, param="audio", code="invalid_value")
 
 
 def _joined(frames: list[AudioFrame]) -> Floats:

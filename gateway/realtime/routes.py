@@ -12,12 +12,14 @@ from __future__ import annotations
 from fastapi import APIRouter, WebSocket
 
 from ..errors import ApiError, error_response
-from ..keys import check_key
+from ..keys import carried, check_key
 from ..services import ServicesDep
 from .connection import Connection
 from .listener import Listener
+from .secrets import session_of
 
 router = APIRouter()
+USUAL = "gpt-realtime-whisper"  # one of OpenAI's names, which all mean the first speech model
 
 
 @router.get("/v1/realtime", include_in_schema=False)
@@ -32,8 +34,8 @@ async def plain() -> None:
 
 @router.websocket("/v1/realtime")
 async def realtime(socket: WebSocket, services: ServicesDep) -> None:
-    """Live transcription. `model` in the query names the model; the only speech model of a deployment needs
-    no name.
+    """Live transcription. `model` in the query, or in the session, names the model; without one it is the
+    first speech model of the deployment.
     """
     try:
         check_key(socket, services)
@@ -44,12 +46,14 @@ async def realtime(socket: WebSocket, services: ServicesDep) -> None:
                 param="intent",
                 code="unsupported_value",
             )
-        speech = [name for name, pool in services.pools.items() if "transcription" in pool.capabilities]
-        name = socket.query_params.get("model") or (speech[0] if len(speech) == 1 else "")
+        session = session_of(carried(socket, services))
+        name = socket.query_params.get("model") or session.audio.input.transcription.model or USUAL
         pool = services.pool(name, "transcription")
         socket.state.model = pool.model_id
         with services.sessions():
             await socket.accept("realtime" if "realtime" in socket.scope.get("subprotocols", ()) else None)
-            await Listener(Connection(socket, services.settings.realtime_idle_seconds), services, pool).run()
+            await Listener(
+                Connection(socket, services.settings.realtime_idle_seconds), services, pool, session
+            ).run()
     except ApiError as error:
         await socket.send_denial_response(error_response(error))

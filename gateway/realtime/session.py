@@ -1,81 +1,161 @@
-"""The configuration of a live session: OpenAI's transcription sessions, as far as Whisper goes."""
+"""The configuration of a live session: OpenAI's transcription sessions (openai 3.52.0, types/realtime), as
+far as Whisper goes.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from ..audio.languages import language_code
-from ..audio.schema import ServerVad, plain_text
+from ..audio.schema import MOST_KEYWORDS, prompted, spoken
+from ..audio.vad import TurnDetection
 from ..errors import ApiError, explained
+from ..fields import Fields
+
+LOG_PROBS = "item.input_audio_transcription.logprobs"
+PATH = "session.audio.input.transcription."
+# Seconds of silence that end a turn, by how eager a semantic VAD is to end it.
+EAGERNESS = {"low": 1.5, "medium": 0.9, "auto": 0.9, "high": 0.5}
+# Seconds of new sound before words are looked for again; what two looks agree on is told.
+DELAYS = {"minimal": 0.4, "low": 0.6, "medium": 1.0, "high": 1.6, "xhigh": 2.5}
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Pcm(_Strict):
-    """Sound as 16-bit little-endian mono. OpenAI knows 24,000 only; the lower rates save a resampling."""
+class Pcm(Fields):
+    """Sound as 16-bit little-endian mono. OpenAI knows 24,000 Hz only; another rate saves a resampling."""
 
     type: Literal["audio/pcm"] = "audio/pcm"
-    rate: Literal[24000, 16000, 8000] = 24000
+    rate: int = Field(24_000, ge=8_000, le=48_000)
 
 
-class Vad(ServerVad):
-    """Who decides that a turn is over: the server. Live, it waits a little longer than in a recording, as
-    OpenAI's does.
+class Pcmu(Fields):
+    """Telephone sound: G.711, μ-law, at 8,000 Hz."""
+
+    type: Literal["audio/pcmu"]
+    rate: Literal[8000] = 8000
+
+
+class Pcma(Fields):
+    """Telephone sound: G.711, A-law, at 8,000 Hz."""
+
+    type: Literal["audio/pcma"]
+    rate: Literal[8000] = 8000
+
+
+Format = Annotated[Pcm | Pcmu | Pcma, Field(discriminator="type")]
+
+
+class _Turns(Fields):
+    """Whether there is an answer, and when, is for models that speak."""
+
+    HARMLESS: ClassVar = frozenset({"create_response", "interrupt_response", "idle_timeout_ms"})
+
+
+class Vad(_Turns):
+    """The server ends a turn after silence. Live, it waits a little longer than in a recording, as OpenAI's
+    does.
     """
 
     type: Literal["server_vad"] = "server_vad"
+    threshold: float = Field(0.5, gt=0.0, lt=1.0)
+    prefix_padding_ms: int = Field(300, ge=0, le=5000)
     silence_duration_ms: int = Field(500, ge=32, le=10_000)
 
+    def turns(self) -> TurnDetection:
+        """In seconds."""
+        return TurnDetection(self.threshold, self.prefix_padding_ms / 1000, self.silence_duration_ms / 1000)
 
-class Transcription(_Strict):
-    """Model, language (None: detected anew in each turn) and earlier text."""
+
+class SemanticVad(_Turns):
+    """The server waits for the end of a thought: here, for a longer silence."""
+
+    type: Literal["semantic_vad"]
+    eagerness: Literal["low", "medium", "high", "auto"] = "auto"
+
+    def turns(self) -> TurnDetection:
+        """In seconds."""
+        return TurnDetection(silence=EAGERNESS[self.eagerness])
+
+
+class NoiseReduction(Fields):
+    """Taken and repeated: Whisper and the voice activity detection hear through noise, and nothing is
+    filtered before them.
+    """
+
+    type: Literal["near_field", "far_field"] | None = None
+    strength: float | None = Field(None, ge=0)
+
+
+class Transcription(Fields):
+    """Model, language (None: detected in each turn, among `languages` if there are any), earlier text, words
+    to expect, and how long to wait for words.
+    """
 
     model: str | None = None
     language: str | None = None
+    languages: tuple[str, ...] = Field((), max_length=100)
     prompt: str = ""
+    keywords: tuple[str, ...] = Field((), max_length=MOST_KEYWORDS)
+    delay: Literal["minimal", "low", "medium", "high", "xhigh"] = "low"
 
 
-class Input(_Strict):
+class Input(Fields):
     """What comes in; without turn detection the client commits."""
 
-    format: Pcm = Pcm()
+    OFF: ClassVar = frozenset({"noise_reduction", "turn_detection"})
+
+    format: Format = Pcm()
     transcription: Transcription = Transcription()
-    turn_detection: Vad | None = Vad()
+    turn_detection: Annotated[Vad | SemanticVad, Field(discriminator="type")] | None = Vad()
+    noise_reduction: NoiseReduction | None = None
 
 
-class Audio(_Strict):
+class Audio(Fields):
     """See OpenAI's reference."""
 
     input: Input = Input()
 
 
-class Session(_Strict):
+Judge = Callable[[Transcription], None]
+
+
+def nothing(_: Transcription) -> None:
+    """Judge nothing."""
+
+
+class Session(Fields):
     """The configuration of one connection."""
+
+    HARMLESS: ClassVar = frozenset({"client_secret", "expires_at", "id", "object", "tracing"})
 
     type: Literal["transcription"] = "transcription"
     audio: Audio = Audio()
+    include: tuple[Literal["item.input_audio_transcription.logprobs"], ...] = ()
 
-    def changed(self, update: Any) -> Session:
-        """With the fields of a session.update.
+    def changed(self, update: Any, judge: Judge = nothing) -> tuple[Session, list[ApiError]]:
+        """With the fields of a session.update that can be, and why others cannot. `judge` raises an ApiError
+        that names the field where a deployment cannot do what is asked.
 
         Raises:
-            ApiError: 400 that names the field.
+            ApiError: 400: the update is not an object.
         """
-        try:
-            changed = Session.model_validate(_merged(self.model_dump(), update))
-        except ValidationError as error:
-            first = max(error.errors(), key=lambda row: len(row["loc"]))
-            param = ".".join(["session", *map(str, first["loc"])])
-            raise ApiError(400, f"{param}{explained([first])}", param=param, code="invalid_value") from error
-        wanted = changed.audio.input.transcription
-        plain_text(wanted.prompt, "session.audio.input.transcription.prompt")
-        if wanted.language:
-            language_code(wanted.language)
-        return changed
+        if not isinstance(update, dict):
+            raise ApiError(400, "session is not an object; send one", param="session", code="invalid_value")
+        refused, left = [], _whole(update)
+        for _ in range(MOST_FAULTS):
+            merged = _merged(self.model_dump(), left)
+            try:
+                changed = Session.model_validate(merged)
+                _checked(changed.audio.input.transcription)
+                judge(changed.audio.input.transcription)
+            except (ValidationError, ApiError) as error:
+                fault, place = _fault(error)
+                refused.append(fault)
+                left = _without(left, place)
+                continue
+            return changed, refused
+        return self, refused
 
     def hears_as(self, other: Session) -> bool:
         """Whether sound is taken and cut the same way; model, language and prompt may differ."""
@@ -83,9 +163,84 @@ class Session(_Strict):
         return (mine.format, mine.turn_detection) == (theirs.format, theirs.turn_detection)
 
 
+MOST_FAULTS = 16  # of one update that are named
+DEFAULTS: Mapping[str, Any] = {"format": Pcm().model_dump(), "transcription": {}, "include": []}
+
+
+def _checked(wanted: Transcription) -> None:
+    spoken(wanted.language, wanted.languages, PATH)
+    prompted(wanted.prompt, wanted.keywords, PATH)
+
+
+def _whole(update: Any, name: str = "") -> Any:
+    """An update in which null stands for the default, but for turn detection and noise reduction, which it
+    switches off.
+    """
+    if isinstance(update, dict):
+        if name == "turn_detection":
+            update = {"type": "server_vad", **update}
+        rows = {key: _whole(value, key) for key, value in update.items()}
+        return {key: value for key, value in rows.items() if value is not LEFT_OUT}
+    if update is None and name not in ("turn_detection", "noise_reduction", "language"):
+        return DEFAULTS.get(name, LEFT_OUT)
+    return update
+
+
+LEFT_OUT = object()
+
+
 def _merged(old: Any, new: Any) -> Any:
-    return (
-        {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
-        if isinstance(old, dict) and isinstance(new, dict)
-        else new
-    )
+    """`new` over `old`; of an object of another type nothing stays."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return new
+    if "type" in old and new.get("type", old["type"]) != old["type"]:
+        return new
+    return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
+
+
+def _fault(error: ValidationError | ApiError) -> tuple[ApiError, list[str]]:
+    """What is wrong, and the path of what must go for it."""
+    if isinstance(error, ApiError):
+        return error, (error.param or "session").removeprefix("session.").split(".")
+    first = max(error.errors(), key=lambda row: len(row["loc"]))
+    tags = {"audio/pcm", "audio/pcmu", "audio/pcma", "server_vad", "semantic_vad"}
+    place = [str(part) for part in first["loc"] if part not in tags and isinstance(part, str)]
+    param = ".".join(["session", *place])
+    if first["type"] == "extra_forbidden":
+        return ApiError(
+            400, f"unknown field {param}; remove it", param=param, code="unknown_parameter"
+        ), place
+    return ApiError(400, f"{param}{explained([first])}", param=param, code="invalid_value"), place
+
+
+def _without(update: Any, place: list[str]) -> Any:
+    """Without one field, or the nearest above it that is there."""
+    if not isinstance(update, dict) or not place or place[0] not in update:
+        return {}
+    name, *rest = place
+    inner = update[name]
+    if rest and isinstance(inner, dict) and rest[0] in inner:
+        return {**update, name: _without(inner, rest)}
+    return {key: value for key, value in update.items() if key != name}
+
+
+def of_beta(session: Any) -> Any:
+    """A session as the beta's `transcription_session.update` writes it, in today's form."""
+    if not isinstance(session, dict):
+        return session
+    formats = {
+        "pcm16": Pcm().model_dump(),
+        "g711_ulaw": {"type": "audio/pcmu"},
+        "g711_alaw": {"type": "audio/pcma"},
+    }
+    names = {
+        "input_audio_format": "format",
+        "input_audio_transcription": "transcription",
+        "turn_detection": "turn_detection",
+        "input_audio_noise_reduction": "noise_reduction",
+    }
+    own = {names[key]: value for key, value in session.items() if key in names}
+    if isinstance(form := own.get("format"), str):
+        own["format"] = formats.get(form, {"type": form})
+    rest = {key: value for key, value in session.items() if key not in names}
+    return {**rest, "audio": {"input": own}}

@@ -5,6 +5,7 @@ two looks at an unfinished turn agree on.
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
@@ -21,17 +22,18 @@ from openai.types.realtime.conversation_item_input_audio_transcription_completed
 
 from conch.deployment import Pool
 
-from ..audio.languages import language_code
 from ..audio.options import Options
+from ..audio.responses import token_log_probs
+from ..audio.schema import prompted, spoken
 from ..audio.transcriber import Transcriber
 from ..audio.transcript import Transcript, joined
 from ..audio.vad import RATE
 from ..audio.windows import Window
 from ..errors import ApiError
 from .connection import Connection
-from .session import Transcription
+from .session import DELAYS, Transcription
 
-PARTIAL = 0.6  # seconds of new sound before another look at an unfinished turn
+BACK_OFF = 2.0  # a look that took long is followed by so many times as much new sound
 FINALS = 4  # finished turns that wait for their words
 EVENT = "conversation.item.input_audio_transcription"
 
@@ -53,24 +55,34 @@ class Wanted:
 
     pool: Pool
     transcription: Transcription
+    log_probs: bool = False
+
+    @property
+    def delay(self) -> float:
+        """Seconds of new sound before another look at an unfinished turn."""
+        return DELAYS[self.transcription.delay]
 
     def options(self, *, draft: bool) -> Options:
         """As the transcriber takes them."""
-        spoken = self.transcription.language
+        asked = self.transcription
+        language, languages = spoken(asked.language, asked.languages)
         return Options(
             task="transcribe",
-            language=language_code(spoken) if spoken else None,
-            prompt=self.transcription.prompt,
+            language=language,
+            prompt=prompted(asked.prompt, asked.keywords),
             temperature=0.0,
             timestamps=False,
             draft=draft,
+            log_probs=self.log_probs and not draft,
+            live=True,
+            languages=languages,
         )
 
 
 @dataclass
 class Item:
-    """One turn. `said`: words that the client has been told; `last`: those of the last look, which saw
-    `looked_at` samples.
+    """One turn. `said`: words that the client has been told of the sound that is looked at; `last`: those of
+    the last look, which saw `looked_at` samples and `took` so many seconds; `told`: there was a delta.
     """
 
     id: str = field(default_factory=lambda: f"item_{uuid.uuid4().hex[:20]}")
@@ -78,11 +90,16 @@ class Item:
     last: str = ""
     looked_at: int = 0
     look: asyncio.Task[None] | None = None
+    took: float = 0.0
+    told: bool = False
     finished: bool = False
 
-    def due(self, samples: int) -> bool:
-        """Whether it is time for another look at a turn that has grown to so many samples."""
-        return samples - self.looked_at >= PARTIAL * RATE and (self.look is None or self.look.done())
+    def due(self, samples: int, delay: float) -> bool:
+        """Whether it is time for another look at a turn that has grown to so many samples: `delay` seconds of
+        new sound, more where looks take long.
+        """
+        wait = max(delay, BACK_OFF * self.took)
+        return samples - self.looked_at >= wait * RATE and (self.look is None or self.look.done())
 
     def drop_look(self) -> None:
         """What is under way counts no more."""
@@ -100,9 +117,18 @@ class Words:
         self.requests = 0
 
     def look(self, item: Item, wave: NDArray[np.float32], wanted: Wanted) -> None:
-        """Begin another look at an unfinished turn, float32 [samples]."""
+        """Begin another look at an unfinished turn, float32 [samples]; none while a finished one waits for
+        its words, here or in another session.
+        """
+        if self.transcriber.urgent:
+            return
         item.looked_at = len(wave)
         item.look = asyncio.create_task(self._partial(item, wave, wanted))
+
+    def settle(self, item: Item, window: Window, wanted: Wanted) -> None:
+        """Tell the words of a stretch between two pauses of a turn that goes on; looks go on behind it."""
+        item.looked_at = 0
+        item.look = asyncio.create_task(self._settled(item, window, wanted, item.look))
 
     async def finish(self, item: Item, windows: Sequence[Window], wanted: Wanted) -> None:
         """Ask for the words of a finished turn; with FINALS of them under way this waits."""
@@ -123,21 +149,40 @@ class Words:
 
     async def _partial(self, item: Item, wave: NDArray[np.float32], wanted: Wanted) -> None:
         """Tell what this look and the one before agree on."""
+        began = time.monotonic()
         with suppress(ApiError):  # the final words will come, or say why not
             now = (await self._transcribe([Window(wave, 0.0)], wanted, draft=True)).text
             words = agreed(item.last, now)
-            more = len(words) > len(item.said) and words[: len(item.said)] == item.said
-            if more and not item.finished:
-                fresh = (" " if item.said else "") + " ".join(words[len(item.said) :])
-                item.said = words
-                await self.connection.send(f"{EVENT}.delta", item_id=item.id, content_index=0, delta=fresh)
+            if len(words) > len(item.said) and words[: len(item.said)] == item.said:
+                await self._tell(item, words)
             item.last = now
+        item.took = time.monotonic() - began
+
+    async def _settled(
+        self, item: Item, window: Window, wanted: Wanted, before: asyncio.Task[None] | None
+    ) -> None:
+        if before:
+            await asyncio.wait([before])
+        with suppress(ApiError):
+            words = (await self._transcribe([window], wanted, draft=True)).text.split()
+            if len(words) > len(item.said) and words[: len(item.said)] == item.said:
+                await self._tell(item, words)
+        item.said, item.last = [], ""
+
+    async def _tell(self, item: Item, words: list[str]) -> None:
+        """What is new of words that begin with those that were told."""
+        if item.finished:
+            return
+        fresh = (" " if item.told else "") + " ".join(words[len(item.said) :])
+        item.said, item.told = words, True
+        await self.connection.send(f"{EVENT}.delta", item_id=item.id, content_index=0, delta=fresh)
 
     async def _final(
         self, item: Item, windows: Sequence[Window], wanted: Wanted
     ) -> tuple[str, dict[str, Any]]:
         try:
-            transcript = await self._transcribe(windows, wanted, draft=False)
+            with self.transcriber.hurry():
+                transcript = await self._transcribe(windows, wanted, draft=False)
         except Exception as error:  # noqa: BLE001  # the item fails, the session goes on
             return "failed", {
                 "item_id": item.id,
@@ -154,7 +199,9 @@ class Words:
             type="conversation.item.input_audio_transcription.completed",
             usage=usage,
         )
-        return "completed", event.model_dump(exclude_none=True, exclude={"type", "event_id"})
+        if wanted.log_probs:
+            return "completed", {**_fields(event), "logprobs": token_log_probs(transcript)}
+        return "completed", _fields(event)
 
     async def _transcribe(self, windows: Sequence[Window], wanted: Wanted, *, draft: bool) -> Transcript:
         self.requests += 1
@@ -167,3 +214,7 @@ class Words:
         parts = self.transcriber.transcribe(wanted.pool, source(), wanted.options(draft=draft), name)
         async with aclosing(parts):
             return joined([part async for part in parts])
+
+
+def _fields(event: Completed) -> dict[str, Any]:
+    return event.model_dump(exclude_none=True, exclude={"type", "event_id"})

@@ -1,0 +1,164 @@
+"""The configuration of live sessions as clients write it, G.711, and client secrets."""
+
+from __future__ import annotations
+
+import base64
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.errors import ApiError
+from gateway.keys import carried, issue
+from gateway.realtime.pcm import SoundDecoder, a_law, mu_law
+from gateway.realtime.session import Session, of_beta
+
+
+def changed(**audio_input: Any) -> tuple[Any, list[ApiError]]:
+    session, refused = Session().changed({"type": "transcription", "audio": {"input": audio_input}})
+    return session.audio.input, refused
+
+
+def test_the_present_guide(tmp_path: Path) -> None:
+    """Every field of OpenAI's guide to transcription sessions (openai 3.52.0, types/realtime)."""
+    update = {
+        "type": "transcription",
+        "audio": {
+            "input": {
+                "format": {"type": "audio/pcm", "rate": 24000},
+                "noise_reduction": {"type": "near_field", "strength": 0.5},
+                "transcription": {
+                    "model": "gpt-realtime-whisper",
+                    "languages": ["en", "de-AT"],
+                    "keywords": ["Conch"],
+                    "prompt": "",
+                    "delay": "minimal",
+                },
+                "turn_detection": {"type": "semantic_vad", "eagerness": "high", "create_response": False},
+            }
+        },
+        "include": ["item.input_audio_transcription.logprobs"],
+    }
+    session, refused = Session().changed(update)
+    assert refused == []
+    assert session.audio.input.turn_detection.turns().silence == 0.5
+    assert session.include
+    assert session.audio.input.transcription.delay == "minimal"
+
+
+@pytest.mark.parametrize("name", ["noise_reduction", "transcription", "format", "turn_detection"])
+def test_null_is_no_error(name: str) -> None:
+    found, refused = changed(**{name: None})
+    assert refused == []
+    assert (getattr(found, name) is None) is (name in ("noise_reduction", "turn_detection"))
+    session, refused = Session().changed({"include": None})
+    assert (session.include, refused) == ((), [])
+
+
+def test_turn_detection_of_another_kind_keeps_nothing_of_the_old() -> None:
+    found, refused = changed(turn_detection={"type": "semantic_vad"})
+    assert (found.turn_detection.type, refused) == ("semantic_vad", [])
+    found, refused = changed(format={"type": "audio/pcmu"})
+    assert (found.format.rate, refused) == (8000, [])
+
+
+def test_what_is_refused_is_named_and_the_rest_holds() -> None:
+    session, refused = Session().changed(
+        {
+            "type": "transcription",
+            "audio": {
+                "input": {
+                    "transcription": {"language": "xx", "prompt": "<|en|>", "delay": "high"},
+                    "turn_detection": {"type": "server_vad", "threshold": 7, "silence_duration_ms": 900},
+                    "frobnicate": 1,
+                }
+            },
+        }
+    )
+    assert {error.param for error in refused} == {
+        "session.audio.input.transcription.language",
+        "session.audio.input.transcription.prompt",
+        "session.audio.input.turn_detection.threshold",
+        "session.audio.input.frobnicate",
+    }
+    assert session.audio.input.transcription.delay == "high"
+    assert session.audio.input.turn_detection is not None
+    assert session.audio.input.turn_detection.turns().silence == 0.9
+
+
+@pytest.mark.parametrize(
+    "update", ["x", None, [], {"type": "realtime"}, {"audio": "x"}, {"audio": {"input": []}}]
+)
+def test_rubbish_changes_nothing(update: Any) -> None:
+    try:
+        session, refused = Session().changed(update)
+    except ApiError:
+        return
+    assert refused
+    assert session == Session()
+
+
+def test_the_betas_form() -> None:
+    update = of_beta(
+        {
+            "input_audio_format": "g711_ulaw",
+            "input_audio_transcription": {"model": "whisper-1", "language": "en"},
+            "turn_detection": None,
+            "input_audio_noise_reduction": {"type": "far_field"},
+            "include": ["item.input_audio_transcription.logprobs"],
+        }
+    )
+    session, refused = Session().changed(update)
+    assert refused == []
+    assert session.audio.input.format.type == "audio/pcmu"
+    assert session.audio.input.turn_detection is None
+    assert session.include
+
+
+def test_g711() -> None:
+    """Silence, the extremes, and symmetry of both laws (ITU-T G.711); a tone survives with 30 dB at least."""
+    mu, a = mu_law(), a_law()
+    assert (mu[0xFF], mu[0x7F], mu[0x80], mu[0x00]) == (0, 0, 32124, -32124)
+    assert (a[0xD5], a[0x55], a[0xAA], a[0x2A]) == (8, -8, 32256, -32256)
+    tone = 0.5 * np.sin(2 * np.pi * 440 * np.arange(8000) / 8000)
+    for kind, table in (("audio/pcmu", mu), ("audio/pcma", a)):
+        codes = np.abs(table.astype(np.int32)[None] - (tone * 32767).astype(np.int32)[:, None]).argmin(1)
+        decoder = SoundDecoder(kind, 8000)
+        found = np.concatenate(
+            [decoder.feed(base64.b64encode(codes.astype(np.uint8)).decode()), decoder.flush()]
+        )
+        expected = 0.5 * np.sin(2 * np.pi * 440 * np.arange(16000) / 16000)
+        noise = found[500:15500] - expected[500:15500]
+        assert 10 * np.log10(np.square(expected).mean() / np.square(noise).mean()) > 30
+
+
+@pytest.mark.parametrize(
+    ("kind", "audio"), [("audio/pcm", "AA=="), ("audio/pcm", "?"), ("audio/pcmu", ""), ("audio/pcm", 5)]
+)
+def test_sound_that_is_none(kind: str, audio: Any) -> None:
+    with pytest.raises(ApiError) as refused:
+        SoundDecoder(kind, 24000).feed(audio)
+    assert refused.value.param == "audio"
+
+
+def connection(secret: str, path: str, uri: str = "") -> Any:
+    headers = {"authorization": f"Bearer {secret}", "x-conch-uri": uri}
+    return SimpleNamespace(headers=headers, url=SimpleNamespace(path=path))
+
+
+def test_client_secrets_open_live_sessions_alone_and_not_for_ever() -> None:
+    services: Any = SimpleNamespace(keys=(b"one", b"two"))
+    good = issue(services, f'{{"expires": {time.time() + 60}}}')
+    assert carried(connection(good, "/v1/realtime"), services)
+    assert carried(connection(good, "/auth", "/v1/realtime?model=a"), services)
+    assert not carried(connection(good, "/v1/models"), services)
+    assert not carried(connection(good, "/auth", "/v1/files"), services)
+    assert not carried(connection(good[:-1] + "0", "/v1/realtime"), services)
+    assert not carried(connection(issue(services, '{"expires": 5}'), "/v1/realtime"), services)
+    other: Any = SimpleNamespace(keys=(b"three",))
+    assert not carried(connection(good, "/v1/realtime"), other)
+    for rubbish in ("ek_", "ek_.", "ek_a.b", "", "ek_%%%.x"):
+        assert not carried(connection(rubbish, "/v1/realtime"), services)
