@@ -11,12 +11,14 @@ from contextlib import suppress
 from types import FrameType
 
 import uvicorn
+from pydantic import ValidationError
 
-from conch import blas
+from conch import blas, proxies
 
 os.environ.update(blas.settings())  # numpy's library reads them when it is loaded
 
 from .app import create_app
+from .errors import explained
 from .observe import log_json_lines
 from .settings import Settings
 
@@ -59,12 +61,18 @@ def keep_memory() -> None:
 def main() -> None:
     """Run until SIGTERM; requests in flight are finished first."""
     keep_memory()
+    proxies.forget()
     log_json_lines()
     host, port = (
         os.environ.get("CONCH_GATEWAY_HOST", "127.0.0.1"),
         int(os.environ.get("CONCH_GATEWAY_PORT", "8090")),
     )
-    app = create_app(Settings())
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        row = error.errors()[0]
+        sys.exit(f"gateway: CONCH_{str(row['loc'][0]).upper()}{explained([row])}; change it, or unset it")
+    app = create_app(settings)
     config = uvicorn.Config(
         app,
         host=host,

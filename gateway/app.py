@@ -19,7 +19,7 @@ from .aliases import own_aliases
 from .audio import routes as audio
 from .audio.transcriber import Transcriber
 from .bodies import Bodies
-from .console import page
+from .console import page, reference
 from .console import routes as console
 from .console.history import History
 from .console.state import Overview
@@ -56,7 +56,14 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
         await made.triton.close()
         await asyncio.to_thread(made.traces.close)
 
-    app = FastAPI(title="Conch", version="0.1.0", lifespan=lifespan, redirect_slashes=False)
+    app = FastAPI(
+        title="Conch",
+        version="0.1.0",
+        lifespan=lifespan,
+        redirect_slashes=False,
+        docs_url=None,  # FastAPI's pages load scripts from elsewhere
+        redoc_url=None,
+    )
     errors.install(app)
     key = [Depends(require_key)]
     app.include_router(audio.router, dependencies=key)
@@ -66,6 +73,7 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
     app.include_router(realtime.router)
     app.include_router(client_secrets.router)
     app.include_router(page.router)
+    app.include_router(reference.router)
     app.include_router(console.router, dependencies=key)
     app.add_api_route("/v1/models", models, dependencies=key)
     app.add_api_route("/v1/models/{model}", one_model, dependencies=key)

@@ -67,6 +67,9 @@ class Settings(BaseSettings):
         description="hosts (HOST or HOST:PORT, separated by commas) that pictures in messages may be fetched "
         "from; empty: none, pictures come as data URLs",
     )
+    picture_proxy: str = Field(
+        "", description="a proxy for them, such as http://proxy:3128; the environment's own is not used"
+    )
     model_aliases: str = Field(
         "",
         description="names that clients may use for models, as name=model, separated by commas; OpenAI's "

@@ -25,8 +25,8 @@ from .planning import beside, check_images
 from .restart import NotBack, restart_all
 
 METRICS = (
-    "import sys, urllib.request as r; print(r.urlopen(f'http://127.0.0.1:{sys.argv[1]}/metrics', "
-    "timeout=5).read().decode())"
+    "import sys, urllib.request as r; print(r.build_opener(r.ProxyHandler({})).open("
+    "f'http://127.0.0.1:{sys.argv[1]}/metrics', timeout=5).read().decode())"
 )
 
 

@@ -100,7 +100,7 @@ def start(
         cwd=local.home,
         env={**proxies.without(os.environ), **environment(local, plan, python)},
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=(local.home / "logs" / "supervisord.err").open("wb"),
         start_new_session=True,
         umask=0o077,  # logs tell of models and files, which nobody else on the machine need know
         preexec_fn=die_with_parent,  # noqa: PLW1509

@@ -42,7 +42,10 @@ class Starting:
         """
         while time.monotonic() - self.began < seconds:
             if self.process and self.process.poll() is not None:
-                raise LocalError("stopped while starting")
+                said = (self.local.home / "logs" / "supervisord.err").read_text("utf-8", "replace").strip()
+                raise LocalError(
+                    f"stopped while starting; {said.splitlines()[0]}" if said else "stopped while starting"
+                )
             self._look()
             if len(self.serving) == len(self.plan.instances) and self._ready():
                 return

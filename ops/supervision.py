@@ -129,6 +129,7 @@ def supervisor_config(local: LocalDeployment, plan: Deployment) -> configparser.
     config["supervisord"] = {
         "nodaemon": "true",
         "logfile": "logs/supervisord.log",
+        "childlogdir": "logs",  # otherwise TMPDIR, as a format
         "pidfile": "run/supervisord.pid",
         "loglevel": "info",
     }

@@ -113,6 +113,7 @@ class Server:
             json={"inputs": inputs},
             headers={"x-model-id": model_id},
             timeout=120,
+            trust_env=False,
         )
         if answer.status_code != 200:
             raise Failed(f"{model_id} {model}: {answer.status_code} {short(answer.text)}")
@@ -151,6 +152,7 @@ class Server:
                 files={"file": file},
                 data={"model": "mini-whisper"},
                 timeout=120,
+                trust_env=False,
             )
         if answer.status_code != 200:
             raise Failed(f"{name}: {answer.status_code} {short(answer.text)}")
@@ -254,7 +256,9 @@ def kill_one(deployment: Deployment, server: Server, say: Callable[[str], None])
 def _answers(server: Server, index: int) -> bool:
     try:
         return (
-            httpx.get(f"{server.kserve}/instances/{index}/v2/models/whisper_bls/ready", timeout=5).status_code
+            httpx.get(
+                f"{server.kserve}/instances/{index}/v2/models/whisper_bls/ready", timeout=5, trust_env=False
+            ).status_code
             == 200
         )
     except httpx.HTTPError:

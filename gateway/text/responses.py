@@ -31,6 +31,7 @@ class CompletionWriter:
             "model": self.model,
         }
         self.begun: set[int] = set()
+        self.written: set[int] = set()
         self.offsets: dict[int, int] = {}
 
     def body(self, answers: Sequence[TextDelta], usage: Mapping[str, int]) -> dict[str, Any]:
@@ -73,7 +74,9 @@ class CompletionWriter:
 
 
 class ChatWriter(CompletionWriter):
-    """How /v1/chat/completions writes texts: OpenAI's chat.completion and its chunks."""
+    """How /v1/chat/completions writes texts: OpenAI's chat.completion and its chunks. A text begins with its
+    first letter: the blank before it is the tokenizer's.
+    """
 
     def chunks(self, i: int, piece: TextDelta) -> list[dict[str, Any]]:
         """The first names the role, the last the reason of the end."""
@@ -82,8 +85,11 @@ class ChatWriter(CompletionWriter):
         if i not in self.begun:
             self.begun.add(i)
             found.append({"role": "assistant", "content": ""})
-        if piece.text or piece.tokens:
-            found.append({"content": piece.text})
+        text = piece.text if i in self.written else piece.text.lstrip()
+        if text:
+            self.written.add(i)
+        if text or piece.tokens:
+            found.append({"content": text})
         choices: list[dict[str, Any]] = [
             {
                 "index": i,
@@ -102,7 +108,7 @@ class ChatWriter(CompletionWriter):
         return {**super().usage_chunk(usage), "object": "chat.completion.chunk"}
 
     def _choice(self, i: int, piece: TextDelta) -> dict[str, Any]:
-        message = {"role": "assistant", "content": piece.text, "refusal": None}
+        message = {"role": "assistant", "content": piece.text.lstrip(), "refusal": None}
         return {
             "index": i,
             "message": message,

@@ -172,7 +172,8 @@ async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Re
     with ExitStack() as held:
         held.enter_context(services.generations.place(pool, form.n * form.beams))
         hosts, most = services.settings.allowed_hosts, MOST_URL_BYTES // form.n
-        pictures = await cancel_on_disconnect(request, data_urls(urls, hosts, "messages", most))
+        fetched = data_urls(urls, hosts, "messages", most, services.settings.picture_proxy)
+        pictures = await cancel_on_disconnect(request, fetched)
         asked = questions(form, [prompt], tokens, top, pictures=pictures)
         work = GenerationRun(services, pool, asked, _id(request), written)
         return await _answer(form, request, work, held, "messages")

@@ -19,9 +19,11 @@ from .urls import REMEDY, check_url
 SECONDS = 10.0
 
 
-async def data_urls(urls: Collection[str], hosts: Collection[str], param: str, most: int) -> list[str]:
+async def data_urls(
+    urls: Collection[str], hosts: Collection[str], param: str, most: int, proxy: str = ""
+) -> list[str]:
     """Each as a data URL, in order, of `most` bytes together. `hosts`: those that may be asked, as HOST or
-    HOST:PORT.
+    HOST:PORT; `proxy`: what they are asked through, if not directly.
 
     Raises:
         ApiError: 400 with `param` for another URL, a picture that does not come, or too many bytes.
@@ -29,7 +31,8 @@ async def data_urls(urls: Collection[str], hosts: Collection[str], param: str, m
     found = list[str]()
     for number, url in enumerate(urls, 1):
         left = most - sum(map(len, found))
-        one = await _data_url(url, hosts, param, f"picture {number}", min(MOST_BYTES, left * 3 // 4))
+        bytes_left = min(MOST_BYTES, left * 3 // 4)
+        one = await _data_url(url, hosts, param, f"picture {number}", bytes_left, proxy)
         if len(one) > left:
             raise refused(
                 param,
@@ -40,13 +43,14 @@ async def data_urls(urls: Collection[str], hosts: Collection[str], param: str, m
     return found
 
 
-async def _data_url(url: str, hosts: Collection[str], param: str, which: str, most: int) -> str:
+async def _data_url(url: str, hosts: Collection[str], param: str, which: str, most: int, proxy: str) -> str:
     """`most`: bytes of a picture that is fetched."""
     if not allowed(url, hosts):
         check_url(url, param, which)
         return url
     try:
-        async with asyncio.timeout(SECONDS), httpx.AsyncClient(timeout=SECONDS) as client:
+        client = httpx.AsyncClient(timeout=SECONDS, trust_env=False, proxy=proxy or None)
+        async with asyncio.timeout(SECONDS), client:
             data = await _fetched(client, url, param, which, most)
     except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise refused(param, f"{which} could not be fetched ({type(error).__name__}); {REMEDY}") from error

@@ -28,7 +28,8 @@ PATTERNS += [
 def cause(lines: list[str]) -> str:
     """The line that says why a process ended; empty where none does."""
     for pattern in PATTERNS:
-        found = [match[1].strip(' "') for line in lines if (match := pattern.search(line))]
+        # Triton writes the ends of an exception's lines as two characters.
+        found = [match[1].split("\\n")[0].strip(' "') for line in lines if (match := pattern.search(line))]
         if found:
             return found[-1][:LONGEST]
     return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import glob
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from ops.ranks import MPI_ENVIRONMENT, launch, leader, parts, session
 from .bundle import budgeted
 from .failures import Tail
 
+PLAIN = re.compile(r"[\w./@+-]+")  # a path that a shell and the loader read as it is
 NVIDIA = Path("/opt/tritonserver/bin/tritonserver")  # in NVIDIA's images
 DRAIN = 30.0
 # What tensors are moved through, and how much more of it a Python stub takes at a time where GPUs answer many
@@ -71,9 +73,21 @@ class Doors:
         return cls("127.0.0.1:18000", "127.0.0.1:18001", flags)
 
 
-def find_tritonserver(home: Path) -> tuple[list[str], dict[str, str]]:
+def plain(path: Path, links: Path, name: str) -> Path:
+    """The path, or a link to it: Triton's Python backend hands paths to a shell, and the loader parts them at
+    colons and semicolons.
+    """
+    if PLAIN.fullmatch(str(path)):
+        return path
+    link = links / name
+    link.unlink(missing_ok=True)
+    link.symlink_to(path)
+    return link
+
+
+def find_tritonserver(home: Path, links: Path) -> tuple[list[str], dict[str, str]]:
     """Command and environment of NVIDIA's tritonserver, or of the one in nvidia-pytriton's wheel with a
-    backend folder of real files under `home`.
+    backend folder of real files under `home`. `links`: a folder for links to paths that need them.
     """
     if NVIDIA.exists():
         # The Python backend takes the first python3 on PATH: the image's own, which has the libraries that
@@ -82,8 +96,11 @@ def find_tritonserver(home: Path) -> tuple[list[str], dict[str, str]]:
             part for part in os.environ.get("PATH", "").split(":") if part != str(Path(sys.executable).parent)
         ]
         return [str(NVIDIA)], {**os.environ, **blas.settings(), "PATH": ":".join(path)}
-    package = Path(sysconfig.get_paths()["purelib"])
-    triton, backend = package / "pytriton" / "tritonserver", home / "backends" / "python"
+    package = plain(Path(sysconfig.get_paths()["purelib"]), links, "packages")
+    triton, backend = (
+        package / "pytriton" / "tritonserver",
+        plain(home, links, "home") / "backends" / "python",
+    )
     backend.mkdir(parents=True, exist_ok=True)
     stub = triton / "python_backend_stubs" / f"3.{sys.version_info.minor}" / "triton_python_backend_stub"
     for file in (
@@ -191,10 +208,12 @@ class Server:
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
         """Argv and environment of tritonserver, or of the mpirun that starts one for each rank."""
-        binary, environment = find_tritonserver(self.home)
-        repository = Path(self.instance.bundle) / "repository"
+        door = Path(self.doors.http.removeprefix("unix:"))
+        links = door.parent if door.is_absolute() else writable(self.home)
+        binary, environment = find_tritonserver(self.home, links)
+        repository = plain(Path(self.instance.bundle), links, f"{self.instance.name}.bundle") / "repository"
         if self.instance.kv_share != 1:
-            view = writable(self.home) / f"repository-{self.instance.index}"
+            view = plain(writable(self.home), links, "home") / f"repository-{self.instance.index}"
             repository = budgeted(repository, view, self.instance.kv_share)
         server = [
             *binary,

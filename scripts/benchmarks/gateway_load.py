@@ -152,7 +152,7 @@ def gateway(port: int) -> Iterator[tuple[int, Synchronized[int]]]:
 def _wait(port: int) -> None:
     for _ in range(300):
         try:
-            httpx.get(f"http://127.0.0.1:{port}/health/live", timeout=5).raise_for_status()
+            httpx.get(f"http://127.0.0.1:{port}/health/live", timeout=5, trust_env=False).raise_for_status()
         except httpx.HTTPError:
             time.sleep(0.1)
         else:

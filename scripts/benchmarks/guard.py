@@ -117,7 +117,7 @@ def guarded(model: str, engines: Path, home: Path) -> Iterator[None]:
             if process.poll() is not None:
                 raise RuntimeError((home / "guard.log").read_text()[:500])
             try:
-                metrics = httpx.get(f"http://{GUARD['http']}/metrics").text
+                metrics = httpx.get(f"http://{GUARD['http']}/metrics", trust_env=False).text
                 if re.search(r"^conch_triton_serving\{.*\} 1\.0$", metrics, re.MULTILINE):
                     break
             except httpx.HTTPError:

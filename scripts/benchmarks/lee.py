@@ -55,7 +55,11 @@ def main() -> None:
     given = parser.parse_args()
     texts, judged = data_set()
     body = {"model": given.model, "input": texts, "truncate": True}
-    answer = httpx.post(f"{given.url}/v1/embeddings", json=body, timeout=120).raise_for_status().json()
+    answer = (
+        httpx.post(f"{given.url}/v1/embeddings", json=body, timeout=120, trust_env=False)
+        .raise_for_status()
+        .json()
+    )
     vectors = np.array([row["embedding"] for row in answer["data"]], np.float32)
     print(json.dumps({"model": given.model, "texts": len(texts), **scores(vectors, judged)}))
 

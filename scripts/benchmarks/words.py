@@ -32,7 +32,9 @@ def heard(url: str, model: str, file: Path) -> dict[str, Any]:
         "timestamp_granularities[]": ["word", "segment"],
     }
     sent = {"file": (file.name, file.read_bytes())}
-    answer = httpx.post(f"{url}/v1/audio/transcriptions", files=sent, data=asked, timeout=300)
+    answer = httpx.post(
+        f"{url}/v1/audio/transcriptions", files=sent, data=asked, timeout=300, trust_env=False
+    )
     answer.raise_for_status()
     body = answer.json()
     return {

@@ -72,7 +72,7 @@ def nginx(stack: Stack) -> tuple[int, list[int]]:
     masters = [
         pid
         for pid, words in _commands().items()
-        if words[0].startswith("nginx: master") and str(stack.home) in " ".join(words)
+        if words[0].startswith("nginx: master") and _folder(pid) == f"{stack.home}/nginx"
     ]
     (master,) = [pid for pid in masters if _parent(pid) not in masters]
     workers = [
@@ -81,6 +81,13 @@ def nginx(stack: Stack) -> tuple[int, list[int]]:
         if words[0].startswith("nginx: worker") and _parent(pid) == master
     ]
     return master, workers
+
+
+def _folder(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/cwd").readlink())
+    except OSError:
+        return ""
 
 
 def _parent(pid: int) -> int:

@@ -38,7 +38,7 @@ def test_shared_memory_grows_in_large_parts_beside_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: str
 ) -> None:
     """On a CPU few sounds are in flight, and each process would keep what it has taken."""
-    monkeypatch.setattr(server, "find_tritonserver", lambda home: (["tritonserver"], {}))
+    monkeypatch.setattr(server, "find_tritonserver", lambda home, links: (["tritonserver"], {}))
     monkeypatch.setattr(server, "growth", lambda shared: ["--grows"])
     instance = Instance(0, "mini", "whisper", str(tmp_path), (), "", "", gpus)
     made = Server(instance, tmp_path, Doors("", "", ("--door",)), Serving(), lambda name, status: None)
@@ -67,7 +67,7 @@ def test_large_memories_are_mapped_where_sounds_are_heard_on_a_cpu(
     threshold: str | None,
 ) -> None:
     """What an operator has set stays."""
-    monkeypatch.setattr(server, "find_tritonserver", lambda home: (["tritonserver"], given))
+    monkeypatch.setattr(server, "find_tritonserver", lambda home, links: (["tritonserver"], given))
     monkeypatch.setattr(server, "growth", lambda shared: [])
     instance = Instance(0, "mini", family, str(tmp_path), (), "", "", gpus)
     made = Server(instance, tmp_path, Doors("", "", ()), Serving(), lambda name, status: None)
