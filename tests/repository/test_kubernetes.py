@@ -47,7 +47,7 @@ COMPOSE_ALONE = {
 KUBERNETES_ALONE = {"HOSTS", "HOST_GPUS", "INSTANCE_HOST", "GATEWAY_HOST", "RESOLVER"}
 KUBERNETES_ALONE.add("CONCH_VERSION")  # compose.yaml has it in the images' tags; there the builder ends first
 WAITING = ("triton", "gateway", "nginx")
-BUILDERS = {"MAX_BODY", "RATE_LIMIT", "RATE_BURST", "ALLOWED_HOSTS", "API_KEYS"}
+BUILDERS = {"MAX_BODY", "RATE_LIMIT", "RATE_BURST", "ALLOWED_HOSTS", "ALLOWED_ORIGINS", "API_KEYS"}
 
 Object = dict[str, Any]
 

@@ -82,7 +82,7 @@ def test_pictures_come_in_their_order(door: Door) -> None:
         temperature=0,
     )
     assert answer.status_code == 200
-    assert answer.json()["choices"][0]["message"]["content"] == " one two"
+    assert answer.json()["choices"][0]["message"]["content"] == "one two"
     (asked,) = door[1].asked
     assert asked["image_urls"].tolist() == [[RED.encode(), BLUE.encode()]]
     assert asked["text_input"].item().decode() == (
@@ -99,7 +99,7 @@ def test_streamed(door: Door) -> None:
         stream_options={"include_usage": True},
     )
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
-    assert "".join(e["choices"][0]["delta"].get("content", "") for e in events if e["choices"]) == " one two"
+    assert "".join(e["choices"][0]["delta"].get("content", "") for e in events if e["choices"]) == "one two"
     assert events[-1]["usage"]["completion_tokens"] == 2
     assert door[1].asked[0]["image_urls"] == [RED]
 

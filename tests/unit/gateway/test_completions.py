@@ -442,7 +442,7 @@ def test_a_chat(door: tuple[TestClient, FakeTriton]) -> None:
         n=2,
     )
     assert door[1].asked[0]["text_input"].item() == b"Ann a b"
-    assert [choice["message"]["content"] for choice in answer.json()["choices"]] == [" one two"] * 2
+    assert [choice["message"]["content"] for choice in answer.json()["choices"]] == ["one two"] * 2
     assert answer.json()["usage"]["prompt_tokens"] == 3
 
 
