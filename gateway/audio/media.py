@@ -77,7 +77,7 @@ def _sound(path: Path, track: int | None, warn: Warn) -> Iterator[NDArray[np.flo
             if not np.isfinite(chunk).all():
                 raise BadMedia("the samples contain NaN or infinite values; export the file again")
             yield chunk
-    except (FFmpegError, ValueError, OverflowError) as error:
+    except (FFmpegError, ValueError, OverflowError, IndexError) as error:
         if isinstance(error, BadMedia):
             raise
         reason = (

@@ -83,16 +83,20 @@ def _one(source: Callable[[], Any], track: int | None, warn: Warn) -> Iterator[F
         with av.open(source(), mode="r", metadata_errors="ignore", container_options=CONTAINERS) as container:
             choices = _ranked(container, track)
             count, given = len(choices), 0
+            if number >= count:  # of a damaged file, streams are found as it is read
+                break
             try:
                 for piece in _sound(container, choices[number]):
                     given += len(piece)
                     yield piece
-            except FFmpegError as error:
+            except (
+                FFmpegError,
+                IndexError,
+            ) as error:  # the last from PyAV, where streams appear in the midst
                 failed = error
                 if given:
-                    warn(
-                        f"its sound ends at {given / RATE:.1f} s with an error of the file: {error.strerror}"
-                    )
+                    why = getattr(error, "strerror", None) or "its streams change"
+                    warn(f"its sound ends at {given / RATE:.1f} s with an error of the file: {why}")
         if given:
             return
         number += 1

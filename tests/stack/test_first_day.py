@@ -64,7 +64,7 @@ def test_neither_proxies_nor_folders_decide_whether_it_starts(tmp_path: Path) ->
 
 
 def test_a_model_that_cannot_start_says_why_at_once(tmp_path: Path) -> None:
-    """`serve` ends with the last words of the server, the log's place, and status 1, long before its limit."""
+    """`serve` ends with the server's last words, the place of its log and status 1, long before its limit."""
     engines = tmp_path / "engines"
     shutil.copytree(ROOT / "engines/mini-t5", engines / "mini-t5", symlinks=True)
     tokenizer = engines / "mini-t5/openvino/engine/tokenizer.json"
