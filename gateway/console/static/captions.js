@@ -63,6 +63,8 @@ export class Captions {
       this.say("");
       this.box.replaceChildren(h("p", { class: "hint" }, t("live.listening")));
       this.source.connect(this.node);
+    } else if (event.type === "input_audio_buffer.speech_started") {
+      this.line(event.item_id).classList.add("listening");
     } else if (event.type === `${SAID}delta`) {
       this.line(event.item_id).append(event.delta);
     } else if (event.type === `${SAID}completed`) {

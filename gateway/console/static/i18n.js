@@ -136,7 +136,7 @@ const TEXTS = {
   "text.completion": ["Completion", "Continuación"],
   "text.chat": ["Chat", "Conversación"],
   "text.prompt": ["Prompt", "Entrada"],
-  "text.keys": ["Ctrl+Enter sends it.", "Ctrl+Intro lo envía."],
+  "text.keys": ["Ctrl+Enter sends it, in a chat Enter.", "Ctrl+Intro lo envía, en una conversación Intro."],
   "text.send": ["Generate", "Generar"],
   "text.clear": ["New conversation", "Nueva conversación"],
   "text.answer": ["Answer", "Respuesta"],

@@ -390,9 +390,9 @@ export function mount(state, say) {
       h("div", { class: "row" }, create, remove),
       about,
     ),
-    filesCard,
     searchCard,
     found,
+    filesCard,
     shown.element,
     dialog.element,
   );

@@ -27,8 +27,9 @@ export function mount(state, say) {
   const model = select(
     able.map(({ id: name }) => [name, name]),
     able[0].id,
+    offer,
   );
-  const language = select(languages(state.languages), "");
+  const language = select([], "");
   const task = select(
     [
       ["transcribe", t("speech.transcribe")],
@@ -63,6 +64,8 @@ export function mount(state, say) {
       h("button", { type: "button", class: "small", onclick: () => save(kind) }, t("download", { kind })),
     ),
   );
+  const copy = h("button", { type: "button", class: "small", onclick: copied }, t("example.copy"));
+  if (navigator.clipboard) files.prepend(copy);
   const box = h("div", {
     class: "captions",
     role: "log",
@@ -85,6 +88,27 @@ export function mount(state, say) {
     running = null,
     recorder = null,
     session = null;
+
+  /** What the model can: a model for English alone has no other language, and translates nothing. */
+  function offer() {
+    const known = able.find((row) => row.id === model.value).languages;
+    const english = known.length === 1;
+    const kept = english || known.includes(language.value) ? language.value : "";
+    language.replaceChildren(
+      ...languages(known.length ? known : state.languages).map(([value, name]) =>
+        h("option", { value, selected: value === kept }, name),
+      ),
+    );
+    if (english) task.value = "transcribe";
+    task.disabled = english;
+  }
+
+  function copied() {
+    navigator.clipboard.writeText(transcript.text).then(() => {
+      copy.textContent = t("example.copied");
+      setTimeout(() => (copy.textContent = t("example.copy")), 2000);
+    });
+  }
 
   function take(chosen) {
     if (chosen.size > state.max_upload_bytes) {
@@ -223,6 +247,7 @@ export function mount(state, say) {
     other.disabled = yes;
   }
 
+  offer();
   return h(
     "div",
     { class: "panel" },
@@ -231,7 +256,7 @@ export function mount(state, say) {
       { class: "card", "aria-label": t("speech.source") },
       drop,
       h("div", { class: "row" }, record, captions, again, stop),
-      h("p", { class: "hint" }, t("mic.where")),
+      !window.isSecureContext && h("p", { class: "hint" }, t("mic.where")),
       h(
         "div",
         { class: "fields" },

@@ -9,7 +9,9 @@ export const id = "text";
 
 /** Models that write. */
 export function models(state) {
-  return state.models.filter((model) => model.capabilities.includes("completion"));
+  const sees = (model) => model.capabilities.includes("pictures");
+  const able = state.models.filter((model) => model.capabilities.includes("completion"));
+  return [...able.filter((model) => !sees(model)), ...able.filter(sees)]; // those that need no picture first
 }
 
 const number = (properties) => h("input", { type: "number", inputmode: "decimal", ...properties });
@@ -43,7 +45,11 @@ export function mount(state, say) {
     messages = [];
 
   prompt.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run();
+    // A message is sent by Enter; a prompt may have lines of its own.
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    if (!chatting() && !event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    run();
   });
 
   const chatting = () => mode.value === "chat";
