@@ -91,6 +91,7 @@ class Library:
     vectors: Vectors
     embedders: Mapping[str, Embedder] = field(default_factory=dict)
     answerers: Mapping[str, Answerer] = field(default_factory=dict)
+    scales: dict[str, Any] = field(default_factory=dict)  # calibration.Scales by model, as they are measured
 
 
 def new_id(prefix: str, key: str = "") -> str:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import refused
 from ..vision.urls import Picture
+from .calibration import Scales, measured
 from .documents import Page, Record
 from .filters import Filter
 from .kinds import is_picture
@@ -33,7 +34,6 @@ from .library import (
 from .vectors import Hit
 
 K = TypeVar("K", bound=Hashable)
-CONSTANT = 60  # of reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009)
 WIDEST = 4096  # passages that are looked at for one query
 MOST_BUILDS = 8192  # of one expression; above, what passes the filter is picked out of the hits
 Key = tuple[str, int]  # attachment, chunk
@@ -81,20 +81,19 @@ class Ranking:
     places: dict[Key, tuple[str, int]]
 
 
-def fused(rankings: Sequence[Sequence[K]]) -> dict[K, float]:
-    """Reciprocal ranks of all rankings, scaled so that what is first in each of them has 1; best first."""
+def together(lists: Sequence[Mapping[K, float]]) -> dict[K, float]:
+    """The mean of calibrated scores of models that compare the same things, best first; what a list has not
+    found has 0 there.
+    """
     scores: dict[K, float] = {}
-    for ranking in rankings:
-        for rank, key in enumerate(ranking, 1):
-            scores[key] = scores.get(key, 0) + (CONSTANT + 1) / (CONSTANT + rank) / len(rankings)
+    for key, score in (pair for one in lists for pair in one.items()):
+        scores[key] = scores.get(key, 0.0) + score / len(lists)
     return dict(sorted(scores.items(), key=lambda pair: -pair[1]))
 
 
 def interleaved(lists: Sequence[Mapping[K, float]]) -> dict[K, float]:
-    """The best score of each, best first; of equal ones those of the first list first.
-
-    Lists of different things are not added up as `fused` does: a picture with a caption, which is in the
-    list of texts and in that of pictures, would come before the best text, which is in one.
+    """The best score of each, best first; of equal ones those of the first list first. A picture with a
+    caption is in the list of texts and in that of pictures.
     """
     best: dict[K, tuple[float, int]] = {}
     for number, scores in enumerate(lists):
@@ -129,7 +128,7 @@ def asks(library: Library, spaces: Sequence[str], queries: Sequence[Item]) -> li
 
 async def search(library: Library, store: Record, request: Request) -> list[Result]:
     """The best chunks and pictures of a store. Several queries: each has its best cosine. Where several
-    spaces have found something, scores are reciprocal ranks. `threshold` applies to the score that is shown.
+    spaces have found something, scores are calibrated. `threshold` applies to the score that is shown.
 
     Raises:
         ApiError: 400 for a query that its model does not take.
@@ -147,7 +146,7 @@ async def search(library: Library, store: Record, request: Request) -> list[Resu
     )
     rankings = dict(zip(asked, answers, strict=True))
     records = {name: record for ranking in answers for name, record in ranking.records.items()}
-    scores = _scores(rankings)
+    scores = await _scores(library, rankings)
     top = [(key, score) for key, score in scores.items() if score >= request.threshold][: request.limit]
     texts = await _texts(library, rankings, records, [key for key, _ in top])
     return [
@@ -194,18 +193,28 @@ async def _ranked(
     return ranking
 
 
-def _scores(rankings: Mapping[Ask, Ranking]) -> dict[Key, float]:
-    """Best first: cosines where one space has found something. Else reciprocal ranks: of several models that
-    compare the same things with each other fused, of different things interleaved.
+async def _scores(library: Library, rankings: Mapping[Ask, Ranking]) -> dict[Key, float]:
+    """Best first: cosines where one space has found something. Otherwise calibrated scores: of several models
+    that compare the same things with each other the mean, of different things the best.
     """
     having = {one: ranking.cosines for one, ranking in rankings.items() if ranking.cosines}
     if len(having) == 1:
         (cosines,) = having.values()
         return {key: min(1.0, max(0.0, cosine)) for key, cosine in cosines.items()}
-    lists: dict[tuple[bool, bool], list[list[Key]]] = {}
+    lists: dict[tuple[bool, bool], list[dict[Key, float]]] = {}
     for one, cosines in having.items():
-        lists.setdefault((one.pictures, one.space.endswith(PICTURES)), []).append(list(cosines))
-    return interleaved([fused(group) for group in lists.values()])
+        drawn = one.space.endswith(PICTURES)
+        scale = (await _scales(library, model_of(one.space))).of(query=one.pictures, found=drawn)
+        scores = {key: scale.score(cosine) for key, cosine in cosines.items()}
+        lists.setdefault((one.pictures, drawn), []).append(scores)
+    return interleaved([together(group) for group in lists.values()])
+
+
+async def _scales(library: Library, model: str) -> Scales:
+    if model not in library.scales:
+        library.scales[model] = await measured(library.embedders[model])
+    found: Scales = library.scales[model]
+    return found
 
 
 def _cosines(rankings: Mapping[Ask, Ranking], key: Key) -> dict[str, float]:

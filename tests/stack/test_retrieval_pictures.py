@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from openai import BadRequestError, OpenAI
+from PIL import Image, ImageDraw
 
 from miniatures.pictures.museum import Exhibit, museum
 
@@ -79,6 +80,46 @@ def test_texts_are_found_by_pictures(client: OpenAI, exhibits: list[Exhibit]) ->
     store = filled(client, [(f"{n}.txt", one.caption.encode()) for n, one in enumerate(exhibits)])
     best = [found(client, store, picture(one), max_num_results=1)[0] for one in exhibits]
     assert sum(one.filename == f"{n}.txt" for n, one in enumerate(best)) >= RIGHT
+
+
+def test_a_poor_best_match_is_not_a_good_score(client: OpenAI) -> None:
+    """Texts and pictures, some with captions: what is asked for is first, whichever list it is in, and a
+    threshold cuts what only has the best rank.
+    """
+    store = client.vector_stores.create().id
+    drawn = {"red-circle": "a red circle", "blue-square": "", "green-triangle": "a green triangle"}
+    for name, caption in drawn.items():
+        colour, shape = name.split("-")
+        client.vector_stores.files.upload_and_poll(
+            vector_store_id=store,
+            file=(f"{name}.png", figure(shape, colour)),
+            attributes={"caption": caption} if caption else None,
+        )
+    client.vector_stores.files.upload_and_poll(
+        vector_store_id=store, file=("note.txt", b"The shop opens at nine.")
+    )
+    for query, name in {
+        "a blue square": "blue-square.png",
+        "a red circle": "red-circle.png",
+        "when does the shop open?": "note.txt",
+    }.items():
+        best, *rest = found(client, store, query)
+        assert best.filename == name
+        assert best.score > 0.8 > max(one.score for one in rest)
+        cut = found(client, store, query, ranking_options={"score_threshold": 0.8})
+        assert [one.filename for one in cut] == [name]
+
+
+def figure(shape: str, colour: str) -> bytes:
+    image = Image.new("RGB", (96, 96), "white")
+    draw = ImageDraw.Draw(image)
+    if shape == "circle":
+        draw.ellipse((20, 20, 76, 76), fill=colour)
+    elif shape == "square":
+        draw.rectangle((22, 22, 74, 74), fill=colour)
+    else:
+        draw.polygon([(48, 16), (16, 80), (80, 80)], fill=colour)
+    return saved(image, "PNG")
 
 
 def test_captions_texts_and_pictures_in_one_list(client: OpenAI, exhibits: list[Exhibit]) -> None:

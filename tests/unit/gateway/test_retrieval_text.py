@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from gateway.retrieval.calibration import scale_of
 from gateway.retrieval.chunking import Strategy, chunks, guess, halves, homes, passages
 from gateway.retrieval.filters import Comparison, Compound, depth
 from gateway.retrieval.indexing import embedded
 from gateway.retrieval.library import Item
-from gateway.retrieval.search import fused, interleaved
+from gateway.retrieval.search import interleaved, together
 
 QUICK = settings(max_examples=400, deadline=None, database=None, derandomize=True)
 FILTERS: TypeAdapter[Any] = TypeAdapter(Comparison | Compound)
@@ -101,20 +102,24 @@ def test_filters_have_bounds() -> None:
             FILTERS.validate_python(bad)
 
 
-def test_reciprocal_ranks() -> None:
-    """Second in both is better than first in one; first in all is 1."""
-    scores = fused([["a", "b", "c"], ["d", "b"]])
-    assert next(iter(scores)) == "b"
-    assert fused([["a", "b"], ["a"]])["a"] == pytest.approx(1)
+def test_scores_of_models_that_compare_the_same() -> None:
+    """Their mean: what one of them has not found is no better for it."""
+    assert together([{"a": 0.9, "b": 0.5}, {"b": 0.7}]) == pytest.approx({"b": 0.6, "a": 0.45})
+
+
+def test_a_scale_lies_between_what_means_the_same_and_what_does_not() -> None:
+    ours, theirs = np.eye(3, dtype=np.float32), 0.8 * np.eye(3, dtype=np.float32) + np.float32(0.1)
+    scale = scale_of(ours, theirs)
+    assert (scale.same, scale.other) == pytest.approx((0.9, 0.1))
+    assert [round(scale.score(one), 2) for one in (0.1, 0.5, 0.9)] == [0.12, 0.5, 0.88]
 
 
 def test_lists_of_different_things_are_interleaved() -> None:
-    """The best text is not behind pictures that have captions and are second in both lists."""
-    texts, pictures = fused([["text", "both", "other"]]), fused([["picture", "both", "last"]])
+    """The better score of each; of equal ones that of the first list first."""
+    texts, pictures = {"text": 0.9, "both": 0.5, "other": 0.1}, {"picture": 0.9, "both": 0.7, "last": 0.3}
     merged = interleaved([texts, pictures])
-    assert list(merged) == ["text", "picture", "both", "other", "last"]
-    assert (merged["text"], merged["picture"], merged["both"]) == (1, 1, texts["both"])
-    assert list(interleaved([fused([["a", "b"]]), fused([["b", "c"]])])) == ["a", "b", "c"]
+    assert list(merged) == ["text", "picture", "both", "last", "other"]
+    assert merged["both"] == 0.7
 
 
 class Letters:

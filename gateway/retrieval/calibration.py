@@ -1,0 +1,115 @@
+"""Cosines of different models, and of texts and pictures, on one scale. Each model is asked once about pairs
+that mean the same and pairs that do not; a cosine's score says to which of the two it is nearer.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..vision.urls import Picture
+from .library import Embedder, Item
+
+Floats = NDArray[np.float32]
+# A question or a sentence, and another one about the same.
+SAME = (
+    ("When does the train to the coast leave?", "The train to the coast leaves at half past six."),
+    (
+        "Interest rates were raised by a quarter of a point.",
+        "The central bank put rates up by 0.25 per cent.",
+    ),
+    ("How many eggs go into the dough?", "Add two eggs and a cup of flour to the dough."),
+    ("The patient was given antibiotics for ten days.", "Ten days of antibiotics were prescribed."),
+    ("What do plants use light for?", "Plants turn sunlight into sugar by photosynthesis."),
+    ("Our team lost the final on penalties.", "We were beaten in the final after a penalty shoot-out."),
+    ("The old bridge was closed for repairs.", "Repair work has shut the old bridge."),
+    ("My router does not connect.", "Restart the router and try to connect again."),
+)
+COLOURS = {"red": (205, 35, 35), "green": (35, 150, 60), "blue": (40, 70, 205)}
+SHAPES = ("circle", "square", "triangle")
+SIDE = 64  # pixels
+LEAST = 0.02  # between the two means
+SLOPE = 4.0  # a score of 0.88 where pairs that mean the same are on average, of 0.12 for the others
+
+
+def _picture(shape: str, colour: tuple[int, int, int], size: float) -> Picture:
+    """A shape on white, as PNG (RFC 2083); `size`: half of its side, as a part of the picture's."""
+    y, x = np.mgrid[0:SIDE, 0:SIDE] / SIDE - 0.5
+    inside = {
+        "circle": x**2 + y**2 < size**2,
+        "square": (abs(x) < size) & (abs(y) < size),
+        "triangle": (y < size) & (y > 2 * abs(x) - size),
+    }[shape]
+    pixels = np.where(inside[..., None], np.array(colour), 255).astype(np.uint8)
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 0)
+    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return Picture(b"\x89PNG\r\n\x1a\n" + body)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Mean cosines of pairs that mean the same, and of pairs that do not."""
+
+    same: float
+    other: float
+
+    def score(self, cosine: float) -> float:
+        """From 0 to 1: 0.5 in the middle between the two."""
+        apart = max(LEAST, self.same - self.other)
+        return float(1 / (1 + np.exp(-SLOPE * (cosine - (self.same + self.other) / 2) / apart)))
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Of one model: texts with texts, and, of one that reads pictures, texts with pictures and pictures with
+    pictures.
+    """
+
+    texts: Scale
+    mixed: Scale
+    pictures: Scale
+
+    def of(self, *, query: bool, found: bool) -> Scale:
+        """For a query and what it found: whether each is a picture."""
+        return self.mixed if query != found else self.pictures if query else self.texts
+
+
+def scale_of(ours: Floats, theirs: Floats) -> Scale:
+    """Of unit vectors [n, dimensions], each of which means the same as its counterpart alone."""
+    cosines = ours @ theirs.T
+    same = float(np.diag(cosines).mean())
+    return Scale(same, float((cosines.sum() - np.trace(cosines)) / (cosines.size - len(cosines))))
+
+
+async def measured(embedder: Embedder) -> Scales:
+    """Ask a model for its scales.
+
+    Raises:
+        ApiError: see `Embedder.embed`.
+    """
+
+    async def embedded(items: Sequence[Item]) -> Floats:
+        vectors, _ = await embedder.embed(items, cut=True)
+        return vectors
+
+    texts = scale_of(*[await embedded(side) for side in zip(*SAME, strict=True)])
+    if not embedder.pictures:
+        return Scales(texts, texts, texts)
+    things = list(product(SHAPES, COLOURS))
+    small, large = [
+        await embedded([_picture(shape, COLOURS[colour], size) for shape, colour in things])
+        for size in (0.22, 0.36)
+    ]
+    described = await embedded([f"a {colour} {shape}" for shape, colour in things])
+    return Scales(texts, scale_of(described, large), scale_of(small, large))
