@@ -25,13 +25,18 @@ MAKEFLAGS += --jobs=2
 help: ## list the targets (the default)
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
+# The Python backend's stub, and the pins, are for this one.
+WANTS := $(PYTHON) -c 'import sys; sys.version_info[:2] == (3, 11) or sys.exit("conch: needs Python 3.11, this is %s; name one: make PYTHON=/path/to/python3.11 …" % sys.version.split()[0])'
+
 $(SERVE)/.done: requirements/serve.txt requirements/gateway.txt requirements/retrieval.txt requirements/guard.txt requirements/local.txt
+	@$(WANTS)
 	$(PYTHON) -m venv $(SERVE)
 	$(SERVE)/bin/pip install -q --no-deps nvidia-pytriton==0.7.0
 	$(SERVE)/bin/pip install -q $(foreach file,$(filter-out requirements/guard.txt,$^),-r $(file)) 2>&1 | { grep -v 'nvidia-pytriton 0.7.0 requires\|dependency resolver' || true; }
 	touch $@
 
 $(BUILD)/.done: requirements/build.txt requirements/builder.txt
+	@$(WANTS)
 	$(PYTHON) -m venv $(BUILD)
 	$(BUILD)/bin/pip install -q -r requirements/build.txt
 	touch $@

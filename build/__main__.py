@@ -60,12 +60,16 @@ def build_all(models: Sequence[Model], target: str, places: Places, only: str = 
     """
     rows = []
     own = known(target).build_devices(models, os.environ)
-    for model, devices in zip(models, own, strict=True):
+    for number, (model, devices) in enumerate(zip(models, own, strict=True), 1):
         maker = target_of(model, target)
         if only and only != maker:
             continue
+
+        def note(what: str, place: str = f"[{number}/{len(models)}]") -> None:
+            print(f"{place} {what}", flush=True)
+
         try:
-            rows.append(build(model, maker, places, environment=os.environ, devices=devices))
+            rows.append(build(model, maker, places, note, os.environ, devices))
         except ToolchainError:
             if maker == target or only:
                 raise

@@ -127,7 +127,9 @@ def fetched(jobs: Sequence[BuildJob], note: Callable[[str], None]) -> tuple[Buil
         except FetchError as error:
             failed.append(str(error))
             if job is not jobs[-1]:
-                note(f"{job.model.id}: {error}; trying its next source")
+                mirror = jobs[jobs.index(job) + 1].model.source
+                note(f"{job.model.id}: {error}")
+                note(f"{job.model.id}: taking the mirror {mirror}; its files must have the same hashes")
         else:
             check_architecture(job.model, weights.folder, job.recipe.model_types)
             return job, weights

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -118,8 +119,9 @@ class BuildJob:
         with self.log.open("a", encoding="utf-8") as file:
             for number, command in enumerate(commands, 1):
                 argv = command.filled(names)
-                place = f"step {number} of {len(commands)}"
-                print(f"{what}: {place}: {' '.join(argv[:3])}", file=sys.stderr, flush=True)
+                place, began = f"step {number} of {len(commands)}", time.monotonic()
+                shown = " ".join([Path(argv[0]).name, *argv[1:3]])
+                print(f"{what}: {place}: {shown}", file=sys.stderr, flush=True)
                 file.write("$ " + " ".join(argv) + "\n")
                 file.flush()
                 # Our own modules are found from here; the image's tools must not find ours, and may write
@@ -134,6 +136,7 @@ class BuildJob:
                         f"{self.model.id}: step {' '.join(argv[:4])} … ended with {done.returncode}: {last} "
                         f"(log: {self.log})"
                     )
+                print(f"{what}: {place}: done, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
 def tree_hash(*folders: Path) -> str:

@@ -200,7 +200,7 @@ def test_a_mirror_is_asked_when_the_source_does_not_answer(tmp_path: Path) -> No
     job, weights = fetched(jobs, said.append)
     assert job.model.source == PLACES
     assert (weights.folder / "model.bin").stat().st_size == len(BLOB)
-    assert "trying its next source" in said[1]
+    assert "taking the mirror" in said[2]
     with pytest.raises(FetchError, match=r"127.0.0.1:9/base.pt: .*run the build again"):
         fetched(jobs[:1], said.append)
 
