@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 from langcodes import Language, find, standardize_tag, tag_is_valid
@@ -117,6 +118,7 @@ CODES = {name: code for code, name in NAMES.items()}
 WHISPER = {"jv": "jw", "nb": "no", "fil": "tl"}
 CODES |= {"letzeburgesch": "lb", "valencian": "ca", "sinhalese": "si", "moldavian": "ro", "moldovan": "ro"}
 DETECTED = {"", "auto", "und"}
+NAME = re.compile(r"[^\W_][\w '’().,-]{0,60}")  # of a language, or a tag
 
 
 def language_code(language: str, param: str = "language") -> str | None:
@@ -143,7 +145,9 @@ def language_code(language: str, param: str = "language") -> str | None:
 def _standard(wanted: str) -> str:
     """Whisper's code of a tag or name that is neither of its own."""
     found = ""
-    with suppress(LookupError, ValueError):  # tags that are none are a ValueError
+    if not NAME.fullmatch(wanted):
+        return found
+    with suppress(LookupError, ValueError, SystemError):  # the last from its tree of names, for odd bytes
         tag = wanted if tag_is_valid(wanted) else find(wanted).to_tag()
         found = Language.get(standardize_tag(tag, macro=True)).language or ""
     return WHISPER.get(found, found)
