@@ -69,7 +69,7 @@ COPY build build
 COPY conch conch
 COPY ops ops
 # Backends must be real files on a file system that may be executed; a tmpfs may not.
-RUN python3 -c "from pathlib import Path; from ops.guard.server import find_tritonserver; find_tritonserver(Path('/opt/conch/state'))"
+RUN python3 -c "from pathlib import Path; from ops.guard.server import find_tritonserver; find_tritonserver(home := Path('/opt/conch/state'), home)"
 USER 10001:10001
 CMD ["python3", "-m", "ops.guard", "--help"]
 
