@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -198,14 +198,23 @@ def _checked(name: str, given: Any, path: Path) -> dict[str, Any]:
     for key, example in {"family": "whisper", "source": "file:/path/of/a/folder"}.items():
         if key not in row:
             raise wrong(f"{key} is missing", f'add for example {key} = "{example}"')
-    for key in sorted(KNOWN - {"seed", "sha256"}):
-        if not isinstance(row.get(key, ""), str):
-            raise wrong(f"{key} is not a string", f'write {key} = "…"')
+    _shaped(row, wrong)
     if row["source"].startswith("file:"):
         return {"licence": "own", **row, "source": _place(row["source"], path)}
     if "licence" not in row:
         raise wrong("licence is missing", "add the licence of the weights, as their publisher names it")
     return row
+
+
+def _shaped(row: Mapping[str, Any], wrong: Callable[[str, str], CatalogError]) -> None:
+    for key in sorted(KNOWN - {"seed", "sha256"}):
+        if not isinstance(row.get(key, ""), str):
+            raise wrong(f"{key} is not a string", f'write {key} = "…"')
+    if row["family"] not in family_types():
+        raise wrong(f"family {row['family']!r} is unknown", f"write one of: {', '.join(family_types())}")
+    mirrors = row.get("mirrors", [])
+    if not (isinstance(mirrors, list) and all(isinstance(one, dict) for one in mirrors)):
+        raise wrong("mirrors is not a list of tables", "write each one's keys below [[my-model.mirrors]]")
 
 
 def _place(source: str, path: Path) -> str:

@@ -77,10 +77,10 @@ def issue(services: Services, content: str) -> str:
 def carried(connection: HTTPConnection, services: Services) -> str | None:
     """The text of a client secret that is valid, and that opens this path; None where there is none."""
     body, _, signature = presented(connection).removeprefix("Bearer ").removeprefix(SECRET).partition(".")
-    path = (
-        connection.headers.get("x-conch-uri", "") if connection.url.path == "/auth" else connection.url.path
-    )
-    if path.partition("?")[0] != LIVE or not hmac.compare_digest(signature, _signature(services, body)):
+    path = connection.scope["path"]
+    if path == "/auth":
+        path = connection.headers.get("x-conch-uri", "").partition("?")[0]
+    if path != LIVE or not hmac.compare_digest(signature.encode(), _signature(services, body).encode()):
         return None
     content = from_base64(body).decode()
     return content if json.loads(content)["expires"] > time.time() else None

@@ -68,7 +68,9 @@ class Settings(BaseSettings):
         "from; empty: none, pictures come as data URLs",
     )
     picture_proxy: str = Field(
-        "", description="a proxy for them, such as http://proxy:3128; the environment's own is not used"
+        "",
+        pattern=r"^(https?://[^\s/]+/?)?$",
+        description="a proxy for them, such as http://proxy:3128; the environment's own is not used",
     )
     model_aliases: str = Field(
         "",

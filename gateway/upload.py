@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from email.errors import HeaderParseError
 from email.header import decode_header, make_header
 from pathlib import Path
 from typing import IO, Any
@@ -43,12 +44,12 @@ def _named(header: bytes, options: Mapping[bytes, bytes]) -> str:
     of headers, without folders, which some browsers send.
     """
     name = options.get(b"filename", b"").decode("utf-8", "replace")
-    if found := STARRED.search(header):
-        with suppress(LookupError):
+    with suppress(LookupError, ValueError, HeaderParseError):
+        if found := STARRED.search(header):
             name = unquote_to_bytes(found[2]).decode(found[1].decode("ascii", "replace"), "replace")
-    elif "=?" in name:
-        with suppress(LookupError, ValueError):
+        elif "=?" in name:
             name = str(make_header(decode_header(name)))
+    name = name.encode("utf-8", "replace").decode()  # UTF-7 has halves of characters
     return name.replace("\\", "/").rpartition("/")[2].replace("\0", "")
 
 
@@ -84,7 +85,7 @@ class _Form:
                 self.upload.filename = _named(self.value, options)
                 self.to_disk = True
         if self.header.lower() == b"content-type":
-            self.media_type = self.value.decode("latin-1")[:200]
+            self.media_type = self.value.decode("latin-1")[:200].replace("\0", "")
         self.header, self.value = b"", b""
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:

@@ -69,9 +69,11 @@ def prepare(local: LocalDeployment, python: Path) -> Deployment:
     local.check_ports(plan)
     for folder in ("logs", "run", "nginx", "retrieval"):
         (local.home / folder).mkdir(parents=True, exist_ok=True)
+    for failures in local.home.glob("failures-*.json"):  # of a start before this one
+        failures.unlink(missing_ok=True)
     plan.save(local.home / "deployment.json")
-    check_settings(environment(local, plan, python))
-    own_aliases(os.environ.get("CONCH_MODEL_ALIASES", ""), {pool.model_id: pool for pool in plan.pools})
+    check_settings(told := environment(local, plan, python))
+    own_aliases(told.get("CONCH_MODEL_ALIASES", ""), {pool.model_id: pool for pool in plan.pools})
     write_nginx(local.home / "nginx", nginx_values(local), access_policy(), plan)
     link_certificate(local)
     checked = subprocess.run(

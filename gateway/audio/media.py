@@ -43,7 +43,7 @@ def blocks(
         seconds of decoding.
     """
     waiting: list[NDArray[np.float32]] = []
-    samples, spent, chunks = 0, 0.0, _sound(path, track, warn)
+    samples, given, spent, chunks = 0, 0, 0.0, _sound(path, track, warn)
     while True:
         started = time.monotonic()
         chunk = next(chunks, None)
@@ -53,14 +53,14 @@ def blocks(
                 f"decoding took longer than {time_limit:g} s; send a simpler format such as 16 kHz WAV or "
                 "FLAC"
             )
-        if chunk is not None:
+        if chunk is not None and len(chunk):  # a damaged packet gives none
             waiting.append(chunk)
             samples += len(chunk)
         if samples > max_seconds * RATE:
             raise BadMedia(f"the recording is longer than {max_seconds:g} s; cut it")
-        if waiting and (chunk is None or sum(map(len, waiting)) >= BLOCK):
+        if waiting and (chunk is None or samples - given >= BLOCK):
             yield np.concatenate(waiting)
-            waiting = []
+            waiting, given = [], samples
         if chunk is None:
             break
     if not samples:

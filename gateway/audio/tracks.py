@@ -23,6 +23,7 @@ from .channels import Floats, Mixer, planes
 
 RATE = 16_000
 SILENCE = np.zeros(4 * RATE, np.float32)
+MOST = 400_000  # samples of all channels that are mixed at once: 1.6 MB
 RATES = (4_000, 768_000)  # a few bytes may claim a rate of 1 Hz; at 16 kHz they would be gigabytes
 # Playlists (concat, HLS, DASH) would make FFmpeg open other files: only containers that hold their own sound,
 # and only local files.
@@ -72,8 +73,18 @@ def decoded(path: Path, track: int | None, warn: Warn) -> Iterator[Floats]:
         BadMedia: no audio track, or no such track.
         FFmpegError: no media file, or damage before the first sample.
     """
+    given = 0
     for source in _links(path):
-        yield from _one(source, track, warn)
+        try:
+            for piece in _one(source, track, warn):
+                given += len(piece)
+                yield piece
+        except (FFmpegError, BadMedia) as error:
+            if not given:
+                raise
+            why = getattr(error, "strerror", None) or str(error)
+            warn(f"its sound ends at {given / RATE:.1f} s, where another stream cannot be used: {why}")
+            return
 
 
 def _one(source: Callable[[], Any], track: int | None, warn: Warn) -> Iterator[Floats]:
@@ -155,6 +166,7 @@ class _Converter:
                 f"the file declares a sample rate of {self.rate} Hz; send {RATES[0]} to {RATES[1]}, best "
                 "16000"
             )
+        self.channels = frame.layout.nb_channels
         self.mixer = Mixer([channel.name for channel in frame.layout.channels], self.rate)
         self.resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
         self.waiting: list[Floats] = []
@@ -163,7 +175,7 @@ class _Converter:
     def feed(self, frame: AudioFrame) -> Iterator[Floats]:
         self.waiting.append(planes(frame))
         self.samples += frame.samples
-        if self.samples >= self.rate:
+        if self.samples >= min(self.rate, MOST // self.channels):
             yield from self._out()
 
     def _out(self) -> Iterator[Floats]:

@@ -62,7 +62,7 @@ class Listener:
         # Where the client commits, words are looked for from pause to pause all the same.
         self.heard_so_far = TurnCutter(TurnDetection(silence=PAUSE))
         self.buffer: Floats = np.zeros(0, np.float32)
-        self.item.drop_look()
+        self.item.drop_looks()
         self.item = Item()
 
     @property
@@ -79,8 +79,7 @@ class Listener:
             while (message := await self.connection.received())["type"] != "websocket.disconnect":
                 await self.events.put(parsed(message.get("text") or ""))
         finally:
-            left = [task for task in (*workers, *self.words.left(), self.item.look) if task]
-            await end(left)
+            await end([*workers, *self.words.left(), *self.item.looks])
 
     def _described(self) -> dict[str, Any]:
         described = self.session.model_dump(mode="json")
@@ -222,7 +221,7 @@ class Listener:
         """Commit the item and ask for its words, if somebody speaks; where too many are under way this waits,
         and so does the socket.
         """
-        self.item.drop_look()
+        self.item.drop_looks()
         await self.connection.send(
             "input_audio_buffer.committed", item_id=self.item.id, previous_item_id=self.previous
         )

@@ -142,7 +142,11 @@ class Session(Fields):
         """
         if not isinstance(update, dict):
             raise ApiError(400, "session is not an object; send one", param="session", code="invalid_value")
-        refused, left = [], _whole(update)
+        try:
+            refused, left = [], _whole(update)
+        except RecursionError:
+            message = "session is nested too deeply; send an object like the one in session.created"
+            raise ApiError(400, message, param="session", code="invalid_value") from None
         for _ in range(MOST_FAULTS):
             merged = _merged(self.model_dump(), left)
             try:

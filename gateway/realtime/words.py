@@ -89,7 +89,7 @@ class Item:
     said: list[str] = field(default_factory=list)
     last: str = ""
     looked_at: int = 0
-    look: asyncio.Task[None] | None = None
+    looks: list[asyncio.Task[None]] = field(default_factory=list)
     took: float = 0.0
     told: bool = False
     finished: bool = False
@@ -99,12 +99,13 @@ class Item:
         new sound, more where looks take long.
         """
         wait = max(delay, BACK_OFF * self.took)
-        return samples - self.looked_at >= wait * RATE and (self.look is None or self.look.done())
+        return samples - self.looked_at >= wait * RATE and all(look.done() for look in self.looks)
 
-    def drop_look(self) -> None:
-        """What is under way counts no more."""
-        if self.look:
-            self.look.cancel()
+    def drop_looks(self) -> None:
+        """What is under way counts no more, and nothing more of it is told."""
+        self.finished = True
+        for look in self.looks:
+            look.cancel()
 
 
 class Words:
@@ -123,16 +124,16 @@ class Words:
         if self.transcriber.urgent:
             return
         item.looked_at = len(wave)
-        item.look = asyncio.create_task(self._partial(item, wave, wanted))
+        item.looks = [asyncio.create_task(self._partial(item, wave, wanted))]
 
     def settle(self, item: Item, window: Window, wanted: Wanted) -> None:
         """Tell the words of a stretch between two pauses of a turn that goes on; looks go on behind it."""
         item.looked_at = 0
-        item.look = asyncio.create_task(self._settled(item, window, wanted, item.look))
+        item.looks = [look for look in item.looks if not look.done()]
+        item.looks.append(asyncio.create_task(self._settled(item, window, wanted, item.looks[-1:])))
 
     async def finish(self, item: Item, windows: Sequence[Window], wanted: Wanted) -> None:
         """Ask for the words of a finished turn; with FINALS of them under way this waits."""
-        item.finished = True
         await self.room.acquire()
         self.finals.put_nowait(asyncio.create_task(self._final(item, windows, wanted)))
 
@@ -159,10 +160,10 @@ class Words:
         item.took = time.monotonic() - began
 
     async def _settled(
-        self, item: Item, window: Window, wanted: Wanted, before: asyncio.Task[None] | None
+        self, item: Item, window: Window, wanted: Wanted, before: list[asyncio.Task[None]]
     ) -> None:
         if before:
-            await asyncio.wait([before])
+            await asyncio.wait(before)
         with suppress(ApiError):
             words = (await self._transcribe([window], wanted, draft=True)).text.split()
             if len(words) > len(item.said) and words[: len(item.said)] == item.said:

@@ -112,7 +112,8 @@ async def extracted(path: Path, name: str, seconds: float, media_type: str = "")
         raise NoText("invalid_file", "the file's reader failed; the file is damaged") from None
     if "text" not in found:
         raise NoText(found["code"], found["message"])
-    return Extracted(found["text"], found["guessed"])
+    pairs = found["text"].encode("utf-16", "surrogatepass")  # RTF writes some characters as two halves
+    return Extracted(pairs.decode("utf-16", "replace"), found["guessed"])
 
 
 def main() -> None:

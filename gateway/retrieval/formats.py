@@ -193,7 +193,10 @@ def from_epub(path: Path) -> str:
         folder, names = posixpath.dirname(package), set(archive.namelist())
         parts = [posixpath.normpath(posixpath.join(folder, unquote(place))) for place in spine if place]
         found = [_part(archive, part) for part in islice(parts, MOST_PARTS) if part in names]
-    return "\n\n".join(from_html(read(chapter)[0]) for chapter in found)
+    chapters = [
+        etree.tostring(etree.fromstring(one, parser), method="html", encoding="unicode") for one in found
+    ]
+    return "\n\n".join(from_html(chapter) for chapter in chapters)
 
 
 def _part(archive: zipfile.ZipFile, name: str) -> bytes:

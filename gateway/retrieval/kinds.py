@@ -40,6 +40,8 @@ TYPES = {
     "application/x-ipynb+json": ".ipynb",
     "text/vtt": ".vtt",
     "text/plain": ".txt",
+    "application/xml": ".xml",
+    "text/xml": ".xml",
 }
 TYPES |= {"application/x-subrip": ".srt", "application/rtf": ".rtf", "application/epub+zip": ".epub"}
 
@@ -56,7 +58,7 @@ def signature(head: bytes) -> str:
     found = next((kind for start, kind in SIGNATURES.items() if head.startswith(start)), "")
     if found == ".bmp" and head[6:10] != b"\0\0\0\0":  # reserved (BITMAPFILEHEADER); a text may begin so
         return ""
-    return found or (".pdf" if b"%PDF-" in head else "")
+    return found
 
 
 def kind_of(path: Path, name: str, media_type: str = "") -> str:
@@ -70,11 +72,14 @@ def kind_of(path: Path, name: str, media_type: str = "") -> str:
         return ".xls" if own == ".xls" else own if own in (".doc", ".ppt", ".msg") else ".ole"
     if found or own in KINDS | PICTURES:
         return found or own
+    if b"%PDF-" in head:  # readers allow for something before it
+        return ".pdf"
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if start.startswith((b"<!doctype html", b"<html")):
         return ".html"
-    said = media_type.partition(";")[0].strip().lower()
-    return own or TYPES.get(said, "") or mimetypes.guess_extension(said) or ""
+    declared = media_type.partition(";")[0].strip().lower()
+    guess = TYPES.get(declared) or mimetypes.guess_extension(declared) or ""
+    return guess if guess in KINDS | PICTURES else own
 
 
 def _of_zip(path: Path) -> str:

@@ -52,7 +52,7 @@ def read(data: bytes) -> tuple[str, str]:
         except UnicodeDecodeError:
             pass
         else:
-            if not _controls(text):
+            if not _controls(text, "\x80"):  # those above are in texts that were converted wrongly once
                 return text, ""
     if declared:
         text = declared.codec_info.decode(data, "replace")[0]
@@ -69,9 +69,12 @@ def _declared(data: bytes) -> webencodings.Encoding | None:
     return None if known and known.name.startswith("utf-") else known
 
 
-def _controls(text: str) -> bool:
+def _controls(text: str, below: str = "\xa0") -> bool:
     """Whether there are characters that no text has, as when every other byte is a NUL."""
-    return any(unicodedata.category(one) == "Cc" and one not in "\t\n\r\f\x1b\x85" for one in set(text))
+    return any(
+        one < below and unicodedata.category(one) == "Cc" and one not in "\t\n\r\f\x1b\x85"
+        for one in set(text)
+    )
 
 
 def _guessed(data: bytes) -> tuple[str, str]:

@@ -17,6 +17,7 @@ TELLING = 3  # starts that fail in a row are no accident
 KEPT = 400  # lines
 SETTLES = 0.2  # seconds in which the last lines of a process that has ended arrive
 LONGEST = 400  # characters of a reason
+NO_GPU = "CudaDriverHelper"  # of its every start on a machine without a driver
 # Triton's own line about a model (src/model_lifecycle.cc), then whatever calls itself an error.
 PATTERNS = [re.compile(r"failed to load '[^']+' version \d+: (?:[A-Z]\w+: )?(?:Internal: )?(.+)")]
 PATTERNS += [
@@ -29,7 +30,8 @@ def cause(lines: list[str]) -> str:
     """The line that says why a process ended; empty where none does."""
     for pattern in PATTERNS:
         # Triton writes the ends of an exception's lines as two characters.
-        found = [match[1].split("\\n")[0].strip(' "') for line in lines if (match := pattern.search(line))]
+        telling = [match[1] for line in lines if NO_GPU not in line and (match := pattern.search(line))]
+        found = [reason.split("\\n")[0].strip(' "') for reason in telling]
         if found:
             return found[-1][:LONGEST]
     return ""

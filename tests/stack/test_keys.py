@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 import websockets
@@ -70,3 +71,21 @@ def test_files_of_the_console_are_free(keyed: Stack) -> None:
         assert {client.get("/").status_code for _ in range(3 * BURST)} == {200}
         assert {client.get("/console/main.js").status_code for _ in range(3 * BURST)} == {200}
         assert client.get("/console/api/state").status_code == 401
+
+
+def test_a_client_secret_opens_live_sessions_alone(keyed: Stack) -> None:
+    """Whatever its bearer says of the address that it asks for."""
+    url, right = f"{keyed.url}/v1/realtime/client_secrets", {"authorization": f"Bearer {OTHER}"}
+    assert httpx.post(url, json={}, headers={"authorization": "Bearer ek_a.b"}).status_code == 401
+    secret = httpx.post(url, json={"session": {"type": "transcription"}}, headers=right).json()["value"]
+    assert connect(keyed, secret) == 101
+    assert connect(keyed, secret[:-2] + "é") == 401
+    wrong = {"authorization": f"Bearer {secret}", "x-conch-uri": "/v1/realtime"}
+    assert httpx.get(f"{keyed.url}/v1/models", headers=wrong).status_code == 401
+    assert httpx.get(f"{keyed.kserve}/v2/models/stats", headers=wrong).status_code == 401
+    with grpc.insecure_channel(keyed.grpc) as channel:
+        for metadata, code in ((wrong, "UNAUTHENTICATED"), (right, "OK")):
+            call = channel.unary_unary("/inference.GRPCInferenceService/ServerLive").future(
+                b"", metadata=[*metadata.items()]
+            )
+            assert call.code().name == code

@@ -23,6 +23,11 @@ GOOD = '[good]\nfamily = "t5"\nsource = "file:/models/t5"\n'
         ('[my.v1]\nfamily = "t5"\nsource = "file:/x"', 'an id with a dot needs quotes: ["my.v1"]'),
         ('[my]\nfamily = 5\nsource = "file:/x"', "[my]: family is not a string"),
         ("my = 5", "[my]: it is not a table"),
+        (
+            '[my]\nfamily = "whispr"\nsource = "file:/x"',
+            "[my]: family 'whispr' is unknown; write one of: bart",
+        ),
+        ('[my]\nfamily = "t5"\nsource = "file:/x"\nmirrors = ["hf:a/b"]', "[my]: mirrors is not a list of"),
     ],
 )
 def test_a_broken_table_is_one_sentence_and_stops_no_other(tmp_path: Path, row: str, said: str) -> None:

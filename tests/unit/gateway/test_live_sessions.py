@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from gateway.audio.windows import Window
 from gateway.errors import ApiError
 from gateway.keys import carried, issue
 from gateway.realtime.pcm import SoundDecoder, a_law, mu_law
 from gateway.realtime.session import Session, of_beta
+from gateway.realtime.words import Item, Words
 
 
 def changed(**audio_input: Any) -> tuple[Any, list[ApiError]]:
@@ -89,8 +94,13 @@ def test_what_is_refused_is_named_and_the_rest_holds() -> None:
     assert session.audio.input.turn_detection.turns().silence == 0.9
 
 
+DEEP: Any = {}
+for _ in range(2000):
+    DEEP = {"audio": DEEP}
+
+
 @pytest.mark.parametrize(
-    "update", ["x", None, [], {"type": "realtime"}, {"audio": "x"}, {"audio": {"input": []}}]
+    "update", ["x", None, [], {"type": "realtime"}, {"audio": "x"}, {"audio": {"input": []}}, DEEP]
 )
 def test_rubbish_changes_nothing(update: Any) -> None:
     try:
@@ -146,7 +156,34 @@ def test_sound_that_is_none(kind: str, audio: Any) -> None:
 
 def connection(secret: str, path: str, uri: str = "") -> Any:
     headers = {"authorization": f"Bearer {secret}", "x-conch-uri": uri}
-    return SimpleNamespace(headers=headers, url=SimpleNamespace(path=path))
+    return SimpleNamespace(headers=headers, scope={"path": path})
+
+
+def test_looks_at_a_dropped_turn_end() -> None:
+    """None is asked for any more, and no word of it is told."""
+    asked, told = [], []
+
+    async def check() -> None:
+        async def transcribe(*_: Any, **__: Any) -> AsyncIterator[Any]:
+            asked.append(None)
+            await asyncio.sleep(0.01)
+            yield SimpleNamespace(text="words of a turn")
+
+        async def send(*_: Any, **fields: Any) -> None:
+            told.append(fields)
+
+        speaker: Any = SimpleNamespace(send=send, request_id="a")
+        words = Words(speaker, cast("Any", SimpleNamespace(transcribe=transcribe)))
+        item = Item()
+        for _ in range(6):
+            words.settle(item, Window(np.zeros(8, np.float32), 0.0), Mock())
+        await asyncio.sleep(0)
+        item.drop_looks()
+        await asyncio.wait(item.looks)
+
+    asyncio.run(check())
+    assert len(asked) <= 1
+    assert told == []
 
 
 def test_client_secrets_open_live_sessions_alone_and_not_for_ever() -> None:
@@ -156,9 +193,9 @@ def test_client_secrets_open_live_sessions_alone_and_not_for_ever() -> None:
     assert carried(connection(good, "/auth", "/v1/realtime?model=a"), services)
     assert not carried(connection(good, "/v1/models"), services)
     assert not carried(connection(good, "/auth", "/v1/files"), services)
-    assert not carried(connection(good[:-1] + "0", "/v1/realtime"), services)
+    assert not carried(connection(good[:-1] + "10"[good[-1] == "1"], "/v1/realtime"), services)
     assert not carried(connection(issue(services, '{"expires": 5}'), "/v1/realtime"), services)
     other: Any = SimpleNamespace(keys=(b"three",))
     assert not carried(connection(good, "/v1/realtime"), other)
-    for rubbish in ("ek_", "ek_.", "ek_a.b", "", "ek_%%%.x"):
+    for rubbish in ("ek_", "ek_.", "ek_a.b", "", "ek_%%%.x", "ek_x.é"):
         assert not carried(connection(rubbish, "/v1/realtime"), services)

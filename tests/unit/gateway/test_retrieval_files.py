@@ -92,6 +92,11 @@ def test_a_guess_is_told(text: str, encoding: str) -> None:
 
 
 def test_text_with_odd_characters_is_kept() -> None:
+    for text in (
+        "It\x92s the café, \x93quoted\x94.",
+        "日本語 text \x92 and more 日本語",
+    ):  # converted wrongly once
+        assert read(text.encode()) == (text, "")
     assert read(b"a\x00b\x08c\x1b[0m" + b"d" * 200)[0].startswith("a b")
     with pytest.raises(Unreadable):
         read(bytes(range(128, 256)) * 30 + bytes(4000))
@@ -136,7 +141,8 @@ EPUB = {
     "META-INF/container.xml": "<c><rootfile full-path='OPS/book.opf'/></c>",
     "OPS/book.opf": "<p><item id='b' href='two.xhtml'/><item id='a' href='one%20x.xhtml'/>"
     "<itemref idref='a'/><itemref idref='b'/></p>",
-    "OPS/one x.xhtml": "<p>first</p>",
+    "OPS/one x.xhtml": "<?xml version='1.0' encoding='utf-8'?><html xmlns='http://www.w3.org/1999/xhtml'>"
+    "<head><title/><script src='x.js'/></head><body><p>first</p></body></html>",
     "OPS/two.xhtml": "<p>second</p>",
 }
 
@@ -167,6 +173,7 @@ NOTEBOOK = b'{"cells":[{"source":["The ","kitchen"],"outputs":[{"text":["green"]
         ("blob", b"<!DOCTYPE html><title>T</title><p>a", "T\na"),
         ("a.txt", archive(DOCX), f"{WORDS}\ninserted\nfield\ncell"),
         ("a.md", b"<html> is a tag", "<html> is a tag"),
+        ("a.md", b"A PDF begins with %PDF-1.7", "A PDF begins with %PDF-1.7"),
     ],
 )
 def test_every_kind_gives_its_text(tmp_path: Path, name: str, data: bytes, text: str) -> None:
@@ -181,6 +188,9 @@ def test_a_media_type_stands_for_a_name(tmp_path: Path) -> None:
     path.write_bytes(b"<p>one<p>two")
     assert extract(path, "blob", "text/html; charset=utf-8").text == "one\ntwo"
     assert extract(path, "blob").text == "<p>one<p>two"
+    assert extract(path, "README", "application/octet-stream").text == "<p>one<p>two"
+    assert extract(path, "Minutes 12.5", "text/plain").text == "<p>one<p>two"
+    assert extract(path, "feed", "application/xml").text == "<p>one<p>two"
 
 
 def pdf(change: Callable[[bytes], bytes] = lambda data: data, words: bytes = WORDS.encode()) -> bytes:

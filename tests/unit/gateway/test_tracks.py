@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -203,3 +204,23 @@ def test_sound_around_damage_is_kept(tmp_path: Path) -> None:
         middle = len(whole) // 2
         path.write_bytes(whole[:middle] + b"\xff" * 3000 + whole[middle + 3000 :])
         assert len(sound(path)) > 1.5 * RATE, name
+
+
+def test_a_chained_file_that_was_cut_in_its_last_stream(tmp_path: Path) -> None:
+    """Its first stream is heard, and its end is told."""
+    first = written(tmp_path / "a.ogg", [tone(2)[None]], "libopus", 48_000).read_bytes()
+    second = written(tmp_path / "b.ogg", [tone(2, 880)[None]], "libopus", 48_000).read_bytes()
+    for size in (28, 60, 300):
+        (tmp_path / "c.ogg").write_bytes(first + second[:size])
+        told: list[str] = []
+        assert len(sound(tmp_path / "c.ogg", warn=told.append)) >= 0.6 * RATE
+    assert told
+
+
+def test_packets_without_sound_cost_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of damaged packets is looked at once, not once for each of them."""
+    empty = np.zeros(0, np.float32)
+    monkeypatch.setattr("gateway.audio.media._sound", lambda *_: iter([tone(1), *[empty] * 200_000, tone(1)]))
+    began = time.process_time()
+    assert len(sound(tmp_path / "a.mka")) == 2 * RATE
+    assert time.process_time() - began < 5  # hours, before
