@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def _proxy(value: str) -> str:
+    if value and not re.fullmatch(r"https?://[^\s/]+/?", value):
+        raise ValueError(f" {value!r} is not the address of a proxy such as http://proxy:3128")
+    return value
 
 
 class Settings(BaseSettings):
@@ -67,9 +75,8 @@ class Settings(BaseSettings):
         description="hosts (HOST or HOST:PORT, separated by commas) that pictures in messages may be fetched "
         "from; empty: none, pictures come as data URLs",
     )
-    picture_proxy: str = Field(
+    picture_proxy: Annotated[str, AfterValidator(_proxy)] = Field(
         "",
-        pattern=r"^(https?://[^\s/]+/?)?$",
         description="a proxy for them, such as http://proxy:3128; the environment's own is not used",
     )
     model_aliases: str = Field(

@@ -64,10 +64,13 @@ def test_neither_proxies_nor_folders_decide_whether_it_starts(tmp_path: Path) ->
 
 
 def test_a_model_that_cannot_start_says_why_at_once(tmp_path: Path) -> None:
-    """`serve` ends with the server's last words, the place of its log and status 1, long before its limit."""
+    """`serve` ends with the server's last words, the place of its log and status 1, long before its limit;
+    once the model is repaired, it starts.
+    """
     engines = tmp_path / "engines"
     shutil.copytree(ROOT / "engines/mini-t5", engines / "mini-t5", symlinks=True)
     tokenizer = engines / "mini-t5/openvino/engine/tokenizer.json"
+    whole = tokenizer.read_bytes()
     tokenizer.unlink()
     tokenizer.write_text("{}")
     environment = {**portable(tmp_path / "home", PORT, "mini-t5", 1), "ENGINES_DIR": str(engines)}
@@ -87,6 +90,9 @@ def test_a_model_that_cannot_start_says_why_at_once(tmp_path: Path) -> None:
     assert "triton-0.log" in ended.stderr
     assert "Model missing" in ended.stderr
     assert "Traceback" not in ended.stderr
+    tokenizer.write_bytes(whole)
+    with started(environment):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -99,6 +105,7 @@ def test_a_model_that_cannot_start_says_why_at_once(tmp_path: Path) -> None:
         ("ALLOWED_ORIGINS", "example.org", "is not an origin"),
         ("MODEL_ID", "mini-wisper", "did you mean mini-whisper?"),
         ("TARGET", "gpu", "TARGET 'gpu' is unknown"),
+        ("PICTURE_PROXY", "proxy:3128", "is not the address of a proxy such as http://proxy:3128"),
         ("CATALOG", "/nowhere.toml", "CATALOG=/nowhere.toml is not a file"),
     ],
 )
