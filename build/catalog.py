@@ -239,7 +239,7 @@ def _model(name: str, given: Any, path: Path) -> Model:
     return Model(id=name, knobs=knobs, mirrors=mirrors, **fixed)
 
 
-def select(catalog: Mapping[str, Model], ids: str, target: str) -> list[Model]:
+def select(catalog: Catalog, ids: str, target: str) -> list[Model]:
     """The models that MODEL_ID names, separated by commas; all miniatures that the target builds
     if it is empty.
 
@@ -249,10 +249,9 @@ def select(catalog: Mapping[str, Model], ids: str, target: str) -> list[Model]:
     wanted = list(dict.fromkeys(name.strip() for name in ids.split(",") if name.strip())) or [
         name for name, model in catalog.items() if model.miniature and builds(known(target), model.family)
     ]
-    broken = getattr(catalog, "broken", {})
     for name in wanted:
-        if name in broken:
-            raise CatalogError(broken[name])
+        if name in catalog.broken:
+            raise CatalogError(catalog.broken[name])
         if name not in catalog:
             near = get_close_matches(name, catalog, 1)
             hint = f"; did you mean {near[0]}?" if near else ""

@@ -134,12 +134,12 @@ def check_architecture(model: Model, folder: Path, wanted: Sequence[str]) -> Non
     if model.layout != "huggingface" or not config.is_file():
         return
     try:
-        said = json.loads(config.read_text("utf-8"))
+        settings = json.loads(config.read_text("utf-8"))
     except ValueError as error:
         raise CatalogError(
             f"{model.id}: {config} is not valid JSON ({error}); fetch the model again"
         ) from None
-    kind = said.get("model_type") if isinstance(said, dict) else None
+    kind = settings.get("model_type") if isinstance(settings, dict) else None
     if kind is None or kind in wanted:
         return
     own = next((name for name, types in family_types().items() if kind in types), "")

@@ -68,9 +68,9 @@ def explained(rows: Sequence[Mapping[str, Any]]) -> str:
     telling = _telling(rows)
     if telling[0]["type"] == "missing":
         return " is missing; send it"
-    said = dict.fromkeys(_sentence(row) for row in telling)
-    if not all(text.startswith(SHOULD) for text in said):
-        return "; ".join(text if text.startswith(" ") else f": {text}" for text in said)
+    sentences = dict.fromkeys(_sentence(row) for row in telling)
+    if not all(text.startswith(SHOULD) for text in sentences):
+        return "; ".join(text if text.startswith(" ") else f": {text}" for text in sentences)
     given = telling[0]["input"]
     shown = (
         "a list"
@@ -79,7 +79,7 @@ def explained(rows: Sequence[Mapping[str, Any]]) -> str:
         if isinstance(given, dict)
         else json.dumps(given, default=str)[:80]
     )
-    return f" must be {' or '.join(text.removeprefix(SHOULD) for text in said)}, not {shown}"
+    return f" must be {' or '.join(text.removeprefix(SHOULD) for text in sentences)}, not {shown}"
 
 
 SENTENCES = {

@@ -19,7 +19,7 @@ from .local import LocalDeployment, LocalError, url
 from .supervision import asked, control
 
 LOOK = 0.5  # seconds between two looks
-SAYS = 30.0  # seconds without news, after which what is waited for is said
+QUIET = 30.0  # seconds without news, after which what is waited for is printed
 
 
 class Starting:
@@ -31,7 +31,7 @@ class Starting:
         self.local, self.plan, self.process = local, plan, process
         self.pids: dict[str, set[int]] = defaultdict(set)
         self.serving: dict[int, bool] = {}
-        self.began = self.said = time.monotonic()
+        self.began = self.printed = time.monotonic()
 
     def wait(self, seconds: float) -> None:
         """Return when /health/ready says 200.
@@ -42,9 +42,9 @@ class Starting:
         """
         while time.monotonic() - self.began < seconds:
             if self.process and self.process.poll() is not None:
-                said = (self.local.home / "logs" / "supervisord.err").read_text("utf-8", "replace").strip()
+                error = (self.local.home / "logs" / "supervisord.err").read_text("utf-8", "replace").strip()
                 raise LocalError(
-                    f"stopped while starting; {said.splitlines()[0]}" if said else "stopped while starting"
+                    f"stopped while starting; {error.splitlines()[0]}" if error else "stopped while starting"
                 )
             self._look()
             if len(self.serving) == len(self.plan.instances) and self._ready():
@@ -80,7 +80,7 @@ class Starting:
             rows: Any = control(self.local).supervisor.getAllProcessInfo()
             for row in rows:
                 self._count(row)
-        if time.monotonic() - self.said > SAYS and (left := self._waiting()):
+        if time.monotonic() - self.printed > QUIET and (left := self._waiting()):
             self._say(f"waiting for {', '.join(f'{one.name} ({one.model_id})' for one in left)}")
 
     def _status(self, instance: Instance) -> dict[str, Any]:
@@ -103,5 +103,5 @@ class Starting:
         raise LocalError(f"{name}: {reason}; its log is {self.local.home}/logs/{name}.log")
 
     def _say(self, what: str) -> None:
-        self.said = time.monotonic()
-        print(f"conch: {what}, {self.said - self.began:.0f} s", flush=True)
+        self.printed = time.monotonic()
+        print(f"conch: {what}, {self.printed - self.began:.0f} s", flush=True)

@@ -46,22 +46,22 @@ RENAMED = {
     "max_completion_tokens": "max_tokens",
 }
 HARMLESS = frozenset({"batch_size", "temperature_inc", "user", "vad_filter", "verbose"})
-HEARD = "is not a setting here: doubtful texts are asked for again by Whisper's own rules; omit it"
+RETRIED = "is not a setting here: doubtful texts are asked for again by Whisper's own rules; omit it"
 NEUTRAL = {
     "best_of": Only(("1", "5"), "is not supported; use beam_width"),
     "chunk_length": Only(("30",), "must be 30; omit it"),
     "clip_timestamps": Only(("", "0"), "is not supported; send the part of the recording that is wanted"),
-    "compression_ratio_threshold": Only(("2.4",), HEARD),
+    "compression_ratio_threshold": Only(("2.4",), RETRIED),
     "diarize": Only(("false", "False", "0"), "is not supported: speakers are not told apart; omit it"),
-    "hallucination_silence_threshold": Only((), HEARD),
+    "hallucination_silence_threshold": Only((), RETRIED),
     "known_speaker_names": Only((), "is not supported: speakers are not told apart; omit it"),
     "known_speaker_references": Only((), "is not supported: speakers are not told apart; omit it"),
     "length_penalty": Only(("1", "1.0"), "is not supported; omit it"),
-    "log_prob_threshold": Only(("-1", "-1.0"), HEARD),
-    "logprob_threshold": Only(("-1", "-1.0"), HEARD),
+    "log_prob_threshold": Only(("-1", "-1.0"), RETRIED),
+    "logprob_threshold": Only(("-1", "-1.0"), RETRIED),
     "n": Only(("1",), "must be 1; omit it"),
     "no_repeat_ngram_size": Only(("0",), "is not supported; omit it"),
-    "no_speech_threshold": Only(("0.6",), HEARD),
+    "no_speech_threshold": Only(("0.6",), RETRIED),
     "patience": Only(("1", "1.0"), "is not supported; omit it"),
     "repetition_penalty": Only(("1", "1.0"), "is not supported; omit it"),
     "seed": Only((), "is not supported; use temperature=0, which is repeatable"),

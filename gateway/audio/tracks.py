@@ -100,10 +100,7 @@ def _one(source: Callable[[], Any], track: int | None, warn: Warn) -> Iterator[F
                 for piece in _sound(container, choices[number]):
                     given += len(piece)
                     yield piece
-            except (
-                FFmpegError,
-                IndexError,
-            ) as error:  # the last from PyAV, where streams appear in the midst
+            except (FFmpegError, IndexError) as error:  # PyAV's, where streams appear later
                 failed = error
                 if given:
                     why = getattr(error, "strerror", None) or "its streams change"

@@ -81,12 +81,12 @@ class Wanted:
 
 @dataclass
 class Item:
-    """One turn. `said`: words that the client has been told of the sound that is looked at; `last`: those of
+    """One turn. `sent`: words that the client has been told of the sound that is looked at; `last`: those of
     the last look, which saw `looked_at` samples and `took` so many seconds; `told`: there was a delta.
     """
 
     id: str = field(default_factory=lambda: f"item_{uuid.uuid4().hex[:20]}")
-    said: list[str] = field(default_factory=list)
+    sent: list[str] = field(default_factory=list)
     last: str = ""
     looked_at: int = 0
     looks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -154,7 +154,7 @@ class Words:
         with suppress(ApiError):  # the final words will come, or say why not
             now = (await self._transcribe([Window(wave, 0.0)], wanted, draft=True)).text
             words = agreed(item.last, now)
-            if len(words) > len(item.said) and words[: len(item.said)] == item.said:
+            if len(words) > len(item.sent) and words[: len(item.sent)] == item.sent:
                 await self._tell(item, words)
             item.last = now
         item.took = time.monotonic() - began
@@ -166,16 +166,16 @@ class Words:
             await asyncio.wait(before)
         with suppress(ApiError):
             words = (await self._transcribe([window], wanted, draft=True)).text.split()
-            if len(words) > len(item.said) and words[: len(item.said)] == item.said:
+            if len(words) > len(item.sent) and words[: len(item.sent)] == item.sent:
                 await self._tell(item, words)
-        item.said, item.last = [], ""
+        item.sent, item.last = [], ""
 
     async def _tell(self, item: Item, words: list[str]) -> None:
         """What is new of words that begin with those that were told."""
         if item.finished:
             return
-        fresh = (" " if item.told else "") + " ".join(words[len(item.said) :])
-        item.said, item.told = words, True
+        fresh = (" " if item.told else "") + " ".join(words[len(item.sent) :])
+        item.sent, item.told = words, True
         await self.connection.send(f"{EVENT}.delta", item_id=item.id, content_index=0, delta=fresh)
 
     async def _final(

@@ -38,7 +38,7 @@ class Extracted:
 
 
 def extract(path: Path, name: str, media_type: str = "") -> Extracted:
-    """The text of a file called `name`, which its sender said to be of a media type.
+    """The text of a file called `name`, with the media type that its sender declared.
 
     Raises:
         NoText: of this kind, broken, empty or too long.

@@ -1,4 +1,4 @@
-"""What kind of file something is: by its content, then by its name, then by what its sender said."""
+"""What kind of file something is: by its content, then by its name, then by its declared media type."""
 
 from __future__ import annotations
 

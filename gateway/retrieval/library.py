@@ -130,8 +130,8 @@ def spaces(library: Library, models: Iterable[str]) -> list[str]:
 
 def caption(record: Record) -> str:
     """What the attributes of an attached picture say of it; empty where they say nothing."""
-    said = record.body["attributes"].get(CAPTION)
-    return said if isinstance(said, str) and said.strip() and is_picture(record.body) else ""
+    caption = record.body["attributes"].get(CAPTION)
+    return caption if isinstance(caption, str) and caption.strip() and is_picture(record.body) else ""
 
 
 def wanted(record: Record, among: Iterable[str]) -> list[str]:

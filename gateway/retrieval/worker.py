@@ -266,8 +266,8 @@ class Worker:
             with path.open("wb") as out:
                 async for piece in self.library.documents.read(file.body["content"]):
                     out.write(piece)
-            said = file.body.get("media_type", "")
-            return await extracted(path, file.body["filename"], self.limits.seconds, said)
+            declared = file.body.get("media_type", "")
+            return await extracted(path, file.body["filename"], self.limits.seconds, declared)
 
     async def _picture(self, file: Record) -> bytes:
         if file.size > self.limits.picture_bytes:

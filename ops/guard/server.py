@@ -259,7 +259,7 @@ class Server:
         return next((pid for pid in self.watched if stopped(pid)), None)
 
     async def cause(self) -> str:
-        """Why it could not start, in its own words; empty if it said nothing of that."""
+        """Why it could not start, as its log has it; empty if it has nothing of that."""
         return await self.tail.cause()
 
     def terminate(self) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -18,6 +19,14 @@ from .conftest import PYTHON, RECORDINGS, ROOT, portable, started
 PORT = first_port("first-day")
 ODD = "a b;c%d\"e'f$g[h"  # what a file system allows
 PROXIES = {"HTTP_PROXY": "http://127.0.0.1:9", "https_proxy": "foo bar", "ALL_PROXY": "socks5://127.0.0.1:9"}
+
+
+def process_mode(action: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """What a user sees of `ops.process_mode`, once it has ended."""
+    command = [PYTHON, "-m", "ops.process_mode", action]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def test_neither_proxies_nor_folders_decide_whether_it_starts(tmp_path: Path) -> None:
@@ -75,15 +84,7 @@ def test_a_model_that_cannot_start_says_why_at_once(tmp_path: Path) -> None:
     tokenizer.write_text("{}")
     environment = {**portable(tmp_path / "home", PORT, "mini-t5", 1), "ENGINES_DIR": str(engines)}
     began = time.monotonic()
-    ended = subprocess.run(
-        [PYTHON, "-m", "ops.process_mode", "serve"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    ended = process_mode("serve", environment)
     print(f"\nserve ended after {time.monotonic() - began:.0f} s: {ended.stderr.strip()}")
     assert ended.returncode == 1
     assert "triton-0: the model cannot start (it failed 3 times):" in ended.stderr
@@ -113,14 +114,7 @@ def test_wrong_settings_are_one_sentence_before_anything_is_built(
     tmp_path: Path, name: str, value: str, said: str
 ) -> None:
     environment = {**portable(tmp_path / "home", PORT, "mini-whisper", 1), name: value}
-    ended = subprocess.run(
-        [PYTHON, "-m", "ops.process_mode", "check"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = process_mode("check", environment)
     assert ended.returncode == 1
     assert said in ended.stderr
     assert ended.stderr.count("\n") == 1
@@ -129,14 +123,7 @@ def test_wrong_settings_are_one_sentence_before_anything_is_built(
 def test_ctrl_c_and_a_second_start_say_what_is_so(tmp_path: Path) -> None:
     environment = portable(tmp_path / "home", PORT, "mini-whisper", 1)
     with started(environment) as stack:
-        again = subprocess.run(
-            [PYTHON, "-m", "ops.process_mode", "check"],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        again = process_mode("check", environment)
         assert f"a stack is running on PORT={PORT}; stop it with: make stop PORT={PORT}" in again.stderr
         assert json.loads(httpx.get(f"{stack.url}/v1/models").text)["data"][0]["created"] > 1_700_000_000
     said = (tmp_path / "home" / "serve.log").read_text()

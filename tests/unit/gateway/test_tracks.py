@@ -207,7 +207,7 @@ def test_sound_around_damage_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_chained_file_that_was_cut_in_its_last_stream(tmp_path: Path) -> None:
-    """Its first stream is heard, and its end is told."""
+    """The sound of its first stream comes, and where it ends is told."""
     first = written(tmp_path / "a.ogg", [tone(2)[None]], "libopus", 48_000).read_bytes()
     second = written(tmp_path / "b.ogg", [tone(2, 880)[None]], "libopus", 48_000).read_bytes()
     for size in (28, 60, 300):
