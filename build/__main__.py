@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from conch import proxies
@@ -19,6 +20,8 @@ from .catalog import CatalogError, Model, known, load_catalog, select, target_of
 from .download import FetchError
 from .plan import BuildError, Places, plan_job
 from .toolchain import TemplateError, ToolchainError, Unfit
+
+EXPORT_KIB = 6 << 20  # memory that has to be free for each export that runs
 
 
 def table(rows: list[Built]) -> str:
@@ -58,23 +61,40 @@ def build_all(models: Sequence[Model], target: str, places: Places, only: str = 
         BuildError, CatalogError, FetchError, ToolchainError, TemplateError, Unfit: see `build` and
         `made_elsewhere`.
     """
-    rows = []
     own = known(target).build_devices(models, os.environ)
-    for number, (model, devices) in enumerate(zip(models, own, strict=True), 1):
-        maker = target_of(model, target)
-        if only and only != maker:
-            continue
 
-        def note(what: str, place: str = f"[{number}/{len(models)}]") -> None:
-            print(f"{place} {what}", flush=True)
+    def made(number: int, model: Model, devices: str) -> Built:
+        maker = target_of(model, target)
+
+        def note(what: str) -> None:
+            print(f"[{number}/{len(models)}] {what}", flush=True)
 
         try:
-            rows.append(build(model, maker, places, note, os.environ, devices))
+            return build(model, maker, places, note, os.environ, devices)
         except ToolchainError:
             if maker == target or only:
                 raise
-            rows.append(made_elsewhere(model, maker, places, os.environ))
-    return rows
+            return made_elsewhere(model, maker, places, os.environ)
+
+    wanted = [
+        (number, model, devices)
+        for number, (model, devices) in enumerate(zip(models, own, strict=True), 1)
+        if only in ("", target_of(model, target))
+    ]
+    with ThreadPoolExecutor(1 if any(own) else side_by_side(len(wanted))) as pool:
+        futures = [pool.submit(made, *row) for row in wanted]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def side_by_side(models: int) -> int:
+    """How many models are built at once where no GPU is needed: as cores and free memory allow."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines())
+    room = int(lines["MemAvailable"].split()[0]) // EXPORT_KIB
+    return max(1, min(models, len(os.sched_getaffinity(0)), room))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

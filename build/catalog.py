@@ -41,7 +41,19 @@ LAYOUT_OF = {
     "pypi": "ctranslate2",
     "random": "random",
 }  # of sources that do not say; others are as on the Hugging Face hub
-KNOWN = {"family", "source", "licence", "revision", "sha256", "seed", "note", "layout", "file", "folder"}
+KNOWN = {
+    "family",
+    "source",
+    "licence",
+    "revision",
+    "sha256",
+    "seed",
+    "note",
+    "examples",
+    "layout",
+    "file",
+    "folder",
+}
 
 Steps = tuple[tuple[str, ...], ...]
 Value = str | tuple[str, ...]  # of a name in a step: one argument, or several
@@ -58,7 +70,7 @@ class Model:
     """One MODEL_ID. `layout` is the form of its weights, `file` the one file of a repository that is wanted,
     `folder` the part of it that holds them; `knobs` are overrides of the family's parameters by name.
     `hashes`: what each of several files must be. `mirrors`: the same model from elsewhere, to be asked in
-    this order where `source` does not answer.
+    this order where `source` does not answer. `examples`: prompts to try it with, for the console.
     """
 
     id: str
@@ -69,6 +81,7 @@ class Model:
     sha256: str = ""
     seed: int = 0
     note: str = ""
+    examples: tuple[str, ...] = ()
     layout: str = "huggingface"
     file: str = ""
     folder: str = ""
@@ -207,11 +220,14 @@ def _checked(name: str, given: Any, path: Path) -> dict[str, Any]:
 
 
 def _shaped(row: Mapping[str, Any], wrong: Callable[[str, str], CatalogError]) -> None:
-    for key in sorted(KNOWN - {"seed", "sha256"}):
+    for key in sorted(KNOWN - {"seed", "sha256", "examples"}):
         if not isinstance(row.get(key, ""), str):
             raise wrong(f"{key} is not a string", f'write {key} = "…"')
     if row["family"] not in family_types():
         raise wrong(f"family {row['family']!r} is unknown", f"write one of: {', '.join(family_types())}")
+    examples = row.get("examples", [])
+    if not (isinstance(examples, list) and all(isinstance(one, str) for one in examples)):
+        raise wrong("examples is not a list of strings", 'write examples = ["…", "…"]')
     mirrors = row.get("mirrors", [])
     if not (isinstance(mirrors, list) and all(isinstance(one, dict) for one in mirrors)):
         raise wrong("mirrors is not a list of tables", "write each one's keys below [[my-model.mirrors]]")
@@ -233,6 +249,7 @@ def _model(name: str, given: Any, path: Path) -> Model:
         fixed.setdefault("sha256", hashed[1])
     if isinstance(fixed.get("sha256"), dict):
         fixed["hashes"] = fixed.pop("sha256")
+    fixed["examples"] = tuple(fixed.get("examples", ()))
     knobs = {key: value for key, value in row.items() if key not in {*KNOWN, "mirrors"}}
     shared = {"family": row["family"], "licence": row["licence"], "note": row.get("note", ""), **knobs}
     mirrors = tuple(_model(name, {**shared, **mirror}, path) for mirror in row.get("mirrors", ()))

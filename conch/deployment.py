@@ -53,7 +53,8 @@ class Pool(Positions):
     vectors. `chat`: none where the model has no template. `target` and `precision`: how its engine was
     made, for people; `precision` is empty where the engine chooses when it is loaded. `beams`: how many a
     request for speech takes that names no number; `languages`: codes of those that a speech model knows.
-    `built`: when, in seconds since 1970.
+    `built`: when, in seconds since 1970; `size`: bytes of its engine's files. `licence` (of its weights),
+    `note` and `examples` (prompts to try it with) are those of its catalogue.
     """
 
     model_id: str
@@ -70,6 +71,10 @@ class Pool(Positions):
     beams: int = 1
     languages: tuple[str, ...] = ()
     built: int = 0
+    size: int = 0
+    licence: str = ""
+    note: str = ""
+    examples: tuple[str, ...] = ()
 
     @property
     def abilities(self) -> frozenset[str]:

@@ -86,7 +86,15 @@ def make_plan(
         doors = (addresses.http.format(i=i), addresses.grpc.format(i=i))
         instances.append(Instance(i, model.id, model.family, bundle, own, *doors, devices[i], shares[i]))
     pools = (
-        Pool(model.id, model.family, tuple(range(n, count, len(models)))) for n, model in enumerate(models)
+        Pool(
+            model.id,
+            model.family,
+            tuple(range(n, count, len(models))),
+            licence=model.licence,
+            note=model.note,
+            examples=model.examples,
+        )
+        for n, model in enumerate(models)
     )
     return Deployment(tuple(instances), tuple(pools), addresses.gateways, addresses.resolver)
 
@@ -147,6 +155,7 @@ def _described(deployment: Deployment, pool: Pool) -> Pool:
         precision=precision(parameters),
         beams=parameters.get("beams", 1),
         languages=languages_of(json.loads(tokenizer.read_text("utf-8"))) if speech else (),
+        size=sum(file.stat().st_size for file in (bundle / ENGINE).rglob("*") if file.is_file()),
         built=round(datetime.fromisoformat(manifest.built).timestamp()),
     )
 

@@ -18,7 +18,14 @@ from ..metrics import REQUESTS
 SECONDS = 5.0
 MINUTES = 15
 SLOTS = int(MINUTES * 60 / SECONDS)
-KINDS = {"/v1/audio/": "speech", "/v1/completions": "text", "/v1/chat/": "text"}
+KINDS = {
+    "/v1/audio/": "speech",
+    "/v1/completions": "text",
+    "/v1/chat/": "text",
+    "/v1/embeddings": "embeddings",
+    "/v1/files": "search",
+    "/v1/vector_stores": "search",
+}
 BOUNDS = (*REQUESTS, float("inf"))
 
 

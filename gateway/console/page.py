@@ -18,6 +18,8 @@ TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".flac": "audio/flac",
 }
 # Everything comes from here: no inline script or style, no other origin, and no strings made into markup.
 POLICY = "; ".join(

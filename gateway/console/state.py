@@ -79,6 +79,10 @@ def model_row(pool: Pool) -> dict[str, Any]:
         "chat": pool.chat is not None,
         "instances": list(pool.instances),
         "encoder": pool.encodes,
+        "size": pool.size,
+        "licence": pool.licence,
+        "note": pool.note,
+        "examples": list(pool.examples),
     }
 
 

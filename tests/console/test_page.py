@@ -27,9 +27,9 @@ def filled(page: Page, panel: str, shots: Shots, store: str) -> None:
     if panel == "speech":
         page.set_input_files("#file", RECORDINGS / "order.wav")
         expect(page.locator(".word").first).to_be_visible(timeout=30_000)
-        page.locator(".page:visible summary").click()
+        page.locator(".page:visible .panel > details summary").click()
     elif panel == "text":
-        page.locator("textarea").fill("Harley")
+        page.get_by_label("Prompt", exact=True).fill("Harley")
         page.locator("#text button.primary").click()
         expect(page.locator("#text .facts")).not_to_be_empty(timeout=30_000)
     elif panel == "pictures":
@@ -114,9 +114,9 @@ def test_a_keyboard_is_enough(opened: Opener) -> None:
     expect(page.get_by_role("link", name="Text")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Text")).to_be_visible()
-    page.locator("textarea").focus()
+    page.get_by_role("textbox", name="Prompt").focus()
     page.keyboard.type("Harley")
-    page.keyboard.press("Control+Enter")
+    page.keyboard.press("Enter")
     expect(page.locator("#text .facts")).not_to_be_empty(timeout=30_000)
 
 

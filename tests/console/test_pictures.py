@@ -18,7 +18,7 @@ from .test_try import SECONDS, STOPS, example, flying, ran
 
 MODEL = "mini-llava"
 WHAT = "what is in the picture?"
-ANSWER = "#pictures-output .assistant span"
+ANSWER = "#pictures-output .assistant .body"
 HANDED = """([kind, data, where]) => {
     const all = new DataTransfer();
     const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));

@@ -131,6 +131,7 @@ def test_a_wrong_key_is_a_sentence(opened: Opener) -> None:
     """And the right one opens; it is gone with the tab."""
     page = opened("status", key=None)
     expect(page.get_by_text("This deployment asks for an API key.")).to_be_visible()
+    expect(page.locator(".message-bar")).to_be_hidden()
     page.get_by_label("Key", exact=True).fill("not-this-one")
     page.get_by_role("button", name="Use key").click()
     expect(page.get_by_role("alert")).to_contain_text("This API key is not accepted here")

@@ -50,6 +50,11 @@ def transcribed(page: Page, name: str) -> None:
     expect(page.locator(".word").first).to_be_visible(timeout=SECONDS)
 
 
+def options(page: Page) -> None:
+    """Open what is folded away."""
+    page.locator(".page:visible .options summary").click()
+
+
 def api(stack: Stack, form: str) -> str:
     answer = httpx.post(
         f"{stack.url}/v1/audio/transcriptions",
@@ -122,7 +127,8 @@ def test_words_light_up_while_the_sound_plays(opened: Opener, stack: Stack) -> N
 def test_a_language_and_a_task_are_sent(opened: Opener) -> None:
     """A Spanish recording is named Spanish, and translated where that was chosen."""
     page = opened("speech")
-    page.get_by_label("Prompt").fill("museo")
+    options(page)
+    page.get_by_label("Prompt", exact=True).fill("museo")
     transcribed(page, "museo.ogg")
     assert "spanish" in page.inner_text(".facts")
     page.get_by_label("Task").select_option("translate")
@@ -186,8 +192,8 @@ def test_a_text_is_completed(opened: Opener, stack: Stack) -> None:
     """What the page streams is what the API answers at once."""
     page = opened("text")
     prompt = "Harley"
-    page.get_by_label("Prompt").fill(prompt)
-    page.get_by_role("button", name="Generate").click()
+    page.get_by_label("Prompt", exact=True).fill(prompt)
+    page.get_by_role("button", name="Generate", exact=True).click()
     expect(page.locator("#text .facts")).to_contain_text("tokens read", timeout=SECONDS)
     body = {"model": "mini-gpt2", "prompt": prompt, "max_tokens": 64, "temperature": 0}
     answer = httpx.post(f"{stack.url}/v1/completions", headers=headers(), json=body, timeout=60).json()
@@ -200,15 +206,88 @@ def test_a_conversation_has_turns(opened: Opener) -> None:
     page = opened("text")
     page.get_by_label("Kind").select_option("chat")
     for turn in ("Harley Rovers", "Another match"):
-        page.get_by_label("Prompt").fill(turn)
+        page.get_by_label("Prompt", exact=True).fill(turn)
         with page.expect_request("**/v1/chat/completions") as waiting:
-            page.get_by_role("button", name="Generate").click()
-        expect(page.get_by_role("button", name="Generate")).to_be_enabled(timeout=SECONDS)
+            page.get_by_role("button", name="Generate", exact=True).click()
+        expect(page.get_by_role("button", name="Generate", exact=True)).to_be_enabled(timeout=SECONDS)
     roles = [message["role"] for message in waiting.value.post_data_json["messages"]]
     assert roles == ["user", "assistant", "user"]
     assert len(page.locator(".message.assistant").all()) == 2
     page.get_by_role("button", name="New conversation").click()
     expect(page.locator(".message")).to_have_count(0)
+
+
+def test_an_answer_is_made_again_under_a_system_prompt(opened: Opener) -> None:
+    """The same conversation is sent once more, the system prompt first; the old answer goes."""
+    page = opened("text")
+    page.get_by_label("Kind").select_option("chat")
+    options(page)
+    page.get_by_label("System prompt").fill("Short answers.")
+    page.get_by_label("Prompt", exact=True).fill("Harley Rovers")
+    sent = []
+    for button in ("Generate", "Regenerate"):
+        with page.expect_request("**/v1/chat/completions") as waiting:
+            page.get_by_role("button", name=button, exact=True).click()
+        sent.append(waiting.value.post_data_json["messages"])
+        expect(page.get_by_role("button", name="Regenerate")).to_be_visible(timeout=SECONDS)
+        expect(page.get_by_role("button", name="Copy").first).to_be_visible()
+    assert sent[0] == sent[1]
+    assert [message["role"] for message in sent[0]] == ["system", "user"]
+    expect(page.locator(".message.assistant")).to_have_count(1)
+
+
+MARKDOWN = """# Bread & <b>butter</b>
+
+Take **500 g** of *flour*, `salt` and 2 * 3 of [oil](https://example.org/a) or [this](javascript:alert).
+
+1. Mix
+   - water
+   - yeast
+2. Bake
+
+```python
+print("<script>")
+```
+
+| when | what |
+|---|---|
+| now | **eat** |
+"""
+SHOWN = (
+    "<h3>Bread &amp; &lt;b&gt;butter&lt;/b&gt;</h3>"
+    "<p>Take <strong>500 g</strong> of <em>flour</em>, <code>salt</code> and 2 * 3 of "
+    '<a href="https://example.org/a" rel="noopener noreferrer nofollow" target="_blank">oil</a> or '
+    "[this](javascript:alert).</p>"
+    '<ol start="1"><li>Mix<ul><li>water</li><li>yeast</li></ul></li><li>Bake</li></ol>'
+    '<pre tabindex="0"><code>print("&lt;script&gt;")</code></pre>'
+    '<div class="scroll"><table><thead><tr><th>when</th><th>what</th></tr></thead>'
+    "<tbody><tr><td>now</td><td><strong>eat</strong></td></tr></tbody></table></div>"
+)
+
+
+def test_markdown_is_shown_as_elements(opened: Opener) -> None:
+    """Headings, lists, code, tables and links; HTML and other addresses stay text."""
+    page = opened("text")
+    shown = page.evaluate(
+        """async (text) => { const { markdown } = await import("/console/markdown.js");
+        const box = document.createElement("div"); box.append(...markdown(text)); return box.innerHTML; }""",
+        MARKDOWN,
+    )
+    assert shown == SHOWN
+
+
+def test_samples_are_a_click_away(opened: Opener, recordings: dict[str, Any]) -> None:
+    """A recording, a prompt and a picture, for a visitor who brings nothing."""
+    page = opened("speech")
+    page.get_by_role("button", name="Try a sample").click()
+    expect(page.locator("#transcript")).to_have_text(recordings["demo.flac"]["text"], timeout=SECONDS)
+    page.get_by_role("link", name="Text").click()
+    page.get_by_role("group", name="Examples").get_by_role("button").first.click()
+    expect(page.locator("#text .facts")).to_contain_text("tokens read", timeout=SECONDS)
+    page.get_by_role("link", name="Pictures").click()
+    page.get_by_role("button", name="Take a sample picture").click()
+    page.get_by_role("button", name="what is in the picture?").click()
+    expect(page.locator("#pictures-output .assistant")).to_contain_text("green", timeout=SECONDS)
 
 
 def flying(stack: Stack, model: str = "mini-gpt2") -> int:
@@ -224,11 +303,12 @@ def test_streaming_stops_on_the_button(opened: Opener, stack: Stack) -> None:
     whole = httpx.post(f"{stack.url}/v1/completions", headers=headers(), json=body, timeout=60).json()
     assert whole["usage"]["completion_tokens"] == 480
     page = opened("text")
-    page.get_by_label("Prompt").fill("Harley")
+    page.get_by_label("Prompt", exact=True).fill("Harley")
+    options(page)
     page.get_by_label("Most tokens").fill("480")
     page.get_by_label("Least tokens").fill("480")
     page.evaluate(STOPS, "#output .made")
-    page.get_by_role("button", name="Generate").click()
+    page.get_by_role("button", name="Generate", exact=True).click()
     expect(page.get_by_text("Stopped.")).to_be_visible(timeout=SECONDS)
     text = page.text_content("#output .made")
     assert text
@@ -238,11 +318,11 @@ def test_streaming_stops_on_the_button(opened: Opener, stack: Stack) -> None:
     time.sleep(1.5)
     assert page.text_content("#output .made") == text
     assert flying(stack) == 0
-    expect(page.get_by_role("button", name="Generate")).to_be_enabled()
+    expect(page.get_by_role("button", name="Generate", exact=True)).to_be_enabled()
 
 
 def example(page: Page, name: str) -> str:
-    page.locator(".page:visible summary").click()
+    page.locator(".page:visible .panel > details summary").click()
     return page.locator(".page:visible").get_by_label(name, exact=True).inner_text()
 
 
@@ -264,8 +344,8 @@ def test_what_was_done_can_be_done_in_a_shell(opened: Opener, panel: str) -> Non
         transcribed(page, "demo.flac")
         said = page.inner_text("#transcript")
     else:
-        page.get_by_label("Prompt").fill("It's 5 o'clock \"now\"")
-        page.get_by_role("button", name="Generate").click()
+        page.get_by_label("Prompt", exact=True).fill("It's 5 o'clock \"now\"")
+        page.get_by_role("button", name="Generate", exact=True).click()
         expect(page.locator("#text .facts")).to_contain_text("tokens read", timeout=SECONDS)
         said = page.inner_text("#output .made")
     curl = example(page, "curl")

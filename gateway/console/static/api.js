@@ -43,10 +43,31 @@ export async function request(path, options = {}) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, t("error.unreachable"));
   }
+  return checked(answer);
+}
+
+async function checked(answer) {
   if (answer.ok) return answer;
   const error = new ApiError(answer.status, answer.status === 401 ? t("key.wrong") : await sentence(answer));
   if (answer.status === 401) refusals.forEach((listener) => listener(error.message));
   throw error;
+}
+
+/** The JSON of the answer to a form; `moved` gets the part that has been uploaded, 0 to 1 (fetch tells none). */
+export async function sent(path, form, { signal, moved }) {
+  const upload = new XMLHttpRequest();
+  upload.open("POST", path);
+  if (key.get()) upload.setRequestHeader("Authorization", `Bearer ${key.get()}`);
+  upload.upload.onprogress = ({ loaded, total }) => moved(Math.min(loaded / total, 0.999));
+  upload.upload.onload = () => moved(1);
+  const answer = await new Promise((resolve, reject) => {
+    signal.onabort = () => upload.abort();
+    upload.onabort = () => reject(new DOMException("", "AbortError"));
+    upload.onerror = () => reject(new ApiError(0, t("error.unreachable")));
+    upload.onload = () => resolve(new Response(upload.responseText, { status: upload.status }));
+    upload.send(form);
+  });
+  return (await checked(answer)).json();
 }
 
 /** The JSON of an answer; `body` is sent as JSON, by POST. */

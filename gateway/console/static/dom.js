@@ -43,6 +43,45 @@ export function select(pairs, chosen, onchange) {
   return h("select", { onchange }, options);
 }
 
+/** A field for a number. */
+export function number(properties) {
+  return h("input", { type: "number", inputmode: "decimal", ...properties });
+}
+
+/** Call `send` on Enter; Shift+Enter begins a line. */
+export function onEnter(input, send) {
+  input.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    send();
+  });
+}
+
+/** Options that few change, folded away. */
+export function folded(...children) {
+  return h("details", { class: "options" }, h("summary", {}, t("options")), children);
+}
+
+/** Texts to click, each of which is given to `take`; `show` replaces them. */
+export function samples(take) {
+  const element = h("div", { class: "row samples", role: "group", "aria-label": t("samples") });
+  const button = (text) =>
+    h("button", { type: "button", class: "small", title: text, onclick: () => take(text) }, text);
+  return { element, show: (texts) => element.replaceChildren(...texts.map(button)) };
+}
+
+/** A button that copies what `text` returns; none where the browser has no clipboard for this page. */
+export function copier(text) {
+  if (!navigator.clipboard) return null;
+  const button = h("button", { type: "button", class: "small" }, t("copy"));
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(text());
+    button.textContent = t("copied");
+    setTimeout(() => (button.textContent = t("copy")), 2000);
+  });
+  return button;
+}
+
 /** Offer bytes as a download. */
 export function download(name, text, type) {
   const url = URL.createObjectURL(new Blob([text], { type }));

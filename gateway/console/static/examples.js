@@ -1,7 +1,7 @@
 // The curl and Python of what was just done.
 
 import { key } from "./api.js";
-import { h } from "./dom.js";
+import { copier, h } from "./dom.js";
 import { t } from "./i18n.js";
 import { Shot } from "./images.js";
 
@@ -209,10 +209,7 @@ for found in answer.data:
 }
 
 function block(name, code) {
-  const copied = () =>
-    navigator.clipboard?.writeText(code).then(() => (button.textContent = t("example.copied")));
-  const button = h("button", { type: "button", class: "small", onclick: copied }, t("example.copy"));
-  const label = h("div", { class: "code-head" }, h("span", {}, name), navigator.clipboard && button);
+  const label = h("div", { class: "code-head" }, h("span", {}, name), copier(() => code));
   return h(
     "div",
     { class: "code" },

@@ -122,6 +122,7 @@ function shell() {
       );
     } catch (error) {
       main.replaceChildren(h("p", { class: "hint" }, t("nothing")));
+      if (error.status === 401 && !key.get()) return; // the dialog asks for one
       say(error.message, true);
       if (error.status !== 401) setTimeout(begin, 3000);
     }

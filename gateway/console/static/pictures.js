@@ -1,27 +1,27 @@
 // The panel for pictures: questions about them, and their answers as they come.
 
-import { field, h, select } from "./dom.js";
+import { field, folded, h, number, onEnter, samples, select } from "./dom.js";
 import { examples, generation } from "./examples.js";
 import { t } from "./i18n.js";
 import { dropzone, part, pasted, Shot, thumbnail } from "./images.js";
-import { log, message, written } from "./writing.js";
+import { log, Message, written } from "./writing.js";
 
 export const id = "pictures";
 
 const PATH = "/v1/chat/completions";
+const SAMPLE = "sample.png"; // a green triangle and a green diamond
 
 /** Models that look at pictures and answer. */
 export function models(state) {
   return state.models.filter((model) => model.capabilities.includes("pictures") && model.chat);
 }
 
-const number = (properties) => h("input", { type: "number", inputmode: "decimal", ...properties });
-
 export function mount(state, say) {
   const able = models(state);
   const model = select(
     able.map(({ id: name }) => [name, name]),
     able[0].id,
+    () => tries.show(questions()),
   );
   const drop = dropzone(
     {
@@ -40,18 +40,37 @@ export function mount(state, say) {
     temperature: number({ min: 0, max: 2, step: 0.1, value: 0 }),
   };
   const send = h("button", { type: "button", class: "primary", onclick: run }, t("pictures.ask"));
-  const stop = h("button", { type: "button", disabled: true, onclick: () => running?.abort() }, t("stop"));
+  const stop = h("button", { type: "button", hidden: true, onclick: () => running?.abort() }, t("stop"));
   const clear = h("button", { type: "button", onclick: forget }, t("text.clear"));
   const output = log("pictures-output");
   const facts = h("p", { class: "facts" });
+  const answerCard = h(
+    "section",
+    { class: "card", "aria-label": t("text.answer"), hidden: true },
+    output,
+    facts,
+  );
+  const example = h("button", { type: "button", onclick: sampled }, t("pictures.sample"));
+  const tries = samples((text) => {
+    question.value = text;
+    run();
+  });
   const shown = examples();
   let running = null,
     waiting = [],
     messages = [];
 
-  question.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run();
-  });
+  onEnter(question, run);
+
+  function questions() {
+    const { examples: own } = able.find((row) => row.id === model.value);
+    return own.length ? own : [t("pictures.question1"), t("pictures.question2")];
+  }
+
+  async function sampled() {
+    const file = await (await fetch(`/console/${SAMPLE}`)).blob();
+    await take([new File([file], SAMPLE, { type: file.type })]);
+  }
 
   async function take(files) {
     const wrong = files.find((file) => !file.type.startsWith("image/"));
@@ -89,6 +108,7 @@ export function mount(state, say) {
     messages = [];
     output.replaceChildren();
     facts.replaceChildren();
+    answerCard.hidden = true;
   }
 
   function body(content) {
@@ -123,8 +143,9 @@ export function mount(state, say) {
       { class: "shots" },
       about.map((shot) => thumbnail(shot.file, shot.name)),
     );
-    const mine = message("user", asked, about.length > 0 && views);
-    const answer = message("assistant", "");
+    const mine = new Message("user", asked, about.length > 0 && views);
+    const answer = new Message("assistant", "");
+    answerCard.hidden = false;
     output.append(mine.element, answer.element);
     output.scrollTop = output.scrollHeight;
     busy(true);
@@ -134,7 +155,7 @@ export function mount(state, say) {
     try {
       await written(PATH, sent, running.signal, {
         show: (piece) => {
-          answer.said.append(answer.said.textContent ? piece : piece.trimStart());
+          answer.add(piece);
           output.scrollTop = output.scrollHeight;
         },
         tell: (sentence) => facts.replaceChildren(sentence),
@@ -152,12 +173,13 @@ export function mount(state, say) {
   /** What was answered, if only its beginning, is part of the conversation; a question without an answer
    * stays where it was typed. */
   function ended(sent, mine, answer) {
-    const text = answer.said.textContent.trim();
+    const text = answer.text.trim();
     if (!text || !output.contains(answer.element)) {
       mine.element.remove();
       answer.element.remove();
       return;
     }
+    answer.offer();
     messages = [...sent.messages, { role: "assistant", content: text }];
     waiting = [];
     question.value = "";
@@ -167,10 +189,11 @@ export function mount(state, say) {
   function busy(yes) {
     running = yes ? new AbortController() : null;
     send.disabled = yes;
-    stop.disabled = !yes;
+    stop.hidden = !yes;
     output.setAttribute("aria-busy", String(yes));
   }
 
+  tries.show(questions());
   const element = h(
     "div",
     { class: "panel" },
@@ -180,15 +203,18 @@ export function mount(state, say) {
       drop,
       shots,
       h("div", { class: "spaced" }, field(t("pictures.question"), question, t("text.keys"))),
-      h("div", { class: "row" }, send, stop, clear),
-      h(
-        "div",
-        { class: "fields" },
-        field(t("model"), model),
-        Object.entries(parameters).map(([name, input]) => field(t(`text.${name}`), input)),
+      tries.element,
+      h("div", { class: "row" }, send, stop, clear, example),
+      folded(
+        h(
+          "div",
+          { class: "fields" },
+          field(t("model"), model),
+          Object.entries(parameters).map(([name, input]) => field(t(`text.${name}`), input)),
+        ),
       ),
     ),
-    h("section", { class: "card", "aria-label": t("text.answer") }, output, facts),
+    answerCard,
     shown.element,
   );
   pasted(element, take);

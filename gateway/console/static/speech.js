@@ -1,8 +1,8 @@
 // The panel for speech: a file, a recording, or live captions.
 
-import { request } from "./api.js";
+import { sent } from "./api.js";
 import { Captions, microphone } from "./captions.js";
-import { download, field, h, select } from "./dom.js";
+import { copier, download, field, folded, h, select } from "./dom.js";
 import { examples, live, recording } from "./examples.js";
 import { language as ui, t } from "./i18n.js";
 import { dropzone } from "./images.js";
@@ -11,7 +11,9 @@ import { srt, vtt } from "./subtitles.js";
 
 export const id = "speech";
 
-/** Models that hear. */
+const SAMPLE = "sample.flac"; // English, spoken by a synthetic voice
+
+/** Models that transcribe. */
 export function models(state) {
   return state.models.filter((model) => model.capabilities.includes("transcription"));
 }
@@ -64,8 +66,10 @@ export function mount(state, say) {
       h("button", { type: "button", class: "small", onclick: () => save(kind) }, t("download", { kind })),
     ),
   );
-  const copy = h("button", { type: "button", class: "small", onclick: copied }, t("example.copy"));
-  if (navigator.clipboard) files.prepend(copy);
+  const copy = copier(() => transcript.text);
+  if (copy) files.prepend(copy);
+  const sample = h("button", { type: "button", onclick: sampled }, t("speech.sample"));
+  const progress = h("progress", { "aria-label": t("speech.progress"), hidden: true });
   const box = h("div", {
     class: "captions",
     role: "log",
@@ -87,7 +91,9 @@ export function mount(state, say) {
     transcript = null,
     running = null,
     recorder = null,
-    session = null;
+    session = null,
+    timer = null;
+  const speeds = new Map(); // seconds of sound transcribed in a second, by model
 
   /** What the model can: a model for English alone has no other language, and translates nothing. */
   function offer() {
@@ -103,11 +109,29 @@ export function mount(state, say) {
     task.disabled = english;
   }
 
-  function copied() {
-    navigator.clipboard.writeText(transcript.text).then(() => {
-      copy.textContent = t("example.copied");
-      setTimeout(() => (copy.textContent = t("example.copy")), 2000);
-    });
+  async function sampled() {
+    const file = await (await fetch(`/console/${SAMPLE}`)).blob();
+    take(new File([file], SAMPLE, { type: file.type }));
+  }
+
+  /** How far an upload is; then how far the transcription must be, where an earlier one told how fast it is. */
+  function moved(part) {
+    if (part < 1) {
+      progress.value = part;
+      say(t("speech.uploading", { percent: Math.floor(part * 100) }));
+      return;
+    }
+    progress.removeAttribute("value");
+    const began = performance.now();
+    const tick = () => {
+      const seconds = (performance.now() - began) / 1000;
+      const expected = player.audio.duration / speeds.get(model.value);
+      if (expected > 2) progress.value = Math.min(0.98, seconds / expected);
+      say(seconds < 2 ? t("speech.working") : t("speech.since", { seconds: Math.floor(seconds) }));
+    };
+    tick();
+    clearInterval(timer);
+    timer = setInterval(tick, 500);
   }
 
   function take(chosen) {
@@ -143,14 +167,15 @@ export function mount(state, say) {
     for (const [name, value] of fields) body.append(name, value);
     body.append("file", sound, sound.name);
     busy(true);
+    moved(0);
     player.words.replaceChildren();
     facts.replaceChildren();
     files.hidden = true;
-    say(t("speech.working"));
     const path = `/v1/audio/${done === "translate" ? "translations" : "transcriptions"}`;
     try {
-      transcript = await (await request(path, { method: "POST", body, signal: own.signal })).json();
+      transcript = await sent(path, body, { signal: own.signal, moved });
       const seconds = (performance.now() - started) / 1000;
+      speeds.set(model.value, transcript.duration / seconds);
       player.tell(transcript);
       files.hidden = false;
       facts.replaceChildren(told(transcript, seconds));
@@ -170,7 +195,8 @@ export function mount(state, say) {
   }
 
   function busy(yes) {
-    stop.hidden = !yes;
+    clearInterval(timer);
+    stop.hidden = progress.hidden = !yes;
     again.disabled = yes;
     result.setAttribute("aria-busy", String(yes));
   }
@@ -255,15 +281,18 @@ export function mount(state, say) {
       "section",
       { class: "card", "aria-label": t("speech.source") },
       drop,
-      h("div", { class: "row" }, record, captions, again, stop),
+      h("div", { class: "row" }, record, captions, sample, again, stop),
+      progress,
       !window.isSecureContext && h("p", { class: "hint" }, t("mic.where")),
-      h(
-        "div",
-        { class: "fields" },
-        field(t("model"), model),
-        field(t("speech.language"), language),
-        field(t("speech.task"), task),
-        field(t("speech.prompt"), prompt),
+      folded(
+        h(
+          "div",
+          { class: "fields" },
+          field(t("model"), model),
+          field(t("speech.language"), language),
+          field(t("speech.task"), task),
+          field(t("speech.prompt"), prompt),
+        ),
       ),
     ),
     box,

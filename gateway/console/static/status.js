@@ -16,7 +16,7 @@ const CHARTS = 5; // looks between two of the charts
 const WINDOW = 60; // looks that the mean wait in the queue is taken over
 const EVENTS = 40;
 const MINUTES = 15; // as long as the gateway remembers (gateway/console/history.py)
-const KINDS = ["speech", "text"];
+const KINDS = ["speech", "text", "embeddings", "search"];
 const KNOWN = ["serving", "starting", "draining", "unreachable"];
 
 const time = (seconds) => new Date(seconds * 1000).toLocaleTimeString(language, { hourCycle: "h23" });
@@ -36,6 +36,13 @@ function pairs(rows) {
   );
 }
 
+const size = (bytes) => (bytes < 1e9 ? `${Math.ceil(bytes / 1e6)} MB` : `${(bytes / 1e9).toFixed(1)} GB`);
+
+/** Languages by name where they are few, otherwise how many. */
+function spoken(codes, names) {
+  return codes.length > 4 ? String(codes.length) : codes.map((code) => names.of(code)).join(", ");
+}
+
 /** A chart with a line for each kind of request. */
 function plot(title, unit, of) {
   const line = (kind) => ({ name: t(`kind.${kind}`), class: kind, of: (point) => of(point[kind]) });
@@ -44,12 +51,7 @@ function plot(title, unit, of) {
 
 export function mount(first, say) {
   const grid = h("div", { class: "instances" });
-  const table = h("div", {
-    class: "scroll",
-    tabindex: "0",
-    role: "region",
-    "aria-label": t("status.models"),
-  });
+  const table = h("section", { class: "instances", "aria-label": t("status.models") });
   const log = h("div", { class: "scroll log", tabindex: "0", role: "region", "aria-label": t("status.log") });
   const note = h("p", { class: "hint" });
   const summary = h("p", { class: "summary", role: "status" });
@@ -134,50 +136,24 @@ export function mount(first, say) {
     }
   }
 
-  function modelTable(state) {
-    const heads = [
-      "model",
-      "status.family",
-      "status.target",
-      "status.precision",
-      "status.capabilities",
-      "status.instances",
-    ];
-    const rows = state.models.map((model) => [
-      h("th", { scope: "row" }, model.id),
-      h("td", {}, model.family),
-      h("td", {}, model.target),
-      h("td", {}, model.precision || t("status.loaded")),
-      h(
-        "td",
-        {},
-        [...model.capabilities, ...(model.chat ? ["chat"] : [])].map((name) =>
-          h("span", { class: "tag" }, name),
-        ),
-      ),
-      h(
-        "td",
-        {},
-        model.instances.map((i) => h("span", { class: "tag" }, `triton-${i}`)),
-      ),
-    ]);
+  /** What there is to know of a model before it is used. */
+  function modelCard(model) {
+    const tags = (names) => names.map((name) => h("span", { class: "tag" }, name));
+    const names = new Intl.DisplayNames([language], { type: "language" });
     return h(
-      "table",
-      {},
-      h(
-        "thead",
-        {},
-        h(
-          "tr",
-          {},
-          heads.map((head) => h("th", { scope: "col" }, t(head))),
-        ),
-      ),
-      h(
-        "tbody",
-        {},
-        rows.map((row) => h("tr", {}, row)),
-      ),
+      "article",
+      { class: "card instance" },
+      h("h3", {}, model.id),
+      model.note && h("p", { class: "hint" }, model.note),
+      pairs([
+        [t("status.family"), `${model.family}, ${model.target}`],
+        [t("status.precision"), model.precision || t("status.loaded")],
+        [t("status.size"), size(model.size)],
+        [t("status.licence"), model.licence || "–"],
+        ...(model.languages.length ? [[t("status.languages"), spoken(model.languages, names)]] : []),
+        [t("status.capabilities"), tags([...model.capabilities, ...(model.chat ? ["chat"] : [])])],
+        [t("status.instances"), tags(model.instances.map((i) => `triton-${i}`))],
+      ]),
     );
   }
 
@@ -237,7 +213,7 @@ export function mount(first, say) {
       }
       cards.get(one.index).update(one, state);
     }
-    replace(table, state.models, () => modelTable(state));
+    replace(table, state.models, () => state.models.map(modelCard));
     replace(
       log,
       state.instances.map((one) => one.events),
@@ -285,7 +261,8 @@ export function mount(first, say) {
         charts.map((one) => one.element),
       ),
     ),
-    h("section", { class: "card" }, h("h2", {}, t("status.models")), table),
+    h("h2", {}, t("status.models")),
+    table,
     h("section", { class: "card" }, h("h2", {}, t("status.log")), log),
     dialog.element,
   );

@@ -1,10 +1,11 @@
 // Texts that models write, as they come: what the panels for text and for pictures share.
 
 import { ApiError, events, request } from "./api.js";
-import { h } from "./dom.js";
+import { copier, h } from "./dom.js";
 import { t } from "./i18n.js";
+import { markdown } from "./markdown.js";
 
-/** Where what is said appears. */
+/** Where answers appear. */
 export function log(id) {
   return h("div", {
     class: "output",
@@ -16,18 +17,44 @@ export function log(id) {
   });
 }
 
-/** A message of a conversation; `said` is the element of its text. */
-export function message(role, text, ...others) {
-  const said = h("span", {}, text);
-  return {
-    said,
-    element: h("div", { class: `message ${role}` }, h("b", {}, t(`text.${role}`)), [others, said]),
-  };
+/** A message of a conversation. `text`: all of it, as it was written; `add` appends a piece, `offer` puts
+ * buttons below it. What a model writes is shown as Markdown. */
+export class Message {
+  constructor(role, text, ...others) {
+    this.role = role;
+    this.text = text;
+    this.body = h("div", { class: "body" }, text);
+    this.buttons = h("div", { class: "row", hidden: true });
+    this.element = h(
+      "div",
+      { class: `message ${role}` },
+      h("b", {}, t(`text.${role}`)),
+      h("div", {}, others, this.body, this.buttons),
+    );
+  }
+
+  add(piece) {
+    this.text = (this.text + piece).replace(/^\s+/, "");
+    this.drawing ??= requestAnimationFrame(() => this.draw());
+  }
+
+  draw() {
+    cancelAnimationFrame(this.drawing);
+    this.drawing = undefined;
+    this.body.replaceChildren(...markdown(this.text));
+  }
+
+  /** Buttons of a whole answer: copy, and what else is given. */
+  offer(...buttons) {
+    this.draw();
+    this.buttons.hidden = false;
+    this.buttons.replaceChildren(...[copier(() => this.text), ...buttons].filter(Boolean));
+  }
 }
 
 /** Ask for a text: `show` gets each piece, `tell` a sentence with counts and times at the end.
  *
- * Throws an ApiError where nothing was said, and an AbortError where `signal` stopped it.
+ * Throws an ApiError where nothing came, and an AbortError where `signal` stopped it.
  */
 export async function written(path, sent, signal, { show, tell }) {
   const started = performance.now();

@@ -27,6 +27,10 @@ GOOD = '[good]\nfamily = "t5"\nsource = "file:/models/t5"\n'
             '[my]\nfamily = "whispr"\nsource = "file:/x"',
             "[my]: family 'whispr' is unknown; write one of: bart",
         ),
+        (
+            '[my]\nfamily = "t5"\nsource = "file:/x"\nexamples = "a"',
+            "[my]: examples is not a list of strings",
+        ),
         ('[my]\nfamily = "t5"\nsource = "file:/x"\nmirrors = ["hf:a/b"]', "[my]: mirrors is not a list of"),
     ],
 )

@@ -168,7 +168,7 @@ class Clock:
 
 
 def test_a_point_is_what_a_slot_has_counted() -> None:
-    """Probes and the page's own requests are no inference; the slot that runs is no point yet."""
+    """Probes and the page's own requests do not count; the slot that runs is no point yet."""
     clock = Clock()
     history = History(clock)
     rows = [("/v1/audio/transcriptions", 200, 0.3), ("/v1/audio/translations", 400, 0.1)]
@@ -176,6 +176,8 @@ def test_a_point_is_what_a_slot_has_counted() -> None:
         ("/health/ready", 200, 9.0),
         ("/console/api/state", 200, 9.0),
         ("/v1/chat/completions", 200, 2.0),
+        ("/v1/embeddings", 200, 0.1),
+        ("/v1/vector_stores/{store}/search", 404, 0.1),
     ]
     for row in rows:
         history.note(*row)
@@ -187,6 +189,7 @@ def test_a_point_is_what_a_slot_has_counted() -> None:
     assert point["speech"]["mean"] == pytest.approx(0.2)
     assert 0.1 < point["speech"]["p95"] <= 0.5
     assert point["text"]["mean"] == pytest.approx(2.0)
+    assert (point["embeddings"]["rate"], point["search"]["failures"]) == (1 / SECONDS, 1 / SECONDS)
 
 
 def test_gateways_are_added_slot_by_slot() -> None:

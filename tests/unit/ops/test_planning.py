@@ -268,9 +268,11 @@ def test_a_pool_has_what_its_bundle_says(tmp_path: Path, said: dict[str, int], b
     save(manifest, tmp_path / MANIFEST)
     EngineFacts("whisper", 448, 51865, 50257).save(tmp_path / ENGINE)
     (tmp_path / PARAMETERS).write_text(json.dumps(said), "utf-8")
-    made = plan(1, "mini-whisper")
+    made = plan(1, "mini-t5")
     here = replace(made, instances=(replace(made.instances[0], bundle=str(tmp_path)),))
-    pool = described(here).pool("mini-whisper")
+    pool = described(here).pool("mini-t5")
+    assert (pool.licence, pool.examples[0][:5]) == ("made here", "sort:")
+    assert pool.size == (tmp_path / ENGINE / "engine.json").stat().st_size
     assert (pool.beams, pool.capabilities, pool.positions) == (beams, {"transcription"}, 448)
 
 
