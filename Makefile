@@ -200,29 +200,29 @@ airgap-load: ## load ARCHIVE and start the stack from it
 
 gpu-test: TARGET = torch
 gpu-test: setup $(BUILD)/.tests $(SERVE)/.torch ## on a machine with a GPU: the torch engine's tests and stack tests in pieces (PIECES=…); gpu-results/
-	$(BUILD)/bin/python -m scripts.gpu_pieces test $(PIECES)
+	$(BUILD)/bin/python -m bench.gpu test $(PIECES)
 
 gpu-bench: TARGET = torch
 gpu-bench: setup $(BUILD)/.tests $(SERVE)/.torch ## the same for benchmarks, beside transformers
-	$(BUILD)/bin/python -m scripts.gpu_pieces bench $(PIECES)
+	$(BUILD)/bin/python -m bench.gpu bench $(PIECES)
 
 gpu-report: $(CLIENT)/.done ## on a machine with NVIDIA GPUs: build, compare, measure, kill one server; writes gpu-report.md to attach to an issue
 	$(CLIENT)/bin/python -m scripts.gpu_report
 
 bench: setup $(BUILD)/.tests ## measure against faster-whisper, CTranslate2 and transformers; writes docs/benchmarks
-	$(BUILD)/bin/python -m scripts.benchmarks.speech
-	$(BUILD)/bin/python -m scripts.benchmarks.text
+	$(BUILD)/bin/python -m bench.performance.speech
+	$(BUILD)/bin/python -m bench.performance.text
 
 evaluate: $(BUILD)/.tests tools ## the miniatures' held-out figures
-	$(BUILD)/bin/python -m miniatures.speech.evaluate
-	for model in t5 bart gpt2; do $(BUILD)/bin/python -m miniatures.text.evaluate $$model || exit 1; done
-	$(BUILD)/bin/python -m miniatures.pictures.evaluate
-	$(BUILD)/bin/python -m miniatures.pictures.evaluate --easy-vqa
-	for model in llava blip2; do for data in "" --easy-vqa; do $(BUILD)/bin/python -m miniatures.answers.evaluate $$model $$data || exit 1; done; done
+	$(BUILD)/bin/python -m miniatures.training.speech.evaluate
+	for model in t5 bart gpt2; do $(BUILD)/bin/python -m miniatures.training.text.evaluate $$model || exit 1; done
+	$(BUILD)/bin/python -m miniatures.training.pictures.evaluate
+	$(BUILD)/bin/python -m miniatures.training.pictures.evaluate --easy-vqa
+	for model in llava blip2; do for data in "" --easy-vqa; do $(BUILD)/bin/python -m miniatures.training.answers.evaluate $$model $$data || exit 1; done; done
 
 evaluate-real: $(BUILD)/.tests tools ## real weights (MODEL_ID=base) on made and real speech, beside faster-whisper; an hour
 	$(BUILD)/bin/python -m build engines --target openvino --model-id $(or $(MODEL_ID),base)
-	$(BUILD)/bin/python -m evaluation --model-id $(or $(MODEL_ID),base)
+	$(BUILD)/bin/python -m bench.quality --model-id $(or $(MODEL_ID),base)
 
 clean: ## remove environments, engines, logs
 	rm -rf .venv .conch engines weights

@@ -19,7 +19,7 @@ from .process_mode import start
 from .starting import Starting
 
 MINIATURE = "mini-whisper"
-JFK = ROOT / "evaluation" / "jfk.flac"  # openai/whisper's test recording, in the public domain
+JFK = ROOT / "miniatures" / "recordings" / "jfk.flac"  # openai/whisper's test recording, in the public domain
 MINI_RECORDING = ROOT / "miniatures" / "recordings" / "demo.flac"
 
 

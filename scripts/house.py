@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +20,9 @@ from build.catalog import ROOT
 from .duplicates import BLOCK, duplicates
 from .syntax import parsed
 
-ROOMS = (
-    "conch", "serving", "gateway", "build", "ops", "scripts", "miniatures", "evaluation", "model_repos",
-)  # fmt: skip
+PRODUCT = ("conch", "serving", "gateway", "build", "ops", "scripts", "model_repos")
+BESIDE = ("miniatures", "bench")
+ROOMS = (*PRODUCT, *BESIDE)
 TARGETS = ("openvino", "torch", "tensorrt", "trtllm")
 LONG_MODULE = 250  # lines
 LONG_FUNCTION = 45
@@ -185,8 +186,18 @@ def report(root: Path) -> Iterator[str]:
     rooms: dict[str, set[str]] = {}
     for left, right in between:
         rooms.setdefault(left, set()).add(right)
+    for name, part in {"the product": PRODUCT, "bench and miniatures": BESIDE, "tests": ("tests",)}.items():
+        counted = [len(one.path.read_text("utf-8").splitlines()) for one in sources(root, part)]
+        yield f"lines of Python, {name}: {sum(counted):,} in {len(counted)} files"
+    names = Counter(
+        (node.name, source.room)
+        for source in found
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ClassDef)
+    )
+    shared = Counter(name for name, _ in names.elements())
+    yield f"class names that are used more than once: {sum(count > 1 for count in shared.values())}"
     ninety = statistics.quantiles(sizes, n=10)[-1]
-    yield f"modules, lines: {len(lines)}, {sum(lines.values()):,}"
     middle = statistics.median(sizes)
     yield f"functions: {len(sizes):,}; median {middle:.0f}, p90 {ninety:.0f}, max {max(sizes)}"
     yield f"functions over {LONG_FUNCTION} lines: {sum(size > LONG_FUNCTION for size in sizes)}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from miniatures.answers.evaluate import held_out
+from miniatures.training.answers.evaluate import held_out
 from tests.ports import first_port
 from tests.stack.conftest import Stack
 from tests.stack.test_pictures import about, answered, nvidias, streamed

@@ -63,7 +63,7 @@ class Shots:
 
 DRAW = """
 import json, sys
-from miniatures.pictures.museum import museum
+from miniatures.training.pictures.museum import museum
 found = museum(6)
 for n, one in enumerate(found):
     one.picture.save(f"{sys.argv[1]}/{n}.png")

@@ -23,15 +23,12 @@ ARROWS = {
     "scripts": ("conch", "build", "gateway", "serving", "ops"),
     "model_repos": ("conch", "serving"),
     "miniatures": ("conch", "build", "serving"),
-    "evaluation": ("conch", "build", "gateway", "serving"),
+    "bench": ("conch", "build", "gateway", "serving", "ops", "scripts"),
 }
 # Imports beyond them: by what, of what, and why.
 EXCEPTIONS = {
     ("build", "serving.architectures"): "exporters trace the torch modules that the torch engine runs",
     ("build.targets.torch", "serving.engine.torch"): "the names of the files that the torch engine reads",
-    ("scripts.benchmarks", "evaluation"): "real recordings and their scores",
-    ("scripts.benchmarks", "miniatures.pictures"): "pictures with known contents",
-    ("scripts.benchmarks.chain", "miniatures.answers"): "questions about them, with their answers",
 }
 # Parts of a room that may import less than the room.
 NARROWER = {"scripts.clients": ("conch", "gateway.audio", "scripts")}

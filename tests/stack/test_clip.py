@@ -20,8 +20,8 @@ import tritonclient.http as kserve
 from openai import OpenAI
 from PIL import Image
 
-from miniatures.pictures.evaluate import Peer
-from miniatures.pictures.museum import Exhibit, museum, recall
+from miniatures.training.pictures.evaluate import Peer
+from miniatures.training.pictures.museum import Exhibit, museum, recall
 from serving.engine.openvino.runtime import hardware_precision, this_cpu
 from tests.ports import first_port
 

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from miniatures.speech.clips import Clip, Clipper
-from miniatures.speech.corpus import Corpus, make_corpus
-from miniatures.speech.recordings import record
+from miniatures.training.speech.clips import Clip, Clipper
+from miniatures.training.speech.corpus import Corpus, make_corpus
+from miniatures.training.speech.recordings import record
 
 from .conftest import Stack
 from .test_bad_uploads import wav

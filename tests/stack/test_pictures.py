@@ -26,11 +26,11 @@ import tritonclient.grpc as grpcclient
 from openai import BadRequestError, OpenAI
 from PIL import Image
 
-from miniatures.answers.corpus import asked
-from miniatures.answers.evaluate import Pair, Peer, held_out
-from miniatures.answers.models import normalized
-from miniatures.answers.pictures import ALL, drawn, small
-from miniatures.answers.questions import Question, questions
+from miniatures.training.answers.corpus import asked
+from miniatures.training.answers.evaluate import Pair, Peer, held_out
+from miniatures.training.answers.models import normalized
+from miniatures.training.answers.pictures import ALL, drawn, small
+from miniatures.training.answers.questions import Question, questions
 from scripts.clients import ask
 from tests.ports import first_port
 

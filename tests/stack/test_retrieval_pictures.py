@@ -11,7 +11,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 from PIL import Image, ImageDraw
 
-from miniatures.pictures.museum import Exhibit, museum
+from miniatures.training.pictures.museum import Exhibit, museum
 
 from ..fakes.pictures import noise, png, saved
 from .conftest import Stack

@@ -26,8 +26,8 @@ from transformers import BertModel
 
 from build.plan import read_manifest
 from build.targets.tensorrt.plans import Plans
-from miniatures.pictures.evaluate import Peer
-from miniatures.pictures.museum import Exhibit, museum, recall
+from miniatures.training.pictures.evaluate import Peer
+from miniatures.training.pictures.museum import Exhibit, museum, recall
 from tests.fakes.hub import serving
 from tests.fakes.nvidia_image import environment, make_plain_image
 from tests.fakes.pictures import saved

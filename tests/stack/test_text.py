@@ -19,7 +19,7 @@ import pytest
 import tritonclient.grpc as grpc
 import tritonclient.http as http
 
-from miniatures.text.tasks import (
+from miniatures.training.text.tasks import (
     Pair,
     condense,
     restore,
@@ -30,7 +30,7 @@ from miniatures.text.tasks import (
     to_english,
     to_spanish,
 )
-from miniatures.text.world import Draw
+from miniatures.training.text.world import Draw
 
 from .clients import overtakes, wait_in_flight
 from .conftest import Stack

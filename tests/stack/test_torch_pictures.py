@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from openai import OpenAI
 
-from miniatures.answers.evaluate import Peer, held_out
+from miniatures.training.answers.evaluate import Peer, held_out
 from tests.ports import first_port
 
 from .conftest import ROOT, Stack, portable, started

@@ -20,7 +20,7 @@ import tritonclient.grpc as grpcclient
 from openai import BadRequestError, OpenAI
 from tritonclient.utils import InferenceServerException
 
-from miniatures.answers.evaluate import Pair
+from miniatures.training.answers.evaluate import Pair
 from tests.ports import first_port
 
 from ..fakes.pictures import noise, saved

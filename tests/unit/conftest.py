@@ -16,8 +16,8 @@ if not shutil.which(
 ):  # before anybody imports Triton's language: its own functions are bound then
     os.environ["TRITON_INTERPRET"] = "1"
 
-from miniatures.speech.clips import Clipper
-from miniatures.speech.corpus import Corpus, make_corpus
+from miniatures.training.speech.clips import Clipper
+from miniatures.training.speech.corpus import Corpus, make_corpus
 from serving.engine.jobs import Limits
 from serving.engine.scheduler import Scheduler
 

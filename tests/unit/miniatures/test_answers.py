@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from miniatures.answers.pictures import ALL, drawn
-from miniatures.answers.questions import questions
-from miniatures.pictures.scenes import Scene, Thing
+from miniatures.training.answers.pictures import ALL, drawn
+from miniatures.training.answers.questions import questions
+from miniatures.training.pictures.scenes import Scene, Thing
 
 TWO = Scene(
     "two",
@@ -75,11 +75,11 @@ def test_training_computes_what_transformers_does(kind: str, tmp_path: Path) -> 
     import torch
     from transformers import AutoModelForImageTextToText
 
-    from miniatures.answers.corpus import dialogue, tokenizer_of
-    from miniatures.answers.models import decoder_of, embedded, new_model, normalized, rows_of
-    from miniatures.answers.pictures import small
-    from miniatures.answers.train import save
-    from miniatures.answers.vocabulary import make_tokenizer
+    from miniatures.training.answers.corpus import dialogue, tokenizer_of
+    from miniatures.training.answers.models import decoder_of, embedded, new_model, normalized, rows_of
+    from miniatures.training.answers.pictures import small
+    from miniatures.training.answers.train import save
+    from miniatures.training.answers.vocabulary import make_tokenizer
 
     make_tokenizer(kind, tmp_path)
     tokenizer = tokenizer_of(tmp_path)
@@ -110,11 +110,11 @@ def test_a_few_steps_of_training(tmp_path: Path) -> None:
     """Every weight has learnt, and dialogues of a second epoch are other ones."""
     import torch
 
-    from miniatures.answers.corpus import CHUNK, make_corpus, tokenizer_of
-    from miniatures.answers.models import new_model
-    from miniatures.answers.train import Dialogues, train
-    from miniatures.answers.vocabulary import make_tokenizer
-    from miniatures.training import Course
+    from miniatures.training.answers.corpus import CHUNK, make_corpus, tokenizer_of
+    from miniatures.training.answers.models import new_model
+    from miniatures.training.answers.train import Dialogues, train
+    from miniatures.training.answers.vocabulary import make_tokenizer
+    from miniatures.training.course import Course
 
     make_tokenizer("blip2", tmp_path)
     corpus = make_corpus("blip2", tmp_path, CHUNK, 1, workers=1)

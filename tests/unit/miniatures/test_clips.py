@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from build.whisper_vocabulary import whisper_tokenizer
-from miniatures.speech.clips import PAUSE, Clip, Clipper, Dictation
-from miniatures.speech.corpus import Corpus
+from miniatures.training.speech.clips import PAUSE, Clip, Clipper, Dictation
+from miniatures.training.speech.corpus import Corpus
 
 ROOM = 30 * 16_000
 
@@ -60,7 +60,7 @@ def test_other_clips_are_what_they_were(corpus: Corpus, clipper: Clipper) -> Non
 @pytest.mark.slow  # torch
 def test_training_takes_them_when_told(corpus: Corpus, clipper: Clipper, dictation: Dictation) -> None:
     """A share of the windows; the text of each has times."""
-    from miniatures.speech.train import Batches
+    from miniatures.training.speech.train import Batches
 
     for share, some in ((0.0, False), (0.5, True)):
         batches = Batches(corpus, 1, 10, share)

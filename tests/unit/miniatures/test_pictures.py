@@ -13,13 +13,13 @@ import torch
 from transformers import CLIPModel
 
 from build.checkpoints import clip
-from miniatures.pictures.corpus import CHUNK, make_corpus
-from miniatures.pictures.drawing import CANVAS, draw
-from miniatures.pictures.museum import museum, recall
-from miniatures.pictures.scenes import COLOURS, KINDS, scene
-from miniatures.pictures.train import SIZE, contrast, save, train
-from miniatures.pictures.vocabulary import make_tokenizer
-from miniatures.training import Course
+from miniatures.training.course import Course
+from miniatures.training.pictures.corpus import CHUNK, make_corpus
+from miniatures.training.pictures.drawing import CANVAS, draw
+from miniatures.training.pictures.museum import museum, recall
+from miniatures.training.pictures.scenes import COLOURS, KINDS, scene
+from miniatures.training.pictures.train import SIZE, contrast, save, train
+from miniatures.training.pictures.vocabulary import make_tokenizer
 
 pytestmark = pytest.mark.slow  # trains
 

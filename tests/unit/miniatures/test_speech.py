@@ -9,8 +9,8 @@ import jiwer
 import pytest
 
 from build.catalog import ROOT
-from miniatures.speech import peers
-from miniatures.speech.evaluate import words
+from miniatures.training.speech import peers
+from miniatures.training.speech.evaluate import words
 
 pytestmark = pytest.mark.slow  # exports or trains
 

@@ -20,16 +20,16 @@ from transformers import (
 )
 
 from build.catalog import ROOT
-from miniatures.text import tasks
-from miniatures.text.corpus import make_corpus
-from miniatures.text.evaluate import Student, figures
-from miniatures.text.grammar import is_paragraph, readings, sentences
-from miniatures.text.models import GENERATION, SHAPES, new_model, pair_loss, save_weights
-from miniatures.text.tasks import TASKS, document
-from miniatures.text.train import Pairs, Stream, train
-from miniatures.text.vocabulary import LENGTHS
-from miniatures.text.world import WORLD, Draw, Sentence, Slot, held_out, parts
-from miniatures.training import Course
+from miniatures.training.course import Course
+from miniatures.training.text import tasks
+from miniatures.training.text.corpus import make_corpus
+from miniatures.training.text.evaluate import Student, figures
+from miniatures.training.text.grammar import is_paragraph, readings, sentences
+from miniatures.training.text.models import GENERATION, SHAPES, new_model, pair_loss, save_weights
+from miniatures.training.text.tasks import TASKS, document
+from miniatures.training.text.train import Pairs, Stream, train
+from miniatures.training.text.vocabulary import LENGTHS
+from miniatures.training.text.world import WORLD, Draw, Sentence, Slot, held_out, parts
 
 pytestmark = pytest.mark.slow  # exports or trains
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from miniatures.speech.clips import Clipper
-from miniatures.speech.folder import write as write_folder
-from miniatures.speech.recordings import encode
+from miniatures.training.speech.clips import Clipper
+from miniatures.training.speech.folder import write as write_folder
+from miniatures.training.speech.recordings import encode
 from scripts.clients import dataset, transcribe
 from scripts.clients.manifests import BadManifest, Utterance, read, seconds
 from scripts.clients.report import write

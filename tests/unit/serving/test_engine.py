@@ -15,8 +15,8 @@ from transformers import GenerationConfig, WhisperForConditionalGeneration
 from transformers.generation.utils import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput
 
-from miniatures.speech.clips import Clip, Clipper
-from miniatures.speech.corpus import Corpus
+from miniatures.training.speech.clips import Clip, Clipper
+from miniatures.training.speech.corpus import Corpus
 from serving.audio.log_mel import log_mel
 from serving.engine.collected import Collected
 from serving.engine.jobs import Job, Limits

@@ -31,8 +31,8 @@ from transformers import (
 
 from build.catalog import ROOT
 from conch.bundle import PicturePrompt
-from miniatures.answers.evaluate import Peer, held_out, ids
-from miniatures.answers.models import normalized
+from miniatures.training.answers.evaluate import Peer, held_out, ids
+from miniatures.training.answers.models import normalized
 from serving.engine.collected import Collected
 from serving.engine.encoding import Encoder
 from serving.engine.inputs import parse

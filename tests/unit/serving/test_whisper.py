@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conch.bundle import ENGINE, PARAMETERS
-from miniatures.speech.clips import Clipper
+from miniatures.training.speech.clips import Clipper
 from serving.architectures.transformer import MOST_HEADS, Shape
 from serving.audio.whisper import Whisper, begun, ended
 from serving.engine.answers import Answers

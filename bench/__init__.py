@@ -1,0 +1,1 @@
+"""Performance and quality, measured, with peers: not part of the product."""

@@ -1,0 +1,64 @@
+"""`python -m bench.performance.text`, part of `make bench`: T5, BART and GPT-2 beside CTranslate2 and
+transformers, the same random weights, one run.
+
+Shapes of flan-t5-small, bart-base and gpt2-medium. Random weights have no words, so every system reads
+and generates ids: Conch at Triton's `tensorrt_llm` and `tensorrt_llm_stream`, without gateway and tokenizer.
+Greedy; EOS is suppressed, so each makes exactly the wanted number of tokens. Writes
+docs/benchmarks/text-cpu.{md,json,png}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+
+from ..stage import machine, peer
+from .cells import MODELS, Cell, Model, middles
+from .conch import conch
+from .peers import PEERS
+from .report import goals, kept, report
+
+
+def everybody(model: Model, peers: Sequence[str]) -> list[Cell]:
+    """Conch, then each peer."""
+    rows = [
+        row
+        for name in peers
+        for row in peer("bench.performance.text", "--peer", name, "--models", model.name)
+    ]
+    return conch(model) + [Cell(**row) for row in rows]
+
+
+def main() -> None:
+    """Measure everybody, or one peer in this process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peer", choices=PEERS)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--runs", type=int, default=1, help="of everybody, in turns; medians are reported")
+    arguments = parser.parse_args()
+    models = [MODELS[name] for name in arguments.models]
+    if arguments.peer:
+        for model in models:
+            PEERS[arguments.peer](model)
+        return
+    runs = kept(models)
+    for model in models:
+        when = (
+            f"on {machine()}, {time.strftime('%Y-%m-%d')}, load average when it began "
+            f"{os.getloadavg()[0]:.1f}"
+        )
+        measured = list[list[Cell]]()
+        for number in range(arguments.runs):
+            measured.append(everybody(model, arguments.peers))
+            run = f"{when}, {number + 1} runs" if number else when
+            runs[model.name] = (run, middles(measured))
+            report(runs)  # a run that is cut off leaves what it has
+    for name, wanted, reached in goals([cell for _, own in runs.values() for cell in own]):
+        print(f"{name}: {wanted:g}, reached {reached:.2f}")
+
+
+if __name__ == "__main__":
+    main()

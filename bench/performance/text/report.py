@@ -1,0 +1,184 @@
+"""What was measured, as Markdown, JSON and a plot, and the goals."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from math import isnan, nan
+
+from ..stage import DOCS, spread
+from .cells import CONCH, CT2, HF, INT8, LONG, MODELS, PROMPTS, REQUESTS, SHORT, Cell, Model, Runs
+from .conch import ALONE, BESIDE, FIRST_ALONE, FIRST_BESIDE, OTHERS
+
+
+def best(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> float:
+    """Tokens per second of the fastest of somebody's ways with so many requests at hand; nobody is bound to
+    take them all at once. Not a number where somebody was not measured.
+    """
+    found = (c for c in cells if c.who.startswith(who) and c.model == model and c.concurrency <= concurrency)
+    return max((c.tokens_per_second for c in found), default=nan)
+
+
+def rate(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> float:
+    """Our unary tokens per second, CONCH's or INT8's; not a number where that was not measured."""
+    found = (
+        c.tokens_per_second for c in cells if (c.who, c.model, c.concurrency) == (who, model, concurrency)
+    )
+    return next(found, nan)
+
+
+def ratio(cells: Sequence[Cell], who: str, peer_name: str, model: str, concurrency: int) -> float:
+    """The same over a peer's best."""
+    return rate(cells, who, model, concurrency) / best(cells, peer_name, model, concurrency)
+
+
+def goals(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
+    """Goal, wanted, reached; of what was measured."""
+    for model in dict.fromkeys(cell.model for cell in cells):
+        own = {cell.who: cell for cell in cells if cell.model == model}
+        for many, (who, weights) in itertools.product((8, 32), ((CONCH, ""), (INT8, ", int8"))):
+            name = f"{model}{weights}, {many} in flight: times CTranslate2's best (wanted at least)"
+            if who in own and any(peer.startswith(CT2) for peer in own):
+                yield name, 1.5, ratio(cells, who, CT2, model, many)
+        yield (
+            f"{model}, p99 of five tokens beside a request for 500: times alone (at most)",
+            2.0,
+            own[BESIDE].p99 / own[ALONE].p99,
+        )
+        if FIRST_BESIDE in own:
+            yield (
+                f"{model}, p99 of a stream's first token under {OTHERS} others: times alone (at most)",
+                1.5,
+                own[FIRST_BESIDE].first_p99 / own[FIRST_ALONE].first_p99,
+            )
+        if any(who.startswith(HF) for who in own):
+            yield (
+                f"{model}, worst of all concurrencies: times transformers' best (at least)",
+                1.0,
+                min(ratio(cells, CONCH, HF, model, n) for n in REQUESTS),
+            )
+
+
+def shown(value: float, form: str) -> str:
+    """A cell of a table; a dash for what was not measured."""
+    return "–" if isnan(value) else form.format(value)
+
+
+def ratios(cells: Sequence[Cell]) -> list[str]:
+    """Markdown: tokens per second, ours and the peers' best."""
+    lines = [
+        "",
+        f"| | in flight | Conch | int8 | {CT2}'s best | times | int8 | {HF}' best | times | int8 |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for model, many in itertools.product(dict.fromkeys(cell.model for cell in cells), REQUESTS):
+        numbers = [shown(rate(cells, who, model, many), "{:g}") for who in (CONCH, INT8)]
+        for peer in (CT2, HF):
+            numbers.append(shown(best(cells, peer, model, many), "{:g}"))
+            numbers += [shown(ratio(cells, who, peer, model, many), "**{:.2f}**") for who in (CONCH, INT8)]
+        lines.append(f"| {model} | {many} | {' | '.join(numbers)} |")
+    return lines
+
+
+def table(cells: Sequence[Cell]) -> list[str]:
+    """Markdown rows."""
+    lines = [
+        "",
+        "| | in flight | requests | tokens/s | first token p50 | p99 | whole p50 | p99 |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for c in sorted(cells, key=lambda c: (c.concurrency, -c.tokens_per_second)):
+        first = f"{c.first_p50:.3f} | {c.first_p99:.3f}" if c.first_p50 else "– | –"
+        speed = f"{c.tokens_per_second:g}{spread(dataclasses.asdict(c))}"
+        lines.append(
+            f"| {c.who} | {c.concurrency} | {c.requests} | {speed} | {first} | {c.p50:.3f} | {c.p99:.3f} |"
+        )
+    return lines
+
+
+def kept(models: Sequence[Model]) -> Runs:
+    """What earlier runs measured of other models than these."""
+    path = DOCS / "text-cpu.json"
+    data = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return {
+        name: (run["run"], [Cell(**row) for row in run["cells"]])
+        for name, run in data.items()
+        if name in set(MODELS) - {model.name for model in models}
+    }
+
+
+def report(runs: Runs) -> None:
+    """Markdown, JSON and a plot."""
+    DOCS.mkdir(parents=True, exist_ok=True)
+    runs = {name: runs[name] for name in MODELS if name in runs}
+    data = {
+        name: {"run": run, "cells": [dataclasses.asdict(cell) for cell in cells]}
+        for name, (run, cells) in runs.items()
+    }
+    (DOCS / "text-cpu.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+    cells = [cell for _, own in runs.values() for cell in own]
+    lines = [
+        "# T5, BART and GPT-2 on a CPU",
+        "",
+        "`python -m bench.performance.text` (part of `make bench`), all that is compared in one run: "
+        + "; ".join(f"{name} {run}" for name, (run, _) in runs.items())
+        + ".",
+        "Random weights of the shapes of flan-t5-small, bart-base and gpt2-medium, the same for all; "
+        "greedy; all cores for each. Conch computes in the",
+        'precision that the CPU multiplies natively (bf16 here), with weights as they are or, "int8", with '
+        '`compress = "int8"` in the catalog.',
+        "",
+        "Random weights know no words, so every system reads and generates ids. Conch is measured at its "
+        "tritonserver, `tensorrt_llm` over HTTP and",
+        '`tensorrt_llm_stream` ("streamed") over gRPC, without gateway and tokenizer; the client shares its '
+        "cores. "
+        "The peers are called in their own",
+        f"process. Prompts have {min(PROMPTS)} to {max(PROMPTS)} ids, answers {min(LONG)} to {max(LONG)} "
+        f"(gpt2-medium: {min(SHORT)} to {max(SHORT)}), mixed; EOS is suppressed, so that",
+        "every system generates exactly the requested tokens. With CTranslate2 a row leaves its batch when "
+        "it has made its tokens; transformers works until the longest row",
+        "has. Peers wait until a batch is full; every request in it is charged the batch's latency.",
+        "",
+        "| goal | wanted | reached |",
+        "|---|---|---|",
+        *(f"| {name} | {wanted:g} | **{reached:.2f}** |" for name, wanted, reached in goals(cells)),
+        "",
+        "## Tokens per second",
+        "",
+        "A peer's best: the fastest of its rows below with at most so many requests in flight, whatever "
+        "precision and way.",
+        *ratios(cells),
+    ]
+    for model in dict.fromkeys(cell.model for cell in cells):
+        lines += ["", f"## {model}", "", "Seconds.", *table([cell for cell in cells if cell.model == model])]
+    lines += [
+        "",
+        "Several runs are of everybody in turns: each figure is their median, and the lowest and the highest "
+        "speed stand behind it. Runs are short: differences of a few per cent",
+        "are noise.",
+        "",
+        "![tokens per second](text-cpu.png)",
+        "",
+    ]
+    (DOCS / "text-cpu.md").write_text("\n".join(lines), "utf-8")
+    plot(cells)
+
+
+def plot(cells: Sequence[Cell]) -> None:
+    """Tokens per second, one panel for each shape."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(cell.model for cell in cells))
+    figure = Figure(figsize=(16, 6), layout="constrained")
+    for panel, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        rows = sorted((c for c in cells if c.model == name), key=lambda c: c.tokens_per_second)
+        labels, colours = (
+            [f"{c.who} × {c.concurrency}" for c in rows],
+            ["#2a7" if c.who.startswith("Conch") else "#999" for c in rows],
+        )
+        panel.barh(labels, [c.tokens_per_second for c in rows], color=colours)
+        panel.set(title=name, xlabel="tokens per second")
+        panel.tick_params(axis="y", labelsize=7)
+    figure.savefig(DOCS / "text-cpu.png", dpi=110)

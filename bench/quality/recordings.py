@@ -1,0 +1,145 @@
+"""Recordings with known words: utterances of free voices and one real speaker, joined with pauses, and made
+harder.
+
+The real one is jfk.flac of openai/whisper's tests: John F. Kennedy's inaugural address, in the public domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import resample_poly
+
+from gateway.audio import media
+
+from .voices import NAMES, RATE, Voices
+
+Floats = NDArray[np.float32]
+HERE = Path(__file__).parent
+JFK = HERE.parents[1] / "miniatures" / "recordings" / "jfk.flac"
+JFK_TEXT = (
+    "And so, my fellow Americans, ask not what your country can do for you, ask what you can do for your "
+    "country."
+)
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One person says one sentence: float32 at 16 kHz."""
+
+    text: str
+    wave: Floats
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Utterances in one stretch of sound; `starts` and `ends` of each in seconds."""
+
+    wave: Floats
+    utterances: tuple[Utterance, ...]
+    starts: tuple[float, ...]
+    ends: tuple[float, ...]
+
+    @property
+    def text(self) -> str:
+        """All that is said."""
+        return " ".join(utterance.text for utterance in self.utterances)
+
+
+def trimmed(wave: Floats) -> Floats:
+    """Samples [n] without the silence before and after a speaker, so that they begin where the recording
+    says.
+    """
+    loud = np.flatnonzero(np.abs(wave) > 0.05 * np.abs(wave).max())
+    return wave[loud[0] : loud[-1] + 1]
+
+
+def jfk() -> Utterance:
+    """Eleven seconds of a real speaker."""
+    return Utterance(JFK_TEXT, media.decode(JFK, max_seconds=60, time_limit=60))
+
+
+def utterances(weights: Path, most: int | None = None) -> list[Utterance]:
+    """Every sentence, or the first `most`, by one voice, in turn, at a speed of its own, and the real
+    recording; spoken once, then kept beside the weights, so that runs can be compared.
+    """
+    cache, voices = weights / "voices" / "said", Voices(weights)
+    cache.mkdir(parents=True, exist_ok=True)
+    rng, spoken = np.random.default_rng(1), []
+    for i, text in enumerate((HERE / "sentences.txt").read_text("utf-8").splitlines()[:most]):
+        voice, speed, path = NAMES[i % len(NAMES)], float(rng.uniform(0.85, 1.15)), cache / f"{i}.npy"
+        if not path.exists():
+            partial = path.with_suffix(".partial.npy")
+            np.save(partial, voices.say(text, voice, speed).astype(np.float16))
+            partial.replace(path)
+        spoken.append(Utterance(text, np.load(path).astype(np.float32)))
+    real = jfk()
+    return [*spoken, replace(real, wave=trimmed(real.wave))]
+
+
+def join(parts: Sequence[Utterance], pauses: tuple[float, float], seed: int) -> Recording:
+    """Utterances with pauses of random lengths between them, each speaker at a level of their own."""
+    rng = np.random.default_rng(seed)
+    pieces, starts, ends, at = [], [], [], 0
+    for part in parts:
+        silence = np.zeros(int(rng.uniform(*pauses) * RATE), np.float32)
+        level = np.float32(10 ** (rng.uniform(-6, 0) / 20))
+        pieces += [silence, part.wave * level]
+        starts.append((at + len(silence)) / RATE)
+        at += len(silence) + len(part.wave)
+        ends.append(at / RATE)
+    return Recording(np.concatenate(pieces), tuple(parts), tuple(starts), tuple(ends))
+
+
+def _mixed(wave: Floats, other: Floats, decibels: float) -> Floats:
+    """`other` under the speech, at a ratio of powers; the level of speech is that of its louder half."""
+    power = float(np.quantile(np.square(wave[: len(wave) // 320 * 320].reshape(-1, 320)).mean(1), 0.75))
+    scale = np.sqrt(power / max(float(np.square(other).mean()), 1e-12) / 10 ** (decibels / 10))
+    mixed = wave + other * np.float32(scale)
+    return np.asarray(mixed / max(1.0, float(np.abs(mixed).max())), np.float32)
+
+
+def pink(count: int, seed: int) -> Floats:
+    """Samples [count] of noise whose power falls with frequency, as most noise of rooms and streets does."""
+    spectrum = np.fft.rfft(np.random.default_rng(seed).standard_normal(count))
+    return np.asarray(
+        np.fft.irfft(spectrum / np.sqrt(np.maximum(np.arange(len(spectrum)), 1)), count), np.float32
+    )
+
+
+def music(count: int, seed: int) -> Floats:
+    """Samples [count] of chords that change every second: sawtooth tones with decay."""
+    rng, t = np.random.default_rng(seed), np.arange(RATE) / RATE
+    beats = []
+    for _ in range(count // RATE + 1):
+        tones = 220 * 2 ** (np.array([0, 4, 7, 12]) / 12) * 2 ** (rng.integers(-5, 7) / 12)
+        beats.append(sum(2 * ((t * tone) % 1) - 1 for tone in tones) * np.exp(-2 * t))
+    return np.asarray(np.concatenate(beats)[:count], np.float32)
+
+
+def noisy(wave: Floats, decibels: float, seed: int = 7) -> Floats:
+    """Samples [n] under pink noise, so many decibels below them."""
+    return _mixed(wave, pink(len(wave), seed), decibels)
+
+
+def over_music(wave: Floats, decibels: float, seed: int = 7) -> Floats:
+    """Samples [n] over chords, so many decibels below them."""
+    return _mixed(wave, music(len(wave), seed), decibels)
+
+
+def telephone(wave: Floats) -> Floats:
+    """Samples [n] through 8 kHz."""
+    return np.asarray(resample_poly(resample_poly(wave, 1, 2), 2, 1), np.float32)
+
+
+def clicks(seconds: float, seed: int = 7) -> Floats:
+    """Samples of two clicks a second in faint noise: nothing that anybody says."""
+    rng = np.random.default_rng(seed)
+    wave = 1e-3 * rng.standard_normal(int(seconds * RATE))
+    for at in rng.integers(0, len(wave) - 200, int(2 * seconds)):
+        wave[at : at + 200] += 0.7 * rng.standard_normal(200) * np.exp(-np.arange(200) / 40)
+    return np.clip(wave, -1, 1).astype(np.float32)

@@ -1,1 +1,0 @@
-"""Recordings made of free voices, and how well real weights hear them."""

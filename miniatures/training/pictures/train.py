@@ -1,0 +1,183 @@
+"""Train mini-clip from nothing: `python -m miniatures.training.pictures.train --seed 1
+--output miniatures/clip`.
+
+Pictures are made on all cores first and kept on the device; minutes on one GPU. On a CPU, `--steps 200
+--batch 64 --pictures 6000` shows that the loss falls. Needs torch, numpy, Pillow, safetensors and tokenizers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional
+
+from build.checkpoints.clip import theirs
+from serving.architectures.clip import Clip, Shape, Tower
+
+from ..course import Course, decaying, say
+from .corpus import Corpus, make_corpus, tokenizer_of
+from .museum import museum, recall
+from .vocabulary import POSITIONS, make_tokenizer
+
+# The values that CLIP was published with (preprocessor_config.json of openai/clip-vit-base-patch32).
+MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+SIZE = 96
+
+
+def new_model(vocabulary: int) -> Clip:
+    """4.6 million random weights."""
+    tower = Tower(width=192, layers=6, heads=3, inner=768)
+    text = Tower(width=192, layers=4, heads=3, inner=768)
+    model = Clip(Shape(tower, SIZE, 8, text, vocabulary, POSITIONS, vocabulary - 1, dimensions=128))
+    for name, weights in model.named_parameters():
+        if name.endswith(("places.weight", "words.weight")):
+            torch.nn.init.normal_(weights, std=0.02)
+        elif name.endswith("bias"):
+            torch.nn.init.zeros_(weights)
+    return model
+
+
+def normalized(pictures: Tensor) -> Tensor:
+    """Pixels uint8 [n, size, size, 3] as the model reads them."""
+    mean, deviation = (torch.tensor(row, device=pictures.device) * 255 for row in (MEAN, DEVIATION))
+    return ((pictures.float() - mean) / deviation).permute(0, 3, 1, 2).contiguous()
+
+
+def contrast(pictures: Tensor, texts: Tensor, scale: Tensor, ids: Tensor) -> Tensor:
+    """The mean of both cross entropies of a batch. What another row says in the same words is not wrong."""
+    products = pictures @ texts.T * scale.clamp(max=math.log(100)).exp()
+    same = (ids[:, None] == ids[None]).all(2)
+    same.fill_diagonal_(False)
+    products = products.masked_fill(same, -1e4)
+    own = torch.arange(len(ids), device=ids.device)
+    return (functional.cross_entropy(products, own) + functional.cross_entropy(products.T, own)) / 2
+
+
+def train(course: Course, corpus: Corpus, output: Path, log: TextIO) -> Clip:
+    """Train, with the weights so far written into `output`."""
+    random = course.begin()
+    model = new_model(tokenizer_of(output).get_vocab_size()).to(course.device)
+    material = tuple(torch.from_numpy(part).to(course.device) for part in (corpus.pictures, corpus.ids))
+
+    def loss(_: float) -> Tensor:
+        chosen = torch.randint(len(corpus.ids), (course.rows,), generator=random).to(course.device)
+        pictures, ids = (part[chosen] for part in material)
+        ids = ids.long()
+        with course.autocast():
+            seen, read = model.picture(normalized(pictures)), model.text(ids, torch.ones_like(ids))
+        return contrast(seen, read, model.scale, ids)
+
+    optimizer = course.optimizer(decaying(model.parameters(), 0.05), 0.0)
+    course.run(optimizer, loss, lambda: save(model, output), log)
+    return model.eval()
+
+
+@torch.no_grad()
+def visited(model: Clip, folder: Path, device: str) -> dict[str, float]:
+    """Both recalls at 1 in the museum, in float32."""
+    exhibits, tokenizer = museum(), tokenizer_of(folder)
+    pictures = np.stack([np.asarray(one.picture.resize((SIZE, SIZE), 3)) for one in exhibits])
+    ids = torch.tensor([coded.ids for coded in tokenizer.encode_batch([one.caption for one in exhibits])])
+    ids = ids.to(device)
+    seen = model.picture(normalized(torch.from_numpy(pictures).to(device))).cpu().numpy()
+    read = model.text(ids, torch.ones_like(ids)).cpu().numpy()
+    to_picture, to_text = recall(seen, read)
+    return {"text to picture": round(to_picture, 4), "picture to text": round(to_text, 4)}
+
+
+# preprocessor_config.json, as CLIPImageProcessor reads it.
+PROCESSOR = {
+    "image_processor_type": "CLIPImageProcessor",
+    **dict.fromkeys(("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"), True),
+    "size": {"shortest_edge": SIZE},
+    "crop_size": {"height": SIZE, "width": SIZE},
+    "resample": 3,
+    "rescale_factor": 1 / 255,
+    "image_mean": MEAN,
+    "image_std": DEVIATION,
+}
+
+
+def configuration(shape: Shape) -> dict[str, Any]:
+    """config.json, as transformers' CLIPModel reads it."""
+    towers = {
+        "vision_config": (shape.picture, {"image_size": shape.size, "patch_size": shape.patch}),
+        "text_config": (
+            shape.text,
+            {
+                "vocab_size": shape.vocabulary,
+                "max_position_embeddings": shape.positions,
+                **dict.fromkeys(("eos_token_id", "pad_token_id"), shape.end_id),
+                "bos_token_id": shape.end_id - 1,
+            },
+        ),
+    }
+    return {
+        "architectures": ["CLIPModel"],
+        "model_type": "clip",
+        "dtype": "float16",
+        "projection_dim": shape.dimensions,
+        **{
+            name: {
+                "hidden_size": tower.width,
+                "num_hidden_layers": tower.layers,
+                "num_attention_heads": tower.heads,
+                "intermediate_size": tower.inner,
+                "hidden_act": tower.activation,
+                "layer_norm_eps": tower.epsilon,
+                "projection_dim": shape.dimensions,
+                **own,
+            }
+            for name, (tower, own) in towers.items()
+        },
+    }
+
+
+def save(model: Clip, folder: Path) -> None:
+    """Config, preprocessor and weights (float16) as transformers' CLIPModel reads them."""
+    files = {"config.json": configuration(model.shape), "preprocessor_config.json": PROCESSOR}
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+    weights = {name: tensor.half().cpu().contiguous() for name, tensor in theirs(model.state_dict()).items()}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def main() -> None:
+    """Make pictures, train, write the checkpoint and training.log."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--batch", type=int, default=1024, help="pictures of a step")
+    parser.add_argument("--pictures", type=int, default=240_000, help="to draw from")
+    parser.add_argument("--rate", type=float, default=1e-3, help="the highest learning rate")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of training at most")
+    parser.add_argument("--output", type=Path, default=Path("miniatures/clip"))
+    given = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if not (given.output / "tokenizer.json").exists():
+        make_tokenizer(given.output)
+    started = time.monotonic()
+    corpus = make_corpus(given.output, given.pictures, SIZE, given.seed)
+    with (given.output / "training.log").open("w") as log:
+        made = time.monotonic() - started
+        first = (
+            f"seed {given.seed}, {given.batch} rows a step, {len(corpus.ids)} pictures made in {made:.0f} s"
+        )
+        say(log, first)
+        course = Course(given.seed, given.steps, given.batch, given.rate, given.minutes, device)
+        model = train(course, corpus, given.output, log)
+        save(model, given.output)
+        say(log, json.dumps(visited(model, given.output, device)))
+
+
+if __name__ == "__main__":
+    main()
