@@ -13,13 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from conch import proxies
+from conch.toolchain import ToolchainError
 
 from . import targets
 from .bundle import Built, build, made_elsewhere
 from .catalog import CatalogError, Model, known, load_catalog, select, target_of
 from .download import FetchError
 from .plan import BuildError, Places, plan_job
-from .toolchain import TemplateError, ToolchainError, Unfit
+from .toolchain import TemplateError, Unfit
 
 EXPORT_KIB = 6 << 20  # memory that has to be free for each export that runs
 

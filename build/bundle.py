@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 
 from conch.bundle import ENGINE, MANIFEST, EngineFacts, Manifest, Probe
 from conch.contract import Malformed, save
+from conch.toolchain import Identity
 
 from .catalog import Model
 from .conversion import converted, source_of
@@ -25,7 +26,6 @@ from .download import FetchError, require_space
 from .plan import BuildError, BuildJob, Places, Wanted, plan_job, read_manifest
 from .repository import render
 from .sources import Weights, check_architecture, fetch
-from .toolchain import Identity
 
 WAITS = 6 * 3600.0  # seconds
 NOWHERE = Identity("", {}, {}, {})

@@ -16,6 +16,7 @@ from tokenize import COMMENT, INDENT, NL, tokenize
 from typing import Any
 
 from conch.bundle import MANIFEST, Manifest
+from conch.toolchain import Identity
 
 from . import targets
 from .catalog import ROOT, Model, Recipe, load_recipe
@@ -23,7 +24,6 @@ from .commands import BuildSteps, Command, work
 from .lock import Lock
 from .sources import pinned
 from .targets import Target
-from .toolchain import Identity
 
 Wanted = dict[str, Any]
 

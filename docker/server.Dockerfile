@@ -1,7 +1,6 @@
 # One server image per target. `docker build --target`:
 #   openvino            tritonserver on a CPU, from the wheel; neither torch nor a compiler in it
 #   openvino-builder    exports OpenVINO graphs with torch
-#   openvino-nvidia     the CPU server on NVIDIA's own image, larger, with NVIDIA's current security fixes
 #   torch, torch-builder     NVIDIA's image with PyTorch from PyPI: it builds and serves
 #   trtllm, trtllm-builder   NVIDIA's image with TensorRT-LLM: it builds and serves
 #   tensorrt, tensorrt-builder   NVIDIA's plain image, whose trtexec and TensorRT backend the other lacks: encoders
@@ -64,10 +63,9 @@ LABEL org.opencontainers.image.title="conch server (openvino)" \
       org.opencontainers.image.description="Triton Inference Server with OpenVINO engines behind Conch's guard" \
       org.opencontainers.image.version="0.1.0"
 COPY --from=serving /opt/venv /opt/venv
-COPY catalog.toml ./
-COPY build build
 COPY conch conch
-COPY ops ops
+COPY ops/__init__.py ops/ranks.py ops/
+COPY ops/guard ops/guard
 # Backends must be real files on a file system that may be executed; a tmpfs may not.
 RUN python3 -c "from pathlib import Path; from ops.guard.server import find_tritonserver; find_tritonserver(home := Path('/opt/conch/state'), home)"
 USER 10001:10001
@@ -82,22 +80,6 @@ LABEL org.opencontainers.image.title="conch builder (openvino)" \
 COPY . .
 USER 10001:10001
 CMD ["python3", "-m", "ops.deploy"]
-
-################################################################################
-FROM ${NVIDIA_BASE} AS openvino-nvidia
-COPY requirements/server.txt requirements/guard.txt requirements/serve.txt /opt/conch/requirements/
-RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt \
-    if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
-    && PIP_BREAK_SYSTEM_PACKAGES=1 pip install -q -r /opt/conch/requirements/serve.txt -r /opt/conch/requirements/server.txt \
-    && useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin conch && install -d -o conch -g conch /engines /weights
-WORKDIR /opt/conch
-ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-COPY catalog.toml ./
-COPY build build
-COPY conch conch
-COPY ops ops
-USER 10001:10001
-CMD ["python3", "-m", "ops.guard", "--help"]
 
 ################################################################################
 # The image's own Python, which tritonserver's stubs embed, gets the libraries: its torch wheel brings CUDA. The launchers of kernels in Triton's
@@ -119,11 +101,14 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=
 WORKDIR /opt/conch
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 TRITON_CACHE_DIR=/var/cache/conch/triton
 VOLUME /var/cache/conch
-COPY . .
+COPY conch conch
+COPY ops/__init__.py ops/ranks.py ops/
+COPY ops/guard ops/guard
 USER 10001:10001
 CMD ["python3", "-m", "ops.guard", "--help"]
 
 FROM torch AS torch-builder
+COPY . .
 CMD ["python3", "-m", "ops.deploy"]
 
 ################################################################################
@@ -145,11 +130,14 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=
 WORKDIR /opt/conch
 # The base's name is stamped on every bundle: give it with its digest, TRTLLM_BASE=…@sha256:…, and bundles record that.
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 CONCH_BASE_IMAGE=${TRTLLM_BASE}
-COPY . .
+COPY conch conch
+COPY ops/__init__.py ops/ranks.py ops/
+COPY ops/guard ops/guard
 USER 10001:10001
 CMD ["python3", "-m", "ops.guard", "--help"]
 
 FROM trtllm AS trtllm-builder
+COPY . .
 CMD ["python3", "-m", "ops.deploy"]
 
 ################################################################################
@@ -171,7 +159,9 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=
 WORKDIR /opt/conch
 # Stamped on every bundle, as TRTLLM_BASE is.
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 CONCH_BASE_IMAGE=${NVIDIA_BASE}
-COPY . .
+COPY conch conch
+COPY ops/__init__.py ops/ranks.py ops/
+COPY ops/guard ops/guard
 USER 10001:10001
 CMD ["python3", "-m", "ops.guard", "--help"]
 
@@ -183,5 +173,6 @@ USER 0:0
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt \
     if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
     && /opt/venv/bin/pip install -q ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -r requirements/tensorrt.txt
+COPY . .
 USER 10001:10001
 CMD ["python3", "-m", "ops.deploy"]

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from conch.bundle import Serving
+    from conch.toolchain import Identity
 
     from ..catalog import Model, Recipe, TritonModel, Value
     from ..commands import BuildSteps
-    from ..toolchain import Identity
 
 
 class Target(Protocol):
-    """What a build, a plan and a guard ask of a target."""
+    """What a build and a plan ask of a target."""
 
     @property
     def name(self) -> str:
@@ -29,10 +29,6 @@ class Target(Protocol):
     @property
     def code(self) -> tuple[str, ...]:
         """Folders whose code shapes an engine: a change makes it anew."""
-
-    @property
-    def deciding(self) -> tuple[str, ...]:
-        """Packages whose versions must be the same where an engine is made and where it is served."""
 
     def table(self, family: str) -> Mapping[str, Any] | None:
         """The recipe of a family whose file has none for this target: `layout`, `steps`, `capabilities`, ….
@@ -99,9 +95,6 @@ class Target(Protocol):
         Raises:
             BuildError: its engine model is one that the backend would refuse or misread.
         """
-
-    def remedy(self, model_id: str) -> str:
-        """The command that makes a bundle anew."""
 
 
 # What TARGET is where nothing names one: in containers, which are for GPUs first, and without Docker.

@@ -7,33 +7,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from conch import toolchains
 from conch.bundle import Serving
+from conch.toolchain import Identity
 
 from ..catalog import Model, Recipe, TritonModel, Value
 from ..commands import BuildSteps
 from ..repository import render_model
-from ..toolchain import Identity, installed
 
 
 class Plain:
     """A Target of Python packages on the machine's own processors; see Target for what each method means.
 
-    `code`: see Target. `deciding`: packages that must be the same where an engine is made and where it is
-    served; `making`: further ones that shape it. Those that are not installed here are left out.
+    `code`: see Target. Its toolchain is the one that `conch.toolchains` has by its name.
     """
 
     name: str
     code: tuple[str, ...] = ()
-    deciding: tuple[str, ...] = ()
-    making: tuple[str, ...] = ()
 
     def table(self, family: str) -> Mapping[str, Any] | None:
         """Recipes stand in the families' files."""
         return None
 
     def identity(self, devices: str = "") -> Identity:
-        """Versions of its packages."""
-        return Identity(self.name, installed((*self.deciding, *self.making)), {}, {})
+        """Its toolchain's."""
+        return toolchains.find(self.name).identity(devices)
 
     def tools(self) -> Mapping[str, str]:
         """The Python that runs."""
@@ -75,7 +73,3 @@ class Plain:
     def serving(self, recipe: Recipe, bundle: Path, home: Path) -> Serving:
         """One process without MPI."""
         return Serving()
-
-    def remedy(self, model_id: str) -> str:
-        """The builder's own command."""
-        return f"make engines MODEL_ID={model_id} TARGET={self.name} (in Docker: docker compose up -d)"

@@ -21,7 +21,6 @@ import grpc.aio
 import structlog
 import uvloop
 
-from build.catalog import CatalogError
 from conch import proxies
 from conch.bundle import Manifest
 from conch.contract import Malformed
@@ -160,7 +159,7 @@ def main() -> int:
         plan = Deployment.load(arguments.deployment)
         instance = planned(plan, arguments.instance)
         return uvloop.run(serve(plan, instance, arguments.state_dir, arguments.listen, arguments.ready_file))
-    except (Refused, Malformed, CatalogError) as error:
+    except (Refused, Malformed) as error:
         print(f"guard: {error}", file=sys.stderr)
         return 2
 

@@ -4,18 +4,16 @@ it answers.
 
 from __future__ import annotations
 
-import shutil
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from build.catalog import known
-from build.toolchain import ToolchainError, differences
+from conch import toolchains
 from conch.bundle import ENGINE as ENGINE_FOLDER
 from conch.bundle import MANIFEST, EngineFacts, Manifest, Probe
 from conch.contract import Malformed
 from conch.deployment import Deployment, Instance
-from conch.names import ENGINE
+from conch.toolchain import ToolchainError, differences
 
 
 class Refused(Exception):
@@ -27,17 +25,20 @@ def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> Manifest:
     says it; empty: not known yet.
 
     Raises:
-        Refused: no finished bundle, one made by another toolchain or for another GPU, or one that wants more
-        GPUs than it gets.
+        Refused: a target that is not known, no finished bundle, one made by another toolchain or for another
+        GPU, or one that wants more GPUs than it gets.
     """
-    target = known(bundle.name)
-    rebuild = f"rebuild it with: {target.remedy(model_id)}"
+    try:
+        toolchain = toolchains.find(bundle.name)
+    except ToolchainError as error:
+        raise Refused(str(error)) from error
+    rebuild = f"rebuild it with: {toolchain.remedy(model_id)}"
     if not (bundle / MANIFEST).exists():
         raise Refused(f"{bundle} does not contain a finished bundle; {rebuild}")
     try:
         manifest = Manifest.load(bundle)
         EngineFacts.load(bundle / ENGINE_FOLDER)
-        wrong = differences(manifest.engine, target.identity(gpus), target.deciding)
+        wrong = differences(manifest.engine, toolchain.identity(gpus), toolchain.deciding)
     except (Malformed, KeyError):
         raise Refused(f"the bundle of {model_id} was made by another version of Conch; {rebuild}") from None
     except ToolchainError as error:
@@ -81,28 +82,3 @@ def probe_body(probe: Probe) -> dict[str, Any]:
             for name, t in rows
         ]
     }
-
-
-def budgeted(repository: Path, view: Path, share: float) -> Path:
-    """A view of a repository in which the engine model takes `share` of its cache's budget; everything else
-    is the bundle's own. An engine without a budget needs none, nor does a bundle of encoders alone.
-    """
-    if not (repository / ENGINE).exists():
-        return repository
-    from google.protobuf import text_format
-
-    from build.targets.trtllm.engine_config import BUDGET, parameter, with_share
-    from build.tensors import parse_config
-
-    whole = parse_config(repository / ENGINE / "config.pbtxt")
-    if not parameter(whole, BUDGET):
-        return repository
-    shutil.rmtree(view, ignore_errors=True)
-    (view / ENGINE).mkdir(parents=True)
-    for model in repository.iterdir():
-        if model.name != ENGINE:
-            (view / model.name).symlink_to(model)
-    (view / ENGINE / "1").symlink_to(repository / ENGINE / "1")
-    config = text_format.MessageToString(with_share(whole, share))
-    (view / ENGINE / "config.pbtxt").write_text(config, "utf-8")
-    return view

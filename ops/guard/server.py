@@ -22,7 +22,7 @@ from conch.bundle import Serving
 from conch.deployment import Instance
 from ops.ranks import MPI_ENVIRONMENT, launch, leader, parts, session
 
-from .bundle import budgeted
+from .budget import budgeted
 from .failures import Tail
 
 PLAIN = re.compile(r"[\w./@+-]+")  # a path that a shell and the loader read as it is

@@ -17,7 +17,9 @@ import numpy as np
 from build import targets
 from build.repository import render_model
 from build.targets.plain import Plain
+from conch import toolchains
 from conch.bundle import EngineFacts
+from conch.toolchain import Packages
 
 SENTENCE = "The tiny target says hello."
 MODEL = f"""import sys
@@ -42,7 +44,6 @@ class Tiny(Plain):
     """A Target (build/targets/__init__.py)."""
 
     name = "tiny"
-    deciding = ("numpy",)
 
     def table(self, family: str) -> Mapping[str, Any] | None:
         step = ["{python}", "-m", "tests.fakes.tiny_target", "--weights", "{weights}", "--engine", "{engine}"]
@@ -72,4 +73,5 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 else:
+    toolchains.register(Packages("tiny", ("numpy",)))
     targets.register(Tiny())

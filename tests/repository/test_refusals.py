@@ -23,7 +23,8 @@ from build.targets.trtllm.engine_rules import Engines, findings
 from build.targets.trtllm.image import Image
 from build.targets.trtllm.preflight import check
 from build.tensors import NEEDED, parse_config
-from build.toolchain import ToolchainError, Unfit
+from build.toolchain import Unfit
+from conch.toolchain import ToolchainError
 from serving.text.facade import ENGINE, ENGINE_OUTPUTS
 from tests.fakes.nvidia_image import environment, make_image
 from tests.fakes.nvidia_tools import parser_of

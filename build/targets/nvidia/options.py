@@ -2,31 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from collections.abc import Iterable, Sequence
 
 from ...toolchain import Unfit
-
-MINUTES = 10
-
-
-def help_of(tool: Sequence[str], path: str) -> str | None:
-    """What a tool says to --help; None if it cannot."""
-    environment = {**os.environ, "PATH": path, "COLUMNS": "200"}
-    try:
-        done = subprocess.run(
-            [*tool, "--help"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60 * MINUTES,
-            env=environment,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def misfits(arguments: Sequence[str], text: str) -> list[str]:

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol, Self
 
 from conch.gpus import assigned
+from conch.toolchain import Identity
 
 from ...catalog import Model
-from ...toolchain import Identity
 from .gpus import devices_of
-from .image import NvidiaImage
+
+
+class BuilderImage(Protocol):
+    """One of NVIDIA's images (`conch.nvidia_images`) with the tools that builds use."""
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """The one that this runs in."""
+
+    def identity(self, devices: str = "") -> Identity:
+        """Its stamp, with the first GPU of `devices`."""
+
+    def tools(self) -> Mapping[str, str]:
+        """Paths by the names that steps use."""
+
+    def environment(self, devices: str) -> dict[str, str]:
+        """For steps."""
 
 
 class InImage:
     """The part of a Target that follows from `image`; see Target for what each method means."""
 
-    image: type[NvidiaImage]
+    image: type[BuilderImage]
 
     def identity(self, devices: str = "") -> Identity:
         """The image's."""
@@ -36,7 +53,3 @@ class InImage:
     def build_devices(self, models: Sequence[Model], environment: Mapping[str, str]) -> list[str]:
         """Those of the instances that serve them."""
         return devices_of(models, environment)
-
-    def remedy(self, model_id: str) -> str:
-        """Compose's builders, whose images hold the tools."""
-        return "docker compose up -d (its builders remake what does not fit)"

@@ -16,8 +16,6 @@ class OpenVino(Plain):
         "build/assets",
         "serving/architectures",
     )
-    deciding = ("openvino",)
-    making = ("torch", "transformers", "tokenizers")
 
 
 TARGET = OpenVino()

@@ -28,7 +28,6 @@ class TensorRt(InImage, Plain):
 
     name, image = "tensorrt", Image
     code = ("build/targets/tensorrt", "build/checkpoints", "build/pictures", "serving/architectures")
-    deciding = ("tensorrt",)
 
     def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
         """See Target."""

@@ -25,7 +25,6 @@ class Torch(Plain):
         "build/assets",
         "serving/architectures",
     )
-    making = ("torch", "transformers", "tokenizers", "safetensors")
 
     def ranks(self, recipe: Recipe) -> int:
         """See Target."""

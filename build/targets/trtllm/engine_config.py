@@ -15,7 +15,6 @@ from conch.names import ENGINE
 from ...catalog import Recipe
 from ...toolchain import TemplateError
 
-BUDGET = "kv_cache_free_gpu_mem_fraction"
 PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
 # Filled, with names of parameters and of _values in braces.
 FILLED = {
@@ -158,17 +157,6 @@ def _values(recipe: Recipe, engine: Path) -> dict[str, str]:
 def _parameter_placeholders(template: str) -> list[tuple[str, str]]:
     """(key, placeholder) of the parameters that the template leaves open."""
     return re.findall(r'key:\s*"(\w+)"\s*value:?\s*\{\s*string_value:\s*"\$\{(\w+)\}"', template)
-
-
-def with_share(config: model_config_pb2.ModelConfig, share: float) -> model_config_pb2.ModelConfig:
-    """The same with its part of the cache's budget, for a GPU that several instances sit on."""
-    changed = model_config_pb2.ModelConfig()
-    changed.CopyFrom(config)
-    fraction = float(parameter(config, BUDGET)) * share
-    changed.parameters[BUDGET].string_value = f"{fraction:.4g}"
-    if tokens := parameter(config, "max_tokens_in_paged_kv_cache"):
-        changed.parameters["max_tokens_in_paged_kv_cache"].string_value = str(int(int(tokens) * share))
-    return changed
 
 
 def parameter(config: model_config_pb2.ModelConfig, key: str) -> str:

@@ -1,17 +1,13 @@
-"""NVIDIA's image with TensorRT-LLM: its Python, its tools, its template, its versions."""
+"""NVIDIA's image with TensorRT-LLM: its tools and its template."""
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from pathlib import Path
 
-from ...toolchain import ToolchainError
-from ..nvidia.image import NvidiaImage
+from conch.nvidia_images import TensorRtLlmImage
 
 PIN = {"tensorrt_llm": "0.20.0"}  # what docker/server.Dockerfile's image holds
-IMAGE_PACKAGES = ("tensorrt_llm", "tensorrt", "torch", "transformers")
 # Tools by the names that family files use: places below the image's examples, the newest first (TensorRT-LLM
 # moved them in 0.20.0).
 SCRIPTS = {
@@ -32,15 +28,8 @@ SCRIPTS = {
 }
 
 
-class Image(NvidiaImage):
-    """The image with TensorRT-LLM."""
-
-    toolchain = "tensorrt_llm"
-
-    @property
-    def python(self) -> Path:
-        """The image's own Python: the one that TensorRT-LLM is installed for."""
-        return self.root / "usr/bin/python3"
+class Image(TensorRtLlmImage):
+    """The image with TensorRT-LLM, for a builder."""
 
     @property
     def template(self) -> Path:
@@ -63,32 +52,3 @@ class Image(NvidiaImage):
             "half_blip2": str(Path(__file__).with_name("half_blip2.py")),
             **{name: str(path) for name, path in found.items()},
         }
-
-    def versions(self) -> dict[str, str]:
-        """Versions of the packages that shape an engine.
-
-        Raises:
-            ToolchainError: its Python does not run, or TensorRT-LLM is not among them.
-        """
-        ask = (
-            "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in "
-            "m.distributions() if d.name}))"
-        )
-        try:
-            done = subprocess.run(
-                [self.python, "-c", ask], capture_output=True, text=True, check=True, timeout=120
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise ToolchainError(
-                f"{self.python} cannot be asked for TensorRT-LLM's version ({error}); run this in Conch's "
-                "trtllm image, or use TARGET=openvino"
-            ) from error
-        installed = {
-            name.lower().replace("-", "_"): version for name, version in json.loads(done.stdout).items()
-        }
-        found = {name: installed[name] for name in IMAGE_PACKAGES if name in installed}
-        if "tensorrt_llm" not in found:
-            raise ToolchainError(
-                f"{self.python} has no TensorRT-LLM; run this in Conch's trtllm image, or use TARGET=openvino"
-            )
-        return found

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from conch.gpus import Gpu, gpus
+from conch.nvidia_images import help_of
 
 from ...catalog import Recipe
 from ...commands import FOLDERS, BuildSteps, Command
 from ...tensors import misfits as tensor_misfits
 from ...toolchain import TemplateError
 from ..nvidia.driver import driver, driver_findings
-from ..nvidia.options import help_of, misfits, require
+from ..nvidia.options import misfits, require
 from .engine_config import fill, missing_placeholders, unknown_placeholders
 from .image import PIN, SCRIPTS, Image
 from .limits import world_size

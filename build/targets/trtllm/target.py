@@ -30,7 +30,6 @@ class TensorRtLlm(InImage):
 
     name, image = "trtllm", Image
     code = ()  # engines are made by the image's own tools
-    deciding = ("tensorrt_llm", "tensorrt")
 
     def table(self, family: str) -> None:
         """See Target: recipes stand in the families' files."""

@@ -30,7 +30,8 @@ from build.targets.tensorrt.export import Sizes, plan
 from build.targets.tensorrt.image import Image
 from build.targets.tensorrt.plans import Plan, Plans, command
 from build.targets.tensorrt.target import TARGET
-from build.toolchain import ToolchainError, Unfit
+from build.toolchain import Unfit
+from conch.toolchain import ToolchainError
 from tests.fakes.nvidia_image import environment, make_image, make_plain_image
 
 from ...serving import test_clip, test_embedding

@@ -24,7 +24,6 @@ from build.targets.trtllm.engine_config import (
     LEFT,
     TemplateError,
     fill,
-    with_share,
 )
 from build.targets.trtllm.engine_rules import Engines, cuda_pool_bytes, findings
 from build.targets.trtllm.facts import pictures as picture_facts
@@ -32,6 +31,7 @@ from build.targets.trtllm.image import SCRIPTS, Image
 from build.targets.trtllm.preflight import check
 from build.tensors import parse_config
 from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
+from ops.guard.budget import take
 from tests.fakes.nvidia_image import H100
 from tests.fakes.nvidia_template import ENGINE, template
 from tests.fakes.nvidia_tools import OPTIONS, parser_of
@@ -149,7 +149,8 @@ def test_bounds_of_the_cache_are_filled_where_they_are_given(image: Image) -> No
             for key in FILLED_IF_GIVEN
         ]
         assert tuple(found) == wanted
-    assert with_share(config, 0.5).parameters["max_tokens_in_paged_kv_cache"].string_value == "12000"
+    take(config, 0.5)
+    assert config.parameters["max_tokens_in_paged_kv_cache"].string_value == "12000"
 
 
 @pytest.mark.parametrize("family", sorted(SMALLEST))

@@ -10,14 +10,11 @@ import pytest
 from build import targets
 from build.__main__ import main
 from build.plan import Places, plan_job, read_manifest
-from build.targets.trtllm.engine_config import (
-    with_share,
-)
 from build.targets.trtllm.image import Image
 from build.targets.trtllm.preflight import findings as check_findings
 from build.tensors import parse_config
 from conch.gpus import Gpu, gpus
-from ops.guard.bundle import budgeted
+from ops.guard.budget import budgeted, take
 from ops.planning import IN_DOCKER, kv_shares, make_plan
 from tests.fakes.nvidia_image import H100
 
@@ -130,4 +127,5 @@ def test_a_shared_gpu_is_budgeted(finished: Places, tmp_path: Path) -> None:
     config = parse_config(view / "tensorrt_llm_stream/config.pbtxt")
     assert config.parameters["kv_cache_free_gpu_mem_fraction"].string_value == "0.25"
     assert (view / "whisper_bls/1/model.py").resolve() == (repository / "whisper_bls/1/model.py").resolve()
-    assert with_share(config, 0.5).parameters["kv_cache_free_gpu_mem_fraction"].string_value == "0.125"
+    take(config, 0.5)
+    assert config.parameters["kv_cache_free_gpu_mem_fraction"].string_value == "0.125"

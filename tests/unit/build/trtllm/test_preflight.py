@@ -16,7 +16,8 @@ from build.targets.nvidia.options import misfits
 from build.targets.trtllm.image import Image
 from build.targets.trtllm.preflight import check
 from build.targets.trtllm.preflight import findings as check_findings
-from build.toolchain import ToolchainError, Unfit
+from build.toolchain import Unfit
+from conch.toolchain import ToolchainError
 from tests.fakes.nvidia_tools import parser_of
 
 from .models import CATALOG, job_of

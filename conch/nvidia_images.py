@@ -1,0 +1,181 @@
+"""NVIDIA's images, whose tools make engines: which one this is, and the versions of what is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+from .gpus import gpus
+from .toolchain import Identity, ToolchainError, installed
+
+HELP_SECONDS = 600.0
+IMAGE_PACKAGES = ("tensorrt_llm", "tensorrt", "torch", "transformers")
+BANNER = re.compile(r"\[TensorRT v(\d+)\] \[b(\d+)\]")  # samples/common/logging.h, `defineTest`
+EXPORTERS = ("torch", "transformers", "onnx")  # they shape a plan; a server has none of them
+
+
+@dataclass(frozen=True)
+class NvidiaImage(ABC):
+    """The image, or a stand-in for it, whose file system begins at `root`. `toolchain`: what it is called in
+    manifests.
+    """
+
+    root: Path
+    toolchain: ClassVar[str]
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """The one that this runs in; CONCH_IMAGE_ROOT says where a stand-in lies."""
+        return cls(Path(os.environ.get("CONCH_IMAGE_ROOT") or "/"))
+
+    @abstractmethod
+    def versions(self) -> Mapping[str, str]:
+        """Versions of the packages that shape an engine.
+
+        Raises:
+            ToolchainError: they cannot be asked.
+        """
+
+    @property
+    def search_path(self) -> str:
+        """PATH for its tools: its own folders first, and not those of this virtual environment."""
+        own = str(Path(sys.executable).parent)
+        kept = [part for part in os.environ.get("PATH", "").split(os.pathsep) if part and part != own]
+        return os.pathsep.join([str(self.root / "usr/local/bin"), str(self.root / "usr/bin"), *kept])
+
+    def environment(self, devices: str) -> dict[str, str]:
+        """For steps: its own PATH, and the GPUs, numbered as nvidia-smi does."""
+        seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": devices} if devices else {}
+        return {"PATH": self.search_path, **seen}
+
+    def identity(self, devices: str = "") -> Identity:
+        """Its stamp, with the first GPU of `devices`.
+
+        Raises:
+            ToolchainError: see `versions`.
+        """
+        mark = self.root / "etc/conch-toolchain"  # stand-ins say what they are
+        # A container cannot ask for its own digest: NVIDIA's build number tells builds of one tag apart, and
+        # the name holds the digest where it is given.
+        base = os.environ.get("CONCH_BASE_IMAGE", "")
+        build = os.environ.get("NVIDIA_BUILD_ID", "")
+        gpu = next(iter(gpus(devices)), None)
+        return Identity(
+            mark.read_text("utf-8").strip() if mark.exists() else self.toolchain,
+            self.versions(),
+            {"name": base, "digest": base.partition("@")[2], "build": build},
+            {"name": gpu.name, "compute_capability": gpu.compute_capability} if gpu else {},
+        )
+
+
+class TensorRtLlmImage(NvidiaImage):
+    """The image with TensorRT-LLM."""
+
+    toolchain = "tensorrt_llm"
+
+    @property
+    def python(self) -> Path:
+        """The image's own Python: the one that TensorRT-LLM is installed for."""
+        return self.root / "usr/bin/python3"
+
+    def versions(self) -> dict[str, str]:
+        """Versions of the packages that shape an engine.
+
+        Raises:
+            ToolchainError: its Python does not run, or TensorRT-LLM is not among them.
+        """
+        ask = (
+            "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in "
+            "m.distributions() if d.name}))"
+        )
+        try:
+            done = subprocess.run(
+                [self.python, "-c", ask], capture_output=True, text=True, check=True, timeout=120
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ToolchainError(
+                f"{self.python} cannot be asked for TensorRT-LLM's version ({error}); run this in Conch's "
+                "trtllm image, or use TARGET=openvino"
+            ) from error
+        packages = {
+            name.lower().replace("-", "_"): version for name, version in json.loads(done.stdout).items()
+        }
+        found = {name: packages[name] for name in IMAGE_PACKAGES if name in packages}
+        if "tensorrt_llm" not in found:
+            raise ToolchainError(
+                f"{self.python} has no TensorRT-LLM; run this in Conch's trtllm image, or use TARGET=openvino"
+            )
+        return found
+
+
+class TensorRtImage(NvidiaImage):
+    """The plain image of Triton, which has trtexec."""
+
+    toolchain = "tensorrt"
+
+    @property
+    def trtexec(self) -> Path:
+        """What makes plans."""
+        return self.root / "usr/src/tensorrt/bin/trtexec"
+
+    def help(self) -> str | None:
+        """What trtexec says to --help, its version first; None if it does not run."""
+        return help_of([str(self.trtexec)], self.search_path)
+
+    def versions(self) -> dict[str, str]:
+        """TensorRT's, as trtexec was built with, and those of the exporters that are here.
+
+        Raises:
+            ToolchainError: trtexec does not run, or does not say its version.
+        """
+        found = BANNER.search(self.help() or "")
+        if not found:
+            raise ToolchainError(
+                f"{self.trtexec} does not run or does not say its version; run this in Conch's tensorrt "
+                "image (docs/tensorrt-llm/encoders.md), or use TARGET=openvino"
+            )
+        number = int(found[1])  # NvInferVersion.h: 10000 × major + 100 × minor + patch
+        version = f"{number // 10000}.{number // 100 % 100}.{number % 100}.{found[2]}"
+        return {"tensorrt": version, **installed(EXPORTERS)}
+
+
+def help_of(tool: Sequence[str], path: str) -> str | None:
+    """What a tool says to --help; None if it cannot."""
+    environment = {**os.environ, "PATH": path, "COLUMNS": "200"}
+    try:
+        done = subprocess.run(
+            [*tool, "--help"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=HELP_SECONDS,
+            env=environment,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+@dataclass(frozen=True)
+class ImageToolchain:
+    """A toolchain that is one of these images."""
+
+    name: str
+    image: type[NvidiaImage]
+    deciding: tuple[str, ...]
+
+    def identity(self, devices: str = "") -> Identity:
+        """The image's."""
+        return self.image.from_environment().identity(devices)
+
+    def remedy(self, model_id: str) -> str:
+        """Compose's builders, whose images hold the tools."""
+        return "docker compose up -d (its builders remake what does not fit)"

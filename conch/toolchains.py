@@ -1,0 +1,36 @@
+"""The toolchain of each target."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+from .nvidia_images import ImageToolchain, TensorRtImage, TensorRtLlmImage
+from .toolchain import Packages, Toolchain, ToolchainError
+
+EXPORTERS = ("torch", "transformers", "tokenizers")
+_TOOLCHAINS: dict[str, Toolchain] = {
+    "torch": Packages("torch", making=(*EXPORTERS, "safetensors")),
+    "trtllm": ImageToolchain("trtllm", TensorRtLlmImage, ("tensorrt_llm", "tensorrt")),
+    "tensorrt": ImageToolchain("tensorrt", TensorRtImage, ("tensorrt",)),
+    "openvino": Packages("openvino", ("openvino",), EXPORTERS),
+}
+
+
+def find(target: str) -> Toolchain:
+    """The toolchain of a target. Modules that CONCH_TARGETS names, separated by commas, may bring more: they
+    call `register`.
+
+    Raises:
+        ToolchainError: there is none.
+    """
+    for module in filter(None, os.environ.get("CONCH_TARGETS", "").split(",")):
+        import_module(module)
+    if target not in _TOOLCHAINS:
+        raise ToolchainError(f"TARGET {target!r} is unknown; choose one of: {', '.join(_TOOLCHAINS)}")
+    return _TOOLCHAINS[target]
+
+
+def register(toolchain: Toolchain) -> None:
+    """Add a toolchain."""
+    _TOOLCHAINS[toolchain.name] = toolchain
