@@ -85,7 +85,7 @@ class Settings(BaseSettings):
         "names mean the first model for speech or embeddings without being listed",
     )
     realtime_idle_seconds: float = Field(
-        120, gt=0, description="a live connection that sends nothing for so long is closed"
+        600, gt=0, description="a live connection that sends nothing for so long is closed"
     )
     traces_url: str = Field(
         "", description="a collector that takes traces as OTLP over HTTP, such as http://collector:4318"

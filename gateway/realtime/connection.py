@@ -47,17 +47,13 @@ class Connection:
 
     async def received(self) -> Message:
         """The next message; a connection that has been silent for too long is closed, since others wait for
-        its place.
+        its place. No error event says so: clients connect again after a close, and give up after an error.
         """
         try:
             return await asyncio.wait_for(self.socket.receive(), self.idle_seconds)
         except TimeoutError:
-            message = (
-                f"the client sent nothing for {self.idle_seconds:g} s; the session is closed, connect again"
-            )
-            await self.send("error", error=error_body(ApiError(408, message, code="session_idle"))["error"])
             with suppress(WebSocketDisconnect, RuntimeError):
-                await self.socket.close(1001, "idle")
+                await self.socket.close(1001, f"nothing was sent for {self.idle_seconds:g} s; connect again")
             return {"type": "websocket.disconnect"}
 
     async def fail(self, error: Exception, event: dict[str, Any]) -> None:

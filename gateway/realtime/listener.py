@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,9 +32,45 @@ Floats = NDArray[np.float32]
 PIECE = RATE // 10
 PAUSE = 0.5  # seconds of silence, after which words of sound that is not committed are final enough
 LONGEST_SESSION = 3600  # seconds; nginx ends a connection that is silent for so long
-LONGEST_BUFFER = 120  # seconds that wait for a commit where the client decides
+LONGEST_BUFFER = 300  # seconds of speech that wait for a commit where the client decides
+SILENCE_KEPT = 5  # seconds of each silence that wait with it
 SHORTEST_COMMIT = 0.1
 WAITING = 8  # events between the socket and the listener
+
+
+class Uncommitted:
+    """Sound that waits for the client's commit. Of a silence only the last SILENCE_KEPT seconds are kept, so
+    that a client may send silence for as long as it likes.
+    """
+
+    def __init__(self) -> None:
+        self.spoken, self.silent = list[Floats](), deque[Floats]()
+
+    def __len__(self) -> int:
+        """In samples."""
+        return sum(map(len, self.spoken)) + sum(map(len, self.silent))
+
+    def add(self, piece: Floats, *, speaking: bool) -> None:
+        """Add what follows, in which somebody speaks or nobody does.
+
+        Raises:
+            ApiError: 400: LONGEST_BUFFER.
+        """
+        if not speaking:
+            self.silent.append(piece)
+            while sum(map(len, self.silent)) > SILENCE_KEPT * RATE:
+                self.silent.popleft()
+        elif len(self) + len(piece) > LONGEST_BUFFER * RATE:
+            message = f"the buffer holds {LONGEST_BUFFER} s of speech; commit or clear it"
+            raise ApiError(400, message, param="audio", code="buffer_full")
+        else:
+            self.spoken += [*self.silent, piece]
+            self.silent.clear()
+
+    @property
+    def wave(self) -> Floats:
+        """All of it."""
+        return np.concatenate([*self.spoken, *self.silent, np.zeros(0, np.float32)])
 
 
 class Listener:
@@ -61,7 +98,7 @@ class Listener:
         self.spoken = TurnCutter(detection.turns()) if detection else None
         # Where the client commits, words are looked for from pause to pause all the same.
         self.heard_so_far = TurnCutter(TurnDetection(silence=PAUSE))
-        self.buffer: Floats = np.zeros(0, np.float32)
+        self.buffer = Uncommitted()
         self.item.drop_looks()
         self.item = Item()
 
@@ -146,16 +183,9 @@ class Listener:
     async def _append(self, event: dict[str, Any]) -> None:
         samples = self.decoder.feed(event.get("audio"))
         if self.spoken is None:
-            if len(self.buffer) + len(samples) > LONGEST_BUFFER * RATE:
-                raise ApiError(
-                    400,
-                    f"the buffer holds {LONGEST_BUFFER} s; commit or clear it",
-                    param="audio",
-                    code="buffer_full",
-                )
-            self.buffer = np.concatenate([self.buffer, samples])
             self._count(samples)
-            await self._look_ahead(samples)
+            for at in range(0, len(samples), PIECE):
+                await self._look_ahead(samples[at : at + PIECE])
             return
         self._count(samples)
         for at in range(0, len(samples), PIECE):
@@ -185,14 +215,14 @@ class Listener:
         if spoken.speaking and self.item.due(len(spoken.kept), self.wanted.delay):
             self.words.look(self.item, spoken.kept, self.wanted)
 
-    async def _look_ahead(self, samples: Floats) -> None:
+    async def _look_ahead(self, piece: Floats) -> None:
         """Words of sound that is not committed: from pause to pause, they are told as they are found."""
         ahead = self.heard_so_far
-        for at in range(0, len(samples), PIECE):
-            windows = await asyncio.to_thread(_fed, ahead, samples[at : at + PIECE])
-            for window in windows:
-                if window.speech:
-                    self.words.settle(self.item, window, self.wanted)
+        windows = await asyncio.to_thread(_fed, ahead, piece)
+        self.buffer.add(piece, speaking=ahead.speaking or any(window.speech for window in windows))
+        for window in windows:
+            if window.speech:
+                self.words.settle(self.item, window, self.wanted)
         if ahead.speaking and self.item.due(len(ahead.kept), self.wanted.delay):
             self.words.look(self.item, ahead.kept, self.wanted)
 
@@ -211,7 +241,8 @@ class Listener:
     def _pieces(self, rest: Floats) -> list[Window]:
         """What the buffer, or the turn that is going on, comes to."""
         cutter = self.spoken or PauseCutter()
-        return [*cutter.feed(rest if self.spoken else np.concatenate([self.buffer, rest])), *cutter.finish()]
+        wave = rest if self.spoken else np.concatenate([self.buffer.wave, rest])
+        return [*cutter.feed(wave), *cutter.finish()]
 
     async def _clear(self, _: dict[str, Any]) -> None:
         self._restart()

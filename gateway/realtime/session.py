@@ -16,6 +16,8 @@ from ..fields import Fields
 
 LOG_PROBS = "item.input_audio_transcription.logprobs"
 PATH = "session.audio.input.transcription."
+# Models of OpenAI that detect no turns: under these names the client commits, unless it asks for detection.
+COMMITTED = {"gpt-realtime-whisper", "gpt-live-transcribe"}
 # Seconds of silence that end a turn, by how eager a semantic VAD is to end it.
 EAGERNESS = {"low": 1.5, "medium": 0.9, "auto": 0.9, "high": 0.5}
 # Seconds of new sound before words are looked for again; what two looks agree on is told.
@@ -58,9 +60,9 @@ class Vad(_Turns):
     """
 
     type: Literal["server_vad"] = "server_vad"
-    threshold: float = Field(0.5, gt=0.0, lt=1.0)
+    threshold: float = Field(0.5, ge=0.0, le=1.0)
     prefix_padding_ms: int = Field(300, ge=0, le=5000)
-    silence_duration_ms: int = Field(500, ge=32, le=10_000)
+    silence_duration_ms: int = Field(500, ge=0, le=10_000)
 
     def turns(self) -> TurnDetection:
         """In seconds."""
@@ -147,6 +149,8 @@ class Session(Fields):
         except RecursionError:
             message = "session is nested too deeply; send an object like the one in session.created"
             raise ApiError(400, message, param="session", code="invalid_value") from None
+        if self.audio.input.turn_detection == Vad() and _leaves_turns(left):
+            left = _merged(left, {"audio": {"input": {"turn_detection": None}}})
         for _ in range(MOST_FAULTS):
             merged = _merged(self.model_dump(), left)
             try:
@@ -191,6 +195,17 @@ def _whole(update: Any, name: str = "") -> Any:
 
 
 LEFT_OUT = object()
+
+
+def _leaves_turns(update: Any) -> bool:
+    """Whether an update names one of COMMITTED, and says nothing of turn detection."""
+    given = update
+    for name in ("audio", "input"):
+        given = given.get(name) if isinstance(given, dict) else None
+    if not isinstance(given, dict) or "turn_detection" in given:
+        return False
+    transcription = given.get("transcription")
+    return isinstance(transcription, dict) and transcription.get("model") in COMMITTED
 
 
 def _merged(old: Any, new: Any) -> Any:

@@ -17,6 +17,8 @@ import pytest
 from gateway.audio.windows import Window
 from gateway.errors import ApiError
 from gateway.keys import carried, issue
+from gateway.realtime.connection import Connection
+from gateway.realtime.listener import RATE, SILENCE_KEPT, Uncommitted
 from gateway.realtime.pcm import SoundDecoder, a_law, mu_law
 from gateway.realtime.session import Session, of_beta
 from gateway.realtime.words import Item, Words
@@ -68,6 +70,59 @@ def test_turn_detection_of_another_kind_keeps_nothing_of_the_old() -> None:
     assert (found.turn_detection.type, refused) == ("semantic_vad", [])
     found, refused = changed(format={"type": "audio/pcmu"})
     assert (found.format.rate, refused) == (8000, [])
+
+
+def test_the_client_commits_under_names_of_models_without_turn_detection() -> None:
+    """Unless it asks for turns, at once or before."""
+    for model in ("gpt-realtime-whisper", "gpt-live-transcribe"):
+        named = {"transcription": {"model": model}}
+        found, refused = changed(**named)
+        assert (found.turn_detection, refused) == (None, [])
+        assert changed(**named, turn_detection={"type": "server_vad"})[0].turn_detection is not None
+        asked, _ = Session().changed({"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}})
+        assert asked.changed({"audio": {"input": named}})[0].audio.input.turn_detection is not None
+    assert changed(transcription={"model": "gpt-transcribe"})[0].turn_detection is not None
+
+
+def test_of_a_silence_the_last_seconds_wait_for_a_commit() -> None:
+    """An hour of it is no error; what was spoken stays whole, and too much of that is a 400."""
+    held, piece = Uncommitted(), np.ones(RATE // 10, np.float32)
+    for _ in range(36_000):
+        held.add(0 * piece, speaking=False)
+    assert len(held) == SILENCE_KEPT * RATE
+    held.add(piece, speaking=True)
+    for _ in range(600):
+        held.add(0 * piece, speaking=False)
+    assert (len(held), held.wave.sum()) == ((2 * SILENCE_KEPT) * RATE + len(piece), len(piece))
+    with pytest.raises(ApiError, match="300 s of speech; commit or clear it"):
+        for _ in range(3000):
+            held.add(piece, speaking=True)
+
+
+def test_the_edges_of_turn_detection() -> None:
+    """All that OpenAI's reference calls a threshold or a silence."""
+    for edge in ({"threshold": 0.0}, {"threshold": 1.0}, {"silence_duration_ms": 0}):
+        assert changed(turn_detection={"type": "server_vad", **edge})[1] == []
+
+
+def test_an_idle_connection_is_closed_without_an_error() -> None:
+    """Clients give up after an error event, and connect again after a close."""
+    told: list[str] = []
+
+    async def never() -> None:
+        await asyncio.sleep(60)
+
+    async def send_text(text: str) -> None:
+        told.append(text)
+
+    async def close(code: int, reason: str) -> None:
+        told.append(f"{code} {reason}")
+
+    state = SimpleNamespace(request_id="r")
+    socket: Any = SimpleNamespace(state=state, receive=never, send_text=send_text, close=close)
+    message = asyncio.run(Connection(socket, 0.01).received())
+    assert message["type"] == "websocket.disconnect"
+    assert told == ["1001 nothing was sent for 0.01 s; connect again"]
 
 
 def test_what_is_refused_is_named_and_the_rest_holds() -> None:
