@@ -109,8 +109,14 @@ tools: nginx
 
 setup: $(SERVE)/.done $(BUILD)/.done $(if $(filter torch,$(TARGET)),$(SERVE)/.torch) nginx ## the two Python environments and nginx
 
-engines: $(BUILD)/.done ## build the bundles of MODEL_ID (default: the miniatures) for TARGET
+# The tools of these two are in images alone.
+ifneq ($(filter trtllm tensorrt,$(TARGET)),)
+engines: $(STACK)/.done ## build the bundles of MODEL_ID (default: the miniatures) for TARGET
+	$(STACK)/bin/python -m ops.compose engines
+else
+engines: $(BUILD)/.done
 	$(ENGINES)
+endif
 
 demo: setup ## start everything, transcribe a recording (AUDIO=path) with MODEL_ID (tiny.en), print it, stop
 	@id=$(or $(MODEL_ID),tiny.en); build="$(ENGINES) --model-id"; \

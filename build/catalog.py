@@ -36,6 +36,7 @@ OVERRIDES = (
     "MAX_BEAM_WIDTH",
     "FACADE_INSTANCES",
 )
+ALIASES = {"MAX_TOKENS_IN_PAGED_KV_CACHE": "MAX_TOKENS_IN_KV_CACHE"}  # NVIDIA's guides say it so
 LAYOUT_OF = {
     "https": "openai",
     "pypi": "ctranslate2",
@@ -385,7 +386,8 @@ def _overrides(
     """Values of the environment, in the type of the family's own."""
     found = {}
     for name in OVERRIDES:
-        value, key = environment.get(name, ""), name.lower()
+        value = environment.get(name, "") or environment.get(ALIASES.get(name, ""), "")
+        key = name.lower()
         if value and key in parameters:
             found[key] = _typed(model, name, value, type(parameters[key]))
         elif value not in ("", "0", "1", "none"):

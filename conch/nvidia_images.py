@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
+from .driver import TRTLLM
 from .gpus import gpus
 from .toolchain import Identity, ToolchainError, installed
 
@@ -54,7 +55,9 @@ class NvidiaImage(ABC):
     def environment(self, devices: str) -> dict[str, str]:
         """For steps: its own PATH, and the GPUs, numbered as nvidia-smi does."""
         seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": devices} if devices else {}
-        return {"PATH": self.search_path, **seen}
+        # PMIX_MCA_gds: steps that import TensorRT-LLM call MPI_Init, which fails without it as another user
+        # than root (triton-inference-server/tensorrtllm_backend#712).
+        return {"PATH": self.search_path, "PMIX_MCA_gds": "hash", **seen}
 
     def identity(self, devices: str = "") -> Identity:
         """Its stamp, with the first GPU of `devices`.
@@ -171,6 +174,11 @@ class ImageToolchain:
     name: str
     image: type[NvidiaImage]
     deciding: tuple[str, ...]
+    driver = TRTLLM
+    caution = (
+        "this target is held to NVIDIA's published interfaces and has never run on a GPU of its authors; "
+        "TARGET=torch has. Please report how it went: make gpu-report writes a file to attach to an issue"
+    )
 
     def identity(self, devices: str = "") -> Identity:
         """The image's."""

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Protocol
 
+from .driver import Needs
+
 
 class ToolchainError(Exception):
     """The toolchain cannot be asked; the message says why and what to do."""
@@ -41,6 +43,14 @@ class Toolchain(Protocol):
     def deciding(self) -> tuple[str, ...]:
         """Packages whose versions must be the same where an engine is made and where it is served."""
 
+    @property
+    def driver(self) -> Needs | None:
+        """What its image needs of NVIDIA's driver; None without a GPU."""
+
+    @property
+    def caution(self) -> str:
+        """What to know before its first use; empty where it has run."""
+
     def identity(self, devices: str = "") -> Identity:
         """What is on this machine, with the first GPU of `devices`.
 
@@ -61,6 +71,8 @@ class Packages:
     name: str
     deciding: tuple[str, ...] = ()
     making: tuple[str, ...] = ()
+    driver: Needs | None = None
+    caution: str = ""
 
     def identity(self, devices: str = "") -> Identity:
         """Versions of those that are installed here."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
+from .driver import TORCH
 from .nvidia_images import ImageToolchain, TensorRtImage, TensorRtLlmImage
 from .toolchain import Packages, Toolchain, ToolchainError
 
 EXPORTERS = ("torch", "transformers", "tokenizers")
 _TOOLCHAINS: dict[str, Toolchain] = {
-    "torch": Packages("torch", making=(*EXPORTERS, "safetensors")),
+    "torch": Packages("torch", making=(*EXPORTERS, "safetensors"), driver=TORCH),
     "trtllm": ImageToolchain("trtllm", TensorRtLlmImage, ("tensorrt_llm", "tensorrt")),
     "tensorrt": ImageToolchain("tensorrt", TensorRtImage, ("tensorrt",)),
     "openvino": Packages("openvino", ("openvino",), EXPORTERS),

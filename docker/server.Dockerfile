@@ -64,7 +64,7 @@ LABEL org.opencontainers.image.title="conch server (openvino)" \
       org.opencontainers.image.version="0.1.0"
 COPY --from=serving /opt/venv /opt/venv
 COPY conch conch
-COPY ops/__init__.py ops/ranks.py ops/
+COPY ops/__init__.py ops/child.py ops/ranks.py ops/
 COPY ops/guard ops/guard
 # Backends must be real files on a file system that may be executed; a tmpfs may not.
 RUN python3 -c "from pathlib import Path; from ops.guard.server import find_tritonserver; find_tritonserver(home := Path('/opt/conch/state'), home)"
@@ -102,7 +102,7 @@ WORKDIR /opt/conch
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 TRITON_CACHE_DIR=/var/cache/conch/triton
 VOLUME /var/cache/conch
 COPY conch conch
-COPY ops/__init__.py ops/ranks.py ops/
+COPY ops/__init__.py ops/child.py ops/ranks.py ops/
 COPY ops/guard ops/guard
 USER 10001:10001
 CMD ["python3", "-m", "ops.guard", "--help"]
@@ -131,7 +131,7 @@ WORKDIR /opt/conch
 # The base's name is stamped on every bundle: give it with its digest, TRTLLM_BASE=…@sha256:…, and bundles record that.
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 CONCH_BASE_IMAGE=${TRTLLM_BASE}
 COPY conch conch
-COPY ops/__init__.py ops/ranks.py ops/
+COPY ops/__init__.py ops/child.py ops/ranks.py ops/
 COPY ops/guard ops/guard
 USER 10001:10001
 CMD ["python3", "-m", "ops.guard", "--help"]
@@ -160,7 +160,7 @@ WORKDIR /opt/conch
 # Stamped on every bundle, as TRTLLM_BASE is.
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 CONCH_BASE_IMAGE=${NVIDIA_BASE}
 COPY conch conch
-COPY ops/__init__.py ops/ranks.py ops/
+COPY ops/__init__.py ops/child.py ops/ranks.py ops/
 COPY ops/guard ops/guard
 USER 10001:10001
 CMD ["python3", "-m", "ops.guard", "--help"]

@@ -9,14 +9,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from python_on_whales import DockerClient
 from python_on_whales.exceptions import DockerException
 
 from build import targets
 from build.catalog import CatalogError, load_catalog, select
+from conch import toolchains
 from conch.deployment import Deployment, Instance
 
 from . import hardware
@@ -127,18 +130,39 @@ def write_env(lines: list[hardware.Line]) -> None:
         print(f"conch: wrote {ENV}; .env.example explains every variable")
 
 
-def up(docker: DockerClient) -> None:
-    """Build images, build engines, start, and wait until the public door answers."""
+def checked_target() -> str:
+    """TARGET, if this machine can run its image; what to know of it is printed.
+
+    Raises:
+        ValueError: it has no image, or the driver is too old for it; said before gigabytes are pulled.
+    """
     target = settings().get("TARGET", targets.DEFAULT_IN_DOCKER)
     if f" AS {target}-builder\n" not in (ROOT / "docker" / "server.Dockerfile").read_text("utf-8"):
         raise ValueError(f"TARGET={target} has no image; run it without Docker: make serve TARGET={target}")
-    first = targets.DEFAULT_IN_DOCKER  # it and the one beside it run images of one release
-    if target in (first, targets.BESIDE.get(first)) and (found := hardware.obstacles()):
-        raise ValueError("; ".join(found))  # before 18 GB are pulled
+    found = toolchains.find(target)
+    if found.driver and (wrong := hardware.obstacles(found.driver)):
+        raise ValueError("; ".join(wrong))
+    if found.caution:
+        print(f"conch: TARGET={target}: {found.caution}")
+    return target
+
+
+def up(docker: DockerClient) -> None:
+    """Build images, build engines, start, and wait until the public door answers."""
+    checked_target()
     models_beside(settings(), hardware.instances(settings()), check=True)
     docker.compose.build()
     docker.compose.up(detach=True, wait=True)
     print(f"conch: ready on http://{settings().get('BIND', '127.0.0.1')}:{settings().get('PORT', '8080')}")
+
+
+def engines(docker: DockerClient) -> None:
+    """Build the bundles in the builder's container, and serve nothing."""
+    command = ["python3", "-m", "build", "engines", "--target", checked_target()]
+    docker.compose.build(["builder"])
+    ran = docker.compose.run("builder", command, remove=True, tty=False, stream=True)
+    for _, line in cast("Iterable[tuple[str, bytes]]", ran):
+        print(line.decode(errors="replace"), end="", flush=True)
 
 
 @dataclass(frozen=True)
@@ -176,6 +200,8 @@ def act(command: str, tp_size: int) -> None:
         write_env(with_images(hardware.this_machine(values.get("TARGET", ""), tp_size), values))
     if command == "up":
         up(client())
+    elif command == "engines":
+        engines(client())
     elif command == "restart":
         restart_all(Compose(client()))
     elif command == "down":
@@ -185,7 +211,7 @@ def act(command: str, tp_size: int) -> None:
 def main() -> int:
     """Exit status 0, or 1 with one sentence."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=["hardware", "up", "restart", "down"])
+    parser.add_argument("command", choices=["hardware", "up", "engines", "restart", "down"])
     arguments = parser.parse_args()
     try:
         act(arguments.command, int(settings().get("TP_SIZE", "1")))

@@ -17,6 +17,7 @@ from pathlib import Path
 from build.__main__ import main as build
 from build.catalog import CatalogError, Model, known, load_catalog, load_recipe, select, target_of
 from build.targets import DEFAULT_IN_DOCKER
+from conch import toolchains
 from conch.gpus import apart
 
 from .hardware import instances
@@ -136,6 +137,9 @@ def main() -> int:
         models = select(load_catalog(), get("MODEL_ID", ""), target)
         check_images(models, target, instances(os.environ), os.environ)
         check_gpus(models, target, instances(os.environ), os.environ)
+        for maker in sorted({target_of(model, target) for model in models}):
+            if caution := toolchains.find(maker).caution:
+                print(f"conch: TARGET={maker}: {caution}", file=sys.stderr)
         if status := build(["engines"]):
             return status
         deploy(Path(get("ENGINES_DIR", "/engines")))

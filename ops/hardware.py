@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from build.targets import DEFAULT_IN_DOCKER as GPU
 from build.targets import DEFAULT_WITHOUT_DOCKER as CPU
-from build.targets.nvidia.driver import driver, driver_findings, toolkit, toolkit_findings
+from conch.driver import Needs, driver, driver_findings, toolkit, toolkit_findings
 from conch.gpus import Gpu, apart, gpus, nvidia_smi
 
 MOST = 4  # services in compose.yaml
@@ -44,13 +44,12 @@ class Line:
         return f"# {self.reason}\n{self.name}={self.value}\n"
 
 
-def obstacles() -> list[str]:
-    """Why containers of NVIDIA's image would not run here, one sentence each: the driver, the container
-    toolkit.
-    """
+def obstacles(needs: Needs) -> list[str]:
+    """Why containers of an image would not run here, one sentence each: the driver, the container toolkit."""
     version = driver()
+    names = [gpu.name for gpu in gpus()]
     return (
-        [*driver_findings(version, [gpu.name for gpu in gpus()]), *toolkit_findings(version, toolkit())]
+        [*driver_findings(version, names, needs), *toolkit_findings(version, toolkit(), needs)]
         if version
         else []
     )
@@ -108,7 +107,7 @@ def propose(found: Sequence[Gpu], linked: set[tuple[int, int]], cpus: int, tp_si
     sets = [(gpu.index,) for gpu in found] if tp_size == 1 else pair_up(len(found), linked)
     if not sets:
         raise ValueError(f"TP_SIZE=2 needs two GPUs, this machine has {len(found)}")
-    lines = [Line("TARGET", GPU, f"{len(found)} × {found[0]}: TensorRT-LLM engines")]
+    lines = [Line("TARGET", GPU, f"{len(found)} × {found[0]}: PyTorch engines")]
     lines += [Line("TP_SIZE", "2", "as asked for: each engine spans a pair")] if tp_size > 1 else []
     lines += _instances(
         min(len(sets), MOST),

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-from build.targets.nvidia.driver import driver, driver_findings, toolkit
+from conch.driver import driver, driver_findings, toolkit
 from conch.gpus import gpus
 
 ROOT = Path(__file__).parent.parent

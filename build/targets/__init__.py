@@ -99,11 +99,11 @@ class Target(Protocol):
 
 # What TARGET is where nothing names one: in containers, which are for GPUs first, and without Docker.
 # compose.yaml and the Makefile say the same.
-DEFAULT_IN_DOCKER, DEFAULT_WITHOUT_DOCKER = "trtllm", "openvino"
+DEFAULT_IN_DOCKER, DEFAULT_WITHOUT_DOCKER = "torch", "openvino"
 # Targets of what another one does not build, on the same machines, in another image: that of TensorRT-LLM has
 # neither trtexec nor TensorRT's own backend. By name: who drives Compose has none of their packages.
 BESIDE = {"trtllm": "tensorrt"}
-_TARGETS: dict[str, Target | None] = {"trtllm": None, "tensorrt": None, "torch": None, "openvino": None}
+_TARGETS: dict[str, Target | None] = {"torch": None, "trtllm": None, "tensorrt": None, "openvino": None}
 
 
 def names() -> tuple[str, ...]:

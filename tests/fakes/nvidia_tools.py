@@ -8,6 +8,7 @@ there. Abbreviations, which the real ones take, are refused.
 from __future__ import annotations
 
 import argparse
+import configparser
 import io
 import json
 import os
@@ -127,9 +128,21 @@ def quantised(given: argparse.Namespace) -> str | None:
     return {"int8": "W8A16", "int4": "W4A16"}[given.weight_only_precision] if given.use_weight_only else None
 
 
+def asked(source: dict[str, Any], given: argparse.Namespace) -> None:
+    """What the converters ask of config.json without a default: enc_dec/convert_checkpoint.py
+    (`parse_bart_config_by_component`, `parse_t5_config_by_component`), tensorrt_llm/models/llama/config.py
+    (`from_hugging_face`). Defaults of transformers' classes are filled in before; these are not among them.
+    """
+    if getattr(given, "model_type", "") == "bart" and "normalize_before" not in source:
+        raise configparser.NoOptionError("normalize_before", "encoder")
+    if source.get("model_type") == "llava":
+        source["text_config"]["architectures"][0]  # a KeyError here is upstream's TypeError
+
+
 def convert_text(given: argparse.Namespace) -> None:
     """enc_dec, opt, llama and gpt: Hugging Face's folder becomes one checkpoint, or one for each half."""
     source = json.loads((Path(given.model_dir) / "config.json").read_text("utf-8"))
+    asked(source, given)
     text = {**source, **source.get("text_config", {})}
     width = next(int(text[key]) for key in ("d_model", "n_embd", "hidden_size") if key in text)
     cache = (

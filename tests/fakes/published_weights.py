@@ -34,6 +34,7 @@ TEXT: dict[str, dict[str, Any]] = {
         "pad_token_id": 1,
         "decoder_start_token_id": 2,
         "forced_bos_token_id": 0,
+        "normalize_before": False,
     },
     "gpt2": {"n_embd": 1024, "vocab_size": 50257, "eos_token_id": 50256},
     "blip2": {
@@ -46,7 +47,14 @@ TEXT: dict[str, dict[str, Any]] = {
         "image_token_index": 50265,
     },
     "llava": {
-        "text_config": {"hidden_size": 4096, "vocab_size": 32064, "eos_token_id": 2, "pad_token_id": 32001},
+        "model_type": "llava",
+        "text_config": {
+            "architectures": ["LlamaForCausalLM"],
+            "hidden_size": 4096,
+            "vocab_size": 32064,
+            "eos_token_id": 2,
+            "pad_token_id": 32001,
+        },
         "vision_config": {"image_size": 336, "patch_size": 14},
         "image_token_index": 32000,
     },

@@ -294,10 +294,10 @@ def test_as_many_pods_as_instances_with_their_gpus(overlay: list[Object]) -> Non
     values = environment(overlay, container)
     assert triton["spec"]["replicas"] == int(values["INSTANCES"])
     ranks = int(values["TP_SIZE"]) * int(values["PP_SIZE"])
-    for workload in (triton, builder):
-        wanted = str(ranks) if values["TARGET"] == "trtllm" else None
-        assert containers(workload)[0]["resources"]["limits"].get("nvidia.com/gpu") == wanted
-    if values["TARGET"] == "trtllm":
+    assert "nvidia.com/gpu" not in containers(builder)[0]["resources"]["limits"]
+    wanted = str(ranks) if values["TARGET"] == "torch" else None
+    assert container["resources"]["limits"].get("nvidia.com/gpu") == wanted
+    if wanted:
         assert values["CUDA_VISIBLE_DEVICES"] == values["HOST_GPUS"]
         assert len(values["HOST_GPUS"].split(",")) == ranks
     assert values["TARGET"] == container["image"].rpartition("-")[2]

@@ -33,7 +33,7 @@ EXCEPTIONS = {
 # Parts of a room that may import less than the room.
 NARROWER = {
     "scripts.clients": ("conch", "gateway.audio", "scripts"),
-    "ops.guard": ("conch", "ops.guard", "ops.ranks"),  # all that a server's image has
+    "ops.guard": ("conch", "ops.guard", "ops.ranks", "ops.child"),  # all that a server's image has
     "ops.ranks": ("conch",),
 }
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conch.bundle import Serving
+from conch.driver import driver, driver_findings
 from conch.gpus import gpus
 
 from ...catalog import Recipe, TritonModel
 from ...commands import BuildSteps
 from ...plan import BuildError
 from ...tensors import parse_config
-from ..nvidia.driver import driver, driver_findings
 from ..nvidia.options import misfits, require
 from ..nvidia.target import InImage
 from ..plain import Plain

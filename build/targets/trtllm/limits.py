@@ -105,12 +105,13 @@ def _numbers(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[bool
     half = get("precision") in ("float16", "bfloat16")
     return [
         (
-            get("weight_only", "none") != "none" and not half,
-            f"WEIGHT_ONLY={get('weight_only')} needs PRECISION=float16 or bfloat16",
+            # trtllm-build ends with a core dump there (NVIDIA/TensorRT-LLM#2760, k2-fsa/sherpa#709).
+            capability < (8, 0),
+            f"{card}, TensorRT-LLM 0.20 needs 8.0 (Ampere); use a newer card, or TARGET=openvino",
         ),
         (
-            get("precision") == "bfloat16" and capability < (8, 0),
-            f"PRECISION=bfloat16 needs compute capability 8.0, {card}; use float16 or float32",
+            get("weight_only", "none") != "none" and not half,
+            f"WEIGHT_ONLY={get('weight_only')} needs PRECISION=float16 or bfloat16",
         ),
         (
             get("quantization") == "fp8" and capability < (8, 9),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from conch.driver import driver, driver_findings
 from conch.gpus import Gpu, gpus
 from conch.nvidia_images import help_of
 
@@ -17,7 +18,6 @@ from ...catalog import Recipe
 from ...commands import FOLDERS, BuildSteps, Command
 from ...tensors import misfits as tensor_misfits
 from ...toolchain import TemplateError
-from ..nvidia.driver import driver, driver_findings
 from ..nvidia.options import misfits, require
 from .engine_config import fill, missing_placeholders, unknown_placeholders
 from .image import PIN, SCRIPTS, Image

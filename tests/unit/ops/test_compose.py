@@ -35,6 +35,7 @@ def test_only_targets_with_an_image_are_built(
 ) -> None:
     """The others are told how they run, before anything is built."""
     monkeypatch.setattr(compose, "settings", lambda: {"TARGET": target})
+    monkeypatch.setattr(compose.hardware, "obstacles", lambda _: [])
     docker = Docker()
     if calls:
         compose.up(docker)  # type: ignore[arg-type]
@@ -69,7 +70,7 @@ def test_an_instance_with_the_wrong_image_is_refused_before_images_are_fetched(
 ) -> None:
     values = {"TARGET": "trtllm", "MODEL_ID": "mini-clip"}
     monkeypatch.setattr(compose, "settings", lambda: values)
-    monkeypatch.setattr(compose.hardware, "obstacles", list)
+    monkeypatch.setattr(compose.hardware, "obstacles", lambda _: [])
     docker = Docker()
     with pytest.raises(ValueError, match="set TRITON_0_TARGET=tensorrt"):
         compose.up(docker)  # type: ignore[arg-type]
@@ -79,14 +80,15 @@ def test_an_instance_with_the_wrong_image_is_refused_before_images_are_fetched(
     assert docker.called == ["build", "up"]
 
 
-@pytest.mark.parametrize("target", ["trtllm", "tensorrt"])
+@pytest.mark.parametrize("target", ["torch", "trtllm", "tensorrt"])
 def test_a_driver_that_is_too_old_is_told_before_images_are_fetched(
     monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     monkeypatch.setattr(compose, "settings", lambda: {"TARGET": target})
-    monkeypatch.setattr(compose.hardware, "obstacles", lambda: ["the driver is 550"])
+    monkeypatch.setattr(compose.hardware, "driver", lambda: "560.28.03")
+    monkeypatch.setattr(compose.hardware, "toolkit", lambda: "1.17.5")
     docker = Docker()
-    with pytest.raises(ValueError, match="the driver is 550"):
+    with pytest.raises(ValueError, match=r"the driver is 560\.28\.03.*needs 5\d\d"):
         compose.up(docker)  # type: ignore[arg-type]
     assert docker.called == []
 

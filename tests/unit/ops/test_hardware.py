@@ -41,7 +41,7 @@ def test_pairs_follow_nvlink() -> None:
 
 def test_one_gpu_is_one_instance() -> None:
     """No profile is switched on."""
-    assert values(propose(FOUR[:1], set(), 8)) == {"TARGET": "trtllm", "INSTANCES": "1", "TRITON_0_GPUS": "0"}
+    assert values(propose(FOUR[:1], set(), 8)) == {"TARGET": "torch", "INSTANCES": "1", "TRITON_0_GPUS": "0"}
 
 
 def test_pairs_of_gpus() -> None:
@@ -115,4 +115,4 @@ def test_memory_and_links_may_be_unknown(tmp_path: Path, monkeypatch: pytest.Mon
         [Gpu(0, "NVIDIA GB10", "12.1", None), Gpu(1, "NVIDIA GB10", "12.1", None)],
         set(),
     )
-    assert this_machine("trtllm")[0].reason == "2 × NVIDIA GB10, of unknown memory: TensorRT-LLM engines"
+    assert this_machine("torch")[0].reason == "2 × NVIDIA GB10, of unknown memory: PyTorch engines"

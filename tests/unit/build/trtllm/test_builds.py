@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from build.catalog import CatalogError, Model, load_recipe
+from build.bundle import build
+from build.catalog import ROOT, CatalogError, Model, load_recipe
 from build.commands import work
 from build.conversion import source_of
 from build.pictures import Unsupported
@@ -64,6 +67,24 @@ def test_every_model_builds(
     assert 0 <= facts["end_id"] < facts["vocabulary"]
     assert (bundle / "engine/tokenizer.json").is_file()
     assert not [path for path in places.weights.rglob("*") if path.name in UNWANTED]
+
+
+@pytest.mark.parametrize(
+    ("model_id", "told"),
+    [("mini-bart", "No option 'normalize_before' in section: 'encoder'"), ("mini-llava", "architectures")],
+)
+def test_a_checkpoint_that_upstreams_converter_cannot_read(
+    image: Image, places: Places, tmp_path: Path, model_id: str, told: str
+) -> None:
+    """transformers writes neither key by itself; the miniatures have both."""
+    folder = tmp_path / model_id
+    shutil.copytree(ROOT / CATALOG[model_id].source.removeprefix("file:"), folder)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config.pop("normalize_before", None)
+    config.get("text_config", {}).pop("architectures", None)
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    with pytest.raises(BuildError, match=re.escape(told)):
+        build(replace(CATALOG[model_id], source=f"file:{folder}"), "trtllm", places, note=lambda _: None)
 
 
 def test_a_knob_rebuilds_only_what_depends_on_it(
@@ -141,6 +162,7 @@ def test_bounds_of_the_cache_are_filled_where_they_are_given(image: Image) -> No
     """Left to the backend's defaults otherwise; a shared GPU divides the tokens as well."""
     for given, wanted in (
         ({}, (None, None)),
+        ({"MAX_TOKENS_IN_KV_CACHE": "24000"}, ("24000", None)),
         ({"MAX_TOKENS_IN_PAGED_KV_CACHE": "24000", "MAX_ATTENTION_WINDOW_SIZE": "4096"}, ("24000", "4096")),
     ):
         config = fill(template(), load_recipe(CATALOG["mini-whisper"], "trtllm", given), Path("/e"))

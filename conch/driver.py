@@ -13,14 +13,28 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-DRIVER = (575, 51, 3)
-COMPATIBLE = (535, 550, 570)  # branches whose driver the libraries of forward compatibility can stand on
 TOOLKIT = (1, 17, 5)
 DATA_CENTRE = re.compile(
     r"\b(A2|A10|A10G|A16|A30|A40|A100|A800|B100|B200|GB200|GH200|H20|H100|H200|H800|L2|L4|L20|L40|L40S|T4|V100)\b"
 )
-IMAGE = "the image (Triton 25.07, CUDA 12.9.1)"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an image needs: a driver of at least `driver`, or on data-centre GPUs one of the branches
+    `compatible`, on which its libraries of forward compatibility can stand.
+    """
+
+    image: str
+    driver: tuple[int, int, int]
+    compatible: tuple[int, ...]
+
+
+TRTLLM = Needs("the image (Triton 25.07, CUDA 12.9.1)", (575, 51, 3), (535, 550, 570))
+# CUDA 13 of PyTorch's wheels: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+TORCH = Needs("the image (PyTorch with CUDA 13)", (580, 65, 6), ())
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -47,44 +61,45 @@ def toolkit() -> str:
     return found[1] if found else ""
 
 
-def needs_compatibility(version: str) -> bool:
+def needs_compatibility(version: str, needs: Needs = TRTLLM) -> bool:
     """Whether the image runs on this driver by its forward compatibility libraries only."""
-    return bool(version) and _numbers(version) < DRIVER
+    return bool(version) and _numbers(version) < needs.driver
 
 
-def driver_findings(version: str, names: Sequence[str]) -> list[str]:
+def driver_findings(version: str, names: Sequence[str], needs: Needs = TRTLLM) -> list[str]:
     """Why the image cannot run on GPUs of these names with this driver; nothing if it can, or if nothing is
     known.
     """
-    if not needs_compatibility(version):
+    if not needs_compatibility(version, needs):
         return []
-    wanted = ".".join(f"{n:02}" for n in DRIVER)
+    wanted = ".".join(f"{n:02}" for n in needs.driver)
     others = [name for name in names if not DATA_CENTRE.search(name)]
-    if others:
+    if others or not needs.compatible:
+        where = f" on {others[0]}" if others else ""
         return [
-            f"the driver is {version}, {IMAGE} needs {wanted} on {others[0]}; install a newer driver, or use "
+            f"the driver is {version}, {needs.image} needs {wanted}{where}; install a newer driver, or use "
             "TARGET=openvino"
         ]
-    if _numbers(version)[0] not in COMPATIBLE:
-        branches = ", ".join(f"R{branch}" for branch in COMPATIBLE)
+    if _numbers(version)[0] not in needs.compatible:
+        branches = ", ".join(f"R{branch}" for branch in needs.compatible)
         return [
-            f"the driver is {version}, {IMAGE} needs {wanted}, or on data-centre GPUs one of {branches}; "
-            "install a newer driver"
+            f"the driver is {version}, {needs.image} needs {wanted}, or on data-centre GPUs one of "
+            f"{branches}; install a newer driver"
         ]
     return []
 
 
-def toolkit_findings(version: str, installed: str) -> list[str]:
+def toolkit_findings(version: str, installed: str, needs: Needs = TRTLLM) -> list[str]:
     """Why containers on this host would not get what they need; nothing if they would."""
     if not installed:
         return [
             "NVIDIA's container toolkit is not installed, so containers cannot use GPUs; install "
             "nvidia-container-toolkit 1.17.5 or newer"
         ]
-    if needs_compatibility(version) and _numbers(installed) < TOOLKIT:
+    if needs.compatible and needs_compatibility(version, needs) and _numbers(installed) < TOOLKIT:
         return [
-            f"the driver is {version}, which {IMAGE} runs on by forward compatibility, and container toolkit "
-            f"{installed} does not switch that on; "
+            f"the driver is {version}, which {needs.image} runs on by forward compatibility, and container "
+            f"toolkit {installed} does not switch that on; "
             "install nvidia-container-toolkit 1.17.5 or newer, or driver 575.51.03 or newer"
         ]
     return []
