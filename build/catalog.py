@@ -284,12 +284,27 @@ def select(catalog: Catalog, ids: str, target: str) -> list[Model]:
 def family_types() -> dict[str, tuple[str, ...]]:
     """Each family's `model_types`."""
     files = sorted(FAMILIES.glob("*.toml"))
-    return {path.stem: tuple(tomllib.loads(path.read_text("utf-8"))["model_types"]) for path in files}
+    return {path.stem: tuple(family_data(path.stem)["model_types"]) for path in files}
+
+
+def family_data(family: str) -> dict[str, Any]:
+    """A family's file over that of its `base`, table by table."""
+    own = tomllib.loads((FAMILIES / f"{family}.toml").read_text("utf-8"))
+    base = own.pop("base", "")
+    return _over(family_data(f"base/{base}"), own) if base else own
+
+
+def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    rows = {
+        key: _over(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        for key, value in own.items()
+    }
+    return {**base, **rows}
 
 
 def builds(target: Target, family: str) -> bool:
     """Whether a target has a recipe for a family."""
-    data = tomllib.loads((FAMILIES / f"{family}.toml").read_text("utf-8"))
+    data = family_data(family)
     return target.name in data or target.table(family) is not None
 
 
@@ -298,7 +313,7 @@ def target_of(model: Model, target: str) -> str:
     other = targets.BESIDE.get(target, "")
     if not other:
         return target
-    data = tomllib.loads((FAMILIES / f"{model.family}.toml").read_text("utf-8"))
+    data = family_data(model.family)
     return other if other in data and target not in data else target
 
 
@@ -358,7 +373,7 @@ def _family(model: Model, target: str) -> dict[str, Any]:
         raise CatalogError(
             f"{model.id}: family {model.family!r} does not exist; add {path.relative_to(ROOT)}"
         )
-    data = tomllib.loads(path.read_text("utf-8"))
+    data = family_data(model.family)
     if target not in data and (table := known(target).table(model.family)) is not None:
         data[target] = table
     if target not in data:

@@ -24,8 +24,14 @@ from .commands import BuildSteps, Command, work
 from .lock import Lock
 from .sources import pinned
 from .targets import Target
+from .tensors import MODELS
 
 Wanted = dict[str, Any]
+# What writes a bundle's Triton repository, besides the folder of its target.
+RENDER = tuple(
+    f"build/{name}"
+    for name in ("bundle.py", "repository.py", "tensors.py", "targets/plain.py", "targets/nvidia")
+)
 
 
 class BuildError(Exception):
@@ -94,12 +100,12 @@ class BuildJob:
             "code": tree_hash(*(ROOT / folder for folder in self._code())),
             **self.toolchain.stamp(),
         }
-        code = {
-            "code": tree_hash(ROOT / "conch", ROOT / "serving", ROOT / "model_repos"),
-            "render": tree_hash(ROOT / "build"),
-        }
+        folders = sorted({model.folder for model in self.recipe.models})
         repository = {
-            **code,
+            "code": tree_hash(ROOT / "conch", ROOT / "serving", *(MODELS / folder for folder in folders)),
+            "render": tree_hash(
+                *(ROOT / path for path in RENDER), ROOT / "build/targets" / self.recipe.target
+            ),
             "models": [vars(m) for m in self.recipe.models],
             "parameters": dict(self.recipe.parameters),
         }
@@ -139,15 +145,16 @@ class BuildJob:
                 print(f"{what}: {place}: done, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
-def tree_hash(*folders: Path) -> str:
-    """One hash over names and contents of all source files below some folders; of Python files their
-    tokens: comments and blank lines do not count.
+def tree_hash(*places: Path) -> str:
+    """One hash over names and contents of some files, and of all source files below some folders; of Python
+    files their tokens: comments and blank lines do not count.
     """
     digest = hashlib.sha256()
-    for folder in folders:
-        for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+    for place in places:
+        found = [place] if place.is_file() else place.rglob("*")
+        for path in sorted(p for p in found if p.is_file() and "__pycache__" not in p.parts):
             stat = path.stat()
-            digest.update(f"{path.relative_to(folder)}\0".encode())
+            digest.update(f"{path.relative_to(place) if path != place else path.name}\0".encode())
             digest.update(_content(path, stat.st_mtime_ns, stat.st_size))
     return digest.hexdigest()
 

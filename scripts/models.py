@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
 from build import targets
-from build.catalog import CATALOG, FAMILIES, ROOT, Model, load_catalog
+from build.catalog import CATALOG, ROOT, Model, family_data, load_catalog
 
 README = ROOT / "README.md"
 BEGIN, END = "<!-- models: python -m scripts.models -->\n", "<!-- end of models -->\n"
@@ -16,7 +15,7 @@ NAMES = {"openvino": "CPU", "torch": "PyTorch", "tensorrt": "TensorRT", "trtllm"
 
 
 def _targets(family: str) -> set[str]:
-    data = tomllib.loads((FAMILIES / f"{family}.toml").read_text("utf-8"))
+    data = family_data(family)
     return {target for target in targets.names() if target in data}
 
 

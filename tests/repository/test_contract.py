@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from build.catalog import FAMILIES, ROOT, CatalogError, Model, load_catalog, load_recipe, select
+from build.catalog import ROOT, CatalogError, Model, family_data, load_catalog, load_recipe, select
 from build.repository import facade_instances, render
 from build.tensors import MODELS, parse_config
 
@@ -76,11 +76,7 @@ def test_tensors_are_upstreams(folder: str) -> None:
 
 def on_a_cpu() -> list[Model]:
     """Models of families that OpenVINO engines are made for."""
-    return [
-        model
-        for model in load_catalog().values()
-        if "[openvino]" in (FAMILIES / f"{model.family}.toml").read_text("utf-8")
-    ]
+    return [model for model in load_catalog().values() if "openvino" in family_data(model.family)]
 
 
 @pytest.mark.parametrize("model", on_a_cpu(), ids=lambda model: model.id)

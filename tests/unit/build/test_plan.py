@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from build.plan import tree_hash
+from build.catalog import ROOT, load_catalog
+from build.plan import RENDER, Places, plan_job, tree_hash
 
 CODE = "def twice(x):\n    return 2 * x  # why\n"
 
@@ -35,3 +36,16 @@ def test_other_files_and_names_count(tmp_path: Path) -> None:
     other = tree_hash(tmp_path)
     (tmp_path / "a.toml").rename(tmp_path / "b.toml")
     assert len({before, other, tree_hash(tmp_path)}) == 3
+
+
+def test_a_bundle_depends_on_what_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the Triton models of its family, and on what writes them: a change of another file of build/, or of
+    another family's model, leaves it as it is.
+    """
+    assert all((ROOT / path).exists() for path in RENDER)
+    hashed: list[str] = []
+    monkeypatch.setattr("build.plan.tree_hash", lambda *places: hashed.extend(map(str, places)) or "0")
+    plan_job(load_catalog()["mini-t5"], "openvino", Places(Path("/w"), Path("/e"))).wanted()
+    names = {path.removeprefix(f"{ROOT}/") for path in hashed}
+    assert {"conch", "serving", "model_repos/models/tensorrt_llm_bls", "build/targets/openvino"} <= names
+    assert not {"build", "model_repos", "model_repos/models/whisper_bls"} & names
