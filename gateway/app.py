@@ -12,12 +12,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.exposition import choose_encoder
 
 from conch.deployment import Deployment, Pool
+from speech.transcriber import Transcriber
 
 from . import errors
 from .admission import Admission
 from .aliases import own_aliases
 from .audio import routes as audio
-from .audio.transcriber import Transcriber
+from .audio.facade import SpeechFacade
 from .bodies import Bodies
 from .console import page, reference
 from .console import routes as console
@@ -103,7 +104,7 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
         settings,
         pools,
         inner,
-        Transcriber(inner, settings.windows_at_once),
+        Transcriber(SpeechFacade(inner), settings.windows_at_once),
         Admission(settings.recordings_per_instance / settings.gateways, "recordings"),
         generations,
         embeddings,

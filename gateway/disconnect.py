@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from fastapi import Request
+
+from conch.tasks import end
 
 from .errors import ApiError
 
@@ -28,16 +30,6 @@ async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
         return task.result()
     finally:
         await end((task, gone))
-
-
-async def end(tasks: Collection[asyncio.Future[Any]]) -> None:
-    """Cancel tasks and wait for their end. Each is cancelled once, however often the caller is (by AnyIO at
-    every step of a scope that was cancelled): a second time would interrupt the closing of connections, and
-    what nobody waits for would go on behind them.
-    """
-    for task in tasks:
-        task.cancel()
-    await asyncio.shield(asyncio.gather(*tasks, return_exceptions=True))
 
 
 async def _gone(request: Request) -> None:

@@ -16,10 +16,10 @@ from fastapi import Depends
 from fastapi.requests import HTTPConnection
 
 from conch.deployment import Pool
+from speech.transcriber import Transcriber
 
 from .admission import Admission
 from .aliases import meant
-from .audio.transcriber import Transcriber
 from .console.history import History
 from .console.state import Overview
 from .errors import ApiError

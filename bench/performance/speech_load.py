@@ -26,8 +26,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from conch.whisper import text_prefix
-from gateway.audio.attempt import OUTPUTS
 from gateway.triton import encode
+from speech.attempt import OUTPUTS
 
 from .speech.cells import RATE, sound
 from .speech.conch import PREFIX, wav

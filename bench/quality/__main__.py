@@ -23,12 +23,12 @@ from faster_whisper import WhisperModel
 from numpy.typing import NDArray
 
 from conch.whisper import text_prefix
-from gateway.audio import media
-from gateway.audio.cutters import PauseCutter, TurnCutter
-from gateway.audio.options import Options
-from gateway.audio.transcript import Transcript
-from gateway.audio.vad import TurnDetection
-from gateway.audio.windows import Window
+from speech import media
+from speech.cutters import PauseCutter, TurnCutter
+from speech.options import Options
+from speech.transcript import Transcript
+from speech.vad import TurnDetection
+from speech.windows import Window
 
 from .direct import Direct, Listener
 from .exact import exact_bundle

@@ -8,7 +8,7 @@ nginx.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,25 +19,25 @@ from numpy.typing import NDArray
 
 from conch.bundle import Manifest, load_parameters
 from conch.deployment import Pool
-from gateway.audio.cutters import Cutter
-from gateway.audio.options import Options
-from gateway.audio.transcriber import Transcriber
-from gateway.audio.transcript import Transcript, joined
-from gateway.audio.windows import Window
 from serving.audio.whisper import Whisper
 from serving.engine.answers import Answers
 from serving.engine.collected import Collected
 from serving.engine.inputs import parse
 from serving.engine.openvino.runtime import OpenVinoRuntime
 from serving.engine.scheduler import Scheduler
+from speech.cutters import Cutter
+from speech.model import Arrays
+from speech.options import Options
+from speech.transcriber import Transcriber
+from speech.transcript import Transcript, joined
+from speech.windows import Window
 
-Arrays = dict[str, NDArray[Any]]
 Floats = NDArray[np.float32]
 BLOCK = 64_000
 
 
 class Direct:
-    """Stands where the gateway's Triton client stands."""
+    """A `speech.model.SpeechModel` in this process."""
 
     def __init__(self, bundle: Path, precision: str | None = None) -> None:
         self.graphs = OpenVinoRuntime(bundle / "engine", precision)
@@ -74,10 +74,8 @@ class Direct:
         """One request to the façade."""
         return list(self.whisper.transcribe(arrays, wanted, self._engine, streaming=False))[-1]
 
-    async def infer(
-        self, pool: Pool, model: str, arrays: Arrays, outputs: list[str], request_id: str
-    ) -> Arrays:
-        """As gateway.triton.Triton.infer."""
+    async def infer(self, pool: Pool, arrays: Arrays, outputs: Sequence[str], request_id: str) -> Arrays:
+        """See speech.model.SpeechModel."""
         self.asked += 1
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(self.threads, self.transcribe, arrays, set(outputs))
@@ -96,7 +94,7 @@ class Listener:
         return asyncio.run(self._hear(wave, options, cutter))
 
     async def _hear(self, wave: Floats, options: Options, cutter: Cutter) -> Transcript:
-        transcriber = Transcriber(self.direct, self.at_once)  # type: ignore[arg-type]
+        transcriber = Transcriber(self.direct, self.at_once)
         source = self._windows(wave, cutter)
 
         async def windows() -> Any:

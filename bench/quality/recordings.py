@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import resample_poly
 
-from gateway.audio import media
+from speech import media
 
 from .voices import NAMES, RATE, Voices
 

@@ -23,9 +23,9 @@ from transformers.generation.logits_process import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from build.layouts.whisper import openai_file
-from gateway.audio.transcript import Word
 from serving.audio.log_mel import log_mel
 from serving.audio.whisper import Whisper
+from speech.transcript import Word
 
 from .scores import plain
 

@@ -21,8 +21,9 @@ from openai.types.audio.transcription_text_done_event import Usage as UsageToken
 from openai.types.audio.transcription_text_done_event import UsageInputTokenDetails
 from openai.types.audio.transcription_verbose import Usage
 
+from speech.transcript import Segment, Transcript, compression_ratio
+
 from .languages import language_name
-from .transcript import Segment, Transcript, compression_ratio
 
 SHORTEST = 0.02  # a cue that ends where it begins is never shown
 

@@ -14,6 +14,11 @@ import structlog
 from fastapi import APIRouter, Request, Response
 
 from conch.deployment import Pool
+from speech import media
+from speech.cutters import Cutter, PauseCutter, TurnCutter
+from speech.options import Options
+from speech.transcript import Transcript, joined
+from speech.windows import Window
 
 from ..disconnect import cancel_on_disconnect
 from ..errors import ApiError, error_body
@@ -22,11 +27,8 @@ from ..services import Services, ServicesDep
 from ..settings import Settings
 from ..sse import Events, event
 from ..upload import receive
-from . import media
 from . import responses as formats
-from .cutters import Cutter, PauseCutter, TurnCutter
 from .languages import check_languages
-from .options import Options
 from .schema import (
     TranscriptionRequest,
     TranslationRequest,
@@ -36,8 +38,6 @@ from .schema import (
     parse_translation,
     turns,
 )
-from .transcript import Transcript, joined
-from .windows import Window
 
 router = APIRouter()
 log = structlog.get_logger()

@@ -10,11 +10,12 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from speech.options import Options
+from speech.vad import TurnDetection
+
 from ..errors import ApiError, explained
 from ..fields import Only, kept
 from .languages import language_code
-from .options import Options
-from .vad import TurnDetection
 
 Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
 TIMED = {"srt", "vtt", "verbose_json"}

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conch.deployment import Pool
+from conch.tasks import end
+from speech.cutters import PauseCutter, TurnCutter
+from speech.vad import RATE, TurnDetection
+from speech.windows import Window
 
-from ..audio.cutters import PauseCutter, TurnCutter
 from ..audio.languages import check_languages
 from ..audio.schema import spoken as languages_of
-from ..audio.vad import RATE, TurnDetection
-from ..audio.windows import Window
-from ..disconnect import end
 from ..errors import ApiError
 from ..services import Services
 from .connection import Connection, parsed

@@ -10,8 +10,8 @@ from av.audio.frame import AudioFrame
 from numpy.typing import NDArray
 
 from conch.pictures import from_base64
+from speech.vad import RATE
 
-from ..audio.vad import RATE
 from ..errors import ApiError
 
 Floats = NDArray[np.float32]

@@ -9,8 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
+from speech.vad import TurnDetection
+
 from ..audio.schema import MOST_KEYWORDS, prompted, spoken
-from ..audio.vad import TurnDetection
 from ..errors import ApiError, explained
 from ..fields import Fields
 

@@ -21,14 +21,14 @@ from openai.types.realtime.conversation_item_input_audio_transcription_completed
 )
 
 from conch.deployment import Pool
+from speech.options import Options
+from speech.transcriber import Transcriber
+from speech.transcript import Transcript, joined
+from speech.vad import RATE
+from speech.windows import Window
 
-from ..audio.options import Options
 from ..audio.responses import token_log_probs
 from ..audio.schema import prompted, spoken
-from ..audio.transcriber import Transcriber
-from ..audio.transcript import Transcript, joined
-from ..audio.vad import RATE
-from ..audio.windows import Window
 from ..errors import ApiError
 from .connection import Connection
 from .session import DELAYS, Transcription

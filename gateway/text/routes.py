@@ -14,8 +14,9 @@ from fastapi.responses import JSONResponse
 
 from conch.deployment import Pool
 from conch.pictures import MOST_URL_BYTES
+from conch.tasks import end
 
-from ..disconnect import cancel_on_disconnect, end
+from ..disconnect import cancel_on_disconnect
 from ..errors import ApiError, error_body
 from ..metrics import StreamTimer
 from ..services import Services, ServicesDep

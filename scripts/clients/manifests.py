@@ -17,7 +17,7 @@ from typing import Any
 import av
 from av.error import FFmpegError
 
-from gateway.audio.media import CONTAINERS, RATE, BadMedia, decode
+from speech.media import CONTAINERS, RATE, BadMedia, decode
 
 AUDIO_KEYS = ("audio_filepath", "audio", "path")
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
 from conch.whisper import text_prefix
-from gateway.audio.media import RATE, BadMedia, decode
+from speech.media import RATE, BadMedia, decode
 
 from .speech import SECONDS, Ask, RequestFailed, Said
 

@@ -16,7 +16,7 @@ import numpy as np
 import tritonclient.grpc as grpc
 from numpy.typing import NDArray
 
-from gateway.audio.media import decode
+from speech.media import decode
 
 RECORDINGS = Path(__file__).parent.parent.parent / "miniatures" / "recordings"
 

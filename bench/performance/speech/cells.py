@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.audio import media
 from ops.demo import JFK
+from speech import media
 
 Floats = NDArray[np.float32]
 RATE = 16_000

@@ -12,9 +12,9 @@ import httpx
 import numpy as np
 
 from build.catalog import ROOT
-from gateway.audio import media
 from gateway.triton import decode, encode
 from ops.local import HOST, LocalDeployment
+from speech import media
 
 from ..stage import group_memory, running
 from .cells import CONCURRENCY, DEFAULTS, LENGTHS, RATE, TOKENS, Cell, Floats, measure

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.audio import media
+from speech import media
 
 from ..stage import DOCS, machine
 from .cells import DEFAULTS, LENGTHS, TOKENS, Cell, sound

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.audio.transcript import Word
+from speech.transcript import Word
 
 pytestmark = pytest.mark.slow  # torch
 

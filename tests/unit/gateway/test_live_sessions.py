@@ -14,7 +14,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from gateway.audio.windows import Window
 from gateway.errors import ApiError
 from gateway.keys import carried, issue
 from gateway.realtime.connection import Connection
@@ -22,6 +21,7 @@ from gateway.realtime.listener import RATE, SILENCE_KEPT, Uncommitted
 from gateway.realtime.pcm import SoundDecoder, a_law, mu_law
 from gateway.realtime.session import Session, of_beta
 from gateway.realtime.words import Item, Words
+from speech.windows import Window
 
 
 def changed(**audio_input: Any) -> tuple[Any, list[ApiError]]:

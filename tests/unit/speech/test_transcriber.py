@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from conch.deployment import Pool
-from gateway.audio import transcriber
-from gateway.audio.options import Options
-from gateway.audio.transcriber import Transcriber, context
-from gateway.audio.transcript import Segment, Transcript, completed, joined
-from gateway.audio.windows import Window
 from gateway.errors import ApiError
+from speech import transcriber
+from speech.options import Options
+from speech.transcriber import Transcriber, context
+from speech.transcript import Segment, Transcript, completed, joined
+from speech.windows import Window
 
 POOL = Pool("mini", "whisper", (0, 1), {})
 PLAIN = Options("transcribe", "en", "", 0.0, timestamps=False)
@@ -52,7 +52,7 @@ class Facade:
     most: int = 0
 
     async def infer(
-        self, pool: Pool, model: str, arrays: dict[str, Any], outputs: list[str], request_id: str
+        self, pool: Pool, arrays: dict[str, Any], outputs: list[str], request_id: str
     ) -> dict[str, Any]:
         seconds, temperature = (
             arrays["WAV"].size / 16000,
@@ -441,7 +441,7 @@ def test_a_window_begins_with_a_sentence(
     class TwoSegments(Facade):
         async def infer(self, *arguments: Any) -> dict[str, Any]:
             answer = await super().infer(*arguments)
-            if arguments[2]["WAV"].size == 30 * 16000:
+            if arguments[1]["WAV"].size == 30 * 16000:
                 answer["TRANSCRIPTS"] = np.array([f"A. {second}".encode()], object)
                 answer["SEGMENT_TEXTS"] = np.array([b"A.", second.encode()], object)
                 answer["SEGMENT_TIMES"] = np.array([[[0.0, times[0]], times]])

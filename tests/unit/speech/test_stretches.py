@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from gateway.audio.options import Options
-from gateway.audio.stretches import Stretches, ends
-from gateway.audio.transcript import Transcript
-from gateway.audio.windows import Window
+from speech.options import Options
+from speech.stretches import Stretches, ends
+from speech.transcript import Transcript
+from speech.windows import Window
 
 PLAIN = Options("transcribe", "en", "Once", 0.0, timestamps=False)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gateway.audio import media
-from gateway.audio.media import BadMedia, blocks, silent
-from gateway.audio.tracks import decoded
+from speech import media
+from speech.media import BadMedia, blocks, silent
+from speech.tracks import decoded
 
 SOUND = np.random.default_rng(3).integers(-32768, 32768, 5 * 16_000 + 7).astype("<i2")
 

@@ -11,11 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conch.deployment import Pool
-from conch.names import SPEECH
 from conch.whisper import text_prefix
 
-from ..errors import ApiError
-from ..triton import Arrays, Triton
+from .model import Arrays, SpeechModel
 from .options import Options
 from .pauses import TIME, Piece, Said, cut, pieces_of, words_of
 from .sounds import Flags, snapped, sounding
@@ -41,16 +39,6 @@ OUTPUTS = (
     "SEGMENT_TIMES",
     "SEGMENT_SIZES",
 )
-# Form fields by what the façade complains about.
-FIELDS = {
-    "TEXT_PREFIX": "prompt",
-    "WAV": "file",
-    "MAX_TOKENS": "max_tokens",
-    "WORD_TIMESTAMPS": "timestamp_granularities[]",
-    "<|": "language",
-    "beam_width": "beam_width",
-    "temperature": "temperature",
-}
 
 
 @dataclass(frozen=True)
@@ -86,7 +74,7 @@ class FacadeClient:
     before each.
     """
 
-    triton: Triton
+    model: SpeechModel
     pool: Pool
     request_id: str
     patience: Callable[[], Awaitable[None]] = nothing
@@ -95,7 +83,7 @@ class FacadeClient:
         """The answer at one temperature.
 
         Raises:
-            ApiError: the pool did not answer, or refused; it names the form field.
+            Exception: what the model raises.
         """
         if not options.live:
             await self.patience()
@@ -106,7 +94,7 @@ class FacadeClient:
         """The probability that nobody speaks.
 
         Raises:
-            ApiError: see `attempt`.
+            Exception: see `attempt`.
         """
         first = replace(options, max_tokens=1, beam_width=1)
         result = await self._infer(window, first, 0.0, ["NO_SPEECH_PROB"])
@@ -117,17 +105,7 @@ class FacadeClient:
     ) -> Arrays:
         beams = options.beam_width or (1 if options.draft else self.pool.beams)
         arrays = inputs_for(window, options, temperature, beams, words="WORD_TIMES" in outputs)
-        try:
-            return await self.triton.infer(self.pool, SPEECH, arrays, outputs, self.request_id)
-        except ApiError as error:
-            field = next((field for word, field in FIELDS.items() if word in error.message), None)
-            raise ApiError(
-                error.status,
-                error.message,
-                param=error.param or field,
-                code=error.code,
-                retry_after=error.retry_after,
-            ) from error
+        return await self.model.infer(self.pool, arrays, outputs, self.request_id)
 
 
 def outputs_for(window: Window, options: Options, pool: Pool) -> list[str]:

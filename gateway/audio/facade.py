@@ -1,0 +1,47 @@
+"""The speech façade behind nginx, as `speech` asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from conch.deployment import Pool
+from conch.names import SPEECH
+
+from ..errors import ApiError
+from ..triton import Arrays, Triton
+
+# Form fields by what the façade complains about.
+FIELDS = {
+    "TEXT_PREFIX": "prompt",
+    "WAV": "file",
+    "MAX_TOKENS": "max_tokens",
+    "WORD_TIMESTAMPS": "timestamp_granularities[]",
+    "<|": "language",
+    "beam_width": "beam_width",
+    "temperature": "temperature",
+}
+
+
+class SpeechFacade:
+    """A `speech.model.SpeechModel`."""
+
+    def __init__(self, triton: Triton) -> None:
+        self.triton = triton
+
+    async def infer(self, pool: Pool, arrays: Arrays, outputs: Sequence[str], request_id: str) -> Arrays:
+        """The outputs that are asked for, for one window.
+
+        Raises:
+            ApiError: the pool did not answer, or refused; it names the form field.
+        """
+        try:
+            return await self.triton.infer(pool, SPEECH, arrays, outputs, request_id)
+        except ApiError as error:
+            field = next((field for word, field in FIELDS.items() if word in error.message), None)
+            raise ApiError(
+                error.status,
+                error.message,
+                param=error.param or field,
+                code=error.code,
+                retry_after=error.retry_after,
+            ) from error
