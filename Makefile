@@ -17,7 +17,9 @@ TYPES := $(BUILD)/bin/mypy && for file in model_repos/models/*/1/model.py; do $(
 # How much `make attack` and `make attack-stack` send; the tests' own defaults are small.
 ATTACK = ATTACK_REQUESTS=$(or $(ATTACK_REQUESTS),14000) ATTACK_PER_FAULT=$(or $(ATTACK_PER_FAULT),1000) ATTACK_BESIDE_SECONDS=$(or $(ATTACK_BESIDE_SECONDS),60) RETRIEVAL_WRITES=$(or $(RETRIEVAL_WRITES),2000) RETRIEVAL_SEARCHES=$(or $(RETRIEVAL_SEARCHES),2000)
 # Environments are made beside each other; apt, which locks, runs once at a time.
+ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += --jobs=2
+endif
 
 .DEFAULT_GOAL := help
 .PHONY: help check setup databases nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack airgap-save airgap-load test-stack test-swarm test-console attack attack-stack audit sbom gpu-report gpu-test gpu-bench
@@ -30,31 +32,36 @@ WANTS := $(PYTHON) -c 'import sys; sys.version_info[:2] == (3, 11) or sys.exit("
 
 $(SERVE)/.done: requirements/serve.txt requirements/gateway.txt requirements/retrieval.txt requirements/guard.txt requirements/local.txt
 	@$(WANTS)
-	$(PYTHON) -m venv $(SERVE)
-	$(SERVE)/bin/pip install -q --no-deps nvidia-pytriton==0.7.0
-	$(SERVE)/bin/pip install -q $(foreach file,$(filter-out requirements/guard.txt,$^),-r $(file)) 2>&1 | { grep -v 'nvidia-pytriton 0.7.0 requires\|dependency resolver' || true; }
-	touch $@
+	@echo "conch: making $(SERVE): Triton, OpenVINO, the gateway (0.9 GB)"
+	@$(PYTHON) -m venv $(SERVE)
+	@$(SERVE)/bin/pip install -q --no-deps nvidia-pytriton==0.7.0
+	@$(SERVE)/bin/pip install -q $(foreach file,$(filter-out requirements/guard.txt,$^),-r $(file)) 2>&1 | { grep -v 'nvidia-pytriton 0.7.0 requires\|dependency resolver' || true; }
+	@touch $@
 
 $(BUILD)/.done: requirements/build.txt requirements/builder.txt
 	@$(WANTS)
-	$(PYTHON) -m venv $(BUILD)
-	$(BUILD)/bin/pip install -q -r requirements/build.txt
-	touch $@
+	@echo "conch: making $(BUILD): what exports models, with torch (3.3 GB); a few minutes"
+	@$(PYTHON) -m venv $(BUILD)
+	@$(BUILD)/bin/pip install -q -r requirements/build.txt
+	@touch $@
 
 $(BUILD)/.tests: $(BUILD)/.done requirements/test.txt requirements/interpreter.txt requirements/gateway.txt requirements/retrieval.txt requirements/guard.txt requirements/local.txt requirements/stack.txt requirements/client.txt
-	$(BUILD)/bin/pip install -q -r requirements/build.txt -r requirements/gateway.txt -r requirements/retrieval.txt -r requirements/local.txt -r requirements/stack.txt -r requirements/client.txt -r requirements/test.txt
-	$(BUILD)/bin/python -c "import triton" 2>/dev/null || $(BUILD)/bin/pip install -q -r requirements/interpreter.txt
-	touch $@
+	@echo "conch: adding to $(BUILD) what the tests need"
+	@$(BUILD)/bin/pip install -q -r requirements/build.txt -r requirements/gateway.txt -r requirements/retrieval.txt -r requirements/local.txt -r requirements/stack.txt -r requirements/client.txt -r requirements/test.txt
+	@$(BUILD)/bin/python -c "import triton" 2>/dev/null || $(BUILD)/bin/pip install -q -r requirements/interpreter.txt
+	@touch $@
 
 # The torch engine serves with the torch that made its bundle.
 $(SERVE)/.torch: $(SERVE)/.done $(BUILD)/.done
-	$(BUILD)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$($(SERVE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth
-	touch $@
+	@echo "conch: giving $(SERVE) the torch of $(BUILD)"
+	@$(BUILD)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$($(SERVE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth
+	@touch $@
 
 $(VECTORS)/.done: requirements/vectors.txt
-	$(PYTHON) -m venv $(VECTORS)
-	$(VECTORS)/bin/pip install -q -r requirements/vectors.txt
-	touch $@
+	@echo "conch: making $(VECTORS): Milvus Lite"
+	@$(PYTHON) -m venv $(VECTORS)
+	@$(VECTORS)/bin/pip install -q -r requirements/vectors.txt
+	@touch $@
 
 # What tests of retrieval speak to: a Milvus server, and one that speaks MongoDB's protocol, which wants CPython 3.13: the system's, or on
 # Debian one of its own. Elsewhere, and where `NEWER=path` names none, it is left out.
@@ -129,7 +136,7 @@ demo: setup ## start everything, transcribe a recording (AUDIO=path) with MODEL_
 serve: setup ## check the settings, build what is missing, run in the foreground until Ctrl-C
 	@$(RUN) -m ops.process_mode check
 	@$(ENGINES)
-	@! $(RUN) -m ops.process_mode needs-vectors || $(MAKE) --no-print-directory $(VECTORS)/.done
+	@! $(RUN) -m ops.process_mode needs-vectors || $(MAKE) -s --no-print-directory $(VECTORS)/.done
 	@$(RUN) -m ops.process_mode serve
 
 stop: ## end a running `make serve`
