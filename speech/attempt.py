@@ -18,16 +18,11 @@ from .options import Options
 from .pauses import TIME, Piece, Said, cut, pieces_of, words_of
 from .sounds import Flags, snapped, sounding
 from .transcript import Segment, Transcript, Word, compression_ratio, joint_of
+from .tuning import TUNING
 from .vad import Span
 from .windows import Window, may_lack
 
-# openai/whisper transcribe.py: what makes a result doubtful.
-REPETITIVE = 2.4
-UNLIKELY = -1.0
 WORDS = "word_timestamps"  # the capability of engines that say when each word was said
-# Seconds; what lies behind is speech without a word, which alignment gives to the word before it.
-LONGEST_WORD = 1.2
-STRAYED = 0.6  # seconds that count of a longer word: alignment gives it speech that the text left out
 OUTPUTS = (
     "TRANSCRIPTS",
     "AVG_LOGPROB",
@@ -56,12 +51,12 @@ class Attempt:
     @property
     def loops(self) -> bool:
         """The text repeats itself, or ran into the token limit as loops do."""
-        return self.truncated or compression_ratio(self.transcript.text) > REPETITIVE
+        return self.truncated or compression_ratio(self.transcript.text) > TUNING.compression_limit
 
     @property
     def doubtful(self) -> bool:
         """Worth another temperature."""
-        return self.loops or self.avg_logprob < UNLIKELY
+        return self.loops or self.avg_logprob < TUNING.log_prob_limit
 
 
 async def nothing() -> None:
@@ -186,7 +181,7 @@ def _covered(said: Sequence[Said] | None, segments: Sequence[Span]) -> Iterable[
         (
             begin,
             min(
-                begin + (LONGEST_WORD if end - begin <= LONGEST_WORD else STRAYED),
+                begin + (TUNING.longest_word if end - begin <= TUNING.longest_word else TUNING.stray_word),
                 max(end, min(after, _end_of(begin, segments))),
             ),
         )

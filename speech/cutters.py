@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from .quiet import FRAME, Floats, energy, longest, quiet
 from .silero import CHUNK
-from .vad import BEGINS, GOES_ON, RATE, SileroVad, TurnDetection, TurnDetector, spans, spoken
+from .tuning import TUNING
+from .vad import RATE, SileroVad, TurnDetection, TurnDetector, spans, spoken
 from .windows import LONGEST, Window
 
 CHUNKS = LONGEST // CHUNK  # in a window; 30 s are half a chunk more
@@ -21,11 +22,6 @@ CHUNKS = LONGEST // CHUNK  # in a window; 30 s are half a chunk more
 LATE = CHUNKS // 2
 # Chunks that are taken in together; windows do not depend on how a recording was delivered.
 AT_ONCE = RATE // CHUNK
-CLEAR = 8  # frames: shorter stretches of quiet may be the closure of a t or a k
-RESTS = 5  # chunks in which the voice rests: 0.16 s
-SILENT = 0.2  # probability of speech under which a chunk of a long silence may be left out
-KEPT = 16  # chunks of it that stay at either side: 0.5 s
-SHORT = 2 * RATE  # a recording in which a single word counts as speech
 
 
 class Cutter(Protocol):
@@ -50,7 +46,7 @@ class Heard:
     parts: list[Floats] = field(default_factory=lambda: [np.zeros((0, CHUNK), np.float32)])
     probabilities: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
     places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    begins: float = BEGINS
+    begins: float = TUNING.speech_begins
 
     def __len__(self) -> int:
         return len(self.places)
@@ -75,11 +71,11 @@ class Heard:
 
     def shorten(self) -> None:
         """Leave out the middle of a long silence at the end of what was heard."""
-        sounding = np.flatnonzero(self.probabilities >= SILENT)
+        sounding = np.flatnonzero(self.probabilities >= TUNING.silent_probability)
         silence = len(self) - (int(sounding[-1]) + 1 if len(sounding) else 0)
-        if silence > 2 * KEPT:
+        if silence > 2 * TUNING.kept_chunks:
             which = np.ones(len(self), np.bool_)
-            which[len(self) - silence + KEPT : len(self) - KEPT] = False
+            which[len(self) - silence + TUNING.kept_chunks : len(self) - TUNING.kept_chunks] = False
             self.keep(which)
 
     def take(self, count: int, samples: int | None = None, *, goes_on: bool = False) -> Window:
@@ -105,8 +101,8 @@ class Heard:
         last 15 s, else as `pause` says.
         """
         count = min(len(self), CHUNKS)
-        begin, end = longest(self.probabilities[LATE:count] < GOES_ON)
-        if end - begin >= RESTS:
+        begin, end = longest(self.probabilities[LATE:count] < TUNING.speech_goes_on)
+        if end - begin >= TUNING.pause_chunks:
             return LATE + (begin + end) // 2
         return max(1, pause(self.chunks[:count].reshape(-1)) // CHUNK)
 
@@ -152,7 +148,7 @@ class PauseCutter:
             yield from self._spoken(len(self.heard), len(self.heard) * CHUNK - missing)
 
     def _spoken(self, count: int, samples: int | None = None) -> Iterator[Window]:
-        voice = spoken(self.heard.probabilities[:count], short=self.samples <= SHORT)
+        voice = spoken(self.heard.probabilities[:count], short=self.samples <= TUNING.short_recording * RATE)
         window = self.heard.take(count, samples, goes_on=samples is None)
         if voice:
             yield window
@@ -165,7 +161,7 @@ class TurnCutter:
 
     def __init__(self, turns: TurnDetection) -> None:
         self.turns, self.taking = turns, TurnDetector(turns)
-        self.heard = Heard(begins=min(BEGINS, turns.threshold))
+        self.heard = Heard(begins=min(TUNING.speech_begins, turns.threshold))
         self.padding = int(turns.padding * RATE) // CHUNK
         self.waiting: Floats = np.zeros(0, np.float32)
         self.judged = 0
@@ -231,6 +227,6 @@ def pause(wave: Floats) -> int:
     still = quiet(wave)
     for first, frames in ((late // FRAME, still[late // FRAME :]), (RATE // FRAME, still[RATE // FRAME :])):
         begin, end = longest(frames)
-        if end - begin >= CLEAR:
+        if end - begin >= TUNING.clear_frames:
             return (first + (begin + end) // 2) * FRAME
     return late + int(energy(wave[late:]).argmin()) * FRAME + FRAME // 2

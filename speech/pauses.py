@@ -14,17 +14,11 @@ import numpy as np
 
 from .model import Arrays
 from .quiet import FRAME, runs
-from .sounds import EDGE, HOLE, REST, TOUCHES, Flags, Sounds, frames, rest, snapped
+from .sounds import Flags, Sounds, frames, rest, snapped
+from .tuning import TUNING
 from .vad import RATE, Span
-from .windows import ENDED, FEW, Window
+from .windows import ENDED, Window
 
-PAUSE = 1.0  # seconds without a voice, from which a segment is cut
-MARGIN = 0.2  # seconds next to a voice that may belong to it
-RESTS = 0.2  # seconds of silence behind a sentence, from which a segment is cut
-STRAYS = 0.2  # seconds of a voice between a segment's time and its words', from which the words' is taken
-REACH = FEW  # seconds that a segment may grow; more of a voice is speech that was left out
-AGREED = 0.25  # seconds between a segment's time and its first word's, up to which each bears the other out
-NEAR = 3  # frames between such a time and the sound that begins there
 # Punctuation that belongs to the word behind it; a dash does where it begins what somebody says.
 OPENS = re.compile(r"(?:(?<=\s)[-–—«]\s+)?[\"'“‘¿¡(\[{«《「『（【]*$")
 Place = tuple[int, int]  # where something begins and ends: a word in a text, a silence in a window's frames
@@ -78,7 +72,7 @@ class Pause:
 
     def has(self, word: Span) -> bool:
         """Whether a word begins well inside it: somebody speaks there, whatever voice activity hears."""
-        return self.before + 2 * MARGIN < word[0] < self.after - 2 * MARGIN
+        return self.before + 2 * TUNING.voice_margin < word[0] < self.after - 2 * TUNING.voice_margin
 
 
 def pieces_of(result: Arrays) -> Iterator[Piece]:
@@ -140,10 +134,10 @@ def _begun(
     word, others = words[0], words[1:]
     first, behind = frames(word.span)
     behind = min(behind, len(sounds.voice))
-    opens = last is None and word.span[0] <= EDGE
-    stray = TOUCHES if opens else NEAR
+    opens = last is None and word.span[0] <= TUNING.segment_edge
+    stray = TUNING.overlap_frames if opens else TUNING.near_frames
     onset = _onset(piece.span[0], sounds)
-    if onset and onset[1] < behind and word.span[0] <= piece.span[0] + AGREED:
+    if onset and onset[1] < behind and word.span[0] <= piece.span[0] + TUNING.agreed_start:
         silence = onset[0] * FRAME / RATE, onset[1] * FRAME / RATE
         follows = last is None or last.span[0] < silence[0]
         if follows and sounds.voice[first : max(first, onset[0])].sum() <= stray:
@@ -151,7 +145,7 @@ def _begun(
             quiet = (int(heard[-1]) + 1) * FRAME / RATE if heard.size else silence[0]
             return [Said(word.text, (silence[1], word.span[1])), *others], (quiet, silence[1])
     found = runs(sounds.voice[first:behind]) + first
-    over = len(found) > 1 and found[-1][1] == behind and found[-1][0] - found[-2][1] >= HOLE
+    over = len(found) > 1 and found[-1][1] == behind and found[-1][0] - found[-2][1] >= TUNING.hole_frames
     if opens and over and (found[:-1, 1] - found[:-1, 0]).sum() <= stray:
         return [Said(word.text, (int(found[-1][0]) * FRAME / RATE, word.span[1])), *others], None
     return words, None
@@ -164,9 +158,9 @@ def _onset(time: float, sounds: Sounds) -> Place | None:
     found = [
         (int(begin), int(end))
         for begin, end in runs(~sounds.loud)
-        if end - begin >= REST
-        and abs(end - time * RATE / FRAME) <= NEAR
-        and sounds.voice[end : end + REST].sum() == REST
+        if end - begin >= TUNING.stop_frames
+        and abs(end - time * RATE / FRAME) <= TUNING.near_frames
+        and sounds.voice[end : end + TUNING.stop_frames].sum() == TUNING.stop_frames
     ]
     return min(found, key=lambda silence: abs(silence[1] - time * RATE / FRAME), default=None)
 
@@ -179,7 +173,7 @@ def _as_said(piece: Piece, words: Sequence[Said], voice: Flags) -> Piece:
         return piece
     begin, end = (
         said
-        if voice[slice(*frames((min(time, said), max(time, said))))].sum() * FRAME > STRAYS * RATE
+        if voice[slice(*frames((min(time, said), max(time, said))))].sum() * FRAME > TUNING.stray_voice * RATE
         else time
         for said, time in zip((words[0].span[0], words[-1].span[1]), piece.span, strict=True)
     )
@@ -206,7 +200,7 @@ def _at_sentences(piece: Piece, words: Sequence[Said], sounds: Sounds) -> Iterat
     for i, (here, following) in enumerate(pairwise(places), 1):
         if ENDED.search(OPENS.sub("", piece.text[here[0] : following[0]])):
             found = _rest(words[i - 1].span, words[i].span, sounds)
-            if found and found[1] - found[0] >= RESTS:
+            if found and found[1] - found[0] >= TUNING.sentence_silence:
                 done, more = _divided(piece, (here, following), found)
                 yield done, words[:i]
                 yield from _at_sentences(more, words[i:], sounds)
@@ -236,10 +230,10 @@ def _bounded(parts: Sequence[Part], sounds: Sounds, onsets: Mapping[float, Span]
     at = 0.0
     for (piece, words), (before, behind) in zip(parts, pairwise(rests), strict=True):
         begin, end = snapped(piece.span, sounds.voice)
-        if before and before[1] - EDGE > piece.span[0] - REACH:
-            begin = before[1] - EDGE
-        if behind and behind[0] + EDGE < piece.span[1] + REACH:
-            end = behind[0] + EDGE
+        if before and before[1] - TUNING.segment_edge > piece.span[0] - TUNING.lost_speech:
+            begin = before[1] - TUNING.segment_edge
+        if behind and behind[0] + TUNING.segment_edge < piece.span[1] + TUNING.lost_speech:
+            end = behind[0] + TUNING.segment_edge
         span = max(at, begin), max(at, begin, end)
         at = span[1]
         yield replace(piece, span=span), [_moved(word, piece.span, span) for word in words]
@@ -248,15 +242,15 @@ def _bounded(parts: Sequence[Part], sounds: Sounds, onsets: Mapping[float, Span]
 def _moved(word: Said, old: Span, new: Span) -> Said:
     """A word in a part with other times: it goes along with an edge that it touches."""
     begin, end = word.span
-    begin = new[0] if begin <= old[0] + EDGE else min(max(begin, new[0]), new[1])
-    end = new[1] if end >= old[1] - EDGE else min(max(end, begin), new[1])
+    begin = new[0] if begin <= old[0] + TUNING.segment_edge else min(max(begin, new[0]), new[1])
+    end = new[1] if end >= old[1] - TUNING.segment_edge else min(max(end, begin), new[1])
     return Said(word.text, (begin, end))
 
 
 def _pauses(window: Window) -> Iterator[Pause]:
     for (_, before), (after, _) in pairwise(window.speech):
-        if window.time(after) - window.time(before, end=True) >= PAUSE:
-            margin = min(MARGIN, (after - before) / 2)
+        if window.time(after) - window.time(before, end=True) >= TUNING.cut_silence:
+            margin = min(TUNING.voice_margin, (after - before) / 2)
             inside = [place for place, _ in window.gaps if before <= place <= after]
             end, begin = min([before + margin, *inside]), max([after - margin, *inside])
             yield Pause(before, after, end, begin)

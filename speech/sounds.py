@@ -8,19 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .quiet import FRAME, quiet, quietest, runs
+from .tuning import TUNING
 from .vad import RATE, Span
 from .windows import Window
 
 Flags = NDArray[np.bool_]
-ONSET = 5  # frames beside a voice, such as a quiet consonant, that belong to it unless they are quiet
-HOLE = 10  # frames of quiet that are silence even where voice activity goes on
-EDGE = 0.02  # seconds that a segment is longer than its sound at either side
-TOUCHES = 15  # frames of a neighbour's sound that a segment's times may overlap
-APART = 25  # frames of silence between the two
-REST = 4  # frames; a shorter silence may be the closure of a t or a k
-# Seconds before and behind a text's end, which is not exact, in which a rest of the voice is looked for, and
-# the quietest sound where there is none.
-AROUND, QUIETEST = (0.3, 0.6), (0.3, 0.15)
 
 
 def frames(span: Span) -> tuple[int, int]:
@@ -55,7 +47,7 @@ class Sounds:
         first, last = frames(word)
         found = runs(self.voice[first:last])
         if len(found):
-            tail = found[0][0] == 0 and self.voice[max(0, first - 1)] and found[0][1] < TOUCHES
+            tail = found[0][0] == 0 and self.voice[max(0, first - 1)] and found[0][1] < TUNING.overlap_frames
             end = found[1][1] if tail and len(found) > 1 else found[0][1]
             return min(word[1], (first + int(end)) * FRAME / RATE)
         later = np.flatnonzero(self.voice[last:])
@@ -74,10 +66,13 @@ def sounding(window: Window) -> Sounds:
     voice, silence = np.zeros((2, len(still)), np.bool_)
     for span in window.speech:
         first, last = frames(span)
-        earlier, later = ~still[max(0, first - ONSET) : first], ~still[last : last + ONSET]
+        earlier, later = (
+            ~still[max(0, first - TUNING.onset_frames) : first],
+            ~still[last : last + TUNING.onset_frames],
+        )
         voice[first - _reach(earlier[::-1]) : last + _reach(later)] = True
     for begin, end in runs(still):
-        silence[begin:end] = end - begin >= HOLE
+        silence[begin:end] = end - begin >= TUNING.hole_frames
     heard = next((flags for flags in (voice & ~silence, voice) if flags.any()), ~still)
     return Sounds(heard, ~still)
 
@@ -89,7 +84,7 @@ def rest(span: Span, sounds: Flags, at: float, *, begins: bool = False) -> Span 
     first, last = frames(span)
     found = runs(~sounds[first:last])
     sizes = found[:, 1] - found[:, 0]
-    found = found[sizes >= max(REST, sizes.max(initial=0) / 2)]
+    found = found[sizes >= max(TUNING.stop_frames, sizes.max(initial=0) / 2)]
     if not len(found):
         return None
     edges = first + found[:, 0 if begins else 1]
@@ -101,11 +96,11 @@ def between(window: Window, at: float) -> float:
     """Where what follows a text begins that ends at about this time, in seconds of the window: in the middle
     of a rest, else where the sound is quietest, which may be inside a word.
     """
-    around = (max(at - AROUND[0], 0.0), min(at + AROUND[1], window.seconds))
+    around = (max(at - TUNING.around_end[0], 0.0), min(at + TUNING.around_end[1], window.seconds))
     if silence := rest(around, sounding(window).voice, at, begins=True):
         return sum(silence) / 2
-    begin = round(max(at - QUIETEST[0], 0.0) * RATE)
-    return (begin + quietest(window.wave[begin : round((at + QUIETEST[1]) * RATE)])) / RATE
+    begin = round(max(at - TUNING.quietest_around[0], 0.0) * RATE)
+    return (begin + quietest(window.wave[begin : round((at + TUNING.quietest_around[1]) * RATE)])) / RATE
 
 
 def snapped(span: Span, sounds: Flags) -> Span:
@@ -114,16 +109,16 @@ def snapped(span: Span, sounds: Flags) -> Span:
     """
     first, last = frames(span)
     found = runs(sounds[first:last])
-    if len(found) > 1 and found[0][0] == 0 and found[1][0] - found[0][1] >= APART:
+    if len(found) > 1 and found[0][0] == 0 and found[1][0] - found[0][1] >= TUNING.apart_frames:
         inside = int(found[0][1])
-        found = found[1:] if inside < min(TOUCHES, _reach(sounds[:first][::-1])) else found
-    if len(found) > 1 and found[-1][1] == last - first and found[-1][0] - found[-2][1] >= APART:
+        found = found[1:] if inside < min(TUNING.overlap_frames, _reach(sounds[:first][::-1])) else found
+    if len(found) > 1 and found[-1][1] == last - first and found[-1][0] - found[-2][1] >= TUNING.apart_frames:
         inside = int(found[-1][1] - found[-1][0])
-        found = found[:-1] if inside < min(TOUCHES, _reach(sounds[last:])) else found
+        found = found[:-1] if inside < min(TUNING.overlap_frames, _reach(sounds[last:])) else found
     if not len(found):
         return span
     begin, end = ((first + int(at)) * FRAME / RATE for at in (found[0][0], found[-1][1]))
-    return max(span[0], begin - EDGE), min(span[1], end + EDGE)
+    return max(span[0], begin - TUNING.segment_edge), min(span[1], end + TUNING.segment_edge)
 
 
 def _reach(sounds: Flags) -> int:

@@ -16,11 +16,8 @@ from conch.tasks import end
 
 from .options import Options
 from .transcript import Transcript
+from .tuning import TUNING
 from .windows import Window
-
-STRETCH = 120.0  # seconds; a longer stretch ends where the voice rests
-LONGEST = 2 * STRETCH  # and at any cut from here on
-RESTS = 0.25  # seconds without a voice before a cut, which lies in the middle of them
 
 # Transcripts of windows in order, for the options of the first.
 Hear = Callable[[AsyncIterator[Window], Options], AsyncGenerator[Transcript, None]]
@@ -29,7 +26,11 @@ Hear = Callable[[AsyncIterator[Window], Options], AsyncGenerator[Transcript, Non
 def ends(window: Window, seconds: float) -> bool:
     """Whether a stretch, `seconds` long with this window, ends with it."""
     silence = window.seconds - max((end for _, end in window.speech), default=0.0)
-    return not window.goes_on or seconds >= LONGEST or (seconds >= STRETCH and silence >= RESTS)
+    return (
+        not window.goes_on
+        or seconds >= TUNING.longest_stretch
+        or (seconds >= TUNING.stretch and silence >= TUNING.stretch_silence)
+    )
 
 
 class Stretch:

@@ -17,32 +17,17 @@ from math import inf
 from conch.deployment import Pool
 from conch.tasks import end
 
-from .attempt import UNLIKELY, Attempt, FacadeClient
+from .attempt import Attempt, FacadeClient
 from .model import SpeechModel
 from .options import Options
 from .sounds import between
 from .stretches import Hear, Stretches
 from .transcript import Transcript, completed, first_segments, is_guessed, is_known, joined
+from .tuning import TUNING
 from .vad import Span
-from .windows import CLOSE, ENDED, FEW, SECONDS, Window, halves, missed
+from .windows import ENDED, SECONDS, Window, halves, missed
 
-# openai/whisper transcribe.py: the temperatures to try one after the other, and how sure the model must be
-# that nobody speaks.
-LADDER = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-NO_SPEECH = 0.6
-SPLITTABLE = 4.0  # seconds; a shorter window that loops is tried at other temperatures instead
-PATIENCE = 1.0  # seconds at most that a recording's next request waits for the words of live turns
-TRIES = 8  # requests for one window, whatever comes back
-PROGRESS = 0.2  # seconds
-FORGETS = 0.5  # a text made at a higher temperature is no context for the next (openai/whisper transcribe.py)
-# Characters of earlier text for condition_on_previous_text, and its last segment at least: behind more of it
-# base hears more of the words wrong.
-CONTEXT = 300
 SEGMENT_START = re.compile(r"(?:^|(?<=\|>))<\|")  # each begins and ends with a time
-HEAD_START = 0.05  # in mean log probability, of words that know no earlier text
-SEEKS = 5.0  # seconds; less than this is no progress that a window may be heard again for
-SENTENCE = 10.0  # seconds of words that are heard again so that a window begins with a sentence
-CUT = 0.7  # seconds at a window's end; a sentence that ends there was cut off, and its end made up
 
 # A transcript, and what of its window it covers, in seconds from where the window begins.
 Covering = tuple[Transcript, list[Span]]
@@ -53,13 +38,15 @@ def context(options: Options, part: Transcript, before: float = inf) -> str:
     after words that the model doubted.
     """
     earlier = [segment for segment in part.segments if segment.start < before]
-    if not options.previous_text or any(segment.temperature > FORGETS for segment in earlier):
+    if not options.previous_text or any(
+        segment.temperature > TUNING.forgetful_temperature for segment in earlier
+    ):
         return ""
     text = options.prompt + "".join(segment.timed for segment in earlier)
     starts = [found.start() for found in SEGMENT_START.finditer(text)]
-    if len(text) <= CONTEXT or not starts:
+    if len(text) <= TUNING.context_characters or not starts:
         return text
-    return text[next((at for at in starts if at >= len(text) - CONTEXT), starts[-1]) :]
+    return text[next((at for at in starts if at >= len(text) - TUNING.context_characters), starts[-1]) :]
 
 
 @dataclass
@@ -69,7 +56,7 @@ class WindowRun:
     """
 
     client: FacadeClient
-    left: int = TRIES
+    left: int = TUNING.tries
     forgot: bool = False
 
     def take(self) -> bool:
@@ -103,7 +90,7 @@ class WindowRun:
         best, covered = await self.best(window, options)
         best = _to_sentence(best, window)
         until = window.place(best.segments[-1].end) if best.segments else 0.0
-        if until < SEEKS:
+        if until < TUNING.least_seek:
             return replace(await self.complete(window, options, best, covered), duration=window.seconds)
         known = [(begin, min(end, until)) for begin, end in covered if begin < until]
         done = await self.complete(window.part(0.0, until), options, best, known)
@@ -125,7 +112,10 @@ class WindowRun:
             begin, until = again
             ends = [begin + end for _, end in found]
             # What was asked for counts as done up to the last word; all of it, if there was none.
-            covered = [*covered, (begin, max(ends) if ends and max(ends) > begin + PROGRESS else until)]
+            covered = [
+                *covered,
+                (begin, max(ends) if ends and max(ends) > begin + TUNING.least_progress else until),
+            ]
         return best
 
     async def best(self, window: Window, options: Options) -> Covering:
@@ -139,9 +129,13 @@ class WindowRun:
             self.forgot = True  # a text that goes wrong takes those behind it along
             return await self.best(window, replace(options, prompt=""))
         language = first.transcript.language
-        if first.avg_logprob < UNLIKELY and not first.loops and await self._silent(window, options, first):
+        if (
+            first.avg_logprob < TUNING.log_prob_limit
+            and not first.loops
+            and await self._silent(window, options, first)
+        ):
             return Transcript(language=language, duration=window.seconds), [(0.0, window.seconds)]
-        if first.loops and window.seconds >= SPLITTABLE and self.left > 1:
+        if first.loops and window.seconds >= TUNING.splittable and self.left > 1:
             return await self._halved(window, replace(options, language=options.language or language or None))
         return await self._likeliest(window, options, first)
 
@@ -160,11 +154,14 @@ class WindowRun:
         finally:
             await end(asked)
         self.forgot = self.forgot or behind.doubtful
-        surer = (behind.doubtful, -behind.avg_logprob) < (alone.doubtful, -alone.avg_logprob - HEAD_START)
+        surer = (behind.doubtful, -behind.avg_logprob) < (
+            alone.doubtful,
+            -alone.avg_logprob - TUNING.context_head_start,
+        )
         return behind if surer else alone
 
     async def _likeliest(self, window: Window, options: Options, best: Attempt) -> Covering:
-        for temperature in LADDER[1:] if options.temperature == 0.0 else ():
+        for temperature in TUNING.temperatures[1:] if options.temperature == 0.0 else ():
             if best.doubtful and self.take():
                 attempt = await self.client.attempt(window, options, temperature)
                 better = (attempt.loops, -attempt.avg_logprob) < (best.loops, -best.avg_logprob)
@@ -183,7 +180,9 @@ class WindowRun:
         only then.
         """
         known = attempt.no_speech
-        return (await self.client.no_speech(window, options) if known is None else known) > NO_SPEECH
+        return (
+            await self.client.no_speech(window, options) if known is None else known
+        ) > TUNING.no_speech_limit
 
 
 class Transcriber:
@@ -204,7 +203,7 @@ class Transcriber:
             self.urgent -= 1
 
     async def _patience(self) -> None:
-        ends = time.monotonic() + PATIENCE
+        ends = time.monotonic() + TUNING.live_patience
         while self.urgent and time.monotonic() < ends:
             await asyncio.sleep(0.02)
 
@@ -271,9 +270,11 @@ def _to_sentence(part: Transcript, window: Window) -> Transcript:
     """
     ends = [window.place(segment.end) for segment in part.segments]
     for count in range(len(ends), 0, -1):
-        if ends[count - 1] < max(SEEKS, ends[-1] - SENTENCE):
+        if ends[count - 1] < max(TUNING.least_seek, ends[-1] - TUNING.repeated_sentence):
             break
-        if ends[count - 1] <= window.seconds - CUT and ENDED.search(part.segments[count - 1].text):
+        if ends[count - 1] <= window.seconds - TUNING.cut_sentence and ENDED.search(
+            part.segments[count - 1].text
+        ):
             return first_segments(part, count)
     return part
 
@@ -281,7 +282,7 @@ def _to_sentence(part: Transcript, window: Window) -> Transcript:
 def _more(rest: Window) -> bool:
     """Whether what is left behind the last text is worth hearing: more than the end of its last word."""
     voice = sum(end - begin for begin, end in rest.speech)
-    return voice >= FEW or any(begin > CLOSE for begin, _ in rest.speech)
+    return voice >= TUNING.lost_speech or any(begin > TUNING.close_words for begin, _ in rest.speech)
 
 
 async def _and_none(windows: AsyncIterator[Window]) -> AsyncIterator[Window | None]:

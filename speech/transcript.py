@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 
 from conch.whisper import BLANKLESS
 
-# How much lower the mean log probability of words is that a model made up when it was asked again: seen were
-# 0.3 to 0.9 (mini-whisper); that of words it had left out was at most 0.1 lower (tiny.en, base).
-GUESSED = 0.5
+from .tuning import TUNING
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ def is_guessed(more: Transcript, best: Transcript) -> bool:
     """Whether words that were asked for again are much less likely than those around them, as they are where
     a model must say something about the end of a word that it has written down already.
     """
-    return mean_log_prob(more) < mean_log_prob(best) - GUESSED
+    return mean_log_prob(more) < mean_log_prob(best) - TUNING.guess_drop
 
 
 def compression_ratio(text: str) -> float:

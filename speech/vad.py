@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .silero import CHUNK, Silero
+from .tuning import TUNING
 
 RATE = 16_000
 
 Floats = NDArray[np.float32]
-LOUD = 2.5e-5  # root mean square; below it is digital silence or its dither
 
 
 class SileroVad:
@@ -29,38 +29,30 @@ class SileroVad:
         count = len(wave) // CHUNK
         self.rest = wave[count * CHUNK :]
         chunks = wave[: count * CHUNK].reshape(count, CHUNK)
-        loud = np.square(chunks).mean(1) >= LOUD**2
+        loud = np.square(chunks).mean(1) >= TUNING.loudness_floor**2
         return np.where(loud, self.detector.probabilities(chunks), np.float32(0))
 
-
-# silero-vad utils_vad.py, get_speech_timestamps: where speech begins, what keeps it going, and how long it
-# must last.
-BEGINS = 0.5
-GOES_ON = 0.35
-LASTS = 8  # chunks: 0.25 s
-WORD = 3  # chunks: what is enough in a recording of a word or two
-HOLDS = 3  # chunks of less that do not end it
 
 Span = tuple[float, float]
 
 
-def spans(probabilities: Floats, begins: float = BEGINS) -> Iterator[Span]:
-    """Stretches of speech in seconds, of at least WORD chunks; each begins above the probability `begins`.
+def spans(probabilities: Floats, begins: float = TUNING.speech_begins) -> Iterator[Span]:
+    """Stretches of speech in seconds, of at least three chunks; each begins above the probability `begins`.
     `probabilities`: float32 [chunks of 32 ms].
     """
     begin, last = None, 0
-    for i, probability in enumerate([*probabilities.tolist(), *[0.0] * (HOLDS + 1)]):
-        if probability >= (begins if begin is None else min(begins, GOES_ON)):
+    for i, probability in enumerate([*probabilities.tolist(), *[0.0] * (TUNING.hole_chunks + 1)]):
+        if probability >= (begins if begin is None else min(begins, TUNING.speech_goes_on)):
             begin, last = i if begin is None else begin, i
-        elif begin is not None and i - last > HOLDS:
-            if last + 1 - begin >= WORD:
+        elif begin is not None and i - last > TUNING.hole_chunks:
+            if last + 1 - begin >= TUNING.word_chunks:
                 yield begin * CHUNK / RATE, (last + 1) * CHUNK / RATE
             begin = None
 
 
 def spoken(probabilities: Floats, *, short: bool) -> bool:
     """Whether anybody may be speaking, by probabilities [chunks]. `short`: a word is enough."""
-    wanted = (WORD if short else LASTS) * CHUNK / RATE
+    wanted = (TUNING.word_chunks if short else TUNING.speech_chunks) * CHUNK / RATE
     return any(end - begin >= wanted for begin, end in spans(probabilities))
 
 

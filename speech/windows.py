@@ -10,16 +10,12 @@ from itertools import pairwise
 import numpy as np
 
 from .quiet import FRAME, Floats, longest, quiet
+from .tuning import TUNING
 from .vad import RATE, Span
 
 SECONDS = 30
 LONGEST = SECONDS * RATE
-FEW = 0.6  # seconds of speech that nobody wrote down, from which it is asked for again
-RUNS_ON = 1.2  # the same where it goes on from what was written down: its times are not exact
 ENDED = re.compile(r"[.!?…。！？｡؟।][\"'”’»)\]』」]*\s*$")  # a text that ends with a sentence
-CLOSE = 0.6  # seconds between two words that no other fits between
-BEFORE = 0.3  # seconds of sound before and after it that go along
-SLIVER = 0.02  # seconds; a voice that a part has less of is not heard in it
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ class Window:
         speech = tuple(
             (max(x, first) - first, min(y, last) - first)
             for x, y in self.speech
-            if min(y, last) - max(x, first) >= SLIVER
+            if min(y, last) - max(x, first) >= TUNING.sliver
         )
         gaps = tuple((place - first, left_out) for place, left_out in self.gaps if first < place < last)
         return Window(
@@ -98,7 +94,7 @@ def halves(window: Window) -> tuple[Window, Window]:
 
 def may_lack(window: Window) -> bool:
     """Whether there is speech enough that some could be `missed`."""
-    return sum(end - begin for begin, end in window.speech) >= FEW
+    return sum(end - begin for begin, end in window.speech) >= TUNING.lost_speech
 
 
 def missed(window: Window, covered: Sequence[Span], text: str) -> Span | None:
@@ -114,16 +110,18 @@ def missed(window: Window, covered: Sequence[Span], text: str) -> Span | None:
         ]
         within = sum(b - a for a, b, _ in inside)
         whole = sum(b - a for a, b, crosses in inside if not crosses)
-        runs_on = RUNS_ON if end < window.seconds or ENDED.search(text) else FEW
-        if whole >= FEW or within >= runs_on:
-            return max(begin, inside[0][0] - BEFORE), min(end, inside[-1][1] + BEFORE)
+        runs_on = TUNING.lost_after_text if end < window.seconds or ENDED.search(text) else TUNING.lost_speech
+        if whole >= TUNING.lost_speech or within >= runs_on:
+            return max(begin, inside[0][0] - TUNING.sound_before), min(
+                end, inside[-1][1] + TUNING.sound_before
+            )
     return None
 
 
 def _merged(found: Sequence[Span]) -> list[Span]:
     merged: list[Span] = []
     for begin, end in sorted(found):
-        if merged and begin <= merged[-1][1] + CLOSE:
+        if merged and begin <= merged[-1][1] + TUNING.close_words:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
             merged.append((begin, end))

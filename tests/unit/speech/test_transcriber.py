@@ -14,10 +14,10 @@ import pytest
 
 from conch.deployment import Pool
 from gateway.errors import ApiError
-from speech import transcriber
 from speech.options import Options
 from speech.transcriber import Transcriber, context
 from speech.transcript import Segment, Transcript, completed, joined
+from speech.tuning import TUNING
 from speech.windows import Window
 
 POOL = Pool("mini", "whisper", (0, 1), {})
@@ -259,7 +259,7 @@ def test_speech_without_words_is_asked_for_so_often_and_no_more() -> None:
     assert len(facade.asked) == 2
     doubtful = Facade(lambda _, __: (LOOP, -3.0, True), reaches=lambda _: 0.1)
     transcribe(doubtful, [29], speech=tuple((float(at), at + 1.0) for at in range(0, 28, 2)))
-    assert len(doubtful.asked) <= transcriber.TRIES + 3, "beside a request for each half that was left"
+    assert len(doubtful.asked) <= TUNING.tries + 3, "beside a request for each half that was left"
 
 
 def test_words_found_later_stand_where_they_were_said() -> None:
