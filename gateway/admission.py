@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from math import ceil
 
 from conch.deployment import Pool
-
-from .errors import ApiError
+from conch.errors import ApiError
 
 LONGEST_RETRY = 30
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .errors import ApiError, error_response
+from conch.errors import ApiError
+
+from .errors import error_response
 
 # A chat whose pictures have 16 MiB as data URLs holds 64 MiB while it is read: bytes, text, its parts.
 MOST = 384 << 20

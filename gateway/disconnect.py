@@ -8,9 +8,8 @@ from typing import TypeVar
 
 from fastapi import Request
 
+from conch.errors import ApiError
 from conch.tasks import end
-
-from .errors import ApiError
 
 T = TypeVar("T")
 

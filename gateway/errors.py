@@ -14,36 +14,11 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from conch.errors import ApiError
+
 log = structlog.get_logger()
 SHOULD = "Input should be "  # how pydantic begins to say what it expects
 TYPES = {"str", "int", "float", "bool"}  # in a path they are branches of a union
-
-
-class ApiError(Exception):
-    """An error that a client may see; `param` names the field, the message says what to do."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        retry_after: int | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.param, self.code, self.retry_after = (
-            status,
-            message,
-            param,
-            code,
-            retry_after,
-        )
-
-
-def refused(param: str, message: str) -> ApiError:
-    """A 400 that names a field."""
-    return ApiError(400, f"{param} {message}", param=param, code="unsupported_value")
 
 
 def error_body(error: ApiError) -> dict[str, dict[str, str | None]]:

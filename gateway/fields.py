@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from .errors import ApiError
+from conch.errors import ApiError
 
 MOST_FIELDS = 64
 MOST_PARTS = 4096  # of a list or an object in a body: messages, words, biases

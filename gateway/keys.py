@@ -14,9 +14,9 @@ from pathlib import Path
 from fastapi import Request
 from fastapi.requests import HTTPConnection
 
+from conch.errors import ApiError
 from conch.pictures import from_base64
 
-from .errors import ApiError
 from .services import Services, ServicesDep
 
 PROTOCOL = "openai-insecure-api-key."

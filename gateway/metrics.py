@@ -25,7 +25,7 @@ from prometheus_client import (
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from .errors import ApiError
+from conch.errors import ApiError
 
 log = structlog.get_logger()
 disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -16,13 +16,13 @@ from fastapi import Depends
 from fastapi.requests import HTTPConnection
 
 from conch.deployment import Pool
+from conch.errors import ApiError
 from speech.transcriber import Transcriber
 
 from .admission import Admission
 from .aliases import meant
 from .console.history import History
 from .console.state import Overview
-from .errors import ApiError
 from .metrics import Metrics, ask_each, gathered
 from .retrieval.service import Retrieval
 from .settings import Settings

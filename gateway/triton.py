@@ -23,9 +23,9 @@ from tritonclient.http import InferenceServerClient, InferInput, InferRequestedO
 from tritonclient.utils import np_to_triton_dtype
 
 from conch.deployment import Pool
+from conch.errors import ApiError
 from conch.names import AT_ONCE
 
-from .errors import ApiError
 from .tracing import Traces
 
 log = structlog.get_logger()

@@ -20,7 +20,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 
-from .errors import ApiError
+from conch.errors import ApiError
 
 MAX_FIELD = 64 * 1024
 MAX_FIELDS = 256

@@ -73,7 +73,7 @@ def rows_in_memory(collection: Any) -> int:
 
 
 def make_exact(collection: Any) -> None:
-    """Replace a graph, which collections had until November 2026, by what gateway/retrieval/vectors/milvus.py
+    """Replace a graph, which collections had until November 2026, by what retrieval/vectors/milvus.py
     asks for now; also where this was killed between the two. The collection is not loaded.
     """
     index = collection.get_index_info("vector")

@@ -20,7 +20,7 @@ from build.catalog import ROOT
 from .duplicates import BLOCK, duplicates
 from .syntax import parsed
 
-PRODUCT = ("conch", "serving", "speech", "gateway", "build", "ops", "scripts", "model_repos")
+PRODUCT = ("conch", "serving", "speech", "retrieval", "gateway", "build", "ops", "scripts", "model_repos")
 BESIDE = ("miniatures", "bench")
 ROOMS = (*PRODUCT, *BESIDE)
 TARGETS = ("openvino", "torch", "tensorrt", "trtllm")

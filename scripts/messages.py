@@ -10,7 +10,7 @@ from build.catalog import ROOT
 
 from .syntax import parsed
 
-ROOMS = ("conch", "build", "serving", "speech", "gateway", "ops", "scripts", "model_repos")
+ROOMS = ("conch", "build", "serving", "speech", "retrieval", "gateway", "ops", "scripts", "model_repos")
 # Two words or more: what is filled in counts as one.
 SENTENCE = re.compile(r"(?:\w{2,}|\{[^{}]*\})[,;:]? (?:[\w'’=]+|\{[^{}]*\})")
 SQL = re.compile(

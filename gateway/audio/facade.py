@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conch.deployment import Pool
+from conch.errors import ApiError
 from conch.names import SPEECH
 
-from ..errors import ApiError
 from ..triton import Arrays, Triton
 
 # Form fields by what the façade complains about.

@@ -8,8 +8,7 @@ from contextlib import suppress
 from langcodes import Language, find, standardize_tag, tag_is_valid
 
 from conch.deployment import Pool
-
-from ..errors import ApiError
+from conch.errors import ApiError
 
 NAMES = {
     "en": "english",

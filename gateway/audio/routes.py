@@ -14,6 +14,7 @@ import structlog
 from fastapi import APIRouter, Request, Response
 
 from conch.deployment import Pool
+from conch.errors import ApiError
 from speech import media
 from speech.cutters import Cutter, PauseCutter, TurnCutter
 from speech.options import Options
@@ -21,7 +22,7 @@ from speech.transcript import Transcript, joined
 from speech.windows import Window
 
 from ..disconnect import cancel_on_disconnect
-from ..errors import ApiError, error_body
+from ..errors import error_body
 from ..metrics import StreamTimer
 from ..services import Services, ServicesDep
 from ..settings import Settings

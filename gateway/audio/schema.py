@@ -10,10 +10,11 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from conch.errors import ApiError
 from speech.options import Options
 from speech.vad import TurnDetection
 
-from ..errors import ApiError, explained
+from ..errors import explained
 from ..fields import Only, kept
 from .languages import language_code
 

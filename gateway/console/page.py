@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 
-from ..errors import ApiError
+from conch.errors import ApiError
 
 FOLDER = Path(__file__).parent / "static"
 TYPES = {

@@ -10,8 +10,9 @@ from typing import Any
 import structlog
 from fastapi import APIRouter, Request
 
+from conch.errors import ApiError
+
 from ..audio.languages import NAMES
-from ..errors import ApiError
 from ..keys import is_admin
 from ..services import Services, ServicesDep
 from .history import MINUTES, SECONDS

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conch.deployment import Pool
+from conch.errors import ApiError, refused
 from conch.names import EMBEDDERS, PICTURE_EMBEDDERS
+from conch.pictures import Picture
 
-from ..errors import ApiError, refused
 from ..triton import Triton
-from ..vision.urls import Picture
 from .schema import Item, too_long
 
 INPUTS = 64  # of one request to an instance (max_batch_size of the family)

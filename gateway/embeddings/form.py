@@ -16,8 +16,9 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from ..errors import ApiError
-from ..vision.urls import Picture
+from conch.errors import ApiError
+from conch.pictures import Picture
+
 from .schema import MOST_INPUTS, EmbeddingsRequest, Item
 
 MAX_FIELD = 1 << 20  # bytes of a text

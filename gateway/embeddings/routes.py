@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter, Request, Response
 
+from conch.errors import ApiError
+from conch.pictures import Picture
+
 from ..disconnect import cancel_on_disconnect
-from ..errors import ApiError
 from ..services import Services, ServicesDep
-from ..vision.urls import Picture
 from .embedder import embed, places
 from .form import MultipartRoute, receive
 from .responses import body

@@ -8,12 +8,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from conch.deployment import Pool
+from conch.errors import ApiError, refused
+from conch.pictures import Picture
 
-from ..errors import ApiError, refused
 from ..fields import Fields, Only
 from ..text.schema import Text, TextPart, Texts
 from ..vision.parts import ImagePart
-from ..vision.urls import Picture, of_url
+from ..vision.urls import of_url
 
 MOST_INPUTS = 2048  # OpenAI's limit
 Item = str | list[int] | Picture

@@ -12,7 +12,9 @@ import structlog
 from fastapi import WebSocket, WebSocketDisconnect
 from starlette.types import Message
 
-from ..errors import ApiError, error_body
+from conch.errors import ApiError
+
+from ..errors import error_body
 
 log = structlog.get_logger()
 LARGEST_EVENT = 64 * 1024  # characters of an event that brings no sound

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conch.deployment import Pool
+from conch.errors import ApiError
 from conch.tasks import end
 from speech.cutters import PauseCutter, TurnCutter
 from speech.vad import RATE, TurnDetection
@@ -20,7 +21,6 @@ from speech.windows import Window
 
 from ..audio.languages import check_languages
 from ..audio.schema import spoken as languages_of
-from ..errors import ApiError
 from ..services import Services
 from .connection import Connection, parsed
 from .pcm import SoundDecoder

@@ -9,10 +9,9 @@ import numpy as np
 from av.audio.frame import AudioFrame
 from numpy.typing import NDArray
 
+from conch.errors import ApiError
 from conch.pictures import from_base64
 from speech.vad import RATE
-
-from ..errors import ApiError
 
 Floats = NDArray[np.float32]
 LONGEST = 30  # seconds in one piece

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter, WebSocket
 
-from ..errors import ApiError, error_response
+from conch.errors import ApiError
+
+from ..errors import error_response
 from ..keys import carried, check_key
 from ..services import ServicesDep
 from .connection import Connection

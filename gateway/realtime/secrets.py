@@ -13,7 +13,8 @@ from typing import Any, Literal
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from ..errors import ApiError
+from conch.errors import ApiError
+
 from ..fields import Fields
 from ..keys import issue, require_key
 from ..services import ServicesDep

@@ -9,10 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
+from conch.errors import ApiError
 from speech.vad import TurnDetection
 
 from ..audio.schema import MOST_KEYWORDS, prompted, spoken
-from ..errors import ApiError, explained
+from ..errors import explained
 from ..fields import Fields
 
 LOG_PROBS = "item.input_audio_transcription.logprobs"

@@ -21,6 +21,7 @@ from openai.types.realtime.conversation_item_input_audio_transcription_completed
 )
 
 from conch.deployment import Pool
+from conch.errors import ApiError
 from speech.options import Options
 from speech.transcriber import Transcriber
 from speech.transcript import Transcript, joined
@@ -29,7 +30,6 @@ from speech.windows import Window
 
 from ..audio.responses import token_log_probs
 from ..audio.schema import prompted, spoken
-from ..errors import ApiError
 from .connection import Connection
 from .session import DELAYS, Transcription
 

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 from conch.deployment import Deployment
+from conch.errors import ApiError
+from retrieval.library import Library
+from retrieval.maintenance import check, copy_sqlite, reembed
 
 from ..admission import Admission
-from ..errors import ApiError
 from ..settings import Settings
 from ..triton import Triton
-from .library import Library
-from .maintenance import check, copy_sqlite, reembed
 from .service import open_library
 
 

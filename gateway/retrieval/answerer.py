@@ -7,15 +7,15 @@ import uuid
 from dataclasses import dataclass
 
 from conch.deployment import Pool
+from conch.errors import ApiError
+from conch.pictures import Picture
 
 from ..admission import Admission
-from ..errors import ApiError
 from ..text.calls import questions
 from ..text.chat import rendered, usual_tokens
 from ..text.generator import whole
 from ..text.schema import ChatRequest, check_lengths
 from ..triton import Triton
-from ..vision.urls import Picture
 
 
 @dataclass(frozen=True)

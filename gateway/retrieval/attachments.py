@@ -9,11 +9,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse
 
-from ..services import ServicesDep
-from . import responses
-from .documents import Page, Record
-from .kinds import is_picture
-from .library import (
+from retrieval.documents import Page, Record
+from retrieval.kinds import is_picture
+from retrieval.library import (
     ATTACHMENT,
     BATCH,
     COMPLETED,
@@ -34,13 +32,16 @@ from .library import (
     store_of,
     with_attributes,
 )
+from retrieval.worker import settled
+
+from ..services import ServicesDep
+from . import responses
 from .lists import Cursor, Limit, Order, RetrievalDep, Status, files_of, page_of
 from .schema import (
     AttachRequest,
     BatchRequest,
     UpdateAttributes,
 )
-from .worker import settled
 
 POLL = {"openai-poll-after-ms": "200"}  # for the SDK's polling helpers
 router = APIRouter()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import refused
+from conch.errors import refused
+from conch.pictures import Picture
+from retrieval.library import Item, Library
+
 from ..metrics import Metrics
-from ..vision.urls import Picture
-from .library import Item, Library
 from .schema import LONGEST_QUERY, SearchRequest
 
 

@@ -8,16 +8,17 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query, Request
 
-from ..errors import ApiError, refused
-from ..services import ServicesDep
-from . import responses
-from .documents import Page, Record
-from .library import (
+from conch.errors import ApiError, refused
+from retrieval.documents import Page, Record
+from retrieval.library import (
     FILE,
     PROCESSED,
     Library,
     missing,
 )
+
+from ..services import ServicesDep
+from . import responses
 from .service import Retrieval
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .documents import Record
-from .library import CANCELLED, COMPLETED, FAILED, IN_PROGRESS, Item, model_of
-from .search import Result
+from retrieval.documents import Record
+from retrieval.library import CANCELLED, COMPLETED, FAILED, IN_PROGRESS, Item, model_of
+from retrieval.search import Result
 
 Sums = Mapping[str, tuple[int, int]]
 STATUSES = (IN_PROGRESS, COMPLETED, FAILED, CANCELLED)

@@ -12,13 +12,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
-from ..errors import refused
-from ..services import ServicesDep
-from ..upload import Kind, receive
-from . import attachments, responses, stores
-from .documents import PIECE, Page, Record
-from .kinds import HEAD, drawn
-from .library import (
+from conch.errors import refused
+from retrieval.documents import PIECE, Page, Record
+from retrieval.kinds import HEAD, drawn
+from retrieval.library import (
     FILE,
     PROCESSED,
     delete_file,
@@ -26,6 +23,10 @@ from .library import (
     new_id,
     save_file,
 )
+
+from ..services import ServicesDep
+from ..upload import Kind, receive
+from . import attachments, responses, stores
 from .lists import Cursor, Order, RetrievalDep, idempotency, page_of
 from .schema import (
     upload_fields,

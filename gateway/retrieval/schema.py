@@ -9,14 +9,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from conch.errors import ApiError, refused
+from retrieval.chunking import Strategy
+from retrieval.library import Item
+
 from ..embeddings.schema import Part, content
-from ..errors import ApiError, refused
 from ..fields import Fields
 from ..text.schema import Text, TextPart
 from ..vision.parts import ImagePart
-from .chunking import Strategy
 from .filters import Comparison, Compound, Value
-from .library import Item
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 MOST_FILES = 2000  # of one batch

@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conch.deployment import Pool
+from retrieval.documents import open_documents
+from retrieval.library import Item, Library
+from retrieval.maintenance import sweeping
+from retrieval.vectors import open_vectors
+from retrieval.worker import Limits, Worker, stopped
 
 from ..admission import Admission
 from ..embeddings.embedder import embed, places
 from ..settings import Settings
 from ..triton import Triton
 from .answerer import ServedAnswerer, answers
-from .documents import open_documents
-from .library import Item, Library
-from .maintenance import sweeping
-from .vectors import open_vectors
-from .worker import Limits, Worker, stopped
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from ..disconnect import cancel_on_disconnect
-from ..errors import ApiError, refused
-from ..metrics import Metrics
-from ..services import ServicesDep
-from . import responses
-from .chain import asked
-from .documents import Page, Record
-from .library import (
+from conch.errors import ApiError, refused
+from retrieval.documents import Page, Record
+from retrieval.library import (
     ATTACHMENT,
     DELETING,
     LIVE,
@@ -30,14 +25,20 @@ from .library import (
     store_of,
     with_body,
 )
+from retrieval.search import Request as Search
+from retrieval.search import search
+
+from ..disconnect import cancel_on_disconnect
+from ..metrics import Metrics
+from ..services import ServicesDep
+from . import responses
+from .chain import asked
 from .lists import Cursor, Limit, Order, RetrievalDep, files_of, idempotency, page_of
 from .schema import (
     CreateStore,
     SearchRequest,
     StoreFields,
 )
-from .search import Request as Search
-from .search import search
 
 router = APIRouter()
 

@@ -10,8 +10,8 @@ from jinja2 import Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from conch.deployment import Pool
+from conch.errors import refused
 
-from ..errors import refused
 from .schema import Message, TextPart
 
 CHAT_TOKENS = 256

@@ -13,11 +13,12 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from conch.deployment import Pool
+from conch.errors import ApiError
 from conch.pictures import MOST_URL_BYTES
 from conch.tasks import end
 
 from ..disconnect import cancel_on_disconnect
-from ..errors import ApiError, error_body
+from ..errors import error_body
 from ..metrics import StreamTimer
 from ..services import Services, ServicesDep
 from ..sse import Events, event

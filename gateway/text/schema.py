@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from conch.deployment import Pool
+from conch.errors import refused
 from conch.pictures import MOST_PICTURES
 
-from ..errors import refused
 from ..fields import Fields, Only
 from ..vision.parts import ImagePart
 

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from conch.errors import ApiError, refused
 from conch.pictures import MOST_BYTES
 
-from ..errors import ApiError, refused
 from .urls import REMEDY, check_url
 
 SECONDS = 10.0

@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from conch.pictures import from_base64
-
-from ..errors import refused
+from conch.errors import refused
+from conch.pictures import Picture
 
 HEAD = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 LONGEST_HEAD = 220
 REMEDY = "send the picture itself as data:image/png;base64,…"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """An encoded picture: bytes, or base64 text that nobody has looked at yet."""
-
-    content: bytes | str
-
-    def __len__(self) -> int:
-        return len(self.content)
-
-    @property
-    def data(self) -> bytes:
-        """Its bytes. Megabytes take some time: not for the event loop.
-
-        Raises:
-            ValueError: it is not base64.
-        """
-        if isinstance(self.content, bytes):
-            return self.content
-        try:
-            return from_base64(self.content)
-        except ValueError as error:
-            raise ValueError("its data URL is not valid base64") from error
 
 
 def of_url(url: str, param: str, which: str) -> Picture:

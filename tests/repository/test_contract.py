@@ -121,7 +121,7 @@ def test_serving_needs_no_torch() -> None:
     architectures and to the engine that runs them.
     """
     own = [ROOT / "serving" / room for room in ("architectures", "engine/torch", "engine/trtllm")]
-    for room in ("serving", "speech", "gateway", "model_repos"):
+    for room in ("serving", "speech", "retrieval", "gateway", "model_repos"):
         for path in (ROOT / room).rglob("*.py"):
             lines = path.read_text("utf-8").splitlines()
             names = {line.split()[1].split(".")[0] for line in lines if line.startswith(("import ", "from "))}

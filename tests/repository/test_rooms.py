@@ -18,13 +18,14 @@ ARROWS = {
     "conch": (),
     "serving": ("conch",),
     "speech": ("conch",),
-    "gateway": ("conch", "speech"),
+    "retrieval": ("conch",),
+    "gateway": ("conch", "speech", "retrieval"),
     "build": ("conch",),
     "ops": ("conch", "build", "gateway"),
     "scripts": ("conch", "build", "speech", "gateway", "serving", "ops"),
     "model_repos": ("conch", "serving"),
     "miniatures": ("conch", "build", "serving"),
-    "bench": ("conch", "build", "gateway", "speech", "serving", "ops", "scripts"),
+    "bench": ("conch", "build", "gateway", "retrieval", "speech", "serving", "ops", "scripts"),
 }
 # Imports beyond them: by what, of what, and why.
 EXCEPTIONS = {

@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gateway.errors import ApiError
-from gateway.retrieval import library as work
-from gateway.retrieval.calibration import Scale, Scales
-from gateway.retrieval.documents import Documents, DocumentsDown, Page, Record, open_documents
+from conch.errors import ApiError
+from conch.pictures import Picture
 from gateway.retrieval.filters import Comparison
-from gateway.retrieval.library import (
+from retrieval import library as work
+from retrieval.calibration import Scale, Scales
+from retrieval.documents import Documents, DocumentsDown, Page, Record, open_documents
+from retrieval.library import (
     ATTACHMENT,
     COMPLETED,
     FAILED,
@@ -33,12 +34,11 @@ from gateway.retrieval.library import (
     Item,
     Library,
 )
-from gateway.retrieval.maintenance import check, reembed, sweep
-from gateway.retrieval.search import Request, Result, search
-from gateway.retrieval.vectors import VectorsDown, open_vectors
-from gateway.retrieval.vectors.milvus import AT_ONCE
-from gateway.retrieval.worker import Limits, Worker, settled, stopped
-from gateway.vision.urls import Picture
+from retrieval.maintenance import check, reembed, sweep
+from retrieval.search import Request, Result, search
+from retrieval.vectors import VectorsDown, open_vectors
+from retrieval.vectors.milvus import AT_ONCE
+from retrieval.worker import Limits, Worker, settled, stopped
 
 from .databases import MONGO_PASSWORD, MONGO_USER
 from .databases import opened as opened_database
@@ -119,8 +119,8 @@ def documents_url(request: pytest.FixtureRequest, servers: Callable[[str], str])
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody wakes the workers here."""
-    monkeypatch.setattr("gateway.retrieval.worker.POLL", 0.05)
-    monkeypatch.setattr("gateway.retrieval.worker.LATE", 4 * SHORT)
+    monkeypatch.setattr("retrieval.worker.POLL", 0.05)
+    monkeypatch.setattr("retrieval.worker.LATE", 4 * SHORT)
 
 
 @pytest.fixture
@@ -357,7 +357,7 @@ def test_a_gateway_that_dies_at_any_step_leaves_nothing_half(
 
             worker = Worker(library, LIMITS)
             with monkeypatch.context() as patch:
-                patch.setattr("gateway.retrieval.worker.LEASE", SHORT)
+                patch.setattr("retrieval.worker.LEASE", SHORT)
                 for _ in range(2):
                     patch.setattr(target, name, dies)
                     worker_task = asyncio.create_task(worker.run())
@@ -368,7 +368,7 @@ def test_a_gateway_that_dies_at_any_step_leaves_nothing_half(
                     patch.setattr(target, name, real)
                     assert await texts(library, store, "w5") == []
                     await asyncio.sleep(1.2 * SHORT)
-            monkeypatch.setattr("gateway.retrieval.worker.GRACE", SHORT)
+            monkeypatch.setattr("retrieval.worker.GRACE", SHORT)
             task = asyncio.create_task(Worker(library, LIMITS).run())
             record = await settled(library, record, 60)
             assert record.status == COMPLETED
@@ -398,12 +398,12 @@ def test_a_write_that_comes_late_is_removed(urls: tuple[str, str], monkeypatch: 
                 await asyncio.sleep(60)
 
             with monkeypatch.context() as patch:
-                patch.setattr("gateway.retrieval.worker.LEASE", SHORT)
+                patch.setattr("retrieval.worker.LEASE", SHORT)
                 patch.setattr(library.vectors, "put", stopped_there)
                 first = asyncio.create_task(Worker(library, LIMITS).run())
                 await begun.wait()
                 await stopped([first])
-            monkeypatch.setattr("gateway.retrieval.worker.GRACE", SHORT)
+            monkeypatch.setattr("retrieval.worker.GRACE", SHORT)
             second = asyncio.create_task(Worker(library, LIMITS).run())
             record = await settled(library, record, 60)
             assert record.status == COMPLETED
@@ -421,7 +421,7 @@ def test_a_write_that_comes_late_is_removed(urls: tuple[str, str], monkeypatch: 
             assert await sweep(library) == 1
             assert not await leftovers(library, store)
             assert await texts(library, store, "late") == ["late words"]
-            monkeypatch.setattr("gateway.retrieval.worker.LATE", 20 * SHORT)
+            monkeypatch.setattr("retrieval.worker.LATE", 20 * SHORT)
             await work.change(library, STORE, store.id, work.deleting)
             await until(lambda: _dropped(library, place))
             await until(lambda: _made_again(library, place))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pymilvus import MilvusClient
 
-from gateway.retrieval.vectors.milvus import GRAPH, MilvusVectors
+from retrieval.vectors.milvus import GRAPH, MilvusVectors
 
 from .databases import Server, running
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conch.deployment import Pool
+from conch.errors import ApiError
 from gateway.admission import Admission
-from gateway.errors import ApiError
 
 POOL = Pool("mini", "whisper", (0, 1), {})
 

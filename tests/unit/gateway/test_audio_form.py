@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from conch.deployment import Pool
+from conch.errors import ApiError
 from gateway.audio.languages import check_languages, language_code
 from gateway.audio.schema import options, parse_transcription, parse_translation
-from gateway.errors import ApiError
 
 
 def parsed(**fields: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from conch.deployment import Pool
-from gateway.errors import ApiError
+from conch.errors import ApiError
 from gateway.realtime.connection import LARGEST_EVENT, parsed
 from gateway.text.schema import ChatRequest, CompletionRequest, check
 

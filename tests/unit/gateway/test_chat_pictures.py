@@ -13,8 +13,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from conch.deployment import Chat, Deployment, Instance, Pool
+from conch.errors import ApiError
 from gateway.app import create_app
-from gateway.errors import ApiError
 from gateway.settings import Settings
 
 from .test_completions import FakeTriton

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from conch.deployment import Chat, Deployment, Instance, Pool
+from conch.errors import ApiError
 from gateway.app import create_app
-from gateway.errors import ApiError
 from gateway.settings import Settings
 from gateway.text.calls import questions
 from gateway.text.generator import StopFilter, TextDelta, Token

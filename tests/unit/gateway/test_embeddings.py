@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conch.deployment import Deployment, Instance, Pool
+from conch.errors import ApiError
 from gateway.app import create_app
 from gateway.embeddings.embedder import INPUTS, TOKENS, parts
 from gateway.embeddings.schema import MOST_INPUTS
-from gateway.errors import ApiError
 from gateway.settings import Settings
 
 QUICK = settings(max_examples=100, deadline=None, database=None, derandomize=True)

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from gateway.errors import ApiError
+from conch.errors import ApiError
 from gateway.keys import carried, issue
 from gateway.realtime.connection import Connection
 from gateway.realtime.listener import RATE, SILENCE_KEPT, Uncommitted

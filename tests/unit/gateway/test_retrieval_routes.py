@@ -15,18 +15,18 @@ import structlog
 from fastapi.testclient import TestClient
 
 from conch.deployment import Chat, Deployment, Instance, Pool
+from conch.errors import ApiError
+from conch.pictures import Picture
 from gateway.admission import Admission
 from gateway.app import create_app
 from gateway.console.routes import retrieval
-from gateway.errors import ApiError
 from gateway.metrics import Metrics
 from gateway.retrieval.answerer import ServedAnswerer
 from gateway.retrieval.chain import Answer, asked
-from gateway.retrieval.library import Item, Library
 from gateway.retrieval.schema import SearchRequest
 from gateway.retrieval.service import open_library
 from gateway.settings import Settings
-from gateway.vision.urls import Picture
+from retrieval.library import Item, Library
 
 from . import test_completions
 from .test_chat_pictures import TEMPLATE

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conch.deployment import Pool
-from gateway.errors import ApiError
+from conch.errors import ApiError
 from gateway.triton import Triton
 
 POOL = Pool("mini", "whisper", (0,), {})

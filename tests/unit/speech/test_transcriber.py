@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from conch.deployment import Pool
-from gateway.errors import ApiError
+from conch.errors import ApiError
 from speech.options import Options
 from speech.transcriber import Transcriber, context
 from speech.transcript import Segment, Transcript, completed, joined

@@ -7,13 +7,13 @@ import random
 
 import pytest
 
-from gateway.retrieval.documents import DocumentsDown, open_documents
+from retrieval.documents import DocumentsDown, open_documents
 
 
 @pytest.mark.slow  # 4 s
 def test_cancelled_calls_leave_the_others_their_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyMongo looks for a server every half second; cancelled just then, calls held it up for good."""
-    monkeypatch.setattr("gateway.retrieval.documents.mongo.SECONDS", 2)
+    monkeypatch.setattr("retrieval.documents.mongo.SECONDS", 2)
     draw = random.Random(5)
 
     async def case() -> None:

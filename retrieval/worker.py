@@ -18,7 +18,8 @@ from pathlib import Path
 
 import structlog
 
-from ..errors import ApiError
+from conch.errors import ApiError
+
 from .chunking import Strategy
 from .documents import DocumentsDown, Page, Record
 from .extraction import Extracted, NoText, extracted

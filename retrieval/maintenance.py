@@ -16,7 +16,8 @@ from pathlib import Path
 
 import structlog
 
-from ..errors import ApiError
+from conch.errors import ApiError
+
 from .documents import Page, Record
 from .library import (
     ATTACHMENT,

@@ -13,7 +13,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from ..vision.urls import Picture
+from conch.pictures import Picture
+
 from .library import Embedder, Item
 
 Floats = NDArray[np.float32]

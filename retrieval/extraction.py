@@ -1,4 +1,4 @@
-"""A file's text. `python -m gateway.retrieval.extraction PATH NAME TYPE` prints it, in a process of its own
+"""A file's text. `python -m retrieval.extraction PATH NAME TYPE` prints it, in a process of its own
 that may take so much time and memory and no more: what a file does to its parser ends there.
 """
 
@@ -93,7 +93,7 @@ async def extracted(path: Path, name: str, seconds: float, media_type: str = "")
     Raises:
         NoText: also if it takes longer than `seconds`, or more memory than it may.
     """
-    command = [sys.executable, "-m", "gateway.retrieval.extraction", str(path), name, media_type]
+    command = [sys.executable, "-m", "retrieval.extraction", str(path), name, media_type]
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )

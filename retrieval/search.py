@@ -7,16 +7,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import refused
-from ..vision.urls import Picture
+from conch.errors import refused
+from conch.pictures import Picture
+
 from .calibration import Scales, measured
 from .documents import Page, Record
-from .filters import Filter
 from .kinds import is_picture
 from .library import (
     ATTACHMENT,
@@ -37,6 +37,13 @@ K = TypeVar("K", bound=Hashable)
 WIDEST = 4096  # passages that are looked at for one query
 MOST_BUILDS = 8192  # of one expression; above, what passes the filter is picked out of the hits
 Key = tuple[str, int]  # attachment, chunk
+
+
+class Filter(Protocol):
+    """What of a file's attributes a search wants."""
+
+    def accepts(self, attributes: Mapping[str, Any]) -> bool:
+        """Whether a file with these attributes may be found."""
 
 
 @dataclass(frozen=True)

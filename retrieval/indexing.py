@@ -12,8 +12,9 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ApiError
-from ..vision.urls import Picture
+from conch.errors import ApiError
+from conch.pictures import Picture
+
 from .chunking import Span, Strategy, chunks, halves, homes, passages
 from .extraction import NoText
 from .library import Embedder, Item, Library, collection, model_of

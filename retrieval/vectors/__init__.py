@@ -10,7 +10,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from ...errors import ApiError
+from conch.errors import ApiError
 
 log = structlog.get_logger()
 

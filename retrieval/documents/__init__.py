@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from ...errors import ApiError
+from conch.errors import ApiError
 
 log = structlog.get_logger()
 PIECE = 1 << 20  # bytes of a file in one piece; a MongoDB document may have 16 MB

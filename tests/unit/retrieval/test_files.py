@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.retrieval.extraction import NoText, extract, extracted
-from gateway.retrieval.formats import from_html
-from gateway.retrieval.kinds import drawn, is_picture, kind_of
-from gateway.retrieval.letters import Unreadable, read
+from retrieval.extraction import NoText, extract, extracted
+from retrieval.formats import from_html
+from retrieval.kinds import drawn, is_picture, kind_of
+from retrieval.letters import Unreadable, read
 
 WORDS = "The kitchen was painted green last summer."
 GERMAN = "Das Café liegt an der Straße; die Küche öffnet um neun Uhr.\n"

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.retrieval.calibration import scale_of
-from gateway.retrieval.chunking import Strategy, chunks, guess, halves, homes, passages
 from gateway.retrieval.filters import Comparison, Compound, depth
-from gateway.retrieval.indexing import embedded
-from gateway.retrieval.library import Item
-from gateway.retrieval.search import interleaved, together
+from retrieval.calibration import scale_of
+from retrieval.chunking import Strategy, chunks, guess, halves, homes, passages
+from retrieval.indexing import embedded
+from retrieval.library import Item
+from retrieval.search import interleaved, together
 
 QUICK = settings(max_examples=400, deadline=None, database=None, derandomize=True)
 FILTERS: TypeAdapter[Any] = TypeAdapter(Comparison | Compound)

@@ -20,8 +20,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ApiError
-from ..vision.urls import Picture
+from conch.errors import ApiError
+from conch.pictures import Picture
+
 from .documents import Documents, Page, Record
 from .kinds import is_picture
 from .vectors import Vectors

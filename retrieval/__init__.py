@@ -1,0 +1,1 @@
+"""Files, stores, attachments; documents and vectors: ingest, search, maintenance."""
