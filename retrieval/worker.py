@@ -51,12 +51,8 @@ from .library import (
 from .vectors import VectorsDown
 
 log = structlog.get_logger()
-LEASE = 10.0  # seconds; renewed while the work goes on
-POLL = 0.5  # seconds between looks for what is due
 AT_ONCE = 2  # files of one gateway
 MOST_ATTEMPTS = 5  # at a file; those that waited for a database or a model are not counted
-LATE = 60.0  # seconds in which a write may come that was under way when its store was deleted
-GRACE = 10.0  # seconds for which a replaced build stays, for searches that have begun
 STORE_FOR_PICTURES = "with a model that reads them among its embedding_models, such as CLIP"
 AGAIN = 0.5  # seconds until a task that goes on is cancelled once more
 BACK_OFF = 2.0  # seconds after a database or a model did not answer
@@ -64,10 +60,18 @@ BACK_OFF = 2.0  # seconds after a database or a model did not answer
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one file: seconds for reading its text, bytes of a picture."""
+    """Of one file: `seconds` for reading its text, bytes of a picture. And seconds of the worker: `lease`,
+    which is renewed while the work goes on; `poll`, between looks for what is due; `late`, in which a write
+    may come that was under way when its store was deleted; `grace`, for which a replaced build stays, for
+    searches that have begun.
+    """
 
     seconds: float
     picture_bytes: int
+    lease: float = 10.0
+    poll: float = 0.5
+    late: float = 60.0
+    grace: float = 10.0
 
 
 async def stopped(tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -105,7 +109,7 @@ class Worker:
             while True:
                 await self._look()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(POLL):
+                    async with asyncio.timeout(self.limits.poll):
                         await self.woken.wait()
                 self.woken.clear()
         finally:
@@ -135,9 +139,11 @@ class Worker:
         steps = {ATTACHMENT: self._attachment, FILE: self._file, STORE: self._store}
         lease: Lease | None = None
         try:
-            taken = replace(with_body(record, lease=secrets.token_hex(8)), due=time.time() + LEASE)
+            taken = replace(
+                with_body(record, lease=secrets.token_hex(8)), due=time.time() + self.limits.lease
+            )
             if leased := await self.library.documents.update(taken):
-                lease = Lease(self.library, leased)
+                lease = Lease(self.library, leased, self.limits.lease)
                 await steps[record.kind](lease)
         except Lost:
             pass
@@ -173,7 +179,7 @@ class Worker:
         await self.library.documents.remove(lease.record)
 
     async def _store(self, lease: Lease) -> None:
-        """All files of the store, then its collections, and those once more LATE seconds later: a write that
+        """All files of the store, then its collections, and those once more `Limits.late` seconds later: a write that
         was under way may have made one again.
         """
         store = lease.record
@@ -186,7 +192,9 @@ class Worker:
         if store.body.get("dropped"):
             await self.library.documents.remove(lease.record)
             return
-        await lease.write(lambda record: replace(with_body(record, dropped=True), due=time.time() + LATE))
+        await lease.write(
+            lambda record: replace(with_body(record, dropped=True), due=time.time() + self.limits.late)
+        )
 
     async def _attachment(self, lease: Lease) -> None:
         record = lease.record
@@ -197,7 +205,7 @@ class Worker:
             made = record.status in (IN_PROGRESS, COMPLETED) and await self._build(lease)
             if not (made and lease.record.body["waste"]):
                 await self._clean(lease)
-        due = time.time() + GRACE if lease.record.body["waste"] else 0
+        due = time.time() + self.limits.grace if lease.record.body["waste"] else 0
         await lease.write(lambda record: replace(record, due=due))
 
     async def _forget(self, record: Record) -> None:
@@ -312,10 +320,12 @@ class Worker:
 
 
 class Lease:
-    """A record that this process works for; every write says that it still does."""
+    """A record that this process works for, for so many `seconds` after each write; every write says that it
+    still does.
+    """
 
-    def __init__(self, library: Library, record: Record) -> None:
-        self.library, self.record = library, record
+    def __init__(self, library: Library, record: Record, seconds: float) -> None:
+        self.library, self.record, self.seconds = library, record, seconds
         self.writing = asyncio.Lock()
 
     async def write(self, edit: Callable[[Record], Record]) -> Record:
@@ -347,9 +357,9 @@ class Lease:
         async def renew() -> None:
             nonlocal lost
             while not ended:
-                await asyncio.sleep(LEASE / 3)
+                await asyncio.sleep(self.seconds / 3)
                 try:
-                    await self.write(lambda record: replace(record, due=time.time() + LEASE))
+                    await self.write(lambda record: replace(record, due=time.time() + self.seconds))
                 except DocumentsDown:
                     continue
                 except Lost:

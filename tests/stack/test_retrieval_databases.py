@@ -44,8 +44,9 @@ from .databases import MONGO_PASSWORD, MONGO_USER
 from .databases import opened as opened_database
 
 NUMBERS = count()
-LIMITS = Limits(60, 1000)
 SHORT = 0.5  # seconds of a lease, and of grace
+LIMITS = Limits(60, 1000, poll=0.05, late=4 * SHORT)  # nobody wakes the workers here
+BRIEF = replace(LIMITS, lease=SHORT)
 PLAIN = {"attributes": {}, "strategy": {"max_tokens": 100, "overlap": 50}}
 
 
@@ -114,13 +115,6 @@ def documents_url(request: pytest.FixtureRequest, servers: Callable[[str], str])
     """A database of its own for each test: its worker finds nobody else's records."""
     base, _, asked = servers(request.param).partition("?")
     return f"{base}{next(NUMBERS)}?{asked}" if asked else f"{base}{next(NUMBERS)}"
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody wakes the workers here."""
-    monkeypatch.setattr("retrieval.worker.POLL", 0.05)
-    monkeypatch.setattr("retrieval.worker.LATE", 4 * SHORT)
 
 
 @pytest.fixture
@@ -355,9 +349,8 @@ def test_a_gateway_that_dies_at_any_step_leaves_nothing_half(
                 await asyncio.sleep(60)
                 return None
 
-            worker = Worker(library, LIMITS)
+            worker = Worker(library, BRIEF)
             with monkeypatch.context() as patch:
-                patch.setattr("retrieval.worker.LEASE", SHORT)
                 for _ in range(2):
                     patch.setattr(target, name, dies)
                     worker_task = asyncio.create_task(worker.run())
@@ -368,8 +361,7 @@ def test_a_gateway_that_dies_at_any_step_leaves_nothing_half(
                     patch.setattr(target, name, real)
                     assert await texts(library, store, "w5") == []
                     await asyncio.sleep(1.2 * SHORT)
-            monkeypatch.setattr("retrieval.worker.GRACE", SHORT)
-            task = asyncio.create_task(Worker(library, LIMITS).run())
+            task = asyncio.create_task(Worker(library, replace(LIMITS, grace=SHORT)).run())
             record = await settled(library, record, 60)
             assert record.status == COMPLETED
             assert await texts(library, store, "w5")
@@ -398,13 +390,12 @@ def test_a_write_that_comes_late_is_removed(urls: tuple[str, str], monkeypatch: 
                 await asyncio.sleep(60)
 
             with monkeypatch.context() as patch:
-                patch.setattr("retrieval.worker.LEASE", SHORT)
                 patch.setattr(library.vectors, "put", stopped_there)
-                first = asyncio.create_task(Worker(library, LIMITS).run())
+                first = asyncio.create_task(Worker(library, BRIEF).run())
                 await begun.wait()
                 await stopped([first])
-            monkeypatch.setattr("retrieval.worker.GRACE", SHORT)
-            second = asyncio.create_task(Worker(library, LIMITS).run())
+            patient = replace(LIMITS, grace=SHORT, late=20 * SHORT)
+            second = asyncio.create_task(Worker(library, patient).run())
             record = await settled(library, record, 60)
             assert record.status == COMPLETED
             await until(lambda: _clean(library, store, record))
@@ -421,7 +412,6 @@ def test_a_write_that_comes_late_is_removed(urls: tuple[str, str], monkeypatch: 
             assert await sweep(library) == 1
             assert not await leftovers(library, store)
             assert await texts(library, store, "late") == ["late words"]
-            monkeypatch.setattr("retrieval.worker.LATE", 20 * SHORT)
             await work.change(library, STORE, store.id, work.deleting)
             await until(lambda: _dropped(library, place))
             await until(lambda: _made_again(library, place))
