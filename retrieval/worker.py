@@ -179,8 +179,8 @@ class Worker:
         await self.library.documents.remove(lease.record)
 
     async def _store(self, lease: Lease) -> None:
-        """All files of the store, then its collections, and those once more `Limits.late` seconds later: a write that
-        was under way may have made one again.
+        """All files of the store, then its collections, and those once more `Limits.late` seconds later: a
+        write that was under way may have made one again.
         """
         store = lease.record
         async with lease.held():
