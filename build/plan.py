@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from .catalog import ROOT, Model, Recipe, load_recipe
 from .commands import BuildSteps, Command, work
 from .lock import Lock
 from .sources import pinned
+from .steps import run_step
 from .targets import Target
 from .tensors import MODELS
 
@@ -114,7 +114,7 @@ class BuildJob:
         return {"model": self.model.id, "family": self.model.family, "target": self.recipe.target, **plain}
 
     def run(self, commands: Sequence[Command], names: Mapping[str, str], what: str) -> None:
-        """Run steps one after another, a line on stderr for each; what they say goes into the log.
+        """Run steps one after another, with lines on stderr; all that they say goes into the log.
 
         Raises:
             BuildError: a step failed.
@@ -122,24 +122,25 @@ class BuildJob:
         if not commands:
             return
         environment = {**os.environ, **self.target.environment(self.devices)}
-        with self.log.open("a", encoding="utf-8") as file:
+        with self.log.open("ab") as file:
             for number, command in enumerate(commands, 1):
                 argv = command.filled(names)
                 place, began = f"step {number} of {len(commands)}", time.monotonic()
                 shown = " ".join([Path(argv[0]).name, *argv[1:3]])
                 print(f"{what}: {place}: {shown}", file=sys.stderr, flush=True)
-                file.write("$ " + " ".join(argv) + "\n")
-                file.flush()
+                file.write(f"$ {' '.join(argv)}\n".encode())
                 # Our own modules are found from here; the image's tools must not find ours, and may write
                 # where they run.
                 where = ROOT if "-m" in argv[:2] else self.bundle.parent
-                done = subprocess.run(
-                    argv, cwd=where, env=environment, stdout=file, stderr=subprocess.STDOUT, check=False
-                )
-                if done.returncode != 0:
+
+                def tell(line: str, place: str = place) -> None:
+                    print(f"{what}: {place}: {line}", file=sys.stderr, flush=True)
+
+                status = run_step(argv, where, environment, file, tell)
+                if status != 0:
                     last = self.log.read_text("utf-8", "replace").rstrip().rsplit("\n", 1)[-1]
                     raise BuildError(
-                        f"{self.model.id}: step {' '.join(argv[:4])} … ended with {done.returncode}: {last} "
+                        f"{self.model.id}: step {' '.join(argv[:4])} … ended with {status}: {last} "
                         f"(log: {self.log})"
                     )
                 print(f"{what}: {place}: done, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
