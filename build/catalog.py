@@ -189,8 +189,12 @@ def _tables(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise CatalogError(f"{path}: {error}; write tables as [my-model] and strings in quotes") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise CatalogError(f"{path} cannot be read ({error}); write it as UTF-8") from None
+    except OSError as error:
+        raise CatalogError(
+            f"{path} cannot be read ({error.strerror}); make it readable for who builds, in Docker user 10001"
+        ) from None
 
 
 def _checked(name: str, given: Any, path: Path) -> dict[str, Any]:

