@@ -145,9 +145,12 @@ stop: ## end a running `make serve`
 restart: ## restart the instances of a running `make serve` one by one
 	$(RUN) -m ops.process_mode restart
 
+# Tests that wait for databases more than they compute; they run with those that compute.
+WAITING := tests/stack/test_retrieval_databases.py tests/stack/test_retrieval_vectors.py
+
 test: setup $(BUILD)/.tests $(SERVE)/.torch databases tools engines lint ## lint, then tests/unit, tests/repository and tests/stack (not containers, hosts, browser, attack)
-	$(BUILD)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder tests/unit tests/repository
-	$(BUILD)/bin/python -m pytest tests/stack
+	$(BUILD)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(WAITING) tests/unit tests/repository
+	CONCH_TESTS_UNPINNED=1 $(BUILD)/bin/python -m pytest -n 2 --dist loadgroup tests/stack $(WAITING:%=--ignore=%)
 
 check: $(BUILD)/.tests tools ## format, lint, types and the quick unit tests: under a minute on two idle cores
 	$(BUILD)/bin/ruff check .
