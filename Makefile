@@ -150,7 +150,7 @@ WAITING := tests/stack/test_retrieval_databases.py tests/stack/test_retrieval_ve
 
 test: setup $(BUILD)/.tests $(SERVE)/.torch databases tools engines lint ## lint, then tests/unit, tests/repository and tests/stack (not containers, hosts, browser, attack)
 	$(BUILD)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(WAITING) tests/unit tests/repository
-	CONCH_TESTS_UNPINNED=1 $(BUILD)/bin/python -m pytest -n 2 --dist loadgroup tests/stack $(WAITING:%=--ignore=%)
+	$(BUILD)/bin/python -m pytest tests/stack $(WAITING:%=--ignore=%)
 
 check: $(BUILD)/.tests tools ## format, lint, types and the quick unit tests: under a minute on two idle cores
 	$(BUILD)/bin/ruff check .

@@ -1,5 +1,5 @@
 """Workers of pytest-xdist keep to a processor each: torch and OpenVINO take one thread per processor they
-see, and two sets of them would spin. CONCH_TESTS_UNPINNED lets them have all, for stacks that share them out.
+see, and two sets of them would spin.
 
 Files marked `long` start first, so that no worker is left alone with one of them. With `--quick` files that
 are marked `slow` or `long` as a whole are not even imported: most of them import torch and transformers.
@@ -11,8 +11,7 @@ import os
 import re
 from pathlib import Path
 
-# Before torch is imported, which counts then.
-if (WORKER := os.environ.get("PYTEST_XDIST_WORKER", "")) and "CONCH_TESTS_UNPINNED" not in os.environ:
+if WORKER := os.environ.get("PYTEST_XDIST_WORKER", ""):  # before torch is imported, which counts then
     PROCESSORS = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {PROCESSORS[int(WORKER.removeprefix("gw")) % len(PROCESSORS)]})
 

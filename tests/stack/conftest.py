@@ -132,18 +132,6 @@ def restarted(stack: Stack, **variables: str) -> subprocess.CompletedProcess[str
     )
 
 
-SHARED = ("stack", "text_stack", "retrieval_stack")  # below: started once in a session
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `--dist loadgroup` the tests of a shared stack stay together, and those of a file."""
-    for item in items:
-        defined = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
-        used = [name for name in SHARED if name in defined and defined[name][-1].baseid == "tests/stack"]
-        item.add_marker(pytest.mark.xdist_group(used[0] if used else item.nodeid.partition("::")[0]))
-
-
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two instances of mini-whisper; session-wide, because starting tritonservers takes seconds."""

@@ -48,5 +48,5 @@ def test_a_third_target_needs_no_other_file(tmp_path: Path) -> None:
         manifest.write_text(good, "utf-8")
         assert restarted(stack, **asked).returncode == 0
         assert httpx.post(f"{stack.url}/v1/completions", json=body, timeout=60).status_code == 200
-    sentence = "TARGET 'tiny' is unknown; choose one of: trtllm, tensorrt, torch, openvino"
+    sentence = "TARGET 'tiny' is unknown; choose one of: torch, trtllm, tensorrt, openvino"
     assert sentence in build(tmp_path).stderr
