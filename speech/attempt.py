@@ -15,14 +15,14 @@ from conch.whisper import text_prefix
 
 from .model import Arrays, SpeechModel
 from .options import Options
-from .pauses import TIME, Piece, Said, cut, pieces_of, words_of
+from .pauses import TIME, Piece, TimedWord, cut, pieces_of, words_of
 from .sounds import Flags, snapped, sounding
 from .transcript import Segment, Transcript, Word, compression_ratio, joint_of
 from .tuning import TUNING
 from .vad import Span
 from .windows import Window, may_lack
 
-WORDS = "word_timestamps"  # the capability of engines that say when each word was said
+WORDS = "word_timestamps"  # the capability of engines that give the times of words
 OUTPUTS = (
     "TRANSCRIPTS",
     "AVG_LOGPROB",
@@ -144,10 +144,10 @@ def attempt_of(result: Arrays, window: Window, options: Options, temperature: fl
     times = [(float(begin), float(end)) for begin, end in result["SEGMENT_TIMES"].reshape(-1, 2)]
     no_speech = float(result["NO_SPEECH_PROB"].ravel()[0]) if "NO_SPEECH_PROB" in result else None
     language = result["LANGUAGE"].ravel()[0].decode() if "LANGUAGE" in result else options.language or ""
-    said = words_of(result)
+    timed = words_of(result)
     sounds = sounding(window)
     spoken = options.task == "transcribe"
-    pieces, words = cut(list(pieces_of(result)), said or [], window, sounds, as_said=spoken)
+    pieces, words = cut(list(pieces_of(result)), timed or [], window, sounds, in_order=spoken)
     transcript = Transcript(
         result["TRANSCRIPTS"].ravel()[0].decode(),
         language,
@@ -164,18 +164,18 @@ def attempt_of(result: Arrays, window: Window, options: Options, temperature: fl
         float(result["AVG_LOGPROB"].ravel()[0]),
         bool(result["TRUNCATED"].ravel()[0]),
         no_speech,
-        tuple(_covered(said, times)),
+        tuple(_covered(timed, times)),
     )
 
 
-def _covered(said: Sequence[Said] | None, segments: Sequence[Span]) -> Iterable[Span]:
+def _covered(timed: Sequence[TimedWord] | None, segments: Sequence[Span]) -> Iterable[Span]:
     """What a text accounts for, in seconds of the window: its words where their times are known, else its
     segments. A word reaches to the next one of its segment, or to the segment's end: how a pause is shared
-    between a word and the punctuation behind it says little.
+    between a word and the punctuation after it means little.
     """
-    if said is None:
+    if timed is None:
         return segments
-    words = [word.span for word in said]
+    words = [word.span for word in timed]
     following = [*(begin for begin, _ in words[1:]), inf][: len(words)]
     return [
         (
@@ -216,9 +216,9 @@ def _segments(
         )
 
 
-def _words(said: Iterable[Said], window: Window, sounds: Flags) -> Iterable[Word]:
-    """Alignment gives a pause to the word beside it, as Whisper does to a segment."""
-    for word in said:
+def _words(timed: Iterable[TimedWord], window: Window, sounds: Flags) -> Iterable[Word]:
+    """Words without the pauses that alignment gave to them, as Whisper does to segments."""
+    for word in timed:
         begin, end = snapped(word.span, sounds)
         begins = round(window.time(begin), 2)
         yield Word(word.text, begins, max(begins, round(window.time(end, end=True), 2)))

@@ -1,4 +1,4 @@
-"""Recordings of any length cut into windows of at most 30 s while the sound comes in: memory holds one
+"""Cuts recordings of any length into windows of at most 30 s while the sound arrives: memory holds one
 window, never the recording.
 """
 
@@ -37,7 +37,7 @@ class Cutter(Protocol):
 
 
 @dataclass
-class Heard:
+class Pending:
     """Sound that is in no window yet: chunks, the probability of speech in each, and their places in the
     recording. The chunks are put together when they are looked at, not whenever some are added. `begins`: the
     probability above which somebody speaks.
@@ -70,7 +70,7 @@ class Heard:
         self.probabilities, self.places = self.probabilities[which], self.places[which]
 
     def shorten(self) -> None:
-        """Leave out the middle of a long silence at the end of what was heard."""
+        """Leave out the middle of a long silence at the end."""
         sounding = np.flatnonzero(self.probabilities >= TUNING.silent_probability)
         silence = len(self) - (int(sounding[-1]) + 1 if len(sounding) else 0)
         if silence > 2 * TUNING.kept_chunks:
@@ -97,7 +97,7 @@ class Heard:
         return window
 
     def cut(self) -> int:
-        """After how many chunks a window ends best: in the middle of the longest rest of the voice in its
+        """After how many chunks a window ends best: in the middle of the longest pause of the voice in its
         last 15 s, else as `pause` says.
         """
         count = min(len(self), CHUNKS)
@@ -108,12 +108,12 @@ class Heard:
 
 
 class PauseCutter:
-    """Cuts where the voice rests. Silence of more than a second is shortened to one, and windows in which
+    """Cuts where the voice pauses. Silence of more than a second is shortened to one, and windows in which
     nobody speaks are left out.
     """
 
     def __init__(self) -> None:
-        self.voice, self.heard = SileroVad(), Heard()
+        self.voice, self.pending = SileroVad(), Pending()
         self.waiting: Floats = np.zeros(0, np.float32)
         self.judged = 0  # chunks
         self.samples = 0
@@ -129,11 +129,11 @@ class PauseCutter:
         wave, self.waiting = self.waiting[: count * CHUNK], self.waiting[count * CHUNK :]
         chunks, probabilities = wave.reshape(count, CHUNK), self.voice.probabilities(wave)
         for at in range(0, count, AT_ONCE):
-            self.heard.add(chunks[at : at + AT_ONCE], probabilities[at : at + AT_ONCE], self.judged)
+            self.pending.add(chunks[at : at + AT_ONCE], probabilities[at : at + AT_ONCE], self.judged)
             self.judged += len(chunks[at : at + AT_ONCE])
-            self.heard.shorten()
-            while len(self.heard) > CHUNKS + 1:
-                yield from self._spoken(self.heard.cut())
+            self.pending.shorten()
+            while len(self.pending) > CHUNKS + 1:
+                yield from self._spoken(self.pending.cut())
 
     def finish(self) -> Iterator[Window]:
         """See Cutter."""
@@ -142,26 +142,28 @@ class PauseCutter:
         if left:
             self.waiting = np.pad(self.waiting, (0, missing))
             yield from self._listen(left)
-        while len(self.heard) * CHUNK - missing > LONGEST:
-            yield from self._spoken(self.heard.cut())
-        if len(self.heard):
-            yield from self._spoken(len(self.heard), len(self.heard) * CHUNK - missing)
+        while len(self.pending) * CHUNK - missing > LONGEST:
+            yield from self._spoken(self.pending.cut())
+        if len(self.pending):
+            yield from self._spoken(len(self.pending), len(self.pending) * CHUNK - missing)
 
     def _spoken(self, count: int, samples: int | None = None) -> Iterator[Window]:
-        voice = spoken(self.heard.probabilities[:count], short=self.samples <= TUNING.short_recording * RATE)
-        window = self.heard.take(count, samples, goes_on=samples is None)
+        voice = spoken(
+            self.pending.probabilities[:count], short=self.samples <= TUNING.short_recording * RATE
+        )
+        window = self.pending.take(count, samples, goes_on=samples is None)
         if voice:
             yield window
 
 
 class TurnCutter:
     """Cuts where a speaker's turn ends (server_vad); silence between turns is left out. A turn of over 30 s
-    is cut where the voice rests. A turn without `speech`, such as a click, has no words.
+    is cut where the voice pauses. A turn without `speech`, such as a click, has no words.
     """
 
     def __init__(self, turns: TurnDetection) -> None:
         self.turns, self.taking = turns, TurnDetector(turns)
-        self.heard = Heard(begins=min(TUNING.speech_begins, turns.threshold))
+        self.pending = Pending(begins=min(TUNING.speech_begins, turns.threshold))
         self.padding = int(turns.padding * RATE) // CHUNK
         self.waiting: Floats = np.zeros(0, np.float32)
         self.judged = 0
@@ -170,12 +172,12 @@ class TurnCutter:
     @property
     def at(self) -> int:
         """The sample where the turn that is going on began."""
-        return int(self.heard.places[0]) * CHUNK if len(self.heard) else self.judged * CHUNK
+        return int(self.pending.places[0]) * CHUNK if len(self.pending) else self.judged * CHUNK
 
     @property
     def kept(self) -> Floats:
         """The turn that is going on, so far."""
-        return np.concatenate([self.heard.chunks.reshape(-1), self.waiting])
+        return np.concatenate([self.pending.chunks.reshape(-1), self.waiting])
 
     def feed(self, block: Floats) -> Iterator[Window]:
         """See Cutter."""
@@ -191,12 +193,12 @@ class TurnCutter:
             if began:
                 self._forget()
                 self.speaking = True
-            self.heard.add(chunk[None], np.array([probability], np.float32), self.judged)
+            self.pending.add(chunk[None], np.array([probability], np.float32), self.judged)
             self.judged += 1
-            while self.speaking and len(self.heard) > CHUNKS:
-                yield self.heard.take(self.heard.cut(), goes_on=True)
+            while self.speaking and len(self.pending) > CHUNKS:
+                yield self.pending.take(self.pending.cut(), goes_on=True)
             if ended:
-                yield self.heard.take(len(self.heard))
+                yield self.pending.take(len(self.pending))
                 self.speaking = False
         if not self.speaking:
             self._forget()
@@ -204,23 +206,23 @@ class TurnCutter:
     def finish(self) -> Iterator[Window]:
         """See Cutter."""
         if self.speaking:
-            samples = len(self.heard) * CHUNK + len(self.waiting)
-            self.heard.add(
+            samples = len(self.pending) * CHUNK + len(self.waiting)
+            self.pending.add(
                 np.pad(self.waiting, (0, CHUNK - len(self.waiting)))[None],
                 np.zeros(1, np.float32),
                 self.judged,
             )
-            yield self.heard.take(len(self.heard), samples)
+            yield self.pending.take(len(self.pending), samples)
 
     def _forget(self) -> None:
         """Drop what lies before the next turn, but for the padding."""
-        which = np.zeros(len(self.heard), np.bool_)
-        which[max(0, len(self.heard) - self.padding) :] = True
-        self.heard.keep(which)
+        which = np.zeros(len(self.pending), np.bool_)
+        which[max(0, len(self.pending) - self.padding) :] = True
+        self.pending.keep(which)
 
 
 def pause(wave: Floats) -> int:
-    """The best sample to cut at where the voice never rests: the middle of the longest clear pause in the
+    """The best sample to cut at where the voice never pauses: the middle of the longest clear pause in the
     last 15 s, else anywhere, else the quietest 20 ms of the last 15 s.
     """
     late = LATE * CHUNK if len(wave) > LATE * CHUNK + RATE else RATE // 2

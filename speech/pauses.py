@@ -1,6 +1,5 @@
-"""Segments that go on over a pause, cut there, and all of them bounded by their sound: a model may write the
-end of one utterance and the beginning of the next between two timestamps, which would then say little of
-either.
+"""Cuts segments that span a pause, and bounds all of them by their sound: a model may write the end of one
+utterance and the beginning of the next between two timestamps, which then say little about either.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import numpy as np
 
 from .model import Arrays
 from .quiet import FRAME, runs
-from .sounds import Flags, Sounds, frames, rest, snapped
+from .sounds import Flags, Sounds, frames, silence_in, snapped
 from .tuning import TUNING
 from .vad import RATE, Span
 from .windows import ENDED, Window
 
-# Punctuation that belongs to the word behind it; a dash does where it begins what somebody says.
+# Punctuation that belongs to the next word; a dash does where it begins a speaker's turn.
 OPENS = re.compile(r"(?:(?<=\s)[-–—«]\s+)?[\"'“‘¿¡(\[{«《「『（【]*$")
 Place = tuple[int, int]  # where something begins and ends: a word in a text, a silence in a window's frames
 TIME = re.compile(rb"<\|\d+\.\d\d\|>")
@@ -39,20 +38,20 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Said:
+class TimedWord:
     """A word and its time in seconds of the window."""
 
     text: str
     span: Span
 
 
-Part = tuple[Piece, Sequence[Said]]
+Part = tuple[Piece, Sequence[TimedWord]]
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Where a voice ends and the next one begins, in seconds of the window; and where what is said before it
-    ends and what is said after it begins, if a segment is cut there.
+    """Where a voice ends (`before`) and the next one begins (`after`), in seconds of the window; and where
+    the first part of a segment that is cut there ends (`end`) and the second begins (`begin`).
     """
 
     before: float
@@ -60,9 +59,9 @@ class Pause:
     end: float
     begin: float
 
-    def is_behind(self, word: Span) -> bool:
-        """Whether a word belongs to the voice behind the pause. Alignment may give it the pause, or a part of
-        it.
+    def precedes(self, word: Span) -> bool:
+        """Whether a word belongs to the voice after the pause. Alignment may give the word the pause, or a
+        part of it.
         """
         begin, end = word
         earlier, later = min(end, self.before) - begin, end - max(begin, self.after)
@@ -71,7 +70,7 @@ class Pause:
         return later > max(earlier, 0)
 
     def has(self, word: Span) -> bool:
-        """Whether a word begins well inside it: somebody speaks there, whatever voice activity hears."""
+        """Whether a word begins well inside it: then there is speech that voice activity detection missed."""
         return self.before + 2 * TUNING.voice_margin < word[0] < self.after - 2 * TUNING.voice_margin
 
 
@@ -86,37 +85,41 @@ def pieces_of(result: Arrays) -> Iterator[Piece]:
         yield Piece(span, text.decode(), tuple(tokens[own]), tuple(log_probs[own]), tuple(spelled[own]))
 
 
-def words_of(result: Arrays) -> list[Said] | None:
-    """The words of the façade's answer; None where it was not asked for their times."""
+def words_of(result: Arrays) -> list[TimedWord] | None:
+    """The words of the façade's answer; None where their times were not requested."""
     if "WORD_TIMES" not in result:
         return None
     times = result["WORD_TIMES"].reshape(-1, 2).tolist()
     return [
-        Said(text.decode(), (begin, end))
+        TimedWord(text.decode(), (begin, end))
         for text, (begin, end) in zip(result["WORD_TEXTS"].ravel(), times, strict=True)
     ]
 
 
 def cut(
-    pieces: Sequence[Piece], words: Sequence[Said], window: Window, sounds: Sounds, *, as_said: bool = True
-) -> tuple[list[Piece], list[Said]]:
-    """The pieces, cut at the window's pauses and at rests behind sentences, each with the times of its sound;
-    and the words, which lie in their parts then. `words`: of all pieces, in order; without words, and where
-    it is not known what tokens spell, nothing is cut. `sounds`: where the window sounds. `as_said`: words
-    are in the order in which they were said, as those of a translation are not, and tell where their piece
-    is.
+    pieces: Sequence[Piece],
+    words: Sequence[TimedWord],
+    window: Window,
+    sounds: Sounds,
+    *,
+    in_order: bool = True,
+) -> tuple[list[Piece], list[TimedWord]]:
+    """Cut the pieces at the window's pauses and at silences after sentences, and give each the times of its
+    sound; the words then lie inside their parts. `words`: of all pieces, in order. Without words, and where
+    it is not known what tokens spell, nothing is cut. `in_order`: words are in spoken order, which those of
+    a translation are not, and tell where their piece is.
     """
     pauses, left, parts = list(_pauses(window)), list(words), list[Part]()
-    last: Said | None = None
+    last: TimedWord | None = None
     onsets = dict[float, Span]()
     for piece in pieces:
         count = len(_places(piece.text, left)) if piece.spelled else 0
         own, left = left[:count], left[count:]
-        if as_said and own:
+        if in_order and own:
             own, silence = _begun(piece, own, last, sounds)
             onsets |= {silence[1]: silence} if silence else {}
         last = own[-1] if own else last
-        placed = _as_said(piece, own, sounds.voice) if as_said else piece
+        placed = _timed_by_words(piece, own, sounds.voice) if in_order else piece
         for part in _at_pauses(placed, own, pauses):
             parts += _at_sentences(*part, sounds)
     parts = list(_bounded(parts, sounds, onsets))
@@ -124,37 +127,35 @@ def cut(
 
 
 def _begun(
-    piece: Piece, words: list[Said], last: Said | None, sounds: Sounds
-) -> tuple[list[Said], Span | None]:
-    """A piece's words, the first of which begins with the voice that the piece does, where there is one and
-    alignment is only a little beside it; and the silence before that voice. Alignment lets the first word of
-    a window begin with the window: whatever sounds there, if the word reaches over a rest, it is said behind
-    it. `last`: the word before.
+    piece: Piece, words: list[TimedWord], last: TimedWord | None, sounds: Sounds
+) -> tuple[list[TimedWord], Span | None]:
+    """A piece's words, the first of which is moved to the onset of the voice that the piece begins with,
+    where alignment is only a little off; and the silence before that voice. Alignment starts the first word
+    of a window at the window's start: a first word that spans a silence is spoken after it. `last`: the word
+    before.
     """
     word, others = words[0], words[1:]
-    first, behind = frames(word.span)
-    behind = min(behind, len(sounds.voice))
+    first, end = frames(word.span)
+    end = min(end, len(sounds.voice))
     opens = last is None and word.span[0] <= TUNING.segment_edge
     stray = TUNING.overlap_frames if opens else TUNING.near_frames
     onset = _onset(piece.span[0], sounds)
-    if onset and onset[1] < behind and word.span[0] <= piece.span[0] + TUNING.agreed_start:
+    if onset and onset[1] < end and word.span[0] <= piece.span[0] + TUNING.agreed_start:
         silence = onset[0] * FRAME / RATE, onset[1] * FRAME / RATE
         follows = last is None or last.span[0] < silence[0]
         if follows and sounds.voice[first : max(first, onset[0])].sum() <= stray:
-            heard = np.flatnonzero(sounds.voice[: onset[0]])
-            quiet = (int(heard[-1]) + 1) * FRAME / RATE if heard.size else silence[0]
-            return [Said(word.text, (silence[1], word.span[1])), *others], (quiet, silence[1])
-    found = runs(sounds.voice[first:behind]) + first
-    over = len(found) > 1 and found[-1][1] == behind and found[-1][0] - found[-2][1] >= TUNING.hole_frames
+            voiced = np.flatnonzero(sounds.voice[: onset[0]])
+            quiet = (int(voiced[-1]) + 1) * FRAME / RATE if voiced.size else silence[0]
+            return [TimedWord(word.text, (silence[1], word.span[1])), *others], (quiet, silence[1])
+    found = runs(sounds.voice[first:end]) + first
+    over = len(found) > 1 and found[-1][1] == end and found[-1][0] - found[-2][1] >= TUNING.hole_frames
     if opens and over and (found[:-1, 1] - found[:-1, 0]).sum() <= stray:
-        return [Said(word.text, (int(found[-1][0]) * FRAME / RATE, word.span[1])), *others], None
+        return [TimedWord(word.text, (int(found[-1][0]) * FRAME / RATE, word.span[1])), *others], None
     return words, None
 
 
 def _onset(time: float, sounds: Sounds) -> Place | None:
-    """The silence, its first frame and the one behind the last, that a voice begins behind at a time; None if
-    there is none.
-    """
+    """The silence (first frame, end frame) after which a voice begins at a time; None if there is none."""
     found = [
         (int(begin), int(end))
         for begin, end in runs(~sounds.loud)
@@ -165,41 +166,41 @@ def _onset(time: float, sounds: Sounds) -> Place | None:
     return min(found, key=lambda silence: abs(silence[1] - time * RATE / FRAME), default=None)
 
 
-def _as_said(piece: Piece, words: Sequence[Said], voice: Flags) -> Piece:
-    """A piece with the times of its words where the model's own are beside them: in noise it may write times
-    at even distances, seconds from what it hears.
+def _timed_by_words(piece: Piece, words: Sequence[TimedWord], voice: Flags) -> Piece:
+    """A piece with the times of its words where the model's timestamps disagree with them: in noise a model
+    may write timestamps at even distances, seconds away from the sound.
     """
     if not words:
         return piece
     begin, end = (
-        said
-        if voice[slice(*frames((min(time, said), max(time, said))))].sum() * FRAME > TUNING.stray_voice * RATE
+        own
+        if voice[slice(*frames((min(time, own), max(time, own))))].sum() * FRAME > TUNING.stray_voice * RATE
         else time
-        for said, time in zip((words[0].span[0], words[-1].span[1]), piece.span, strict=True)
+        for own, time in zip((words[0].span[0], words[-1].span[1]), piece.span, strict=True)
     )
     return replace(piece, span=(begin, end) if begin < end else (words[0].span[0], words[-1].span[1]))
 
 
-def _at_pauses(piece: Piece, words: Sequence[Said], pauses: Sequence[Pause]) -> Iterator[Part]:
+def _at_pauses(piece: Piece, words: Sequence[TimedWord], pauses: Sequence[Pause]) -> Iterator[Part]:
     places = _places(piece.text, words)
     for number, pause in enumerate(pauses, 1):
-        behind = next((i for i, word in enumerate(words) if pause.is_behind(word.span)), 0)
+        count = next((i for i, word in enumerate(words) if pause.precedes(word.span)), 0)
         whole = piece.span[0] < pause.before and pause.after < piece.span[1]
-        if 0 < behind < len(places) and whole and not any(pause.has(word.span) for word in words):
-            around = (places[behind - 1], places[behind])
+        if 0 < count < len(places) and whole and not any(pause.has(word.span) for word in words):
+            around = (places[count - 1], places[count])
             done, more = _divided(piece, around, (pause.end, pause.begin))
-            yield done, [_within(word, done.span) for word in words[:behind]]
-            later = [_within(word, more.span) for word in words[behind:]]
+            yield done, [_within(word, done.span) for word in words[:count]]
+            later = [_within(word, more.span) for word in words[count:]]
             yield from _at_pauses(more, later, pauses[number:])
             return
     yield piece, words
 
 
-def _at_sentences(piece: Piece, words: Sequence[Said], sounds: Sounds) -> Iterator[Part]:
+def _at_sentences(piece: Piece, words: Sequence[TimedWord], sounds: Sounds) -> Iterator[Part]:
     places = _places(piece.text, words)
     for i, (here, following) in enumerate(pairwise(places), 1):
         if ENDED.search(OPENS.sub("", piece.text[here[0] : following[0]])):
-            found = _rest(words[i - 1].span, words[i].span, sounds)
+            found = _silence_between(words[i - 1].span, words[i].span, sounds)
             if found and found[1] - found[0] >= TUNING.sentence_silence:
                 done, more = _divided(piece, (here, following), found)
                 yield done, words[:i]
@@ -208,43 +209,43 @@ def _at_sentences(piece: Piece, words: Sequence[Said], sounds: Sounds) -> Iterat
     yield piece, words
 
 
-def _rest(before: Span, after: Span, sounds: Sounds) -> Span | None:
-    """The silence between two words, either of which alignment may have given it, or a part of it."""
+def _silence_between(before: Span, after: Span, sounds: Sounds) -> Span | None:
+    """The silence between two words; alignment may have given it, or a part of it, to either."""
     at = after[0] if after[0] < after[1] else before[1]
-    return rest((sounds.begin(before), sounds.end(after)), sounds.voice, at)
+    return silence_in((sounds.begin(before), sounds.end(after)), sounds.voice, at)
 
 
 def _bounded(parts: Sequence[Part], sounds: Sounds, onsets: Mapping[float, Span]) -> Iterator[Part]:
-    """Parts that begin and end at the rest between the last word of one and the first of the next. A model's
-    own times are often some tenths of a second beside it. `onsets`: that rest, by where the word behind it
-    begins, where it is known.
+    """Parts that begin and end at the silence between the last word of one and the first word of the next. A
+    model's timestamps are often some tenths of a second off. `onsets`: known silences, by the time at which
+    the word after each begins.
     """
     begins = (parts[0][0].span[0],) * 2 if parts else None
     ends = (parts[-1][0].span[1],) * 2 if parts else None
     lasts = [begins, *(words[-1].span if words else None for _, words in parts)]
     firsts = [*(words[0].span if words else None for _, words in parts), ends]
-    rests = [
-        onsets.get(first[0], _rest(last, first, sounds)) if last and first else None
+    silences = [
+        onsets.get(first[0], _silence_between(last, first, sounds)) if last and first else None
         for last, first in zip(lasts, firsts, strict=True)
     ]
     at = 0.0
-    for (piece, words), (before, behind) in zip(parts, pairwise(rests), strict=True):
+    for (piece, words), (before, after) in zip(parts, pairwise(silences), strict=True):
         begin, end = snapped(piece.span, sounds.voice)
         if before and before[1] - TUNING.segment_edge > piece.span[0] - TUNING.lost_speech:
             begin = before[1] - TUNING.segment_edge
-        if behind and behind[0] + TUNING.segment_edge < piece.span[1] + TUNING.lost_speech:
-            end = behind[0] + TUNING.segment_edge
+        if after and after[0] + TUNING.segment_edge < piece.span[1] + TUNING.lost_speech:
+            end = after[0] + TUNING.segment_edge
         span = max(at, begin), max(at, begin, end)
         at = span[1]
         yield replace(piece, span=span), [_moved(word, piece.span, span) for word in words]
 
 
-def _moved(word: Said, old: Span, new: Span) -> Said:
-    """A word in a part with other times: it goes along with an edge that it touches."""
+def _moved(word: TimedWord, old: Span, new: Span) -> TimedWord:
+    """A word of a part whose times have changed: it moves with an edge that it touches."""
     begin, end = word.span
     begin = new[0] if begin <= old[0] + TUNING.segment_edge else min(max(begin, new[0]), new[1])
     end = new[1] if end >= old[1] - TUNING.segment_edge else min(max(end, begin), new[1])
-    return Said(word.text, (begin, end))
+    return TimedWord(word.text, (begin, end))
 
 
 def _pauses(window: Window) -> Iterator[Pause]:
@@ -256,7 +257,7 @@ def _pauses(window: Window) -> Iterator[Pause]:
             yield Pause(before, after, end, begin)
 
 
-def _places(text: str, words: Sequence[Said]) -> list[Place]:
+def _places(text: str, words: Sequence[TimedWord]) -> list[Place]:
     """Where the words of a text stand in it, up to the first that is not there."""
     places, at = list[Place](), 0
     for word in words:
@@ -268,9 +269,9 @@ def _places(text: str, words: Sequence[Said]) -> list[Place]:
     return places
 
 
-def _within(word: Said, span: Span) -> Said:
+def _within(word: TimedWord, span: Span) -> TimedWord:
     begin, end = (min(max(time, span[0]), span[1]) for time in word.span)
-    return Said(word.text, (begin, end))
+    return TimedWord(word.text, (begin, end))
 
 
 def _divided(piece: Piece, around: tuple[Place, Place], times: Span) -> tuple[Piece, Piece]:

@@ -187,7 +187,7 @@ class Silero:
         """
         recurrent, hidden = network().recurrent, self.hidden
         states = np.empty((len(gates), 128), np.float32)
-        # The gates and behind them the cell, so that entering * offered and keeping * cell are one product.
+        # The gates and after them the cell, so that entering * offered and keeping * cell are one product.
         values, products = np.empty(640, np.float32), np.empty(256, np.float32)
         summed, logistic, leaving = values[:512], values[:384], values[256:384]
         offered, cell, entering_keeping, offered_cell = (

@@ -16,14 +16,14 @@ Flags = NDArray[np.bool_]
 
 
 def frames(span: Span) -> tuple[int, int]:
-    """The first of the frames that a time touches, and the one behind the last."""
+    """The first frame that a span touches, and the end frame."""
     return int(span[0] * RATE) // FRAME, -(-int(span[1] * RATE) // FRAME)
 
 
 @dataclass(frozen=True)
 class Sounds:
-    """Which 20 ms of a window are not silence, [frames]. `voice`: a voice, with what is not quiet right
-    beside it, but not the noise in its pauses; where voice activity hears none, all that is not quiet.
+    """Which 20 ms frames of a window are not silence, bool [frames]. `voice`: a voice and the sound next to
+    it, without the noise in its pauses; where voice activity detection finds none, all that is not quiet.
     `loud`: all that is not quiet.
     """
 
@@ -31,18 +31,18 @@ class Sounds:
     loud: Flags
 
     def begin(self, word: Span) -> float:
-        """Where a word begins that a silence follows: without the silence before it. One that voice activity
-        does not hear ends where it says, if it is loud, else with the voice before it.
+        """Where a word ends that a silence follows, without the silence before it. Without a voice in it: the
+        word's own end if it is loud, else the end of the voice before it.
         """
         first, last = frames(word)
-        if (heard := np.flatnonzero(self.voice[first:last])).size:
-            return max(word[0], (first + int(heard[0])) * FRAME / RATE)
+        if (voiced := np.flatnonzero(self.voice[first:last])).size:
+            return max(word[0], (first + int(voiced[0])) * FRAME / RATE)
         earlier = np.flatnonzero(self.voice[:first])
         return word[1] if self._is_loud(word) or not earlier.size else (int(earlier[-1]) + 1) * FRAME / RATE
 
     def end(self, word: Span) -> float:
-        """Where a word's first sound ends, which follows a silence; the tail of what was said before is not
-        its own. One that voice activity does not hear begins where it says, or with the voice behind it.
+        """Where the first sound of a word ends that follows a silence; the tail of the word before it does
+        not count. Without a voice in it: the word's own begin if it is loud, else that of the voice after it.
         """
         first, last = frames(word)
         found = runs(self.voice[first:last])
@@ -73,11 +73,11 @@ def sounding(window: Window) -> Sounds:
         voice[first - _reach(earlier[::-1]) : last + _reach(later)] = True
     for begin, end in runs(still):
         silence[begin:end] = end - begin >= TUNING.hole_frames
-    heard = next((flags for flags in (voice & ~silence, voice) if flags.any()), ~still)
-    return Sounds(heard, ~still)
+    voiced = next((flags for flags in (voice & ~silence, voice) if flags.any()), ~still)
+    return Sounds(voiced, ~still)
 
 
-def rest(span: Span, sounds: Flags, at: float, *, begins: bool = False) -> Span | None:
+def silence_in(span: Span, sounds: Flags, at: float, *, begins: bool = False) -> Span | None:
     """The longest silence of a stretch, in seconds of the window, or one of half its length that ends (or
     `begins`) nearer to a time; None if there is none.
     """
@@ -93,19 +93,19 @@ def rest(span: Span, sounds: Flags, at: float, *, begins: bool = False) -> Span 
 
 
 def between(window: Window, at: float) -> float:
-    """Where what follows a text begins that ends at about this time, in seconds of the window: in the middle
-    of a rest, else where the sound is quietest, which may be inside a word.
+    """Where to cut after a text that ends at about this time, in seconds of the window: in the middle of a
+    silence, else where the sound is quietest, which may be inside a word.
     """
     around = (max(at - TUNING.around_end[0], 0.0), min(at + TUNING.around_end[1], window.seconds))
-    if silence := rest(around, sounding(window).voice, at, begins=True):
+    if silence := silence_in(around, sounding(window).voice, at, begins=True):
         return sum(silence) / 2
     begin = round(max(at - TUNING.quietest_around[0], 0.0) * RATE)
     return (begin + quietest(window.wave[begin : round((at + TUNING.quietest_around[1]) * RATE)])) / RATE
 
 
 def snapped(span: Span, sounds: Flags) -> Span:
-    """A segment's or a word's times, without the silence at its ends: Whisper gives pauses to what is beside
-    them. The tail of a neighbour's sound that they touch, with a pause behind it, is left to the neighbour.
+    """A segment's or a word's times without the silence at its ends: Whisper adds pauses to their neighbours.
+    The tail of a neighbour's sound, with a pause next to it, is left to that neighbour.
     """
     first, last = frames(span)
     found = runs(sounds[first:last])

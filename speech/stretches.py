@@ -1,5 +1,5 @@
-"""Stretches of a recording: the windows of one are heard in turn, each from where a sentence begins; several
-stretches are heard at once.
+"""Stretches of a recording: the windows of one are transcribed in turn, each from the start of a sentence;
+several stretches run at once.
 
 Windows that are all cut beforehand end inside sentences, of which both halves are guessed
 (docs/benchmarks/real-speech.md). Windows in turn alone would leave engines idle.
@@ -20,7 +20,7 @@ from .tuning import TUNING
 from .windows import Window
 
 # Transcripts of windows in order, for the options of the first.
-Hear = Callable[[AsyncIterator[Window], Options], AsyncGenerator[Transcript, None]]
+TranscribeWindows = Callable[[AsyncIterator[Window], Options], AsyncGenerator[Transcript, None]]
 
 
 def ends(window: Window, seconds: float) -> bool:
@@ -34,21 +34,21 @@ def ends(window: Window, seconds: float) -> bool:
 
 
 class Stretch:
-    """Windows that are heard in turn, by a task of its own, while others are still cut."""
+    """Windows that are transcribed in turn by a task, while others are still being cut."""
 
-    def __init__(self, hear: Hear, options: Options) -> None:
+    def __init__(self, transcribe: TranscribeWindows, options: Options) -> None:
         self.seconds = 0.0
         self.windows: asyncio.Queue[Window | None] = asyncio.Queue()
         self.found: asyncio.Queue[Transcript | None] = asyncio.Queue()
-        self.task = asyncio.create_task(self._run(hear, options))
+        self.task = asyncio.create_task(self._run(transcribe, options))
 
     def add(self, window: Window | None) -> None:
-        """One window more; None: that was the last."""
+        """Add a window; None: that was the last."""
         self.seconds += window.seconds if window else 0.0
         self.windows.put_nowait(window)
 
     async def next(self) -> Transcript | None:
-        """The next transcript; None behind the last.
+        """The next transcript; None after the last.
 
         Raises:
             ApiError: what ended the task.
@@ -58,9 +58,9 @@ class Stretch:
             await self.task
         return part
 
-    async def _run(self, hear: Hear, options: Options) -> None:
+    async def _run(self, transcribe: TranscribeWindows, options: Options) -> None:
         try:
-            async for part in hear(self._windows(), options):
+            async for part in transcribe(self._windows(), options):
                 self.found.put_nowait(part)
         finally:
             self.found.put_nowait(None)
@@ -71,12 +71,12 @@ class Stretch:
 
 
 class Stretches:
-    """Those of a recording that are heard now, at most so many. The first words settle the language, for
-    which other stretches wait; the prompt is the first's.
+    """The stretches of a recording that run now, at most `at_once`. The first words decide the language,
+    which other stretches wait for; the prompt goes to the first.
     """
 
-    def __init__(self, hear: Hear, options: Options, at_once: int) -> None:
-        self.hear, self.options, self.at_once = hear, options, at_once
+    def __init__(self, transcribe: TranscribeWindows, options: Options, at_once: int) -> None:
+        self.transcribe, self.options, self.at_once = transcribe, options, at_once
         self.settled = bool(options.language) or options.multilingual
         # Where the number of tokens of a window is limited, or words are only looked at.
         self.alone = bool(options.max_tokens) or options.draft
@@ -84,9 +84,9 @@ class Stretches:
         self.filling: Stretch | None = None
 
     def add(self, window: Window) -> None:
-        """One window more, when `ready` has made room."""
+        """Add a window, once `ready` has made room."""
         if not self.filling:
-            self.filling = Stretch(self.hear, self.options)
+            self.filling = Stretch(self.transcribe, self.options)
             self.running.append(self.filling)
             self.options = replace(self.options, prompt="") if self.settled else self.options
         last = self.alone or ends(window, self.filling.seconds + window.seconds)
@@ -95,20 +95,20 @@ class Stretches:
             self._close()
 
     async def ready(self) -> AsyncIterator[Transcript]:
-        """What was heard by now, in order, and what must be heard before another window has room."""
+        """Transcripts that are ready, in order, and those that must be before another window has room."""
         while self.running and (not self.running[0].found.empty() or not self._room()):
             if (part := await self._next()) is not None:
                 yield part
 
-    async def rest(self) -> AsyncIterator[Transcript]:
-        """All that is left; no window follows."""
+    async def remaining(self) -> AsyncIterator[Transcript]:
+        """All remaining transcripts; no window follows."""
         self._close()
         while self.running:
             if (part := await self._next()) is not None:
                 yield part
 
     async def stop(self) -> None:
-        """End what is still heard."""
+        """Cancel what still runs."""
         await end([stretch.task for stretch in self.running])
 
     def _room(self) -> bool:
@@ -123,7 +123,7 @@ class Stretches:
         part = await self.running[0].next()
         if part is None:
             self.running.popleft()
-        elif part.text and not self.settled:  # silence settles nothing
+        elif part.text and not self.settled:  # silence decides nothing
             self.options = replace(self.options, language=part.language or None, prompt="")
             self.settled = True
         return part

@@ -21,7 +21,7 @@ from .attempt import Attempt, FacadeClient
 from .model import SpeechModel
 from .options import Options
 from .sounds import between
-from .stretches import Hear, Stretches
+from .stretches import Stretches, TranscribeWindows
 from .transcript import Transcript, completed, first_segments, is_guessed, is_known, joined
 from .tuning import TUNING
 from .vad import Span
@@ -52,7 +52,7 @@ def context(options: Options, part: Transcript, before: float = inf) -> str:
 @dataclass
 class WindowRun:
     """All requests for one window; `left`: how many more it may take; `forgot`: its words
-    go wrong behind the text before it.
+    go wrong after the text before it.
     """
 
     client: FacadeClient
@@ -80,9 +80,9 @@ class WindowRun:
         return await self.complete(window, options, *await self.best(window, options))
 
     async def sought(self, window: Window, options: Options) -> Transcript:
-        """The words of a window that goes on, up to the end of the last sentence; what is behind that is to
-        be heard again with what follows (openai/whisper's seek, which goes to the end of the last segment). A
-        text that ends too early for that is completed instead.
+        """The words of a window that goes on, up to the end of the last sentence; what comes after it is to
+        be transcribed again with what follows (openai/whisper's seek, which goes to the end of the last
+        segment). A text that ends too early for that is completed instead.
 
         Raises:
             ApiError: see `transcript`.
@@ -126,7 +126,7 @@ class WindowRun:
         if not first.doubtful or options.max_tokens:
             return first.transcript, list(first.covered)
         if options.previous_text and options.prompt and self.left > 0:
-            self.forgot = True  # a text that goes wrong takes those behind it along
+            self.forgot = True  # a text that goes wrong takes those after it along
             return await self.best(window, replace(options, prompt=""))
         language = first.transcript.language
         if (
@@ -150,15 +150,15 @@ class WindowRun:
         both = (options, replace(options, prompt=own))
         asked = [asyncio.create_task(self.client.attempt(window, one, one.temperature)) for one in both]
         try:
-            behind, alone = [await task for task in asked]
+            informed, alone = [await task for task in asked]
         finally:
             await end(asked)
-        self.forgot = self.forgot or behind.doubtful
-        surer = (behind.doubtful, -behind.avg_logprob) < (
+        self.forgot = self.forgot or informed.doubtful
+        surer = (informed.doubtful, -informed.avg_logprob) < (
             alone.doubtful,
             -alone.avg_logprob - TUNING.context_head_start,
         )
-        return behind if surer else alone
+        return informed if surer else alone
 
     async def _likeliest(self, window: Window, options: Options, best: Attempt) -> Covering:
         for temperature in TUNING.temperatures[1:] if options.temperature == 0.0 else ():
@@ -172,8 +172,8 @@ class WindowRun:
         first, second = halves(window)
         left, covered = await self.best(first, options)
         right, more = await self.best(second, options)
-        behind = ((begin + first.seconds, end + first.seconds) for begin, end in more)
-        return joined([left, right]), [*covered, *behind]
+        later = ((begin + first.seconds, end + first.seconds) for begin, end in more)
+        return joined([left, right]), [*covered, *later]
 
     async def _silent(self, window: Window, options: Options, attempt: Attempt) -> bool:
         """Unlikely words, and the model thinks that nobody speaks. Asking costs a second look, so it is asked
@@ -216,22 +216,24 @@ class Transcriber:
         Raises:
             ApiError: the first failure; what is still running is stopped.
         """
-        hear = partial(self._in_turn, partial(self._client, pool, request_id, itertools.count(1)))
-        return hear(windows, options) if options.previous_text else self._at_once(hear, windows, options)
+        in_turn = partial(self._in_turn, partial(self._client, pool, request_id, itertools.count(1)))
+        return (
+            in_turn(windows, options) if options.previous_text else self._at_once(in_turn, windows, options)
+        )
 
     def _client(self, pool: Pool, request_id: str, numbers: Iterator[int]) -> WindowRun:
         return WindowRun(FacadeClient(self.model, pool, f"{request_id}-{next(numbers)}", self._patience))
 
     async def _at_once(
-        self, hear: Hear, windows: AsyncIterator[Window], options: Options
+        self, transcribe_windows: TranscribeWindows, windows: AsyncIterator[Window], options: Options
     ) -> AsyncGenerator[Transcript, None]:
-        stretches = Stretches(hear, options, self.windows_at_once)
+        stretches = Stretches(transcribe_windows, options, self.windows_at_once)
         try:
             async for window in windows:
                 async for part in stretches.ready():
                     yield part
                 stretches.add(window)
-            async for part in stretches.rest():
+            async for part in stretches.remaining():
                 yield part
         finally:
             await stretches.stop()
@@ -239,9 +241,9 @@ class Transcriber:
     async def _in_turn(
         self, client: Callable[[], WindowRun], windows: AsyncIterator[Window], options: Options
     ) -> AsyncGenerator[Transcript, None]:
-        """One after the other, each with the text before it if that is asked for. Sound that goes on is heard
-        30 s at a time, as far as the text of each reaches: a text that had to end inside a sentence would be
-        guessed there, and so would the rest of it.
+        """One after the other, each with the text before it if that was requested. Sound that goes on is
+        transcribed 30 s at a time, as far as the text of each reaches: a text that had to end inside a
+        sentence would be guessed there, and so would the rest of it.
         """
         held: Window | None = None
         async for window in _and_none(windows):
@@ -265,7 +267,7 @@ class Transcriber:
 
 
 def _to_sentence(part: Transcript, window: Window) -> Transcript:
-    """Without the segments behind the last one that ends with a sentence inside the window, if those are
+    """Without the segments after the last one that ends with a sentence inside the window, if those are
     few.
     """
     ends = [window.place(segment.end) for segment in part.segments]
@@ -280,7 +282,7 @@ def _to_sentence(part: Transcript, window: Window) -> Transcript:
 
 
 def _more(rest: Window) -> bool:
-    """Whether what is left behind the last text is worth hearing: more than the end of its last word."""
+    """Whether what is left after the last text is worth another request: more than its last word's end."""
     voice = sum(end - begin for begin, end in rest.speech)
     return voice >= TUNING.lost_speech or any(begin > TUNING.close_words for begin, _ in rest.speech)
 

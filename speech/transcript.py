@@ -1,4 +1,4 @@
-"""What was said: transcripts of windows and recordings, and how parts become one."""
+"""Transcripts of windows and recordings, and how parts become one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .tuning import TUNING
 
 @dataclass(frozen=True)
 class Segment:
-    """Words with their times in seconds from the beginning of the recording; `window` is where the window
-    began that they were heard in. `log_probs`: what each token of the text spells, and its log probability,
-    if they were asked for. `timed`: the text with its times in the window, as a model writes them, as
-    context of what follows.
+    """Words with their times in seconds from the beginning of the recording. `window`: where the window began
+    that they came from. `log_probs`: what each token of the text spells, and its log probability, if they
+    were requested. `timed`: the text with its timestamps in the window, as a model writes them: the context
+    of what follows.
     """
 
     start: float
@@ -43,9 +43,9 @@ class Word:
 
 @dataclass(frozen=True)
 class Transcript:
-    """What was said in a window or in a recording. `language`: the one that is spoken; `joint`: what stands
-    between two parts of the text, which is in English where it is a translation. Counts of tokens are what
-    the model read and wrote.
+    """The text of a window or of a recording. `language`: the spoken one; `joint`: what stands between two
+    parts of the text, which is in English where it is a translation. Counts of tokens are what the model
+    read and wrote.
     """
 
     text: str = ""

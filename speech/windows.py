@@ -22,7 +22,7 @@ ENDED = re.compile(r"[.!?…。！？｡؟।][\"'”’»)\]』」]*\s*$")  # a
 class Window:
     """A stretch of a recording: float32 samples, and where they begin in seconds.
 
-    `speech`: where a voice is heard, in seconds of the window. `gaps`: (seconds of the window, seconds of the
+    `speech`: where there is a voice, in seconds of the window. `gaps`: (seconds of the window, seconds of the
     recording left out there). `goes_on`: it was cut because it is long, not because a voice was done.
     """
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from speech import pauses
 from speech.attempt import attempt_of
 from speech.options import Options
-from speech.pauses import Piece, Said
+from speech.pauses import Piece, TimedWord
 from speech.sounds import sounding
 from speech.transcript import completed, joined
 from speech.windows import Window
@@ -33,7 +33,7 @@ def heard(
     return Window(wave, start, speech, gaps)
 
 
-def cut(pieces: list[Piece], words: list[Said], window: Window) -> tuple[list[Piece], list[Said]]:
+def cut(pieces: list[Piece], words: list[TimedWord], window: Window) -> tuple[list[Piece], list[TimedWord]]:
     return pauses.cut(pieces, words, window, sounding(window))
 
 
@@ -49,8 +49,8 @@ def piece(*spelled: str, span: tuple[float, float] = (0.0, 9.0)) -> Piece:
     )
 
 
-def said(*words: tuple[str, float, float]) -> list[Said]:
-    return [Said(text, (begin, end)) for text, begin, end in words]
+def said(*words: tuple[str, float, float]) -> list[TimedWord]:
+    return [TimedWord(text, (begin, end)) for text, begin, end in words]
 
 
 FOX = piece(" The", " fox", " ran", ".", " It", ' "', "hid", '".')
@@ -223,9 +223,9 @@ def test_words_of_a_translation_do_not_move_their_segment() -> None:
     """They are in another order than what was said."""
     words = said(("It", 4.0, 4.4), ("hid", 4.5, 6.0))
     window = heard(((0.0, 9.0),))
-    for as_said, end in ((True, 6.0), (False, 9.0)):
+    for in_order, end in ((True, 6.0), (False, 9.0)):
         whole = piece(" It", " hid", ".", span=(4.0, 9.0))
-        (found,), _ = pauses.cut([whole], words, window, sounding(window), as_said=as_said)
+        (found,), _ = pauses.cut([whole], words, window, sounding(window), in_order=in_order)
         assert found.span[1] == pytest.approx(end, abs=0.01)
 
 
@@ -333,7 +333,9 @@ def test_a_segment_does_not_grow_over_speech_that_was_left_out() -> None:
     (found,), _ = cut([late], words, heard(((2.0, 6.0),)))
     assert found.span[0] == 4.0
     before = piece(" Yes", ".", span=(0.0, 1.0))
-    parts, placed = cut([before, late], [Said("Yes", (0.5, 1.0)), *words], heard(((0.5, 1.0), (2.0, 6.0))))
+    parts, placed = cut(
+        [before, late], [TimedWord("Yes", (0.5, 1.0)), *words], heard(((0.5, 1.0), (2.0, 6.0)))
+    )
     assert [part.span[0] for part in parts] == [pytest.approx(0.48), 4.0]
     assert placed[1].span == (4.0, 4.4)
 
@@ -447,7 +449,7 @@ def test_tokens_are_kept_whatever_comes(
         tuple(spelled),
     )
     words = [
-        Said(text, span)
+        TimedWord(text, span)
         for text, span in zip(texts, zip(times[::2], times[1::2], strict=False), strict=False)
     ]
     window = heard(tuple(zip(voices[::2], voices[1::2], strict=False)))
@@ -458,7 +460,7 @@ def test_tokens_are_kept_whatever_comes(
     assert [word.text for word in placed] == [word.text for word in words]
 
 
-def answer(*pieces: Piece, words: list[Said]) -> dict[str, Any]:
+def answer(*pieces: Piece, words: list[TimedWord]) -> dict[str, Any]:
     """What the façade says."""
     ids = [token for one in pieces for token in one.tokens]
     return {

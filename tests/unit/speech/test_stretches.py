@@ -55,7 +55,7 @@ def hear(ear: Ear, windows: list[Window], options: Options = PLAIN, at_once: int
             for one in windows:
                 found += [part async for part in stretches.ready()]
                 stretches.add(one)
-            found += [part async for part in stretches.rest()]
+            found += [part async for part in stretches.remaining()]
         finally:
             await stretches.stop()
         assert not stretches.running

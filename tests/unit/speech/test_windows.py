@@ -13,7 +13,7 @@ from miniatures.training.speech.clips import Clipper
 from miniatures.training.speech.recordings import record
 from speech.cutters import Cutter, PauseCutter, TurnCutter
 from speech.quiet import quietest
-from speech.sounds import between, rest, snapped, sounding
+from speech.sounds import between, silence_in, snapped, sounding
 from speech.vad import RATE, TurnDetection
 from speech.windows import LONGEST, Window, halves, may_lack, missed
 
@@ -89,8 +89,8 @@ def test_noise_in_the_pauses_is_no_sound(level: float) -> None:
     wave = wave.astype(np.float32)
     sounds = sounding(Window(wave, 0.0, ((1.0, 2.0), (3.0, 3.52))))
     assert np.flatnonzero(sounds.voice)[[0, -1]].tolist() == [46, 174]
-    assert rest((1.5, 3.2), sounds.voice, 3.2) == (2.0, 3.0)
-    assert rest((1.2, 1.9), sounds.voice, 1.9) is None
+    assert silence_in((1.5, 3.2), sounds.voice, 3.2) == (2.0, 3.0)
+    assert silence_in((1.2, 1.9), sounds.voice, 1.9) is None
     assert sounding(Window(wave, 0.0)).voice.sum() >= 79
 
 
@@ -102,11 +102,11 @@ def test_a_pause_that_voice_activity_does_not_hear_is_silence() -> None:
     for begin, end in ((1.0, 1.5), (2.0, 2.3), (3.0, 3.2), (4.0, 4.12)):
         wave[int(begin * RATE) : int(end * RATE)] = 0.0
     voice = sounding(Window(wave, 0.0, ((0.0, 5.0),))).voice
-    assert rest((0.5, 4.5), voice, 1.5) == (1.0, 1.5)
-    assert rest((0.5, 4.5), voice, 2.2) == (2.0, 2.3)
-    assert rest((0.5, 4.5), voice, 3.2) == (2.0, 2.3)
-    assert rest((2.5, 4.5), voice, 4.1) == (3.0, 3.2)
-    assert rest((3.5, 4.5), voice, 4.1) is None
+    assert silence_in((0.5, 4.5), voice, 1.5) == (1.0, 1.5)
+    assert silence_in((0.5, 4.5), voice, 2.2) == (2.0, 2.3)
+    assert silence_in((0.5, 4.5), voice, 3.2) == (2.0, 2.3)
+    assert silence_in((2.5, 4.5), voice, 4.1) == (3.0, 3.2)
+    assert silence_in((3.5, 4.5), voice, 4.1) is None
 
 
 @pytest.mark.parametrize(("pause", "found"), [((4.3, 4.5), 4.4), ((4.3, 5.5), 4.45), ((6.0, 6.0), 3.92)])
@@ -177,7 +177,7 @@ def test_what_may_lack_nothing_lacks_nothing() -> None:
         covered = [(begin, begin + draw.uniform(0, 1)) for begin in (draw.uniform(0, 3), draw.uniform(0, 3))]
         if not may_lack(window):
             judged += 1
-            assert missed(window, covered[: draw.randrange(3)], draw.choice(["Said.", "said"])) is None
+            assert missed(window, covered[: draw.randrange(3)], draw.choice(["TimedWord.", "said"])) is None
     assert judged > 100
 
 
@@ -186,11 +186,11 @@ def test_missed_speech() -> None:
     question.
     """
     window = Window(np.zeros(20 * RATE, np.float32), 0.0, ((1.0, 4.0), (6.0, 9.0), (12.0, 15.0)))
-    assert missed(window, [(0.5, 4.2), (5.8, 9.1), (11.9, 14.6)], "Said.") is None
-    assert missed(window, [(0.5, 4.2), (11.9, 15.0)], "Said.") == (5.7, 9.3)
-    assert missed(window, [(0.5, 4.2)], "Said.") == (5.7, 15.3)
-    assert missed(window, [], "Said.") == (0.7, 15.3)
-    assert missed(Window(window.wave, 0.0, ((1.0, 18.0),)), [(0.0, 6.0)], "Said.") == (6.0, 18.3)
+    assert missed(window, [(0.5, 4.2), (5.8, 9.1), (11.9, 14.6)], "TimedWord.") is None
+    assert missed(window, [(0.5, 4.2), (11.9, 15.0)], "TimedWord.") == (5.7, 9.3)
+    assert missed(window, [(0.5, 4.2)], "TimedWord.") == (5.7, 15.3)
+    assert missed(window, [], "TimedWord.") == (0.7, 15.3)
+    assert missed(Window(window.wave, 0.0, ((1.0, 18.0),)), [(0.0, 6.0)], "TimedWord.") == (6.0, 18.3)
 
 
 @pytest.mark.parametrize(
