@@ -1,5 +1,5 @@
 """`python -m build engines`: make the bundles of MODEL_ID for TARGET. `check`: only compare the steps with
-the image they run in. Models that another target beside TARGET builds (TARGET=trtllm: encoders) are made
+the image they run in. Models that another target than TARGET builds (TARGET=trtllm: encoders) are made
 where its tools are; elsewhere their bundles must be there.
 """
 
@@ -55,7 +55,7 @@ def check_all(models: Sequence[Model], target: str, places: Places) -> str:
 
 
 def build_all(models: Sequence[Model], target: str, places: Places, only: str = "") -> list[Built]:
-    """The bundles of all models, or of those that `only` builds. What is built beside `target`, by tools that
+    """The bundles of all models, or of those that `only` builds. What another target builds, by tools that
     are not here, must be there.
 
     Raises:

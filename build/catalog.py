@@ -313,7 +313,7 @@ def builds(target: Target, family: str) -> bool:
 
 
 def target_of(model: Model, target: str) -> str:
-    """The target that builds a model where TARGET is `target`: itself, or the one beside it."""
+    """The target that builds a model where TARGET is `target`: itself, or its companion."""
     other = targets.BESIDE.get(target, "")
     if not other:
         return target

@@ -15,7 +15,7 @@ from . import targets
 from .catalog import ROOT, Recipe, TritonModel
 from .tensors import MODELS, parse_config
 
-CODE = ("conch", "serving")  # the Python behind the repository's models
+CODE = ("conch", "serving")  # the Python code of the repository's models
 IGNORED = shutil.ignore_patterns("__pycache__")
 
 

@@ -19,8 +19,8 @@ KERNELS = (
     ("SkylakeX", AVX512),
     ("Haswell", {"avx2", "fma"}),
 )
-# Façades and gateways work on several requests beside each other: more threads would only fight for the same
-# cores. So do torch's of OpenMP beside a GPU; on a CPU the torch engine sets how many it takes.
+# Façades and gateways work on several requests at once: more threads would only fight for the same
+# cores. So do torch's of OpenMP with a GPU; on a CPU the torch engine sets how many it takes.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 

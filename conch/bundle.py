@@ -7,7 +7,7 @@ engine/picture.json  of engines that read pictures: how those are made ready
 engine/picture_prompt.json  of engines that answer about pictures: how those stand in a text
 engine/…             the engine's own files, and the tokenizer's
 repository/          Triton's model repository
-conch/, serving/     the Python behind the repository's models
+conch/, serving/     the Python code of the repository's models
 """
 
 from __future__ import annotations

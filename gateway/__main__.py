@@ -51,7 +51,7 @@ class Server(uvicorn.Server):
 
 def keep_memory() -> None:
     """Let glibc keep what arrays of sound leave free: it gives it back to the system after each, and getting
-    it anew, a page at a time, took a seventh of the gateway's time.
+    it again, a page at a time, took a seventh of the gateway's time.
     """
     with suppress(AttributeError):  # another C library
         for option, value in MALLOC.items():
@@ -84,7 +84,7 @@ def main() -> None:
         ws_max_size=24 * 1024 * 1024,  # OpenAI takes 15 MiB of sound in one event, in base64
         ws_per_message_deflate=False,  # 20 kB of it may be 20 MB inside
         ws_max_queue=2,
-        ws_ping_timeout=600,  # a pong waits behind sound that the engine holds back
+        ws_ping_timeout=600,  # a pong waits after sound that the engine holds back
         h11_max_incomplete_event_size=64 * 1024,
         date_header=False,
     )

@@ -18,7 +18,7 @@ FORMS = {"/v1/audio/transcriptions", "/v1/audio/translations", "/v1/embeddings",
 
 
 class Bodies:
-    """ASGI middleware: a request whose body does not fit beside those being answered is refused with 503 and
+    """ASGI middleware: a request whose body does not fit next to those being answered is refused with 503 and
     Retry-After before any of it is read. Multipart forms that go to disk are not counted; a body that is
     larger than `most` by itself is alone.
     """

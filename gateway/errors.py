@@ -37,7 +37,7 @@ def error_response(error: ApiError) -> JSONResponse:
 
 
 def explained(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What pydantic finds wrong with one field, to stand behind its name: what it must be, by each type that
+    """What pydantic finds wrong with one field, to follow its name: what it must be, by each type that
     it could have, and what it is.
     """
     telling = _telling(rows)

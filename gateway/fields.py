@@ -21,7 +21,7 @@ MOST_PARTS = 4096  # of a list or an object in a body: messages, words, biases
 
 @dataclass(frozen=True)
 class Only:
-    """The values that ask for what happens anyway, and what a client reads about any other: behind the
+    """The values that ask for what happens anyway, and what a client reads about any other: after the
     field's name; {model} is the one that was asked for.
     """
 

@@ -36,7 +36,7 @@ TIMES = re.compile(r"(\d{1,12})\.(\d{3}) (\d{1,9})\.(\d{3})")
 
 class Traces:
     """Makes spans. `exporter`: where they go; None: nowhere, and nothing is kept. `sampled`: the share of
-    requests that are traced, of those that bring no traceparent; whoever brings one has decided.
+    requests that are traced, of those that bring no traceparent; a client that brings one has decided.
     """
 
     def __init__(self, exporter: SpanExporter | None = None, sampled: float = 1.0) -> None:

@@ -35,7 +35,7 @@ SAVE_COMMAND = (
     "cd / && tar -c --exclude='*.lock' --exclude=engines/deployment engines && if [ -e weights/catalog.lock "
     "]; then tar -c weights/catalog.lock; fi"
 )
-# A bundle is complete or absent: it is unpacked beside its place and moved there. What is saved is one
+# A bundle is complete or absent: it is unpacked next to its place and moved there. What is saved is one
 # archive after another.
 LOAD_COMMAND = """set -e
 rm -rf /engines/.incoming && mkdir /engines/.incoming

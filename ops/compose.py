@@ -44,7 +44,7 @@ def compose_files(values: dict[str, str]) -> list[Path]:
 
 
 def models_beside(values: dict[str, str], count: int, *, check: bool = False) -> dict[int, str]:
-    """Instances that run the image of another target beside TARGET, and which; see `planning.beside`. Without
+    """Instances that run the image of another target than TARGET, and which; see `planning.beside`. Without
     MODEL_ID there are none: the default is not an encoder.
 
     Raises:

@@ -23,7 +23,7 @@ from .nginx import AccessPolicy, NginxValues, Tls, tls_of
 from .planning import Addresses, described, front_processes, make_plan
 
 HOST = "127.0.0.1"
-CERTIFICATE = {"TLS_CERT_FILE": "tls.crt", "TLS_KEY_FILE": "tls.key"}  # beside nginx.conf
+CERTIFICATE = {"TLS_CERT_FILE": "tls.crt", "TLS_KEY_FILE": "tls.key"}  # next to nginx.conf
 KEYS, ADMINS = "API_KEYS_FILE", "ADMIN_KEYS_FILE"
 PORTS = 81, 65_000  # KServe is 80 below, HTTPS 363 above
 PLAIN = re.compile(r"[\w./-]{1,60}")  # what stands in nginx.conf and in socket addresses as it is
@@ -116,7 +116,7 @@ class LocalDeployment:
 
     @property
     def nginx_sockets(self) -> dict[str, Path]:
-        """Where nginx listens beside its ports, by the field of `NginxValues`."""
+        """Where nginx listens besides its ports, by the field of `NginxValues`."""
         return {"internal": self.run / "kserve", "metrics": self.run / "nginx-metrics"}
 
     @property
@@ -209,7 +209,7 @@ def tls(local: LocalDeployment) -> Tls | None:
 
 
 def link_certificate(local: LocalDeployment) -> None:
-    """Under names of ours beside nginx.conf, whatever theirs are."""
+    """Under names of ours next to nginx.conf, whatever theirs are."""
     for name, link in CERTIFICATE.items():
         path = local.home / "nginx" / link
         path.unlink(missing_ok=True)
@@ -218,8 +218,8 @@ def link_certificate(local: LocalDeployment) -> None:
 
 
 def nginx_values(local: LocalDeployment) -> NginxValues:
-    """Folders, addresses and ports of this deployment. nginx runs beside its configuration, and its paths are
-    relative: any path that the file system allows may be above it.
+    """Folders, addresses and ports of this deployment. nginx runs next to its configuration, and its paths
+    are relative: any path that the file system allows may be above it.
     """
     return NginxValues(
         run="../run",

@@ -49,7 +49,7 @@ def front_processes(cpus: int) -> int:
 
 def kv_shares(gpus: Sequence[str]) -> list[float]:
     """Equal parts of the cache's budget for instances that sit on one GPU. A part of what is free when an
-    instance starts never grows beyond what is left, whoever starts first.
+    instance starts never grows beyond what is left, in any order of starts.
     """
     sets = [{gpu.strip() for gpu in own.split(",") if gpu.strip()} for own in gpus]
     crowd = [max([sum(gpu in other for other in sets) for gpu in own] or [1]) for own in sets]

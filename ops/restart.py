@@ -41,7 +41,7 @@ def restart_all(site: Site) -> None:
     """Restart every instance; one that is alone in its pool is away for that time.
 
     Raises:
-        NotBack: an instance has not come back within ten minutes; those behind it are not touched.
+        NotBack: an instance has not come back within ten minutes; the following ones are not touched.
     """
     for instance in site.plan().instances:
         started = time.monotonic()

@@ -34,7 +34,7 @@ def _commands(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
     any character. They stop in the opposite order, each when it has finished: the gateways, nginx, which they
     need for that, the tritonservers.
     """
-    child = '"$CONCH_PYTHON" -m ops.child'  # whoever supervises may be killed: then they end, too
+    child = '"$CONCH_PYTHON" -m ops.child'  # the supervisor may be killed: then they end, too
     guard = '"$CONCH_PYTHON" -m ops.guard --deployment "$CONCH_DEPLOYMENT" --state-dir "$CONCH_STATE"'
     gateway = f'{child} --exec "$CONCH_PYTHON" -m gateway'
     left = " ".join(f"--unlink {path}" for path in local.nginx_sockets.values())

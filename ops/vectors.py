@@ -1,7 +1,7 @@
-"""Milvus Lite behind a socket: `python -m ops.vectors FOLDER SOCKET`, in an environment of its own
+"""Milvus Lite on a socket: `python -m ops.vectors FOLDER SOCKET`, in an environment of its own
 (Makefile).
 
-Milvus Lite may be opened by one process only, and there are several gateways; so it is a process beside
+Milvus Lite may be opened by one process only, and there are several gateways; so it is a process next to
 them, and they speak to it as to any Milvus. Its engine wants one writer for each collection, so writes
 take turns. What is new stands in memory, where it is searched row by row: it is flushed into indexed
 segments as it grows.

@@ -270,7 +270,7 @@ async def _same_file(library: Library, record: Record) -> Record:
     there = (await library.documents.get(FILE, [record.id])).get(record.id)
     if there and there.status == PROCESSED and there.body["sha256"] == record.body["sha256"]:
         return there
-    if there and there.status == UPLOADING:  # whoever sent it first may have died
+    if there and there.status == UPLOADING:  # its first sender may have died
         await library.documents.update(deleting(there))
         raise ApiError(
             503,

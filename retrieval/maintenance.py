@@ -1,4 +1,4 @@
-"""What an operator asks for: compare both databases, embed a store anew, copy SQLite. `scripts/retrieval`
+"""What an operator asks for: compare both databases, embed a store again, copy SQLite. `scripts/retrieval`
 calls it.
 """
 

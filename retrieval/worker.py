@@ -1,7 +1,7 @@
 """The background work of every gateway: it takes records that are due, each under a lease, and brings both
 databases to what the record says.
 
-Any of these steps may be cut off at any point, and is done again by whoever comes when the lease has ended.
+Any of these steps may be cut off at any point, and is done again by the next worker when the lease has ended.
 """
 
 from __future__ import annotations

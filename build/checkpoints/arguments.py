@@ -1,4 +1,4 @@
-"""The command line that exporters share, and the files that go beside every engine."""
+"""The command line that exporters share, and the files that go with every engine."""
 
 from __future__ import annotations
 

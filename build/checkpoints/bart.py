@@ -1,4 +1,4 @@
-"""BART (transformers' modeling_bart.py): layer norms behind each part, positions with an offset of 2;
+"""BART (transformers' modeling_bart.py): layer norms after each part, positions with an offset of 2;
 generation from `</s>` with `<s>` forced as the first word, so the decoder's first ids are both.
 """
 

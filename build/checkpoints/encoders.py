@@ -1,4 +1,4 @@
-"""Encoders alone, as every target exports them: the network of a checkpoint, the files that go beside an
+"""Encoders alone, as every target exports them: the network of a checkpoint, the files that go with an
 engine, and the command line of an exporter.
 """
 

@@ -137,7 +137,7 @@ def picture_shape(model: LlavaForConditionalGeneration) -> architecture.Shape:
 
 
 def picture_weights(model: LlavaForConditionalGeneration) -> dict[str, torch.Tensor]:
-    """Under our names, and others: layers behind the one that is looked at, and the language model's."""
+    """Under our names, and others: layers after the one that is used, and the language model's."""
     return renamed(model.state_dict(), RULES)
 
 

@@ -67,7 +67,7 @@ def read(path: Path) -> dict[str, Tensor]:
             if (version, kind) != (VERSION, "WhisperSpec"):
                 raise BadCheckpoint(
                     f"{path}: {kind} in format {version}; only WhisperSpec in format {VERSION} can be read, "
-                    "so convert the model anew"
+                    "so convert the model again"
                 )
             variables = dict(_variable(file) for _ in range(_number(file, "I")))
             for _ in range(_number(file, "I")):

@@ -115,7 +115,7 @@ def alignment_heads(model_name: str, dims: dict[str, int]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Extras:
-    """What a checkpoint may bring beside its tensors; what it lacks is made of the vocabulary's size and the
+    """What a checkpoint may bring besides its tensors; what it lacks is made of the vocabulary's size and the
     model's name.
     """
 

@@ -28,7 +28,7 @@ class Target(Protocol):
 
     @property
     def code(self) -> tuple[str, ...]:
-        """Folders whose code shapes an engine: a change makes it anew."""
+        """Folders whose code shapes an engine: a change makes it again."""
 
     def table(self, family: str) -> Mapping[str, Any] | None:
         """The recipe of a family whose file has none for this target: `layout`, `steps`, `capabilities`, ….
@@ -62,7 +62,7 @@ class Target(Protocol):
         """
 
     def derived(self, parameters: Mapping[str, Any]) -> Mapping[str, Value]:
-        """Names for steps beside the parameters themselves; a tuple stands for as many arguments."""
+        """Names for steps besides the parameters themselves; a tuple stands for as many arguments."""
 
     def check_possible(self, model: Model, recipe: Recipe, devices: str) -> None:
         """Refuse what no tool could build, before anything is downloaded.

@@ -1,4 +1,4 @@
-"""The speech façade behind nginx, as `speech` asks it."""
+"""The speech façade over Triton, as `speech` calls it."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ router = APIRouter()
 log = structlog.get_logger()
 DECODERS = ThreadPoolExecutor(
     8, "decode"
-)  # their own, so that live sessions and name look-ups never wait behind long files
+)  # their own, so that live sessions and name look-ups never wait for long files
 
 
 END = object()
@@ -66,7 +66,7 @@ class Recording:
     damage: str = ""
 
     async def windows(self) -> AsyncGenerator[Window, None]:
-        """Decoded and cut in a thread, one window ahead of whoever asks.
+        """Decoded and cut in a thread, one window ahead of the consumer.
 
         Raises:
             ApiError: 400 if the file is not a recording.

@@ -1,5 +1,5 @@
 """Throughput and latency of the last 15 minutes. Each gateway counts its own requests, in slots of SECONDS of
-Unix time; whoever is asked adds up the slots of all gateways. Nothing runs while nobody asks.
+Unix time; the one that is asked adds up the slots of all gateways. Nothing runs while nobody asks.
 """
 
 from __future__ import annotations

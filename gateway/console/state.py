@@ -60,7 +60,7 @@ class Overview:
         return None
 
     async def restart(self, instance: Instance) -> bool:
-        """Ask an instance's guard to drain and restart; whether it has heard."""
+        """Ask an instance's guard to drain and restart; whether it was reached."""
         with suppress(httpx.HTTPError):
             path = f"/instances/{instance.index}/guard/restart"
             return (await self.triton.http.post(path, timeout=GUARD_SECONDS)).status_code == 202

@@ -127,7 +127,7 @@ class Words:
         item.looks = [asyncio.create_task(self._partial(item, wave, wanted))]
 
     def settle(self, item: Item, window: Window, wanted: Wanted) -> None:
-        """Tell the words of a stretch between two pauses of a turn that goes on; looks go on behind it."""
+        """Tell the words of a stretch between two pauses of a turn that goes on; looks go on after it."""
         item.looked_at = 0
         item.looks = [look for look in item.looks if not look.done()]
         item.looks.append(asyncio.create_task(self._settled(item, window, wanted, item.looks[-1:])))

@@ -17,7 +17,7 @@ MOST = 64  # filters in one compound, and values in one list times four
 
 
 class Comparison(BaseModel):
-    """One attribute beside a value, or (`in`, `nin`) beside several."""
+    """One attribute compared with a value, or (`in`, `nin`) with several."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -47,7 +47,7 @@ class CompletionWriter:
         return [{**self.head, "choices": [self._choice(i, piece)]}]
 
     def usage_chunk(self, usage: Mapping[str, int]) -> dict[str, Any]:
-        """The event behind the last text."""
+        """The event after the last text."""
         return {**self.head, "choices": [], "usage": usage}
 
     def _choice(self, i: int, piece: TextDelta) -> dict[str, Any]:

@@ -49,7 +49,7 @@ PARAMS = {
     "stop_words": "stop",
     "image_urls": "messages",
 }
-PIECES = 64  # that wait for a slow reader; the streams behind them wait, too
+PIECES = 64  # that wait for a slow reader; their streams wait, too
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Pictures behind URLs, from hosts that the operator has named; from no other, since whoever may name any
+"""Pictures at URLs, from hosts that the operator has named; from no other, since a client that may name any
 address reaches inside our network.
 """
 

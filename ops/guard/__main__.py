@@ -68,7 +68,7 @@ def listener(address: str) -> socket.socket:
 
 
 def close(addresses: Sequence[str]) -> None:
-    """Take sockets out of their folder: nobody new finds them, and whoever has connected is served."""
+    """Take sockets out of their folder: no new client finds them, and connected clients are served."""
     for address in addresses:
         if address.startswith("unix:"):
             Path(address[5:]).unlink(missing_ok=True)

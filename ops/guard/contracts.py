@@ -55,7 +55,7 @@ class Contracts:
         answer = await http.request("GET", f"/v2/models/{model}/config", headers)
         text = await answer.body()
         if answer.status == 503:
-            raise Lost("no instance behind this guard answers")
+            raise Lost("this guard's instance does not answer")
         if answer.status != 200:
             return None
         if len(self._names) < MOST:

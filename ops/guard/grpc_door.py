@@ -291,7 +291,7 @@ class Exchange:
         async for data in self.requests:
             try:
                 message, passes = await self.judged(data)
-            except Exception as fault:  # noqa: BLE001  # whoever waits for answers would wait for ever
+            except Exception as fault:  # noqa: BLE001  # a client that waits for answers would wait for ever
                 await self.answers.put(fault)
                 return
             await (self.call.write(message) if passes else self.answers.put(message))

@@ -1,7 +1,7 @@
 """Inference requests over gRPC: KServe's ModelInferRequest, checked, as the HTTP request that means the same;
 and the answer's way back.
 
-Both protocols carry a tensor's data in the same bytes: row-major, little-endian, BYTES elements behind their
+Both protocols carry a tensor's data in the same bytes: row-major, little-endian, BYTES elements after their
 lengths as 32-bit numbers.
 """
 

@@ -47,13 +47,13 @@ LOST_ONCE = "x-conch-lost"  # nginx's: a guard was lost with this request in han
 UNREAD = "x-conch-unread"  # in a guard's answer to another: it has no server to give this to
 CHANGED = "model {!r} has changed since the request came; send it again"
 HEAD_BYTES = "inference-header-content-length"
-# The engine's own models, which know a request by its id: whoever leaves is stopped there.
+# The engine's own models, which know a request by its id: a client that leaves is stopped there.
 STOPPABLE = "tensorrt_llm"
 FAULT = "internal error of the guard; its log has it"
 UNKNOWN = "model {!r} is not served here; x-model-id selects the model, GET /v1/models lists them"
 PASSED_ON = ("x-request-id", "traceparent", "tracestate")
 SAMPLED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]")
-OWN_ID = f".{uuid.uuid4().hex[:16]}-"  # unique among guards; the numbers behind it are this one's
+OWN_ID = f".{uuid.uuid4().hex[:16]}-"  # unique among guards; the numbers after it are this one's
 NUMBERS = count(1)
 
 
@@ -183,7 +183,7 @@ class HttpDoor:
         self, model: str, until: float = 0.0, size: int = 0, *, handed: bool = False
     ) -> Contract | None:
         """What a model takes; None if there is no such model. Where the own server is away, what it said
-        last: whoever sends the request compares. `until`, `size`: see Relay.back; `handed`: by another guard.
+        last: the sender of the request compares. `until`, `size`: see Relay.back; `handed`: by another guard.
 
         Raises:
             Unavailable: nobody can be asked.
@@ -366,7 +366,7 @@ def naming(header: str | None) -> Callable[[str], str]:
     """How a request's id becomes the one that the engine knows it by. `header`: x-request-id.
 
     Under an id of its own a request can be stopped. A client's id may be that of several requests and stays;
-    one that is in the header too was made for this request, but whoever tries it again uses it again: the
+    one that is in the header too was made for this request, but a retry uses it again: the
     next try must not be stopped with the one before.
     """
 
@@ -379,7 +379,7 @@ def naming(header: str | None) -> Callable[[str], str]:
 
 
 def mark(model: str, checked: Checked) -> str:
-    """The request's fingerprint without its id, which stands first in what was written anew."""
+    """The request's fingerprint without its id, which comes first in the serialized request."""
     head, own = bytes(checked.body[0]), orjson.dumps(checked.id)
     return fingerprint(model, [head.replace(own, b"", 1), *checked.body[1:]])
 

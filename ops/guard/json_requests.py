@@ -1,7 +1,7 @@
-"""Inference requests over HTTP: KServe v2's `infer` (JSON with binary tensors behind it) and Triton's
+"""Inference requests over HTTP: KServe v2's `infer` (JSON followed by binary tensors) and Triton's
 `generate`.
 
-What is accepted is written anew: Triton's parser only ever meets JSON that was made here, so two parsers
+What is accepted is serialized again: Triton's parser only ever meets JSON that was made here, so two parsers
 cannot understand one body differently (a key given twice, for example), and no foreign nesting reaches it.
 https://kserve.github.io/website/latest/modelserving/data_plane/v2_protocol/, Triton's
 docs/protocol/extension_{binary_data,generate}.md.
@@ -281,7 +281,7 @@ def _output(contract: Contract, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _field(contract: Contract, name: str, value: object) -> object:
-    """A value of `generate`, which Triton makes a tensor of shape [1] or [n] of (behind a batch of 1)."""
+    """A value of `generate`, which Triton makes a tensor of shape [1] or [n] of (after a batch of 1)."""
     spec = contract.inputs[name]
     values = value if isinstance(value, list) else [value]
     shape = [1] * bool(contract.max_batch) + [len(values)]

@@ -1,4 +1,4 @@
-"""What a guard counts, and what Triton and the engine behind it count, as one page: Prometheus reads it at
+"""What a guard counts, and what Triton and its engine count, as one page: Prometheus reads it at
 /metrics of the guard's HTTP door. Every sample has a label `model`, the instance's MODEL_ID; docs/metrics.md
 lists them.
 """

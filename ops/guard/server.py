@@ -33,9 +33,9 @@ DRAIN = 30.0
 # hundreds, and goes over all of it each time, twice and under a lock: 40 ms at 512 MB (python_backend,
 # src/shm_manager.cc, `GrowIfNeeded`; boost allocates with posix_fallocate).
 SHARED, PART, GROWTH = Path("/dev/shm"), 32, 256 << 20
-# What glibc is told where sounds are heard on a CPU: a memory of 1 MB or more is mapped by itself and given
-# back when it is free. Sounds of many lengths lie among what stays otherwise, and heaps grow by a sixth in
-# half an hour (docs/benchmarks/real-speech.md).
+# What glibc is told where speech is transcribed on a CPU: a memory of 1 MB or more is mapped by itself and
+# given back when it is free. Sounds of many lengths lie among what stays otherwise, and heaps grow by a sixth
+# in half an hour (docs/benchmarks/real-speech.md).
 HEAPS = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(16 << 20),
@@ -55,7 +55,7 @@ class Doors:
 
     @classmethod
     def sockets(cls, folder: Path, name: str) -> Doors:
-        """Triton binds "unix:PATH" for HTTP, and for gRPC PATH with its port behind it (seen with 24.10)."""
+        """Triton binds "unix:PATH" for HTTP, and for gRPC PATH followed by its port (seen with 24.10)."""
         http, grpc = f"unix:{folder}/{name}.inner.http", f"unix:{folder}/{name}.inner.grpc"
         flags = (f"--http-address={http}", f"--grpc-address={grpc}", "--grpc-port=1", "--allow-metrics=false")
         return cls(http, f"{grpc}:1", flags)
@@ -128,7 +128,7 @@ def find_tritonserver(home: Path, links: Path) -> tuple[list[str], dict[str, str
 
 
 def growth(shared: Path) -> list[str]:
-    """What a server beside GPUs is told of a file system for shared memory, whatever its size."""
+    """What a server with GPUs is told of a file system for shared memory, whatever its size."""
     found = os.statvfs(shared)
     part = min(GROWTH, found.f_blocks * found.f_frsize // PART)
     return [f"--backend-config=python,shm-growth-byte-size={part}"] if part >> 20 else []

@@ -1,4 +1,4 @@
-"""Vectors in Milvus, through pymilvus: a standalone server, a cluster, or Milvus Lite behind a socket.
+"""Vectors in Milvus, through pymilvus: a standalone server, a cluster, or Milvus Lite on a socket.
 
 The client that blocks, in threads: pymilvus calls its asynchronous one experimental, and it asks for
 timestamps that Milvus Lite does not have.
@@ -80,7 +80,7 @@ class MilvusVectors:
 
     async def create(self, collection: str, dimensions: int) -> None:
         """See Vectors. Inner products of vectors of length one are cosines. Each step is done where it has
-        not been: whoever began may have been killed.
+        not been: the one that began may have been killed.
         """
 
         def work(client: MilvusClient) -> None:

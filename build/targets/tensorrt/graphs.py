@@ -41,7 +41,7 @@ class Graph:
 
 class Texts(nn.Module):
     """int32 `input_ids` and `attention_mask` [texts, n] -> float32 [texts, dimensions]. A plan cannot refuse
-    an id that there is not, and reading beside a table ends a server: such an id is read as the nearest one.
+    an id that there is not, and reading outside a table ends a server: such an id is read as the nearest one.
     """
 
     def __init__(self, encoder: nn.Module, vocabulary: int) -> None:

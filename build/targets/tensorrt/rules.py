@@ -80,7 +80,7 @@ def _findings(config: model_config_pb2.ModelConfig, plan: Plan, version: Path) -
 
 
 def _longest(plan: Plan) -> int:
-    """The most of the sizes that may differ beside the number of rows; 0 if none does."""
+    """The most of the sizes that may differ besides the number of rows; 0 if none does."""
     pairs = (pair for tensor in plan.inputs for pair in zip(tensor.least[1:], tensor.most[1:], strict=True))
     return max((most for least, most in pairs if least != most), default=0)
 

@@ -1,7 +1,7 @@
 """engine.json and vocabulary of a TensorRT-LLM engine folder, for the façades: `python -m
 build.targets.trtllm.facts --family … --source … --engine …`.
 
-The numbers come from the config.json that trtllm-build writes beside each engine, so they are the engine's
+The numbers come from the config.json that trtllm-build writes next to each engine, so they are the engine's
 own; what an engine does not know, from the weights as they were fetched.
 """
 

@@ -20,7 +20,7 @@ GPT_CONVERSIONS = {
 
 
 def derived(parameters: Mapping[str, Any]) -> dict[str, Value]:
-    """Names for steps beside the parameters themselves; a tuple stands for as many arguments.
+    """Names for steps besides the parameters themselves; a tuple stands for as many arguments.
 
     `world_size`: GPUs of one instance. `encoder_tokens`, `decoder_tokens`: what each engine of an
     encoder-decoder takes in one step, for --max_num_tokens; activation memory grows with it
