@@ -133,6 +133,9 @@ demo: setup ## start everything, transcribe a recording (AUDIO=path) with MODEL_
 		id=mini-whisper; $$build $$id || exit 1; \
 	}; MODEL_ID=$$id $(RUN) -m ops.demo
 
+# Speech, text and pictures: what a first look needs, built in a quarter of a minute.
+FIRST := mini-whisper,mini-gpt2,mini-llava
+serve: export MODEL_ID := $(if $(MODEL_ID),$(MODEL_ID),$(FIRST))
 serve: setup ## check the settings, build what is missing, run in the foreground until Ctrl-C
 	@$(RUN) -m ops.process_mode check
 	@$(ENGINES)

@@ -1,7 +1,7 @@
 // The panel for search: vector stores, their files, and what is found in them by a text or a picture.
 
 import { call, request } from "./api.js";
-import { confirmation, field, h, select } from "./dom.js";
+import { confirmation, field, folded, h, select } from "./dom.js";
 import { addition, creation, deletion, examples, finding } from "./examples.js";
 import { t } from "./i18n.js";
 import { ACCEPTED, dropzone, kindOf, part, pasted, Shot, thumbnail } from "./images.js";
@@ -113,9 +113,10 @@ export function mount(state, say) {
     "section",
     { class: "card", "aria-label": t("search.find"), hidden: true },
     h("h3", {}, t("search.find")),
-    h("div", { class: "fields" }, sees && field(t("search.by"), by), field(t("search.most"), most)),
+    sees && h("div", { class: "fields" }, field(t("search.by"), by)),
     h("div", { class: "spaced" }, textField, pictureFields),
     h("div", { class: "row" }, go),
+    folded(h("div", { class: "fields" }, field(t("search.most"), most))),
   );
   const found = h(
     "section",
