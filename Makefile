@@ -135,7 +135,7 @@ demo: setup ## start everything, transcribe a recording (AUDIO=path) with MODEL_
 
 # Speech, text and pictures: what a first look needs, built in a quarter of a minute.
 FIRST := mini-whisper,mini-gpt2,mini-llava
-serve: export MODEL_ID := $(if $(MODEL_ID),$(MODEL_ID),$(FIRST))
+serve: export MODEL_ID := $(if $(MODEL_ID),$(MODEL_ID),$(if $(filter-out openvino torch,$(TARGET)),,$(FIRST)))
 serve: setup ## check the settings, build what is missing, run in the foreground until Ctrl-C
 	@$(RUN) -m ops.process_mode check
 	@$(ENGINES)

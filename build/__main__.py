@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from conch import proxies
@@ -22,7 +22,8 @@ from .download import FetchError
 from .plan import BuildError, Places, plan_job
 from .toolchain import TemplateError, Unfit
 
-EXPORT_KIB = 6 << 20  # memory that has to be free for each export that runs
+EXPORT_BYTES = 6 << 30  # memory that has to be free for each export that runs
+CGROUP = Path("/sys/fs/cgroup")
 
 
 def table(rows: list[Built]) -> str:
@@ -82,20 +83,24 @@ def build_all(models: Sequence[Model], target: str, places: Places, only: str = 
         for number, (model, devices) in enumerate(zip(models, own, strict=True), 1)
         if only in ("", target_of(model, target))
     ]
-    with ThreadPoolExecutor(1 if any(own) else side_by_side(len(wanted))) as pool:
-        futures = [pool.submit(made, *row) for row in wanted]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    workers = 1 if any(own) else side_by_side(len(wanted))
+    if workers == 1:
+        return [made(*row) for row in wanted]
+    pool = ThreadPoolExecutor(workers)
+    futures = [pool.submit(made, *row) for row in wanted]
+    wait(futures, return_when=FIRST_EXCEPTION)
+    pool.shutdown(wait=False, cancel_futures=True)  # what runs goes on to its end; a failure is told first
+    failed = next((future for future in futures if future.done() and future.exception()), None)
+    return [future.result() for future in ([failed] if failed else futures)]
 
 
 def side_by_side(models: int) -> int:
     """How many models are built at once where no GPU is needed: as cores and free memory allow."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines())
-    room = int(lines["MemAvailable"].split()[0]) // EXPORT_KIB
-    return max(1, min(models, len(os.sched_getaffinity(0)), room))
+    free, limit = int(lines["MemAvailable"].split()[0]) << 10, CGROUP / "memory.max"
+    if limit.exists() and (most := limit.read_text("ascii").strip()).isdecimal():
+        free = min(free, int(most) - int((CGROUP / "memory.current").read_text("ascii")))
+    return max(1, min(models, len(os.sched_getaffinity(0)), free // EXPORT_BYTES))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -123,6 +128,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (BuildError, CatalogError, FetchError, ToolchainError, TemplateError, Unfit) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("conch: stopped; downloads and finished models are kept", file=sys.stderr, flush=True)
+        os._exit(130)  # threads that download would be waited for
     return 0
 
 

@@ -405,14 +405,15 @@ def _overrides(
     """Values of the environment, in the type of the family's own."""
     found = {}
     for name in OVERRIDES:
-        value = environment.get(name, "") or environment.get(ALIASES.get(name, ""), "")
-        key = name.lower()
+        value, key, given = environment.get(name, ""), name.lower(), name
+        if not value and (value := environment.get(ALIASES.get(name, ""), "")):
+            given = ALIASES[name]
         if value and key in parameters:
-            found[key] = _typed(model, name, value, type(parameters[key]))
+            found[key] = _typed(model, given, value, type(parameters[key]))
         elif value not in ("", "0", "1", "none"):
             raise CatalogError(
-                f"{model.id}: {name}={value} has no effect on family {model.family} with TARGET={target}; "
-                f"unset {name}"
+                f"{model.id}: {given}={value} has no effect on family {model.family} with TARGET={target}; "
+                f"unset {given}"
             )
     return found
 

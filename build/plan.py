@@ -30,7 +30,15 @@ Wanted = dict[str, Any]
 # What writes a bundle's Triton repository, besides the folder of its target.
 RENDER = tuple(
     f"build/{name}"
-    for name in ("bundle.py", "repository.py", "tensors.py", "targets/plain.py", "targets/nvidia")
+    for name in (
+        "bundle.py",
+        "repository.py",
+        "tensors.py",
+        "pictures",
+        "whisper_vocabulary.py",
+        "targets/plain.py",
+        "targets/nvidia",
+    )
 )
 
 

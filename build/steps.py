@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from select import select
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 EVERY = 5.0  # seconds between two lines that are shown
 QUIET = 30.0  # seconds without one, after which the time so far is shown
@@ -28,26 +28,40 @@ def run_step(
     """Run a command to its end; its exit status. `tell` gets the newest line of its output, at most one each
     `every` seconds, and how long it has run where it says nothing.
     """
-    began = shown = time.monotonic()
-    newest = b""
     with subprocess.Popen(
         argv, cwd=where, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
         assert process.stdout
-        while True:
-            ready, _, _ = select([process.stdout], [], [], every)
-            piece = os.read(process.stdout.fileno(), 1 << 16) if ready else None
-            if piece == b"" or (not ready and process.poll() is not None):
-                break  # its end, or that of a tool whose children have kept the pipe
-            if piece:
-                log.write(piece)
-                log.flush()
-                newest = next((line for line in reversed(ENDS.split(piece)) if line.strip()), newest)
-            now = time.monotonic()
-            if newest and now - shown >= every:
-                tell(newest.decode(errors="replace").strip()[:LONGEST])
-                newest, shown = b"", now
-            elif now - shown >= QUIET:
-                tell(f"{now - began:.0f} s so far")
-                shown = now
+        try:
+            _follow(process, process.stdout, log, tell, every)
+        except BaseException:  # a full disk, or Ctrl-C
+            process.kill()
+            raise
     return process.returncode
+
+
+def _follow(
+    process: subprocess.Popen[bytes],
+    output: IO[bytes],
+    log: BinaryIO,
+    tell: Callable[[str], None],
+    every: float,
+) -> None:
+    began = shown = time.monotonic()
+    newest = b""
+    while True:
+        ready, _, _ = select([output], [], [], every)
+        piece = os.read(output.fileno(), 1 << 16) if ready else None
+        if piece == b"" or (not ready and process.poll() is not None):
+            return  # its end, or that of a tool whose children have kept the pipe
+        if piece:
+            log.write(piece)
+            log.flush()
+            newest = next((line for line in reversed(ENDS.split(piece)) if line.strip()), newest)
+        now = time.monotonic()
+        if newest and now - shown >= every:
+            tell(newest.decode(errors="replace").strip()[:LONGEST])
+            newest, shown = b"", now
+        elif now - shown >= QUIET:
+            tell(f"{now - began:.0f} s so far")
+            shown = now

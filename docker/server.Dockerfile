@@ -87,7 +87,7 @@ CMD ["python3", "-m", "ops.deploy"]
 # language are compiled with the image's compiler when a container first starts, into a volume of its own: its file system is read-only, and nothing in
 # its /tmp may be executed.
 FROM ${TORCH_BASE} AS torch
-LABEL org.opencontainers.image.title="conch server and builder (torch)" \
+LABEL org.opencontainers.image.title="conch server (torch)" \
       org.opencontainers.image.description="Triton Inference Server with PyTorch engines behind Conch's guard" \
       org.opencontainers.image.version="0.1.0"
 COPY requirements/torch.txt requirements/server.txt requirements/guard.txt requirements/builder.txt /opt/conch/requirements/
@@ -117,7 +117,7 @@ CMD ["python3", "-m", "ops.deploy"]
 # a virtual environment, and TensorRT-LLM's tools are run with the image's own Python.
 FROM ${TRTLLM_BASE} AS trtllm
 ARG TRTLLM_BASE
-LABEL org.opencontainers.image.title="conch server and builder (trtllm)" \
+LABEL org.opencontainers.image.title="conch server (trtllm)" \
       org.opencontainers.image.description="Triton Inference Server with TensorRT-LLM engines behind Conch's guard" \
       org.opencontainers.image.version="0.1.0"
 COPY requirements/server.txt requirements/guard.txt requirements/builder.txt /opt/conch/requirements/

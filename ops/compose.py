@@ -86,12 +86,12 @@ def with_images(lines: list[hardware.Line], values: dict[str, str]) -> list[hard
     ]
 
 
-def client(*, every: bool = False) -> DockerClient:
-    """Compose on this folder's project, with the instances that INSTANCES asks for, or with `every` one that
-    may still run.
+def client(*, every: bool = False, models: int = 0) -> DockerClient:
+    """Compose on this folder's project, with the instances that INSTANCES asks for, and one for each of
+    `models` at least, or with `every` one that may still run.
     """
     values = settings()
-    count = hardware.instances(values)
+    count = max(hardware.instances(values), models)
     if every:
         profiles = [
             f"instances-{hardware.MOST}",
@@ -158,8 +158,9 @@ def up(docker: DockerClient) -> None:
 
 def engines(docker: DockerClient) -> None:
     """Build the bundles in the builder's container, and serve nothing."""
-    command = ["python3", "-m", "build", "engines", "--target", checked_target()]
-    docker.compose.build(["builder"])
+    wanted = ["--target", checked_target(), "--model-id", settings().get("MODEL_ID", "")]
+    command = ["python3", "-m", "build", "engines", *wanted]
+    docker.compose.build(["builder"], with_dependencies=True)
     ran = docker.compose.run("builder", command, remove=True, tty=False, stream=True)
     for _, line in cast("Iterable[tuple[str, bytes]]", ran):
         print(line.decode(errors="replace"), end="", flush=True)
@@ -201,7 +202,7 @@ def act(command: str, tp_size: int) -> None:
     if command == "up":
         up(client())
     elif command == "engines":
-        engines(client())
+        engines(client(models=len(settings().get("MODEL_ID", "").split(","))))
     elif command == "restart":
         restart_all(Compose(client()))
     elif command == "down":

@@ -19,6 +19,7 @@ from build.catalog import CatalogError, Model, known, load_catalog, load_recipe,
 from build.targets import DEFAULT_IN_DOCKER
 from conch import toolchains
 from conch.gpus import apart
+from conch.toolchain import ToolchainError
 
 from .hardware import instances
 from .nginx import AccessPolicy, NginxValues, tls_of, write_nginx
@@ -143,7 +144,7 @@ def main() -> int:
         if status := build(["engines"]):
             return status
         deploy(Path(get("ENGINES_DIR", "/engines")))
-    except (CatalogError, ValueError) as error:  # Malformed is one
+    except (CatalogError, ToolchainError, ValueError) as error:  # Malformed is one
         print(f"conch: {error}", file=sys.stderr)
         return 1
     return 0

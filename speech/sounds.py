@@ -31,8 +31,8 @@ class Sounds:
     loud: Flags
 
     def begin(self, word: Span) -> float:
-        """Where a word ends that a silence follows, without the silence before it. Without a voice in it: the
-        word's own end if it is loud, else the end of the voice before it.
+        """Where a word begins that a silence follows, without the silence before it. Without a voice in it:
+        the word's end if it is loud, else the end of the voice before it.
         """
         first, last = frames(word)
         if (voiced := np.flatnonzero(self.voice[first:last])).size:
@@ -41,8 +41,8 @@ class Sounds:
         return word[1] if self._is_loud(word) or not earlier.size else (int(earlier[-1]) + 1) * FRAME / RATE
 
     def end(self, word: Span) -> float:
-        """Where the first sound of a word ends that follows a silence; the tail of the word before it does
-        not count. Without a voice in it: the word's own begin if it is loud, else that of the voice after it.
+        """Where a word ends that follows a silence: where its first sound does, the tail of the word before
+        it aside. Without a voice in it: the word's begin if it is loud, else that of the voice after it.
         """
         first, last = frames(word)
         found = runs(self.voice[first:last])

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tuning:
-    """Numbers of the whole path from sound to words. A benchmark that wants to know what one of them buys
-    replaces it.
-    """
+    """Numbers of the whole path from sound to words."""
 
     # Voice activity: silero-vad utils_vad.py, get_speech_timestamps, but for the floor and the single word.
     speech_begins: float = 0.5  # probability at which speech begins

@@ -46,6 +46,12 @@ class Uncommitted:
     def __init__(self) -> None:
         self.spoken, self.silent = list[Floats](), deque[Floats]()
 
+    def copy(self) -> Uncommitted:
+        """The same sound, apart from what is added to this one later."""
+        made = Uncommitted()
+        made.spoken, made.silent = self.spoken.copy(), self.silent.copy()
+        return made
+
     def __len__(self) -> int:
         """In samples."""
         return sum(map(len, self.spoken)) + sum(map(len, self.silent))
@@ -61,7 +67,7 @@ class Uncommitted:
             while sum(map(len, self.silent)) > SILENCE_KEPT * RATE:
                 self.silent.popleft()
         elif len(self) + len(piece) > LONGEST_BUFFER * RATE:
-            message = f"the buffer holds {LONGEST_BUFFER} s of speech; commit or clear it"
+            message = f"the buffer holds {LONGEST_BUFFER} s of sound; commit or clear it"
             raise ApiError(400, message, param="audio", code="buffer_full")
         else:
             self.spoken += [*self.silent, piece]
@@ -183,9 +189,14 @@ class Listener:
     async def _append(self, event: dict[str, Any]) -> None:
         samples = self.decoder.feed(event.get("audio"))
         if self.spoken is None:
+            before = self.buffer.copy()
+            try:
+                for at in range(0, len(samples), PIECE):
+                    await self._look_ahead(samples[at : at + PIECE])
+            except ApiError:  # nothing of the event is kept
+                self.buffer = before
+                raise
             self._count(samples)
-            for at in range(0, len(samples), PIECE):
-                await self._look_ahead(samples[at : at + PIECE])
             return
         self._count(samples)
         for at in range(0, len(samples), PIECE):
@@ -219,10 +230,10 @@ class Listener:
         """Words of sound that is not committed: from pause to pause, they are told as they are found."""
         ahead = self.heard_so_far
         windows = await asyncio.to_thread(_fed, ahead, piece)
-        self.buffer.add(piece, speaking=ahead.speaking or any(window.speech for window in windows))
         for window in windows:
             if window.speech:
                 self.words.settle(self.item, window, self.wanted)
+        self.buffer.add(piece, speaking=ahead.speaking or any(window.speech for window in windows))
         if ahead.speaking and self.item.due(len(ahead.kept), self.wanted.delay):
             self.words.look(self.item, ahead.kept, self.wanted)
 

@@ -49,7 +49,9 @@ async def realtime(socket: WebSocket, services: ServicesDep) -> None:
                 code="unsupported_value",
             )
         session = session_of(carried(socket, services))
-        name = socket.query_params.get("model") or session.audio.input.transcription.model or USUAL
+        if named := socket.query_params.get("model"):
+            session, _ = session.changed({"audio": {"input": {"transcription": {"model": named}}}})
+        name = named or session.audio.input.transcription.model or USUAL
         pool = services.pool(name, "transcription")
         socket.state.model = pool.model_id
         with services.sessions():

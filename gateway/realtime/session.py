@@ -4,10 +4,11 @@ far as Whisper goes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 
 from conch.errors import ApiError
 from speech.vad import TurnDetection
@@ -136,6 +137,7 @@ class Session(Fields):
     type: Literal["transcription"] = "transcription"
     audio: Audio = Audio()
     include: tuple[Literal["item.input_audio_transcription.logprobs"], ...] = ()
+    _asked: bool = PrivateAttr(default=False)  # whether the client has ever said how turns are detected
 
     def changed(self, update: Any, judge: Judge = nothing) -> tuple[Session, list[ApiError]]:
         """With the fields of a session.update that can be, and why others cannot. `judge` raises an ApiError
@@ -151,12 +153,15 @@ class Session(Fields):
         except RecursionError:
             message = "session is nested too deeply; send an object like the one in session.created"
             raise ApiError(400, message, param="session", code="invalid_value") from None
-        if self.audio.input.turn_detection == Vad() and _leaves_turns(left):
-            left = _merged(left, {"audio": {"input": {"turn_detection": None}}})
         for _ in range(MOST_FAULTS):
-            merged = _merged(self.model_dump(), left)
+            old = self.model_dump()
+            asked = self._asked or "turn_detection" in _inner(left, "audio", "input")
+            if not asked:
+                old["audio"]["input"]["turn_detection"] = _usual_turns(_merged(old, left))
+            merged = _merged(old, left)
             try:
                 changed = Session.model_validate(merged)
+                changed._asked = asked
                 _checked(changed.audio.input.transcription)
                 judge(changed.audio.input.transcription)
             except (ValidationError, ApiError) as error:
@@ -199,15 +204,18 @@ def _whole(update: Any, name: str = "") -> Any:
 LEFT_OUT = object()
 
 
-def _leaves_turns(update: Any) -> bool:
-    """Whether an update names one of COMMITTED, and says nothing of turn detection."""
-    given = update
-    for name in ("audio", "input"):
-        given = given.get(name) if isinstance(given, dict) else None
-    if not isinstance(given, dict) or "turn_detection" in given:
-        return False
-    transcription = given.get("transcription")
-    return isinstance(transcription, dict) and transcription.get("model") in COMMITTED
+def _inner(update: Any, *names: str) -> dict[str, Any]:
+    """An object inside an update; an empty one where there is none."""
+    for name in names:
+        update = update.get(name) if isinstance(update, dict) else None
+    return update if isinstance(update, dict) else {}
+
+
+def _usual_turns(session: Any) -> dict[str, Any] | None:
+    """How turns are detected where the client has never said it: by its name for the model."""
+    model = _inner(session, "audio", "input", "transcription").get("model")
+    committed = isinstance(model, str) and re.sub(r"-\d{4}-\d\d-\d\d$", "", model) in COMMITTED
+    return None if committed else Vad().model_dump()
 
 
 def _merged(old: Any, new: Any) -> Any:

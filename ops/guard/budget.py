@@ -23,7 +23,7 @@ def budgeted(repository: Path, view: Path, share: float) -> Path:
     config = text_format.Parse(
         (repository / ENGINE / "config.pbtxt").read_text("utf-8"), model_config_pb2.ModelConfig()
     )
-    if BUDGET not in config.parameters:
+    if BUDGET not in config.parameters or not config.parameters[BUDGET].string_value:
         return repository
     shutil.rmtree(view, ignore_errors=True)
     (view / ENGINE).mkdir(parents=True)

@@ -36,11 +36,11 @@ class Torch(Plain):
 
     def gpus(self, count: int, environment: Mapping[str, str]) -> list[str]:
         """See Target: instances beyond the number of GPUs share them in turn."""
+        if apart(environment):  # who plans may have no GPU
+            return assigned(count, environment)
         found = len(gpus())
         if not found:
             return super().gpus(count, environment)
-        if apart(environment):
-            return assigned(count, environment)
         return [environment.get(f"TRITON_{i}_GPUS") or str(i % found) for i in range(count)]
 
 

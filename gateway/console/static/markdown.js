@@ -84,7 +84,7 @@ export function markdown(text) {
       while (lines.length && /^\s*>/.test(lines[0])) quoted.push(lines.shift().replace(/^\s*>\s?/, ""));
       blocks.push(h("blockquote", {}, markdown(quoted.join("\n"))));
     } else if (ITEM.test(line)) blocks.push(list(lines));
-    else if (line.includes("|") && /^[\s|:-]*-[\s|:-]*\|?[\s|:-]*$/.test(lines[1] ?? "") && lines[1].includes("|"))
+    else if (line.includes("|") && /^[\s|:-]+$/.test(lines[1] ?? "") && lines[1].includes("-") && lines[1].includes("|"))
       blocks.push(table(lines));
     else {
       const kept = [lines.shift()];

@@ -191,6 +191,7 @@ export function mount(state, say) {
     send.disabled = yes;
     stop.hidden = !yes;
     output.setAttribute("aria-busy", String(yes));
+    output.setAttribute("aria-live", yes ? "off" : "polite");
   }
 
   tries.show(questions());

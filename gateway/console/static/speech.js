@@ -70,6 +70,7 @@ export function mount(state, say) {
   if (copy) files.prepend(copy);
   const sample = h("button", { type: "button", onclick: sampled }, t("speech.sample"));
   const progress = h("progress", { "aria-label": t("speech.progress"), hidden: true });
+  const elapsed = h("p", { class: "hint", hidden: true });
   const box = h("div", {
     class: "captions",
     role: "log",
@@ -118,7 +119,7 @@ export function mount(state, say) {
   function moved(part) {
     if (part < 1) {
       progress.value = part;
-      say(t("speech.uploading", { percent: Math.floor(part * 100) }));
+      elapsed.replaceChildren(t("speech.uploading", { percent: Math.floor(part * 100) }));
       return;
     }
     progress.removeAttribute("value");
@@ -127,7 +128,7 @@ export function mount(state, say) {
       const seconds = (performance.now() - began) / 1000;
       const expected = player.audio.duration / speeds.get(model.value);
       if (expected > 2) progress.value = Math.min(0.98, seconds / expected);
-      say(seconds < 2 ? t("speech.working") : t("speech.since", { seconds: Math.floor(seconds) }));
+      elapsed.replaceChildren(t("speech.since", { seconds: Math.floor(seconds) }));
     };
     tick();
     clearInterval(timer);
@@ -167,6 +168,7 @@ export function mount(state, say) {
     for (const [name, value] of fields) body.append(name, value);
     body.append("file", sound, sound.name);
     busy(true);
+    say(t("speech.working"));
     moved(0);
     player.words.replaceChildren();
     facts.replaceChildren();
@@ -196,7 +198,7 @@ export function mount(state, say) {
 
   function busy(yes) {
     clearInterval(timer);
-    stop.hidden = progress.hidden = !yes;
+    stop.hidden = progress.hidden = elapsed.hidden = !yes;
     again.disabled = yes;
     result.setAttribute("aria-busy", String(yes));
   }
@@ -283,6 +285,7 @@ export function mount(state, say) {
       drop,
       h("div", { class: "row" }, record, captions, sample, again, stop),
       progress,
+      elapsed,
       !window.isSecureContext && h("p", { class: "hint" }, t("mic.where")),
       folded(
         h(

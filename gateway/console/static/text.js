@@ -110,6 +110,7 @@ export function mount(state, say) {
     answerCard.hidden = false;
     if (chatting()) {
       put(new Message("user", prompt.value));
+      prompt.value = "";
       await answer();
     } else await complete();
   }
@@ -137,10 +138,9 @@ export function mount(state, say) {
     const reply = put(new Message("assistant", ""));
     await ask("/v1/chat/completions", sent, (piece) => reply.add(piece));
     if (!turns.includes(reply)) return;
-    if (reply.text) {
-      prompt.value = "";
+    if (reply.text)
       reply.offer(h("button", { type: "button", class: "small", onclick: () => again() }, t("text.again")));
-    } else {
+    else {
       const [question] = turns.splice(-2);
       prompt.value ||= question.text;
       for (const message of [question, reply]) message.element.remove();
@@ -182,6 +182,7 @@ export function mount(state, say) {
     send.disabled = yes;
     stop.hidden = !yes;
     output.setAttribute("aria-busy", String(yes));
+    output.setAttribute("aria-live", yes ? "off" : "polite");
   }
 
   const element = h(

@@ -81,7 +81,18 @@ def test_the_client_commits_under_names_of_models_without_turn_detection() -> No
         assert changed(**named, turn_detection={"type": "server_vad"})[0].turn_detection is not None
         asked, _ = Session().changed({"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}})
         assert asked.changed({"audio": {"input": named}})[0].audio.input.turn_detection is not None
+        twice, _ = Session().changed(
+            {"audio": {"input": {**named, "turn_detection": {"type": "server_vad"}}}}
+        )
+        more = {"transcription": {"model": model, "language": "en"}}
+        assert twice.changed({"audio": {"input": more}})[0].audio.input.turn_detection is not None
+        left, _ = Session().changed({"audio": {"input": named}})
+        back, _ = left.changed({"audio": {"input": {"transcription": {"model": "whisper-1"}}}})
+        assert back.audio.input.turn_detection is not None
+    assert changed(transcription={"model": "gpt-live-transcribe-2026-10-01"})[0].turn_detection is None
     assert changed(transcription={"model": "gpt-transcribe"})[0].turn_detection is not None
+    for odd in (["x"], {}, 5):
+        assert changed(transcription={"model": odd})[1][0].param == "session.audio.input.transcription.model"
 
 
 def test_of_a_silence_the_last_seconds_wait_for_a_commit() -> None:
@@ -94,7 +105,7 @@ def test_of_a_silence_the_last_seconds_wait_for_a_commit() -> None:
     for _ in range(600):
         held.add(0 * piece, speaking=False)
     assert (len(held), held.wave.sum()) == ((2 * SILENCE_KEPT) * RATE + len(piece), len(piece))
-    with pytest.raises(ApiError, match="300 s of speech; commit or clear it"):
+    with pytest.raises(ApiError, match="300 s of sound; commit or clear it"):
         for _ in range(3000):
             held.add(piece, speaking=True)
 
