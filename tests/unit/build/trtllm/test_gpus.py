@@ -118,6 +118,8 @@ def test_a_shared_gpu_is_budgeted(finished: Places, tmp_path: Path) -> None:
     """
     assert targets.find("trtllm").gpus(3, {"TRITON_0_GPUS": "0,1"}) == ["0,1", "1", "2"]
     assert targets.find("openvino").gpus(2, {"TRITON_0_GPUS": "0"}) == ["", ""]
+    several = {"HOSTS": "several", "HOST_GPUS": "0,1"}  # the planner's own machine may have no GPU
+    assert targets.find("torch").gpus(2, several) == ["0,1", "0,1"]
     assert kv_shares(["0,1", "1", "2"]) == [0.5, 0.5, 1.0]
     assert kv_shares(["", ""]) == [1.0, 1.0]
     plan = make_plan([CATALOG["mini-whisper"]], 2, [Path("/x")], [0, 1], IN_DOCKER, ["0", "0"])
