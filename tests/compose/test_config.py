@@ -240,9 +240,10 @@ def test_encoders_beside_tensorrt_llm_run_another_image() -> None:
             for name, row in conchs.items()
         }
 
+    assert images("") == {"builder": ("torch", "torch-builder"), "triton-0": ("torch", "torch")}
     plain = {"builder": ("trtllm", "trtllm-builder"), "triton-0": ("trtllm", "trtllm")}
-    assert images("") == plain
-    assert images("instances-2,tensorrt", TRITON_1_TARGET="tensorrt") == {
+    assert images("", TARGET="trtllm") == plain
+    assert images("instances-2,tensorrt", TARGET="trtllm", TRITON_1_TARGET="tensorrt") == {
         **plain,
         "builder-tensorrt": ("tensorrt", "tensorrt-builder"),
         "triton-1": ("tensorrt", "tensorrt"),
