@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from . import targets
-from .catalog import CatalogError, Layout, Model, Recipe, Steps, Value
+from .catalog import CatalogError, Model
+from .recipes import Layout, Recipe, Steps, Value
 
 FOLDERS = ("from", "to", "source", "weights", "engine", "timing")  # filled in when a command runs
 FIELD = re.compile(r"\{(\w+)\}")

@@ -18,9 +18,10 @@ from conch.bundle import MANIFEST, Manifest
 from conch.toolchain import Identity
 
 from . import targets
-from .catalog import ROOT, Model, Recipe, load_recipe
+from .catalog import ROOT, Model
 from .commands import BuildSteps, Command, work
 from .lock import Lock
+from .recipes import Recipe, load_recipe
 from .sources import pinned
 from .steps import run_step
 from .targets import Target

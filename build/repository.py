@@ -12,7 +12,8 @@ from google.protobuf import text_format
 from conch.names import ENGINE, SPEECH
 
 from . import targets
-from .catalog import ROOT, Recipe, TritonModel
+from .catalog import ROOT
+from .recipes import Recipe, TritonModel
 from .tensors import MODELS, parse_config
 
 CODE = ("conch", "serving")  # the Python code of the repository's models

@@ -20,8 +20,9 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from conch import proxies
 
-from .catalog import ROOT, CatalogError, Model, family_types
+from .catalog import ROOT, CatalogError, Model
 from .download import FetchError, download, require_space, sha256_of
+from .families import family_types
 from .lock import Lock
 from .packages import PackageError, files_of
 

@@ -16,7 +16,8 @@ from tritonclient.grpc import model_config_pb2
 
 from conch.names import ENGINE_UNARY, PICTURES, SPEECH, TEXT
 
-from .catalog import ROOT, Recipe
+from .catalog import ROOT
+from .recipes import Recipe
 
 MODELS = ROOT / "model_repos" / "models"
 ALWAYS = {

@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from build.__main__ import main as build
-from build.catalog import CatalogError, Model, known, load_catalog, load_recipe, select, target_of
+from build.catalog import CatalogError, Model, known, load_catalog, select, target_of
+from build.recipes import load_recipe
 from build.targets import DEFAULT_IN_DOCKER
 from conch import toolchains
 from conch.gpus import apart

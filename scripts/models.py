@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from build import targets
-from build.catalog import CATALOG, ROOT, Model, family_data, load_catalog
+from build.catalog import CATALOG, ROOT, Model, load_catalog
+from build.families import family_data
 
 README = ROOT / "README.md"
 BEGIN, END = "<!-- models: python -m scripts.models -->\n", "<!-- end of models -->\n"

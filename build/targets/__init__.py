@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from conch.bundle import Serving
     from conch.toolchain import Identity
 
-    from ..catalog import Model, Recipe, TritonModel, Value
+    from ..catalog import Model
     from ..commands import BuildSteps
+    from ..recipes import Recipe, TritonModel, Value
 
 
 class Target(Protocol):

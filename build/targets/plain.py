@@ -11,8 +11,9 @@ from conch import toolchains
 from conch.bundle import Serving
 from conch.toolchain import Identity
 
-from ..catalog import Model, Recipe, TritonModel, Value
+from ..catalog import Model
 from ..commands import BuildSteps
+from ..recipes import Recipe, TritonModel, Value
 from ..repository import render_model
 
 

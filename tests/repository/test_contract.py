@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from build.catalog import ROOT, CatalogError, Model, family_data, load_catalog, load_recipe, select
+from build.catalog import ROOT, CatalogError, Model, load_catalog, select
+from build.families import family_data
+from build.recipes import load_recipe
 from build.repository import facade_instances, render
 from build.tensors import MODELS, parse_config
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from build.catalog import ROOT, load_catalog, load_recipe
+from build.catalog import ROOT, load_catalog
 from build.commands import Command, work
+from build.recipes import load_recipe
 from build.targets.trtllm.image import SCRIPTS
 
 PAGE = (ROOT / "docs/tensorrt-llm/commands.md").read_text("utf-8")

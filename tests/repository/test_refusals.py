@@ -16,8 +16,9 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from build.catalog import ROOT, CatalogError, load_catalog, load_recipe
+from build.catalog import ROOT, CatalogError, load_catalog
 from build.plan import Places, plan_job
+from build.recipes import load_recipe
 from build.targets.trtllm.engine_rules import Engines, findings
 from build.targets.trtllm.image import Image
 from build.targets.trtllm.preflight import check

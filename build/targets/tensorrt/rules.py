@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2
 
 from conch.names import LONGEST
 
-from ...catalog import TritonModel
+from ...recipes import TritonModel
 from ...tensors import MODELS, parse_config
 from .plans import Plan
 

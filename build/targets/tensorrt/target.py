@@ -9,9 +9,9 @@ from conch.bundle import Serving
 from conch.driver import driver, driver_findings
 from conch.gpus import gpus
 
-from ...catalog import Recipe, TritonModel
 from ...commands import BuildSteps
 from ...plan import BuildError
+from ...recipes import Recipe, TritonModel
 from ...tensors import parse_config
 from ..nvidia.options import misfits, require
 from ..nvidia.target import InImage

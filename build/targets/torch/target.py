@@ -8,7 +8,7 @@ from pathlib import Path
 from conch.bundle import Serving
 from conch.gpus import apart, assigned, gpus
 
-from ...catalog import Recipe
+from ...recipes import Recipe
 from ..plain import Plain
 
 

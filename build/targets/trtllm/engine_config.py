@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2
 
 from conch.names import ENGINE
 
-from ...catalog import Recipe
+from ...recipes import Recipe
 from ...toolchain import TemplateError
 
 PLACEHOLDER = re.compile(r"\$\{(\w+)\}")

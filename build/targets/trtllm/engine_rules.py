@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2
 from conch.bundle import PicturePrompt, Serving
 from conch.names import ENGINE
 
-from ...catalog import Recipe
+from ...recipes import Recipe
 from .engine_config import EMPTY, parameter
 from .limits import prompt_rows, world_size
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from conch.gpus import Gpu
 
-from ...catalog import CatalogError, Model, Recipe, Value
+from ...catalog import CatalogError, Model
+from ...recipes import Recipe, Value
 
 # How GPT-2 becomes a checkpoint: by its converter, or by the quantisation tool, whose FP8 brings a cache in
 # FP8 (examples/models/core/gpt/README.md).

@@ -14,8 +14,8 @@ from conch.driver import driver, driver_findings
 from conch.gpus import Gpu, gpus
 from conch.nvidia_images import help_of
 
-from ...catalog import Recipe
 from ...commands import FOLDERS, BuildSteps, Command
+from ...recipes import Recipe
 from ...tensors import misfits as tensor_misfits
 from ...toolchain import TemplateError
 from ..nvidia.options import misfits, require

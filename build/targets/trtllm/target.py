@@ -12,9 +12,10 @@ from conch.bundle import Serving
 from conch.gpus import gpus
 from conch.names import ENGINE
 
-from ...catalog import Model, Recipe, TritonModel, Value
+from ...catalog import Model
 from ...commands import BuildSteps
 from ...plan import BuildError
+from ...recipes import Recipe, TritonModel, Value
 from ...tensors import misfits, narrow, parse_config
 from ...toolchain import TemplateError
 from ..nvidia.target import InImage

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from build.catalog import CATALOG, CatalogError, family_types, load_catalog, select
+from build.catalog import CATALOG, CatalogError, load_catalog, select
 from build.download import FetchError
+from build.families import family_types
 from build.sources import check_architecture, fetch
 
 GOOD = '[good]\nfamily = "t5"\nsource = "file:/models/t5"\n'

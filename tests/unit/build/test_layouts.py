@@ -19,13 +19,14 @@ from tokenizers import Tokenizer
 from transformers.models.whisper.configuration_whisper import NON_SPEECH_TOKENS, NON_SPEECH_TOKENS_MULTI
 
 from build.bundle import build
-from build.catalog import CatalogError, Layout, load_catalog, load_recipe
+from build.catalog import CatalogError, load_catalog
 from build.checkpoints import whisper
 from build.commands import route, work
 from build.download import FetchError, require_space
 from build.layouts.ctranslate2 import BadCheckpoint, convert, read
 from build.layouts.whisper import openai_file, to_huggingface, to_openai, write_huggingface
 from build.plan import Places
+from build.recipes import Layout, load_recipe
 from build.targets.trtllm.facts import write
 from build.whisper_vocabulary import ASSETS, non_speech_ids, whisper_tokenizer
 from ops.ranks import POOL, launch

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from build.catalog import ROOT, CatalogError, TritonModel, load_catalog, load_recipe, target_of
+from build.catalog import ROOT, CatalogError, load_catalog, target_of
+from build.recipes import TritonModel, load_recipe
 from build.targets.tensorrt.plans import Plan, Plans, Tensor, command, shapes
 from build.targets.tensorrt.rules import FILE, configured, findings, write
 from build.tensors import MODELS, parse_config

@@ -13,11 +13,12 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from build.bundle import build
-from build.catalog import ROOT, CatalogError, Model, load_recipe
+from build.catalog import ROOT, CatalogError, Model
 from build.commands import work
 from build.conversion import source_of
 from build.pictures import Unsupported
 from build.plan import BuildError, Places, plan_job, read_manifest
+from build.recipes import load_recipe
 from build.sources import Weights
 from build.targets.trtllm.engine_config import (
     EMPTY,

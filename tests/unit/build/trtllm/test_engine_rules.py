@@ -14,8 +14,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from build.catalog import load_recipe
 from build.plan import Places
+from build.recipes import load_recipe
 from build.targets.trtllm.engine_config import (
     EMPTY,
 )

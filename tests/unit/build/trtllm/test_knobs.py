@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from build.bundle import build
-from build.catalog import CatalogError, load_recipe
+from build.catalog import CatalogError
 from build.plan import Places
+from build.recipes import load_recipe
 from build.targets.trtllm.image import Image
 from ops.deploy import check_gpus
 from tests.fakes.nvidia_image import H100

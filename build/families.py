@@ -1,0 +1,41 @@
+"""The families' files: which Triton models and steps make a bundle, as data (model_repos/families)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .targets import Target
+
+FAMILIES = Path(__file__).parents[1] / "model_repos" / "families"
+
+
+@cache
+def family_types() -> dict[str, tuple[str, ...]]:
+    """Each family's `model_types`."""
+    files = sorted(FAMILIES.glob("*.toml"))
+    return {path.stem: tuple(family_data(path.stem)["model_types"]) for path in files}
+
+
+def family_data(family: str) -> dict[str, Any]:
+    """A family's file over that of its `base`, table by table."""
+    own = tomllib.loads((FAMILIES / f"{family}.toml").read_text("utf-8"))
+    base = own.pop("base", "")
+    return _over(family_data(f"base/{base}"), own) if base else own
+
+
+def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    rows = {
+        key: _over(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        for key, value in own.items()
+    }
+    return {**base, **rows}
+
+
+def builds(target: Target, family: str) -> bool:
+    """Whether a target has a recipe for a family."""
+    data = family_data(family)
+    return target.name in data or target.table(family) is not None

@@ -1,0 +1,205 @@
+"""How a family is built for one target: its data with a model's knobs and what the environment says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import targets
+from .catalog import ROOT, CatalogError, Model, known
+from .families import FAMILIES, family_data
+
+# What the environment may say about a build, for every model that has a parameter of that name in small
+# letters.
+OVERRIDES = (
+    "TP_SIZE",
+    "PP_SIZE",
+    "PRECISION",
+    "WEIGHT_ONLY",
+    "KV_CACHE",
+    "QUANTIZATION",
+    "KV_CACHE_FRACTION",
+    "MAX_TOKENS_IN_PAGED_KV_CACHE",
+    "MAX_ATTENTION_WINDOW_SIZE",
+    "ENGINE_BATCH_SIZE",
+    "MAX_BATCH_SIZE",
+    "MAX_BEAM_WIDTH",
+    "FACADE_INSTANCES",
+)
+ALIASES = {"MAX_TOKENS_IN_PAGED_KV_CACHE": "MAX_TOKENS_IN_KV_CACHE"}  # NVIDIA's guides say it so
+
+Steps = tuple[tuple[str, ...], ...]
+Value = str | tuple[str, ...]  # of a name in a step: one argument, or several
+
+
+@dataclass(frozen=True)
+class TritonModel:
+    """One model of a repository: the folder it comes from and whether it is decoupled. `graph`: the one of
+    the engine's graphs that it is, where Triton runs those without Python.
+    """
+
+    name: str
+    folder: str
+    decoupled: bool = False
+    graph: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A form of weights: the files that it takes, the name that its one file must have, and the steps that
+    make other forms of it.
+    """
+
+    files: tuple[str, ...] = ()
+    name: str = ""
+    to: Mapping[str, Steps] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a family is built for one target: from which layout of weights, by which steps (argv with
+    {placeholders}), what it can do.
+
+    `model_types`: what a checkpoint's config.json may call itself. `finish`: steps that are cheap and follow
+    every build. `kind` says which engines there are:
+    `encoder-decoder`, `decoder`, or `multimodal` (a decoder that reads pictures).
+    """
+
+    family: str
+    target: str
+    kind: str
+    model_types: tuple[str, ...]
+    models: tuple[TritonModel, ...]
+    parameters: Mapping[str, Any]
+    layout: str
+    layouts: Mapping[str, Layout]
+    random: bool
+    steps: Steps
+    finish: Steps
+    capabilities: tuple[str, ...]
+    probe: Mapping[str, Any]
+
+    def files(self, model: Model) -> tuple[str, ...]:
+        """Patterns of the files to fetch for a model."""
+        wanted = (model.file,) if model.file else self.layouts.get(model.layout, Layout()).files
+        return tuple(f"{model.folder}/{pattern}" if model.folder else pattern for pattern in wanted)
+
+
+def load_recipe(model: Model, target: str, environment: Mapping[str, str] | None = None) -> Recipe:
+    """The family's recipe with the model's knobs, and what the environment says, applied.
+
+    Raises:
+        CatalogError: unknown target or family, a knob the family does not have, a target the family is not
+        built for, or a value it does not take.
+    """
+    data = _family(model, target)
+    section = data[target]
+    parameters = data["parameters"] | section.get("parameters", {})
+    for knob in model.knobs:
+        if not _has(data, knob):
+            raise CatalogError(
+                f"{model.id}: family {model.family} has no parameter {knob!r}; it has: "
+                f"{', '.join(parameters)}"
+            )
+    parameters |= {knob: value for knob, value in model.knobs.items() if knob in parameters}
+    parameters |= _overrides(model, target, parameters, environment or {})
+    if (count := parameters.get("facade_instances", 0)) < 0:
+        raise CatalogError(f"{model.id}: FACADE_INSTANCES={count} is below 0; write 0 (by CPUs) or more")
+    _check_supported(model, target, parameters, section.get("supports", {}))
+    return Recipe(
+        family=model.family,
+        target=target,
+        kind=data.get("kind", "encoder-decoder"),
+        model_types=tuple(data["model_types"]),
+        models=tuple(TritonModel(name, **row) for name, row in section.get("models", data["models"]).items()),
+        parameters=parameters,
+        layout=section["layout"],
+        layouts={name: _layout(row) for name, row in data["layouts"].items()},
+        random=bool(section.get("random")),
+        steps=_steps(section["steps"]),
+        finish=_steps(section.get("finish", [])),
+        capabilities=tuple(section.get("capabilities", ())),
+        probe=section.get("probe", data["probe"]),
+    )
+
+
+def _family(model: Model, target: str) -> dict[str, Any]:
+    known(target)
+    path = FAMILIES / f"{model.family}.toml"
+    if not path.exists():
+        raise CatalogError(
+            f"{model.id}: family {model.family!r} does not exist; add {path.relative_to(ROOT)}"
+        )
+    data = family_data(model.family)
+    if target not in data and (table := known(target).table(model.family)) is not None:
+        data[target] = table
+    if target not in data:
+        raise CatalogError(
+            f"family {model.family} cannot be built for TARGET={target} yet; it can for: "
+            f"{', '.join(t for t in targets.names() if t in data)}"
+        )
+    return data
+
+
+def _has(data: Mapping[str, Any], knob: str) -> bool:
+    """A knob may be meant for another target than this one."""
+    return any(
+        knob in part
+        for part in (
+            data["parameters"],
+            *(data[t].get("parameters", {}) for t in targets.names() if t in data),
+        )
+    )
+
+
+def _overrides(
+    model: Model, target: str, parameters: Mapping[str, Any], environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """Values of the environment, in the type of the family's own."""
+    found = {}
+    for name in OVERRIDES:
+        value, key, given = environment.get(name, ""), name.lower(), name
+        if not value and (value := environment.get(ALIASES.get(name, ""), "")):
+            given = ALIASES[name]
+        if value and key in parameters:
+            found[key] = _typed(model, given, value, type(parameters[key]))
+        elif value not in ("", "0", "1", "none"):
+            raise CatalogError(
+                f"{model.id}: {given}={value} has no effect on family {model.family} with TARGET={target}; "
+                f"unset {given}"
+            )
+    return found
+
+
+def _typed(model: Model, name: str, value: str, kind: type) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise CatalogError(
+            f"{model.id}: {name}={value} is not of type {kind.__name__}; write for example {name}={kind(1)}"
+        ) from None
+
+
+def _check_supported(
+    model: Model, target: str, parameters: Mapping[str, Any], supports: Mapping[str, list[Any]]
+) -> None:
+    for name, values in supports.items():
+        if parameters[name] not in values:
+            choices = ", ".join(map(str, values))
+            raise CatalogError(
+                f"{model.id}: {name.upper()}={parameters[name]} cannot be built for TARGET={target}; family "
+                f"{model.family} takes: {choices}"
+            )
+
+
+def _layout(row: Mapping[str, Any]) -> Layout:
+    return Layout(
+        tuple(row.get("files", ())),
+        row.get("name", ""),
+        {name: _steps(steps) for name, steps in row.get("to", {}).items()},
+    )
+
+
+def _steps(rows: list[list[str]]) -> Steps:
+    return tuple(tuple(row) for row in rows)
