@@ -119,10 +119,10 @@ setup: $(SERVE)/.done $(BUILD)/.done $(if $(filter torch,$(TARGET)),$(SERVE)/.to
 # The tools of these two are in images alone.
 ifneq ($(filter trtllm tensorrt,$(TARGET)),)
 engines: $(STACK)/.done ## build the bundles of MODEL_ID (default: the miniatures) for TARGET
-	$(STACK)/bin/python -m ops.compose engines
+	@$(STACK)/bin/python -m ops.compose engines
 else
 engines: $(BUILD)/.done
-	$(ENGINES)
+	@$(ENGINES)
 endif
 
 demo: setup ## start everything, transcribe a recording (AUDIO=path) with MODEL_ID (tiny.en), print it, stop
@@ -143,10 +143,10 @@ serve: setup ## check the settings, build what is missing, run in the foreground
 	@$(RUN) -m ops.process_mode serve
 
 stop: ## end a running `make serve`
-	$(RUN) -m ops.process_mode stop
+	@$(RUN) -m ops.process_mode stop
 
 restart: ## restart the instances of a running `make serve` one by one
-	$(RUN) -m ops.process_mode restart
+	@$(RUN) -m ops.process_mode restart
 
 # Tests that wait for databases more than they compute; they run with those that compute.
 WAITING := tests/stack/test_retrieval_databases.py tests/stack/test_retrieval_vectors.py
@@ -203,13 +203,13 @@ test-console: setup $(BUILD)/.tests $(CONSOLE)/.done $(VECTORS)/.done engines ##
 	$(CONSOLE)/bin/python -m pytest tests/console
 
 up: $(STACK)/.done ## build images and engines and start the stack in Docker; writes .env for this machine if there is none
-	$(STACK)/bin/python -m ops.compose up
+	@$(STACK)/bin/python -m ops.compose up
 
 down: $(STACK)/.done ## stop the stack in Docker; engines and weights stay
-	$(STACK)/bin/python -m ops.compose down
+	@$(STACK)/bin/python -m ops.compose down
 
 restart-stack: $(STACK)/.done ## restart the tritonservers in Docker one by one
-	$(STACK)/bin/python -m ops.compose restart
+	@$(STACK)/bin/python -m ops.compose restart
 
 airgap-save: ## write images, engines and compose files of the stack into ARCHIVE, for a machine without network
 	$(PYTHON) -m ops.airgap save $(ARCHIVE)
