@@ -32,7 +32,7 @@ Floats = NDArray[np.float32]
 PIECE = RATE // 10
 PAUSE = 0.5  # seconds of silence, after which words of sound that is not committed are final enough
 LONGEST_SESSION = 3600  # seconds; nginx ends a connection that is silent for so long
-LONGEST_BUFFER = 300  # seconds of speech that wait for a commit where the client decides
+LONGEST_BUFFER = 300  # seconds that wait for a commit where the client decides, after which nothing is taken
 SILENCE_KEPT = 5  # seconds of each silence that wait with it
 SHORTEST_COMMIT = 0.1
 WAITING = 8  # events between the socket and the listener
@@ -45,33 +45,25 @@ class Uncommitted:
 
     def __init__(self) -> None:
         self.spoken, self.silent = list[Floats](), deque[Floats]()
-
-    def copy(self) -> Uncommitted:
-        """The same sound, apart from what is added to this one later."""
-        made = Uncommitted()
-        made.spoken, made.silent = self.spoken.copy(), self.silent.copy()
-        return made
+        self.samples = self.still = 0  # in all, and in `silent`
 
     def __len__(self) -> int:
         """In samples."""
-        return sum(map(len, self.spoken)) + sum(map(len, self.silent))
+        return self.samples
 
     def add(self, piece: Floats, *, speaking: bool) -> None:
-        """Add what follows, in which somebody speaks or nobody does.
-
-        Raises:
-            ApiError: 400: LONGEST_BUFFER.
-        """
-        if not speaking:
-            self.silent.append(piece)
-            while sum(map(len, self.silent)) > SILENCE_KEPT * RATE:
-                self.silent.popleft()
-        elif len(self) + len(piece) > LONGEST_BUFFER * RATE:
-            message = f"the buffer holds {LONGEST_BUFFER} s of sound; commit or clear it"
-            raise ApiError(400, message, param="audio", code="buffer_full")
-        else:
-            self.spoken += [*self.silent, piece]
+        """Add what follows, in which somebody speaks or nobody does."""
+        self.samples += len(piece)
+        self.silent.append(piece)
+        self.still += len(piece)
+        if speaking:
+            self.spoken += self.silent
             self.silent.clear()
+            self.still = 0
+        while self.still > SILENCE_KEPT * RATE:
+            dropped = len(self.silent.popleft())
+            self.still -= dropped
+            self.samples -= dropped
 
     @property
     def wave(self) -> Floats:
@@ -189,13 +181,11 @@ class Listener:
     async def _append(self, event: dict[str, Any]) -> None:
         samples = self.decoder.feed(event.get("audio"))
         if self.spoken is None:
-            before = self.buffer.copy()
-            try:
-                for at in range(0, len(samples), PIECE):
-                    await self._look_ahead(samples[at : at + PIECE])
-            except ApiError:  # nothing of the event is kept
-                self.buffer = before
-                raise
+            if len(self.buffer) >= LONGEST_BUFFER * RATE:
+                message = f"the buffer holds {LONGEST_BUFFER} s of sound; commit or clear it"
+                raise ApiError(400, message, param="audio", code="buffer_full")
+            for at in range(0, len(samples), PIECE):
+                await self._look_ahead(samples[at : at + PIECE])
             self._count(samples)
             return
         self._count(samples)

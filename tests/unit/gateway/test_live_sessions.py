@@ -17,7 +17,7 @@ import pytest
 from conch.errors import ApiError
 from gateway.keys import carried, issue
 from gateway.realtime.connection import Connection
-from gateway.realtime.listener import RATE, SILENCE_KEPT, Uncommitted
+from gateway.realtime.listener import LONGEST_BUFFER, RATE, SILENCE_KEPT, Listener, Uncommitted
 from gateway.realtime.pcm import SoundDecoder, a_law, mu_law
 from gateway.realtime.session import Session, of_beta
 from gateway.realtime.words import Item, Words
@@ -96,18 +96,29 @@ def test_the_client_commits_under_names_of_models_without_turn_detection() -> No
 
 
 def test_of_a_silence_the_last_seconds_wait_for_a_commit() -> None:
-    """An hour of it is no error; what was spoken stays whole, and too much of that is a 400."""
-    held, piece = Uncommitted(), np.ones(RATE // 10, np.float32)
-    for _ in range(36_000):
-        held.add(0 * piece, speaking=False)
-    assert len(held) == SILENCE_KEPT * RATE
-    held.add(piece, speaking=True)
-    for _ in range(600):
-        held.add(0 * piece, speaking=False)
-    assert (len(held), held.wave.sum()) == ((2 * SILENCE_KEPT) * RATE + len(piece), len(piece))
-    with pytest.raises(ApiError, match="300 s of sound; commit or clear it"):
-        for _ in range(3000):
-            held.add(piece, speaking=True)
+    """Any length of it is no error, in pieces of any size; what was spoken stays whole."""
+    for size in (RATE // 10, RATE // 1000):
+        held, piece = Uncommitted(), np.ones(size, np.float32)
+        for _ in range(12_000):
+            held.add(0 * piece, speaking=False)
+        assert len(held) == SILENCE_KEPT * RATE
+        held.add(piece, speaking=True)
+        for _ in range(12_000):
+            held.add(0 * piece, speaking=False)
+        assert (len(held.wave), held.wave.sum()) == ((2 * SILENCE_KEPT) * RATE + len(piece), len(piece))
+        assert len(held) == len(held.wave)
+
+
+def test_a_full_buffer_takes_nothing_of_an_event() -> None:
+    """The error names the field; a commit makes room."""
+    listener = Listener(
+        cast(Any, None), Mock(), Mock(), Session().changed({"audio": {"input": {"turn_detection": None}}})[0]
+    )
+    listener.buffer.add(np.zeros(LONGEST_BUFFER * RATE, np.float32), speaking=True)
+    silence = base64.b64encode(bytes(4800)).decode()
+    with pytest.raises(ApiError, match="300 s of sound; commit or clear it") as error:
+        asyncio.run(listener._append({"audio": silence}))
+    assert (error.value.param, listener.pending, len(listener.buffer)) == ("audio", 0, 300 * RATE)
 
 
 def test_the_edges_of_turn_detection() -> None:
