@@ -7,6 +7,8 @@ TEXT = "tensorrt_llm_bls"
 PICTURES = "multimodal_encoders"  # pictures to rows of a prompt-embedding table
 EMBEDDERS = {"minilm": "minilm", "clip": "clip_text"}  # texts to vectors, by family
 PICTURE_EMBEDDERS = {"clip": "clip_image"}  # pictures to vectors
+SPEAKER_SEGMENTATION = "speaker_segmentation"  # ten seconds of sound to its local speakers
+SPEAKER_EMBEDDING = "speaker_embedding"  # sound to vectors of voices
 LONGEST = (
     "longest_row"  # a parameter of a Triton model: the most of a size that its configuration leaves open
 )

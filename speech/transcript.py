@@ -17,7 +17,7 @@ class Segment:
     """Words with their times in seconds from the beginning of the recording. `window`: where the window began
     that they came from. `log_probs`: what each token of the text spells, and its log probability, if they
     were requested. `timed`: the text with its timestamps in the window, as a model writes them: the context
-    of what follows.
+    of what follows. `speaker`: their name, if they were told apart.
     """
 
     start: float
@@ -30,15 +30,20 @@ class Segment:
     window: float = 0.0
     log_probs: tuple[tuple[bytes, float], ...] = ()
     timed: str = ""
+    speaker: str = ""
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word and its times in seconds from the beginning of the recording."""
+    """A word and its times in seconds from the beginning of the recording. `speaker`: their name, if they
+    were told apart; `overlap`: somebody else speaks at that time.
+    """
 
     text: str
     start: float
     end: float
+    speaker: str = ""
+    overlap: bool = False
 
 
 @dataclass(frozen=True)

@@ -81,9 +81,12 @@ def _ipa(text: str) -> str:
 
 @dataclass
 class Voices:
-    """All of them; models are fetched at the first use."""
+    """All of them; models are fetched at the first use. `styles`: a folder of more voices of Kokoro,
+    NAME.bin each.
+    """
 
     weights: Path
+    styles: Path | None = None
 
     @cached_property
     def _kokoro(self) -> tuple[onnxruntime.InferenceSession, dict[str, int], dict[str, Floats]]:
@@ -138,7 +141,12 @@ class Voices:
         for theirs, ours in TO_KOKORO.items():
             text = text.replace(theirs, ours)
         tokens = [known[sound] for sound in text if sound in known]
-        style = styles[voice][min(len(tokens), len(styles[voice])) - 1].reshape(1, 256)
+        rows = (
+            np.fromfile(self.styles / f"{voice}.bin", "<f4").reshape(-1, 256)
+            if self.styles
+            else styles[voice]
+        )
+        style = rows[min(len(tokens), len(rows)) - 1].reshape(1, 256)
         inputs = {
             "tokens": np.array([[0, *tokens, 0]], np.int64),
             "style": style.astype(np.float32),

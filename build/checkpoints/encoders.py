@@ -10,12 +10,13 @@ from pathlib import Path
 
 from serving.architectures.bert import Embedder
 from serving.architectures.clip import Clip
+from serving.architectures.speakers import Speakers
 
 from ..pictures import cropped
-from . import clip, minilm
+from . import clip, minilm, speakers
 from .arguments import copy_tokenizer
 
-Network = Embedder | Clip
+Network = Embedder | Clip | Speakers
 
 
 def _minilm(weights: Path, output: Path, longest: int) -> Embedder:
@@ -31,7 +32,16 @@ def _clip(weights: Path, output: Path, longest: int) -> Clip:
     return ours
 
 
-FAMILIES: dict[str, Callable[[Path, Path, int], Network]] = {"minilm": _minilm, "clip": _clip}
+def _speakers(weights: Path, output: Path, _: int) -> Speakers:
+    speakers.facts().save(output)
+    return speakers.load(weights)
+
+
+FAMILIES: dict[str, Callable[[Path, Path, int], Network]] = {
+    "minilm": _minilm,
+    "clip": _clip,
+    "speakers": _speakers,
+}
 
 
 def load(family: str, weights: Path, output: Path, longest: int) -> Network:

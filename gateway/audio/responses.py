@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fastapi import Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from openai.types.audio import (
     Transcription,
+    TranscriptionDiarized,
     TranscriptionSegment,
     TranscriptionTextDeltaEvent,
     TranscriptionTextDoneEvent,
+    TranscriptionTextSegmentEvent,
     TranscriptionVerbose,
     TranscriptionWord,
 )
@@ -21,7 +23,7 @@ from openai.types.audio.transcription_text_done_event import Usage as UsageToken
 from openai.types.audio.transcription_text_done_event import UsageInputTokenDetails
 from openai.types.audio.transcription_verbose import Usage
 
-from speech.transcript import Segment, Transcript, compression_ratio
+from speech.transcript import Segment, Transcript, Word, compression_ratio
 
 from .languages import language_name
 
@@ -41,6 +43,8 @@ def formatted(
         return JSONResponse(_plain(transcript, log_probs=log_probs))
     if response_format == "verbose_json":
         return JSONResponse(_verbose(transcript, set(granularities), task))
+    if response_format == "diarized_json":
+        return JSONResponse(_diarized(transcript))
     if response_format == "text":
         return PlainTextResponse(transcript.text + "\n")
     if response_format == "vtt":
@@ -55,6 +59,31 @@ def _plain(transcript: Transcript, *, log_probs: bool) -> dict[str, Any]:
     return (
         {**plain, "logprobs": token_log_probs(transcript)} if log_probs else plain
     )  # the SDK's type would make floats of bytes
+
+
+def _diarized(transcript: Transcript) -> dict[str, Any]:
+    return TranscriptionDiarized.model_validate(
+        {
+            "task": "transcribe",
+            "duration": transcript.duration,
+            "text": transcript.text,
+            "segments": list(speaker_segments(transcript)),
+            "usage": {"type": "duration", "seconds": transcript.duration},
+        }
+    ).model_dump(exclude_none=True)
+
+
+def speaker_segments(transcript: Transcript) -> Iterator[dict[str, Any]]:
+    """Segments with their speakers, as a whole answer has them and a streamed one sends them."""
+    for number, segment in enumerate(transcript.segments):
+        yield TranscriptionTextSegmentEvent(
+            id=f"seg_{number}",
+            type="transcript.text.segment",
+            start=segment.start,
+            end=segment.end,
+            text=segment.text,
+            speaker=segment.speaker,
+        ).model_dump()
 
 
 def token_log_probs(transcript: Transcript) -> list[dict[str, Any]]:
@@ -79,7 +108,18 @@ def _verbose(transcript: Transcript, granularities: set[str], task: str) -> dict
         else None,
         usage=Usage(seconds=transcript.duration, type="duration"),
     )
-    return {"task": task, **verbose.model_dump(exclude_none=True)}
+    found = {"task": task, **verbose.model_dump(exclude_none=True)}
+    for row, segment in zip(found.get("segments", ()), transcript.segments, strict=False):
+        row.update(_marks(segment))
+    for row, word in zip(found.get("words", ()), transcript.words, strict=False):
+        row.update(_marks(word))
+    return found
+
+
+def _marks(one: Segment | Word) -> dict[str, Any]:
+    """Whose it is, if speakers were told apart, and that somebody else speaks over it."""
+    overlap = isinstance(one, Word) and one.overlap
+    return {**({"speaker": one.speaker} if one.speaker else {}), **({"overlap": True} if overlap else {})}
 
 
 def _segment(number: int, segment: Segment) -> TranscriptionSegment:
@@ -104,25 +144,41 @@ def _clock(seconds: float, comma: str) -> str:
     return f"{hours:02}:{rest // 60_000:02}:{rest // 1000 % 60:02}{comma}{milliseconds % 1000:03}"
 
 
-def _cues(segments: Iterable[Segment], comma: str) -> Iterable[tuple[str, str]]:
+def _cues(segments: Iterable[Segment], comma: str) -> Iterable[tuple[str, str, str]]:
+    """Times, text and speaker, which is empty where speakers were not told apart."""
     for segment in segments:
         end = max(segment.end, segment.start + SHORTEST)
         # An arrow inside a cue would end it.
-        yield f"{_clock(segment.start, comma)} --> {_clock(end, comma)}", segment.text.replace("-->", "→")
+        text, speaker = (words.replace("-->", "→") for words in (segment.text, segment.speaker))
+        yield f"{_clock(segment.start, comma)} --> {_clock(end, comma)}", text, _one_line(speaker)
+
+
+def _one_line(name: str) -> str:
+    return " ".join(name.split())
 
 
 def srt(segments: Iterable[Segment]) -> str:
-    """SubRip."""
-    return "".join(f"{n}\n{times}\n{text}\n\n" for n, (times, text) in enumerate(_cues(segments, ","), 1))
+    """SubRip; a speaker stands before their text."""
+    cues = enumerate(_cues(segments, ","), 1)
+    return "".join(
+        f"{n}\n{times}\n{speaker}{': ' if speaker else ''}{text}\n\n" for n, (times, text, speaker) in cues
+    )
 
 
 def vtt(segments: Iterable[Segment]) -> str:
-    """WebVTT (https://www.w3.org/TR/webvtt1/): & and < are escaped in cue text."""
+    """WebVTT (https://www.w3.org/TR/webvtt1/): & and < are escaped in cue text, and > in a voice's name."""
     cues = (
-        f"{times}\n{text.replace('&', '&amp;').replace('<', '&lt;')}\n\n"
-        for times, text in _cues(segments, ".")
+        f"{times}\n{_voice(speaker)}{_escaped(text)}\n\n" for times, text, speaker in _cues(segments, ".")
     )
     return "WEBVTT\n\n" + "".join(cues)
+
+
+def _voice(speaker: str) -> str:
+    return f"<v {_escaped(speaker).replace('>', '&gt;')}>" if speaker else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def delta(text: str, part: Transcript, *, log_probs: bool) -> dict[str, Any]:

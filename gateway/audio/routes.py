@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,9 +15,11 @@ from fastapi import APIRouter, Request, Response
 
 from conch.deployment import Pool
 from conch.errors import ApiError
+from conch.tasks import end
 from speech import media
 from speech.cutters import Cutter, PauseCutter, TurnCutter
 from speech.options import Options
+from speech.speakers.turns import Diarization
 from speech.transcript import Transcript, joined
 from speech.windows import Window
 
@@ -29,14 +31,17 @@ from ..settings import Settings
 from ..sse import Events, event
 from ..upload import receive
 from . import responses as formats
+from .diarization import Diarizer, TritonVoices, known_voices
 from .languages import check_languages
 from .schema import (
+    SpeakersWanted,
     TranscriptionRequest,
     TranslationRequest,
     body_schema,
     options,
     parse_transcription,
     parse_translation,
+    speakers,
     turns,
 )
 
@@ -48,6 +53,7 @@ DECODERS = ThreadPoolExecutor(
 
 
 END = object()
+Speakers = asyncio.Task[Diarization] | None
 TURN = 16  # blocks: a minute of sound, 0.05 s of work, after which other recordings have theirs
 
 
@@ -116,6 +122,7 @@ class TranscriptionRun:
     recording: Recording
     chosen: Options
     request_id: str
+    diarizer: Diarizer | None = None
     parts: list[Transcript] = field(default_factory=list)
 
     async def run(self) -> AsyncGenerator[Transcript, None]:
@@ -132,10 +139,26 @@ class TranscriptionRun:
 
     async def whole(self) -> Transcript:
         """All of it. Where nobody speaks, the language is the one that was asked for, or English."""
-        async with aclosing(self.run()) as found:
+        async with self._speakers() as speakers, aclosing(self.run()) as found:
             async for _ in found:
-                pass
-        return self.result()
+                _check(speakers)
+            return await self._labelled(speakers)
+
+    @asynccontextmanager
+    async def _speakers(self) -> AsyncIterator[Speakers]:
+        """Who speaks, if that is asked for, while words are transcribed."""
+        if self.diarizer is None:
+            yield None
+            return
+        task = asyncio.create_task(self.diarizer.speakers_of(self.recording.path, self.recording.track))
+        try:
+            yield task
+        finally:
+            await end([task])
+
+    async def _labelled(self, speakers: Speakers) -> Transcript:
+        transcript = self.result()
+        return self.diarizer.label(transcript, await speakers) if self.diarizer and speakers else transcript
 
     def result(self) -> Transcript:
         """What there is so far as one transcript."""
@@ -152,18 +175,32 @@ class TranscriptionRun:
         """
         said, timer = "", StreamTimer(self.services.metrics, self.pool.model_id)
         try:
-            async with aclosing(self.run()) as found:
+            async with self._speakers() as speakers, aclosing(self.run()) as found:
                 async for part in found:
+                    _check(speakers)
                     text = part.joint + part.text if said and part.text else part.text
                     said += text
                     if text:
                         timer.piece()
                         yield event(formats.delta(text, part, log_probs=log_probs))
-            yield event(formats.done(self.result(), log_probs=log_probs))
+                transcript = await self._labelled(speakers)
+            for segment in formats.speaker_segments(transcript) if self.diarizer else ():
+                yield event(segment)
+            yield event(formats.done(transcript, log_probs=log_probs))
         except ApiError as error:
             if not said:
                 raise
             yield event(error_body(error))
+
+
+def _check(speakers: Speakers) -> None:
+    """Stop the transcription of a recording whose speakers cannot be told apart.
+
+    Raises:
+        ApiError: why they cannot.
+    """
+    if speakers and speakers.done():
+        speakers.result()
 
 
 async def _begin(
@@ -180,14 +217,33 @@ async def _begin(
             f"timestamp_granularities[]=word is not supported by the engine of {form.model!r}; use segment"
         )
         raise ApiError(400, message, param="timestamp_granularities[]", code="unsupported_value")
+    wanted = speakers(form)
+    if wanted and "word_timestamps" in pool.capabilities:
+        chosen = replace(chosen, words=True)
     stack.enter_context(services.recordings.place(pool))
     recording = Recording(
         Path(upload.path), TurnCutter(cut) if cut else PauseCutter(), services.settings, form.audio_track
     )
     # Unlike the client's own id it is never seen twice: under it the work can be stopped.
-    return form, TranscriptionRun(
-        services, pool, recording, chosen, f"{request.state.request_id}.{uuid.uuid4().hex[:8]}"
-    )
+    request_id = f"{request.state.request_id}.{uuid.uuid4().hex[:8]}"
+    diarizer = await _diarizer(services, wanted, request_id) if wanted else None
+    return form, TranscriptionRun(services, pool, recording, chosen, request_id, diarizer)
+
+
+async def _diarizer(services: Services, wanted: SpeakersWanted, request_id: str) -> Diarizer:
+    able = [pool for pool in services.pools.values() if "diarization" in pool.capabilities]
+    if not able:
+        raise ApiError(
+            400,
+            "this deployment has no model that tells speakers apart; omit diarized_json and diarize, or have "
+            "speakers added to MODEL_ID",
+            param="response_format",
+            code="unsupported_value",
+        )
+    model = TritonVoices(services.triton, able[0], request_id)
+    known = await known_voices(model, wanted.references)
+    settings = services.settings
+    return Diarizer(model, wanted, known, settings.max_audio_seconds, settings.decode_seconds)
 
 
 @router.post("/v1/audio/transcriptions", openapi_extra=body_schema(TranscriptionRequest))

@@ -1,5 +1,5 @@
-"""Engines that map ids or pixels to a vector once: what several requests ask for is computed together, with
-little padding.
+"""Engines that map ids, pixels or sound to a vector once: what several requests ask for is computed
+together, with little padding.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from ..triton.stub import Request, Utils, arrays_of
 
 Ids = NDArray[np.int32]
 Pixels = NDArray[np.float32]
+Sound = NDArray[np.float32]
 # A group of rows is cut where the next one would be padding for more than a quarter, once the group has work
 # for all cores: measured, a product of 256 rows is as fast for each as one of 2,048.
 PADDING, ENOUGH, MOST = 0.75, 256, 8192
 # Lengths are rounded up to a multiple of this: a length that is new to an engine has kernels to be made for
 # it, which took longer than a short text itself (8.5 against 5.1 ms a text).
 STEP = 8
-PICTURES = 16  # computed together at most: measured on ViT-B/32, more of them are no faster for each
+# Computed together at most: measured on ViT-B/32, and on ten seconds of sound, more are no faster for each.
+AT_ONCE = 16
 
 
 class Encoder(Protocol):
@@ -36,7 +38,7 @@ class Encoder(Protocol):
 
     def encode(self, **inputs: NDArray[Any]) -> NDArray[np.float32]:
         """Vectors [rows, dimensions] of int64 `ids` and `mask` [texts, n], or of float32 `pixels` [pictures,
-        3, size, size].
+        3, size, size] or `wav` [sounds, n]; a segmentation of sounds gives [sounds, frames, classes].
         """
 
 
@@ -72,8 +74,12 @@ def embed(encoder: Encoder, rows: Sequence[Ids]) -> NDArray[np.float32]:
 
 def embed_pictures(encoder: Encoder, rows: Sequence[Pixels]) -> NDArray[np.float32]:
     """Vectors [rows, dimensions] of pixels [3, size, size] each."""
-    parts = (np.stack(rows[at : at + PICTURES]) for at in range(0, len(rows), PICTURES))
-    return np.concatenate([encoder.encode(pixels=part) for part in parts])
+    return np.concatenate([encoder.encode(pixels=part) for part in parts_of(rows)])
+
+
+def parts_of(rows: Sequence[NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
+    """Rows of one shape, as many at once as pay."""
+    return (np.stack(rows[at : at + AT_ONCE]) for at in range(0, len(rows), AT_ONCE))
 
 
 def taken_in(facts: EngineFacts, inputs: dict[str, NDArray[Any]]) -> list[Ids]:
@@ -219,3 +225,51 @@ class PromptTableEndpoint(EncoderEndpoint):
             "OUT_PROMPT_EMBEDDING_TABLE": table,
             "OUT_PROMPT_VOCAB_SIZE": np.full((rows, 1), table.shape[1], np.int32),
         }
+
+
+class SegmentationEndpoint(EncoderEndpoint):
+    """`speaker_segmentation`: of float32 `WAV` [rows, n] of the length that the model was trained for."""
+
+    def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Sound]:
+        """See EncoderEndpoint."""
+        sounds = inputs["WAV"]
+        wanted = self.encoder.facts.positions
+        if sounds.shape[1] != wanted:
+            raise BadRequest(f"WAV has {sounds.shape[1]} samples; it must have {wanted}: fill up with zeros")
+        return _finite(sounds)
+
+    def embed(self, rows: Sequence[Sound]) -> NDArray[np.float32]:
+        """See EncoderEndpoint."""
+        return np.concatenate([self.encoder.encode(wav=part) for part in parts_of(rows)])
+
+    def outputs(self, found: NDArray[np.float32], inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """See EncoderEndpoint."""
+        return {"log_probabilities": found}
+
+
+class VoiceEndpoint(EncoderEndpoint):
+    """`speaker_embedding`: of float32 `WAV` [rows, n]; sounds of one length are computed together."""
+
+    shortest = 8000  # samples
+
+    def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Sound]:
+        """See EncoderEndpoint."""
+        sounds, most = inputs["WAV"], self.encoder.facts.positions
+        if not self.shortest <= sounds.shape[1] <= most:
+            raise BadRequest(f"WAV has {sounds.shape[1]} samples; it must have {self.shortest} to {most}")
+        return _finite(sounds)
+
+    def embed(self, rows: Sequence[Sound]) -> NDArray[np.float32]:
+        """See EncoderEndpoint."""
+        found = np.empty((len(rows), self.encoder.facts.dimensions), np.float32)
+        for length in {len(row) for row in rows}:
+            alike = [number for number, row in enumerate(rows) if len(row) == length]
+            parts = parts_of([rows[number] for number in alike])
+            found[alike] = np.concatenate([self.encoder.encode(wav=part) for part in parts])
+        return found
+
+
+def _finite(sounds: NDArray[Any]) -> Sequence[Sound]:
+    if not np.isfinite(sounds).all():
+        raise BadRequest("WAV must be finite numbers")
+    return list(sounds)

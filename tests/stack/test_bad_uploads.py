@@ -149,7 +149,7 @@ FIELDS = [
     ({"include[]": "all"}, 400, "include[]"),
     ({"stream": "true", "response_format": "vtt"}, 400, "stream"),
     ({"keywords[]": "<|en|>"}, 400, "keywords"),
-    ({"known_speaker_names[]": "a"}, 400, "known_speaker_names"),
+    ({"known_speaker_names[]": "a"}, 400, "known_speaker_names[]"),
     ({"audio_track": "2"}, 400, "audio_track"),
     ({"prompt[]": "a"}, 400, "prompt[]"),
     (

@@ -1,7 +1,7 @@
 """Encoders alone to OpenVINO: `python -m build.targets.openvino.export_encoder --family F --weights FOLDER
 --output FOLDER` writes a graph for each encoder, engine.json, for pictures picture.json, and the tokenizer's
-files. The graphs map ids and mask [texts, n], or pixels [pictures, 3, size, size], to float32 [rows,
-dimensions].
+files. The graphs map ids and mask [texts, n], pixels [pictures, 3, size, size] or wav [sounds, n] to float32
+[rows, dimensions].
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import nn
 
 from build.checkpoints import encoders
 from serving.architectures.clip import Clip
+from serving.architectures.speakers import Speakers
 
 from .stateful import compress_int8, rename
 
@@ -33,12 +34,24 @@ def picture_graph(network: nn.Module, size: int) -> ov.Model:
     return graph
 
 
+def sound_graph(network: nn.Module, samples: int) -> ov.Model:
+    """Trace it for any number of sounds of any length; `samples`: an example's."""
+    graph = ov.convert_model(network, example_input=(torch.rand(2, samples),))
+    rename(graph, [("wav", [-1, -1])], ["embedding"])
+    return graph
+
+
 def graphs(network: encoders.Network) -> dict[str, ov.Model]:
     """Its encoders, by file name."""
     if isinstance(network, Clip):
         return {
             "text": text_graph(network.text),
             "image": picture_graph(network.picture, network.shape.size),
+        }
+    if isinstance(network, Speakers):
+        return {
+            "segmentation": sound_graph(network.segmentation, 160_000),
+            "voice": sound_graph(network.voice, 32_000),
         }
     return {"encoder": text_graph(network)}
 

@@ -15,6 +15,7 @@ import torch
 
 from build.checkpoints import encoders
 from conch.bundle import EngineFacts
+from serving.architectures.bert import Embedder
 from serving.architectures.clip import Clip
 
 from . import graphs
@@ -43,6 +44,7 @@ def traced(network: encoders.Network, dtype: torch.dtype) -> list[Graph]:
             graphs.texts("text", network.text, clip.vocabulary, clip.dimensions),
             graphs.pictures("image", network.picture, clip.size, clip.dimensions, dtype),
         ]
+    assert isinstance(network, Embedder)  # family speakers has no recipe for this target
     return [graphs.texts("encoder", network, network.shape.vocabulary, network.shape.width)]
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from conch.bundle import EngineFacts
-from serving.architectures import bert, clip, pictures
+from serving.architectures import bert, clip, pictures, speakers
 
 from .device import Device
 from .runtime import WEIGHTS
@@ -63,6 +63,10 @@ def _models(folder: Path, family: str) -> dict[str, nn.Module]:
         whole = clip.Clip(clip.Shape.load(folder))
         whole.load_state_dict(weights)
         return {"text": whole.text, "image": whole.picture}
+    if family == "speakers":
+        both = speakers.Speakers(speakers.Shape.load(folder))
+        both.load_state_dict(weights)
+        return {"segmentation": both.segmentation, "voice": both.voice}
     alone = bert.Embedder(bert.Shape.load(folder))
     alone.load_state_dict(weights)
     return {"encoder": alone}

@@ -93,7 +93,6 @@ def test_names_of_other_servers() -> None:
         ({"task": "translate"}, "task", "/v1/audio/translations"),
         ({"vad_parameters": "{}"}, "vad_parameters", "use chunking_strategy"),
         ({"no_speech_threshold": "0.2"}, "no_speech_threshold", "is not a setting here"),
-        ({"known_speaker_names[]": ["a"]}, "known_speaker_names", "speakers are not told apart"),
         ({"hotwords": "a", "keywords": ["b"]}, "hotwords", "is keywords by another name"),
         ({"keywords[]": ["a"] * 101}, "keywords[]", "has 101 items; send 100 at most"),
         ({"audio_track": "0"}, "audio_track", "greater than or equal to 1"),

@@ -1,0 +1,203 @@
+"""Conversations of neural voices with known speakers, words and times, for measures of who spoke when.
+
+Two halves of Kokoro's voices never meet: TUNING voices say sentences.txt, JUDGED voices conversation.txt.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .recordings import noisy, telephone
+from .voices import RATE, Voices
+
+Floats = NDArray[np.float32]
+HERE = Path(__file__).parent
+PACKAGE = "kokoro-js@1.2.1"  # npm's package with the styles of all voices of Kokoro-82M v1.0, Apache-2.0
+_NAMES = (
+    "af_alloy af_aoede af_bella af_heart af_jessica af_kore af_nicole af_nova af_river af_sarah "
+    "af_sky am_adam am_echo am_eric am_fenrir am_liam am_michael am_onyx am_puck am_santa bf_alice "
+    "bf_emma bf_isabella bf_lily bm_daniel bm_fable bm_george bm_lewis"
+)
+ENGLISH = _NAMES.split()
+TUNING, JUDGED = tuple(ENGLISH[::2]), tuple(ENGLISH[1::2])
+BACK_CHANNELS = ("Mm-hm.", "Yeah.", "Right.", "I see.", "Okay.", "Sure.", "Exactly.", "Oh, good.")
+PAUSE = 0.5  # s: a longer pause inside an utterance is not speech of the reference
+
+
+@dataclass(frozen=True)
+class Turn:
+    """An utterance in a conversation; `start` in seconds, `spans`: where it is speech."""
+
+    speaker: str
+    text: str
+    start: float
+    end: float
+    spans: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """float32 samples [n] at 16 kHz, peak below 1, and what is said in them by whom."""
+
+    name: str
+    wave: Floats
+    turns: tuple[Turn, ...]
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        """In the order in which they begin."""
+        return tuple(dict.fromkeys(turn.speaker for turn in self.turns))
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How people talk. `overlap`: the share of turns that begin before the last one has ended; `channel`:
+    "clean", "noise" (pink, 12 dB below) or "telephone".
+    """
+
+    name: str
+    speakers: int
+    minutes: float
+    overlap: float
+    channel: str = "clean"
+
+
+def styles(weights: Path) -> Path:
+    """The folder of the voices' styles, fetched by npm as it is configured (which checks the hash).
+
+    Raises:
+        subprocess.CalledProcessError: npm could not.
+    """
+    folder = weights / "voices" / "kokoro-js"
+    if not (folder / "package").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        packed = subprocess.run(
+            ["npm", "pack", "--silent", PACKAGE], cwd=folder, check=True, capture_output=True, text=True
+        )
+        with tarfile.open(folder / packed.stdout.split()[-1]) as archive:
+            archive.extractall(folder, filter="data")
+    return folder / "package" / "voices"
+
+
+def _spoken(job: tuple[Path, str, str, float, Path]) -> None:
+    weights, voice, text, speed, path = job
+    if not path.exists():
+        wave = _voices(weights).say(text, voice, speed)
+        partial = path.with_suffix(".partial.npy")
+        np.save(partial, wave.astype(np.float16))
+        partial.replace(path)
+
+
+def _voices(weights: Path) -> Voices:
+    if weights not in _LOADED:
+        _LOADED[weights] = Voices(weights, styles(weights))
+    return _LOADED[weights]
+
+
+_LOADED: dict[Path, Voices] = {}
+
+
+def speak(weights: Path, voices: Sequence[str], texts: Sequence[str], processes: int = 2) -> None:
+    """Say each text by each voice, once; kept under `weights`."""
+    jobs = [
+        (
+            weights,
+            voice,
+            text,
+            float(np.random.default_rng(i).uniform(0.9, 1.15)),
+            place(weights, voice, text),
+        )
+        for i, text in enumerate((*BACK_CHANNELS, *texts))
+        for voice in voices
+    ]
+    place(weights, "", "").parent.mkdir(parents=True, exist_ok=True)
+    _spoken(jobs[0])  # fetches the model before several processes would
+    with ProcessPoolExecutor(processes) as pool:
+        list(pool.map(_spoken, jobs, chunksize=4))
+
+
+def place(weights: Path, voice: str, text: str) -> Path:
+    """Where an utterance lies."""
+    name = "".join(c if c.isalnum() else "-" for c in text.lower())[:60]
+    return weights / "voices" / "conversation" / f"{voice}-{name}.npy"
+
+
+def texts(name: str) -> list[str]:
+    """The lines of a file of this folder."""
+    return (HERE / name).read_text("utf-8").splitlines()
+
+
+def spans(wave: Floats) -> list[tuple[float, float]]:
+    """Where an utterance is speech, in seconds; shorter pauses than PAUSE belong to it."""
+    frames = np.abs(wave[: len(wave) // 160 * 160]).reshape(-1, 160).max(1) > 0.01 * np.abs(wave).max()
+    at = np.flatnonzero(frames)
+    cuts = np.flatnonzero(np.diff(at) > PAUSE * 100)
+    begins, ends = [at[0], *at[cuts + 1]], [*at[cuts], at[-1]]
+    return [(begin / 100, (end + 1) / 100) for begin, end in zip(begins, ends, strict=True)]
+
+
+def _order(rng: np.random.Generator, count: int) -> Iterator[int]:
+    """Speakers in turn: never the same twice, mostly an answer to the one before the last."""
+    weight, last, before = rng.uniform(0.3, 1.0, count), -1, -1
+    for first in rng.permutation(count):  # everybody speaks
+        yield int(first)
+        before, last = last, int(first)
+    while True:
+        chance = weight * np.where(np.arange(count) == before, 3.0, 1.0)
+        chance[last] = 0.0 if count > 1 else 1.0
+        chosen = int(rng.choice(count, p=chance / chance.sum()))
+        before, last = last, chosen
+        yield chosen
+
+
+def converse(
+    weights: Path, manner: Manner, voices: Sequence[str], said: Sequence[str], seed: int
+) -> Conversation:
+    """A conversation of `manner.speakers` of the voices, of utterances that `speak` has made."""
+    rng = np.random.default_rng(seed)
+    names = [str(name) for name in rng.permutation(voices)[: manner.speakers]]
+    levels = 10 ** (rng.uniform(-8, 0, len(names)) / 20)
+    total = int(manner.minutes * 60 * RATE)
+    wave, turns, at, order = np.zeros(total + 30 * RATE, np.float32), [], RATE // 2, _order(rng, len(names))
+
+    def put(who: int, text: str, start: int, gain: float = 1.0) -> int:
+        sound = np.load(place(weights, names[who], text)).astype(np.float32)
+        wave[start : start + len(sound)] += sound * np.float32(levels[who] * gain)
+        begin = start / RATE
+        turns.append(
+            Turn(
+                names[who],
+                text,
+                begin,
+                begin + len(sound) / RATE,
+                tuple((begin + a, begin + b) for a, b in spans(sound)),
+            )
+        )
+        return start + len(sound)
+
+    while at < total - 12 * RATE:
+        who, began = next(order), at
+        for _ in range(int(rng.choice([1, 1, 2, 3]))):
+            at = put(who, str(rng.choice(said)), at) + int(rng.uniform(0.1, 0.7) * RATE)
+            if at >= total - 8 * RATE:
+                break
+        if len(names) > 1 and at - began > 5 * RATE and rng.random() < 0.35:
+            other = int(rng.choice([i for i in range(len(names)) if i != who]))
+            put(other, str(rng.choice(BACK_CHANNELS)), int(rng.uniform(began + RATE, at - 2 * RATE)), 0.7)
+        early = len(names) > 1 and rng.random() < manner.overlap
+        at += int((-rng.uniform(0.6, 2.0) if early else rng.gamma(2.0, 0.25)) * RATE)
+    wave = wave[: max(int(turn.end * RATE) for turn in turns) + RATE // 2]
+    wave /= max(1.0, float(np.abs(wave).max()) / 0.9)
+    ordered = tuple(sorted(turns, key=lambda turn: turn.start))
+    found = Conversation(f"{manner.name}-{seed}", wave, ordered)
+    if manner.channel == "telephone":
+        return replace(found, wave=telephone(wave))
+    return replace(found, wave=noisy(wave, 12.0, seed)) if manner.channel == "noise" else found

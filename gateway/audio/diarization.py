@@ -1,0 +1,134 @@
+"""Who speaks in an uploaded recording: a second way through the file, next to that of its transcription."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+from math import inf
+from pathlib import Path
+
+import numpy as np
+
+from conch.deployment import Pool
+from conch.errors import refused
+from conch.names import SPEAKER_EMBEDDING, SPEAKER_SEGMENTATION
+from conch.pictures import from_base64
+from speech import media
+from speech.speakers.diarize import diarize
+from speech.speakers.labels import labelled, labels
+from speech.speakers.local import Window, windows
+from speech.speakers.model import Floats
+from speech.speakers.references import BadReference, voice_of
+from speech.speakers.tuning import TUNING
+from speech.speakers.turns import Diarization
+from speech.transcript import Transcript
+
+from ..triton import Triton
+from .schema import SpeakersWanted
+
+REFERENCES = "known_speaker_references[]"
+REMEDY = "send a recording of 2 to 10 s as data:audio/wav;base64,…"
+
+
+class TritonVoices:
+    """A `speech.speakers.model.VoiceModel`."""
+
+    def __init__(self, triton: Triton, pool: Pool, request_id: str) -> None:
+        self.triton, self.pool, self.request_id = triton, pool, request_id
+        self.numbers = count(1)
+
+    async def segment(self, rows: Floats) -> Floats:
+        """See VoiceModel.
+
+        Raises:
+            ApiError: the pool did not answer.
+        """
+        return await self._infer(SPEAKER_SEGMENTATION, rows, "log_probabilities")
+
+    async def embed(self, rows: Floats) -> Floats:
+        """See VoiceModel.
+
+        Raises:
+            ApiError: the pool did not answer.
+        """
+        return await self._infer(SPEAKER_EMBEDDING, rows, "embedding")
+
+    async def _infer(self, model: str, rows: Floats, output: str) -> Floats:
+        number = f"{self.request_id}-v{next(self.numbers)}"
+        return (await self.triton.infer(self.pool, model, {"WAV": rows}, [output], number))[output]
+
+
+@dataclass(frozen=True)
+class Diarizer:
+    """What one request asks about its speakers. `known`: vectors [names, dimensions] of those that it names;
+    `seconds`: the most of a recording, `decoding`: of work that decoding may take.
+    """
+
+    model: TritonVoices
+    wanted: SpeakersWanted
+    known: Floats
+    seconds: float
+    decoding: float
+
+    async def speakers_of(self, path: Path, track: int | None) -> Diarization:
+        """Who speaks in a file.
+
+        Raises:
+            ApiError: the models of speakers did not answer.
+        """
+        return await diarize(self.model, self._batches(path, track), self.wanted.count)
+
+    def label(self, transcript: Transcript, who: Diarization) -> Transcript:
+        """The transcript with its speakers."""
+        return labelled(transcript, who, labels(who.voices, self.wanted.names, self.known))
+
+    async def _batches(self, path: Path, track: int | None) -> AsyncIterator[list[Window]]:
+        blocks = media.blocks(path, max_seconds=self.seconds, time_limit=self.decoding, track=track)
+        source = windows(blocks)
+        while batch := await asyncio.to_thread(_next, source):
+            yield batch
+
+
+async def known_voices(model: TritonVoices, references: Sequence[str]) -> Floats:
+    """Vectors [references, dimensions] of data URLs.
+
+    Raises:
+        ApiError: 400 for one that is no recording of one voice.
+    """
+    return np.array([await _known(model, *one) for one in enumerate(references, 1)], np.float32)
+
+
+async def _known(model: TritonVoices, number: int, url: str) -> Floats:
+    try:
+        return await voice_of(model, await asyncio.to_thread(_decoded, url))
+    except (BadReference, media.BadMedia) as error:
+        said = str(error) if isinstance(error, BadReference) else f"cannot be used: {error}"
+        raise refused(REFERENCES, f"(number {number}) {said}") from error
+
+
+def _next(source: Iterator[Window]) -> list[Window]:
+    return list(islice(source, TUNING.at_once))
+
+
+def _decoded(url: str) -> Floats:
+    """Samples [n] of a data URL.
+
+    Raises:
+        BadReference: it is none.
+        BadMedia: what is in it is no sound.
+    """
+    head, comma, _ = url[:200].partition(",")
+    if not head.lower().startswith("data:") or not comma or not head.lower().endswith(";base64"):
+        raise BadReference(f"is not a base64 data URL; {REMEDY}")
+    try:
+        content = from_base64(url[len(head) + 1 :])
+    except ValueError as error:
+        raise BadReference(f"is not valid base64; {REMEDY}") from error
+    with tempfile.NamedTemporaryFile(prefix="conch-reference-") as file:
+        file.write(content)
+        file.flush()
+        blocks = media.blocks(Path(file.name), max_seconds=inf, time_limit=10)
+        return np.concatenate(list(islice(blocks, 4)))  # 16 s, which are too many

@@ -1,0 +1,24 @@
+"""Voices to vectors: serving.engine.encoding in Triton."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+BUNDLE = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(BUNDLE))  # conch/ and serving/ lie beside the repository; the stub ignores PYTHONPATH
+
+from serving.engine import load_encoder
+from serving.engine.encoding import VoiceEndpoint
+
+
+class TritonPythonModel:
+    """See above."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        self.endpoint = VoiceEndpoint(load_encoder(BUNDLE, "voice"), pb_utils)
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        return self.endpoint.execute(requests)

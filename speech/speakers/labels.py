@@ -1,0 +1,140 @@
+"""Names of speakers, and the words of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
+from itertools import count, groupby
+from string import ascii_uppercase
+
+from ..transcript import Segment, Transcript, Word
+from ..windows import ENDED
+from .model import Floats
+from .tuning import TUNING
+from .turns import Diarization
+
+REACH = 24  # characters of a segment's text that may stand between two of its words
+Begins = list[tuple[int, int]]  # where in a segment's text a word begins, and the word's number
+
+
+def letters() -> Iterator[str]:
+    """A, B, …, Z, AA, AB, …"""
+    for number in count():
+        text, rest = "", number
+        while rest >= 0:
+            text, rest = ascii_uppercase[rest % 26] + text, rest // 26 - 1
+        yield text
+
+
+def labels(voices: Floats, names: Sequence[str], references: Floats) -> tuple[str, ...]:
+    """A name for each speaker: a known one where their voice is near enough, otherwise letters in the order
+    in which they begin. `voices` [speakers, dimensions], `references` [names, dimensions]: length 1.
+    """
+    known: dict[int, str] = {}
+    if len(voices) and len(names):
+        near = voices @ references.T
+        optimize = import_module("scipy.optimize")  # deployments without a model of speakers never load it
+        for speaker, name in zip(*optimize.linear_sum_assignment(-near), strict=True):
+            if near[speaker, name] >= TUNING.known_voice:
+                known[int(speaker)] = names[name]
+    free = (letter for letter in letters() if letter not in names)
+    return tuple(known.get(speaker) or next(free) for speaker in range(len(voices)))
+
+
+def labelled(transcript: Transcript, who: Diarization, names: Sequence[str]) -> Transcript:
+    """A transcript with the speaker of each word and segment; segments are cut where the speaker changes."""
+    if not who.turns:
+        return transcript
+    words = [_word(word, who, names) for word in transcript.words]
+    segments: list[Segment] = []
+    first = 0
+    for segment in transcript.segments:
+        begins, first = _said(segment, words, first)
+        if begins:
+            _settle(segment.text, begins, words)
+            segments += _parts(segment, begins, words)
+        else:
+            segments.append(_whole(segment, who, names))
+    return replace(transcript, words=tuple(words), segments=tuple(segments))
+
+
+def _word(word: Word, who: Diarization, names: Sequence[str]) -> Word:
+    speaker = who.speaker_of(word.start, word.end)
+    assert speaker is not None
+    return replace(word, speaker=names[speaker], overlap=who.overlaps(word.start, word.end))
+
+
+def _whole(segment: Segment, who: Diarization, names: Sequence[str]) -> Segment:
+    speaker = who.speaker_of(segment.start, segment.end)
+    assert speaker is not None
+    return replace(segment, speaker=names[speaker])
+
+
+def _said(segment: Segment, words: list[Word], first: int) -> tuple[Begins, int]:
+    """The words of a segment from the one numbered `first` on, and the number of the next segment's first."""
+    found: Begins = []
+    at, number = 0, first
+    while number < len(words):
+        word = words[number].text.strip()
+        begin = segment.text.find(word, at, at + len(word) + REACH)
+        if begin >= 0:
+            found.append((begin, number))
+            at = begin + len(word)
+        elif words[number].end >= segment.start:  # of the next one; otherwise of another one's text
+            break
+        number += 1
+    return found, number
+
+
+def _settle(text: str, begins: Begins, words: list[Word]) -> None:
+    """Let a speaker change where a sentence does: a few words at its edge that go on without a pause are
+    those of whoever says the rest.
+    """
+    for sentence in _sentences(text, begins):
+        for order in (sentence, sentence[::-1]):
+            _, first = next(groupby(order, key=lambda number: words[number].speaker))
+            run = list(first)
+            rest = order[len(run) :]
+            if not rest or len(run) >= len(rest):
+                continue
+            inner, outer = words[run[-1]], words[rest[0]]
+            gap = max(inner.start, outer.start) - min(inner.end, outer.end)
+            spoken = max(words[number].end for number in run) - min(words[number].start for number in run)
+            if gap < TUNING.joint_words and spoken < TUNING.stray_words:
+                for number in run:
+                    words[number] = replace(words[number], speaker=outer.speaker)
+
+
+def _sentences(text: str, begins: Begins) -> Iterator[list[int]]:
+    """Numbers of words, by sentence."""
+    ends = [*(begin for begin, _ in begins[1:]), len(text)]
+    sentence: list[int] = []
+    for (begin, number), end in zip(begins, ends, strict=True):
+        sentence.append(number)
+        if ENDED.search(text[begin:end].rstrip()):
+            yield sentence
+            sentence = []
+    if sentence:
+        yield sentence
+
+
+def _parts(segment: Segment, begins: Begins, words: list[Word]) -> Iterator[Segment]:
+    """The segment, cut where its speaker changes; tokens belong to a segment that is whole."""
+    runs = [(speaker, list(run)) for speaker, run in groupby(begins, key=lambda one: words[one[1]].speaker)]
+    if len(runs) == 1:
+        yield replace(segment, speaker=runs[0][0])
+        return
+    edges = [0, *(run[0][0] for _, run in runs[1:]), len(segment.text)]
+    for number, (speaker, run) in enumerate(runs):
+        first, last = words[run[0][1]], words[run[-1][1]]
+        yield replace(
+            segment,
+            start=first.start if number else segment.start,
+            end=max(last.end if number < len(runs) - 1 else segment.end, first.start),
+            text=segment.text[edges[number] : edges[number + 1]].strip(),
+            tokens=(),
+            log_probs=(),
+            timed="",
+            speaker=speaker,
+        )

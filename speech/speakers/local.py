@@ -1,0 +1,191 @@
+"""What one speaker says in one go: stretches of speech of local speakers, and the vector of each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from .model import Floats, VoiceModel
+from .tuning import FIRST, FRAME, FRAMES, HOP, RATE, TUNING, WINDOW
+
+# Of each class: which of the three local speakers it has.
+SPEAKERS_OF = np.array(
+    [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1]], np.float32
+)
+OF_HOP = HOP // FRAME
+HOME = (FRAMES - OF_HOP) // 2  # the frames of a window from here, as many as of a hop, are its own
+Frames = NDArray[np.bool_]
+PEAK = 6  # frames before and after a pause in which it is the likeliest
+
+
+@dataclass(frozen=True)
+class Window:
+    """Samples [WINDOW] of a recording, filled up with zeros where it ends; `number` from 0."""
+
+    number: int
+    sound: Floats
+    is_last: bool = False
+
+    @property
+    def own(self) -> range:
+        """Its frames that no other window is asked for."""
+        return range(HOME if self.number else 0, FRAMES if self.is_last else HOME + OF_HOP)
+
+
+@dataclass(frozen=True)
+class Speech:
+    """Somebody speaks without a pause. `start`: its first frame in the recording; `activity`: float16
+    [frames], the probability that they speak; `clear`: seconds of its sound in which nobody else does;
+    `vector`: float32 [dimensions] of their voice, length 1.
+    """
+
+    start: int
+    activity: NDArray[np.float16]
+    clear: float
+    vector: Floats
+
+
+@dataclass
+class Voices:
+    """Sounds whose vectors are wanted, and who wants them."""
+
+    sounds: list[Floats] = field(default_factory=list)
+    speech: list[tuple[int, NDArray[np.float16], float, int]] = field(default_factory=list)
+
+    def add(self, sound: Floats) -> int:
+        """Its place."""
+        self.sounds.append(even_length(sound))
+        return len(self.sounds) - 1
+
+
+def windows(blocks: Iterable[Floats]) -> Iterator[Window]:
+    """Those of a recording that comes in blocks, one each HOP."""
+    held, number, fresh = np.empty(0, np.float32), 0, 0  # samples of `held` that were in no window yet
+    for block in blocks:
+        held, fresh = np.concatenate([held, block]), fresh + len(block)
+        while len(held) > WINDOW:
+            yield Window(number, held[:WINDOW])
+            held, number = held[HOP:], number + 1
+            fresh = len(held) - (WINDOW - HOP)
+    if fresh:
+        yield Window(number, np.concatenate([held, np.zeros(WINDOW - len(held), np.float32)]), is_last=True)
+
+
+async def speech_in(model: VoiceModel, batch: list[Window]) -> list[Speech]:
+    """What is spoken in the own frames of windows.
+
+    Raises:
+        ApiError: the model did not answer.
+    """
+    scores = np.exp(await model.segment(np.stack([window.sound for window in batch])))
+    chosen = SPEAKERS_OF[scores.argmax(-1)] > 0  # [windows, frames, 3]
+    activities = (scores @ SPEAKERS_OF).astype(np.float16)
+    voices = Voices()
+    for window, score, speaks, activity in zip(batch, scores, chosen, activities, strict=True):
+        clear, cuts = speaks & (speaks.sum(1, keepdims=True) == 1), pauses(score[:, 0])
+        for who in range(3):
+            _collect(voices, window, cuts, speaks[:, who], clear[:, who], activity[:, who])
+    vectors = await embedded(model, voices.sounds)
+    return [Speech(start, activity, clear, vectors[place]) for start, activity, clear, place in voices.speech]
+
+
+def pauses(nobody: Floats) -> list[int]:
+    """Frames at which it is likelier than nearby, and likely enough, that nobody speaks [frames]: another
+    speaker may begin there, whom the network takes for the same one.
+    """
+    near = sliding_window_view(np.pad(nobody, PEAK, mode="edge"), 2 * PEAK + 1).max(1)
+    peaks = np.flatnonzero((nobody == near) & (nobody > TUNING.pause))
+    return [
+        int(group[len(group) // 2])
+        for group in np.split(peaks, np.flatnonzero(np.diff(peaks) > 1) + 1)
+        if len(group)
+    ]
+
+
+def _collect(
+    voices: Voices,
+    window: Window,
+    cuts: list[int],
+    speaks: Frames,
+    clear: Frames,
+    activity: NDArray[np.float16],
+) -> None:
+    """One local speaker's stretches. A short one has the vector of all that they say in the window."""
+    whole: int | None = None
+    apart = speaks.copy()
+    apart[cuts] = False
+    for begin, end in stretches(apart, window.own):
+        near = _around(apart, begin, end)
+        seconds = float(clear[near].sum()) * FRAME / RATE
+        if seconds >= TUNING.alone:
+            mask = np.zeros_like(clear)
+            mask[near] = clear[near]
+            place = voices.add(cut(window.sound, mask))
+        else:
+            if whole is None:
+                enough = clear.sum() * FRAME >= TUNING.audible * RATE
+                whole = voices.add(cut(window.sound, clear if enough else speaks))
+            place, seconds = whole, 0.0
+        voices.speech.append((window.number * OF_HOP + begin, activity[begin:end], seconds, place))
+
+
+def stretches(speaks: Frames, own: range) -> Iterator[tuple[int, int]]:
+    """Where somebody speaks in a window's own frames, in parts of a few seconds."""
+    inside = speaks.copy()
+    inside[: own.start] = inside[own.stop :] = False
+    for begin, end in _edges(inside):
+        if own.start < begin and end < own.stop and (end - begin) * FRAME < TUNING.shortest * RATE:
+            continue
+        parts = max(1, round((end - begin) * FRAME / RATE / TUNING.part))
+        cuts = np.linspace(begin, end, parts + 1).round().astype(int)
+        yield from zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)
+
+
+def _around(speaks: Frames, begin: int, end: int) -> slice:
+    """A stretch with as much of what is said without a pause before and after it as makes a good vector."""
+    most = round(TUNING.part * RATE / FRAME)
+    while end - begin < most and begin > 0 and speaks[begin - 1]:
+        begin -= 1
+    while end - begin < most and end < len(speaks) and speaks[end]:
+        end += 1
+    return slice(begin, end)
+
+
+def _edges(frames: Frames) -> list[list[int]]:
+    edges: list[list[int]] = (
+        np.flatnonzero(np.diff(frames, prepend=False, append=False)).reshape(-1, 2).tolist()
+    )
+    return edges
+
+
+def cut(sound: Floats, frames: Frames) -> Floats:
+    """The samples under frames that are true."""
+    return np.concatenate(
+        [sound[begin * FRAME + FIRST : end * FRAME + FIRST] for begin, end in _edges(frames)]
+    )
+
+
+def even_length(voice: Floats) -> Floats:
+    """Cut to its middle, or repeated, so that few lengths come: one of a length are computed together."""
+    wanted = next((n for n in TUNING.lengths if len(voice) <= n * RATE), TUNING.lengths[-1])
+    count = round(wanted * RATE)
+    start = max(0, (len(voice) - count) // 2)
+    return np.resize(voice[start : start + count], count)
+
+
+async def embedded(model: VoiceModel, voices: list[Floats]) -> Floats:
+    """Vectors of length 1 of voices of few lengths: [voices, dimensions]."""
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for number, voice in enumerate(voices):
+        groups[len(voice)].append(number)
+    found: dict[int, Floats] = {}
+    for numbers in groups.values():
+        vectors = await model.embed(np.stack([voices[number] for number in numbers]))
+        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        found.update(zip(numbers, vectors, strict=True))
+    return np.array([found[number] for number in range(len(voices))], np.float32)

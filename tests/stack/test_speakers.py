@@ -1,0 +1,188 @@
+"""Who spoke when, through a stack with real weights and OpenAI's own client."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import av
+import httpx
+import numpy as np
+import pytest
+from openai import BadRequestError
+from tritonclient.http import InferenceServerClient, InferInput
+
+from speech import media
+from tests.ports import first_port
+
+from .conftest import RECORDINGS, ROOT, Stack, portable, started
+
+CONVERSATION = RECORDINGS / "conversation.flac"
+TURNS = json.loads((RECORDINGS / "conversation.json").read_text("utf-8"))["turns"]
+AUTHORS = json.loads((ROOT / "tests" / "contract" / "speakers.json").read_text("utf-8"))
+NOISE = 0.1 * np.random.default_rng(1).standard_normal(16_000 * 5).astype(np.float32)
+LETTERS = {"Emma": "A", "Adam": "B", "Sarah": "C"}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    models = "tiny.en,speakers"
+    command = [sys.executable, "-m", "build", "engines", "--target", "openvino", "--model-id", models]
+    subprocess.run(command, cwd=ROOT, check=True)
+    with started(portable(tmp_path_factory.mktemp("speakers"), first_port("speakers"), models, 2)) as found:
+        yield found
+
+
+def said(segments: Any) -> dict[str, str]:
+    """The words of each speaker."""
+    found: dict[str, list[str]] = {}
+    for segment in segments:
+        found.setdefault(segment.speaker, []).append(segment.text)
+    return {speaker: plain(" ".join(texts)) for speaker, texts in found.items()}
+
+
+def plain(text: str) -> str:
+    return " ".join("".join(c for c in text.lower() if c.isalnum() or c.isspace()).split())
+
+
+def truth(names: dict[str, str]) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    for turn in TURNS:
+        found.setdefault(names.get(turn["speaker"], turn["speaker"]), []).append(turn["text"])
+    return {speaker: plain(" ".join(texts)) for speaker, texts in found.items()}
+
+
+def alike(found: dict[str, str], wanted: dict[str, str]) -> bool:
+    """The same speakers, and nearly all words of each, in order."""
+    return list(found) == list(wanted) and all(
+        sum(word in wanted[name].split() for word in found[name].split()) >= 0.9 * len(wanted[name].split())
+        for name in wanted
+    )
+
+
+def reference(name: str) -> str:
+    """A data URL of what somebody says: their longest turn."""
+    turn = max((turn for turn in TURNS if turn["speaker"] == name), key=lambda one: one["end"] - one["start"])
+    samples = media.decode(CONVERSATION, max_seconds=60, time_limit=60)
+    return data_url(samples[round(turn["start"] * 16_000) : round(turn["end"] * 16_000)])
+
+
+def data_url(samples: Any) -> str:
+    file = io.BytesIO()
+    with av.open(file, "w", format="wav") as container:
+        stream: Any = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
+        frame = av.AudioFrame.from_ndarray((samples * 32767).astype(np.int16)[None], "s16", "mono")
+        frame.rate = 16_000
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return "data:audio/wav;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def test_networks_are_their_authors(stack: Stack) -> None:
+    """Log probabilities and vectors of a made sound, as the authors' PyTorch code gives them."""
+    rng, times = np.random.default_rng(5), np.arange(160_000) / 16_000
+    tone = 0.2 * np.sin(2 * np.pi * (120 + 40 * np.sin(times)) * times) * (np.sin(3 * times) > 0)
+    wav = (tone + 0.02 * rng.standard_normal(160_000)).astype(np.float32)
+    client = InferenceServerClient(f"{stack.url.removeprefix('http://')}/models/speakers")
+
+    def asked(model: str, output: str, samples: Any) -> Any:
+        tensor = InferInput("WAV", [1, len(samples)], "FP32")
+        tensor.set_data_from_numpy(samples[None])
+        return client.infer(model, [tensor]).as_numpy(output)[0]
+
+    found = asked("speaker_segmentation", "log_probabilities", wav)[AUTHORS["frames"]]
+    assert np.abs(found - np.array(AUTHORS["log_probabilities"])).max() < 1e-3
+    for length, vector in AUTHORS["vectors"].items():
+        assert np.abs(asked("speaker_embedding", "embedding", wav[: int(length)]) - vector).max() < 1e-3
+
+
+def test_diarized_json(stack: Stack) -> None:
+    with CONVERSATION.open("rb") as file:
+        answer = stack.openai().audio.transcriptions.create(
+            model="gpt-4o-transcribe-diarize",
+            file=file,
+            response_format="diarized_json",
+            chunking_strategy="auto",
+        )
+    assert type(answer).__name__ == "TranscriptionDiarized"
+    assert alike(said(answer.segments), truth(LETTERS)), answer.segments
+    assert plain(" ".join(segment.text for segment in answer.segments)) == plain(answer.text)
+    for earlier, later in zip(answer.segments, answer.segments[1:], strict=False):
+        assert earlier.start <= earlier.end <= later.start + 0.5
+
+
+def test_streamed_with_known_speakers(stack: Stack) -> None:
+    names = ["Sarah", "Adam"]
+    with CONVERSATION.open("rb") as file:
+        events = list(
+            stack.openai().audio.transcriptions.create(
+                model="tiny.en",
+                file=file,
+                response_format="diarized_json",
+                stream=True,
+                known_speaker_names=names,
+                known_speaker_references=[reference(name) for name in names],
+            )
+        )
+    kinds = [event.type for event in events]
+    segments = [event for event in events if event.type == "transcript.text.segment"]
+    assert kinds[0] == "transcript.text.delta"
+    assert kinds[-1] == "transcript.text.done"
+    assert alike(said(segments), truth({"Emma": "A"})), segments
+
+
+@pytest.mark.parametrize("form", ["verbose_json", "srt", "vtt"])
+def test_other_formats(stack: Stack, form: str) -> None:
+    answer = asked_by_hand(stack, response_format=form, diarize="true", num_speakers="3")
+    assert answer.status_code == 200, answer.text
+    if form == "verbose_json":
+        assert [segment["speaker"] for segment in answer.json()["segments"]][:2] == ["A", "B"]
+    else:
+        assert {"srt": "\nA: So,", "vtt": "\n<v A>So,"}[form] in answer.text
+
+
+def asked_by_hand(stack: Stack, content: bytes | None = None, **fields: Any) -> httpx.Response:
+    file = content if content is not None else CONVERSATION.read_bytes()
+    return httpx.post(
+        f"{stack.url}/v1/audio/transcriptions",
+        data={"model": "tiny.en", **fields},
+        files={"file": ("a.flac", file)},
+        timeout=120,
+    )
+
+
+def test_without_speakers_an_answer_is_what_it_was(stack: Stack) -> None:
+    answer = asked_by_hand(stack, response_format="verbose_json", **{"timestamp_granularities[]": "word"})
+    assert all("speaker" not in word and "overlap" not in word for word in answer.json()["words"])
+
+
+def test_silence_has_no_speakers(stack: Stack) -> None:
+    silence = base64.b64decode(data_url(np.zeros(16_000 * 12, np.float32)).partition(",")[2])
+    answer = asked_by_hand(stack, silence, response_format="diarized_json")
+    assert (answer.status_code, answer.json()["segments"], answer.json()["text"]) == (200, [], "")
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (np.zeros(16_000 * 5, np.float32), "has 0.0 s of speech"),
+        (NOISE, "has 0.0 s of speech"),
+        (media.decode(CONVERSATION, max_seconds=60, time_limit=60)[: 16_000 * 9], "has more than one voice"),
+    ],
+)
+def test_references_without_one_voice(stack: Stack, samples: Any, message: str) -> None:
+    with CONVERSATION.open("rb") as file, pytest.raises(BadRequestError) as refused:
+        stack.openai().audio.transcriptions.create(
+            model="tiny.en",
+            file=file,
+            response_format="diarized_json",
+            known_speaker_names=["Ann"],
+            known_speaker_references=[data_url(samples)],
+        )
+    assert refused.value.param == "known_speaker_references[]"
+    assert message in refused.value.message

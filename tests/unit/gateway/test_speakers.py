@@ -1,0 +1,175 @@
+"""Fields, formats and references of transcripts with speakers. Whole requests: tests/stack."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import wave
+from typing import Any
+
+import numpy as np
+import pytest
+import webvtt
+from openai.types.audio import TranscriptionDiarized, TranscriptionTextSegmentEvent
+from starlette.testclient import TestClient
+
+from conch.errors import ApiError
+from gateway.audio.diarization import TritonVoices, known_voices
+from gateway.audio.responses import formatted, speaker_segments
+from gateway.audio.schema import SpeakersWanted, parse_transcription, parse_translation, speakers
+from speech.speakers.model import Count
+from speech.transcript import Segment, Transcript, Word
+from tests.unit.gateway.test_http import door
+
+__all__ = ["door"]
+SPOKEN = Transcript(
+    "Yes & no. <b>",
+    "en",
+    2.5,
+    (
+        Segment(0.0, 1.0, "Yes & no.", (1,), -0.1, 0.0, speaker="Ann > Bo"),
+        Segment(1.0, 2.5, "<b>", (), -0.1, 0.0, speaker="A"),
+    ),
+    (Word("Yes", 0.0, 0.4, "Ann > Bo"), Word("<b>", 1.0, 2.0, "A", overlap=True)),
+)
+
+
+def wanted(**fields: Any) -> SpeakersWanted | None:
+    lists = {name: value if isinstance(value, list) else [value] for name, value in fields.items()}
+    return speakers(parse_transcription({"model": ["m"], **lists}))
+
+
+def test_what_asks_for_speakers() -> None:
+    assert wanted() is None
+    assert wanted(diarize="false", response_format="verbose_json") is None
+    assert wanted(response_format="diarized_json") == SpeakersWanted(Count(), (), ())
+    for form in ("verbose_json", "srt", "vtt", "diarized_json"):
+        assert wanted(response_format=form, diarize="true", num_speakers="3") == SpeakersWanted(
+            Count(3, 3), (), ()
+        )
+    named = {"known_speaker_names[]": ["Ann"], "known_speaker_references[]": ["data:,"]}
+    found = wanted(
+        response_format="diarized_json", min_speakers="2", max_speakers="5", stream="true", **named
+    )
+    assert found == SpeakersWanted(Count(2, 5), ("Ann",), ("data:,",))
+
+
+DIARIZED = {"response_format": "diarized_json"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"diarize": "true"}, "diarize", "needs a format with speakers"),
+        ({"diarize": "true", "response_format": "text"}, "diarize", "use diarized_json, verbose_json"),
+        ({"num_speakers": "2"}, "num_speakers", "needs response_format=diarized_json or diarize=true"),
+        ({"known_speaker_names[]": "a"}, "known_speaker_names[]", "needs response_format=diarized_json"),
+        ({**DIARIZED, "num_speakers": "0"}, "num_speakers", "greater than or equal to 1"),
+        ({**DIARIZED, "max_speakers": "51"}, "max_speakers", "less than or equal to 50"),
+        ({**DIARIZED, "num_speakers": "2", "max_speakers": "3"}, "num_speakers", "cannot be combined"),
+        ({**DIARIZED, "min_speakers": "4", "max_speakers": "3"}, "min_speakers", "lower it"),
+        ({**DIARIZED, "known_speaker_names[]": ["a", "b"]}, "known_speaker_references[]", "2 names and 0"),
+        ({**DIARIZED, "known_speaker_references[]": ["data:,"]}, "known_speaker_names[]", "0 names and 1"),
+        (
+            {**DIARIZED, "known_speaker_names[]": ["a", "a"], "known_speaker_references[]": ["x", "y"]},
+            "known_speaker_names[]",
+            "has a name twice",
+        ),
+        ({**DIARIZED, "known_speaker_names[]": ["a", ""]}, "known_speaker_names[]", "at least 1 character"),
+        ({**DIARIZED, "known_speaker_names[]": ["a"] * 21}, "known_speaker_names[]", "send 20 at most"),
+        ({**DIARIZED, "include[]": "logprobs"}, "include[]", "requires response_format=json"),
+        ({**DIARIZED, "timestamp_granularities[]": "word"}, "timestamp_granularities[]", "verbose_json"),
+    ],
+)
+def test_fields_that_do_not_go_together(fields: dict[str, Any], param: str, said: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        wanted(**fields)
+    assert (refused.value.status, refused.value.param) == (400, param)
+    assert said in refused.value.message
+
+
+def test_translations_have_no_speakers() -> None:
+    for fields in ({"response_format": ["diarized_json"]}, {"diarize": ["true"]}):
+        with pytest.raises(ApiError) as refused:
+            parse_translation({"model": ["m"], **fields})
+        assert refused.value.param == next(iter(fields))
+
+
+def test_diarized_json_is_the_sdks() -> None:
+    body = json.loads(formatted(SPOKEN, "diarized_json", (), "transcribe").body)
+    read = TranscriptionDiarized.model_validate(body)
+    assert read.model_dump(exclude_none=True) == body
+    assert [(one.id, one.speaker, one.text) for one in read.segments] == [
+        ("seg_0", "Ann > Bo", "Yes & no."),
+        ("seg_1", "A", "<b>"),
+    ]
+    assert [
+        TranscriptionTextSegmentEvent.model_validate(one).speaker for one in speaker_segments(SPOKEN)
+    ] == [
+        "Ann > Bo",
+        "A",
+    ]
+
+
+def test_verbose_json_marks_words_and_segments() -> None:
+    body = json.loads(formatted(SPOKEN, "verbose_json", ("segment", "word"), "transcribe").body)
+    assert [segment["speaker"] for segment in body["segments"]] == ["Ann > Bo", "A"]
+    assert [(word["speaker"], word.get("overlap")) for word in body["words"]] == [
+        ("Ann > Bo", None),
+        ("A", True),
+    ]
+
+
+def test_subtitles() -> None:
+    text = bytes(formatted(SPOKEN, "vtt", (), "transcribe").body).decode()
+    assert [caption.voice for caption in webvtt.from_string(text)][1] == "A"
+    assert "<v Ann &gt; Bo>Yes &amp; no." in text
+    assert b"\nAnn > Bo: Yes & no.\n" in formatted(SPOKEN, "srt", (), "transcribe").body
+
+
+def test_a_deployment_without_the_model_says_what_is_missing(door: TestClient) -> None:
+    answer = door.post(
+        "/v1/audio/transcriptions",
+        files={"file": ("a.wav", recording(np.zeros(16_000)))},
+        data={"model": "a", "response_format": "diarized_json"},
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "response_format"
+    assert "speakers added to MODEL_ID" in answer.json()["error"]["message"]
+
+
+def recording(samples: Any) -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as made:
+        made.setnchannels(1)
+        made.setsampwidth(2)
+        made.setframerate(16_000)
+        made.writeframes(np.asarray(samples, "<i2").tobytes())
+    return file.getvalue()
+
+
+def data_url(content: bytes) -> str:
+    return "data:audio/wav;base64," + base64.b64encode(content).decode()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://example.org/a.wav", "is not a base64 data URL"),
+        ("data:audio/wav,abc", "is not a base64 data URL"),
+        ("data:audio/wav;base64,!!!", "is not valid base64"),
+        (data_url(b"no sound"), "cannot be used: "),
+        (data_url(recording(np.zeros(16_000))), "is 1.0 s long"),
+        (data_url(recording(np.zeros(16_000 * 40))), "is longer than 10 s"),
+        ("", "is not a base64 data URL"),
+    ],
+)
+def test_references_that_cannot_be_read(url: str, said: str) -> None:
+    nobody: Any = None  # no model is asked
+    with pytest.raises(ApiError) as refused:
+        asyncio.run(known_voices(TritonVoices(nobody, nobody, "a"), [url]))
+    assert (refused.value.status, refused.value.param) == (400, "known_speaker_references[]")
+    assert said in refused.value.message
+    assert "(number 1)" in refused.value.message
