@@ -38,11 +38,15 @@ class _Ignored:
 class _TensorsOnly(pickle.Unpickler):
     """An unpickler that makes tensors and plain data, and runs nothing that a file names."""
 
-    SAFE = ("torch._utils", "_rebuild_tensor_v2"), ("collections", "OrderedDict")
+    SAFE = (
+        ("torch._utils", "_rebuild_tensor_v2"),
+        ("torch", "FloatStorage"),
+        ("torch", "LongStorage"),
+        ("collections", "OrderedDict"),
+    )
 
     def find_class(self, module: str, name: str) -> Any:
-        known = (module, name) in self.SAFE or (module == "torch" and name.endswith("Storage"))
-        return super().find_class(module, name) if known else _Ignored
+        return super().find_class(module, name) if (module, name) in self.SAFE else _Ignored
 
 
 class _Pickle:

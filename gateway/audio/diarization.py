@@ -96,7 +96,7 @@ async def known_voices(model: TritonVoices, references: Sequence[str]) -> Floats
     """Vectors [references, dimensions] of data URLs.
 
     Raises:
-        ApiError: 400 for one that is no recording of one voice.
+        ApiError: 400 for one that does not show one voice.
     """
     return np.array([await _known(model, *one) for one in enumerate(references, 1)], np.float32)
 
@@ -118,7 +118,7 @@ def _decoded(url: str) -> Floats:
 
     Raises:
         BadReference: it is none.
-        BadMedia: what is in it is no sound.
+        BadMedia: it holds something else than sound.
     """
     head, comma, _ = url[:200].partition(",")
     if not head.lower().startswith("data:") or not comma or not head.lower().endswith(";base64"):

@@ -31,6 +31,8 @@ UPSTREAM = {
 OWN = {
     "minilm",
     "minilm_encoder",
+    "speaker_embedding",
+    "speaker_segmentation",
     *(f"clip_{name}" for name in ("text", "image", "text_encoder", "image_encoder")),
 }  # upstream has no such models
 TYPES = {"${logits_datatype}": "TYPE_FP32", "${encoder_input_features_data_type}": "TYPE_FP16"}
