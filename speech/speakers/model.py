@@ -15,11 +15,14 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Count:
-    """How many speakers there are, if that is known. `speech`: seconds that each has at least."""
+    """How many speakers there are, if that is known. `speech`: seconds that each has at least; `near`: mean
+    cosine from which two clusters are one.
+    """
 
     least: int = 1
     most: int | None = None
     speech: float = TUNING.least_speech
+    near: float = TUNING.near_voice
 
 
 class VoiceModel(Protocol):

@@ -32,7 +32,7 @@ async def voice_of(model: VoiceModel, sound: Floats) -> Floats:
         raise BadReference(
             f"has {spoken:.1f} s of speech; send {shortest:g} to {longest:g} s in which one person speaks"
         )
-    _, voices = speakers(found, Count(speech=TUNING.reference_speech))
+    _, voices = speakers(found, Count(speech=TUNING.reference_speech, near=TUNING.reference_voice))
     if len(voices) > 1:
         raise BadReference("has more than one voice; send a part in which only that person speaks")
     return np.asarray(voices[0], np.float32)

@@ -38,6 +38,7 @@ class SpeakerTuning:
     known_voice: float = 0.5  # cosine with a reference from which a speaker has its name
     reference: tuple[float, float] = (2.0, 10.0)  # length of a known speaker's reference, as OpenAI has it
     reference_slack: float = 0.1  # by which an encoder's padding may change that
+    reference_voice: float = 0.5  # near_voice of a reference, which is short: one voice must not be refused
     reference_speech: float = 1.0  # of it in which somebody speaks
 
 

@@ -25,7 +25,7 @@ from tests.stack.conftest import RECORDINGS, ROOT, Stack, certificate, portable,
 PORT, TLS_PORT = first_port("console"), first_port("console-tls")
 KEY, ADMIN = "a-user-key", "an-admin-key"
 MOST_UPLOAD = 2_100_000
-MODELS = "mini-whisper,mini-gpt2,mini-llava,mini-clip,all-minilm-l6-v2"
+MODELS = "mini-whisper,mini-gpt2,mini-llava,mini-clip,all-minilm-l6-v2,speakers"
 BUILDER = ROOT / ".venv/build/bin/python"
 HEARD = "minute.wav"  # what the fake microphone plays
 # Chromium reports every answer of these as an error of the page, which tells people in a sentence.
@@ -35,8 +35,8 @@ ALLOWED = "Failed to load resource: the server responded with a status of 4"
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two instances that hear, one that writes, one that looks at pictures, and two that embed, behind an API
-    key and an admin key.
+    """Two instances that hear, one that writes, one that looks at pictures, two that embed, and one that tells
+    speakers apart, behind an API key and an admin key.
     """
     build = [BUILDER, "-m", "build", "engines", "--target", "openvino", "--model-id", MODELS]
     subprocess.run(build, cwd=ROOT, check=True)
@@ -44,7 +44,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     (home / "keys").write_text(f"{KEY}\n", "utf-8")
     (home / "admins").write_text(f"{ADMIN}\n", "utf-8")
     environment = {
-        **portable(home, PORT, MODELS, 6),
+        **portable(home, PORT, MODELS, 7),
         "API_KEYS_FILE": str(home / "keys"),
         "ADMIN_KEYS_FILE": str(home / "admins"),
         "MAX_UPLOAD_BYTES": str(MOST_UPLOAD),

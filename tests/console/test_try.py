@@ -124,6 +124,30 @@ def test_words_light_up_while_the_sound_plays(opened: Opener, stack: Stack) -> N
     assert max(heights) > 20
 
 
+def test_speakers_have_colours_and_names(opened: Opener) -> None:
+    """Turns of a conversation, each with its speaker; another name for one of them is in what is saved."""
+    page = opened()
+    transcribed(page, "conversation.flac")
+    speakers = page.locator(".transcript .speaker")
+    names = speakers.all_text_contents()
+    assert {"A", "B"} <= set(names)
+    assert page.locator(".word.speaker-0").count() > 0
+    assert page.locator(".word.speaker-1").count() > 0
+    screenshot(page, "speakers")
+    page.once("dialog", lambda dialog: dialog.accept("Emma <3"))
+    speakers.first.click()
+    expect(speakers.first).to_have_text("Emma <3")
+    assert set(speakers.all_text_contents()) == {"Emma <3", *names} - {"A"}
+    for kind, shown in (("vtt", "<v Emma &lt;3>"), ("srt", "\nEmma <3: "), ("txt", "Emma <3: ")):
+        with page.expect_download() as saved:
+            page.get_by_role("button", name=kind).click()
+        assert shown in Path(saved.value.path()).read_text("utf-8")
+    page.get_by_label("Tell speakers apart").uncheck()
+    page.get_by_role("button", name="Transcribe again").click()
+    expect(speakers).to_have_count(0, timeout=SECONDS)
+    expect(page.locator(".word").first).to_be_visible(timeout=SECONDS)
+
+
 def test_a_language_and_a_task_are_sent(opened: Opener) -> None:
     """A Spanish recording is named Spanish, and translated where that was chosen."""
     page = opened("speech")

@@ -98,6 +98,8 @@ const TEXTS = {
     "{name} is larger than {most} MB, which is the most here; compress or cut it.",
     "{name} supera {most} MB, el máximo aquí; comprímalo o córtelo.",
   ],
+  "speech.speakers": ["Tell speakers apart", "Distinguir a quienes hablan"],
+  "speech.rename": ["Rename this speaker", "Cambiar el nombre"],
   "speech.language": ["Spoken language", "Idioma hablado"],
   "speech.detect": ["Detect", "Detectar"],
   "speech.task": ["Task", "Tarea"],

@@ -6,6 +6,7 @@ import { t } from "./i18n.js";
 const DECODED_BYTES = 25e6; // larger files are not decoded for a picture; they may be hours
 const RATE = 8000;
 const BAR = 3; // pixels, with the gap
+const COLOURS = 6; // of speakers, in console.css
 
 /** The loudest sample in each of `count` equal parts, 0 to 1; none if the browser cannot decode the file. */
 export async function peaks(file, count) {
@@ -39,7 +40,9 @@ export function placed(text, words) {
 }
 
 export class Player {
-  constructor() {
+  /** `rename` is asked for a speaker's other name. */
+  constructor(rename = () => {}) {
+    this.rename = rename;
     this.audio = h("audio", { controls: true, preload: "metadata", "aria-label": t("speech.sound") });
     this.canvas = h("canvas", {
       class: "peaks",
@@ -79,12 +82,32 @@ export class Player {
   tell(transcript) {
     const units = transcript.words || transcript.segments.map((row) => ({ ...row, word: row.text }));
     const [pairs, rest] = placed(transcript.text, units);
-    this.units = pairs.map(([, said, { start, end }]) => ({
+    const speakers = [...new Set(units.map(({ speaker }) => speaker))];
+    const colour = (speaker) => (speaker ? ` speaker-${speakers.indexOf(speaker) % COLOURS}` : "");
+    this.units = pairs.map(([, said, { start, end, speaker }]) => ({
       start,
       end,
-      span: h("span", { class: "word", onclick: () => this.jump(start) }, said),
+      span: h("span", { class: `word${colour(speaker)}`, onclick: () => this.jump(start) }, said),
     }));
-    this.words.replaceChildren(...pairs.flatMap(([before], i) => [before, this.units[i].span]), rest);
+    const turn = (speaker) =>
+      h(
+        "button",
+        {
+          type: "button",
+          class: `speaker${colour(speaker)}`,
+          title: t("speech.rename"),
+          onclick: () => this.rename(speaker),
+        },
+        speaker,
+      );
+    const begins = (i) => pairs[i][2].speaker !== pairs[i - 1]?.[2].speaker;
+    this.words.replaceChildren(
+      ...pairs.flatMap(([before, , { speaker }], i) => {
+        const [, end, start] = /^(\S*)(.*)$/s.exec(before); // a full stop is the last speaker's
+        return speaker && begins(i) ? [end, turn(speaker), start, this.units[i].span] : [before, this.units[i].span];
+      }),
+      rest,
+    );
     this.light();
   }
 

@@ -7,7 +7,7 @@ import { examples, live, recording } from "./examples.js";
 import { language as ui, t } from "./i18n.js";
 import { dropzone } from "./images.js";
 import { Player } from "./player.js";
-import { srt, vtt } from "./subtitles.js";
+import { srt, turns, vtt } from "./subtitles.js";
 
 export const id = "speech";
 
@@ -57,7 +57,9 @@ export function mount(state, say) {
     t("speech.again"),
   );
   const stop = h("button", { type: "button", hidden: true, onclick: () => running.abort() }, t("stop"));
-  const player = new Player();
+  const player = new Player(renamed);
+  const apart = state.models.some((one) => one.capabilities.includes("diarization"));
+  const speakers = h("input", { type: "checkbox", checked: apart });
   const facts = h("p", { class: "facts" });
   const files = h(
     "div",
@@ -155,6 +157,7 @@ export function mount(state, say) {
       ["model", model.value],
       ["response_format", "verbose_json"],
       ...timed.map((kind) => ["timestamp_granularities[]", kind]),
+      ...(apart && timed.length && speakers.checked ? [["diarize", "true"]] : []),
       ...(language.value ? [["language", language.value]] : []),
       ...(prompt.value ? [["prompt", prompt.value]] : []),
     ];
@@ -176,6 +179,8 @@ export function mount(state, say) {
     const path = `/v1/audio/${done === "translate" ? "translations" : "transcriptions"}`;
     try {
       transcript = await sent(path, body, { signal: own.signal, moved });
+      if (new Set(transcript.segments.map(({ speaker }) => speaker)).size === 1)
+        for (const row of rows()) delete row.speaker;
       const seconds = (performance.now() - started) / 1000;
       speeds.set(model.value, transcript.duration / seconds);
       player.tell(transcript);
@@ -189,6 +194,18 @@ export function mount(state, say) {
       if (own === running) busy(false);
       shown.show(recording(done, sound.name, fields));
     }
+  }
+
+  function rows() {
+    return [...transcript.segments, ...(transcript.words || [])];
+  }
+
+  /** Another name for a speaker, in what is shown and saved. */
+  function renamed(speaker) {
+    const name = window.prompt(t("speech.rename"), speaker)?.trim();
+    if (!name) return;
+    for (const row of rows()) if (row.speaker === speaker) row.speaker = name;
+    player.tell(transcript);
   }
 
   function told({ language: heard, duration }, seconds) {
@@ -208,7 +225,7 @@ export function mount(state, say) {
     const text = {
       srt: () => srt(transcript.segments),
       vtt: () => vtt(transcript.segments),
-      txt: () => `${transcript.text}\n`,
+      txt: () => (transcript.segments[0]?.speaker ? turns(transcript.segments) : `${transcript.text}\n`),
     }[kind]();
     download(name, text, kind === "vtt" ? "text/vtt" : "text/plain");
   }
@@ -287,6 +304,7 @@ export function mount(state, say) {
       progress,
       elapsed,
       !window.isSecureContext && h("p", { class: "hint" }, t("mic.where")),
+      apart && h("label", { class: "check" }, speakers, " ", t("speech.speakers")),
       folded(
         h(
           "div",

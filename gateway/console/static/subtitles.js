@@ -11,26 +11,38 @@ export function clock(seconds, comma) {
 }
 
 function cues(segments, comma) {
-  return segments.map(({ start, end, text }) => [
+  return segments.map(({ start, end, text, speaker = "" }) => [
     `${clock(start, comma)} --> ${clock(Math.max(end, start + SHORTEST), comma)}`,
     text.trim().replaceAll("-->", "→"),
+    speaker.replaceAll("-->", "→").trim().replaceAll(/\s+/g, " "),
   ]);
 }
 
 /** SubRip. */
 export function srt(segments) {
   return cues(segments, ",")
-    .map(([times, text], i) => `${i + 1}\n${times}\n${text}\n\n`)
+    .map(([times, text, speaker], i) => `${i + 1}\n${times}\n${speaker && `${speaker}: `}${text}\n\n`)
     .join("");
 }
 
 /** WebVTT. */
 export function vtt(segments) {
   const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+  const voice = (name) => name && `<v ${escaped(name).replaceAll(">", "&gt;")}>`;
   return (
     "WEBVTT\n\n" +
     cues(segments, ".")
-      .map(([times, text]) => `${times}\n${escaped(text)}\n\n`)
+      .map(([times, text, speaker]) => `${times}\n${voice(speaker)}${escaped(text)}\n\n`)
       .join("")
   );
+}
+
+/** The text, a line for each turn of a speaker. */
+export function turns(segments) {
+  const lines = [];
+  for (const { text, speaker } of segments) {
+    if (lines.at(-1)?.speaker === speaker) lines.at(-1).text += ` ${text.trim()}`;
+    else lines.push({ speaker, text: text.trim() });
+  }
+  return lines.map(({ speaker, text }) => `${speaker}: ${text}\n`).join("");
 }

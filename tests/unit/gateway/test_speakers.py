@@ -77,7 +77,11 @@ DIARIZED = {"response_format": "diarized_json"}
             "known_speaker_names[]",
             "has a name twice",
         ),
-        ({**DIARIZED, "known_speaker_names[]": ["a", ""]}, "known_speaker_names[]", "has 0 characters; send at least 1"),
+        (
+            {**DIARIZED, "known_speaker_names[]": ["a", ""]},
+            "known_speaker_names[]",
+            "has 0 characters; send at least 1",
+        ),
         ({**DIARIZED, "known_speaker_names[]": ["a"] * 21}, "known_speaker_names[]", "send 20 at most"),
         ({**DIARIZED, "include[]": "logprobs"}, "include[]", "requires response_format=json"),
         ({**DIARIZED, "timestamp_granularities[]": "word"}, "timestamp_granularities[]", "verbose_json"),
