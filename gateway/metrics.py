@@ -32,6 +32,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 # Seconds: up to a recording of hours; up to a long queue; of one token.
 REQUESTS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
 FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+SPEAKERS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 20)
 OUTCOMES = ("answered", "refused", "unavailable", "left", "failed")  # of questions
 TOKENS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 
@@ -78,6 +79,18 @@ class Metrics:
             "Time in Triton for one recording",
             ["model"],
             buckets=REQUESTS,
+        )
+        self.diarization = histogram(
+            "conch_gateway_diarization_seconds",
+            "Time to tell the speakers of one recording apart, next to its transcription",
+            ["model"],
+            buckets=REQUESTS,
+        )
+        self.speakers = histogram(
+            "conch_gateway_recording_speakers",
+            "Speakers that one recording was found to have",
+            ["model"],
+            buckets=SPEAKERS,
         )
         self.audio = counter("conch_gateway_audio_seconds_total", "Seconds of sound transcribed", ["model"])
         self.tokens = counter(

@@ -150,11 +150,18 @@ class TranscriptionRun:
         if self.diarizer is None:
             yield None
             return
-        task = asyncio.create_task(self.diarizer.speakers_of(self.recording.path, self.recording.track))
+        task = asyncio.create_task(self._measured(self.diarizer))
         try:
             yield task
         finally:
             await end([task])
+
+    async def _measured(self, diarizer: Diarizer) -> Diarization:
+        metrics, model = self.services.metrics, diarizer.model.pool.model_id
+        with metrics.diarization.labels(model).time():
+            found = await diarizer.speakers_of(self.recording.path, self.recording.track)
+        metrics.speakers.labels(model).observe(len(found.voices))
+        return found
 
     async def _labelled(self, speakers: Speakers) -> Transcript:
         transcript = self.result()

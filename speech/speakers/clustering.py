@@ -42,9 +42,7 @@ def _clusters(vectors: Floats, weights: Floats, count: Count) -> Labels:
     if len(vectors) == 1:
         return np.zeros(1, np.int64)
     tree = hierarchy().linkage(vectors, "average", "cosine")
-    labels = _without_small(
-        hierarchy().fcluster(tree, 1 - count.near, "distance"), vectors, weights, count
-    )
+    labels = _without_small(hierarchy().fcluster(tree, 1 - count.near, "distance"), vectors, weights, count)
     labels = _merged(labels, vectors, weights)
     found = len(np.unique(labels))
     wanted = min(max(found, count.least), count.most or found)

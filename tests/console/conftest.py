@@ -35,8 +35,8 @@ ALLOWED = "Failed to load resource: the server responded with a status of 4"
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two instances that hear, one that writes, one that looks at pictures, two that embed, and one that tells
-    speakers apart, behind an API key and an admin key.
+    """Two instances that transcribe, one that writes, one that looks at pictures, two that embed, and one that
+    tells speakers apart; with an API key and an admin key.
     """
     build = [BUILDER, "-m", "build", "engines", "--target", "openvino", "--model-id", MODELS]
     subprocess.run(build, cwd=ROOT, check=True)
