@@ -35,7 +35,7 @@ ALLOWED = "Failed to load resource: the server responded with a status of 4"
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two instances that transcribe, one that writes, one that looks at pictures, two that embed, and one that
+    """Two instances that transcribe, one that writes, one that looks at pictures, two that embed, one that
     tells speakers apart; with an API key and an admin key.
     """
     build = [BUILDER, "-m", "build", "engines", "--target", "openvino", "--model-id", MODELS]
