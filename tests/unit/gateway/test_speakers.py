@@ -6,6 +6,8 @@ import asyncio
 import base64
 import io
 import json
+import subprocess
+import sys
 import wave
 from typing import Any
 
@@ -177,3 +179,9 @@ def test_references_that_cannot_be_read(url: str, said: str) -> None:
     assert (refused.value.status, refused.value.param) == (400, "known_speaker_references[]")
     assert said in refused.value.message
     assert "(number 1)" in refused.value.message
+
+
+def test_a_gateway_loads_no_clustering_before_it_is_asked() -> None:
+    loaded = "import gateway.app, sys; print('scipy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
