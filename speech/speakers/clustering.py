@@ -25,7 +25,7 @@ def speakers(found: Sequence[Speech], count: Count) -> tuple[Labels, Floats]:
     """The speaker of each stretch, from 0, and the speakers' mean vectors [speakers, dimensions]."""
     vectors = np.array([one.vector for one in found])
     clear = np.array([one.clear for one in found])
-    known = np.flatnonzero(clear) if clear.any() else np.arange(len(found))
+    known = np.flatnonzero(clear >= min(TUNING.steady, clear.max()))
     if len(known) > TUNING.most_vectors:
         known = np.sort(known[np.argsort(-clear[known], kind="stable")[: TUNING.most_vectors]])
     weights = np.maximum(clear[known], 0.01)

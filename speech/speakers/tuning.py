@@ -20,13 +20,14 @@ class SpeakerTuning:
 
     at_once: int = 8  # windows of one request
     part: float = 2.0  # of speech that has a vector of its own
-    alone: float = 0.6  # of it in which nobody else speaks; with less, the vector is that of the window
+    alone: float = 0.8  # of it in which nobody else speaks; with less, the vector is that of the window
+    steady: float = 1.5  # of it, from which its vector counts for clusters
     audible: float = 0.5  # of a local speaker alone, without which the sound of others goes along
     lengths: tuple[float, ...] = (1.0, 2.0)  # of sound that a vector is made of
     pause: float = 0.1  # probability that nobody speaks, at whose peak another speaker may begin
     shortest: float = 0.15  # of speech; shorter is noise
     near_voice: float = 0.6  # mean cosine of two clusters' vectors, from which they are one cluster
-    same_voice: float = 0.8  # cosine of two clusters' mean vectors, from which they are one speaker
+    same_voice: float = 0.78  # cosine of two clusters' mean vectors, from which they are one speaker
     most_vectors: int = 3000  # that are clustered; an hour has about 1,200
     least_share: float = 0.01  # of all clear speech that a speaker has at least
     least_speech: float = 3.0  # the same in seconds, where that is more

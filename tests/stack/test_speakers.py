@@ -5,9 +5,13 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import av
@@ -21,6 +25,7 @@ from speech import media
 from tests.ports import first_port
 
 from .conftest import RECORDINGS, ROOT, Stack, portable, started
+from .test_faults import tritonserver
 
 CONVERSATION = RECORDINGS / "conversation.flac"
 TURNS = json.loads((RECORDINGS / "conversation.json").read_text("utf-8"))["turns"]
@@ -186,3 +191,17 @@ def test_references_without_one_voice(stack: Stack, samples: Any, message: str) 
         )
     assert refused.value.param == "known_speaker_references[]"
     assert message in refused.value.message
+
+
+def test_a_killed_server_loses_no_speakers(stack: Stack) -> None:
+    """The one that tells speakers apart dies under a recording of minutes, which waits until it is back."""
+    whole = media.decode(CONVERSATION, max_seconds=60, time_limit=60)
+    long = base64.b64decode(data_url(np.tile(whole, 6)).partition(",")[2])
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(asked_by_hand, stack, long, response_format="diarized_json")
+        time.sleep(1.5)
+        assert not answer.done()
+        os.kill(tritonserver(stack, 1), signal.SIGKILL)
+        found = answer.result(120)
+    assert found.status_code == 200, found.text
+    assert {segment["speaker"] for segment in found.json()["segments"]} == {"A", "B", "C"}
