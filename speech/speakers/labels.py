@@ -28,15 +28,17 @@ def letters() -> Iterator[str]:
 
 
 def labels(voices: Floats, names: Sequence[str], references: Floats) -> tuple[str, ...]:
-    """A name for each speaker: a known one where their voice is near enough, otherwise letters in the order
-    in which they begin. `voices` [speakers, dimensions], `references` [names, dimensions]: length 1.
+    """A name for each speaker: a known one where their voice is near enough, also for the sound of this
+    recording, whose nearest pair tells how near the others must be; otherwise letters in the order in which
+    they begin. `voices` [speakers, dimensions], `references` [names, dimensions]: length 1.
     """
     known: dict[int, str] = {}
     if len(voices) and len(names):
         near = voices @ references.T
+        least = max(TUNING.known_voice, float(near.max()) - TUNING.known_drop)
         optimize = import_module("scipy.optimize")  # deployments without a model of speakers never load it
         for speaker, name in zip(*optimize.linear_sum_assignment(-near), strict=True):
-            if near[speaker, name] >= TUNING.known_voice:
+            if near[speaker, name] >= least:
                 known[int(speaker)] = names[name]
     free = (letter for letter in letters() if letter not in names)
     return tuple(known.get(speaker) or next(free) for speaker in range(len(voices)))

@@ -21,7 +21,7 @@ class SpeakerTuning:
     at_once: int = 8  # windows of one request
     part: float = 2.0  # of speech that has a vector of its own
     alone: float = 0.8  # of it in which nobody else speaks; with less, the vector is that of the window
-    steady: float = 1.5  # of it, from which its vector counts for clusters
+    steady: float = 1.8  # of it, from which its vector counts for clusters
     audible: float = 0.5  # of a local speaker alone, without which the sound of others goes along
     lengths: tuple[float, ...] = (1.0, 2.0)  # of sound that a vector is made of
     pause: float = 0.1  # probability that nobody speaks, at whose peak another speaker may begin
@@ -36,7 +36,8 @@ class SpeakerTuning:
     blip: float = 0.1  # a shorter turn is none
     joint_words: float = 0.1  # between two words of one speaker
     stray_words: float = 1.5  # at a sentence's edge that are given to whoever says the rest of it
-    known_voice: float = 0.5  # cosine with a reference from which a speaker has its name
+    known_voice: float = 0.45  # cosine with a reference from which a speaker has its name
+    known_drop: float = 0.25  # by which it may be less than that of the recording's nearest pair
     reference: tuple[float, float] = (2.0, 10.0)  # length of a known speaker's reference, as OpenAI has it
     reference_slack: float = 0.1  # by which an encoder's padding may change that
     reference_voice: float = 0.5  # near_voice of a reference, which is short: one voice must not be refused
