@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib import import_module
 from itertools import count, groupby
 from string import ascii_uppercase
+
+import numpy as np
 
 from ..transcript import Segment, Transcript, Word
 from ..windows import ENDED
@@ -36,10 +37,10 @@ def labels(voices: Floats, names: Sequence[str], references: Floats) -> tuple[st
     if len(voices) and len(names):
         near = voices @ references.T
         least = max(TUNING.known_voice, float(near.max()) - TUNING.known_drop)
-        optimize = import_module("scipy.optimize")  # deployments without a model of speakers never load it
-        for speaker, name in zip(*optimize.linear_sum_assignment(-near), strict=True):
-            if near[speaker, name] >= least:
-                known[int(speaker)] = names[name]
+        while near.max() >= least:  # the nearest pair first; each speaker and each name once
+            speaker, name = np.unravel_index(near.argmax(), near.shape)
+            known[int(speaker)] = names[name]
+            near[speaker], near[:, name] = -1.0, -1.0
     free = (letter for letter in letters() if letter not in names)
     return tuple(known.get(speaker) or next(free) for speaker in range(len(voices)))
 
