@@ -7,8 +7,6 @@ from dataclasses import replace
 from itertools import count, groupby
 from string import ascii_uppercase
 
-import numpy as np
-
 from ..transcript import Segment, Transcript, Word
 from ..windows import ENDED
 from .model import Floats
@@ -38,8 +36,8 @@ def labels(voices: Floats, names: Sequence[str], references: Floats) -> tuple[st
         near = voices @ references.T
         least = max(TUNING.known_voice, float(near.max()) - TUNING.known_drop)
         while near.max() >= least:  # the nearest pair first; each speaker and each name once
-            speaker, name = np.unravel_index(near.argmax(), near.shape)
-            known[int(speaker)] = names[name]
+            speaker, name = divmod(int(near.argmax()), len(names))
+            known[speaker] = names[name]
             near[speaker], near[:, name] = -1.0, -1.0
     free = (letter for letter in letters() if letter not in names)
     return tuple(known.get(speaker) or next(free) for speaker in range(len(voices)))
