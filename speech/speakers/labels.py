@@ -35,6 +35,8 @@ def labels(voices: Floats, names: Sequence[str], references: Floats) -> tuple[st
     if len(voices) and len(names):
         near = voices @ references.T
         least = max(TUNING.known_voice, float(near.max()) - TUNING.known_drop)
+        if len(names) == len(voices):  # nobody else is expected
+            least = TUNING.known_all
         while near.max() >= least:  # the nearest pair first; each speaker and each name once
             speaker, name = divmod(int(near.argmax()), len(names))
             known[speaker] = names[name]

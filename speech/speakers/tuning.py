@@ -37,6 +37,7 @@ class SpeakerTuning:
     joint_words: float = 0.1  # between two words of one speaker
     stray_words: float = 1.5  # at a sentence's edge that are given to whoever says the rest of it
     known_voice: float = 0.45  # cosine with a reference from which a speaker has its name
+    known_all: float = 0.25  # the same where there are as many speakers as references
     known_drop: float = 0.25  # by which it may be less than that of the recording's nearest pair
     reference: tuple[float, float] = (2.0, 10.0)  # length of a known speaker's reference, as OpenAI has it
     reference_slack: float = 0.1  # by which an encoder's padding may change that

@@ -160,7 +160,11 @@ def test_known_speakers_have_their_names() -> None:
     assert labels(voices[:1], ["Ann"], voices[[3]]) == ("A",), "nobody sounds like that"
     tilted = 0.5 * voices[:2] + 0.866 * voices[2:]  # the same voices on a telephone
     assert labels(tilted, ["Ann", "Bob"], voices[:2]) == ("Ann", "Bob")
-    assert labels(np.array([tilted[0], voices[1]]), ["Ann", "Bob"], voices[:2]) == ("A", "Bob")
+    assert labels(np.array([tilted[0], voices[1], voices[3]]), ["Ann", "Bob"], voices[:2]) == (
+        "A",
+        "Bob",
+        "B",
+    )
     assert labels(voices, [], np.empty((0, 192), np.float32)) == ("A", "B", "C", "D")
 
 
