@@ -122,6 +122,7 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
 # What a request may bring, by what a model can do.
 TAKES = {
     "transcription": ("audio",),
+    "diarization": ("audio",),
     "completion": ("text",),
     "embedding": ("text",),
     "pictures": ("image",),

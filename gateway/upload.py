@@ -24,6 +24,7 @@ from conch.errors import ApiError
 
 MAX_FIELD = 64 * 1024
 MAX_FIELDS = 256
+MOST_HELD = 32 << 20  # of all fields, which memory holds
 LARGE = {"known_speaker_references": 8 << 20}  # data URLs: ten seconds at 192 kHz are 5 MB
 STARRED = re.compile(rb"filename\*\s*=\s*([\w-]+)'[^']*'([^;\s]+)", re.IGNORECASE)
 PREFIX = "conch-upload-"  # then the process
@@ -61,7 +62,7 @@ class _Form:
         self.upload, self.file = upload, file
         self.header, self.value = b"", b""
         self.name, self.data, self.to_disk, self.count = "", bytearray(), False, 0
-        self.media_type = ""
+        self.media_type, self.held = "", 0
 
     def on_part_begin(self) -> None:
         self.name, self.data, self.to_disk, self.media_type = "", bytearray(), False, ""
@@ -94,6 +95,14 @@ class _Form:
             self.file.write(data[start:end])
             return
         self.data += data[start:end]
+        self.held += end - start
+        if self.held > MOST_HELD:
+            raise ApiError(
+                400,
+                f"the form's fields besides the file are longer than {MOST_HELD} bytes; shorten {self.name}",
+                param=self.name or None,
+                code="invalid_value",
+            )
         most = LARGE.get(self.name.partition("[")[0], MAX_FIELD)
         if len(self.data) > most:
             raise ApiError(

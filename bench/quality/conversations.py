@@ -33,7 +33,7 @@ PAUSE = 0.5  # s: a longer pause inside an utterance is not speech of the refere
 
 
 @dataclass(frozen=True)
-class Turn:
+class SpokenTurn:
     """An utterance in a conversation; `start` in seconds, `spans`: where it is speech."""
 
     speaker: str
@@ -49,7 +49,7 @@ class Conversation:
 
     name: str
     wave: Floats
-    turns: tuple[Turn, ...]
+    turns: tuple[SpokenTurn, ...]
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ def converse(
         wave[start : start + len(sound)] += sound * np.float32(levels[who] * gain)
         begin = start / RATE
         turns.append(
-            Turn(
+            SpokenTurn(
                 names[who],
                 text,
                 begin,

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from serving.engine.openvino.encoder import OpenVinoEncoder
 from speech.speakers.diarize import diarize
-from speech.speakers.local import Window, windows
+from speech.speakers.local import Chunk, windows
 from speech.speakers.model import Count, Floats
 from speech.speakers.tuning import TUNING as SPEAKER_TUNING
 from speech.speakers.turns import Diarization
@@ -51,7 +51,7 @@ HOURS = tuple(
 )
 
 
-class Voices:
+class InProcessVoices:
     """A `speech.speakers.model.VoiceModel` in this process."""
 
     def __init__(self, bundle: Path) -> None:
@@ -76,13 +76,13 @@ class Found:
     seconds: float
 
 
-async def _batches(sound: NDArray[np.float32]) -> AsyncIterator[list[Window]]:
+async def _batches(sound: NDArray[np.float32]) -> AsyncIterator[list[Chunk]]:
     source = windows(sound[at : at + 4 * RATE] for at in range(0, len(sound), 4 * RATE))
     while batch := list(islice(source, SPEAKER_TUNING.at_once)):
         yield batch
 
 
-def ours(voices: Voices, sound: Floats) -> tuple[Diarization, Found]:
+def ours(voices: InProcessVoices, sound: Floats) -> tuple[Diarization, Found]:
     """What Conch says of samples [n]."""
     began = time.monotonic()
     who = asyncio.run(diarize(voices, _batches(sound), Count()))
@@ -152,7 +152,7 @@ def _peers(path: Path) -> dict[str, Any]:
 
 def judge(weights: Path, bundle: Path, output: Path, manners: Sequence[Manner], url: str, names: str) -> None:
     """Write each recording, the truth and what Conch says of it."""
-    voices, said = Voices(bundle), conversations.texts("conversation.txt")
+    voices, said = InProcessVoices(bundle), conversations.texts("conversation.txt")
     speakers = JUDGED if names == "judged" else TUNING
     said = said if names == "judged" else conversations.texts("sentences.txt")[:9]
     output.mkdir(parents=True, exist_ok=True)

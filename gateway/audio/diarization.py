@@ -19,7 +19,7 @@ from conch.pictures import from_base64
 from speech import media
 from speech.speakers.diarize import diarize
 from speech.speakers.labels import labelled, labels
-from speech.speakers.local import Window, windows
+from speech.speakers.local import Chunk, windows
 from speech.speakers.model import Floats
 from speech.speakers.references import BadReference, voice_of
 from speech.speakers.tuning import TUNING
@@ -27,7 +27,8 @@ from speech.speakers.turns import Diarization
 from speech.transcript import Transcript
 
 from ..triton import Triton
-from .schema import SpeakersWanted
+from .decoding import DECODERS, media_errors
+from .speakers import SpeakersWanted
 
 REFERENCES = "known_speaker_references[]"
 REMEDY = "send a recording of 2 to 10 s as data:audio/wav;base64,…"
@@ -77,7 +78,7 @@ class Diarizer:
         """Who speaks in a file.
 
         Raises:
-            ApiError: the models of speakers did not answer.
+            ApiError: 400 if the file is not a recording, or the models of speakers did not answer.
         """
         return await diarize(self.model, self._batches(path, track), self.wanted.count)
 
@@ -85,11 +86,12 @@ class Diarizer:
         """The transcript with its speakers."""
         return labelled(transcript, who, labels(who.voices, self.wanted.names, self.known))
 
-    async def _batches(self, path: Path, track: int | None) -> AsyncIterator[list[Window]]:
+    async def _batches(self, path: Path, track: int | None) -> AsyncIterator[list[Chunk]]:
         blocks = media.blocks(path, max_seconds=self.seconds, time_limit=self.decoding, track=track)
-        source = windows(blocks)
-        while batch := await asyncio.to_thread(_next, source):
-            yield batch
+        source, loop = windows(blocks), asyncio.get_running_loop()
+        with media_errors():
+            while batch := await loop.run_in_executor(DECODERS, _next, source):
+                yield batch
 
 
 async def known_voices(model: TritonVoices, references: Sequence[str]) -> Floats:
@@ -103,13 +105,14 @@ async def known_voices(model: TritonVoices, references: Sequence[str]) -> Floats
 
 async def _known(model: TritonVoices, number: int, url: str) -> Floats:
     try:
-        return await voice_of(model, await asyncio.to_thread(_decoded, url))
+        sound = await asyncio.get_running_loop().run_in_executor(DECODERS, _decoded, url)
+        return await voice_of(model, sound)
     except (BadReference, media.BadMedia) as error:
         said = str(error) if isinstance(error, BadReference) else f"cannot be used: {error}"
         raise refused(REFERENCES, f"(number {number}) {said}") from error
 
 
-def _next(source: Iterator[Window]) -> list[Window]:
+def _next(source: Iterator[Chunk]) -> list[Chunk]:
     return list(islice(source, TUNING.at_once))
 
 

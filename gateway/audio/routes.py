@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,27 +30,22 @@ from ..settings import Settings
 from ..sse import Events, event
 from ..upload import receive
 from . import responses as formats
+from .decoding import DECODERS, media_errors
 from .diarization import Diarizer, TritonVoices, known_voices
 from .languages import check_languages
 from .schema import (
-    SpeakersWanted,
     TranscriptionRequest,
     TranslationRequest,
     body_schema,
     options,
     parse_transcription,
     parse_translation,
-    speakers,
     turns,
 )
+from .speakers import SpeakersWanted
 
 router = APIRouter()
 log = structlog.get_logger()
-DECODERS = ThreadPoolExecutor(
-    8, "decode"
-)  # their own, so that live sessions and name look-ups never wait for long files
-
-
 END = object()
 Speakers = asyncio.Task[Diarization] | None
 TURN = 16  # blocks: a minute of sound, 0.05 s of work, after which other recordings have theirs
@@ -100,7 +94,7 @@ class Recording:
             track=self.track,
             warn=self._damaged,
         )
-        try:
+        with media_errors():
             for number, block in enumerate(blocks, 1):
                 if self.stopped:
                     return
@@ -108,8 +102,6 @@ class Recording:
                 yield from self.cutter.feed(block)
                 if number % TURN == 0:
                     yield None
-        except media.BadMedia as error:
-            raise ApiError(400, f"file: {error}", param=error.field, code="invalid_file") from error
         yield from self.cutter.finish()
 
 
@@ -224,7 +216,7 @@ async def _begin(
             f"timestamp_granularities[]=word is not supported by the engine of {form.model!r}; use segment"
         )
         raise ApiError(400, message, param="timestamp_granularities[]", code="unsupported_value")
-    wanted = speakers(form)
+    wanted = form.speakers() if isinstance(form, TranscriptionRequest) else None
     if wanted and "word_timestamps" in pool.capabilities:
         chosen = replace(chosen, words=True)
     stack.enter_context(services.recordings.place(pool))
@@ -244,7 +236,7 @@ async def _diarizer(services: Services, wanted: SpeakersWanted, request_id: str)
             400,
             "this deployment has no model that tells speakers apart; omit diarized_json and diarize, or have "
             "speakers added to MODEL_ID",
-            param="response_format",
+            param=wanted.asked_by,
             code="unsupported_value",
         )
     model = TritonVoices(services.triton, able[0], request_id)

@@ -6,23 +6,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from conch.errors import ApiError
+from conch.errors import ApiError, refused
 from speech.options import Options
-from speech.speakers.model import Count
 from speech.vad import TurnDetection
 
 from ..errors import explained
 from ..fields import Only, kept
 from .languages import language_code
+from .speakers import DIARIZED, WITH_SPEAKERS, SpeakerFields, SpeakersWanted
 
 Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
-DIARIZED = "diarized_json"
-TIMED = {"srt", "vtt", "verbose_json", DIARIZED}
 
 
 class ServerVad(BaseModel):
@@ -41,8 +38,6 @@ class ServerVad(BaseModel):
 
 
 MOST_KEYWORDS = 100
-MOST_SPEAKERS = 50
-MOST_KNOWN = 20
 # What clients of other servers call ours, and what those of faster-whisper and whisper.cpp may ask of them.
 RENAMED = {
     "hotwords": "keywords",
@@ -101,10 +96,8 @@ class TranslationRequest(BaseModel):
     audio_track: int | None = Field(None, ge=1, le=1000)
 
 
-class TranscriptionRequest(TranslationRequest):
-    """Fields of /v1/audio/transcriptions besides the file. `diarize` and the numbers of speakers are
-    extensions.
-    """
+class TranscriptionRequest(TranslationRequest, SpeakerFields):
+    """Fields of /v1/audio/transcriptions besides the file."""
 
     response_format: Format | Literal["diarized_json"] = "json"  # type: ignore[assignment]
     timestamp_granularities: tuple[Literal["word", "segment"], ...] = Field(("segment",), min_length=1)
@@ -113,30 +106,10 @@ class TranscriptionRequest(TranslationRequest):
     include: tuple[Literal["logprobs"], ...] = ()
     chunking_strategy: Literal["auto"] | ServerVad | None = None
     stream: bool = False
-    diarize: bool = False
-    num_speakers: int | None = Field(None, ge=1, le=MOST_SPEAKERS)
-    min_speakers: int | None = Field(None, ge=1, le=MOST_SPEAKERS)
-    max_speakers: int | None = Field(None, ge=1, le=MOST_SPEAKERS)
-    known_speaker_names: tuple[Annotated[str, Field(min_length=1, max_length=100)], ...] = Field(
-        (), max_length=MOST_KNOWN
-    )
-    known_speaker_references: tuple[str, ...] = Field((), max_length=MOST_KNOWN)
 
-    @property
-    def wants_speakers(self) -> bool:
-        """Whether they are to be told apart."""
-        return self.diarize or self.response_format == DIARIZED
-
-
-@dataclass(frozen=True)
-class SpeakersWanted:
-    """What is known of the speakers: how many there are, names of some, and a data URL of each one's
-    voice.
-    """
-
-    count: Count
-    names: tuple[str, ...]
-    references: tuple[str, ...]
+    def speakers(self) -> SpeakersWanted | None:
+        """What is known of the speakers, if they are to be told apart."""
+        return self.wanted_speakers(self.response_format)
 
 
 REPEATED = (
@@ -175,68 +148,22 @@ def parse_transcription(fields: Mapping[str, list[str]]) -> TranscriptionRequest
     """
     request = _parse(TranscriptionRequest, fields)
     if "timestamp_granularities" in request.model_fields_set and request.response_format != "verbose_json":
-        raise _refused("timestamp_granularities[]", "needs response_format=verbose_json")
+        raise refused("timestamp_granularities[]", "needs response_format=verbose_json")
     if request.include and request.response_format != "json":
-        raise _refused("include[]", "logprobs requires response_format=json")
+        raise refused("include[]", "logprobs requires response_format=json")
     if request.stream and request.response_format not in ("json", "text", DIARIZED):
-        raise _refused(
+        raise refused(
             "stream",
             f"is not supported for response_format={request.response_format}; use json, text or "
             "diarized_json, or omit stream",
         )
-    _check_speakers(request)
+    request.check_speakers(request.response_format)
     return request
-
-
-def _check_speakers(request: TranscriptionRequest) -> None:
-    if request.diarize and request.response_format not in TIMED:
-        raise _refused(
-            "diarize",
-            f"needs a format with speakers, which response_format={request.response_format} is not; use "
-            "diarized_json, verbose_json, srt or vtt",
-        )
-    names, references = request.known_speaker_names, request.known_speaker_references
-    asked = {
-        "known_speaker_names[]": names,
-        "known_speaker_references[]": references,
-        "num_speakers": request.num_speakers,
-        "min_speakers": request.min_speakers,
-        "max_speakers": request.max_speakers,
-    }
-    given = [name for name, value in asked.items() if value]
-    if given and not request.wants_speakers:
-        raise _refused(given[0], "needs response_format=diarized_json or diarize=true")
-    if len(names) != len(references):
-        raise _refused(
-            "known_speaker_references[]" if len(names) > len(references) else "known_speaker_names[]",
-            f"must be as many as the other: there are {len(names)} names and {len(references)} references",
-        )
-    if len(set(names)) < len(names):
-        raise _refused("known_speaker_names[]", "has a name twice; send one reference for each speaker")
-    fewest, most = request.min_speakers, request.max_speakers
-    if request.num_speakers and (fewest or most):
-        raise _refused("num_speakers", "cannot be combined with min_speakers and max_speakers; omit these")
-    if fewest and most and fewest > most:
-        raise _refused("min_speakers", f"is {fewest}, more than max_speakers={most}; lower it")
-
-
-def speakers(request: TranslationRequest) -> SpeakersWanted | None:
-    """What is known of the speakers, if they are to be told apart."""
-    if not isinstance(request, TranscriptionRequest) or not request.wants_speakers:
-        return None
-    fewest, most = request.num_speakers or request.min_speakers, request.num_speakers or request.max_speakers
-    return SpeakersWanted(
-        Count(fewest or 1, most), request.known_speaker_names, request.known_speaker_references
-    )
 
 
 def parse_translation(fields: Mapping[str, list[str]]) -> TranslationRequest:
     """Raises ApiError 400 with `param`, as parse_transcription."""
     return _parse(TranslationRequest, fields)
-
-
-def _refused(param: str, message: str) -> ApiError:
-    return ApiError(400, f"{param} {message}", param=param, code="unsupported_value")
 
 
 def _parse(kind: type[T], fields: Mapping[str, list[str]]) -> T:
@@ -364,7 +291,7 @@ def options(request: TranslationRequest, task: str) -> Options:
         language=language,
         prompt=prompted(request.prompt, keywords),
         temperature=request.temperature,
-        timestamps=request.response_format in TIMED,
+        timestamps=request.response_format in WITH_SPEAKERS,
         max_tokens=request.max_tokens,
         beam_width=request.beam_width,
         words=words,
@@ -391,7 +318,7 @@ def spoken(
     if "" in several:
         several = ()
     if one and several and one not in several:
-        raise _refused(f"{path}language", f"is {language}, which is not among languages; omit one of them")
+        raise refused(f"{path}language", f"is {language}, which is not among languages; omit one of them")
     return (one or several[0], ()) if one or len(several) == 1 else (None, several)
 
 

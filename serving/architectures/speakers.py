@@ -1,14 +1,13 @@
 """Who speaks: the local speakers of ten seconds of sound, and a vector of a voice.
 
 `Segmentation` is pyannote's PyanNet (https://github.com/pyannote/pyannote-audio, models/segmentation/
-PyanNet.py; Plaquet and Bredin 2023 for its classes), `Voice` is 3D-Speaker's CAM++ (Wang et al. 2023,
+PyanNet.py; Plaquet and Bredin 2023 for its classes), `VoiceNetwork` is 3D-Speaker's CAM++ (Wang et al. 2023,
 https://arxiv.org/abs/2303.00332) after Kaldi's filter bank. Modules have the names of CAM++'s checkpoint.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -153,7 +152,7 @@ class Residual(nn.Module):
         return functional.relu(self.bn2(self.conv2(inner)) + self.shortcut(hidden))
 
 
-class Head(nn.Module):
+class FrequencyHead(nn.Module):
     """Energies [rows, MELS, frames] -> [rows, 10 * channels, frames]."""
 
     def __init__(self, channels: int) -> None:
@@ -257,12 +256,12 @@ class Dense(nn.Module):
         return self.nonlinear(self.linear(statistics[:, :, None]).squeeze(-1))
 
 
-class Voice(nn.Module):
+class VoiceNetwork(nn.Module):
     """Samples [rows, n] at 16 kHz of one speaker -> float32 [rows, dimensions]; n from 800 (50 ms) on."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.bank, self.head = FilterBank(), Head(shape.first)
+        self.bank, self.head = FilterBank(), FrequencyHead(shape.first)
         width, self.xvector = shape.width, nn.Sequential()
         self.xvector.add_module("tdnn", Convolved(shape.first * MELS // 8, width))
         for i, (layers, dilation) in enumerate(zip(shape.blocks, shape.dilations, strict=True), 1):
@@ -291,7 +290,7 @@ class Speakers(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.segmentation, self.voice = Segmentation(shape), Voice(shape)
+        self.segmentation, self.voice = Segmentation(shape), VoiceNetwork(shape)
 
 
 def sinc_filters(low: Tensor, band: Tensor, size: int) -> Tensor:
@@ -313,12 +312,3 @@ def sinc_filters(low: Tensor, band: Tensor, size: int) -> Tensor:
     even = kernel((high @ times).sin() - (low @ times).sin(), 2 * width, 1)
     odd = kernel((low @ times).cos() - (high @ times).cos(), torch.zeros_like(width), -1)
     return torch.cat([even, odd])[:, None].float()
-
-
-def frames_of(
-    samples: int, sizes: Sequence[tuple[int, int]] = ((251, 10), (3, 3), (5, 1), (3, 3), (5, 1), (3, 3))
-) -> int:
-    """Frames that the segmentation makes of so many samples."""
-    for size, stride in sizes:
-        samples = (samples - size) // stride + 1
-    return samples

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from .clustering import speakers
-from .local import Speech, Window, speech_in
+from .local import Chunk, Stretch, speech_in
 from .model import Count, VoiceModel
 from .turns import NOBODY, Diarization, diarization
 
 
-async def diarize(model: VoiceModel, batches: AsyncIterator[list[Window]], count: Count) -> Diarization:
+async def diarize(model: VoiceModel, batches: AsyncIterator[list[Chunk]], count: Count) -> Diarization:
     """Who speaks in a recording, whose windows (`local.windows`) come in batches; no more than a batch of
     sound is held.
 
     Raises:
         ApiError: the model did not answer.
     """
-    found: list[Speech] = []
+    found: list[Stretch] = []
     async for batch in batches:
         found += await speech_in(model, batch)
     return joined(found, count)
 
 
-def joined(found: list[Speech], count: Count) -> Diarization:
+def joined(found: list[Stretch], count: Count) -> Diarization:
     """Of all that is spoken, in order: seconds of work for hours of sound."""
     return diarization(found, *speakers(found, count)) if found else NOBODY

@@ -46,9 +46,10 @@ def labels(voices: Floats, names: Sequence[str], references: Floats) -> tuple[st
 
 
 def labelled(transcript: Transcript, who: Diarization, names: Sequence[str]) -> Transcript:
-    """A transcript with the speaker of each word and segment; segments are cut where the speaker changes."""
-    if not who.turns:
-        return transcript
+    """A transcript with the speaker of each word and segment; segments are cut where the speaker changes.
+    Where there are words and no turns, one speaker says them.
+    """
+    names = names or [next(letters())]
     words = [_word(word, who, names) for word in transcript.words]
     segments: list[Segment] = []
     first = 0
@@ -63,15 +64,12 @@ def labelled(transcript: Transcript, who: Diarization, names: Sequence[str]) -> 
 
 
 def _word(word: Word, who: Diarization, names: Sequence[str]) -> Word:
-    speaker = who.speaker_of(word.start, word.end)
-    assert speaker is not None
-    return replace(word, speaker=names[speaker], overlap=who.overlaps(word.start, word.end))
+    times = word.start, word.end
+    return replace(word, speaker=names[who.speaker_of(*times)], overlap=who.overlaps(*times))
 
 
 def _whole(segment: Segment, who: Diarization, names: Sequence[str]) -> Segment:
-    speaker = who.speaker_of(segment.start, segment.end)
-    assert speaker is not None
-    return replace(segment, speaker=names[speaker])
+    return replace(segment, speaker=names[who.speaker_of(segment.start, segment.end)])
 
 
 def _said(segment: Segment, words: list[Word], first: int) -> tuple[Begins, int]:

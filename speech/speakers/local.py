@@ -24,7 +24,7 @@ PEAK = 6  # frames before and after a pause in which it is the likeliest
 
 
 @dataclass(frozen=True)
-class Window:
+class Chunk:
     """Samples [WINDOW] of a recording, filled up with zeros where it ends; `number` from 0."""
 
     number: int
@@ -38,7 +38,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Speech:
+class Stretch:
     """Somebody speaks without a pause. `start`: its first frame in the recording; `activity`: float16
     [frames], the probability that they speak; `clear`: seconds of its sound in which nobody else does;
     `vector`: float32 [dimensions] of their voice, length 1.
@@ -51,11 +51,11 @@ class Speech:
 
 
 @dataclass
-class Voices:
+class VoiceBatch:
     """Sounds whose vectors are wanted, and who wants them."""
 
     sounds: list[Floats] = field(default_factory=list)
-    speech: list[tuple[int, NDArray[np.float16], float, int]] = field(default_factory=list)
+    speech: list[tuple[tuple[int, NDArray[np.float16], float], int]] = field(default_factory=list)
 
     def add(self, sound: Floats) -> int:
         """Its place."""
@@ -63,20 +63,19 @@ class Voices:
         return len(self.sounds) - 1
 
 
-def windows(blocks: Iterable[Floats]) -> Iterator[Window]:
+def windows(blocks: Iterable[Floats]) -> Iterator[Chunk]:
     """Those of a recording that comes in blocks, one each HOP."""
-    held, number, fresh = np.empty(0, np.float32), 0, 0  # samples of `held` that were in no window yet
+    held, number = np.empty(0, np.float32), 0
     for block in blocks:
-        held, fresh = np.concatenate([held, block]), fresh + len(block)
+        held = np.concatenate([held, block])
         while len(held) > WINDOW:
-            yield Window(number, held[:WINDOW])
+            yield Chunk(number, held[:WINDOW])
             held, number = held[HOP:], number + 1
-            fresh = len(held) - (WINDOW - HOP)
-    if fresh:
-        yield Window(number, np.concatenate([held, np.zeros(WINDOW - len(held), np.float32)]), is_last=True)
+    if len(held):
+        yield Chunk(number, np.concatenate([held, np.zeros(WINDOW - len(held), np.float32)]), is_last=True)
 
 
-async def speech_in(model: VoiceModel, batch: list[Window]) -> list[Speech]:
+async def speech_in(model: VoiceModel, batch: list[Chunk]) -> list[Stretch]:
     """What is spoken in the own frames of windows.
 
     Raises:
@@ -85,13 +84,13 @@ async def speech_in(model: VoiceModel, batch: list[Window]) -> list[Speech]:
     scores = np.exp(await model.segment(np.stack([window.sound for window in batch])))
     chosen = SPEAKERS_OF[scores.argmax(-1)] > 0  # [windows, frames, 3]
     activities = (scores @ SPEAKERS_OF).astype(np.float16)
-    voices = Voices()
+    voices = VoiceBatch()
     for window, score, speaks, activity in zip(batch, scores, chosen, activities, strict=True):
         clear, cuts = speaks & (speaks.sum(1, keepdims=True) == 1), pauses(score[:, 0])
         for who in range(3):
             _collect(voices, window, cuts, speaks[:, who], clear[:, who], activity[:, who])
     vectors = await embedded(model, voices.sounds)
-    return [Speech(start, activity, clear, vectors[place]) for start, activity, clear, place in voices.speech]
+    return [Stretch(*facts, vectors[place]) for facts, place in voices.speech]
 
 
 def pauses(nobody: Floats) -> list[int]:
@@ -108,8 +107,8 @@ def pauses(nobody: Floats) -> list[int]:
 
 
 def _collect(
-    voices: Voices,
-    window: Window,
+    voices: VoiceBatch,
+    window: Chunk,
     cuts: list[int],
     speaks: Frames,
     clear: Frames,
@@ -131,7 +130,7 @@ def _collect(
                 enough = clear.sum() * FRAME >= TUNING.audible * RATE
                 whole = voices.add(cut(window.sound, clear if enough else speaks))
             place, seconds = whole, 0.0
-        voices.speech.append((window.number * OF_HOP + begin, activity[begin:end], seconds, place))
+        voices.speech.append(((window.number * OF_HOP + begin, activity[begin:end], seconds), place))
 
 
 def stretches(speaks: Frames, own: range) -> Iterator[tuple[int, int]]:

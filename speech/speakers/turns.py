@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .clustering import Labels
-from .local import Speech
+from .local import Stretch
 from .model import Floats
 from .tuning import FIRST, FRAME, RATE, TUNING
 
@@ -32,9 +32,9 @@ class Diarization:
     voices: Floats
     turns: tuple[Turn, ...]
 
-    def speaker_of(self, start: float, end: float) -> int | None:
-        """Who speaks most between two times; the next turn's speaker where nobody does, None where there are
-        no turns.
+    def speaker_of(self, start: float, end: float) -> int:
+        """Who speaks most between two times; the nearest turn's speaker where nobody does, the first speaker
+        where there are no turns.
         """
         first, last = frame_at(start), max(frame_at(end), frame_at(start) + 1)
         spoken = self.activity[first:last].sum(0)
@@ -42,7 +42,7 @@ class Diarization:
             return int(spoken.argmax())
         middle = (start + end) / 2
         near = min(self.turns, key=lambda turn: max(turn.start - middle, middle - turn.end), default=None)
-        return near.speaker if near else None
+        return near.speaker if near else 0
 
     def overlaps(self, start: float, end: float) -> bool:
         """Whether two speak in most of the time between."""
@@ -59,7 +59,7 @@ def frame_at(seconds: float) -> int:
     return max(0, int((seconds * RATE - FIRST) // FRAME))
 
 
-def diarization(found: Sequence[Speech], labels: Labels, voices: Floats) -> Diarization:
+def diarization(found: Sequence[Stretch], labels: Labels, voices: Floats) -> Diarization:
     """The turns that stretches of speech make; speakers are numbered in the order in which they begin."""
     activity = np.zeros((max(one.start + len(one.activity) for one in found), len(voices)), np.float32)
     for one, speaker in zip(found, labels, strict=True):

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import wave
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from openai.types.audio import TranscriptionDiarized, TranscriptionTextSegmentEv
 from starlette.testclient import TestClient
 
 from conch.errors import ApiError
-from gateway.audio.diarization import TritonVoices, known_voices
+from gateway.audio.diarization import Diarizer, TritonVoices, known_voices
 from gateway.audio.responses import formatted, speaker_segments
-from gateway.audio.schema import SpeakersWanted, parse_transcription, parse_translation, speakers
+from gateway.audio.schema import parse_transcription, parse_translation
+from gateway.audio.speakers import SpeakersWanted
 from speech.speakers.model import Count
 from speech.transcript import Segment, Transcript, Word
 from tests.unit.gateway.test_http import door
@@ -40,7 +42,7 @@ SPOKEN = Transcript(
 
 def wanted(**fields: Any) -> SpeakersWanted | None:
     lists = {name: value if isinstance(value, list) else [value] for name, value in fields.items()}
-    return speakers(parse_transcription({"model": ["m"], **lists}))
+    return parse_transcription({"model": ["m"], **lists}).speakers()
 
 
 def test_what_asks_for_speakers() -> None:
@@ -48,9 +50,9 @@ def test_what_asks_for_speakers() -> None:
     assert wanted(diarize="false", response_format="verbose_json") is None
     assert wanted(response_format="diarized_json") == SpeakersWanted(Count(), (), ())
     for form in ("verbose_json", "srt", "vtt", "diarized_json"):
-        assert wanted(response_format=form, diarize="true", num_speakers="3") == SpeakersWanted(
-            Count(3, 3), (), ()
-        )
+        found = wanted(response_format=form, diarize="true", num_speakers="3")
+        asked_by = "response_format" if form == "diarized_json" else "diarize"
+        assert found == SpeakersWanted(Count(3, 3), (), (), asked_by)
     named = {"known_speaker_names[]": ["Ann"], "known_speaker_references[]": ["data:,"]}
     found = wanted(
         response_format="diarized_json", min_speakers="2", max_speakers="5", stream="true", **named
@@ -72,8 +74,8 @@ DIARIZED = {"response_format": "diarized_json"}
         ({**DIARIZED, "max_speakers": "51"}, "max_speakers", "less than or equal to 50"),
         ({**DIARIZED, "num_speakers": "2", "max_speakers": "3"}, "num_speakers", "cannot be combined"),
         ({**DIARIZED, "min_speakers": "4", "max_speakers": "3"}, "min_speakers", "lower it"),
-        ({**DIARIZED, "known_speaker_names[]": ["a", "b"]}, "known_speaker_references[]", "2 names and 0"),
-        ({**DIARIZED, "known_speaker_references[]": ["data:,"]}, "known_speaker_names[]", "0 names and 1"),
+        ({**DIARIZED, "known_speaker_names[]": ["a", "b"]}, "known_speaker_references[]", "2 names, 0"),
+        ({**DIARIZED, "known_speaker_references[]": ["data:,"]}, "known_speaker_names[]", "0 names, 1"),
         (
             {**DIARIZED, "known_speaker_names[]": ["a", "a"], "known_speaker_references[]": ["x", "y"]},
             "known_speaker_names[]",
@@ -135,14 +137,19 @@ def test_subtitles() -> None:
     assert b"\nAnn > Bo: Yes & no.\n" in formatted(SPOKEN, "srt", (), "transcribe").body
 
 
-def test_a_deployment_without_the_model_says_what_is_missing(door: TestClient) -> None:
-    answer = door.post(
-        "/v1/audio/transcriptions",
-        files={"file": ("a.wav", recording(np.zeros(16_000)))},
-        data={"model": "a", "response_format": "diarized_json"},
-    )
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "response_format"
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": "diarized_json"}, "response_format"),
+        ({"response_format": "srt", "diarize": "1"}, "diarize"),
+    ],
+)
+def test_a_deployment_without_the_model_says_what_is_missing(
+    door: TestClient, fields: dict[str, str], param: str
+) -> None:
+    file = ("a.wav", recording(np.zeros(16_000)))
+    answer = door.post("/v1/audio/transcriptions", files={"file": file}, data={"model": "a", **fields})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     assert "speakers added to MODEL_ID" in answer.json()["error"]["message"]
 
 
@@ -185,3 +192,41 @@ def test_a_gateway_loads_no_clustering_before_it_is_asked() -> None:
     loaded = "import gateway.app, sys; print('scipy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+class Silence:
+    """A VoiceModel for which nobody speaks."""
+
+    async def segment(self, rows: Any) -> Any:
+        scores = np.full((len(rows), 589, 7), -10.0, np.float32)
+        scores[:, :, 0] = 0.0
+        return scores
+
+    async def embed(self, rows: Any) -> Any:
+        raise AssertionError("nobody speaks")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most", "message"), [(30, 20, "longer than 20 s"), (0, 20, "no audio samples")]
+)
+def test_what_the_second_way_through_a_file_finds_is_the_clients(
+    tmp_path: Path, seconds: int, most: float, message: str
+) -> None:
+    """It may find it before the transcription does."""
+    path = tmp_path / "a.wav"
+    path.write_bytes(recording(np.zeros(16_000 * seconds)))
+    model: Any = Silence()
+    diarizer = Diarizer(model, SpeakersWanted(Count(), (), ()), np.empty((0, 192), np.float32), most, 10.0)
+    with pytest.raises(ApiError, match=message) as refused:
+        asyncio.run(diarizer.speakers_of(path, None))
+    assert (refused.value.status, refused.value.code) == (400, "invalid_file")
+
+
+def test_fields_of_a_form_are_bounded_together(door: TestClient) -> None:
+    answer = door.post(
+        "/v1/audio/transcriptions",
+        files={"file": ("a.wav", recording(np.zeros(16_000)))},
+        data={"model": "a", "known_speaker_references[]": ["x" * (8 << 20)] * 5},
+    )
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "known_speaker_references[]")
+    assert "besides the file are longer than" in answer.json()["error"]["message"]

@@ -13,11 +13,11 @@ import pytest
 
 from speech.speakers.diarize import diarize
 from speech.speakers.labels import labelled, labels, letters
-from speech.speakers.local import SPEAKERS_OF, Window, windows
+from speech.speakers.local import SPEAKERS_OF, Chunk, windows
 from speech.speakers.model import Count, Floats
 from speech.speakers.references import BadReference, voice_of
 from speech.speakers.tuning import FIRST, FRAME, FRAMES, RATE, WINDOW
-from speech.speakers.turns import NOBODY, Diarization, Turn
+from speech.speakers.turns import Diarization, Turn
 from speech.transcript import Segment, Transcript, Word, joined
 
 UNIT = 1 / 64  # the first speaker's samples; the next one's are twice that
@@ -65,7 +65,7 @@ def sound(truth: Truth, seconds: float) -> Floats:
     return made
 
 
-async def batches(wave: Floats, block: int) -> AsyncIterator[list[Window]]:
+async def batches(wave: Floats, block: int) -> AsyncIterator[list[Chunk]]:
     source = windows(wave[at : at + block] for at in range(0, len(wave), block))
     while batch := list(islice(source, 8)):
         yield batch
@@ -118,9 +118,10 @@ def test_windows_hold_no_more_than_a_window_of_sound() -> None:
 
 
 def test_nobody() -> None:
-    assert heard([], 30.0) == NOBODY or not heard([], 30.0).turns
-    transcript = Transcript("a", segments=(segment(0, 1, "a"),))
-    assert labelled(transcript, NOBODY, ()) is transcript
+    who = heard([], 30.0)
+    assert (who.turns, len(who.voices)) == ((), 0)
+    made = labelled(Transcript("a", segments=(segment(0, 1, "a"),), words=words(("a", 0.1, 0.9))), who, ())
+    assert (made.segments[0].speaker, made.words[0].speaker) == ("A", "A"), "words that a model made up"
 
 
 def test_two_at_once() -> None:

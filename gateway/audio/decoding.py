@@ -1,0 +1,27 @@
+"""Threads that decode, and what a file that cannot be decoded is to a client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from conch.errors import ApiError
+from speech import media
+
+DECODERS = ThreadPoolExecutor(
+    8, "decode"
+)  # their own, so that live sessions and name look-ups never wait for long files
+
+
+@contextmanager
+def media_errors() -> Iterator[None]:
+    """A file that is not a recording is the client's `file`.
+
+    Raises:
+        ApiError: 400 that says what is wrong with it.
+    """
+    try:
+        yield
+    except media.BadMedia as error:
+        raise ApiError(400, f"file: {error}", param=error.field, code="invalid_file") from error
