@@ -23,7 +23,7 @@ from build.checkpoints import clip
 from build.targets.openvino.export_encoder import export
 from build.targets.torch import export_encoder
 from conch.bundle import ENGINE, PictureFacts
-from serving.engine.encoding import PICTURES, Encoder, PictureEncoderEndpoint, embed, embed_pictures
+from serving.engine.encoding import AT_ONCE, Encoder, PictureEncoderEndpoint, embed, embed_pictures
 from serving.engine.openvino.encoder import OpenVinoEncoder
 from serving.engine.torch.encoder import TorchEncoder
 from serving.errors import BadRequest
@@ -115,7 +115,7 @@ def test_pictures_are_transformers(made: tuple[Path, Path], target: str) -> None
     """More than are computed together."""
     theirs = CLIPModel.from_pretrained(made[0], dtype=torch.float32).eval()
     encoder, size = encoder_of(made[1], target, "image"), PictureFacts.load(made[1] / target).size
-    rows = np.random.default_rng(2).normal(size=(PICTURES + 3, 3, size, size)).astype(np.float32)
+    rows = np.random.default_rng(2).normal(size=(AT_ONCE + 3, 3, size, size)).astype(np.float32)
     with torch.no_grad():
         expected = theirs.get_image_features(torch.from_numpy(rows))
     assert cosines(embed_pictures(encoder, list(rows)), expected).min() >= 0.9999
