@@ -210,12 +210,14 @@ def select(catalog: Catalog, ids: str, target: str) -> list[Model]:
 
 
 def target_of(model: Model, target: str) -> str:
-    """The target that builds a model where TARGET is `target`: itself, or its companion."""
-    other = targets.BESIDE.get(target, "")
-    if not other:
+    """The target that builds a model where TARGET is `target`: itself, its first companion that can, or
+    itself if none can.
+    """
+    able = (target, *targets.COMPANIONS.get(target, ()))
+    if len(able) == 1:
         return target
     data = family_data(model.family)
-    return other if other in data and target not in data else target
+    return next((name for name in able if name in data), target)
 
 
 def known(target: str) -> Target:

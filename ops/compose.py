@@ -95,7 +95,7 @@ def client(*, every: bool = False, models: int = 0) -> DockerClient:
     if every:
         profiles = [
             f"instances-{hardware.MOST}",
-            *targets.BESIDE.values(),
+            *(name for others in targets.COMPANIONS.values() for name in others),
         ]
     else:
         profiles = profiles_of(count, models_beside(values, count))

@@ -21,9 +21,10 @@ def _targets(family: str) -> set[str]:
 
 
 def _cell(target: str, able: set[str]) -> str:
-    """Of the target itself, or of the one beside it, which has no column of its own."""
-    other = targets.BESIDE.get(target, "")
-    return "yes" if target in able else f"by {NAMES[other]}" if other in able else "–"
+    """Of the target itself, or of its first companion that can."""
+    if target in able:
+        return "yes"
+    return next((f"by {NAMES[name]}" for name in targets.COMPANIONS.get(target, ()) if name in able), "–")
 
 
 def _key(model: Model) -> tuple[str, str]:
@@ -37,7 +38,9 @@ def table(models: Iterable[Model]) -> str:
     for model in models:
         if not model.source.startswith("random:"):  # benchmarks only
             rows.setdefault(_key(model), []).append(f"`{model.id}`")
-    columns = [name for name in targets.names() if name not in targets.BESIDE.values()]
+    columns = [
+        name for name in targets.names() if name in _targets("whisper")
+    ]  # tensorrt is a companion only
     heads = [NAMES.get(target, target) for target in columns]
     lines = [
         f"| family | {' | '.join(heads)} | MODEL_ID | licence of the weights |",

@@ -101,9 +101,10 @@ class Target(Protocol):
 # What TARGET is where nothing names one: in containers, which are for GPUs first, and without Docker.
 # compose.yaml and the Makefile say the same.
 DEFAULT_IN_DOCKER, DEFAULT_WITHOUT_DOCKER = "torch", "openvino"
-# Targets of what another one does not build, on the same machines, in another image: that of TensorRT-LLM has
-# neither trtexec nor TensorRT's own backend. By name: who drives Compose has none of their packages.
-BESIDE = {"trtllm": "tensorrt"}
+# Targets that build what another one does not, on the same machines, in images of their own, in the order in
+# which they are asked: TensorRT-LLM's image has neither trtexec nor TensorRT's own backend. By name: the
+# driver of Compose has none of their packages.
+COMPANIONS: dict[str, tuple[str, ...]] = {"trtllm": ("tensorrt", "torch")}
 _TARGETS: dict[str, Target | None] = {"torch": None, "trtllm": None, "tensorrt": None, "openvino": None}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from conch import toolchains
 from conch.bundle import Serving
-from conch.toolchain import Identity
+from conch.toolchain import Identity, ToolchainError
 
 from ..catalog import Model
 from ..commands import BuildSteps
@@ -31,8 +31,19 @@ class Plain:
         return None
 
     def identity(self, devices: str = "") -> Identity:
-        """Its toolchain's."""
-        return toolchains.find(self.name).identity(devices)
+        """Its toolchain's.
+
+        Raises:
+            ToolchainError: a package that shapes its engines is not installed here.
+        """
+        toolchain = toolchains.find(self.name)
+        found = toolchain.identity(devices)
+        if missing := sorted({*getattr(toolchain, "making", ())} - {*found.versions}):
+            raise ToolchainError(
+                f"TARGET={self.name} cannot be built here: {', '.join(missing)} is not installed; build it "
+                f"in the image of TARGET={self.name}, or with make engines TARGET={self.name}"
+            )
+        return found
 
     def tools(self) -> Mapping[str, str]:
         """The Python that runs."""

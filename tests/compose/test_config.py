@@ -248,13 +248,21 @@ def test_encoders_beside_tensorrt_llm_run_another_image() -> None:
         "builder-tensorrt": ("tensorrt", "tensorrt-builder"),
         "triton-1": ("tensorrt", "tensorrt"),
     }
+    assert images("instances-2,torch", TARGET="trtllm", TRITON_1_TARGET="torch") == {
+        **plain,
+        "builder-torch": ("torch", "torch-builder"),
+        "triton-1": ("torch", "torch"),
+    }
     alone = images("", TARGET="tensorrt")
     assert alone == {"builder": ("tensorrt", "tensorrt-builder"), "triton-0": ("tensorrt", "tensorrt")}
     mixed = config(BASE, "instances-2,tensorrt", TRITON_1_TARGET="tensorrt", MODEL_ID="base,mini-clip")[
         "services"
     ]
     first, second = mixed["builder-tensorrt"], mixed["builder"]
-    assert second["depends_on"]["builder-tensorrt"]["condition"] == "service_completed_successfully"
+    for name in ("builder-tensorrt", "builder-torch"):
+        assert config(BASE, "tensorrt,torch")["services"]["builder"]["depends_on"][name]["condition"] == (
+            "service_completed_successfully"
+        )
     assert first["volumes"] == second["volumes"]
     assert first["deploy"]["resources"] == second["deploy"]["resources"]
     for name in ("MODEL_ID", "TARGET", "TRITON_1_GPUS", "ENGINES_DIR"):

@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from build.catalog import ROOT, CatalogError, load_catalog, target_of
+from build.__main__ import build_all
+from build.catalog import ROOT, CatalogError, known, load_catalog, target_of
+from build.plan import BuildError, Places
 from build.recipes import TritonModel, load_recipe
 from build.targets.tensorrt.plans import Plan, Plans, Tensor, command, shapes
 from build.targets.tensorrt.rules import FILE, configured, findings, write
 from build.tensors import MODELS, parse_config
+from conch import toolchains
 from conch.names import LONGEST
+from conch.toolchain import Packages, ToolchainError
 from ops.planning import beside, check_images
 
 CATALOG = load_catalog()
@@ -196,18 +200,34 @@ def test_plans_are_a_file(tmp_path: Path) -> None:
     assert Plans.load(tmp_path) == Plans((TEXTS, PICTURES))
 
 
-def test_encoders_have_a_target_beside_tensorrt_llm() -> None:
-    """Other families, and other targets, have none."""
+def test_tensorrt_llm_has_companions() -> None:
+    """For what it does not build: plans of encoders where there is a recipe, otherwise PyTorch. Other targets
+    have none.
+    """
     for model, target, wanted in (
         ("all-minilm-l6-v2", "trtllm", "tensorrt"),
         ("mini-clip", "trtllm", "tensorrt"),
         ("mini-t5", "trtllm", "trtllm"),
+        ("speakers", "trtllm", "torch"),
+        ("speakers", "tensorrt", "tensorrt"),
         ("mini-clip", "openvino", "openvino"),
         ("mini-clip", "tensorrt", "tensorrt"),
     ):
         assert target_of(CATALOG[model], target) == wanted
     with pytest.raises(CatalogError, match="family t5 cannot be built for TARGET=tensorrt yet"):
         load_recipe(CATALOG["mini-t5"], target_of(CATALOG["mini-t5"], "tensorrt"))
+
+
+def test_a_companion_builds_where_its_packages_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT-LLM's image has no transformers of ours: the bundle must come from PyTorch's image."""
+    here = Packages("torch", making=("torch", "package-that-is-not-there"))
+    monkeypatch.setitem(toolchains._TOOLCHAINS, "torch", here)
+    with pytest.raises(ToolchainError, match="TARGET=torch cannot be built here: package-that-is-not-there"):
+        known("torch").identity()
+    with pytest.raises(
+        BuildError, match="speakers: .* in the image of TARGET=torch; add torch to COMPOSE_PROFILES"
+    ):
+        build_all([CATALOG["speakers"]], "trtllm", Places(tmp_path, tmp_path / "engines"))
 
 
 def test_who_drives_compose_needs_no_targets_packages() -> None:
@@ -217,13 +237,13 @@ def test_who_drives_compose_needs_no_targets_packages() -> None:
         "sys.modules.update(dict.fromkeys(('google', 'tritonclient', 'numpy', 'filelock', 'torch')))\n"
         "from build.catalog import load_catalog, select\n"
         "from ops.planning import beside, check_images\n"
-        "models = select(load_catalog(), 'mini-whisper,mini-clip', 'trtllm')\n"
-        "check_images(models, 'trtllm', 2, {'TRITON_1_TARGET': 'tensorrt'})\n"
-        "print(beside(models, 'trtllm', 2))"
+        "models = select(load_catalog(), 'mini-whisper,mini-clip,speakers', 'trtllm')\n"
+        "check_images(models, 'trtllm', 3, {'TRITON_1_TARGET': 'tensorrt', 'TRITON_2_TARGET': 'torch'})\n"
+        "print(beside(models, 'trtllm', 3))"
     )
     command = [sys.executable, "-c", asked]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "{1: 'tensorrt'}", done.stderr
+    assert done.stdout.strip() == "{1: 'tensorrt', 2: 'torch'}", done.stderr
 
 
 @pytest.mark.parametrize(
