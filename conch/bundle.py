@@ -44,14 +44,14 @@ class Positions:
 class EngineFacts(Positions):
     """engine.json.
 
-    `positions`: tokens that the decoder holds; `encoder_positions`: those of the longest memory that its
-    encoder leaves (0: a decoder alone). `mels`: width of the features that it reads (0: it reads ids).
-    `suppress`: ids that are never said; `decoder_start`: the decoder's first ids where a request names
-    none. `layers`, `heads`, `head_width`: of portable engines. `aligns`: it gives cross-attention
-    for a text, `attends`: and for each token of a text that it makes;
-    `timestamp_rules`: it knows Whisper's; `takes_samples`: it makes features of samples itself.
-    `tempered_log_probs`: log probabilities are those after temperature and penalties; `full_logits`: without
-    streaming, logits come for every token that was allowed; `misread`: inputs that the backend reads
+    `positions`: tokens that the decoder holds; `other_ends`: ids that end a text as `end_id` does;
+    `encoder_positions`: those of the longest memory that its encoder leaves (0: a decoder alone). `mels`:
+    width of the features that it reads (0: it reads ids). `suppress`: ids that are never said;
+    `decoder_start`: the decoder's first ids where a request names none. `layers`, `heads`, `head_width`: of
+    portable engines. `aligns`: it gives cross-attention for a text, `attends`: and for each token of a text
+    that it makes; `timestamp_rules`: it knows Whisper's; `takes_samples`: it makes features of samples
+    itself. `tempered_log_probs`: log probabilities are those after temperature and penalties; `full_logits`:
+    without streaming, logits come for every token that was allowed; `misread`: inputs that the backend reads
     wrongly. `dimensions`: numbers of the vector that an encoder alone gives (0: the engine generates).
     `prompt_width`: numbers of a row of the prompt-embedding table that a request may bring (0: it takes
     none), `prompt_rows`: the most rows (0: as many as there are positions); `heads` are those of keys and
@@ -62,6 +62,7 @@ class EngineFacts(Positions):
     positions: int
     vocabulary: int
     end_id: int
+    other_ends: tuple[int, ...] = ()
     pad_id: int = 0
     encoder_positions: int = 0
     decoder_start: tuple[int, ...] = ()

@@ -81,19 +81,18 @@ def facts_of(shape: Shape, **own: Any) -> EngineFacts:
     )
 
 
-def end_id(model: Any) -> int:
-    """The id that ends a text.
+def end_ids(model: Any) -> tuple[int, ...]:
+    """The ids that end a text, each once.
 
     Raises:
-        Unsupported: there are several, or none.
+        Unsupported: there are none.
     """
     end = model.generation_config.eos_token_id
     end = model.config.get_text_config().eos_token_id if end is None else end
-    ends = set(end) if isinstance(end, list) else {end}
-    if len(ends) != 1 or None in ends:
-        raise Unsupported(f"generation_config.json: eos_token_id is {end}; an engine has one end id")
-    (only,) = ends
-    return int(only)
+    ends = tuple(dict.fromkeys(end if isinstance(end, list) else [end]))
+    if not ends or None in ends:
+        raise Unsupported(f"generation_config.json: eos_token_id is {end}; name the id that ends a text")
+    return ends
 
 
 def encoder_decoder(config: Any, **own: Any) -> Shape:

@@ -1,39 +1,51 @@
-"""LLaMA, a decoder alone (transformers' modeling_llama.py): RMS norms, a gated feed-forward, rotary
-positions, and heads of queries that may share keys and values.
+"""LLaMA and the decoders that differ from it in details that a Shape has (transformers' modules of the same
+names): biases, norms of heads, shared heads of keys, scaled or partial rotary positions, windows, caps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from conch.bundle import EngineFacts
-from serving.architectures.transformer import Shape
+from serving.architectures.transformer import ACTIVATIONS, Shape
 
 from ..pictures import Unsupported
-from . import end_id, facts_of, renamed
+from . import end_ids, facts_of, renamed
 from .arguments import Arguments
 
-ARCHITECTURE = LlamaForCausalLM
+ARCHITECTURE = AutoModelForCausalLM
+# What config.json may call itself.
+SUPPORTED = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "gemma", "gemma2", "gemma3_text")
+GEMMAS = ("gemma", "gemma2", "gemma3_text")
 # hidden_size, layers, heads, key heads, intermediate_size: the configs of TinyLlama/TinyLlama-1.1B-Chat-v1.0
 # and meta-llama/Llama-2-7b on the Hugging Face hub.
 SHAPES = {"tinyllama-1.1b": (2048, 22, 32, 4, 5632), "llama-2-7b": (4096, 32, 32, 32, 11008)}
 RULES = [
     (r"^model\.embed_tokens", "decoder.ids"),
     (r"^model\.norm", "decoder.norm"),
-    (r"^model\.layers\.(\d+)\.self_attn\.([qkv])_proj", r"decoder.layers.\1.own.\2"),
+    (r"^model\.layers\.(\d+)\.self_attn\.([qk])_norm\.weight", r"decoder.layers.\1.own.\2_norm"),
+    (r"^model\.layers\.(\d+)\.self_attn\.([qkv]|qkv)_proj", r"decoder.layers.\1.own.\2"),
     (r"^model\.layers\.(\d+)\.self_attn\.o_proj", r"decoder.layers.\1.own.out"),
     (r"^model\.layers\.(\d+)\.input_layernorm", r"decoder.layers.\1.own_norm"),
-    (r"^model\.layers\.(\d+)\.post_attention_layernorm", r"decoder.layers.\1.feed_norm"),
     (r"^model\.layers\.(\d+)\.mlp\.gate_proj", r"decoder.layers.\1.feed.up"),  # ours is activated, too
     (r"^model\.layers\.(\d+)\.mlp\.up_proj", r"decoder.layers.\1.feed.gate"),
+    (r"^model\.layers\.(\d+)\.mlp\.gate_up_proj", r"decoder.layers.\1.feed.both"),
     (r"^model\.layers\.(\d+)\.mlp\.down_proj", r"decoder.layers.\1.feed.down"),
     (r"^lm_head", "decoder.head"),
 ]
-CHANGING = ("dynamic", "longrope")  # angles that depend on how long a text has become
+# The norm of that name is of what the feed-forward reads, and in a Gemma with four norms a layer of what
+# attention adds.
+PLAIN_NORMS = [(r"^model\.layers\.(\d+)\.post_attention_layernorm", r"decoder.layers.\1.feed_norm")]
+FOUR_NORMS = [
+    (r"^model\.layers\.(\d+)\.post_attention_layernorm", r"decoder.layers.\1.own.out.after"),
+    (r"^model\.layers\.(\d+)\.pre_feedforward_layernorm", r"decoder.layers.\1.feed_norm"),
+    (r"^model\.layers\.(\d+)\.post_feedforward_layernorm", r"decoder.layers.\1.feed.down.after"),
+]
+LONGEST = 32_768  # positions of the rotary tables at most: an engine for more is a parameter away from any
 
 
 def random_model(name: str) -> LlamaForCausalLM:
@@ -50,74 +62,224 @@ def random_model(name: str) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def shape(model: LlamaForCausalLM) -> Shape:
+def shape(model: PreTrainedModel) -> Shape:
     """Of the checkpoint."""
     return shape_of(model.config)
 
 
-def shape_of(config: LlamaConfig, **own: Any) -> Shape:
+def shape_of(config: Any, **own: Any) -> Shape:
     """Of a configuration.
 
     Raises:
-        Unsupported: a model that is like LLaMA in its name only.
+        Unsupported: it needs what a Shape has not.
     """
-    if config.attention_bias or config.mlp_bias:
-        raise Unsupported(
-            "config.json: attention_bias or mlp_bias is true; LLaMA's projections have no biases"
-        )
-    if (kind := str(config.rope_parameters.get("rope_type"))) in CHANGING:
-        raise Unsupported(
-            f"config.json: rope_type is {kind}; this family supports unscaled rotary embeddings only"
-        )
+    if wrong := next(obstacles(config), ""):
+        raise Unsupported(f"config.json: {wrong}")
     heads, key_heads = config.num_attention_heads, config.num_key_value_heads
+    head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    four = config.model_type in ("gemma2", "gemma3_text")
+    scalar = getattr(config, "query_pre_attn_scalar", None)
+    biased = bool(getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False))
     return Shape(
         family="llama",
         width=config.hidden_size,
-        head_width=config.head_dim or config.hidden_size // heads,
+        head_width=head_width,
         vocabulary=config.vocab_size,
         decoder_layers=config.num_hidden_layers,
         decoder_heads=heads,
         decoder_inner=config.intermediate_size,
-        targets=config.max_position_embeddings,
-        activation=config.hidden_act,
+        targets=positions_of(config),
+        activation=_activation(config),
         gated=True,
         norm="rms",
         epsilon=config.rms_norm_eps,
-        bias=False,
+        embedding_scale=config.hidden_size**0.5 if config.model_type in GEMMAS else 1.0,
+        bias=biased,
+        qkv_bias=config.model_type == "qwen2",
         rotary=True,
         key_heads=0 if key_heads == heads else key_heads,
+        scale=scalar**-0.5 if scalar else 0.0,
+        head_norm=config.model_type in ("qwen3", "gemma3_text"),
+        post_norms=four,
+        layer_turns=_layer_turns(config),
+        window=_window(config),
+        windowed=_windowed(config),
+        score_cap=getattr(config, "attn_logit_softcapping", None) or 0.0,
+        logit_cap=getattr(config, "final_logit_softcapping", None) or 0.0,
         **own,
     )
 
 
-def weights(model: LlamaForCausalLM) -> dict[str, torch.Tensor]:
+def obstacles(config: Any) -> Iterator[str]:
+    """What a Shape has not, one clause each."""
+    if config.model_type not in SUPPORTED:
+        yield f"model_type is {config.model_type}; this family supports {', '.join(SUPPORTED)}"
+    if _activation(config) not in ACTIVATIONS:
+        yield f"hidden_act is {config.hidden_act}; this family supports {', '.join(ACTIVATIONS)}"
+    if getattr(config, "use_bidirectional_attention", False):
+        yield "use_bidirectional_attention is true; this family looks back only"
+
+
+def _activation(config: Any) -> str:
+    name = getattr(config, "hidden_activation", None) or config.hidden_act
+    return {"gelu_pytorch_tanh": "gelu_new"}.get(name, name)
+
+
+def positions_of(config: Any) -> int:
+    """Positions for which the angles depend on nothing but the position: those that grow with a text's
+    length (`dynamic`, `longrope`) do so beyond what the model was first trained for.
+    """
+    kinds = {str(table.get("rope_type")) for table in _ropes(config)}
+    most = int(config.max_position_embeddings)
+    if "longrope" in kinds:
+        (table,) = _ropes(config)
+        first = table.get("original_max_position_embeddings") or config.original_max_position_embeddings
+        most = min(most, int(first))
+    return min(most, LONGEST)
+
+
+def _ropes(config: Any) -> list[Mapping[str, Any]]:
+    """The settings of each rotary table."""
+    found = config.rope_parameters
+    nested = [value for value in found.values() if isinstance(value, Mapping)]
+    return nested or [found]
+
+
+def _kinds(config: Any) -> Sequence[str]:
+    """Of each layer whether it has a window."""
+    if kinds := getattr(config, "layer_types", None):
+        return list(kinds)
+    name = "sliding_attention" if getattr(config, "sliding_window", None) else "full_attention"
+    return [name] * int(config.num_hidden_layers)
+
+
+def _windowed(config: Any) -> tuple[int, ...]:
+    if not _window(config):
+        return ()
+    return tuple(i for i, kind in enumerate(_kinds(config)) if kind == "sliding_attention")
+
+
+def _window(config: Any) -> int:
+    """0 where no position lies beyond it."""
+    window = int(getattr(config, "sliding_window", None) or 0)
+    return window if window < positions_of(config) and "sliding_attention" in _kinds(config) else 0
+
+
+def _layer_turns(config: Any) -> tuple[int, ...]:
+    """The rotary table of each layer, by its place in `turns`; empty where there is one."""
+    if config.model_type == "smollm3":
+        return tuple(int(not turned) for turned in config.no_rope_layers)
+    if tables := _tables(config):
+        return tuple(tables.index(kind) for kind in _kinds(config))
+    return ()
+
+
+def _tables(config: Any) -> list[str]:
+    """The kinds of layers that have rotary tables of their own; empty where all share one."""
+    return sorted({*_kinds(config)}) if config.model_type == "gemma3_text" else []
+
+
+def weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """Under our names."""
     return weights_of(model.state_dict(), model.model.rotary_emb, model.config)
 
 
 def weights_of(
-    state: Mapping[str, torch.Tensor], rotary: torch.nn.Module, config: LlamaConfig
+    state: Mapping[str, torch.Tensor], rotary: torch.nn.Module, config: Any
 ) -> dict[str, torch.Tensor]:
-    """Under our names, with the table of cosines and sines that transformers' module makes."""
-    places = torch.arange(config.max_position_embeddings)[None]
-    cosines, sines = rotary(torch.zeros(1), places)
-    half = cosines.shape[-1] // 2  # both halves are the same
-    turns = torch.cat([cosines[0, :, :half], sines[0, :, :half]], -1)
-    return {**renamed(state, RULES), "decoder.turns.weight": turns}
+    """Under our names, with the tables of cosines and sines that transformers' module makes."""
+    shape = shape_of(config)
+    norms = FOUR_NORMS if shape.post_norms else PLAIN_NORMS
+    found = dict(_apart(renamed(state, [*norms, *RULES]), shape))
+    if config.model_type in GEMMAS:  # its norms multiply by 1 + weight
+        found |= {name: tensor + 1 for name, tensor in found.items() if "norm" in name or ".after." in name}
+    if shape.bias:
+        found |= _zero_biases(found, shape)
+    found["decoder.turns.weight"] = torch.cat(list(turns(rotary, config, shape)), -1)
+    turned = found["decoder.turns.weight"].shape[1] // (max(shape.layer_turns, default=0) + 1)
+    assert turned == shape.head_width
+    order = _order(2 * int(found["decoder.turns.weight"][1, turned // 2 : turned].count_nonzero()), turned)
+    return {name: _reordered(name, tensor, order) for name, tensor in found.items()} if order else found
 
 
-def facts(model: LlamaForCausalLM, arguments: Arguments) -> EngineFacts:
+def _apart(found: Mapping[str, torch.Tensor], shape: Shape) -> Iterator[tuple[str, torch.Tensor]]:
+    """Products that are stored as one (Phi-3), one by one."""
+    kept = shape.cached_heads * shape.head_width
+    for name, tensor in found.items():
+        if ".own.qkv." in name:
+            parts = tensor.split([shape.decoder_heads * shape.head_width, kept, kept])
+            yield from ((name.replace("qkv", part), own) for part, own in zip("qkv", parts, strict=True))
+        elif ".feed.both." in name:
+            up, gate = tensor.chunk(2)
+            yield from ((name.replace("both", part), own) for part, own in (("up", up), ("gate", gate)))
+        else:
+            yield name, tensor
+
+
+def _zero_biases(found: Mapping[str, torch.Tensor], shape: Shape) -> dict[str, torch.Tensor]:
+    """Of products that have none, where some have: attention_bias without mlp_bias, or the other way."""
+    made = {}
+    for layer in range(shape.decoder_layers):
+        for part in ("own.q", "own.k", "own.v", "own.out", "feed.up", "feed.gate", "feed.down"):
+            name = f"decoder.layers.{layer}.{part}"
+            if f"{name}.bias" not in found:
+                made[f"{name}.bias"] = torch.zeros(found[f"{name}.weight"].shape[0])
+    return made
+
+
+def turns(rotary: Any, config: Any, shape: Shape) -> Iterator[torch.Tensor]:
+    """Tables [positions, head width] of cosines, then sines, of half a head; where a part of a head does not
+    turn, by an angle of 0.
+    """
+    places, half = torch.arange(shape.targets)[None], shape.head_width // 2
+    for kind in _tables(config) or [None]:
+        cosines, sines = rotary(torch.zeros(1), places, *([kind] if kind else []))
+        turned = cosines.shape[-1] // 2  # both halves are the same
+        still = half - turned
+        yield torch.cat(
+            [
+                torch.nn.functional.pad(cosines[0, :, :turned], (0, still), value=1.0),
+                torch.nn.functional.pad(sines[0, :, :turned], (0, still)),
+            ],
+            -1,
+        )
+    if config.model_type == "smollm3" and any(shape.layer_turns):
+        yield torch.cat([torch.ones(shape.targets, half), torch.zeros(shape.targets, half)], -1)
+
+
+def _order(turned: int, width: int) -> list[int]:
+    """Of a head's numbers, so that both halves of what turns lie where the halves of the head begin; empty if
+    all of it turns. Queries and keys have the same order, so their products are what they were.
+    """
+    half, still = turned // 2, width - turned
+    if not still:
+        return []
+    first, second = range(half), range(half, turned)
+    rest = list(range(turned, width))
+    return [*first, *rest[: still // 2], *second, *rest[still // 2 :]]
+
+
+def _reordered(name: str, tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """Lines of the products of queries and keys."""
+    if not name.endswith(("own.q.weight", "own.k.weight", "own.q.bias", "own.k.bias")):
+        return tensor
+    heads = tensor.unflatten(0, (-1, len(order)))
+    return heads[:, list(order)].flatten(0, 1).contiguous()
+
+
+def facts(model: PreTrainedModel, arguments: Arguments) -> EngineFacts:
     """engine.json."""
     return facts_for(model, shape(model), arguments)
 
 
 def facts_for(model: Any, shape: Shape, arguments: Arguments) -> EngineFacts:
     """engine.json of a model that ends with this decoder. Without padding of its own, its end stands in."""
-    config, end = model.config.get_text_config(), end_id(model)
+    config, (end, *others) = model.config.get_text_config(), end_ids(model)
     pad = config.pad_token_id
     return facts_of(
         shape,
         positions=min(arguments.max_seq_len, shape.targets - shape.offset),
         end_id=end,
+        other_ends=tuple(others),
         pad_id=end if pad is None or not 0 <= pad < shape.vocabulary else pad,
     )

@@ -79,7 +79,7 @@ def shape(model: LlavaForConditionalGeneration) -> Shape:
         Unsupported: it is not LLaMA.
     """
     config = model.config.text_config
-    if config.model_type != "llama":
+    if config.model_type != "llama":  # nobody compared others with transformers
         raise Unsupported(
             f"config.json: the language model is {config.model_type}; this family supports llama"
         )

@@ -1,8 +1,8 @@
 """One transformer for every family: a Shape says what differs, and who runs it brings the caches.
 
 Vaswani et al. 2017; Whisper: Radford et al. 2022; T5: Raffel et al. 2020; BART: Lewis et al. 2020; GPT-2:
-Radford et al. 2019; LLaMA: Touvron et al. 2023; OPT: Zhang et al. 2022. Checked against transformers' models
-of the same names (tests/unit/serving).
+Radford et al. 2019; LLaMA: Touvron et al. 2023, and the decoders that differ from it in details; OPT: Zhang
+et al. 2022. Checked against transformers' models of the same names (tests/unit/serving).
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ class Shape(Stored):
     distance that relative positions tell apart (0: they have none). `norm`: "layer" or "rms"; `norm_first`:
     before each part instead of behind it. `scale`: of attention scores (0: 1 / sqrt(head width)), divided by
     the layer's number if `scale_by_layer`. `key_bias`: keys have one like queries and values.
+
+    Of decoders alone: `qkv_bias`: queries, keys and values have biases, other products have none.
+    `head_norm`: RMS norms of each head's queries and keys. `post_norms`: RMS norms of what each part adds.
+    `layer_turns`: which of several rotary tables each layer has (empty: there is one). `window`: ids that the
+    layers of `windowed` look back, the id itself included (0: all). `score_cap`, `logit_cap`: attention
+    scores and logits x become cap * tanh(x / cap) (0: they stay).
     """
 
     family: str
@@ -66,6 +72,18 @@ class Shape(Stored):
     rotary: bool = False
     key_heads: int = 0
     prompt_table: bool = False
+    qkv_bias: bool = False
+    head_norm: bool = False
+    post_norms: bool = False
+    layer_turns: tuple[int, ...] = ()
+    window: int = 0
+    windowed: tuple[int, ...] = ()
+    score_cap: float = 0.0
+    logit_cap: float = 0.0
+
+    def window_of(self, layer: int) -> int:
+        """Ids that a layer of the decoder looks back, the id itself included; 0: all."""
+        return self.window if layer in self.windowed else 0
 
     @property
     def step_heads(self) -> tuple[tuple[int, int], ...]:
@@ -112,6 +130,19 @@ class Linear(_Loaded, nn.Linear):
     """See _Loaded."""
 
 
+class NormedLinear(Linear):
+    """A product with an RMS norm behind it."""
+
+    def __init__(self, inner: int, shape: Shape) -> None:
+        super().__init__(inner, shape.width, bias=shape.bias)
+        self.after = nn.RMSNorm(shape.width, eps=shape.epsilon)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., inner] -> [..., width]."""
+        normed: Tensor = self.after(super().forward(x))
+        return normed
+
+
 class Embedding(_Loaded, nn.Embedding):
     """See _Loaded."""
 
@@ -138,6 +169,16 @@ def turned(x: Tensor, turns: Tensor) -> Tensor:
     return torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1)
 
 
+def capped(x: Tensor, cap: float) -> Tensor:
+    """Cap * tanh(x / cap); `x` where `cap` is 0."""
+    return torch.tanh(x / cap) * cap if cap else x
+
+
+def _last(shape: Shape, inner: int) -> Linear:
+    """The product that a part of a layer ends with."""
+    return NormedLinear(inner, shape) if shape.post_norms else Linear(inner, shape.width, bias=shape.bias)
+
+
 def _norm(shape: Shape) -> nn.Module:
     kind = nn.RMSNorm if shape.norm == "rms" else nn.LayerNorm
     return kind(shape.width, eps=shape.epsilon)
@@ -152,11 +193,16 @@ class Attention(nn.Module):
         super().__init__()
         inner, kept = heads * shape.head_width, (key_heads or heads) * shape.head_width
         self.heads, self.key_heads = heads, key_heads or heads
-        self.q = Linear(shape.width, inner, bias=shape.bias)
-        self.k = Linear(shape.width, kept, bias=shape.bias and shape.key_bias)
-        self.v = Linear(shape.width, kept, bias=shape.bias)
-        self.out = Linear(inner, shape.width, bias=shape.bias)
+        bias = shape.bias or shape.qkv_bias
+        self.q = Linear(shape.width, inner, bias=bias)
+        self.k = Linear(shape.width, kept, bias=bias and shape.key_bias)
+        self.v = Linear(shape.width, kept, bias=bias)
+        self.out = _last(shape, inner)
         self.packed: nn.Linear | None = None
+        self.epsilon = shape.epsilon
+        self.q_norm, self.k_norm = (
+            nn.Parameter(torch.ones(shape.head_width)) if shape.head_norm else None for _ in range(2)
+        )
 
     def pack(self) -> None:
         """Join the weights of queries, keys and values."""
@@ -170,10 +216,22 @@ class Attention(nn.Module):
     def all(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, shapes as above."""
         if self.packed is None:
-            return self.query(x), split(self.k(x), self.key_heads), split(self.v(x), self.key_heads)
+            q, k, v = self.query(x), split(self.k(x), self.key_heads), split(self.v(x), self.key_heads)
+            if self.q_norm is not None:
+                q, k = self._unit(q) * self.q_norm, self._unit(k) * self.k_norm
+            return q, k, v
         parts = split(self.packed(x), self.heads + 2 * self.key_heads)
-        q, k, v = parts.split([self.heads, self.key_heads, self.key_heads], 1)
+        if self.q_norm is None:
+            q, k, v = parts.split([self.heads, self.key_heads, self.key_heads], 1)
+            return q, k, v
+        both, v = parts.split([self.heads + self.key_heads, self.key_heads], 1)
+        own = [self.q_norm.expand(self.heads, -1), self.k_norm.expand(self.key_heads, -1)]
+        q, k = (self._unit(both) * torch.cat(own)[:, None]).split([self.heads, self.key_heads], 1)
         return q, k, v
+
+    def _unit(self, x: Tensor) -> Tensor:
+        """`x` [batch, heads, time, head width], the root of each vector's mean square 1."""
+        return F.rms_norm(x, x.shape[-1:], None, self.epsilon)
 
 
 def joined(parts: Sequence[nn.Linear]) -> nn.Linear:
@@ -197,7 +255,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.up = Linear(shape.width, inner, bias=shape.bias)
         self.gate = Linear(shape.width, inner, bias=shape.bias) if shape.gated else None
-        self.down = Linear(inner, shape.width, bias=shape.bias)
+        self.down = _last(shape, inner)
         self.activation = ACTIVATIONS[shape.activation]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -340,8 +398,9 @@ class Decoder(nn.Module):
         self.ids = Embedding(shape.vocabulary, shape.width)
         learned, turned = shape.targets and not shape.rotary, shape.targets and shape.rotary
         self.positions = Embedding(shape.targets, shape.width) if learned else None
-        # Cosines, then sines, of the angles that a position turns the halves of a head by.
-        self.turns = Embedding(shape.targets, shape.head_width) if turned else None
+        # Of each table cosines, then sines, of the angles that a position turns the halves of a head by.
+        self.tables = max(shape.layer_turns, default=0) + 1
+        self.turns = Embedding(shape.targets, self.tables * shape.head_width) if turned else None
         # By how far back an id lies; the last stands for all beyond.
         self.relative = Embedding(shape.relative + 1, shape.decoder_heads) if shape.relative else None
         self.embedding_norm = _norm(shape) if shape.embedding_norm else None
@@ -393,7 +452,7 @@ class Decoder(nn.Module):
                 positions + shape.offset if shape.offset else positions, self.positions.weight
             )
         x = x if self.embedding_norm is None else self.embedding_norm(x)
-        turns = None if self.turns is None else self.turns(positions)[:, None]
+        turns = None if self.turns is None else self.turns(positions)[:, None].chunk(self.tables, -1)
         for i, layer in enumerate(self.layers[: layers or None]):
             scale = shape.scale or shape.head_width**-0.5
             scale = scale / (i + 1) if shape.scale_by_layer else scale
@@ -401,7 +460,7 @@ class Decoder(nn.Module):
             def own(y: Tensor, i: int = i, layer: Any = layer, scale: float = scale) -> Tensor:
                 q, k, v = layer.own.all(y)
                 if turns is not None:
-                    q, k = self.turn(q, k, turns)
+                    q, k = self.turn(q, k, turns[shape.layer_turns[i] if shape.layer_turns else 0])
                 return merge(caches.own(i, q, k, v, scale))
 
             def cross(y: Tensor, i: int = i, layer: Any = layer, scale: float = scale) -> Tensor:
@@ -413,6 +472,10 @@ class Decoder(nn.Module):
             x = layer.add(x, layer.feed_norm, layer.feed, layer.feed.down)
         x = x if self.norm is None else self.norm(x)
         return x if shape.output_scale == 1.0 else x * shape.output_scale
+
+    def logits(self, x: Tensor) -> Tensor:
+        """[..., width], as `forward` gives it, to [..., vocabulary]."""
+        return capped(self.head(x), self.shape.logit_cap)
 
 
 class Model(nn.Module):

@@ -95,7 +95,8 @@ def _refuse(inputs: Arrays, facts: EngineFacts) -> None:
         raise BadRequest("request_output_len is missing; send the number of tokens to generate")
 
 
-def _sampling(inputs: Arrays, end_id: int, vocabulary: int) -> Sampling:
+def _sampling(inputs: Arrays, facts: EngineFacts) -> Sampling:
+    end_id, vocabulary = facts.end_id, facts.vocabulary
     bias = (
         inputs["embedding_bias"].ravel().astype(np.float32)
         if "embedding_bias" in inputs and inputs["embedding_bias"].size
@@ -110,9 +111,11 @@ def _sampling(inputs: Arrays, end_id: int, vocabulary: int) -> Sampling:
             f"embedding_bias has values that are NaN or beyond {LARGEST_BIAS:g}; send finite ones"
         )
     temperature = _within(inputs, "temperature", 1.0, 0.0, 100.0)
+    end = _within(inputs, "end_id", end_id, -1, vocabulary - 1)
     return Sampling(
         max_tokens=_scalar(inputs, "request_output_len", 0),
-        end_id=_within(inputs, "end_id", end_id, -1, vocabulary - 1),
+        end_id=end,
+        other_ends=facts.other_ends if end == end_id else (),  # a caller's own end is the only one
         beam_width=_scalar(inputs, "beam_width", 1),
         temperature=temperature if temperature >= COLDEST else 0.0,
         top_k=_within(inputs, "runtime_top_k", 0, 0, vocabulary),
@@ -291,7 +294,7 @@ def parse(
     encoder, source = _source(inputs, facts)
     table = _table(inputs, facts)
     prompt = _prompt(inputs, facts, 0 if table is None else len(table))
-    sampling = _sampling(inputs, facts.end_id, facts.vocabulary)
+    sampling = _sampling(inputs, facts)
     # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit behind the prompt is not asked
     # for.
     sampling = replace(sampling, max_tokens=min(sampling.max_tokens, max(facts.positions - len(prompt), 0)))

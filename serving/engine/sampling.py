@@ -60,11 +60,12 @@ class TimestampRules:
 @dataclass(frozen=True)
 class Sampling:
     """How to choose tokens. Names and meanings are those of TensorRT-LLM's input tensors (facts of the pinned
-    release).
+    release). `other_ends`: further ids that end a text.
     """
 
     max_tokens: int
     end_id: int
+    other_ends: tuple[int, ...] = ()
     beam_width: int = 1
     temperature: float = 1.0
     top_k: int = 0
@@ -105,8 +106,8 @@ class Sampling:
         )
 
     def ending(self, ids: Sequence[int]) -> int:
-        """How many of the last ids end the text and do not stay in it: the end id, or a stop word."""
-        if ids[-1] == self.end_id:
+        """How many of the last ids end the text and do not stay in it: an end id, or a stop word."""
+        if ids[-1] == self.end_id or ids[-1] in self.other_ends:
             return 1
         if not self.stop_words:
             return 0
@@ -206,7 +207,7 @@ def processed(logits: Floats, history: Sequence[int], generated: Sequence[int], 
             sampling.frequency_penalty
         ) * counts.astype(np.float32)
     if len(generated) < sampling.min_tokens and sampling.end_id >= 0:
-        out[sampling.end_id] = NEVER
+        out[[sampling.end_id, *sampling.other_ends]] = NEVER
     for word in sampling.bad_words:
         if tuple(generated[len(generated) - len(word) + 1 :]) == word[:-1] or len(word) == 1:
             out[word[-1]] = NEVER

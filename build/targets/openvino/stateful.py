@@ -26,7 +26,7 @@ from openvino._offline_transformations import apply_make_stateful_transformation
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from serving.architectures.transformer import Decoder
+from serving.architectures.transformer import Decoder, Shape, capped
 
 
 def rename(model: ov.Model, inputs: Sequence[tuple[str, list[int]]], outputs: Sequence[str]) -> None:
@@ -136,8 +136,19 @@ class Slotted:
     since joining them would copy the whole past at every step.
     """
 
-    def __init__(self, past: Sequence[Tensor], mask: Tensor) -> None:
-        self.past, self.mask, self.present = past, mask, list[Tensor]()
+    def __init__(self, past: Sequence[Tensor], mask: Tensor, shape: Shape, positions: Tensor | None) -> None:
+        self.past, self.mask, self.present, self.shape = past, mask, list[Tensor](), shape
+        self.hidden = None if positions is None else self._hidden(positions)
+
+    def _hidden(self, positions: Tensor) -> Tensor | None:
+        """The mask of layers with a window, [batch, 1, new, past + new]. A slot's columns are the positions
+        of its past; those of the new ids come after them.
+        """
+        if not self.shape.windowed:
+            return None
+        columns = torch.arange(self.past[0].shape[2])[None].expand(positions.shape[0], -1)
+        back = positions[:, :, None] - torch.cat([columns, positions], 1)[:, None]
+        return torch.minimum(self.mask, torch.where(back >= self.shape.window, -1e9, 0.0)[:, None])
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """See Caches."""
@@ -146,8 +157,10 @@ class Slotted:
         batch, heads, new, width = q.shape
         # Heads that share keys become rows of one product.
         q = (q * scale).reshape(batch, k.shape[1], -1, width) if heads != k.shape[1] else q * scale
-        mask = self.mask if heads == k.shape[1] else self.mask.repeat(1, 1, heads // k.shape[1], 1)
-        scores = torch.cat([q @ keys.transpose(-1, -2), q @ k.transpose(-1, -2)], -1) + mask
+        mask = self.mask if self.hidden is None or not self.shape.window_of(layer) else self.hidden
+        mask = mask if heads == k.shape[1] else mask.repeat(1, 1, heads // k.shape[1], 1)
+        scores = torch.cat([q @ keys.transpose(-1, -2), q @ k.transpose(-1, -2)], -1)
+        scores = capped(scores, self.shape.score_cap) + mask
         weights, count = torch.softmax(scores, -1), keys.shape[2]
         seen = weights[..., :count] @ values + weights[..., count:] @ v
         return seen if heads == k.shape[1] else seen.reshape(batch, heads, new, width)
@@ -174,9 +187,9 @@ class Step(nn.Module):
             caches = Stateful(tensors, mask, cross_mask, (sharers, shares), beam_idx, shape.step_heads)
         else:
             mask, bias, *tensors = rest
-            caches = Slotted(tensors, mask)
+            caches = Slotted(tensors, mask, shape, positions)
         x = self.decoder(ids, positions, caches, table=table)
-        logits = self.decoder.head(x[:, -1]) + bias
+        logits = self.decoder.logits(x[:, -1]) + bias
         seen = [torch.cat(caches.seen, 1)] if isinstance(caches, Stateful) and caches.seen else []
         return (logits, torch.logsumexp(logits, -1), *seen, *caches.present)
 

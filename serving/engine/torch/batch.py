@@ -365,7 +365,7 @@ class DeviceBatch:
         caches = Reading(self.arena, self.decoder, places, self._watching(places, lengths - 1))
         x = self.decoder(ids, positions, caches, table=table)
         last = x[self.numbers[:rows], lengths - 1]
-        logits = scored(self.decoder.head, last)
+        logits = scored(self.decoder, last)
         self.buffers.logits[places] = logits
         self._choose(logits, places, plain=plain)
 
@@ -409,7 +409,7 @@ class DeviceBatch:
         watch = self._watching(places, positions[:, 0])
         caches = Stepping(arena, self.decoder, size, self.kernels, watch)
         x = self.decoder(buffers.ids[:size, None], positions, caches)
-        logits = scored(self.decoder.head, x[:, -1], buffers.logits[:size])
+        logits = scored(self.decoder, x[:, -1], buffers.logits[:size])
         self._choose(logits, places, plain=plain)
         arena.length[:size].add_(1).clamp_(max=self.positions - 1)
 
@@ -441,10 +441,15 @@ class DeviceBatch:
         return ids, log_probs
 
 
-def scored(head: Any, x: Tensor, out: Tensor | None = None) -> Tensor:
+def scored(decoder: Decoder, x: Tensor, out: Tensor | None = None) -> Tensor:
     """Logits float32 [rows, vocabulary] of x [rows, width], into `out` if there is one; halves are summed and
     kept in float32.
     """
+    logits, cap = _scored(decoder.head, x, out), decoder.shape.logit_cap
+    return logits.div_(cap).tanh_().mul_(cap) if cap else logits
+
+
+def _scored(head: Any, x: Tensor, out: Tensor | None) -> Tensor:
     if not x.is_cuda or x.dtype == torch.float32:
         logits = head(x).float()
         return logits if out is None else out.copy_(logits)

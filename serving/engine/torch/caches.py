@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from serving.architectures.transformer import Decoder, Shape
+from serving.architectures.transformer import Decoder, Shape, capped
 
 from .device import Device, attention
 
@@ -64,7 +64,10 @@ class Reading:
         new = k.shape[2]
         self.arena.own[self.slots, 2 * layer, :, :new] = k
         self.arena.own[self.slots, 2 * layer + 1, :, :new] = v
-        relative = self.decoder.relative
+        relative, shape = self.decoder.relative, self.decoder.shape
+        window = shape.window_of(layer)
+        if shape.score_cap or (window and new > window):
+            return _attended(q, k, v, scale, window, shape.score_cap)
         with attention():
             if relative is None:
                 return F.scaled_dot_product_attention(
@@ -102,7 +105,9 @@ class Stepping:
         """See Caches."""
         keys, values = (self.arena.own[: self.rows, 2 * layer + i] for i in range(2))
         relative = None if self.decoder.relative is None else self.decoder.relative.weight
-        return self.attend(q, keys, values, self.length, scale, (k, v), relative)
+        shape = self.decoder.shape
+        limits = {"window": shape.window_of(layer), "cap": shape.score_cap}
+        return self.attend(q, keys, values, self.length, scale, (k, v), relative, **limits)
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
         """See Caches."""
@@ -113,6 +118,30 @@ class Stepping:
         return self.attend(q, keys, values, self.arena.memory_length[: self.rows], scale)
 
 
+def _attended(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, cap: float) -> Tensor:
+    """Causal attention of a prompt within a window (0: none), its scores capped (0: not); shapes as of
+    `Caches.own`.
+    """
+    places = torch.arange(k.shape[2], device=k.device)
+    back = places[:, None] - places[None]
+    hidden = (back < 0) | (back >= window) if window else back < 0
+    mask = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill(hidden, HIDDEN)
+    if cap:
+        return _scored(q, k, v, mask, scale, cap)
+    with attention():
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        )
+
+
+def _scored(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float, cap: float) -> Tensor:
+    """Attention whose scores are capped before the mask is added, in float32."""
+    shared = q.shape[1] // keys.shape[1]
+    keys, values = keys.repeat_interleave(shared, 1), values.repeat_interleave(shared, 1)
+    scores = capped((q @ keys.transpose(-1, -2)).float() * scale, cap) + mask
+    return torch.softmax(scores, -1).to(values.dtype) @ values
+
+
 def plain_attend(
     q: Tensor,
     keys: Tensor,
@@ -121,6 +150,9 @@ def plain_attend(
     scale: float,
     fresh: tuple[Tensor, Tensor] | None = None,
     relative: Tensor | None = None,
+    *,
+    window: int = 0,
+    cap: float = 0.0,
 ) -> Tensor:
     """kernels.attend in plain torch, for devices without Triton's language and for its tests."""
     if fresh is not None:
@@ -133,10 +165,14 @@ def plain_attend(
         keys, values = keys[:, :, :reach], values[:, :, :reach]
     places = torch.arange(keys.shape[2], device=keys.device)
     seen = places < lengths[:, None]
+    if window:
+        seen &= places >= lengths[:, None] - window
     mask = torch.zeros(seen.shape, dtype=q.dtype, device=q.device).masked_fill(~seen, HIDDEN)[:, None, None]
     if relative is not None:
         back = (lengths - 1)[:, None] - places
         bias = F.embedding(back.clamp(0, relative.shape[0] - 1), relative)
         mask = mask + bias.permute(0, 2, 1)[:, :, None]
     shared = q.shape[1] != keys.shape[1]
+    if cap:
+        return _scored(q, keys, values, mask, scale, cap)
     return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=scale, enable_gqa=shared)

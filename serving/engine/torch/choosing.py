@@ -205,9 +205,10 @@ def _asked(sampling: Sampling, vocabulary: int) -> tuple[tuple[int, ...], tuple[
 
 def on_device(sampling: Sampling) -> bool:
     """Whether rows of such a request are chosen here: one beam, no words that need a look at several ids, no
-    logits for the caller.
+    logits for the caller, no several ids that must not come too early.
     """
-    return sampling.beam_width == 1 and not sampling.bad_words and not sampling.keep_logits
+    early = bool(sampling.min_tokens and sampling.other_ends)
+    return sampling.beam_width == 1 and not (sampling.bad_words or sampling.keep_logits or early)
 
 
 def simple(sampling: Sampling) -> bool:

@@ -91,6 +91,8 @@ def _gated(both: nn.Linear, x: Tensor, *, silu: bool) -> Tensor:
 
 
 def _without_bias(product: nn.Linear) -> Any:
+    if getattr(product, "after", None) is not None:
+        return 0.0  # its norm reads the bias
     bias, product.bias = product.bias, None
     return 0.0 if bias is None else bias.detach().float()
 
@@ -103,6 +105,8 @@ def linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 def added(x: Tensor, y: Tensor, last: nn.Linear | SummedLinear) -> Tensor:
     """The sum of x and last(y), [batch, time, width], in the place of x."""
+    if getattr(last, "after", None) is not None:
+        return x.add_(last(y))
     if isinstance(last, SummedLinear):
         return x.add_(last.product(y))
     if alone(y, last.weight):

@@ -38,8 +38,9 @@ HIGHEST = tl.constexpr(float8.HIGHEST)
 @triton.jit
 def _attend(
     q, k, v, keys, values, lengths, relative, out, tops, sums, parts,
-    q_row, q_head, k_row, k_head, v_row, v_head, slot, head, longest, scale,
+    q_row, q_head, k_row, k_head, v_row, v_head, slot, head, longest, scale, cap,
     HEADS: tl.constexpr, SHARED: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
+    WINDOW: tl.constexpr, CAP: tl.constexpr,
     FRESH: tl.constexpr, RELATIVE: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A program for each row, head and part of the row's length. Without SPLIT the answer itself, else what
@@ -66,11 +67,11 @@ def _attend(
     per = tl.cdiv(tl.cdiv(length, SPLIT), BLOCK) * BLOCK
     for start in range(part * per, tl.minimum(part * per + per, length), BLOCK):
         at = start + tl.arange(0, BLOCK)
-        inside = at < length
+        inside = (at < length) & (place - at < WINDOW) if WINDOW else at < length
         key = tl.load(
             key_base + at[None, :] * WIDTH + column[:, None], mask=inside[None, :] & wide[:, None], other=0.0
         )
-        score = tl.dot(queries, key, input_precision="ieee")
+        score = _capped(tl.dot(queries, key, input_precision="ieee"), cap, CAP)
         if RELATIVE:
             back = tl.minimum(place - at, longest)
             score += tl.load(relative + back * HEADS + h, mask=inside, other=0.0).to(tl.float32)[None, :]
@@ -89,7 +90,7 @@ def _attend(
         behind, keeps = length * WIDTH + column, wide & (part == 0) & (h % SHARED == 0)
         key = _kept(k + row * k_row + (h // SHARED) * k_head + column, key_base + behind, wide, keeps)
         value = _kept(v + row * v_row + (h // SHARED) * v_head + column, value_base + behind, wide, keeps)
-        score = tl.sum(query * key.to(tl.float32), 0)
+        score = _capped(tl.sum(query * key.to(tl.float32), 0), cap, CAP)
         if RELATIVE:
             score += tl.load(relative + h).to(tl.float32)
         own_top, own_total, own_mixed = _and(own_top, own_total, own_mixed, score, value, part == 0)
@@ -100,6 +101,14 @@ def _attend(
         tl.store(tops + pid * SPLIT + part, own_top)
         tl.store(sums + pid * SPLIT + part, own_total)
         tl.store(parts + (pid * SPLIT + part) * WIDTH + column, own_mixed, mask=wide)
+
+
+@triton.jit
+def _capped(score, cap, CAP: tl.constexpr):
+    """The score x as cap * tanh(x / cap), where there is a CAP."""
+    if CAP:
+        score = cap * (2.0 * tl.sigmoid(tl.maximum(2.0 * score / cap, -80.0)) - 1.0)
+    return score
 
 
 @triton.jit
@@ -143,9 +152,10 @@ def _join(tops, sums, parts, out, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLI
 def attend(
     q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, scale: float,
     fresh: tuple[Tensor, Tensor] | None = None, relative: Tensor | None = None,
+    *, window: int = 0, cap: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """[rows, heads, 1, width]: softmax(q k^T * scale + relative) v over the first `lengths` positions, zeros
-    where there are none.
+    """[rows, heads, 1, width]: softmax(q k^T * scale + relative) v over the first `lengths` positions, of
+    which the last `window` if it is not 0, zeros where there are none. Scores are capped, if `cap` is not 0.
 
     `q`: [rows, heads, 1, width]; `keys`, `values`: [rows, heads of keys, positions, width] with the same
     strides, of which row and head are free, each head shared by as many of `q`; `lengths`: int32 [rows];
@@ -166,9 +176,9 @@ def attend(
     _attend[(rows * heads, split)](
         q, k, v, keys, values, lengths, q if relative is None else relative, out, *scratch,
         q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
-        keys.stride(0), keys.stride(1), longest, scale,
+        keys.stride(0), keys.stride(1), longest, scale, cap or 1.0,
         HEADS=heads, SHARED=heads // keys.shape[1], WIDTH=width, LANES=lanes, SPLIT=split,
-        FRESH=fresh is not None, RELATIVE=relative is not None, LINES=LINES,
+        WINDOW=window, CAP=bool(cap), FRESH=fresh is not None, RELATIVE=relative is not None, LINES=LINES,
         BLOCK=2 * BLOCK if long else BLOCK, num_warps=4, num_stages=1 if keys.element_size() == 4 else STAGES,
     )  # fmt: skip
     if split > 1:

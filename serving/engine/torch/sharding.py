@@ -75,6 +75,7 @@ class SummedLinear(nn.Module):
     def __init__(self, part: nn.Linear, group: Any) -> None:
         super().__init__()
         self.weight, self.bias, self.group = part.weight, part.bias, group
+        self.after = getattr(part, "after", None)
 
     def product(self, y: Tensor) -> Tensor:
         """Without the bias: [..., inner / ranks] to [..., width]."""
@@ -84,7 +85,8 @@ class SummedLinear(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         x = self.product(y)
-        return x if self.bias is None else x + self.bias
+        x = x if self.bias is None else x + self.bias
+        return x if self.after is None else self.after(x)
 
 
 def part_of(shape: Shape, count: int) -> Shape:

@@ -186,12 +186,13 @@ def theirs(model: Any, ids: list[int], beams: int) -> list[int]:
     TensorRT-LLM.
     """
     end = model.config.eos_token_id
+    ends = end if isinstance(end, list) else [end]
     config = GenerationConfig(
         num_beams=beams,
         do_sample=False,
         max_new_tokens=LONGEST,
-        eos_token_id=end,
-        pad_token_id=end,
+        eos_token_id=ends,
+        pad_token_id=ends[0],
         repetition_penalty=PENALTY,
     )
     start: dict[str, Any] = {}
@@ -210,7 +211,7 @@ def theirs(model: Any, ids: list[int], beams: int) -> list[int]:
     )
     skip = start["decoder_input_ids"].shape[1] if start else len(ids)
     made = out[0].tolist()[skip:]
-    return made[: made.index(end)] if end in made else made
+    return made[: next((at for at, token in enumerate(made) if token in ends), len(made))]
 
 
 def job(graphs: Runtime, ids: list[int], beams: int, listener: Collected) -> Job:

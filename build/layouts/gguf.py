@@ -1,0 +1,40 @@
+"""A decoder in llama.cpp's GGUF to Hugging Face's layout: `python -m build.layouts.gguf --from FOLDER --to
+FOLDER`. transformers reads it: weights become float32, and the tokenizer and the chat template come with it
+(https://huggingface.co/docs/transformers/gguf).
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+def main() -> None:
+    """Write config.json, generation_config.json, model.safetensors and the tokenizer's files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="a folder with one .gguf file")
+    parser.add_argument("--to", type=Path, required=True)
+    asked = parser.parse_args()
+    files = sorted(asked.source.glob("*.gguf"))
+    if len(files) != 1:
+        names = ", ".join(path.name for path in files) or "none"
+        raise SystemExit(f"{asked.source} holds {len(files)} .gguf files ({names}); name one in catalog.toml")
+    (file,) = files
+    model = AutoModelForCausalLM.from_pretrained(asked.source, gguf_file=file.name, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(asked.source, gguf_file=file.name)
+    if getattr(model.config, "quantization_config", None) is not None:
+        del model.config.quantization_config  # the weights are no longer quantized
+    model.generation_config.eos_token_id = model.config.eos_token_id = tokenizer.eos_token_id
+    for settings in (model.config, model.generation_config, tokenizer):
+        settings.save_pretrained(asked.to)
+    weights = asked.to / "model.safetensors"
+    save_model(model, str(weights), {"format": "pt"})
+    weights.chmod(0o644)  # safetensors makes it for its owner alone
+
+
+if __name__ == "__main__":
+    main()
