@@ -151,7 +151,7 @@ def check_architecture(model: Model, folder: Path, types: Sequence[str]) -> None
     settings = settings if isinstance(settings, dict) else {}
     if settings.get("quantization_config"):
         raise CatalogError(
-            f"{model.id}: config.json has quantization_config: the weights are quantized; name the checkpoint "
+            f"{model.id}: config.json has quantization_config: it is quantized; name the checkpoint "
             'that they were made of, and set compress = "int8" for 8-bit weights on a CPU'
         )
     kind = settings.get("model_type")

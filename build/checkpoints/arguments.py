@@ -15,6 +15,7 @@ from build.whisper_vocabulary import whisper_tokenizer
 
 from . import FAMILIES, family
 
+ROOT = Path(__file__).parents[2]
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -32,6 +33,7 @@ class Arguments:
     seed: int
     max_input_len: int
     max_seq_len: int
+    chat_template: str = ""
 
     @property
     def random(self) -> bool:
@@ -56,6 +58,7 @@ def parse(description: str | None, line: Sequence[str] | None = None) -> Argumen
     parser.add_argument(
         "--max-seq-len", type=int, default=1024, help="longest output, a decoder's prompt included, in tokens"
     )
+    parser.add_argument("--chat-template", default="", help="a file that takes the checkpoint's place")
     return Arguments(**vars(parser.parse_args(line)))
 
 
@@ -81,6 +84,8 @@ def write_tokenizer(arguments: Arguments, vocabulary: int) -> None:
         (arguments.output / "chat_template.jinja").write_text(chat, "utf-8")
     if not arguments.random:
         copy_tokenizer(Path(arguments.weights), arguments.output)
+        if arguments.chat_template:
+            shutil.copy(ROOT / arguments.chat_template, arguments.output / "chat_template.jinja")
         return
     made: Any
     if arguments.family == "whisper":

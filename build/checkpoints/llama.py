@@ -232,8 +232,9 @@ def turns(rotary: Any, config: Any, shape: Shape) -> Iterator[torch.Tensor]:
     turn, by an angle of 0.
     """
     places, half = torch.arange(shape.targets)[None], shape.head_width // 2
-    for kind in _tables(config) or [None]:
-        cosines, sines = rotary(torch.zeros(1), places, *([kind] if kind else []))
+    kinds: list[tuple[str, ...]] = [(name,) for name in _tables(config)]
+    for kind in kinds or [()]:
+        cosines, sines = rotary(torch.zeros(1), places, *kind)
         turned = cosines.shape[-1] // 2  # both halves are the same
         still = half - turned
         yield torch.cat(

@@ -16,7 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 def main() -> None:
     """Write config.json, generation_config.json, model.safetensors and the tokenizer's files."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--from", dest="source", type=Path, required=True, help="a folder with one .gguf file")
+    parser.add_argument(
+        "--from", dest="source", type=Path, required=True, help="a folder with one .gguf file"
+    )
     parser.add_argument("--to", type=Path, required=True)
     asked = parser.parse_args()
     files = sorted(asked.source.glob("*.gguf"))

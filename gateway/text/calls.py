@@ -34,6 +34,8 @@ DTYPES: dict[str, Any] = {
     "return_log_probs": np.bool_,
     "top_log_probs": np.int32,
     "image_urls": np.object_,
+    "guided_decoding_guide_type": np.object_,
+    "guided_decoding_guide": np.object_,
 }
 
 
@@ -56,11 +58,14 @@ def questions(
     log_probs: int | None,
     beams: int = 1,
     pictures: Sequence[str] = (),
+    guide: tuple[str, str] | None = None,
 ) -> list[GenerationCall]:
     """The calls that a request needs: one for each text, or for each prompt with beams. `pictures`: data
-    URLs.
+    URLs. `guide`: kind and text of the grammar that the texts follow.
     """
     common = _common(form, tokens, log_probs, beams) | ({"image_urls": list(pictures)} if pictures else {})
+    if guide:
+        common |= {"guided_decoding_guide_type": guide[0], "guided_decoding_guide": guide[1]}
     seed = secrets.randbits(63) if form.seed is None else form.seed % 2**64
     found: list[GenerationCall] = []
     for prompt in prompts:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError
+from jinja2 import Template, TemplateError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from conch.deployment import Pool
 from conch.errors import refused
 
-from .schema import Message, TextPart
+from .schema import ChatRequest, Message, TextPart
+from .tools import ARGUMENTS, OPEN, Calling
 
 CHAT_TOKENS = 256
+NO_TOOLS = Calling()
+OWN = ("messages", "tools", "add_generation_prompt")  # variables of templates that requests do not set
 
 
 def usual_tokens(pool: Pool) -> int:
@@ -26,11 +32,80 @@ def _refuse(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
+def _json(value: Any, indent: int | None = None, **_: Any) -> str:
+    """Jinja's own would write `<` as an escape."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A model's chat template, and what it shows of the model. `tools`: it knows them; `key`: what the model
+    names a call's arguments; `developer`: it knows that role.
+    """
+
+    template: Template
+    tools: bool
+    key: str
+    developer: bool
+
+
 @cache
-def _template(text: str) -> Template:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.globals["raise_exception"] = _refuse
-    return environment.from_string(text)
+def _parsed(text: str) -> ChatTemplate:
+    """With what transformers' templates may use."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _json
+    environment.globals |= {
+        "raise_exception": _refuse,
+        "strftime_now": lambda form: datetime.now().astimezone().strftime(form),
+    }
+    known = meta.find_undeclared_variables(environment.parse(text))
+    parameters = OPEN not in text and '"parameters"' in text
+    return ChatTemplate(
+        environment.from_string(text), "tools" in known, ARGUMENTS[parameters], "developer" in text
+    )
+
+
+def template_of(pool: Pool) -> ChatTemplate:
+    """Of a model that can chat.
+
+    Raises:
+        ApiError: 400 if Jinja does not understand it.
+    """
+    assert pool.chat, "the route takes models with the ability to chat"
+    try:
+        return _parsed(pool.chat.template)
+    except TemplateError as error:
+        raise refused("model", f"{pool.model_id} has a chat template that is not valid: {error}") from error
+
+
+def calling_of(form: ChatRequest, pool: Pool) -> Calling:
+    """The tools of a request.
+
+    Raises:
+        ApiError: 400 with `param`.
+    """
+    template = template_of(pool)
+    if form.tools and not template.tools:
+        raise refused("tools", f"are not supported: {pool.model_id} does not support tools; omit them")
+    return Calling.of(form.tools, form.tool_choice, several=form.parallel_tool_calls, key=template.key)
+
+
+def guide_of(form: ChatRequest, calling: Calling, pool: Pool) -> tuple[str, str] | None:
+    """The grammar that the answer follows: a required call, or the response format.
+
+    Raises:
+        ApiError: 400 with `param`.
+    """
+    call, wanted = calling.guide(), form.response_format.guide() if form.response_format else None
+    if call and wanted:
+        raise refused("response_format", "cannot be combined with a required tool call; omit one")
+    guide, param = (call, "tool_choice") if call else (wanted, "response_format")
+    if guide and "guided_decoding" not in pool.capabilities:
+        reason = f"{pool.model_id} does not support structured answers"
+        raise refused(param, f"is not supported: {reason}; omit it")
+    return guide
 
 
 def _parts(message: Message) -> list[dict[str, str]]:
@@ -41,24 +116,36 @@ def _parts(message: Message) -> list[dict[str, str]]:
     ]
 
 
-def rendered(pool: Pool, messages: Sequence[Message]) -> str:
-    """A conversation as one text.
+def _row(message: Message, *, looks: bool, developer: bool) -> dict[str, Any]:
+    role = "system" if message.role == "developer" and not developer else message.role
+    more = {"name": message.name, "tool_call_id": message.tool_call_id}
+    calls = [call.given() for call in message.tool_calls]
+    return {
+        "role": role,
+        "content": _parts(message) if looks else message.text,
+        **{name: value for name, value in more.items() if value},
+        **({"tool_calls": calls} if calls else {}),
+    }
+
+
+def rendered(
+    pool: Pool,
+    messages: Sequence[Message],
+    calling: Calling = NO_TOOLS,
+    settings: Mapping[str, Any] | None = None,
+) -> str:
+    """A conversation as one text. `settings`: further variables of the template.
 
     Raises:
         ApiError: 400 if the model's template refuses the messages.
     """
-    assert pool.chat, "the route takes models with the ability to chat"
-    looks = "pictures" in pool.capabilities
-    rows = [
-        {
-            "role": message.role,
-            "content": _parts(message) if looks else message.text,
-            **({"name": message.name} if message.name else {}),
-        }
-        for message in messages
-    ]
+    template, looks = template_of(pool), "pictures" in pool.capabilities
+    rows = [_row(message, looks=looks, developer=template.developer) for message in messages]
+    if own := [name for name in settings or {} if name in OWN]:
+        raise refused("chat_template_kwargs", f"must not have {own[0]}, which the request itself says")
+    variables = {**(pool.chat.specials if pool.chat else {}), **(settings or {})}
+    tools = [tool.given() for tool in calling.offered] or None
     try:
-        template = _template(pool.chat.template)
-        return template.render(messages=rows, add_generation_prompt=True, **pool.chat.specials)
+        return template.template.render(**variables, messages=rows, tools=tools, add_generation_prompt=True)
     except (TemplateError, TypeError, ValueError) as error:  # what templates raise, and what in them does
         raise refused("messages", f"do not match this model's chat template: {error}") from error

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .generator import TextDelta, Token
+from .tools import CallFilter, Calling
 
 
 @dataclass
@@ -73,34 +74,47 @@ class CompletionWriter:
         }
 
 
+@dataclass
 class ChatWriter(CompletionWriter):
     """How /v1/chat/completions writes texts: OpenAI's chat.completion and its chunks. A text begins with its
     first letter: the blank before it is the tokenizer's.
     """
 
+    kind: str = "chat.completion"
+    prefix: str = "chatcmpl-"
+    calling: Calling = field(default_factory=Calling)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.filters: dict[int, CallFilter] = {}
+
     def chunks(self, i: int, piece: TextDelta) -> list[dict[str, Any]]:
         """The first names the role, the last the reason of the end."""
         head: dict[str, Any] = {**self.head, "object": "chat.completion.chunk"}
-        found = []
+        found: list[dict[str, Any]] = []
         if i not in self.begun:
             self.begun.add(i)
             found.append({"role": "assistant", "content": ""})
-        text = piece.text if i in self.written else piece.text.lstrip()
+        calls = self.filters.setdefault(i, CallFilter(self.calling))
+        text, called = calls.add(piece.text), list[dict[str, Any]]()
+        if piece.finish:
+            rest, called = calls.end()
+            text += rest
+        text = text if i in self.written else text.lstrip()
         if text:
             self.written.add(i)
         if text or piece.tokens:
             found.append({"content": text})
+        found += [{"tool_calls": [{"index": at, **call}]} for at, call in enumerate(called)]
         choices: list[dict[str, Any]] = [
-            {
-                "index": i,
-                "delta": delta,
-                "logprobs": self._content(piece.tokens) if "role" not in delta else None,
-                "finish_reason": None,
-            }
-            for delta in found
+            {"index": i, "delta": delta, "logprobs": None, "finish_reason": None} for delta in found
         ]
+        for choice in choices:
+            if "content" in choice["delta"] and "role" not in choice["delta"]:
+                choice["logprobs"] = self._content(piece.tokens)
         if piece.finish:
-            choices.append({"index": i, "delta": {}, "logprobs": None, "finish_reason": piece.finish})
+            finish = "tool_calls" if called else piece.finish
+            choices.append({"index": i, "delta": {}, "logprobs": None, "finish_reason": finish})
         return [{**head, "choices": [choice]} for choice in choices]
 
     def usage_chunk(self, usage: Mapping[str, int]) -> dict[str, Any]:
@@ -108,12 +122,15 @@ class ChatWriter(CompletionWriter):
         return {**super().usage_chunk(usage), "object": "chat.completion.chunk"}
 
     def _choice(self, i: int, piece: TextDelta) -> dict[str, Any]:
-        message = {"role": "assistant", "content": piece.text.lstrip(), "refusal": None}
+        text, calls = self.calling.found(piece.text.lstrip())
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": text or None, "tool_calls": calls}
         return {
             "index": i,
             "message": message,
             "logprobs": self._content(piece.tokens),
-            "finish_reason": piece.finish,
+            "finish_reason": "tool_calls" if calls else piece.finish,
         }
 
     def _content(self, tokens: Sequence[Token]) -> dict[str, Any] | None:

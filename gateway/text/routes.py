@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from conch.deployment import Pool
-from conch.errors import ApiError
+from conch.errors import ApiError, refused
 from conch.pictures import MOST_URL_BYTES
 from conch.tasks import end
 
@@ -24,7 +24,7 @@ from ..services import Services, ServicesDep
 from ..sse import Events, event
 from ..vision.fetching import data_urls
 from .calls import GenerationCall, questions
-from .chat import rendered, usual_tokens
+from .chat import calling_of, guide_of, rendered, usual_tokens
 from .generator import TextDelta, stream, whole
 from .responses import ChatWriter, CompletionWriter, usage_of
 from .schema import (
@@ -49,6 +49,7 @@ PARAMS = {
     "stop_words": "stop",
     "image_urls": "messages",
 }
+GUIDE = "guided_decoding_guide"
 PIECES = 64  # that wait for a slow reader; their streams wait, too
 
 
@@ -61,6 +62,7 @@ class GenerationRun:
     asked: list[GenerationCall]
     request_id: str
     written: CompletionWriter
+    guided: str = "response_format"
 
     async def answers(self) -> list[TextDelta]:
         """Every text, in order. When one fails, the others are stopped.
@@ -163,21 +165,22 @@ async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Re
     pool = services.pool(form.model, "chat")
     check_chat(form)
     urls = pictures_of(form, pool)
-    prompt = rendered(pool, form.messages)
+    calling = calling_of(form, pool)
+    guide = guide_of(form, calling, pool)
+    prompt = rendered(pool, form.messages, calling, form.chat_template_kwargs)
     tokens = form.max_completion_tokens or form.max_tokens or usual_tokens(pool)
     check(form, form.n, tokens, pool)
     check_lengths([prompt], pool, "messages")
-    written = ChatWriter(
-        form.model, log_probs=form.logprobs, per_prompt=form.n, kind="chat.completion", prefix="chatcmpl-"
-    )
+    written = ChatWriter(form.model, log_probs=form.logprobs, per_prompt=form.n, calling=calling)
     top = (form.top_logprobs or 0) if form.logprobs else None
     with ExitStack() as held:
         held.enter_context(services.generations.place(pool, form.n * form.beams))
         hosts, most = services.settings.allowed_hosts, MOST_URL_BYTES // form.n
         fetched = data_urls(urls, hosts, "messages", most, services.settings.picture_proxy)
         pictures = await cancel_on_disconnect(request, fetched)
-        asked = questions(form, [prompt], tokens, top, pictures=pictures)
-        work = GenerationRun(services, pool, asked, _id(request), written)
+        asked = questions(form, [prompt], tokens, top, pictures=pictures, guide=guide)
+        guided = "tools" if calling.guide() else "response_format"
+        work = GenerationRun(services, pool, asked, _id(request), written, guided)
         return await _answer(form, request, work, held, "messages")
 
 
@@ -193,15 +196,20 @@ async def _answer(
     request.state.model = work.pool.model_id
     if form.stream:
         return await _streamed(form, request, work, held.pop_all(), param)
-    answers = await _named(cancel_on_disconnect(request, work.answers()), param)
+    answers = await _named(cancel_on_disconnect(request, work.answers()), param, work.guided)
     return JSONResponse(work.written.body(answers, work.usage(answers)))
 
 
-async def _named(work: Any, param: str) -> Any:
-    """What the model refuses is about the text, unless it names something else."""
+async def _named(work: Any, param: str, guided: str) -> Any:
+    """What the model refuses is about the text, unless it names something else; `guided`: the field that a
+    grammar comes from.
+    """
     try:
         return await work
     except ApiError as error:
+        if error.status == 400 and error.message.startswith(GUIDE):
+            reason = error.message.removeprefix(GUIDE)
+            raise refused(guided, f"has a schema that answers cannot follow{reason}") from error
         if error.status == 400:
             named = next((name for start, name in PARAMS.items() if error.message.startswith(start)), param)
             raise ApiError(400, error.message, param=named, code="invalid_value") from error
@@ -222,4 +230,5 @@ async def _streamed(
                     yield one
 
     source = events()
-    return Events(await _named(cancel_on_disconnect(request, anext(source)), param), source)
+    first = await _named(cancel_on_disconnect(request, anext(source)), param, work.guided)
+    return Events(first, source)

@@ -4,9 +4,9 @@ never ignored.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from conch.deployment import Pool
 from conch.errors import refused
@@ -14,6 +14,7 @@ from conch.pictures import MOST_PICTURES
 
 from ..fields import Fields, Only
 from ..vision.parts import ImagePart
+from .tools import CalledTool, ResponseFormat, Tool, ToolChoice
 
 MOST_TEXTS = 64  # completions of one request: prompts times n
 MOST_WORDS = 1000  # bad words of one request; each is looked at after every token
@@ -62,7 +63,6 @@ class Generation(Fields):
             "cache_prompt",
             "keep_alive",
             "metadata",
-            "parallel_tool_calls",
             "prediction",
             "priority",
             "prompt_cache_key",
@@ -165,18 +165,25 @@ class Message(Fields):
     HARMLESS: ClassVar = frozenset({"annotations", "id", "reasoning", "reasoning_content", "status"})
     NEUTRAL: ClassVar = {
         "audio": Only((), "of a message is not supported; send its text"),
-        "function_call": Only(
-            (), "of a message is not supported: models here do not support tools; send text"
-        ),
+        "function_call": Only((), "of a message is not supported; send it as tool_calls"),
         "refusal": Only(("",), "of a message is not supported; send it as content"),
-        "tool_calls": Only(
-            ([],), "of a message are not supported: models here do not support tools; send text"
-        ),
     }
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[Part], Field(fail_fast=True)]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text | Annotated[list[Part], Field(fail_fast=True)] = ""
     name: Text | None = None
+    tool_calls: Annotated[list[CalledTool], Field(fail_fast=True)] = Field(default_factory=list)
+    tool_call_id: Text | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if "content" not in self.model_fields_set and not self.tool_calls:
+            raise ValueError("content is missing; only an assistant's message with tool_calls may be without")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError(f"tool_calls belong to role assistant, not {self.role}")
+        if (self.role == "tool") != (self.tool_call_id is not None):
+            raise ValueError("a message of role tool has tool_call_id, the id of the call that it answers")
+        return self
 
     @property
     def text(self) -> str:
@@ -194,9 +201,6 @@ class Message(Fields):
         return [part.image_url.url for part in self.parts if isinstance(part, ImagePart)]
 
 
-TOOLS = "{model} does not support tools"
-
-
 class ChatRequest(Generation):
     """Body of /v1/chat/completions."""
 
@@ -205,14 +209,9 @@ class ChatRequest(Generation):
         "add_generation_prompt": Only((True,), "must be true; omit it"),
         "audio": Only((), "is not supported: answers are text; omit it"),
         "best_of": Only((1,), "is not supported in a chat; use n"),
-        "function_call": Only(("none", "auto"), f"needs functions: {TOOLS}; omit it"),
-        "functions": Only(([],), f"are not supported: {TOOLS}; omit them"),
+        "function_call": Only(("none", "auto"), "is not supported; use tool_choice"),
+        "functions": Only(([],), "are not supported; send them as tools"),
         "modalities": Only((["text"],), 'must be ["text"]; omit it'),
-        "response_format": Only(
-            ({"type": "text"},), "must be of type text: {model} does not support structured answers; omit it"
-        ),
-        "tool_choice": Only(("none", "auto"), f"needs tools: {TOOLS}; omit it"),
-        "tools": Only(([],), f"are not supported: {TOOLS}; omit them"),
         "web_search_options": Only((), "is not supported: this server does not search the web; omit it"),
     }
 
@@ -221,6 +220,11 @@ class ChatRequest(Generation):
     top_logprobs: int | None = Field(None, ge=0, le=20)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
+    tools: Annotated[list[Tool], Field(fail_fast=True)] = Field(default_factory=list)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool = False
+    response_format: ResponseFormat | None = None
+    chat_template_kwargs: dict[str, Any] | None = None  # vLLM's: what the model's chat template knows besides
 
 
 def words(given: str | list[str] | None) -> list[str]:

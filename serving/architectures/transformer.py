@@ -225,6 +225,7 @@ class Attention(nn.Module):
             q, k, v = parts.split([self.heads, self.key_heads, self.key_heads], 1)
             return q, k, v
         both, v = parts.split([self.heads + self.key_heads, self.key_heads], 1)
+        assert self.k_norm is not None
         own = [self.q_norm.expand(self.heads, -1), self.k_norm.expand(self.key_heads, -1)]
         q, k = (self._unit(both) * torch.cat(own)[:, None]).split([self.heads, self.key_heads], 1)
         return q, k, v

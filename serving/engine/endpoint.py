@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import ABORT_SUPPORTED, code_name, encode_error
 from .answers import Answers
+from .guidance import Guides
 from .inputs import parse, stops
 from .jobs import Limits
 from .runtime import Runtime
@@ -81,10 +83,15 @@ class Reply:
 
 
 class Endpoint:
-    """The engine model of one bundle. `parameters`: the bundle's."""
+    """The engine model of one bundle. `parameters`: the bundle's. `engine`: the folder of its tokenizer;
+    without it texts follow no grammar.
+    """
 
-    def __init__(self, runtime: Runtime, parameters: Mapping[str, Any], pb: Any) -> None:
+    def __init__(
+        self, runtime: Runtime, parameters: Mapping[str, Any], pb: Any, engine: Path | None = None
+    ) -> None:
         self.runtime, self.pb = runtime, pb
+        self.guides = Guides(engine, runtime.facts) if engine else None
         self.exclude_prompt = bool(parameters.get("exclude_input_in_output"))
         self.scheduler = Scheduler(runtime, Limits.of(parameters))
         # What is there now stays: collections that look at all of it hold up every request.
@@ -108,7 +115,9 @@ class Endpoint:
             self.scheduler.drop(name)
             reply.end()
             return
-        job, wanted = parse(inputs, reply, self.runtime.facts, name, exclude_prompt=self.exclude_prompt)
+        job, wanted = parse(
+            inputs, reply, self.runtime.facts, name, exclude_prompt=self.exclude_prompt, guides=self.guides
+        )
         reply.answers = Answers(wanted, job)
         job.trace = self.scheduler.spans.parent(request)
         self.scheduler.submit(job)

@@ -20,6 +20,7 @@ from ..arrays import finite
 from ..audio.log_mel import HOP
 from ..errors import BadRequest
 from .answers import Wanted
+from .guidance import Guide, Guides
 from .jobs import Job, Listener
 from .sampling import Sampling, TimestampRules
 
@@ -47,8 +48,6 @@ UNSUPPORTED = (
     "retention_token_range_durations_ms",
     "retention_decode_priority",
     "retention_decode_duration_ms",
-    "guided_decoding_guide_type",
-    "guided_decoding_guide",
     "lookahead_window_size",
     "lookahead_ngram_size",
     "lookahead_verification_set_size",
@@ -133,6 +132,21 @@ def _sampling(inputs: Arrays, facts: EngineFacts) -> Sampling:
         keep_logits=_scalar(inputs, "return_generation_logits", False),
         timestamps=_timestamps(inputs, end_id, vocabulary),
     )
+
+
+def _guide(inputs: Arrays, guides: Guides | None) -> Guide | None:
+    """The grammar that the text is to follow, if the request names one."""
+    kind, text = (_text(inputs, f"guided_decoding_guide{suffix}") for suffix in ("_type", ""))
+    if not kind and not text:
+        return None
+    if guides is None:
+        raise BadRequest("guided_decoding_guide is not supported by this engine; omit it")
+    return guides.guide(kind, text)
+
+
+def _text(inputs: Arrays, name: str) -> str:
+    value = inputs[name].ravel()[0] if name in inputs and inputs[name].size else b""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _timestamps(inputs: Arrays, end_id: int, vocabulary: int) -> TimestampRules | None:
@@ -279,9 +293,10 @@ def parse(
     request_id: str = "",
     *,
     exclude_prompt: bool = False,
+    guides: Guides | None = None,
 ) -> tuple[Job, Wanted]:
     """A job out of one request's arrays (each with a leading dimension of 1). `exclude_prompt`: where a
-    request does not say whether a decoder alone is to repeat its prompt.
+    request does not say whether a decoder alone is to repeat its prompt. `guides`: of the engine's tokenizer.
 
     Raises:
         BadRequest: an input is missing, malformed or not supported.
@@ -291,6 +306,7 @@ def parse(
         raise BadRequest(
             "tensorrt_llm_stream returns one sequence; send one request for each, or use tensorrt_llm"
         )
+    guide = _guide(inputs, guides)
     encoder, source = _source(inputs, facts)
     table = _table(inputs, facts)
     prompt = _prompt(inputs, facts, 0 if table is None else len(table))
@@ -315,5 +331,9 @@ def parse(
         _scalar(inputs, name, False)
         for name in ("streaming", "return_cross_attention", "return_step_attention")
     )
-    job = Job(prompt, sampling, listener, source, streaming, request_id, align, attend, table=table)
+    if guide and sampling.beam_width > 1:
+        raise BadRequest(f"guided_decoding_guide cannot be combined with beam_width={sampling.beam_width}")
+    job = Job(
+        prompt, sampling, listener, source, streaming, request_id, align, attend, table=table, guide=guide
+    )
     return job, wanted

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .guidance import Guide
 from .runtime import Memory, Row
 from .sampling import Hypothesis, Looked, Sampling
 from .strategies import Strategy, strategy
@@ -68,6 +69,7 @@ class Job:
     `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`. `attend`: where it
     looked when it made each id is wanted too, and at the end `seen` tells: float16 [heads, steps, memory],
     the step that ended the text included. `stopped`: somebody wants no more of it. `table`: see Row.
+    `guide`: what the text must follow.
     """
 
     prompt: tuple[int, ...]
@@ -80,6 +82,7 @@ class Job:
     attend: bool = False
     stopped: bool = False
     table: NDArray[Any] | None = None
+    guide: Guide | None = None
     memory: Memory | None = None
     choice: Sampling | None = None
     strategy: Strategy = field(init=False)
@@ -97,7 +100,7 @@ class Job:
     trace: Any = None  # what its spans are part of
 
     def __post_init__(self) -> None:
-        self.strategy = strategy(self.prompt, self.sampling)
+        self.strategy = strategy(self.prompt, self.sampling, self.guide)
 
     @property
     def steps(self) -> int:

@@ -250,7 +250,8 @@ class Scheduler:
             except Exception as error:  # noqa: BLE001  # see above
                 job.listener.fail(error)
             return
-        job.choice = job.sampling if self.runtime.chooses(job.sampling) else None
+        chooses = job.guide is None and self.runtime.chooses(job.sampling)
+        job.choice = job.sampling if chooses else None
         job.rows = [job.row(None, job.prompt)]
         job.table = None  # its row has it
         job.position = len(job.prompt)

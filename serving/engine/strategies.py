@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .guidance import Guide
 from .sampling import Floats, Hypothesis, Sampling, Scores, log_softmax, log_sum, processed
 
 
@@ -63,6 +64,7 @@ class Single:
 
     prompt: Sequence[int]
     sampling: Sampling
+    guide: Guide | None = None
     ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     logits: list[Floats] = field(default_factory=list)
@@ -82,6 +84,8 @@ class Single:
         self.total += log_prob
         ending = sampling.ending(ids)
         self.finished = bool(ending) or len(ids) >= sampling.max_tokens
+        if self.guide and not self.guide.take(token):
+            self.finished = True
         if ending:
             del ids[-ending:], self.log_probs[-ending:]
         return not self.finished
@@ -97,6 +101,8 @@ class Single:
         rules = self.sampling.timestamps
         logits = rules.apply(row.logits, self.ids) if rules else row.logits
         choice = processed(logits, [*self.prompt, *self.ids], self.ids, self.sampling)
+        if self.guide:
+            self.guide.forbid(choice)
         token = (
             int(choice.argmax())
             if self.sampling.greedy
@@ -203,6 +209,6 @@ class Beams:
         return found if self.done and found else [*found, *self.running][: self.sampling.beam_width]
 
 
-def strategy(prompt: Sequence[int], sampling: Sampling) -> Strategy:
-    """The strategy that a request's beam width asks for."""
-    return Beams(prompt, sampling) if sampling.beam_width > 1 else Single(prompt, sampling)
+def strategy(prompt: Sequence[int], sampling: Sampling, guide: Guide | None = None) -> Strategy:
+    """The strategy that a request's beam width asks for; beams follow no guide."""
+    return Beams(prompt, sampling) if sampling.beam_width > 1 else Single(prompt, sampling, guide)

@@ -106,8 +106,8 @@ class Stepping:
         keys, values = (self.arena.own[: self.rows, 2 * layer + i] for i in range(2))
         relative = None if self.decoder.relative is None else self.decoder.relative.weight
         shape = self.decoder.shape
-        limits = {"window": shape.window_of(layer), "cap": shape.score_cap}
-        return self.attend(q, keys, values, self.length, scale, (k, v), relative, **limits)
+        window, cap = shape.window_of(layer), shape.score_cap
+        return self.attend(q, keys, values, self.length, scale, (k, v), relative, window=window, cap=cap)
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
         """See Caches."""

@@ -32,6 +32,9 @@ TEMPLATE = (
 )
 
 
+CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+
+
 class FakeTriton:
     """Answers like `tensorrt_llm_bls`: " one two", a token a word, or an error; reads as many tokens as the
     prompt has words.
@@ -494,9 +497,20 @@ def test_an_answer_may_be_sent_back(door: tuple[TestClient, FakeTriton]) -> None
     [
         (
             {"role": "bot", "content": "x"},
-            "messages[0].role must be 'system', 'developer', 'user' or 'assistant', not \"bot\"",
+            "messages[0].role must be 'system', 'developer', 'user', 'assistant' or 'tool', not \"bot\"",
         ),
-        ({"role": "user"}, "messages[0].content is missing; send it"),
+        (
+            {"role": "user"},
+            "messages[0]: content is missing; only an assistant's message with tool_calls may be without",
+        ),
+        (
+            {"role": "tool", "content": "x"},
+            "messages[0]: a message of role tool has tool_call_id, the id of the call that it answers",
+        ),
+        (
+            {"role": "user", "content": "x", "tool_calls": [CALL]},
+            "messages[0]: tool_calls belong to role assistant, not user",
+        ),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
             "messages [0] has a picture; mini takes text only; omit the picture",

@@ -10,7 +10,7 @@ import triton_python_backend_utils as pb_utils
 BUNDLE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(BUNDLE))  # conch/ and serving/ lie beside the repository; the stub ignores PYTHONPATH
 
-from conch.bundle import load_parameters
+from conch.bundle import ENGINE, load_parameters
 from serving.engine import load
 from serving.engine.endpoint import Endpoint
 
@@ -19,7 +19,7 @@ class TritonPythonModel:
     """See above."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        self.endpoint = Endpoint(load(BUNDLE), load_parameters(BUNDLE), pb_utils)
+        self.endpoint = Endpoint(load(BUNDLE), load_parameters(BUNDLE), pb_utils, BUNDLE / ENGINE)
 
     def execute(self, requests: Sequence[Any]) -> None:
         self.endpoint.execute(requests)

@@ -1,0 +1,253 @@
+"""Tools of a chat: what a request may say of them, the grammar of a call, and calls found in a text.
+
+Models write calls as JSON with a name and arguments, alone (Llama), in a list (Mistral), or between
+`<tool_call>` tags (Qwen, Hermes, SmolLM2); their chat templates show which.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from conch.errors import refused
+
+from ..fields import Fields, Only
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+TAGGED = re.compile(f"{OPEN}(.*?)(?:{CLOSE}|$)", re.DOTALL)
+PREFIXES = ("[TOOL_CALLS]", "<|python_tag|>")
+MOST_TOOLS = 128  # OpenAI's limit
+ARGUMENTS = ("arguments", "parameters")
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+
+
+class Function(Fields):
+    """What a tool does. `parameters`: a JSON schema of its arguments."""
+
+    # Arguments follow the schema where a call is forced, whether that is asked for or not.
+    HARMLESS: ClassVar = frozenset({"strict"})
+
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(Fields):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+    function: Function
+
+    def given(self) -> dict[str, Any]:
+        """As chat templates read it."""
+        return self.model_dump(exclude_none=True)
+
+
+class FunctionName(Fields):
+    """Which function to call."""
+
+    name: Name
+
+
+class NamedTool(Fields):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+class CalledFunction(Fields):
+    """A call in an earlier answer; `arguments`: JSON."""
+
+    name: str
+    arguments: str
+
+
+class CalledTool(Fields):
+    """See CalledFunction."""
+
+    NEUTRAL: ClassVar = {"index": Only(tuple(range(MOST_TOOLS)), "must be a small number; omit it")}
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    def given(self) -> dict[str, Any]:
+        """As chat templates read it: the arguments as an object where they are one."""
+        try:
+            arguments = json.loads(self.function.arguments)
+        except ValueError:
+            arguments = self.function.arguments
+        return {
+            "id": self.id,
+            "type": "function",
+            "function": {"name": self.function.name, "arguments": arguments},
+        }
+
+
+class JsonSchema(Fields):
+    """A schema that the answer follows."""
+
+    HARMLESS: ClassVar = frozenset({"description", "name", "strict"})
+
+    content: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(Fields):
+    """OpenAI's response_format."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    def guide(self) -> tuple[str, str] | None:
+        """Kind and text for the engine, in TensorRT-LLM's words.
+
+        Raises:
+            ApiError: 400 without a schema where one is announced, or with one where none is.
+        """
+        if (self.json_schema is not None) != (self.type == "json_schema"):
+            raise refused("response_format", 'must be of type "json_schema" and have json_schema, or neither')
+        if self.json_schema is not None:
+            return "json_schema", json.dumps(self.json_schema.content)
+        return ("json", "{}") if self.type == "json_object" else None
+
+
+@dataclass(frozen=True)
+class Calling:
+    """The tools of one request and how they are to be called; `key`: what the model names arguments."""
+
+    tools: tuple[Tool, ...] = ()
+    choice: Literal["none", "auto", "required"] | NamedTool = "auto"
+    several: bool = False
+    key: str = ARGUMENTS[0]
+
+    @classmethod
+    def of(cls, tools: Sequence[Tool], choice: ToolChoice | None, *, several: bool, key: str) -> Calling:
+        """Of a request's fields.
+
+        Raises:
+            ApiError: 400 with `param`.
+        """
+        names = [tool.function.name for tool in tools]
+        if len(names) > MOST_TOOLS:
+            raise refused("tools", f"has {len(names)} functions; send {MOST_TOOLS} at most")
+        if twice := next((name for name in names if names.count(name) > 1), ""):
+            raise refused("tools", f"has two functions named {twice}; give each a name of its own")
+        if choice is not None and not tools and choice != "none":
+            raise refused("tool_choice", "needs tools; send some, or omit it")
+        if isinstance(choice, NamedTool) and choice.function.name not in names:
+            raise refused(
+                "tool_choice", f"names {choice.function.name}, which is not among tools: {', '.join(names)}"
+            )
+        return cls(tuple(tools), choice or "auto", several, key)
+
+    @property
+    def offered(self) -> tuple[Tool, ...]:
+        """Those that the model is told of."""
+        return () if self.choice == "none" else self.tools
+
+    def guide(self) -> tuple[str, str] | None:
+        """A grammar that leaves nothing but a call, where one is required."""
+        if not self.tools or self.choice in ("none", "auto"):
+            return None
+        named = self.choice.function.name if isinstance(self.choice, NamedTool) else ""
+        calls = [self._call(tool.function) for tool in self.tools if named in ("", tool.function.name)]
+        one = calls[0] if len(calls) == 1 else {"anyOf": calls}
+        schema = {"type": "array", "items": one, "minItems": 1} if self.several and not named else one
+        return "json_schema", json.dumps(schema)
+
+    def _call(self, function: Function) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "properties": {
+                "name": {"const": function.name},
+                self.key: function.parameters or {"type": "object"},
+            },
+            "required": ["name", self.key],
+            "additionalProperties": False,
+        }
+
+    def found(self, text: str) -> tuple[str, list[dict[str, Any]]]:
+        """The text without its calls, and the calls in OpenAI's form. What cannot be read stays text."""
+        if not self.offered:
+            return text, []
+        tagged = TAGGED.findall(text)
+        pieces = tagged or [_bare(text)]
+        calls = [call for piece in pieces for call in self._calls(piece)]
+        if not calls:
+            return text, []
+        return (TAGGED.sub("", text).strip() if tagged else ""), calls
+
+    def _calls(self, text: str) -> list[dict[str, Any]]:
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return []
+        rows: Iterable[Any] = found if isinstance(found, list) else [found]
+        names = {tool.function.name for tool in self.tools}
+        return [
+            _called(row["name"], next(row[key] for key in ARGUMENTS if key in row))
+            for row in rows
+            if isinstance(row, Mapping) and row.get("name") in names and any(key in row for key in ARGUMENTS)
+        ]
+
+    def may_call(self, text: str) -> bool:
+        """Whether a text that has begun so may be a call."""
+        begun = text.lstrip()
+        starts = ("{", "[", OPEN, *PREFIXES)
+        return bool(self.offered) and any(begun.startswith(s) or s.startswith(begun) for s in starts)
+
+
+def _bare(text: str) -> str:
+    for prefix in PREFIXES:
+        text = text.strip().removeprefix(prefix)
+    return text
+
+
+def _called(name: str, arguments: Any) -> dict[str, Any]:
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {
+        "id": f"call_{uuid.uuid4().hex[:24]}",
+        "type": "function",
+        "function": {"name": name, "arguments": written},
+    }
+
+
+@dataclass
+class CallFilter:
+    """A text as it is made, without what may become calls, which are read at its end."""
+
+    calling: Calling
+    whole: str = ""
+    shown: int = field(default=0, init=False)
+
+    def add(self, text: str) -> str:
+        """What can be shown now."""
+        self.whole += text
+        if not self.calling.offered:
+            return text
+        if self.shown == 0 and self.calling.may_call(self.whole):
+            return ""
+        at = self.whole.find(OPEN)
+        end = at if at >= 0 else len(self.whole) - _begun(self.whole)
+        piece, self.shown = self.whole[self.shown : end], max(end, self.shown)
+        return piece
+
+    def end(self) -> tuple[str, list[dict[str, Any]]]:
+        """The rest of the text, and its calls."""
+        text, calls = self.calling.found(self.whole)
+        return ("" if calls else text[self.shown :]) if self.calling.offered else "", calls
+
+
+def _begun(text: str) -> int:
+    """How many of the last characters may begin a tag."""
+    return next((n for n in range(min(len(OPEN) - 1, len(text)), 0, -1) if text.endswith(OPEN[:n])), 0)

@@ -1,0 +1,89 @@
+"""Texts that follow a grammar: which ids may come next, by llguidance, kept per request.
+
+Names and kinds are those of TensorRT-LLM's `guided_decoding_guide_type` and `guided_decoding_guide`.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.gbnf_to_lark import any_to_lark
+from numpy.typing import NDArray
+
+from conch.bundle import EngineFacts
+
+from ..errors import BadRequest
+from .sampling import NEVER, Floats
+
+KINDS = ("json", "json_schema", "regex", "ebnf_grammar")
+LONGEST = 1 << 18  # characters of a guide
+# One blank after commas and colons, as in what models were trained on; free whitespace lets a small model
+# write blanks until its limit.
+LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+class Guide:
+    """What a text may go on with."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self.matcher = matcher
+
+    def forbid(self, scores: Floats) -> None:
+        """Set float32 [vocabulary] to NEVER where an id would leave the grammar."""
+        allowed = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
+        bits: NDArray[np.uint8] = np.unpackbits(allowed, bitorder="little", count=len(scores))
+        scores[bits == 0] = NEVER
+
+    def take(self, token: int) -> bool:
+        """One id more; whether the text may go on."""
+        self.matcher.consume_token(token)
+        return not self.matcher.is_stopped()
+
+
+class Guides:
+    """Guides of one engine; its tokenizer is read when the first is asked for."""
+
+    def __init__(self, engine: Path, facts: EngineFacts) -> None:
+        self.engine, self.facts = engine, facts
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        ends = [self.facts.end_id, *self.facts.other_ends]
+        return LLTokenizer(str(self.engine / "tokenizer.json"), n_vocab=self.facts.vocabulary, eos_token=ends)
+
+    def guide(self, kind: str, text: str) -> Guide:
+        """A guide of one of the KINDS.
+
+        Raises:
+            BadRequest: another kind, or a text that llguidance does not understand.
+        """
+        if kind not in KINDS:
+            raise BadRequest(f"guided_decoding_guide_type is {kind!r}; this engine knows {', '.join(KINDS)}")
+        if len(text) > LONGEST:
+            raise BadRequest(f"guided_decoding_guide has {len(text)} characters; send {LONGEST} at most")
+        try:
+            matcher = LLMatcher(self._tokenizer, _grammar(kind, text), log_level=0)
+        except ValueError as error:
+            raise BadRequest(f"guided_decoding_guide: {error}") from error
+        if matcher.is_error():
+            raise BadRequest(f"guided_decoding_guide: {_first(matcher.get_error())}")
+        return Guide(matcher)
+
+
+def _grammar(kind: str, text: str) -> str:
+    if kind == "regex":
+        return str(LLMatcher.grammar_from_regex(text))
+    if kind == "ebnf_grammar":
+        return str(LLMatcher.grammar_from_lark(any_to_lark(text)))
+    schema: Any = json.loads(text) if kind == "json_schema" else {"type": "object"}
+    return str(LLMatcher.grammar_from_json_schema(schema, overrides=LAYOUT))
+
+
+def _first(error: str) -> str:
+    """The sentence, without where the grammar is shown."""
+    return " ".join(error.split("\n", 1)[0].split())

@@ -1,0 +1,209 @@
+"""Tools and structured answers: what the model is told, the grammar of its answer, the calls in its text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conch.deployment import Chat, Deployment, Instance, Pool
+from gateway.app import create_app
+from gateway.settings import Settings
+from gateway.text.tools import CallFilter, Calling, Tool
+
+from .test_completions import CALL, FakeTriton, chunks
+
+CHATML = (Path(__file__).parents[3] / "build/assets/chat/chatml_tools.jinja").read_text("utf-8")
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+ADD = {"type": "function", "function": {"name": "add", "description": "Add one", "parameters": SCHEMA}}
+STOP = {"type": "function", "function": {"name": "stop"}}
+TOOLS = (Tool.model_validate(ADD), Tool.model_validate(STOP))
+TAGGED = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+
+
+def gateway(folder: Path, template: str, *abilities: str) -> tuple[TestClient, FakeTriton]:
+    capabilities = frozenset({"completion", *abilities})
+    pool = Pool("mini", "llama", (0,), capabilities=capabilities, positions=512, chat=Chat(template))
+    Deployment((Instance(0, "mini", "llama", "", (0,), "a:1", "a:2"),), (pool,)).save(folder / "d.json")
+    fake = FakeTriton()
+    return TestClient(create_app(Settings(deployment=folder / "d.json"), triton=fake)), fake
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, FakeTriton]]:
+    client, fake = gateway(tmp_path_factory.mktemp("tools"), CHATML, "guided_decoding")
+    with client:
+        yield client, fake
+
+
+@pytest.fixture
+def door(opened: tuple[TestClient, FakeTriton]) -> tuple[TestClient, FakeTriton]:
+    opened[1].__dict__ = FakeTriton().__dict__
+    return opened
+
+
+def ask(door: tuple[TestClient, FakeTriton], **fields: Any) -> Any:
+    messages = [{"role": "user", "content": "add 1"}]
+    return door[0].post("/v1/chat/completions", json={"model": "mini", "messages": messages, **fields})
+
+
+def guide(fake: FakeTriton) -> tuple[str, Any]:
+    """What the engine was asked to follow."""
+    asked = fake.asked[-1]
+    kind, text = (asked[name].item() for name in ("guided_decoding_guide_type", "guided_decoding_guide"))
+    return kind.decode(), json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "rest", "names"),
+    [
+        (TAGGED, "", ["add"]),
+        (f"I add.\n{TAGGED}\n{TAGGED}", "I add.", ["add", "add"]),
+        ('<tool_call>[{"name": "stop", "arguments": {}}, {"name": "add", "arguments": {"a": 2}}]</tool_call>',
+         "", ["stop", "add"]),
+        ('<tool_call>{"name": "stop", "arguments": {}}', "", ["stop"]),
+        ('{"name": "add", "parameters": {"a": 1}}', "", ["add"]),
+        ('<|python_tag|>{"name": "add", "parameters": {"a": 1}}', "", ["add"]),
+        ('[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}}]', "", ["add"]),
+        ('{"name": "other", "arguments": {}}', '{"name": "other", "arguments": {}}', []),
+        ("<tool_call>{broken</tool_call>", "<tool_call>{broken</tool_call>", []),
+        ("plain", "plain", []),
+        ("[1, 2]", "[1, 2]", []),
+    ],
+)  # fmt: skip
+def test_calls_are_found(text: str, rest: str, names: list[str]) -> None:
+    """In the forms that models write, whole or with a missing end; what cannot be read stays text."""
+    left, calls = Calling(TOOLS).found(text)
+    assert (left, [call["function"]["name"] for call in calls]) == (rest, names)
+    assert all(isinstance(json.loads(call["function"]["arguments"]), dict) for call in calls)
+    assert len({call["id"] for call in calls}) == len(calls)
+
+
+@settings(max_examples=200, deadline=None, database=None, derandomize=True)
+@given(
+    parts=st.lists(st.sampled_from(["so ", "<tool", "<tool_call>", "{", "[1]", TAGGED, "x"]), max_size=5),
+    cuts=st.lists(st.integers(1, 7), min_size=1, max_size=5),
+)
+def test_a_stream_says_what_the_whole_says(parts: list[str], cuts: list[int]) -> None:
+    """However a text is cut, its pieces and its calls are those of the whole text."""
+    text, calls = "".join(parts), CallFilter(Calling(TOOLS))
+    at, n, shown = 0, 0, ""
+    while at < len(text):
+        size = cuts[n % len(cuts)]
+        shown += calls.add(text[at : at + size])
+        at, n = at + size, n + 1
+    rest, found = calls.end()
+    whole, wanted = Calling(TOOLS).found(text)
+    assert [call["function"] for call in found] == [call["function"] for call in wanted]
+    assert (shown + rest).strip() == whole.strip() or (found and whole.startswith((shown + rest).strip()))
+
+
+def test_a_call_whole_and_streamed(door: tuple[TestClient, FakeTriton]) -> None:
+    """As OpenAI has it: no content, an id, JSON arguments, and why the answer ended."""
+    door[1].words = ("<tool_", 'call>\n{"name": "add", ', '"arguments": {"a": 1}}', "</tool_call>")
+    choice = ask(door, tools=[ADD]).json()["choices"][0]
+    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
+    (call,) = choice["message"]["tool_calls"]
+    assert (call["type"], call["function"]) == ("function", {"name": "add", "arguments": '{"a": 1}'})
+    rows = [row["choices"][0] for row in chunks(ask(door, tools=[ADD], stream=True))]
+    assert [row["delta"] for row in rows[:1]] == [{"role": "assistant", "content": ""}]
+    (made,) = [row["delta"]["tool_calls"] for row in rows if "tool_calls" in row["delta"]]
+    assert made[0]["index"] == 0 and made[0]["function"] == call["function"]
+    assert not any(row["delta"].get("content") for row in rows)
+    assert rows[-1]["finish_reason"] == "tool_calls"
+
+
+def test_the_model_is_told(door: tuple[TestClient, FakeTriton]) -> None:
+    """Tools, calls and their answers reach the template; `none` hides them; developer is system here."""
+    history = [
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "content": "add 1"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "2"},
+    ]
+    assert ask(door, messages=history, tools=[ADD]).status_code == 200
+    prompt = door[1].asked[-1]["text_input"].item().decode()
+    assert prompt.startswith("<|im_start|>system\nbe brief\n\nYou can call functions.")
+    assert '{"type": "function", "function": {"name": "add", "description": "Add one"' in prompt
+    assert '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>' in prompt
+    assert "<tool_response>\n2\n</tool_response>" in prompt
+    assert ask(door, tools=[ADD], tool_choice="none").status_code == 200
+    assert b"function" not in door[1].asked[-1]["text_input"].item()
+
+
+def test_a_required_call_has_a_grammar(door: tuple[TestClient, FakeTriton]) -> None:
+    """Of one function, of any, of several; without a choice there is none."""
+    call = {
+        "type": "object",
+        "properties": {"name": {"const": "add"}, "arguments": SCHEMA},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+    ask(door, tools=[ADD, STOP], tool_choice={"type": "function", "function": {"name": "add"}})
+    assert guide(door[1]) == ("json_schema", call)
+    ask(door, tools=[ADD, STOP], tool_choice="required")
+    assert guide(door[1])[1]["anyOf"][0] == call
+    ask(door, tools=[ADD], tool_choice="required", parallel_tool_calls=True)
+    assert guide(door[1]) == ("json_schema", {"type": "array", "items": call, "minItems": 1})
+    ask(door, tools=[ADD])
+    assert "guided_decoding_guide" not in door[1].asked[-1]
+
+
+def test_a_response_format_is_a_grammar(door: tuple[TestClient, FakeTriton]) -> None:
+    """A schema, any object, or plain text."""
+    named = {"name": "x", "strict": True, "schema": SCHEMA}
+    ask(door, response_format={"type": "json_schema", "json_schema": named})
+    assert guide(door[1]) == ("json_schema", SCHEMA)
+    ask(door, response_format={"type": "json_object"})
+    assert guide(door[1]) == ("json", {})
+    ask(door, response_format={"type": "text"})
+    assert "guided_decoding_guide" not in door[1].asked[-1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "says"),
+    [
+        ({"tools": [ADD, ADD]}, "tools", "has two functions named add"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "name"),
+        ({"tools": [{"type": "code"}]}, "tools", "type"),
+        ({"tools": [STOP] * 129}, "tools", "has 129 functions; send 128 at most"),
+        ({"tool_choice": "required"}, "tool_choice", "needs tools"),
+        ({"tools": [ADD], "tool_choice": {**STOP, "type": "function"}}, "tool_choice", "names stop"),
+        ({"response_format": {"type": "json_schema"}}, "response_format", "have json_schema"),
+        ({"response_format": {"type": "grammar"}}, "response_format", "type"),
+        (
+            {"response_format": {"type": "json_object"}, "tools": [ADD], "tool_choice": "required"},
+            "response_format",
+            "cannot be combined with a required tool call",
+        ),
+        ({"functions": [{"name": "f"}]}, "functions", "send them as tools"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "must not have messages"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(
+    door: tuple[TestClient, FakeTriton], fields: dict[str, Any], param: str, says: str
+) -> None:
+    """A 400 with the client's own field."""
+    answer = ask(door, **fields)
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"].startswith(param) and says in error["message"], error
+    assert not door[1].asked
+
+
+def test_what_a_model_cannot_is_refused(tmp_path: Path) -> None:
+    """A template without tools, an engine without grammars."""
+    client, fake = gateway(tmp_path, "{% for m in messages %}{{ m.content }}{% endfor %}")
+    with client:
+        for fields, param, says in (
+            ({"tools": [ADD]}, "tools", "mini does not support tools"),
+            ({"response_format": {"type": "json_object"}}, "response_format", "does not support structured"),
+        ):  # fmt: skip
+            error = ask((client, fake), **fields).json()["error"]
+            assert error["param"] == param and says in error["message"]
+        assert ask((client, fake), tools=[], tool_choice="none").status_code == 200
