@@ -169,13 +169,13 @@ def _local_files(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.iterdir()
-        if path.is_file() and path.suffix in {".json", ".safetensors", ".txt", ".model", ".jinja"}
+        if path.is_file() and path.suffix in {".json", ".safetensors", ".gguf", ".txt", ".model", ".jinja"}
     )
 
 
 def _from_repository(folder: Path) -> Weights:
     files = _local_files(folder)
-    if not any(path.suffix == ".safetensors" for path in files):
+    if not any(path.suffix in (".safetensors", ".gguf") for path in files):
         raise FetchError(f"{folder} has no weights (*.safetensors); save the model with save_pretrained")
     digest = _hash_of({path.name: sha256_of(path) for path in files})
     return Weights(folder, digest[:12], digest, sum(path.stat().st_size for path in _local_files(folder)))

@@ -11,7 +11,7 @@ SUITES = (
     "console", "console-tls", "retrieval", "retrieval-restored", "targets", "torch", "torch-ranks",
     "torch-pictures", "trtllm", "trtllm-tp", "trtllm-pictures", "trtllm-pictures-portable", "tls", "traces",
     "keys", "embeddings", "nvidia-clients", "clip", "clip-torch", "gpu-report", "pictures",
-    "supervisor", "compose-torch", "compose-retrieval", "tensorrt", "first-day", "speakers",
+    "supervisor", "compose-torch", "compose-retrieval", "tensorrt", "first-day", "speakers", "chat-models",
 )  # fmt: skip
 
 

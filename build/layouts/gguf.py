@@ -26,7 +26,11 @@ def main() -> None:
         names = ", ".join(path.name for path in files) or "none"
         raise SystemExit(f"{asked.source} holds {len(files)} .gguf files ({names}); name one in catalog.toml")
     (file,) = files
-    model = AutoModelForCausalLM.from_pretrained(asked.source, gguf_file=file.name, dtype=torch.float32)
+    model, found = AutoModelForCausalLM.from_pretrained(
+        asked.source, gguf_file=file.name, dtype=torch.float32, output_loading_info=True
+    )
+    if missing := sorted(found["missing_keys"]):
+        raise SystemExit(f"{file} lacks {len(missing)} weights, such as {missing[0]}; it is incomplete")
     tokenizer = AutoTokenizer.from_pretrained(asked.source, gguf_file=file.name)
     if getattr(model.config, "quantization_config", None) is not None:
         del model.config.quantization_config  # the weights are no longer quantized

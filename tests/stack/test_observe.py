@@ -35,7 +35,8 @@ from .test_faults import tritonserver
 BIN = ROOT / ".venv" / "prometheus" / "usr" / "bin"
 OBSERVE = ROOT / "docker" / "observe"
 MODELS = TEXT_MODELS.split(",")
-ABSENT = ("DCGM", "conch_gateway_question_seconds_bucket")
+SPEAKERS = ("conch_gateway_diarization_seconds", "conch_gateway_recording_speakers")
+ABSENT = ("DCGM", "conch_gateway_question_seconds_bucket", *SPEAKERS)
 BART = MODELS.index("mini-bart")  # instance i serves the model number i
 
 
@@ -244,7 +245,7 @@ def queries(dashboard: str) -> list[str]:
 
 def silent(prometheus: Prometheus, dashboard: str) -> list[str]:
     """Queries of a dashboard that give no finite number for any model or instance. Aside: those for GPUs, and
-    times of questions, since no model here looks at pictures.
+    of models that this stack has not: for pictures and speakers.
     """
     chosen = {
         "conch-overview": [""],

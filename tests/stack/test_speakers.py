@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -205,3 +206,11 @@ def test_a_killed_server_loses_no_speakers(stack: Stack) -> None:
         found = answer.result(120)
     assert found.status_code == 200, found.text
     assert {segment["speaker"] for segment in found.json()["segments"]} == {"A", "B", "C"}
+
+
+def test_figures(stack: Stack) -> None:
+    """The dashboard's panels of speakers have something to show."""
+    asked_by_hand(stack, response_format="diarized_json", num_speakers="3")
+    text = httpx.get(f"{stack.url}/metrics", timeout=30).text
+    for name in ("conch_gateway_diarization_seconds", "conch_gateway_recording_speakers"):
+        assert re.search(rf'^{name}_count{{model="speakers"}} [1-9]', text, re.MULTILINE), name

@@ -11,11 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from ctranslate2.converters import TransformersConverter
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.whisper.configuration_whisper import NON_SPEECH_TOKENS, NON_SPEECH_TOKENS_MULTI
 
 from build.bundle import build
@@ -290,3 +292,69 @@ def test_ranks_behind_the_first_have_no_doors() -> None:
     )
     assert "--load-model=tensorrt_llm_stream" in second
     assert second.endswith("shm-region-prefix-name=p_1")
+
+
+def gguf_file(path: Path, model: LlamaForCausalLM, template: str) -> None:
+    """As llama.cpp's convert_hf_to_gguf.py writes LLaMA: rows of queries and keys in pairs, halves as
+    neighbours.
+    """
+    config, writer = model.config, gguf.GGUFWriter(str(path), "llama")
+    heads, kept, width = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kept)
+    writer.add_rope_dimension_count(width)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(chr(97 + i) for i in range(26)), "ab"]
+    writer.add_token_list([*tokens, *(f"x{i}" for i in range(config.vocab_size - len(tokens)))])
+    writer.add_token_types([3, 3, 3] + [1] * (config.vocab_size - 3))
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_chat_template(template)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, tensor in model.state_dict().items():
+        rows = tensor
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            count = heads if "q_proj" in name else kept
+            rows = rows.view(count, 2, width // 2, -1).transpose(1, 2).reshape(tensor.shape)
+        writer.add_tensor(names.get_name(name, (".weight",)), rows.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_llama_cpps_file_becomes_a_folder(tmp_path: Path) -> None:
+    """Weights, end of text and chat template survive; several files in a folder are refused."""
+    torch.manual_seed(5)
+    config = LlamaConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=64,
+        max_position_embeddings=128,
+    )
+    made = LlamaForCausalLM(config).eval()
+    gguf_file(tmp_path / "m.gguf", made, "{{ messages[0].content }}")
+    command = [sys.executable, "-m", "build.layouts.gguf", "--from", tmp_path, "--to", tmp_path / "hf"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    found = LlamaForCausalLM.from_pretrained(tmp_path / "hf").eval()
+    ids = torch.tensor([[3, 9, 4, 20, 5]])
+    torch.testing.assert_close(found(ids).logits, made(ids).logits, atol=1e-5, rtol=1e-4)
+    assert found.generation_config.eos_token_id == 2
+    assert (tmp_path / "hf/chat_template.jinja").read_text() == "{{ messages[0].content }}"
+    assert Tokenizer.from_file(str(tmp_path / "hf/tokenizer.json")).encode("ab<|im_end|>").ids[-1] == 2
+    (tmp_path / "n.gguf").touch()
+    assert (
+        "holds 2 .gguf files (m.gguf, n.gguf)"
+        in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stderr
+    )

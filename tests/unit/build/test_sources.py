@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import re
 import shutil
 import zipfile
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from build.bundle import fetched
-from build.catalog import Model, load_catalog
+from build.catalog import CatalogError, Model, load_catalog
 from build.download import FetchError, download
+from build.families import family_types
 from build.lock import Lock
 from build.plan import Places, plan_job
 from build.sources import fetch, pinned, unpickled
@@ -221,3 +223,23 @@ def test_pickled_copies_are_left() -> None:
     old = ["README.md", "config.json", "pytorch_model.bin"]
     assert unpickled(old, patterns) == ["config.json", "pytorch_model.bin"]
     assert unpickled([*old, "model.safetensors"], patterns) == ["config.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"model_type": "mamba"}, "model of type 'mamba', family llama wants llama or mistral"),
+        ({"model_type": "qwen2", "quantization_config": {"quant_method": "awq"}}, "quantization_config"),
+    ],
+)
+def test_what_cannot_be_built_is_not_downloaded(
+    config: dict[str, object], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """config.json comes first, and what it says is the reason; the weights are never asked for."""
+    files = {"a.safetensors": BLOB, "config.json": json.dumps(config).encode(), "model.safetensors": BLOB}
+    with serving({"owner/name": files}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        model = Model("m", "llama", "hf:owner/name", "", revision="main", layout="huggingface")
+        with pytest.raises(CatalogError, match=says):
+            fetch(model, ("*",), tmp_path, family_types()["llama"])
+    assert not any("safetensors" in asked for asked, _ in hub.asked)
