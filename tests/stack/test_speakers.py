@@ -213,4 +213,6 @@ def test_figures(stack: Stack) -> None:
     asked_by_hand(stack, response_format="diarized_json", num_speakers="3")
     text = httpx.get(f"{stack.url}/metrics", timeout=30).text
     for name in ("conch_gateway_diarization_seconds", "conch_gateway_recording_speakers"):
-        assert re.search(rf'^{name}_count{{model="speakers"}} [1-9]', text, re.MULTILINE), name
+        assert re.search(rf'^{name}_count{{.*model="speakers".*}} [1-9]', text, re.MULTILINE), [
+            row for row in text.splitlines() if name in row
+        ]
