@@ -23,14 +23,17 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DECODER = Shape("gpt2", 48, 16, 90, decoder_layers=2, decoder_heads=4, decoder_inner=80, targets=20)
 BOTH = replace(DECODER, encoder_layers=2, encoder_heads=4, encoder_inner=80, sources=20)
 RMS: dict[str, Any] = {"norm": "rms", "bias": False, "targets": 0, "sources": 0}
+GATED = replace(DECODER, norm="rms", bias=False, gated=True, rotary=True, key_heads=2)
 SHAPES = {
     "norms first, GELU": replace(DECODER, activation="gelu_new"),
     "norms behind, GELU": replace(BOTH, norm_first=False, embedding_norm=True),
     "norms behind, ReLU": replace(BOTH, norm_first=False, activation="relu"),
     "ReLU": replace(BOTH, **RMS, activation="relu", relative=8),
     "gated GELU": replace(BOTH, **RMS, activation="gelu_new", gated=True, relative=8),
-    "gated SiLU": replace(
-        DECODER, norm="rms", bias=False, activation="silu", gated=True, rotary=True, key_heads=2
+    "gated SiLU": replace(GATED, activation="silu"),
+    "norms of heads, biases of queries": replace(GATED, activation="silu", head_norm=True, qkv_bias=True),
+    "norms of what is added, two rotary tables": replace(
+        GATED, activation="gelu_new", post_norms=True, layer_turns=(1, 0), embedding_scale=2.0
     ),
 }
 

@@ -62,6 +62,21 @@ def test_attention_of_one_query_is_torchs(
     torch.testing.assert_close(half.float(), expected, atol=1e-2, rtol=1e-2)
 
 
+@pytest.mark.parametrize(("window", "cap"), [(9, 0.0), (0, 2.5), (100, 1.0)])
+@pytest.mark.parametrize(("rows", "positions"), [(3, 300), (1, 1100)])
+def test_attention_within_a_window_is_torchs(rows: int, positions: int, window: int, cap: float) -> None:
+    """A window that ends inside a block, one of several blocks, capped scores; in parts and whole."""
+    torch.manual_seed(3)
+    arena = torch.randn(rows, 2, 2, positions, 32, device=DEVICE)
+    lengths = torch.randint(0, positions - 1, (rows,), device=DEVICE, dtype=torch.int32)
+    q, k, v = (torch.randn(rows, heads, 1, 32, device=DEVICE) for heads in (4, 2, 2))
+    theirs = arena.clone()
+    limits = {"window": window, "cap": cap}
+    expected = plain_attend(q, theirs[:, 0], theirs[:, 1], lengths, 0.3, (k, v), **limits)
+    found = attend(q, arena[:, 0], arena[:, 1], lengths, 0.3, (k, v), **limits)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize(("rows", "positions"), [(1, 1024), (2, 40)])
 def test_attention_to_nothing_is_zeros(rows: int, positions: int) -> None:
     """A slot that no encoder has filled: NaN would go through all layers. In parts, and whole."""
