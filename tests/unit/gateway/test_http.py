@@ -71,7 +71,7 @@ def test_methods(door: TestClient, method: str, path: str, status: int, allow: s
         ("/v1/models/", "did you mean /v1/models?"),
         ("/openai/deployments/x/chat/completions", "did you mean /v1/chat/completions?"),
         ("/v1/audio/speech", "no text to speech"),
-        ("/v1/responses", "use /v1/chat/completions"),
+        ("/v1/responses/resp_1", "keeps no responses"),
         ("/v1/frobnicate", "not found"),
     ],
 )

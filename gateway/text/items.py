@@ -1,0 +1,247 @@
+"""Bodies of POST /v1/responses as conversations: OpenAI's input items, the subset that chat has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Discriminator, Field
+from pydantic import Tag as Of
+
+from conch.errors import ApiError, refused
+
+from ..fields import Fields, Only
+from .schema import ChatRequest, StreamOptions, Text
+from .tools import FunctionName, Name
+
+# What chat calls a field, and what clients of this route call it.
+NAMES = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
+
+
+class InputText(Fields):
+    """A piece of an item's content."""
+
+    HARMLESS: ClassVar = frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"})
+
+    type: Literal["input_text", "output_text"]
+    text: Text
+
+
+class InputImage(Fields):
+    """A picture; `detail`: our models read pictures in one size."""
+
+    HARMLESS: ClassVar = frozenset({"detail"})
+    NEUTRAL: ClassVar = {"file_id": Only((), "is not supported; send image_url")}
+
+    type: Literal["input_image"]
+    image_url: Text
+
+
+class InputMessage(Fields):
+    """A message of a conversation; an answer of ours may be sent back as it came."""
+
+    HARMLESS: ClassVar = frozenset({"id", "phase", "status"})
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | Annotated[list[InputText | InputImage], Field(fail_fast=True)]
+
+    def message(self) -> dict[str, Any]:
+        """As chat has it."""
+        if isinstance(self.content, str):
+            return {"role": self.role, "content": self.content}
+        parts: list[dict[str, Any]] = [
+            {"type": "text", "text": part.text}
+            if isinstance(part, InputText)
+            else {"type": "image_url", "image_url": {"url": part.image_url}}
+            for part in self.content
+        ]
+        return {"role": self.role, "content": parts}
+
+
+class FunctionCall(Fields):
+    """A call of an earlier answer."""
+
+    HARMLESS: ClassVar = frozenset({"id", "status"})
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+    def call(self) -> dict[str, Any]:
+        """As chat has it."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.call_id, "type": "function", "function": function}
+
+
+class FunctionOutput(Fields):
+    """What a tool answered."""
+
+    HARMLESS: ClassVar = frozenset({"id", "status"})
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Text
+
+    def message(self) -> dict[str, Any]:
+        """As chat has it."""
+        return {"role": "tool", "tool_call_id": self.call_id, "content": self.output}
+
+
+def _kind(item: Any) -> str:
+    """Messages may leave their type out."""
+    return str(item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", ""))
+
+
+Item = Annotated[
+    Annotated[InputMessage, Of("message")]
+    | Annotated[FunctionCall, Of("function_call")]
+    | Annotated[FunctionOutput, Of("function_call_output")],
+    Discriminator(_kind),
+]
+
+
+class FunctionTool(Fields):
+    """A tool; the fields of a function beside its type."""
+
+    HARMLESS: ClassVar = frozenset({"strict"})
+
+    type: Literal["function"]
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+    def tool(self) -> dict[str, Any]:
+        """As chat has it."""
+        return {"type": "function", "function": self.model_dump(exclude={"type"}, exclude_none=True)}
+
+
+class ChosenTool(FunctionName):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+
+
+class Format(Fields):
+    """The form of the answer."""
+
+    HARMLESS: ClassVar = frozenset({"description", "strict"})
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    content: dict[str, Any] | None = Field(None, alias="schema")
+
+    def given(self) -> dict[str, Any]:
+        """As chat has it."""
+        schema = {} if self.content is None else {"json_schema": {"name": "answer", "schema": self.content}}
+        return {"type": self.type, **schema}
+
+
+class TextOptions(Fields):
+    """OpenAI's `text`."""
+
+    HARMLESS: ClassVar = frozenset({"verbosity"})
+
+    format: Format | None = None
+
+
+class ResponseRequest(Fields):
+    """Body of /v1/responses."""
+
+    HARMLESS: ClassVar = frozenset(
+        {
+            "include",
+            "max_tool_calls",
+            "metadata",
+            "prompt_cache_key",
+            "prompt_cache_options",
+            "prompt_cache_retention",
+            "reasoning",
+            "safety_identifier",
+            "service_tier",
+            "store",
+            "user",
+        }
+    )
+    NEUTRAL: ClassVar = {
+        "background": Only((False,), "is not supported; omit it, or use stream"),
+        "context_management": Only(([],), "is not supported; send what the model is to read"),
+        "conversation": Only((), "is not supported: nothing is kept; send the whole conversation as input"),
+        "moderation": Only((), "is not supported: this server does not moderate; omit it"),
+        "previous_response_id": Only(
+            (), "is not supported: nothing is kept; send the whole conversation as input"
+        ),
+        "prompt": Only((), "is not supported: no prompts are stored; send instructions and input"),
+        "truncation": Only(("disabled",), "must be disabled: send what the model is to read"),
+    }
+
+    model: str
+    input: Text | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
+    instructions: Text | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    parallel_tool_calls: bool = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: float | None = Field(None, ge=0.0, le=2.0)
+    text: TextOptions | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    tools: Annotated[list[FunctionTool], Field(fail_fast=True)] = Field(default_factory=list)
+    top_logprobs: Literal[0] | None = None
+    top_p: float | None = Field(None, ge=0.0, le=1.0)
+
+    def chat(self) -> ChatRequest:
+        """The same as a chat."""
+        choice: Any = self.tool_choice
+        if isinstance(choice, ChosenTool):
+            choice = {"type": "function", "function": {"name": choice.name}}
+        return ChatRequest.model_validate(
+            {
+                "model": self.model,
+                "messages": list(self._messages()),
+                "max_completion_tokens": self.max_output_tokens,
+                "parallel_tool_calls": self.parallel_tool_calls,
+                "response_format": self.text.format.given() if self.text and self.text.format else None,
+                "stream": self.stream,
+                "temperature": self.temperature,
+                "tool_choice": choice,
+                "tools": [tool.tool() for tool in self.tools],
+                "top_p": self.top_p,
+            }
+        )
+
+    def _messages(self) -> Iterator[dict[str, Any]]:
+        """Calls that follow each other are one message."""
+        if self.instructions:
+            yield {"role": "system", "content": self.instructions}
+        items: Sequence[Item] = (
+            [InputMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        )
+        calls: list[dict[str, Any]] = []
+        for item in items:
+            if isinstance(item, FunctionCall):
+                calls.append(item.call())
+                continue
+            if calls:
+                yield {"role": "assistant", "content": "", "tool_calls": calls}
+                calls = []
+            yield item.message()
+        if calls:
+            raise refused("input", "ends with a function_call; send its function_call_output, too")
+
+
+def renamed(error: ApiError) -> ApiError:
+    """A refusal with the field that this route has in place of chat's."""
+    if error.param not in NAMES:
+        return error
+    name = NAMES[error.param]
+    return ApiError(
+        error.status,
+        error.message.replace(error.param, name, 1),
+        param=name,
+        code=error.code,
+    )

@@ -1,0 +1,156 @@
+"""POST /v1/responses: what the model is told, and answers as OpenAI's SDK types them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from .test_completions import FakeTriton
+from .test_tools import CHATML, SCHEMA, gateway, guide
+
+EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
+ADD = {"type": "function", "name": "add", "parameters": SCHEMA, "strict": True}
+CALLED = {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": '{"a": 1}'}
+Door = tuple[TestClient, FakeTriton]
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    client, fake = gateway(tmp_path_factory.mktemp("responses"), CHATML, "guided_decoding")
+    with client:
+        yield client, fake
+
+
+@pytest.fixture
+def door(opened: Door) -> Door:
+    opened[1].__dict__ = FakeTriton().__dict__
+    return opened
+
+
+def ask(door: Door, **fields: Any) -> Any:
+    return door[0].post("/v1/responses", json={"model": "mini", "input": "add 1", **fields})
+
+
+def events(answer: Any) -> list[Any]:
+    """Typed; each line's name is the event's own, and numbers count up."""
+    blocks = [block.split("\n") for block in answer.text.strip().split("\n\n")]
+    rows = [json.loads(data.removeprefix("data: ")) for _, data in blocks]
+    assert [name.removeprefix("event: ") for name, _ in blocks] == [row["type"] for row in rows]
+    assert [row["sequence_number"] for row in rows] == list(range(len(rows)))
+    return [EVENT.validate_python(row) for row in rows]
+
+
+def test_a_whole_answer(door: Door) -> None:
+    """As the SDK types it; fields that change nothing are taken."""
+    answer = ask(
+        door, store=True, metadata={"a": "b"}, reasoning={"effort": "low"}, include=[], max_output_tokens=9
+    )
+    found = Response.model_validate(answer.json(), strict=True)
+    assert (found.status, found.output_text, found.output[0].type) == ("completed", "one two", "message")
+    assert found.usage and (found.usage.output_tokens, found.usage.input_tokens > 0) == (2, True)
+    assert door[1].asked[-1]["max_tokens"].item() == 9
+
+
+def test_a_stream(door: Door) -> None:
+    """Deltas make the text; the last event has the whole response."""
+    found = events(ask(door, stream=True))
+    assert [event.type.removeprefix("response.") for event in found] == [
+        "created", "in_progress", "output_item.added", "content_part.added", "output_text.delta",
+        "output_text.delta", "output_text.done", "content_part.done", "output_item.done", "completed",
+    ]  # fmt: skip
+    assert "".join(event.delta for event in found if event.type == "response.output_text.delta") == "one two"
+    last = found[-1].response
+    assert last.output_text == "one two" and last.usage.output_tokens == 2 and found[0].response.id == last.id
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call(door: Door, stream: bool) -> None:
+    """An item of its own; a text before it stays."""
+    door[1].words = ("So: <tool_", 'call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
+    answer = ask(door, tools=[ADD], stream=stream)
+    found = events(answer)[-1].response if stream else Response.model_validate(answer.json())
+    text, call = found.output
+    assert (text.content[0].text.strip(), call.name, call.arguments) == ("So:", "add", '{"a": 1}')
+    if stream:
+        done = [event for event in events(answer) if event.type == "response.function_call_arguments.done"]
+        assert [(event.arguments, event.output_index, event.item_id) for event in done] == [
+            ('{"a": 1}', 1, call.id)
+        ]
+
+
+def test_a_cut_answer_is_incomplete(door: Door) -> None:
+    """Whole and streamed, with OpenAI's reason."""
+    for stream in (False, True):
+        answer = ask(door, max_output_tokens=2, stream=stream)
+        found = events(answer)[-1].response if stream else Response.model_validate(answer.json())
+        assert (found.status, found.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+
+
+def test_the_model_is_told(door: Door) -> None:
+    """Instructions, messages in parts, calls and their answers; a schema is a grammar."""
+    history = [
+        {
+            "role": "user",
+            "content": [{"type": "input_text", "text": "add "}, {"type": "input_text", "text": "1"}],
+        },
+        CALLED,
+        {"type": "function_call_output", "call_id": "call_1", "output": "2"},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "two", "annotations": []}],
+        },
+        {"role": "user", "content": "again"},
+    ]
+    form = {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}
+    answer = ask(door, input=history, instructions="be brief", tools=[ADD], text={"format": form})
+    assert answer.status_code == 200, answer.text
+    prompt = door[1].asked[-1]["text_input"].item().decode()
+    assert prompt.startswith("<|im_start|>system\nbe brief") and "<|im_start|>user\nadd 1<|im_end|>" in prompt
+    assert (
+        '<tool_call>\n{"name": "add", "arguments": {"a": 1}}' in prompt and "<tool_response>\n2\n" in prompt
+    )
+    assert "<|im_start|>assistant\ntwo<|im_end|>" in prompt
+    assert guide(door[1]) == ("json_schema", SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"conversation": "c"}, "conversation"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"input": [CALLED]}, "input"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
+        ({"input": []}, "input"),
+        ({"max_output_tokens": 100_000}, "max_output_tokens"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
+        ({"input": "x" * 100_000}, "input"),
+    ],
+)
+def test_what_is_wrong_is_named(door: Door, fields: dict[str, Any], param: str) -> None:
+    """By the field of this route."""
+    answer = ask(door, **fields)
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"].startswith(param), error
+    assert error["message"].startswith(error["param"].partition("[")[0]), error
+
+
+def test_a_failure_behind_other_events_is_an_event(door: Door) -> None:
+    """As OpenAI has it: type error, with the message."""
+    from conch.errors import ApiError
+
+    door[1].error = ApiError(503, "gone")
+    rows = [
+        json.loads(line[6:]) for line in ask(door, stream=True).text.split("\n") if line.startswith("data: ")
+    ]
+    assert (rows[-1]["type"], rows[-1]["message"]) == ("error", "gone")
