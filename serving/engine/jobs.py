@@ -20,12 +20,14 @@ from .strategies import Strategy, strategy
 class Limits:
     """Parameters of a bundle. `max_rows`: rows that step together; `join_at_once`: requests let in between
     two steps of running ones (more make a fuller batch: a step of 8 rows costs 2.6 steps of one; fewer let
-    those that run wait for fewer encoders); `max_queue`: requests that may wait.
+    those that run wait for fewer encoders); `max_queue`: requests that may wait; `prefill_tokens`: ids of
+    prompts that are read between two steps of running texts (0: whole prompts).
     """
 
     max_rows: int = 16
     join_at_once: int = 4
     max_queue: int = 256
+    prefill_tokens: int = 0
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Limits:
@@ -119,3 +121,15 @@ class Job:
             self.table,
             self.attend,
         )
+
+    @property
+    def reading(self) -> bool:
+        """Whether it has begun, and some of its prompt has yet to be read."""
+        return self.position < len(self.prompt)
+
+    def read(self, parent: int | None, most: int) -> None:
+        """Its row of the next step is so much more of its prompt (0: all)."""
+        ids = self.prompt[self.position : self.position + most if most else None]
+        row = self.row(parent, ids)
+        row.before, self.position = self.prompt[: self.position], self.position + len(ids)
+        self.rows = [row]

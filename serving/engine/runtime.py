@@ -42,6 +42,8 @@ class Row:
     `table`: float16 or float32 [n, prompt_width], the embeddings of ids from the vocabulary's end on; a new
     row's.
 
+    `before`: ids of its prompt that were read already, of a row that reads more of it.
+
     `choice`: what the runtime chooses the next id by (see `Runtime.chooses`); None: the caller looks at the
     logits itself. `attend`: of this row `Step.attention` may be asked.
     """
@@ -54,6 +56,12 @@ class Row:
     choice: Sampling | None = None
     table: NDArray[Any] | None = None
     attend: bool = False
+    before: tuple[int, ...] = ()
+
+    @property
+    def reads(self) -> bool:
+        """Whether its ids are of a prompt."""
+        return self.parent is None or bool(self.before)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ LOOK_SECONDS = 0.02  # between two looks at who was stopped or has left
 # Between two questions whether a client is there, and how many are asked for in one look: Triton is asked by
 # a message, which takes up to a millisecond of a busy CPU, and no step runs meanwhile.
 ASK_SECONDS, ASKED_AT_ONCE = 0.5, 8
+ALONE = 8  # times as many ids of prompts are read at once where no text waits for them
 
 
 class Scheduler:
@@ -188,13 +189,27 @@ class Scheduler:
         """Start those whose sources have been encoded; if nothing runs, `wait` for the first. True if any run
         now that did not.
         """
-        before = len(self.running)
+        before, most, read = len(self.running), self._prefill, 0
+        reading = any(job.reading for job in self.running)
         while self.encoding:
-            memory = self.encoding[0].memory
+            memory, prompt = self.encoding[0].memory, len(self.encoding[0].prompt)
             if memory is not None and not memory.ready(wait=wait and not self.running):
                 break
-            self._begin(self.encoding.popleft())
+            if most and (read or reading) and read + prompt > most:  # one long prompt is read at a time
+                break
+            self._begin(self.encoding.popleft(), most)
+            read += prompt
         return len(self.running) > before
+
+    @property
+    def _prefill(self) -> int:
+        """Ids of prompts that are read before the next step of all; 0: as many as there are. Those who run
+        wait for few of them; where nobody does, more at once are faster.
+        """
+        few = self.limits.prefill_tokens
+        if few and self.runtime.facts.encodes:
+            return 0
+        return few if any(job.steps for job in self.running) else few * ALONE
 
     def _fitting(self, most: int) -> list[Job]:
         """Up to `most` that need no row, and up to `most` others whose rows fit."""
@@ -236,7 +251,8 @@ class Scheduler:
             return False
         return True
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: Job, most: int = 0) -> None:
+        """`most`: ids of its prompt that the next step reads; 0: all."""
         job.joined = time.monotonic()
         if job.memory is not None and job.memory.failed is not None:
             job.listener.fail(job.memory.failed)
@@ -252,10 +268,9 @@ class Scheduler:
             return
         chooses = job.guide is None and self.runtime.chooses(job.sampling)
         job.choice = job.sampling if chooses else None
-        job.rows = [job.row(None, job.prompt)]
+        job.read(None, 0 if job.table is not None else most)
         job.table = None  # its row has it
-        job.position = len(job.prompt)
-        self.metrics.read.inc(job.position)
+        self.metrics.read.inc(len(job.prompt))
         self.running.append(job)
 
     def step(self) -> None:
@@ -270,6 +285,10 @@ class Scheduler:
         best, log_probs = result.best.tolist(), result.best_log_prob.tolist()
         for job in list(self.running):
             job.first_row, count = at, len(job.rows)
+            if job.reading:
+                job.read(at, self._prefill)
+                at += 1
+                continue
             try:
                 if not all(map(isfinite, log_probs[at : at + count])):
                     raise BadRequest(

@@ -39,23 +39,24 @@ class SlotBatch:
         return caches
 
     def step(self, rows: Sequence[Row]) -> Step:
-        """Advance to exactly these rows: first those that run, with one new id each, then those that join
-        with their prompts.
+        """Advance to exactly these rows, in whatever order: those that run with one new id each, those that
+        read with more of their prompts.
         """
-        running = [row for row in rows if row.parent is not None]
-        assert all(row.parent is None for row in rows[len(running) :])
-        self._arrange([row.parent or 0 for row in running])
-        lengths = [*self.lengths.tolist(), *(len(row.ids) for row in rows[len(running) :])]
-        self._reserve(len(rows), max(lengths) + 1, len(running))
-        results = [self._continue(running)] if running else []
-        results += [self._read(slot, row) for slot, row in enumerate(rows[len(running) :], len(running))]
-        logits, log_sums = zip(*results, strict=True)
-        self.lengths = np.array(lengths, np.int64) + (np.arange(len(rows)) < len(running))
-        return (
-            chosen(np.concatenate(logits), np.concatenate(log_sums))
-            if len(results) > 1
-            else chosen(logits[0], log_sums[0])
-        )
+        kept = [row for row in rows if row.parent is not None]
+        assert all(row.parent is None for row in rows[len(kept) :])
+        self._arrange([row.parent or 0 for row in kept])
+        lengths = [row.position + len(row.ids) for row in rows]
+        self._reserve(len(rows), max(lengths) + 1, len(kept))
+        step = max((slot + 1 for slot, row in enumerate(rows) if not row.reads), default=0)
+        logits = np.empty((len(rows), self.runtime.facts.vocabulary), np.float32)
+        log_sums = np.empty(len(rows), np.float32)
+        if step:
+            logits[:step], log_sums[:step] = self._continue(rows[:step])
+        for slot, row in enumerate(rows):
+            if row.reads:
+                logits[slot : slot + 1], log_sums[slot : slot + 1] = self._read(slot, row)
+        self.lengths = np.array(lengths, np.int64)
+        return chosen(logits, log_sums)
 
     def _arrange(self, parents: Sequence[int]) -> None:
         """Put each running row's past into its slot."""
@@ -83,38 +84,49 @@ class SlotBatch:
             bits(tensor)[:kept, :, : min(room, wanted)] = bits(before)[:kept, :, : min(room, wanted)]
 
     def _continue(self, rows: Sequence[Row]) -> tuple[Floats, Floats]:
+        """One id for each row. Those that read between others step along: their first id is made twice."""
         count, shape = len(rows), list(self.caches[0].shape)
         places = self.lengths[:count, None]
         seen = np.arange(shape[2] + 1) < places
         seen[:, -1] = True  # an id sees itself
-        views = [
-            ov.Tensor(tensor, ov.Coordinate([0, 0, 0, 0]), ov.Coordinate([count, *shape[1:]]))
-            for tensor in self.caches
-        ]
-        ids = np.array([row.ids for row in rows], np.int64)
-        out = self._infer(ids, places, np.where(seen, np.float32(0), MASKED)[:, None, None], rows, views)
+        ids = np.array([row.ids[:1] for row in rows], np.int64)
+        mask = np.where(seen, np.float32(0), MASKED)[:, None, None]
+        out = self._infer(ids, places, mask, rows, self._slots(0, count))
         for name, tensor in zip(self.names, self.caches, strict=True):
             bits(tensor)[np.arange(count), :, self.lengths[:count]] = bits(
                 self.request.get_tensor(f"present.{name}")
             )[:, :, 0]
         return out
 
+    def _slots(self, first: int, end: int) -> list[ov.Tensor]:
+        """Those slots of the caches, whole."""
+        begin, ends = ov.Coordinate([first, 0, 0, 0]), ov.Coordinate([end, *list(self.caches[0].shape)[1:]])
+        return [ov.Tensor(tensor, begin, ends) for tensor in self.caches]
+
     def _read(self, slot: int, row: Row) -> tuple[Floats, Floats]:
-        """A prompt, alone."""
-        count = len(row.ids)
-        ids, places = np.array([row.ids], np.int64), np.arange(count)
-        # A past of one masked column, for graphs do not like empty ones.
-        seen = np.tril(np.ones((count, count), bool))
-        mask = np.where(np.pad(seen, [(0, 0), (1, 0)]), np.float32(0), MASKED)[None, None]
-        shape = list(self.caches[0].shape)
-        views = [
-            ov.Tensor(self.runtime.memory_type, ov.Shape([1, shape[1], 1, shape[3]])) for _ in self.caches
-        ]
-        for view in views:
-            bits(view).fill(0)
-        out = self._infer(ids, places[None] + row.position, mask, [row], views)
+        """A prompt, or more of it, alone."""
+        count, start, shape = len(row.ids), len(row.before), list(self.caches[0].shape)
+        # Without a past one masked column, for graphs do not like empty ones.
+        width = shape[2] if start else 1
+        seen = np.concatenate(
+            [
+                np.broadcast_to(np.arange(width) < start, (count, width)),
+                np.tril(np.ones((count, count), bool)),
+            ],
+            1,
+        )
+        if start:
+            views = self._slots(slot, slot + 1)
+        else:
+            empty = ov.Shape([1, shape[1], 1, shape[3]])
+            views = [ov.Tensor(self.runtime.memory_type, empty) for _ in self.caches]
+            for view in views:
+                bits(view).fill(0)
+        mask = np.where(seen, np.float32(0), MASKED)[None, None]
+        places = np.arange(count)[None] + row.position
+        out = self._infer(np.array([row.ids], np.int64), places, mask, [row], views)
         for name, tensor in zip(self.names, self.caches, strict=True):
-            bits(tensor)[slot, :, :count] = bits(self.request.get_tensor(f"present.{name}"))[0]
+            bits(tensor)[slot, :, start : start + count] = bits(self.request.get_tensor(f"present.{name}"))[0]
         return out
 
     def _infer(

@@ -206,18 +206,21 @@ class DeviceBatch:
             pending, self.pending = self.pending, None
             sources = [self.where[row.parent or 0] for row in old]
             where = self._arrange(old, sources)
-            if old and pending is None:
-                self._write_ids(where, old)
-                pending, sources = self._launch(where), where
-            fresh = [row for row in rows if row.parent is None]
-            joined = self._join(fresh, where)
+            # What reads more of its prompt is read below, over what a step made of its slot meanwhile.
+            step = [i for i, row in enumerate(old) if not row.reads]
+            if step and pending is None:
+                self._write_ids([where[i] for i in step], [old[i] for i in step])
+                pending, sources = self._launch([where[i] for i in step]), where
+            joined = self._join([row for row in rows if row.parent is None], where)
             self.where = _in_order(rows, where, joined)
             read_from = list(self.where)  # before any row moves, which this step's results do not wait for
-            read = self._read(fresh, joined) if fresh else None
+            reading = [i for i, row in enumerate(rows) if row.reads]
+            slots = [read_from[i] for i in reading]
+            read = self._read([rows[i] for i in reading], slots) if reading else None
             if all(row.choice is not None for row in rows):
                 self.pending = self._launch(self._compact(rows))
             self._encode_on()
-            return self._result(rows, (pending, sources), (read, joined), read_from)
+            return self._result(rows, (pending, [sources[i] for i in step]), (read, slots), read_from)
 
     def _encode_on(self) -> None:
         """One more piece of what encoders have to do, behind the step that was queued last."""
@@ -234,7 +237,7 @@ class DeviceBatch:
         best, log_probs = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.float32)
         for (pending, slots), running in ((old, True), (fresh, False)):
             if pending is not None and slots:
-                at = [i for i, row in enumerate(rows) if (row.parent is not None) == running]
+                at = [i for i, row in enumerate(rows) if row.reads != running]
                 ids, probs = pending.result()
                 best[at], log_probs[at] = ids[list(slots)], probs[list(slots)]
         attention = partial(self._looked, rows, read_from) if self.looking else None
@@ -309,6 +312,9 @@ class DeviceBatch:
         there is one for it.
         """
         order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
+        for i in (i for i in order if rows[i].before):
+            self._read_group([rows[i]], [slots[i]], len(rows[i].before))
+        order = [i for i in order if not rows[i].before]
         plain = [i for i in order if _is_plain(rows[i])]
         while size := self._graph_for([len(rows[i].ids) for i in plain]):
             some, plain = plain[: size[0]], plain[size[0] :]
@@ -341,28 +347,38 @@ class DeviceBatch:
         joining.given.copy_(self.device.upload(given))
         joining.read()
 
-    def _read_group(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
+    def _read_group(self, rows: Sequence[Row], slots: Sequence[int], start: int = 0) -> None:
+        """`start`: ids that were read before, of a row alone."""
         device, (ids, whole) = self.device, _numbered(rows, self.decoder.shape.vocabulary)
         table = None if whole is None else device.upload(whole).to(device.dtype)
         places = device.upload(np.array(slots, np.int64))
         lengths = device.upload(np.array([len(row.ids) for row in rows], np.int64))
         plain = self._begin(rows, slots)
-        self._read_prompts(device.upload(ids), places, lengths, table, plain=plain)
+        self._read_prompts(device.upload(ids), places, lengths, table, plain=plain, start=start)
 
     def _begin(self, rows: Sequence[Row], slots: Sequence[int]) -> bool:
         """What rows ask for; whether none needs penalties or random numbers."""
         asked = [row.choice or _biased(row) for row in rows]
-        self.choices.begin(self.device, slots, asked, [row.ids for row in rows])
+        self.choices.begin(self.device, slots, asked, [(*row.before, *row.ids) for row in rows])
         return all(simple(one) for one in asked)
 
     def _read_prompts(
-        self, ids: Tensor, places: Tensor, lengths: Tensor, table: Tensor | None = None, *, plain: bool
+        self,
+        ids: Tensor,
+        places: Tensor,
+        lengths: Tensor,
+        table: Tensor | None = None,
+        *,
+        plain: bool,
+        start: int = 0,
     ) -> None:
-        """Ids [rows, n], padded behind, into slots `places`, and the first choice of each row."""
+        """Ids [rows, n], padded behind, into slots `places`, and the first choice of each row. `start`: ids
+        that were read before, of a row alone.
+        """
         rows, count = ids.shape
-        self.arena.length[places] = lengths.to(torch.int32)
-        positions = torch.arange(count, device=ids.device).expand(rows, count)
-        caches = Reading(self.arena, self.decoder, places, self._watching(places, lengths - 1))
+        self.arena.length[places] = (lengths + start).to(torch.int32)
+        positions = (torch.arange(count, device=ids.device) + start).expand(rows, count)
+        caches = Reading(self.arena, self.decoder, places, self._watching(places, lengths - 1), start)
         x = self.decoder(ids, positions, caches, table=table)
         last = x[self.numbers[:rows], lengths - 1]
         logits = scored(self.decoder, last)

@@ -54,19 +54,26 @@ class Arena:
 
 
 class Reading:
-    """Caches of rows that read their prompts: ids [rows, n], padded behind, into `slots` int64 [rows]."""
+    """Caches of rows that read their prompts: ids [rows, n], padded behind, into `slots` int64 [rows].
+    `start`: ids that were read before, of a row alone.
+    """
 
-    def __init__(self, arena: Arena, decoder: Decoder, slots: Tensor, watch: Watch | None = None) -> None:
+    def __init__(
+        self, arena: Arena, decoder: Decoder, slots: Tensor, watch: Watch | None = None, start: int = 0
+    ) -> None:
         self.arena, self.decoder, self.slots, self.watch = arena, decoder, slots, watch
+        self.start = start
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """See Caches: padding lies behind every id that counts, so a causal mask is enough."""
-        new = k.shape[2]
-        self.arena.own[self.slots, 2 * layer, :, :new] = k
-        self.arena.own[self.slots, 2 * layer + 1, :, :new] = v
+        new, start = k.shape[2], self.start
+        self.arena.own[self.slots, 2 * layer, :, start : start + new] = k
+        self.arena.own[self.slots, 2 * layer + 1, :, start : start + new] = v
         relative, shape = self.decoder.relative, self.decoder.shape
         window = shape.window_of(layer)
-        if shape.score_cap or (window and new > window):
+        if start:
+            k, v = (self.arena.own[self.slots, 2 * layer + i, :, : start + new] for i in range(2))
+        if start or shape.score_cap or (window and new > window):
             return _attended(q, k, v, scale, window, shape.score_cap)
         with attention():
             if relative is None:
@@ -120,10 +127,10 @@ class Stepping:
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, cap: float) -> Tensor:
     """Causal attention of a prompt within a window (0: none), its scores capped (0: not); shapes as of
-    `Caches.own`.
+    `Caches.own`, but that there may be keys of ids before.
     """
     places = torch.arange(k.shape[2], device=k.device)
-    back = places[:, None] - places[None]
+    back = places[k.shape[2] - q.shape[2] :, None] - places[None]
     hidden = (back < 0) | (back >= window) if window else back < 0
     mask = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill(hidden, HIDDEN)
     if cap:

@@ -96,7 +96,7 @@ class LeadingBatch:
 
     def _told(self, row: Row) -> Told:
         if row.parent is not None:
-            return (row.parent, row.ids, row.position)
+            return (row.parent, row.ids, row.position, bool(row.before))
         key = None if row.memory is None else self.keys[row.memory]
         return (None, row.ids, row.position, key, row.bias, row.choice, row.table)
 
@@ -220,8 +220,9 @@ class Follower:
             key, bias, choice, table = new
             memory = None if key is None else self.memories[key]
             return Row(None, ids, position, memory, bias, choice, table)
-        old = self.rows[parent]
-        return Row(parent, ids, position, old.memory, old.bias, old.choice)
+        old, (reads,) = self.rows[parent], new
+        before = (*old.before, *old.ids) if reads else ()
+        return Row(parent, ids, position, old.memory, old.bias, old.choice, before=before)
 
 
 def main(reading: str, rank: str, count: str, meeting: str, folder: str, parameters: str) -> None:

@@ -76,7 +76,7 @@ def model_of(name: str) -> PreTrainedModel:
 @pytest.mark.parametrize("engine_name", ["openvino 1", "torch 1", "torch 2"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_ids_equal_transformers(name: str, engine_name: str, tmp_path: Path) -> None:
-    """In a running batch that prompts of mixed lengths join and leave; a model that spans processes once."""
+    """In a running batch that prompts of mixed lengths join and leave, long ones read in pieces."""
     target, _, ranks = engine_name.partition(" ")
     if ranks != "1" and name not in ("qwen3", "gemma2"):
         pytest.skip("two models that span processes are enough")
@@ -86,7 +86,7 @@ def test_ids_equal_transformers(name: str, engine_name: str, tmp_path: Path) -> 
     model.save_pretrained(tmp_path)
     export(target, "llama", tmp_path, tmp_path)
     running = runtime(target, tmp_path, int(ranks))
-    scheduler = Scheduler(running, Limits(max_rows=4, max_queue=FEW))
+    scheduler = Scheduler(running, Limits(max_rows=4, max_queue=FEW, prefill_tokens=5))
     asked, listeners = prompts(FEW), [Collected() for _ in range(FEW)]
     scheduler.start()
     for ids, listener in zip(asked, listeners, strict=True):

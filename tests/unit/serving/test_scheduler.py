@@ -335,3 +335,39 @@ def test_an_answered_request_leaves_no_memory() -> None:
     finally:
         gc.enable()
         scheduler.stop()
+
+
+def test_long_prompts_are_read_between_the_steps_of_others() -> None:
+    """Few ids at a time while a text runs, and a short prompt joins meanwhile; many where nobody waits."""
+
+    class Reads(Engine):
+        facts: Any = SimpleNamespace(positions=64, aligns=False, attends=False, vocabulary=4, encodes=False)
+
+        def step(self, rows: Sequence[Row]) -> Step:
+            self.read.append([(len(row.before), len(row.ids)) if row.reads else None for row in rows])
+            return super().step(rows)
+
+        read: list[list[tuple[int, int] | None]]
+
+    def job(prompt: int, tokens: int) -> Job:
+        return Job((1,) * prompt, Sampling(max_tokens=tokens, end_id=-1), Collected())
+
+    engine = Reads()
+    engine.read = []
+    scheduler = Scheduler(engine, Limits(max_rows=4, prefill_tokens=4))
+    first, long, short = job(2, 12), job(11, 2), job(3, 2)
+    for one in (first, long, short):
+        scheduler.waiting.append(one)
+        scheduler.admit()
+        scheduler.begin()
+        scheduler.step()
+    while scheduler.running:
+        scheduler.step()
+    assert engine.read[:4] == [[(0, 2)], [None, (0, 4)], [None, (4, 4), (0, 3)], [None, (8, 3), None]]
+    assert [len(one.listener.wait(1)[0].ids) for one in (first, long, short)] == [12, 2, 2]
+    scheduler.waiting.append(job(40, 1))
+    scheduler.admit()
+    scheduler.begin()
+    scheduler.step()
+    scheduler.step()
+    assert engine.read[-2:] == [[(0, 32)], [(32, 8)]]
