@@ -21,12 +21,12 @@ def export(target: str, family: str, weights: Path, engine: Path, *options: str)
     return engine
 
 
-def runtime(target: str, engine: Path, tp_size: int = 1) -> Runtime:
-    """Of an engine folder. `tp_size`: see the torch target."""
+def runtime(target: str, engine: Path, tp_size: int = 1, **parameters: int) -> Runtime:
+    """Of an engine folder. `tp_size` and the other parameters: see the torch target."""
     if target == "torch":
         from serving.engine.torch import load
 
-        return load(engine, {"precision": "float32", "max_rows": 32, "tp_size": tp_size})
+        return load(engine, {"precision": "float32", "max_rows": 32, "tp_size": tp_size, **parameters})
     from serving.engine.openvino.runtime import OpenVinoRuntime
 
     return OpenVinoRuntime(engine, precision="f32")

@@ -34,6 +34,7 @@ from .pieces import Coming, Pieces
 BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 LIKELIEST = Sampling(max_tokens=1, end_id=-1)
 READ_AT_ONCE = 4096  # ids of prompts, padding included
+FEW = 4  # prompts that are read one by one, by graphs, rather than together, kernel by kernel
 # What graphs read: ids of a prompt, where an encoder reads the rest and where none does, and rows.
 SHORT, WHOLE = (8,), (16, 32, 64, 128, 256)
 JOINING = (8, 4, 2, 1)
@@ -132,6 +133,7 @@ class DeviceBatch:
         memory: int,
         *,
         attends: bool = False,
+        piece: int = 0,
     ) -> None:
         self.decoder, self.device, self.positions = decoder, device, positions
         self.beside = Pieces(device)
@@ -154,6 +156,7 @@ class DeviceBatch:
         self.where: list[int] = []  # the slot of each row of the last step
         self.pending: PendingStep | None = None
         self.joining: dict[tuple[int, int], Joining] = {}  # by rows and length
+        self.piece, self.pieces = min(piece, positions), dict[bool, Joining]()  # by whether choices are plain
         with torch.inference_mode(), device.on(device.steps):
             self._record()
 
@@ -163,6 +166,8 @@ class DeviceBatch:
             self.record_prompts(SHORT)
         elif self.device.gpu:
             self.record_prompts(WHOLE)
+        pool = self.device.pool() if self.piece else None
+        self.pieces = {plain: self._piece(pool, plain=plain) for plain in (True, False) if self.piece}
         for size in self.buckets:
             for plain in (True, False):
                 compute = partial(self._compute, size, plain=plain)
@@ -185,9 +190,19 @@ class DeviceBatch:
         read = partial(self._read_prompts, given[:length].T, given[length], given[length + 1], plain=True)
         return Joining(given, self.device.graph(self.device.steps, read, pool))
 
+    def _piece(self, pool: Any, *, plain: bool) -> Joining:
+        """What reads one more piece of one prompt. `given` has a line more: ids that were read before."""
+        length = self.piece
+        given = self.device.zeros(length + 3, 1, dtype=torch.int64)
+        given[length + 1] = 1
+        tensors = (given[:length].T, given[length], given[length + 1])
+        read = partial(self._read_prompts, *tensors, plain=plain, start=given[length + 2])
+        return Joining(given, self.device.graph(self.device.steps, read, pool))
+
     def close(self) -> None:
         """Forget all graphs; it can step no more."""
         self.buffers.graphs.clear()
+        self.pieces.clear()
         self.joining.clear()
         self.beside.waiting.clear()
 
@@ -313,14 +328,19 @@ class DeviceBatch:
         """
         order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
         for i in (i for i in order if rows[i].before):
-            self._read_group([rows[i]], [slots[i]], len(rows[i].before))
+            self._read_piece(rows[i], slots[i])
         order = [i for i in order if not rows[i].before]
         plain = [i for i in order if _is_plain(rows[i])]
         while size := self._graph_for([len(rows[i].ids) for i in plain]):
             some, plain = plain[: size[0]], plain[size[0] :]
             self._read_by_graph([rows[i] for i in some], [slots[i] for i in some], size)
+        order = [i for i in order if i in plain or not _is_plain(rows[i])]
+        if self.device.gpu and len(order) <= FEW and all(self._is_piece(rows[i]) for i in order):
+            for i in order:
+                self._read_piece(rows[i], slots[i])
+            order = []
         group: list[int] = []
-        for i in (i for i in order if i in plain or not _is_plain(rows[i])):
+        for i in order:
             if group and len(rows[i].ids) * (len(group) + 1) > READ_AT_ONCE:
                 self._read_group([rows[k] for k in group], [slots[k] for k in group])
                 group = []
@@ -347,8 +367,25 @@ class DeviceBatch:
         joining.given.copy_(self.device.upload(given))
         joining.read()
 
-    def _read_group(self, rows: Sequence[Row], slots: Sequence[int], start: int = 0) -> None:
-        """`start`: ids that were read before, of a row alone."""
+    def _is_piece(self, row: Row) -> bool:
+        """Whether the graph of a piece can read its prompt."""
+        return row.table is None and len(row.ids) <= self.piece
+
+    def _read_piece(self, row: Row, slot: int) -> None:
+        """A piece of a prompt, by its graph where it fits."""
+        start, count = len(row.before), len(row.ids)
+        piece = self.pieces.get(row.choice is None or simple(row.choice))
+        if piece is None or count > self.piece or start + self.piece > self.positions:
+            self._read_group([row], [slot], self.device.upload(np.array([start], np.int64)))
+            return
+        given = np.zeros((self.piece + 3, 1), np.int64)
+        given[:count, 0], given[self.piece :, 0] = row.ids, (slot, count, start)
+        self._begin([row], [slot])
+        piece.given.copy_(self.device.upload(given))
+        piece.read()
+
+    def _read_group(self, rows: Sequence[Row], slots: Sequence[int], start: Tensor | None = None) -> None:
+        """`start`: of a row alone, ids that were read before."""
         device, (ids, whole) = self.device, _numbered(rows, self.decoder.shape.vocabulary)
         table = None if whole is None else device.upload(whole).to(device.dtype)
         places = device.upload(np.array(slots, np.int64))
@@ -370,14 +407,15 @@ class DeviceBatch:
         table: Tensor | None = None,
         *,
         plain: bool,
-        start: int = 0,
+        start: Tensor | None = None,
     ) -> None:
-        """Ids [rows, n], padded behind, into slots `places`, and the first choice of each row. `start`: ids
-        that were read before, of a row alone.
+        """Ids [rows, n], padded behind, into slots `places`, and the first choice of each row. `start`: of a
+        row alone, ids that were read before.
         """
         rows, count = ids.shape
-        self.arena.length[places] = (lengths + start).to(torch.int32)
-        positions = (torch.arange(count, device=ids.device) + start).expand(rows, count)
+        before = 0 if start is None else start
+        self.arena.length[places] = (lengths + before).to(torch.int32)
+        positions = (torch.arange(count, device=ids.device) + before).expand(rows, count)
         caches = Reading(self.arena, self.decoder, places, self._watching(places, lengths - 1), start)
         x = self.decoder(ids, positions, caches, table=table)
         last = x[self.numbers[:rows], lengths - 1]

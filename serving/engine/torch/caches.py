@@ -55,25 +55,30 @@ class Arena:
 
 class Reading:
     """Caches of rows that read their prompts: ids [rows, n], padded behind, into `slots` int64 [rows].
-    `start`: ids that were read before, of a row alone.
+    `start`: of a row alone, ids that were read before, int64 [1].
     """
 
     def __init__(
-        self, arena: Arena, decoder: Decoder, slots: Tensor, watch: Watch | None = None, start: int = 0
+        self,
+        arena: Arena,
+        decoder: Decoder,
+        slots: Tensor,
+        watch: Watch | None = None,
+        start: Tensor | None = None,
     ) -> None:
         self.arena, self.decoder, self.slots, self.watch = arena, decoder, slots, watch
         self.start = start
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """See Caches: padding lies behind every id that counts, so a causal mask is enough."""
-        new, start = k.shape[2], self.start
-        self.arena.own[self.slots, 2 * layer, :, start : start + new] = k
-        self.arena.own[self.slots, 2 * layer + 1, :, start : start + new] = v
+        new = k.shape[2]
         relative, shape = self.decoder.relative, self.decoder.shape
         window = shape.window_of(layer)
-        if start:
-            k, v = (self.arena.own[self.slots, 2 * layer + i, :, : start + new] for i in range(2))
-        if start or shape.score_cap or (window and new > window):
+        if self.start is not None:
+            return self._more(layer, q, k, v, scale, window)
+        self.arena.own[self.slots, 2 * layer, :, :new] = k
+        self.arena.own[self.slots, 2 * layer + 1, :, :new] = v
+        if shape.score_cap or (window and new > window):
             return _attended(q, k, v, scale, window, shape.score_cap)
         with attention():
             if relative is None:
@@ -85,6 +90,14 @@ class Reading:
             bias = relative(back.clamp(0, relative.num_embeddings - 1)).permute(2, 0, 1)
             mask = bias.masked_fill(back < 0, HIDDEN)[None]
             return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+
+    def _more(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int) -> Tensor:
+        """Of ids that come after others: over the whole slot, so that one CUDA graph serves all starts."""
+        places = self.start + torch.arange(k.shape[2], device=k.device)
+        for i, new in enumerate((k, v)):
+            self.arena.own[self.slots[:, None], 2 * layer + i, :, places[None]] = new.transpose(1, 2)
+        keys, values = (self.arena.own[self.slots, 2 * layer + i] for i in range(2))
+        return _attended(q, keys, values, scale, window, self.decoder.shape.score_cap, places)
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
         """See Caches."""
@@ -125,12 +138,14 @@ class Stepping:
         return self.attend(q, keys, values, self.arena.memory_length[: self.rows], scale)
 
 
-def _attended(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, cap: float) -> Tensor:
+def _attended(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, cap: float, at: Tensor | None = None
+) -> Tensor:
     """Causal attention of a prompt within a window (0: none), its scores capped (0: not); shapes as of
-    `Caches.own`, but that there may be keys of ids before.
+    `Caches.own`, but that there may be more keys, of all positions: `at` int64 [new] are those of `q`.
     """
     places = torch.arange(k.shape[2], device=k.device)
-    back = places[k.shape[2] - q.shape[2] :, None] - places[None]
+    back = (places if at is None else at)[:, None] - places[None]
     hidden = (back < 0) | (back >= window) if window else back < 0
     mask = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill(hidden, HIDDEN)
     if cap:

@@ -149,6 +149,7 @@ class TorchRuntime:
                 self.facts.positions,
                 self.facts.encoder_positions,
                 attends=self.facts.attends,
+                piece=0 if self.model.encoder is not None else int(parameters.get("prefill_tokens", 0)),
             )
             sound = self.device.gpu and self.shape.mels
             self.graphs = self._encoder_graphs() if sound else None

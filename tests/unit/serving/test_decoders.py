@@ -21,6 +21,7 @@ from .test_text_engines import FEW, VOCABULARY, job, prompts, theirs
 
 pytestmark = pytest.mark.slow
 
+PIECE = 5  # ids of a prompt that are read at once
 FIRST = 32  # positions that a scaled model was first trained for
 LLAMA3 = {
     "rope_type": "llama3",
@@ -85,8 +86,8 @@ def test_ids_equal_transformers(name: str, engine_name: str, tmp_path: Path) -> 
     model = model_of(name)
     model.save_pretrained(tmp_path)
     export(target, "llama", tmp_path, tmp_path)
-    running = runtime(target, tmp_path, int(ranks))
-    scheduler = Scheduler(running, Limits(max_rows=4, max_queue=FEW, prefill_tokens=5))
+    running = runtime(target, tmp_path, int(ranks), prefill_tokens=PIECE)
+    scheduler = Scheduler(running, Limits(max_rows=4, max_queue=FEW, prefill_tokens=PIECE))
     asked, listeners = prompts(FEW), [Collected() for _ in range(FEW)]
     scheduler.start()
     for ids, listener in zip(asked, listeners, strict=True):
