@@ -132,4 +132,5 @@ class Job:
         ids = self.prompt[self.position : self.position + most if most else None]
         row = self.row(parent, ids)
         row.before, self.position = self.prompt[: self.position], self.position + len(ids)
+        row.coming = len(self.prompt) - self.position
         self.rows = [row]

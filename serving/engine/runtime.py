@@ -42,7 +42,8 @@ class Row:
     `table`: float16 or float32 [n, prompt_width], the embeddings of ids from the vocabulary's end on; a new
     row's.
 
-    `before`: ids of its prompt that were read already, of a row that reads more of it.
+    `before`: ids of its prompt that were read already, of a row that reads more of it; `coming`: how many
+    follow in later steps.
 
     `choice`: what the runtime chooses the next id by (see `Runtime.chooses`); None: the caller looks at the
     logits itself. `attend`: of this row `Step.attention` may be asked.
@@ -57,6 +58,7 @@ class Row:
     table: NDArray[Any] | None = None
     attend: bool = False
     before: tuple[int, ...] = ()
+    coming: int = 0
 
     @property
     def reads(self) -> bool:

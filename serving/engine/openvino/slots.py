@@ -46,7 +46,8 @@ class SlotBatch:
         assert all(row.parent is None for row in rows[len(kept) :])
         self._arrange([row.parent or 0 for row in kept])
         lengths = [row.position + len(row.ids) for row in rows]
-        self._reserve(len(rows), max(lengths) + 1, len(kept))
+        most = max(length + row.coming for length, row in zip(lengths, rows, strict=True))
+        self._reserve(len(rows), most + 1, len(kept))
         step = max((slot + 1 for slot, row in enumerate(rows) if not row.reads), default=0)
         logits = np.empty((len(rows), self.runtime.facts.vocabulary), np.float32)
         log_sums = np.empty(len(rows), np.float32)
