@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 ABORTED = -1  # sequence_length of a stream that ends with an error after some of it was sent
 # Request parameter of the models that call another one: between models Triton 24.10 loses an error that comes
-# behind other responses, and the stream's end with it, so they get ABORTED instead.
+# after other responses, and the stream's end with it, so they get ABORTED instead.
 ABORT_SUPPORTED = "conch_abort_supported"
 
 
@@ -54,7 +54,7 @@ WRAPPED = re.compile(
 TAG = re.compile(r"\[TensorRT-LLM\]\[ERROR\] (?:Assertion failed: )?")
 PLACE = re.compile(
     r" \((?:/[\w./-]+|[\w/.-]+\.(?:cpp|cc|h)):\d+\).*", re.DOTALL
-)  # where in the source, and the backtrace behind it
+)  # where in the source, and the backtrace after it
 
 
 class EngineError(Exception):

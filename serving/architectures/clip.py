@@ -103,7 +103,7 @@ class PictureEncoder(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """Token ids [texts, n] and their mask [texts, n] (1: a token, 0: padding behind them) -> float32 [texts,
+    """Token ids [texts, n] and their mask [texts, n] (1: a token, 0: padding after them) -> float32 [texts,
     dimensions] of length 1.
     """
 

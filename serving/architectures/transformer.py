@@ -30,7 +30,7 @@ class Shape(Stored):
     values, each shared by as many of queries (0: as many as there are of queries; Ainslie et al. 2023).
     `prompt_table`: requests may bring rows that ids from `vocabulary` on stand for. `relative`: the longest
     distance that relative positions tell apart (0: they have none). `norm`: "layer" or "rms"; `norm_first`:
-    before each part instead of behind it. `scale`: of attention scores (0: 1 / sqrt(head width)), divided by
+    before each part instead of after it. `scale`: of attention scores (0: 1 / sqrt(head width)), divided by
     the layer's number if `scale_by_layer`. `key_bias`: keys have one like queries and values.
 
     Of decoders alone: `qkv_bias`: queries, keys and values have biases, other products have none.
@@ -131,7 +131,7 @@ class Linear(_Loaded, nn.Linear):
 
 
 class NormedLinear(Linear):
-    """A product with an RMS norm behind it."""
+    """A product followed by an RMS norm."""
 
     def __init__(self, inner: int, shape: Shape) -> None:
         super().__init__(inner, shape.width, bias=shape.bias)

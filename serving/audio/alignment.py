@@ -76,8 +76,8 @@ def warp(cost: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def reached(attention: NDArray[np.float16]) -> int:
-    """How many frames the decoder had heard of when it was stopped: up to where its heads look at last, and a
-    little more. A path that had to go on to the end of the sound would take its tokens along.
+    """How many frames the decoder had attended to when it was stopped: up to where its heads look at last,
+    and a little more. A path that had to go on to the end of the sound would take its tokens along.
 
     Args:
         attention: [heads, ids, memory], of a text that was cut off.

@@ -13,7 +13,7 @@ from ..triton.threaded import ThreadedEndpoint
 from ..triton.tracing import row_threads
 from .whisper import Whisper
 
-# Which of the engine's outputs a request for them brings, beside those that go with every request.
+# Which of the engine's outputs a request for them brings, apart from those that go with every request.
 ASKED = {
     "return_log_probs": ("cum_log_probs", "output_log_probs"),
     "return_generation_logits": ("generation_logits",),

@@ -29,7 +29,7 @@ Span = tuple[float, float]  # seconds
 Engine = Callable[[Arrays, bool], Iterator[Arrays]]
 # Text longer than this is a loop, which need not run to the last position: nobody says 20 tokens a second.
 FEWEST, FASTEST = 50, 20
-# Seconds: alignment gives what was left out before or behind a segment to its first or last word. One that is
+# Seconds: alignment gives what was left out before or after a segment to its first or last word. One that is
 # longer than the first of these begins or ends where the segment does, if that lies in it, else it is as long
 # as the second (openai/whisper timing.py, "long words at segment boundaries"). NEAR: too near to say more.
 LONG, SHORT, NEAR = 2.0, 0.6, 0.2
@@ -94,7 +94,7 @@ class Whisper:
         if streaming:
             request["streaming"] = np.array([[True]])
         if aligning and self.attends:
-            # Where the last word of a text that is cut off ends is seen by the step behind it.
+            # Where the last word of a text that is cut off ends is seen by the step after it.
             more = int(_beams(request) == 1 and len(prompt.ids) + limit < self.positions)
             request["return_step_attention"] = np.array([[True]])
             request["request_output_len"] = np.array([[limit + more]], np.int32)
@@ -173,8 +173,8 @@ class Whisper:
         segments: NDArray[np.float32],
         prompt: Prompt,
     ) -> Arrays:
-        """Words where they were said, which may be beside the model's own times of their segment. Those of a
-        translation, of which alignment knows less, keep inside them.
+        """Words where they were said, which may differ from the model's own times of their segment. Those of
+        a translation, of which alignment knows less, keep inside them.
         """
         language = self.vocabulary.written(prompt)
         texts, times, at = list[str](), list[Span](), 0
@@ -230,13 +230,13 @@ class Whisper:
         """What an engine hears: samples where it makes features itself, else features."""
         frames = frames_of(len(wave), pad=self.pad)
         end = np.array([[self.vocabulary.end]], np.int32)
-        heard: Arrays = (
+        sound: Arrays = (
             {"audio_samples": wave[None]}
             if self.takes_samples
             else {"encoder_input_features": log_mel(wave, self.mels, pad=self.pad).astype(np.float16)[None]}
         )
         return {
-            **heard,
+            **sound,
             "input_lengths": np.array([[frames]], np.int32),
             "encoder_output_lengths": np.array([[frames // 2]], np.int32),
             "end_id": end,
@@ -327,7 +327,7 @@ def begun(word: Span, segment: float) -> Span:
 
 
 def ended(word: Span, segment: float) -> Span:
-    """A segment's last word without what was left out behind it; `segment`: when the segment ends."""
+    """A segment's last word without what was left out after it; `segment`: when the segment ends."""
     begin, end = word
     inside = end - begin > LONG and begin < segment < end
     return begin, max(begin + SHORT, segment) if inside else end

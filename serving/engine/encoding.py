@@ -191,7 +191,7 @@ class PictureEncoderEndpoint(EncoderEndpoint):
 
 class PromptTableEndpoint(EncoderEndpoint):
     """`multimodal_encoders`: of float16 pixels [rows, pictures, 3, size, size], as `IMAGE` or `pixel_values`,
-    the rows of a prompt-embedding table for each row, its pictures' one behind the other.
+    the rows of a prompt-embedding table for each row, its pictures' one after the other.
     """
 
     def __init__(self, encoder: Encoder, size: int, utils: Utils) -> None:

@@ -56,8 +56,8 @@ class Reply:
         self._last(self.pb.InferenceResponse([tensor]))
 
     def fail(self, error: Exception) -> None:
-        """See Listener. Callers that say so are told by a marker behind what has been sent: Triton loses an
-        error behind other responses (docs/decisions/0002-two-faces.md).
+        """See Listener. Callers that say so are told by a marker after what has been sent: Triton loses an
+        error after other responses (docs/decisions/0002-two-faces.md).
         """
         if self.begun and self.aborts and self.answers:
             response = self._response(self.answers.aborted())

@@ -187,7 +187,7 @@ def _features(inputs: Arrays, mels: int, longest: int) -> NDArray[Any]:
 
 
 def _samples(inputs: Arrays, facts: EngineFacts) -> NDArray[np.float32]:
-    """Samples at 16 kHz, float32 [160 * input_lengths], with silence behind those that came."""
+    """Samples at 16 kHz, float32 [160 * input_lengths], with silence after those that came."""
     if not facts.takes_samples:
         raise BadRequest("audio_samples is not supported by this engine; send encoder_input_features")
     samples = inputs["audio_samples"].ravel()
@@ -311,7 +311,7 @@ def parse(
     table = _table(inputs, facts)
     prompt = _prompt(inputs, facts, 0 if table is None else len(table))
     sampling = _sampling(inputs, facts)
-    # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit behind the prompt is not asked
+    # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit after the prompt is not asked
     # for.
     sampling = replace(sampling, max_tokens=min(sampling.max_tokens, max(facts.positions - len(prompt), 0)))
     sequences = _within(inputs, "num_return_sequences", 0, 0, 1 << 20)

@@ -101,8 +101,8 @@ class Runtime(Protocol):
 
     def prepare(self, source: NDArray[Any]) -> Any:
         """What `encode` takes, of features, float16 or float32 [frames, mels], of samples, float32
-        [160 * frames] (only where `facts.takes_samples`), or ids, int64 [n]. Called by whoever brings them,
-        beside the running batch. Its memory is free again once nobody holds it.
+        [160 * frames] (only where `facts.takes_samples`), or ids, int64 [n]. Called by the thread that brings
+        them, while the batch runs. Its memory is free again once nobody holds it.
         """
 
     def encode(self, sources: Sequence[Any]) -> Sequence[Memory]:

@@ -134,7 +134,7 @@ class Scheduler:
                     break
             self._look()
             # Before the next are encoded: the encoder need not wait for a step. But where some begin, their
-            # prompts are read first: beside an encoder that takes a GPU three times as long.
+            # prompts are read first: while an encoder runs that takes a GPU three times as long.
             joined = self.begin(wait=False)
             if not joined:
                 self._admit()
@@ -348,7 +348,7 @@ class Scheduler:
             self._finish(job)
 
     def _finish(self, job: Job) -> None:
-        """Its answer. Those with megabytes of where the decoder looked are sent beside the next steps."""
+        """Its answer. Those with megabytes of where the decoder looked are sent while the next steps run."""
         if job.seen is None:
             self._answer(job)
             return

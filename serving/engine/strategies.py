@@ -77,7 +77,7 @@ class Single:
         return np.random.default_rng(self.sampling.seed)
 
     def take(self, token: int, log_prob: float) -> bool:
-        """One token more, whoever chose it; whether the text goes on."""
+        """One token more, chosen here or on the device; whether the text goes on."""
         ids, sampling = self.ids, self.sampling
         ids.append(token)
         self.log_probs.append(log_prob)

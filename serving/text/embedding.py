@@ -31,7 +31,7 @@ class EmbeddingModel:
         self.tokenizer = Tokenizer.from_file(str(bundle / ENGINE / "tokenizer.json"))
         self.tokenizer.no_truncation()  # sentence-transformers' files bring both, for their own defaults
         self.tokenizer.no_padding()
-        self.before, self.behind = around(self.tokenizer)
+        self.before, self.after = around(self.tokenizer)
 
     def embed(self, inputs: Mapping[str, NDArray[Any]], encode: Encode) -> Arrays:
         """Vectors float32 [rows, dimensions] and lengths int32 [rows, 1] of one request; `encode` maps int32
@@ -63,14 +63,14 @@ class EmbeddingModel:
         if ids.min() < 0 or ids.max() >= self.facts.vocabulary:
             raise BadRequest(f"input_ids must be from 0 to {self.facts.vocabulary - 1}")
         return [
-            [*self.before, *row[:length].tolist(), *self.behind]
+            [*self.before, *row[:length].tolist(), *self.after]
             for row, length in zip(ids, lengths, strict=True)
         ]
 
     def _cut(self, row: list[int]) -> list[int]:
-        """As the tokenizer truncates: what stands behind a text stays."""
+        """As the tokenizer truncates: what comes after a text stays."""
         most = self.facts.positions
-        return row if len(row) <= most else [*row[: most - len(self.behind)], *self.behind]
+        return row if len(row) <= most else [*row[: most - len(self.after)], *self.after]
 
 
 class EmbeddingEndpoint(ThreadedEndpoint):
@@ -106,7 +106,7 @@ def decoded(text: bytes) -> str:
 
 
 def around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The special tokens that the tokenizer puts before and behind a text."""
+    """The special tokens that the tokenizer puts before and after a text."""
     bare, whole = (list(tokenizer.encode("a", add_special_tokens=special).ids) for special in (False, True))
     at = next(i for i in range(len(whole)) if whole[i : i + len(bare)] == bare)
     return whole[:at], whole[at + len(bare) :]

@@ -1,6 +1,6 @@
 """`tensorrt_llm_bls`: text in, a request to the engine; ids out, text.
 
-Like the speech façade it uses only tensors of TensorRT-LLM's models. What is ours besides are optional inputs
+Like the speech façade it uses only tensors of TensorRT-LLM's models. What is ours are optional inputs
 (`accumulate_tokens`, `logit_bias_ids`, `logit_bias_weights`, `top_log_probs`) and the outputs that the last
 of them brings.
 """

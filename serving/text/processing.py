@@ -33,7 +33,7 @@ def preprocess(model: TextModel, inputs: Given, pictures: int = 0) -> Arrays:
     longest = inputs["REQUEST_OUTPUT_LEN"].reshape(-1, 1)
     for row, start, tokens in zip(rows, starts, longest.ravel().tolist(), strict=True):
         _check_fits(model, row, start, tokens)
-    # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit behind the prompt is not asked
+    # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit after the prompt is not asked
     # for.
     before = starts if model.facts.encodes else rows
     room = np.array([[model.facts.positions - len(ids)] for ids in before], np.int32)

@@ -35,7 +35,7 @@ class TextTokenizer:
         return cls(Tokenizer.from_file(str(folder / "tokenizer.json")))
 
     def ids(self, text: str, *, special: bool = True) -> list[int]:
-        """Ids of a text, with what the model's own template puts around it (T5: </s> behind, BART: <s> …
+        """Ids of a text, with what the model's own template puts around it (T5: </s> after it, BART: <s> …
         </s>, GPT-2: nothing).
         """
         return list(self.tokenizer.encode(text, add_special_tokens=special).ids)
@@ -58,16 +58,16 @@ class TextTokenizer:
         return self.text([*before, token], skip_special_tokens=False)[len(self.text(before)) :]
 
     def spellings(self, word: str) -> list[tuple[int, ...]]:
-        """The ids a word may have: at the start of a text, behind a blank and, if it starts with no letter or
-        digit, behind anything.
+        """The ids a word may have: at the start of a text, after a blank and, if it starts with no letter or
+        digit, after anything.
 
         Upstream knows the first alone; a byte-level model then goes on to say " word", which is another
         token.
         """
         found = [tuple(self.ids(word, special=False)), tuple(self.ids(" " + word, special=False))]
-        before, behind = self.ids(ANCHOR, special=False), self.ids(ANCHOR + word, special=False)
-        if not word[0].isalnum() and behind[: len(before)] == before:
-            found.append(tuple(behind[len(before) :]))
+        before, after = self.ids(ANCHOR, special=False), self.ids(ANCHOR + word, special=False)
+        if not word[0].isalnum() and after[: len(before)] == before:
+            found.append(tuple(after[len(before) :]))
         return [ids for ids in dict.fromkeys(found) if ids and self.unknown not in ids]
 
     def word_list(self, words: Sequence[str]) -> NDArray[np.int32]:

@@ -24,7 +24,7 @@ SHAPING = (
 )
 # Padded inputs by the input that says how long each row is. TensorRT-LLM looks at these lengths only where a
 # request has several rows, and at the decoder's never (tensorrtllm_backend r25.05, utils.cc,
-# `splitBatchInputsTensors`), so whoever sends a row alone cuts it.
+# `splitBatchInputsTensors`), so the caller of a single row cuts it.
 LENGTHS = {
     "input_ids": "input_lengths",
     "encoder_input_features": "input_lengths",
@@ -79,7 +79,7 @@ def _cut(row: Arrays) -> Arrays:
 
 def greedy_at_zero(inputs: Mapping[str, NDArray[Any]]) -> Arrays:
     """The same request with temperature 0 said as top_k 1. TensorRT-LLM turns temperature 0 into 1, and makes
-    the choice greedy only where top_k is given besides; with top_p alone it is random
+    the choice greedy only where top_k is given, too; with top_p alone it is random
     (runtime/samplingConfig.h, `validate`).
     """
     zero = inputs["temperature"] == 0.0 if "temperature" in inputs else np.zeros(0, bool)
@@ -161,7 +161,7 @@ def refuse_beams(inputs: Mapping[str, NDArray[Any]], most: int | None) -> None:
 def refuse_table(inputs: Mapping[str, NDArray[Any]], facts: EngineFacts) -> None:
     """Prompt tables that TensorRT-LLM would find out about when it has begun, and then fail every request
     that runs (batch_manager/promptTuningBuffers.cpp, `validate`; executorImpl.cpp, `forwardAsync`), and ids
-    behind the table's rows, for which it would read those of another request (its slots lie side by side).
+    after the table's rows, for which it would read those of another request (its slots lie side by side).
     Where `facts` has no `prompt_rows`, the engine looks itself.
 
     Raises:

@@ -13,7 +13,7 @@ MASKED = np.float32(-1e9)  # what is added to the score of a place that a row mu
 
 
 class Biases:
-    """What the requests of a batch add to its logits, put together anew only where other rows step: it is as
+    """What the requests of a batch add to its logits, put together again only where other rows step: it is as
     large as the logits.
     """
 

@@ -190,7 +190,7 @@ class OpenVinoRuntime:
 
     def remember(self, memory: Memory) -> Memory:
         """Keep it, although nobody uses it, until others have been used after it. What is new need not be:
-        its text holds it, and is what is aligned, or heard once more, when it has ended.
+        its text holds it, and is what is aligned, or transcribed once more, when it has ended.
         """
         self._recent[memory.key] = memory
         self._recent.move_to_end(memory.key)

@@ -136,7 +136,7 @@ class DeviceBatch:
         piece: int = 0,
     ) -> None:
         self.decoder, self.device, self.positions = decoder, device, positions
-        self.beside = Pieces(device)
+        self.encoders = Pieces(device)
         self.buckets = [size for size in BUCKETS if size < most] + [most]
         self.arena = Arena.empty(decoder.shape, device, most, positions, memory)
         vocabulary = decoder.shape.vocabulary
@@ -204,7 +204,7 @@ class DeviceBatch:
         self.buffers.graphs.clear()
         self.pieces.clear()
         self.joining.clear()
-        self.beside.waiting.clear()
+        self.encoders.waiting.clear()
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -238,9 +238,9 @@ class DeviceBatch:
             return self._result(rows, (pending, [sources[i] for i in step]), (read, slots), read_from)
 
     def _encode_on(self) -> None:
-        """One more piece of what encoders have to do, behind the step that was queued last."""
-        if self.beside.waiting:
-            self.beside.next(self.pending.event if self.pending else self.device.event())
+        """One more piece of what encoders have to do, after the step that was queued last."""
+        if self.encoders.waiting:
+            self.encoders.next(self.pending.event if self.pending else self.device.event())
 
     def _result(
         self,
@@ -266,7 +266,7 @@ class DeviceBatch:
 
     @torch.inference_mode()
     def _looked(self, rows: Sequence[Row], slots: Sequence[int], row: int, count: int) -> Looked:
-        """See Step.attention. Steps that read the ids are over, and the one that runs now writes behind them,
+        """See Step.attention. Steps that read the ids are over, and the one that runs now writes after them,
         so neither is waited for; those that come may have another row there.
         """
         assert self.looking
@@ -409,8 +409,8 @@ class DeviceBatch:
         plain: bool,
         start: Tensor | None = None,
     ) -> None:
-        """Ids [rows, n], padded behind, into slots `places`, and the first choice of each row. `start`: of a
-        row alone, ids that were read before.
+        """Ids [rows, n], padded at the end, into slots `places`, and the first choice of each row. `start`:
+        of a row alone, ids that were read before.
         """
         rows, count = ids.shape
         before = 0 if start is None else start
@@ -524,8 +524,9 @@ def _in_order(rows: Sequence[Row], old: Sequence[int], fresh: Sequence[int]) -> 
 
 
 def _numbered(rows: Sequence[Row], vocabulary: int) -> tuple[NDArray[np.int64], NDArray[Any] | None]:
-    """Ids of prompts, [rows, longest] with zeros behind, and the tables of all rows one behind the other, [n,
-    prompt_width], if there are any: ids from the vocabulary's end on are moved to where their row's begins.
+    """Ids of prompts, [rows, longest] with zeros at the end, and the tables of all rows one after the other,
+    [n, prompt_width], if there are any: ids from the vocabulary's end on are moved to where their row's
+    begins.
     """
     ids, tables, before = np.zeros((len(rows), max(len(row.ids) for row in rows)), np.int64), [], 0
     for line, row in zip(ids, rows, strict=True):

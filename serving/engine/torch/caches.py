@@ -54,7 +54,7 @@ class Arena:
 
 
 class Reading:
-    """Caches of rows that read their prompts: ids [rows, n], padded behind, into `slots` int64 [rows].
+    """Caches of rows that read their prompts: ids [rows, n], padded at the end, into `slots` int64 [rows].
     `start`: of a row alone, ids that were read before, int64 [1].
     """
 
@@ -70,7 +70,7 @@ class Reading:
         self.start = start
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """See Caches: padding lies behind every id that counts, so a causal mask is enough."""
+        """See Caches: padding comes after every id that counts, so a causal mask is enough."""
         new = k.shape[2]
         relative, shape = self.decoder.relative, self.decoder.shape
         window = shape.window_of(layer)

@@ -121,7 +121,7 @@ class Choices:
             self.seen[rows, token] = torch.ones_like(rows, dtype=torch.bool)
 
     def _timed(self, logits: Tensor, rows: Tensor) -> Tensor:
-        """`TimestampRules.apply` for the rows that have them; for the others `first_time` lies behind all
+        """`TimestampRules.apply` for the rows that have them; for the others `first_time` is above all
         ids.
         """
         ids = torch.arange(logits.shape[1], device=logits.device)[None]

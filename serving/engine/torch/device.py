@@ -122,7 +122,7 @@ class Device:
 
 def worth_recording(model: nn.Module) -> int:
     """How many ids a graph is to read at once. With more, what the graph spares the host, some milliseconds
-    of queuing kernel by kernel, is hidden behind the GPU's own work, and what is padded costs more.
+    of queuing kernel by kernel, is hidden by the GPU's own work, and what is padded costs more.
     """
     return int(PAYS / max(1, sum(weight.numel() for weight in model.parameters())))
 

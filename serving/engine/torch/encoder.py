@@ -49,7 +49,7 @@ class TorchEncoder:
 
 
 def _pictures(folder: Path) -> pictures.LlavaPictures | pictures.BlipPictures:
-    """What makes rows of a prompt table, beside a language model."""
+    """What makes rows of a prompt table for a language model."""
     with torch.device("meta"):
         made = pictures.encoder(pictures.Shape.load(folder))
     made.load_state_dict(load_file(folder / PICTURE_WEIGHTS), assign=True)

@@ -2,7 +2,7 @@
 
 Products are added to the residual stream in its place, without their biases, which norms add. Where norms
 come first, nobody but norms reads that stream, so each adds the biases of all products before it; where they
-come behind, that of the one product before it. An activation and its gate are one kernel behind one product.
+come last, that of the one product before it. An activation and its gate are one kernel after one product.
 A product of one row, as a step of one text has it, is a kernel of its own.
 """
 
@@ -52,7 +52,7 @@ def fuse(model: Model) -> None:
             if model.shape.norm_first:
                 extra = _fuse_first(layer, extra)
             else:
-                _fuse_behind(layer)
+                _fuse_last(layer)
         if part.norm is not None:
             part.norm = FusedNorm(part.norm, extra)
 
@@ -69,8 +69,8 @@ def _fuse_first(layer: Layer, extra: Any) -> Any:
     return extra + _without_bias(layer.feed.down)
 
 
-def _fuse_behind(layer: Layer) -> None:
-    layer.add = normed  # type: ignore[method-assign, assignment]
+def _fuse_last(layer: Layer) -> None:
+    layer.add = normed  # type: ignore[method-assign]
     layer.own_norm = FusedNorm(layer.own_norm, _without_bias(layer.own.out))
     if layer.cross is not None:
         layer.cross_norm = FusedNorm(layer.cross_norm, _without_bias(layer.cross.out))
@@ -115,9 +115,9 @@ def added(x: Tensor, y: Tensor, last: nn.Linear | SummedLinear) -> Tensor:
     return x
 
 
-def normed(x: Tensor, behind: nn.Module, part: Callable[[Tensor], Tensor], last: nn.Linear) -> Tensor:
-    """`Layer.add` of norms that come behind."""
-    found: Tensor = behind(added(x, part(x), last))
+def normed(x: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor], last: nn.Linear) -> Tensor:
+    """`Layer.add` of norms that come last."""
+    found: Tensor = norm(added(x, part(x), last))
     return found
 
 

@@ -42,7 +42,7 @@ def _attend(
 ):  # fmt: skip
     """A program for each row, head and part of the row's length. Without SPLIT the answer itself, else what
     `_join` makes it of: the highest score, the sum of weights, the weighted sum of values. SHARED: heads of
-    queries to one of keys. FRESH: a new key and value are kept behind the others, and count in the first
+    queries to one of keys. FRESH: a new key and value are kept after the others, and count in the first
     part.
     """
     pid, part = tl.program_id(0), tl.program_id(1)
@@ -84,9 +84,9 @@ def _attend(
     own_top, own_total = tl.max(tl.where(first, top, -1e30), 0), tl.sum(tl.where(first, total, 0.0), 0)
     own_mixed = tl.sum(tl.where(first[:, None], mixed, 0.0), 0)
     if FRESH:
-        behind, keeps = length * WIDTH + column, wide & (part == 0) & (h % SHARED == 0)
-        key = _kept(k + row * k_row + (h // SHARED) * k_head + column, key_base + behind, wide, keeps)
-        value = _kept(v + row * v_row + (h // SHARED) * v_head + column, value_base + behind, wide, keeps)
+        after, keeps = length * WIDTH + column, wide & (part == 0) & (h % SHARED == 0)
+        key = _kept(k + row * k_row + (h // SHARED) * k_head + column, key_base + after, wide, keeps)
+        value = _kept(v + row * v_row + (h // SHARED) * v_head + column, value_base + after, wide, keeps)
         score = _capped(tl.sum(query * key.to(tl.float32), 0), cap, CAP)
         if RELATIVE:
             score += tl.load(relative + h).to(tl.float32)

@@ -55,7 +55,7 @@ class Pieces:
         return not self.waiting and (self.last is None or self.last.ready())
 
     def add(self, work: Sequence[Callable[[], object]]) -> Coming:
-        """Behind all others."""
+        """After all others."""
         coming = Coming(self, len(work))
         self.waiting.extend((piece, coming) for piece in work)
         return coming
@@ -63,7 +63,7 @@ class Pieces:
     @torch.inference_mode()
     def next(self, after: Any = None) -> None:
         """Queue one piece, if any is left, that starts once the event `after` has happened. A piece that
-        fails belongs to its own work: whoever queues it may be another's step.
+        fails belongs to its own work: it may be queued by another's step.
         """
         if not self.waiting:
             return

@@ -226,7 +226,7 @@ class Follower:
 
 
 def main(reading: str, rank: str, count: str, meeting: str, folder: str, parameters: str) -> None:
-    """A follower's process, which its parent does not leave behind."""
+    """A follower's process, which ends with its parent."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -97,7 +97,7 @@ class EncoderGraphs:
 
 @dataclass(frozen=True)
 class AlignmentGraphs:
-    """CUDA graphs that read texts beside a whole window: one for all positions, one for `ALIGNED_TO` less,
+    """CUDA graphs that read texts next to a whole window: one for all positions, one for `ALIGNED_TO` less,
     and so on. One runs at a time. `ids` int64 [1, positions]; `memory` [2 * layers, heads, frames / 2, width]
     of the layers that are needed; `run[n]` leaves in `seen` float16 [heads, positions, frames / 2] where `n`
     ids look.
@@ -188,7 +188,7 @@ class TorchRuntime:
     @torch.inference_mode()
     def encode(self, sources: Sequence[Source]) -> list[Memory]:
         """See Runtime. Sounds and texts that were encoded lately are not encoded again. What is left of the
-        work is done beside decoder steps.
+        work is done between decoder steps.
         """
         fresh: list[Source] = []
         for source in sources:
@@ -235,12 +235,12 @@ class TorchRuntime:
         with self.device.on(self.device.encodes):
             # Memory of their own: views would keep the whole group alive as long as one of it.
             parts = [self.device.empty(*layout, length, shape.head_width) for length in lengths]
-        beside = self.running.beside
-        alone = beside.idle
-        coming = beside.add(self._work(data, lengths, parts))
+        queue = self.running.encoders
+        alone = queue.idle
+        coming = queue.add(self._work(data, lengths, parts))
         if alone:
-            beside.next()
-            beside.next()
+            queue.next()
+            queue.next()
         if coming.error is not None:
             raise coming.error
         return [
@@ -274,10 +274,10 @@ class TorchRuntime:
 
     def _load(self, data: Sequence[Tensor], graphs: EncoderGraphs) -> None:
         """Bring whole windows to the device."""
-        heard = data[0].dim() == 1
-        for line, source in zip(graphs.samples if heard else graphs.features, data, strict=False):
+        samples = data[0].dim() == 1
+        for line, source in zip(graphs.samples if samples else graphs.features, data, strict=False):
             line.copy_(source, non_blocking=True)
-        if heard:
+        if samples:
             graphs.listen[len(data)]()
         self._hold(self.device.event(), data)
 
@@ -332,7 +332,7 @@ class TorchRuntime:
 
     def _run_layers(self, graphs: EncoderGraphs, layers: range, count: int) -> None:
         """Some layers of whole windows, in `graphs.hidden`; with the first what stands before it, and with
-        the last what stands behind.
+        the last what comes after.
         """
         encoder, hidden = self._encoder, graphs.hidden[:count]
         if layers.start == 0:
@@ -347,7 +347,7 @@ class TorchRuntime:
 
     @torch.inference_mode()
     def align(self, ids: Sequence[int], memory: Memory) -> NDArray[np.float16]:
-        """See Runtime. Among the steps: behind the encoders it would wait for all that are queued."""
+        """See Runtime. Among the steps: after the encoders it would wait for all that are queued."""
         with self.device.on(self.device.steps):
             memory.arrive(self.device.steps)
             line, graphs = self.device.upload(np.array([ids], np.int64)), self.alignments
@@ -370,7 +370,7 @@ class TorchRuntime:
         return torch.cat(caches.seen).half()
 
     def _alignment_graphs(self) -> AlignmentGraphs:
-        """What stands behind a text changes nothing before it."""
+        """What comes after a text changes nothing before it."""
         shape, frames, most = self._encoder.shape, self.facts.encoder_positions, self.facts.positions
         pairs = self.shape.alignment_heads
         layers = AlignmentCaches((), pairs).layers

@@ -27,7 +27,7 @@ DIVIDED = (
 )
 # All ranks are on one host. NCCL's multicast gains nothing for sums of a few rows, and hangs in virtual
 # machines without NVIDIA's fabric manager. torch's monitor of NCCL looks into the file that ranks met by, for
-# another rank that wants a dump; where the file has gone it waits for it, and whoever closes its groups waits
+# another rank that wants a dump; where the file has gone it waits for it, and closing its groups waits
 # for the monitor (ProcessGroupNCCL.cpp, `HeartbeatMonitor::runLoop`; FileStore.cpp, `check`).
 ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": "lo",
@@ -39,8 +39,8 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Share:
-    """Which of `count` parts a process has, and whom it sums with: encoders and decoder steps run beside each
-    other, so each has a group of its own.
+    """Which of `count` parts a process has, and whom it sums with: encoders and decoder steps run at the
+    same time, so each has a group of its own.
     """
 
     rank: int

@@ -109,7 +109,7 @@ def test_an_encoder_works_a_piece_for_each_step(
 
 def test_what_fails_fails_alone(runtime: TorchRuntime) -> None:
     """The pieces behind it are left out, and those of others are not, whoever queues them."""
-    pieces, done = runtime.running.beside, list[int]()
+    pieces, done = runtime.running.encoders, list[int]()
 
     def fails() -> None:
         raise ValueError("no")
@@ -130,7 +130,7 @@ def test_a_sound_that_could_not_be_encoded_is_asked_for_again(
     """What fails beside a step is told to its own request, and is not remembered."""
     first, second = sounds(2)
     runtime.recent.clear()
-    pieces = runtime.running.beside
+    pieces = runtime.running.encoders
     pieces.add([lambda: None])  # so that nothing of the sound is queued at once
     with monkeypatch.context() as patch:
         patch.setattr(runtime, "_sound", lambda data: 1 / 0)
