@@ -101,6 +101,7 @@ def work(model: Model, recipe: Recipe, tools: Sequence[str]) -> BuildSteps:
     values: dict[str, Value] = {
         "id": model.id,
         "seed": str(model.seed),
+        "file": model.file,
         "model_name": recipe.parameters.get("model_name") or model.id,
         **targets.find(recipe.target).derived(recipe.parameters),
     }

@@ -118,6 +118,8 @@ class BuildJob:
             "models": [vars(m) for m in self.recipe.models],
             "parameters": dict(self.recipe.parameters),
         }
+        if template := self.recipe.parameters.get("chat_template"):
+            engine["chat_template"] = tree_hash(ROOT / str(template))
         repository["finish"] = [command.argv for command in self.work.finish]
         plain: Wanted = json.loads(json.dumps({"engine": engine, "repository": repository}))
         return {"model": self.model.id, "family": self.model.family, "target": self.recipe.target, **plain}

@@ -62,7 +62,6 @@ class EngineFacts(Positions):
     positions: int
     vocabulary: int
     end_id: int
-    other_ends: tuple[int, ...] = ()
     pad_id: int = 0
     encoder_positions: int = 0
     decoder_start: tuple[int, ...] = ()
@@ -81,6 +80,7 @@ class EngineFacts(Positions):
     dimensions: int = 0
     prompt_width: int = 0
     prompt_rows: int = 0
+    other_ends: tuple[int, ...] = ()
 
     @property
     def frames(self) -> int:

@@ -7,15 +7,17 @@ unknown, which is a 400. null is a field that was left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from conch.errors import ApiError
 
 MOST_FIELDS = 64
+MOST_LEVELS = 64  # of a JSON object inside a body, such as a schema
 MOST_PARTS = 4096  # of a list or an object in a body: messages, words, biases
 
 
@@ -56,6 +58,32 @@ def kept(
             message = f"{name} {only.reason.format(model=model)}"
             raise ApiError(400, message, param=name, code="unsupported_value")
     return found
+
+
+def _encodable(text: str) -> str:
+    """JSON can write half of a surrogate pair; UTF-8 cannot."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("it contains an unpaired surrogate; send valid Unicode")
+    return text
+
+
+def _sound(value: Any) -> Any:
+    """JSON that can be written again: not too deep, and of valid Unicode."""
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        level = [part for one in level for part in _parts(one)]
+        if not level:
+            _encodable(json.dumps(value, ensure_ascii=False))
+            return value
+    raise ValueError(f"it is nested deeper than {MOST_LEVELS} levels; send a flatter one")
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+Json = Annotated[dict[str, Any], AfterValidator(_sound)]
 
 
 class Fields(BaseModel):

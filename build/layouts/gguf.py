@@ -19,12 +19,15 @@ def main() -> None:
     parser.add_argument(
         "--from", dest="source", type=Path, required=True, help="a folder with one .gguf file"
     )
+    parser.add_argument("--file", default="", help="which, where it holds several")
     parser.add_argument("--to", type=Path, required=True)
     asked = parser.parse_args()
-    files = sorted(asked.source.glob("*.gguf"))
+    files = sorted(asked.source.glob(asked.file or "*.gguf"))
     if len(files) != 1:
         names = ", ".join(path.name for path in files) or "none"
-        raise SystemExit(f"{asked.source} holds {len(files)} .gguf files ({names}); name one in catalog.toml")
+        raise SystemExit(
+            f"{asked.source} holds {len(files)} .gguf files ({names}); name one with `file` in catalog.toml"
+        )
     (file,) = files
     model, found = AutoModelForCausalLM.from_pretrained(
         asked.source, gguf_file=file.name, dtype=torch.float32, output_loading_info=True

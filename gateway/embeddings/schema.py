@@ -11,8 +11,8 @@ from conch.deployment import Pool
 from conch.errors import ApiError, refused
 from conch.pictures import Picture
 
-from ..fields import Fields, Only
-from ..text.schema import Text, TextPart, Texts
+from ..fields import Fields, Only, Text
+from ..text.schema import TextPart, Texts
 from ..vision.parts import ImagePart
 from ..vision.urls import of_url
 

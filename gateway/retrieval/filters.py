@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, model_validator
 from pydantic.main import BaseModel
 
-from ..text.schema import Text
+from ..fields import Text
 
 Value = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Text
 Attributes = Mapping[str, Any]

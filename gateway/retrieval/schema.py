@@ -14,8 +14,8 @@ from retrieval.chunking import Strategy
 from retrieval.library import Item
 
 from ..embeddings.schema import Part, content
-from ..fields import Fields
-from ..text.schema import Text, TextPart
+from ..fields import Fields, Text
+from ..text.schema import TextPart
 from ..vision.parts import ImagePart
 from .filters import Comparison, Compound, Value
 

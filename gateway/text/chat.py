@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +10,21 @@ from datetime import datetime
 from functools import cache
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError, meta
+from jinja2 import Template, TemplateError, meta, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from conch.deployment import Pool
 from conch.errors import refused
 
 from .schema import ChatRequest, Message, TextPart
-from .tools import ARGUMENTS, OPEN, Calling
+from .tools import ARGUMENTS, ID_LENGTH, OPEN, Calling
 
 CHAT_TOKENS = 256
 NO_TOOLS = Calling()
+# What templates raise, and what in them does.
+TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, RecursionError)
 OWN = ("messages", "tools", "add_generation_prompt")  # variables of templates that requests do not set
 
 
@@ -40,20 +45,33 @@ def _json(value: Any, indent: int | None = None, **_: Any) -> str:
 @dataclass(frozen=True)
 class ChatTemplate:
     """A model's chat template, and what it shows of the model. `tools`: it knows them; `key`: what the model
-    names a call's arguments; `developer`: it knows that role.
+    names a call's arguments; `developer`: it knows that role; `short_ids`: ids of calls have ID_LENGTH
+    letters and digits.
     """
 
     template: Template
     tools: bool
     key: str
     developer: bool
+    short_ids: bool
+
+
+class Generation(Extension):
+    """transformers' tag around what an assistant says, which only training needs."""
+
+    tags = {"generation"}  # noqa: RUF012  # as Jinja has it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """What is inside."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 @cache
 def _parsed(text: str) -> ChatTemplate:
     """With what transformers' templates may use."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
     environment.filters["tojson"] = _json
     environment.globals |= {
@@ -63,7 +81,11 @@ def _parsed(text: str) -> ChatTemplate:
     known = meta.find_undeclared_variables(environment.parse(text))
     parameters = OPEN not in text and '"parameters"' in text
     return ChatTemplate(
-        environment.from_string(text), "tools" in known, ARGUMENTS[parameters], "developer" in text
+        environment.from_string(text),
+        "tools" in known,
+        ARGUMENTS[parameters],
+        "developer" in text,
+        f"length != {ID_LENGTH}" in text,
     )
 
 
@@ -116,16 +138,25 @@ def _parts(message: Message) -> list[dict[str, str]]:
     ]
 
 
-def _row(message: Message, *, looks: bool, developer: bool) -> dict[str, Any]:
-    role = "system" if message.role == "developer" and not developer else message.role
+def _row(message: Message, template: ChatTemplate, *, looks: bool) -> dict[str, Any]:
+    role = "system" if message.role == "developer" and not template.developer else message.role
     more = {"name": message.name, "tool_call_id": message.tool_call_id}
     calls = [call.given() for call in message.tool_calls]
+    if template.short_ids:
+        more["tool_call_id"] = message.tool_call_id and _short(message.tool_call_id)
+        calls = [{**call, "id": _short(call["id"])} for call in calls]
     return {
         "role": role,
         "content": _parts(message) if looks else message.text,
         **{name: value for name, value in more.items() if value},
         **({"tool_calls": calls} if calls else {}),
     }
+
+
+def _short(name: str) -> str:
+    """An id of another server as ID_LENGTH letters and digits, always the same."""
+    plain = len(name) == ID_LENGTH and name.isascii() and name.isalnum()
+    return name if plain else hashlib.sha256(name.encode()).hexdigest()[:ID_LENGTH]
 
 
 def rendered(
@@ -140,12 +171,12 @@ def rendered(
         ApiError: 400 if the model's template refuses the messages.
     """
     template, looks = template_of(pool), "pictures" in pool.capabilities
-    rows = [_row(message, looks=looks, developer=template.developer) for message in messages]
+    rows = [_row(message, template, looks=looks) for message in messages]
     if own := [name for name in settings or {} if name in OWN]:
         raise refused("chat_template_kwargs", f"must not have {own[0]}, which the request itself says")
     variables = {**(pool.chat.specials if pool.chat else {}), **(settings or {})}
     tools = [tool.given() for tool in calling.offered] or None
     try:
         return template.template.render(**variables, messages=rows, tools=tools, add_generation_prompt=True)
-    except (TemplateError, TypeError, ValueError) as error:  # what templates raise, and what in them does
+    except TEMPLATE_ERRORS as error:
         raise refused("messages", f"do not match this model's chat template: {error}") from error

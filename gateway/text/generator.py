@@ -74,10 +74,12 @@ async def whole(triton: Triton, pool: Pool, question: GenerationCall, request_id
     outputs = ["text_output", "num_input_tokens", "num_output_tokens", *tokens, *top]
     result = await triton.infer(pool, TEXT, arrays(question.fields), outputs, request_id)
     texts = result["text_output"].reshape(-1)
-    return [_piece(question, result, i, text.decode("utf-8", "replace")) for i, text in enumerate(texts)]
+    return [
+        _piece(pool, question, result, i, text.decode("utf-8", "replace")) for i, text in enumerate(texts)
+    ]
 
 
-def _piece(question: GenerationCall, result: Arrays, i: int, text: str) -> TextDelta:
+def _piece(pool: Pool, question: GenerationCall, result: Arrays, i: int, text: str) -> TextDelta:
     lengths = (
         result["output_lengths"].reshape(-1)
         if "output_lengths" in result
@@ -97,14 +99,20 @@ def _piece(question: GenerationCall, result: Arrays, i: int, text: str) -> TextD
         tokens = tuple(Token(_text(names[n]), float(probs[n]), tops[n]) for n in range(count))
     ending = StopFilter(question.stops)
     shown = ending.add(text, last=True)
-    finish = "length" if count >= question.max_tokens and not ending.stopped else "stop"
+    read = int(result["num_input_tokens"].item())
+    cut = count >= _room(pool, question, read) and not ending.stopped
     return TextDelta(
         shown,
         _within(tokens, len(shown)) if ending.stopped else tokens,
-        finish,
-        int(result["num_input_tokens"].item()),
+        "length" if cut else "stop",
+        read,
         count,
     )
+
+
+def _room(pool: Pool, question: GenerationCall, read: int) -> int:
+    """The most tokens that an answer may have: a decoder alone holds the prompt as well."""
+    return question.max_tokens if pool.encoder_positions else min(question.max_tokens, pool.positions - read)
 
 
 def _within(tokens: Sequence[Token], length: int) -> tuple[Token, ...]:
@@ -154,7 +162,8 @@ async def stream(
             if ending.stopped:
                 break
     rest = ending.add("", last=True) if not ending.stopped else ""
-    finish = "length" if written >= question.max_tokens and not ending.stopped else "stop"
+    cut = written >= _room(pool, question, read) and not ending.stopped
+    finish = "length" if cut else "stop"
     yield TextDelta(rest, () if ending.stopped else tuple(held), finish, read, written)
 
 

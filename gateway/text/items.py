@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field
+from pydantic import Discriminator, Field, ValidationError
 from pydantic import Tag as Of
 
 from conch.errors import ApiError, refused
 
-from ..fields import Fields, Only
-from .schema import ChatRequest, StreamOptions, Text
+from ..fields import Fields, Json, Only, Text
+from .schema import ChatRequest, StreamOptions
 from .tools import FunctionName, Name
 
 # What chat calls a field, and what clients of this route call it.
@@ -69,9 +69,9 @@ class FunctionCall(Fields):
     HARMLESS: ClassVar = frozenset({"id", "status"})
 
     type: Literal["function_call"]
-    call_id: str
-    name: str
-    arguments: str
+    call_id: Text
+    name: Text
+    arguments: Text
 
     def call(self) -> dict[str, Any]:
         """As chat has it."""
@@ -85,7 +85,7 @@ class FunctionOutput(Fields):
     HARMLESS: ClassVar = frozenset({"id", "status"})
 
     type: Literal["function_call_output"]
-    call_id: str
+    call_id: Text
     output: Text
 
     def message(self) -> dict[str, Any]:
@@ -113,8 +113,8 @@ class FunctionTool(Fields):
 
     type: Literal["function"]
     name: Name
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
+    description: Text | None = None
+    parameters: Json | None = None
 
     def tool(self) -> dict[str, Any]:
         """As chat has it."""
@@ -133,8 +133,8 @@ class Format(Fields):
     HARMLESS: ClassVar = frozenset({"description", "strict"})
 
     type: Literal["text", "json_object", "json_schema"]
-    name: str | None = None
-    content: dict[str, Any] | None = Field(None, alias="schema")
+    name: Text | None = None
+    content: Json | None = Field(None, alias="schema")
 
     def given(self) -> dict[str, Any]:
         """As chat has it."""
@@ -155,7 +155,6 @@ class ResponseRequest(Fields):
 
     HARMLESS: ClassVar = frozenset(
         {
-            "include",
             "max_tool_calls",
             "metadata",
             "prompt_cache_key",
@@ -171,6 +170,9 @@ class ResponseRequest(Fields):
     NEUTRAL: ClassVar = {
         "background": Only((False,), "is not supported; omit it, or use stream"),
         "context_management": Only(([],), "is not supported; send what the model is to read"),
+        "include": Only(
+            ([], ["reasoning.encrypted_content"]), "is not supported: there is nothing more; omit it"
+        ),
         "conversation": Only((), "is not supported: nothing is kept; send the whole conversation as input"),
         "moderation": Only((), "is not supported: this server does not moderate; omit it"),
         "previous_response_id": Only(
@@ -199,20 +201,24 @@ class ResponseRequest(Fields):
         choice: Any = self.tool_choice
         if isinstance(choice, ChosenTool):
             choice = {"type": "function", "function": {"name": choice.name}}
-        return ChatRequest.model_validate(
-            {
-                "model": self.model,
-                "messages": list(self._messages()),
-                "max_completion_tokens": self.max_output_tokens,
-                "parallel_tool_calls": self.parallel_tool_calls,
-                "response_format": self.text.format.given() if self.text and self.text.format else None,
-                "stream": self.stream,
-                "temperature": self.temperature,
-                "tool_choice": choice,
-                "tools": [tool.tool() for tool in self.tools],
-                "top_p": self.top_p,
-            }
-        )
+        try:
+            return ChatRequest.model_validate(self._fields(choice))
+        except ValidationError as error:
+            raise refused("input", f"is not a conversation: {error.errors()[0]['msg']}") from error
+
+    def _fields(self, choice: Any) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "messages": list(self._messages()),
+            "max_completion_tokens": self.max_output_tokens,
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "response_format": self.text.format.given() if self.text and self.text.format else None,
+            "stream": self.stream,
+            "temperature": self.temperature,
+            "tool_choice": choice,
+            "tools": [tool.tool() for tool in self.tools],
+            "top_p": self.top_p,
+        }
 
     def _messages(self) -> Iterator[dict[str, Any]]:
         """Calls that follow each other are one message."""

@@ -4,7 +4,7 @@ never ignored.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -12,7 +12,7 @@ from conch.deployment import Pool
 from conch.errors import refused
 from conch.pictures import MOST_PICTURES
 
-from ..fields import Fields, Only
+from ..fields import Fields, Json, Only, Text
 from ..vision.parts import ImagePart
 from .tools import CalledTool, ResponseFormat, Tool, ToolChoice
 
@@ -24,20 +24,12 @@ LONGEST_WORDS = 32_768  # characters of all bad words together
 LONGEST_TOKEN = 128
 
 
-def _encodable(text: str) -> str:
-    """JSON can write half of a surrogate pair; UTF-8 cannot."""
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError("it contains an unpaired surrogate; send valid Unicode")
-    return text
-
-
 def _token_id(text: str) -> str:
     if not (text.isascii() and text.isdecimal() and len(text) <= 7):
         raise ValueError(f"{text[:40]!r} is not a token id; send ids as the tokenizer gives them")
     return text
 
 
-Text = Annotated[str, AfterValidator(_encodable)]
 # Lists stop at their first fault: a large one with many would be as many errors, and none of them is shown
 # but the first.
 Texts = Annotated[list[Text], Field(fail_fast=True)]
@@ -224,7 +216,7 @@ class ChatRequest(Generation):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool = False
     response_format: ResponseFormat | None = None
-    chat_template_kwargs: dict[str, Any] | None = None  # vLLM's: what the model's chat template knows besides
+    chat_template_kwargs: Json | None = None  # vLLM's: what the model's chat template knows besides
 
 
 def words(given: str | list[str] | None) -> list[str]:

@@ -17,13 +17,14 @@ from pydantic import Field
 
 from conch.errors import refused
 
-from ..fields import Fields, Only
+from ..fields import Fields, Json, Only, Text
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 TAGGED = re.compile(f"{OPEN}(.*?)(?:{CLOSE}|$)", re.DOTALL)
 PREFIXES = ("[TOOL_CALLS]", "<|python_tag|>")
 MOST_TOOLS = 128  # OpenAI's limit
 ARGUMENTS = ("arguments", "parameters")
+ID_LENGTH = 9  # of a call's id: what Mistral's templates want
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
@@ -34,8 +35,8 @@ class Function(Fields):
     HARMLESS: ClassVar = frozenset({"strict"})
 
     name: Name
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
+    description: Text | None = None
+    parameters: Json | None = None
 
 
 class Tool(Fields):
@@ -68,8 +69,8 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 class CalledFunction(Fields):
     """A call in an earlier answer; `arguments`: JSON."""
 
-    name: str
-    arguments: str
+    name: Text
+    arguments: Text
 
 
 class CalledTool(Fields):
@@ -77,7 +78,7 @@ class CalledTool(Fields):
 
     NEUTRAL: ClassVar = {"index": Only(tuple(range(MOST_TOOLS)), "must be a small number; omit it")}
 
-    id: str
+    id: Text
     type: Literal["function"] = "function"
     function: CalledFunction
 
@@ -85,7 +86,7 @@ class CalledTool(Fields):
         """As chat templates read it: the arguments as an object where they are one."""
         try:
             arguments = json.loads(self.function.arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             arguments = self.function.arguments
         return {
             "id": self.id,
@@ -99,7 +100,7 @@ class JsonSchema(Fields):
 
     HARMLESS: ClassVar = frozenset({"description", "name", "strict"})
 
-    content: dict[str, Any] = Field(alias="schema")
+    content: Json = Field(alias="schema")
 
 
 class ResponseFormat(Fields):
@@ -142,7 +143,7 @@ class Calling:
             raise refused("tools", f"has {len(names)} functions; send {MOST_TOOLS} at most")
         if twice := next((name for name in names if names.count(name) > 1), ""):
             raise refused("tools", f"has two functions named {twice}; give each a name of its own")
-        if choice is not None and not tools and choice != "none":
+        if choice not in (None, "none", "auto") and not tools:
             raise refused("tool_choice", "needs tools; send some, or omit it")
         if isinstance(choice, NamedTool) and choice.function.name not in names:
             raise refused(
@@ -160,18 +161,21 @@ class Calling:
         if not self.tools or self.choice in ("none", "auto"):
             return None
         named = self.choice.function.name if isinstance(self.choice, NamedTool) else ""
-        calls = [self._call(tool.function) for tool in self.tools if named in ("", tool.function.name)]
+        chosen = [tool.function for tool in self.tools if named in ("", tool.function.name)]
+        several = self.several and not named
+        root = "#/items" if several else "#"
+        places = [root] if len(chosen) == 1 else [f"{root}/anyOf/{i}" for i in range(len(chosen))]
+        calls = [self._call(function, place) for function, place in zip(chosen, places, strict=True)]
         one = calls[0] if len(calls) == 1 else {"anyOf": calls}
-        schema = {"type": "array", "items": one, "minItems": 1} if self.several and not named else one
+        schema = {"type": "array", "items": one, "minItems": 1} if several else one
         return "json_schema", json.dumps(schema)
 
-    def _call(self, function: Function) -> dict[str, Any]:
+    def _call(self, function: Function, place: str) -> dict[str, Any]:
+        """`place`: where it stands in the whole schema, to whose root references lead."""
+        arguments = _moved(function.parameters or {"type": "object"}, f"{place}/properties/{self.key}")
         return {
             "type": "object",
-            "properties": {
-                "name": {"const": function.name},
-                self.key: function.parameters or {"type": "object"},
-            },
+            "properties": {"name": {"const": function.name}, self.key: arguments},
             "required": ["name", self.key],
             "additionalProperties": False,
         }
@@ -190,14 +194,17 @@ class Calling:
     def _calls(self, text: str) -> list[dict[str, Any]]:
         try:
             found = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return []
         rows: Iterable[Any] = found if isinstance(found, list) else [found]
         names = {tool.function.name for tool in self.tools}
         return [
             _called(row["name"], next(row[key] for key in ARGUMENTS if key in row))
             for row in rows
-            if isinstance(row, Mapping) and row.get("name") in names and any(key in row for key in ARGUMENTS)
+            if isinstance(row, Mapping)
+            and isinstance(row.get("name"), str)
+            and row["name"] in names
+            and any(key in row for key in ARGUMENTS)
         ]
 
     def may_call(self, text: str) -> bool:
@@ -205,6 +212,19 @@ class Calling:
         begun = text.lstrip()
         starts = ("{", "[", OPEN, *PREFIXES)
         return bool(self.offered) and any(begun.startswith(s) or s.startswith(begun) for s in starts)
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """A schema whose references to its own root lead to `place`."""
+    if isinstance(schema, list):
+        return [_moved(part, place) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _moved(part, place) for name, part in schema.items()}
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        found["$ref"] = place + reference[1:]
+    return found
 
 
 def _bare(text: str) -> str:
@@ -216,7 +236,7 @@ def _bare(text: str) -> str:
 def _called(name: str, arguments: Any) -> dict[str, Any]:
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return {
-        "id": f"call_{uuid.uuid4().hex[:24]}",
+        "id": uuid.uuid4().hex[:ID_LENGTH],
         "type": "function",
         "function": {"name": name, "arguments": written},
     }
@@ -245,7 +265,11 @@ class CallFilter:
     def end(self) -> tuple[str, list[dict[str, Any]]]:
         """The rest of the text, and its calls."""
         text, calls = self.calling.found(self.whole)
-        return ("" if calls else text[self.shown :]) if self.calling.offered else "", calls
+        if not self.calling.offered:
+            return "", []
+        if not calls:
+            return text[self.shown :], []
+        return TAGGED.sub("", self.whole[self.shown :]).rstrip() if OPEN in self.whole else "", calls
 
 
 def _begun(text: str) -> int:

@@ -38,11 +38,26 @@ class Guide:
         allowed = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
         bits: NDArray[np.uint8] = np.unpackbits(allowed, bitorder="little", count=len(scores))
         scores[bits == 0] = NEVER
+        if scores.max() <= NEVER:
+            raise BadRequest(
+                "guided_decoding_guide allows nothing that bad_words, logit_bias and min_tokens allow as well"
+            )
+        self._check()
 
     def take(self, token: int) -> bool:
         """One id more; whether the text may go on."""
         self.matcher.consume_token(token)
+        self._check()
         return not self.matcher.is_stopped()
+
+    def _check(self) -> None:
+        """A limit of llguidance ends a text without a word.
+
+        Raises:
+            BadRequest: the grammar is too large, or an id left it.
+        """
+        if self.matcher.is_error():
+            raise BadRequest(f"guided_decoding_guide: {_first(self.matcher.get_error())}")
 
 
 class Guides:
@@ -68,8 +83,8 @@ class Guides:
             raise BadRequest(f"guided_decoding_guide has {len(text)} characters; send {LONGEST} at most")
         try:
             matcher = LLMatcher(self._tokenizer, _grammar(kind, text), log_level=0)
-        except ValueError as error:
-            raise BadRequest(f"guided_decoding_guide: {error}") from error
+        except Exception as error:  # each of its readers has its own kinds
+            raise BadRequest(f"guided_decoding_guide: {_first(str(error))}") from error
         if matcher.is_error():
             raise BadRequest(f"guided_decoding_guide: {_first(matcher.get_error())}")
         return Guide(matcher)

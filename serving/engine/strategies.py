@@ -139,7 +139,9 @@ class Beams:
     def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
         """See Strategy."""
         width = self.sampling.beam_width
-        candidates = self._expand(self._log_probs(scores), scores, 2 * width)
+        candidates = self._expand(
+            self._log_probs(scores), scores, (2 + len(self.sampling.other_ends)) * width
+        )
         ended = [(parent, beam) for parent, _, beam in candidates[:width] if beam.finished]
         self._finish([beam for _, beam in ended], len(self.running[0].ids) + 1)
         self._look(ended, scores)

@@ -97,6 +97,9 @@ class Reading:
         for i, new in enumerate((k, v)):
             self.arena.own[self.slots[:, None], 2 * layer + i, :, places[None]] = new.transpose(1, 2)
         keys, values = (self.arena.own[self.slots, 2 * layer + i] for i in range(2))
+        beyond = torch.arange(keys.shape[2], device=k.device)[:, None] > places[-1]
+        for kept in (keys, values):  # copies; what an earlier row left there may be no number
+            kept.masked_fill_(beyond, 0.0)
         return _attended(q, keys, values, scale, window, self.decoder.shape.score_cap, places)
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:

@@ -127,6 +127,8 @@ def test_the_model_is_told(door: Door) -> None:
         ({"background": True}, "background"),
         ({"conversation": "c"}, "conversation"),
         ({"truncation": "auto"}, "truncation"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"instructions": "x", "input": [{"role": "user", "content": "x"}] * 4096}, "input"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"input": [CALLED]}, "input"),

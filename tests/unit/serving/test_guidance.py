@@ -95,6 +95,7 @@ def test_texts_follow(engine: tuple[Runtime, Path], kind: str, guide: str, holds
         ("json_schema", '{"type": "wat"}', {}, "guided_decoding_guide: Invalid type: wat"),
         ("json_schema", "[]", {}, "guided_decoding_guide: Expecting object schema"),
         ("regex", "(", {}, "guided_decoding_guide: .*invalid regex"),
+        ("ebnf_grammar", "root ::= (", {}, "guided_decoding_guide: "),
         ("yaml", "a", {}, "guided_decoding_guide_type is 'yaml'; this engine knows json"),
         ("", "a", {}, "guided_decoding_guide_type is ''"),
         ("regex", "a" * (LONGEST + 1), {}, "characters; send"),
@@ -110,3 +111,23 @@ def test_what_nobody_can_follow_is_refused(
         parse(asked(kind, guide, 1, **more), Collected(), running.facts, guides=Guides(folder, running.facts))
     with pytest.raises(BadRequest, match="not supported by this engine"):
         parse(asked(kind, guide, 1, **more), Collected(), running.facts)
+
+
+def test_a_grammar_that_leaves_nothing_is_an_error(engine: tuple[Runtime, Path]) -> None:
+    """A word that the schema wants and bad_words forbid: no text that pretends to follow."""
+    running, folder = engine
+    tokenizer = Tokenizer.from_file(str(TOKENIZER))
+    first = [
+        token for token in range(running.facts.vocabulary) if tokenizer.decode([token]).strip()[:1] == "z"
+    ]
+    words = np.array([[first, [*range(1, len(first) + 1)]]], np.int32)
+    job, _ = parse(
+        asked("regex", "z", 1, bad_words_list=words), refused := Collected(), running.facts,
+        guides=Guides(folder, running.facts),
+    )  # fmt: skip
+    scheduler = Scheduler(running)
+    scheduler.start()
+    scheduler.submit(job)
+    with pytest.raises(BadRequest, match="guided_decoding_guide allows nothing"):
+        refused.wait(60)
+    scheduler.stop()
