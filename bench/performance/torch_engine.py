@@ -298,6 +298,7 @@ def main() -> None:
     """All parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", default="whisper-large-v3-turbo")
+    parser.add_argument("--encoder-precision", choices=["same", "float8"], default="same")
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--clients", default="1,2,4,8,16,32,64,128")
     parser.add_argument("--requests", type=int, default=512)
@@ -307,6 +308,7 @@ def main() -> None:
     parameters = {
         "precision": "float16",
         "max_rows": given.rows,
+        "encoder_precision": given.encoder_precision,
     }
 
     def say(name: str, value: Any) -> None:

@@ -5,7 +5,7 @@ length is read on the device, so that one CUDA graph serves all lengths. torch's
 slots whatever is in them, and copies rows that are not contiguous. Turning queries and keys in one launch
 instead of fourteen. Choosing the next id: one pass over the logits instead of twenty. A norm whose input
 lacks biases that are added here. A product of one row, for which memory is read faster than by a product of
-matrices. An activation and its gate.
+matrices. An activation and its gate. Rows in 8-bit floats, made where they are in registers anyway.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from . import float8
 
 BLOCK = 64  # positions at a time; twice as many where there are LONG
 LONG = 1024
@@ -30,6 +32,7 @@ MANY_LINES, SHORT_LINES = 2048, 1536
 WIDE = 1024  # numbers of a row that one program gates
 EMPTY = tl.constexpr(-3.0e38)  # below every score
 LEAST = tl.constexpr(1e-30)  # a sum of weights is at least 1, and 0 where a slot holds nothing: no NaN then
+HIGHEST = tl.constexpr(float8.HIGHEST)
 
 
 @triton.jit
@@ -306,8 +309,19 @@ def gate(x: Tensor, *, silu: bool) -> Tensor:
 
 
 @triton.jit
+def _store(answer, out, scales, row, at, inside, width, EIGHT: tl.constexpr):
+    """A row of float32; in 8-bit floats divided by its scale, with which its largest is the highest."""
+    if EIGHT:
+        scale = tl.maximum(tl.max(tl.abs(answer), 0), LEAST) / HIGHEST
+        tl.store(scales + row, scale)
+        answer = answer / scale
+    tl.store(out + row * width + at, answer.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _norm(
-    x, extra, weight, bias, out, width, epsilon, RMS: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+    x, extra, weight, bias, out, scales, width, epsilon, RMS: tl.constexpr, BIAS: tl.constexpr,
+    EIGHT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A row's norm."""
     row = tl.program_id(0).to(tl.int64)
@@ -321,19 +335,67 @@ def _norm(
     answer *= tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
     if BIAS:
         answer += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * width + at, answer.to(out.dtype.element_ty), mask=inside)
+    _store(answer, out, scales, row, at, inside, width, EIGHT)
 
 
 def norm(
     x: Tensor, extra: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, *, rms: bool
 ) -> Tensor:
     """Layer or RMS norm of x + extra over the last axis; `extra`: float32 [width]."""
-    out, width = torch.empty_like(x), x.shape[-1]
-    _norm[(x.numel() // width,)](
-        x, extra, weight, weight if bias is None else bias, out, width, epsilon,
-        RMS=rms, BIAS=bias is not None, BLOCK=triton.next_power_of_2(width), num_warps=4,
-    )  # fmt: skip
+    out = torch.empty_like(x)
+    _normed(x, extra, weight, bias, epsilon, rms, out, None)
     return out
+
+
+def norm_rows8(
+    x: Tensor, extra: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, *, rms: bool
+) -> tuple[Tensor, Tensor]:
+    """The same in 8-bit floats, [rows, width], and float32 [rows, 1] that each row of them is to be
+    multiplied by.
+    """
+    out, scales = _empty_rows8(x)
+    _normed(x, extra, weight, bias, epsilon, rms, out, scales)
+    return out, scales
+
+
+def _normed(
+    x: Tensor, extra: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, rms: bool,
+    out: Tensor, scales: Tensor | None,
+) -> None:  # fmt: skip
+    width = x.shape[-1]
+    _norm[(x.numel() // width,)](
+        x, extra, weight, weight if bias is None else bias, out, x if scales is None else scales, width,
+        epsilon, RMS=rms, BIAS=bias is not None, EIGHT=scales is not None,
+        BLOCK=triton.next_power_of_2(width), num_warps=4,
+    )  # fmt: skip
+
+
+def _empty_rows8(x: Tensor) -> tuple[Tensor, Tensor]:
+    width = x.shape[-1]
+    rows = x.numel() // width
+    out = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=x.device)
+    return out, torch.empty(rows, 1, dtype=torch.float32, device=x.device)
+
+
+@triton.jit
+def _eight(x, out, scales, width, GELU: tl.constexpr, BLOCK: tl.constexpr):
+    """A row in 8-bit floats."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    value = tl.load(x + row * width + at, mask=inside, other=0.0).to(tl.float32)
+    if GELU:
+        value = _gelu(value)
+    _store(value, out, scales, row, at, inside, width, True)
+
+
+def rows8(x: Tensor, *, gelu: bool = False) -> tuple[Tensor, Tensor]:
+    """`x` [..., width] as `norm_rows8` gives it; `gelu`: of GELU's tanh form of it."""
+    x = x.contiguous()
+    width = x.shape[-1]
+    out, scales = _empty_rows8(x)
+    _eight[(len(out),)](x, out, scales, width, GELU=gelu, BLOCK=triton.next_power_of_2(width), num_warps=8)
+    return out, scales
 
 
 @triton.jit

@@ -26,6 +26,7 @@ from ..sampling import Sampling
 from .batch import DeviceBatch, Memory
 from .choosing import on_device
 from .device import Device, attention
+from .float8 import to_float8
 from .log_mel import LogMel
 from .sharding import Share, part_of, spread, weights
 from .texts import TextEncoder
@@ -115,7 +116,7 @@ class TorchRuntime:
     `share`: of several GPUs, on which other processes have the rest of the model.
 
     Raises:
-        NoGpu: see `Device.find`.
+        NoGpu: see `Device.find` and `to_float8`.
         MemoryError: the GPU is too small for `max_rows` rows.
     """
 
@@ -132,6 +133,8 @@ class TorchRuntime:
         rows = int(parameters.get("max_rows", 16))
         with torch.inference_mode(), _room(rows):
             self.model = _loaded(self.shape, folder / WEIGHTS, self.device, share)
+            if self.model.encoder is not None and parameters.get("encoder_precision") == "float8":
+                to_float8(self.model.encoder, self.device)
             self.recent: OrderedDict[bytes, tuple[Source, Memory]] = OrderedDict()
             self.copying: deque[tuple[Any, Sequence[Tensor]]] = deque()
             self.window = self.facts.frames if self.shape.mels else 0  # frames
