@@ -4,10 +4,12 @@ names): biases, norms of heads, shared heads of keys, scaled or partial rotary p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from conch.bundle import EngineFacts
@@ -45,7 +47,7 @@ FOUR_NORMS = [
     (r"^model\.layers\.(\d+)\.pre_feedforward_layernorm", r"decoder.layers.\1.feed_norm"),
     (r"^model\.layers\.(\d+)\.post_feedforward_layernorm", r"decoder.layers.\1.feed.down.after"),
 ]
-LONGEST = 32_768  # positions of the rotary tables at most: an engine for more is a parameter away from any
+LONGEST = 32_768  # positions of the rotary tables at most, 16 MB each of float32 at a head width of 128
 
 
 def random_model(name: str) -> LlamaForCausalLM:
@@ -195,10 +197,8 @@ def weights_of(
         found |= {name: tensor + 1 for name, tensor in found.items() if "norm" in name or ".after." in name}
     if shape.bias:
         found |= _zero_biases(found, shape)
-    found["decoder.turns.weight"] = torch.cat(list(turns(rotary, config, shape)), -1)
-    turned = found["decoder.turns.weight"].shape[1] // (max(shape.layer_turns, default=0) + 1)
-    assert turned == shape.head_width
-    order = _order(2 * int(found["decoder.turns.weight"][1, turned // 2 : turned].count_nonzero()), turned)
+    found["decoder.turns.weight"], turned = turns(rotary, config, shape)
+    order = _order(turned, shape.head_width)
     return {name: _reordered(name, tensor, order) for name, tensor in found.items()} if order else found
 
 
@@ -227,25 +227,21 @@ def _zero_biases(found: Mapping[str, torch.Tensor], shape: Shape) -> dict[str, t
     return made
 
 
-def turns(rotary: Any, config: Any, shape: Shape) -> Iterator[torch.Tensor]:
-    """Tables [positions, head width] of cosines, then sines, of half a head; where a part of a head does not
-    turn, by an angle of 0.
+def turns(rotary: Any, config: Any, shape: Shape) -> tuple[torch.Tensor, int]:
+    """Tables [positions, tables * head width] of cosines, then sines, of half a head, and how many numbers of
+    a head turn; the others do by an angle of 0.
     """
     places, half = torch.arange(shape.targets)[None], shape.head_width // 2
     kinds: list[tuple[str, ...]] = [(name,) for name in _tables(config)]
-    for kind in kinds or [()]:
-        cosines, sines = rotary(torch.zeros(1), places, *kind)
-        turned = cosines.shape[-1] // 2  # both halves are the same
-        still = half - turned
-        yield torch.cat(
-            [
-                torch.nn.functional.pad(cosines[0, :, :turned], (0, still), value=1.0),
-                torch.nn.functional.pad(sines[0, :, :turned], (0, still)),
-            ],
-            -1,
-        )
+    made = [rotary(torch.zeros(1), places, *kind) for kind in kinds or [()]]
+    width = made[0][0].shape[-1]
+    parts = []
+    for cosines, sines in made:  # both halves of each are the same
+        still = (0, half - width // 2)
+        parts += [pad(cosines[0, :, : width // 2], still, value=1.0), pad(sines[0, :, : width // 2], still)]
     if config.model_type == "smollm3" and any(shape.layer_turns):
-        yield torch.cat([torch.ones(shape.targets, half), torch.zeros(shape.targets, half)], -1)
+        parts += [torch.ones(shape.targets, half), torch.zeros(shape.targets, half)]
+    return torch.cat(parts, -1), width
 
 
 def _order(turned: int, width: int) -> list[int]:
@@ -261,8 +257,8 @@ def _order(turned: int, width: int) -> list[int]:
 
 
 def _reordered(name: str, tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """Lines of the products of queries and keys."""
-    if not name.endswith(("own.q.weight", "own.k.weight", "own.q.bias", "own.k.bias")):
+    """Lines of the products of queries and keys, and their norms."""
+    if not re.search(r"\.own\.[qk](\.weight|\.bias|_norm)$", name):
         return tensor
     heads = tensor.unflatten(0, (-1, len(order)))
     return heads[:, list(order)].flatten(0, 1).contiguous()

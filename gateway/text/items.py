@@ -11,7 +11,7 @@ from pydantic import Tag as Of
 from conch.errors import ApiError, refused
 
 from ..fields import Fields, Json, Only, Text
-from .schema import ChatRequest, StreamOptions
+from .schema import BILLING, ChatRequest, StreamOptions
 from .tools import FunctionName, Name
 
 # What chat calls a field, and what clients of this route call it.
@@ -153,20 +153,7 @@ class TextOptions(Fields):
 class ResponseRequest(Fields):
     """Body of /v1/responses."""
 
-    HARMLESS: ClassVar = frozenset(
-        {
-            "max_tool_calls",
-            "metadata",
-            "prompt_cache_key",
-            "prompt_cache_options",
-            "prompt_cache_retention",
-            "reasoning",
-            "safety_identifier",
-            "service_tier",
-            "store",
-            "user",
-        }
-    )
+    HARMLESS: ClassVar = BILLING | {"max_tool_calls", "reasoning"}
     NEUTRAL: ClassVar = {
         "background": Only((False,), "is not supported; omit it, or use stream"),
         "context_management": Only(([],), "is not supported; send what the model is to read"),

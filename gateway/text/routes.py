@@ -66,7 +66,7 @@ class GenerationRun:
     asked: list[GenerationCall]
     request_id: str
     written: CompletionWriter | ResponseWriter
-    guided: str = "response_format"
+    guided: str = "response_format"  # the field that a grammar comes from
 
     async def answers(self) -> list[TextDelta]:
         """Every text, in order. When one fails, the others are stopped.
@@ -85,8 +85,16 @@ class GenerationRun:
         except (
             ExceptionGroup
         ) as failed:  # not except*: what that raises, Python 3.11.2 wraps in a group again
-            raise failed.exceptions[0] from None
+            first = failed.exceptions[0]
+            raise (self._told(first) if isinstance(first, ApiError) else first) from None
         return [piece for task in tasks for piece in task.result()]
+
+    def _told(self, error: ApiError) -> ApiError:
+        """What is wrong with a grammar, by the client's own field."""
+        if error.status != 400 or not error.message.startswith(GUIDE):
+            return error
+        reason = error.message.removeprefix(GUIDE)
+        return refused(self.guided, f"has a schema that answers cannot follow{reason}")
 
     def usage(self, answers: list[TextDelta]) -> dict[str, int]:
         """OpenAI's usage of complete answers; it is counted."""
@@ -142,9 +150,10 @@ class GenerationRun:
             for chunk in self.written.last(counted, asked=usage):
                 yield self.written.line(chunk, usage=False)
         except ApiError as error:
+            told = self._told(error)
             if not said:
-                raise
-            yield self.written.error(error_body(error))
+                raise told from error
+            yield self.written.error(error_body(told))
         if self.written.end:
             yield self.written.end
 
@@ -223,21 +232,16 @@ async def _answer(
     request.state.model = work.pool.model_id
     if form.stream:
         return await _streamed(form, request, work, held.pop_all(), param)
-    answers = await _named(cancel_on_disconnect(request, work.answers()), param, work.guided)
+    answers = await _named(cancel_on_disconnect(request, work.answers()), param)
     return JSONResponse(work.written.body(answers, work.usage(answers)))
 
 
-async def _named(work: Any, param: str, guided: str) -> Any:
-    """What the model refuses is about the text, unless it names something else; `guided`: the field that a
-    grammar comes from.
-    """
+async def _named(work: Any, param: str) -> Any:
+    """What the model refuses is about the text, unless it names something else."""
     try:
         return await work
     except ApiError as error:
-        if error.status == 400 and error.message.startswith(GUIDE):
-            reason = error.message.removeprefix(GUIDE)
-            raise refused(guided, f"has a schema that answers cannot follow{reason}") from error
-        if error.status == 400:
+        if error.status == 400 and error.param is None:
             named = next((name for start, name in PARAMS.items() if error.message.startswith(start)), param)
             raise ApiError(400, error.message, param=named, code="invalid_value") from error
         raise
@@ -257,5 +261,4 @@ async def _streamed(
                     yield one
 
     source = events()
-    first = await _named(cancel_on_disconnect(request, anext(source)), param, work.guided)
-    return Events(first, source)
+    return Events(await _named(cancel_on_disconnect(request, anext(source)), param), source)

@@ -46,28 +46,33 @@ class StreamOptions(Fields):
     include_obfuscation: bool = False
 
 
+# OpenAI's for billing and caches: they change no answer.
+BILLING = frozenset(
+    {
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+
+
 class Generation(Fields):
     """Fields that both routes share. From `bad_words` on they are extensions, under TensorRT-LLM's names."""
 
-    # OpenAI's for billing, caches and its own models' style; vLLM's, llama.cpp's and Ollama's likewise.
-    HARMLESS: ClassVar = frozenset(
-        {
-            "cache_prompt",
-            "keep_alive",
-            "metadata",
-            "prediction",
-            "priority",
-            "prompt_cache_key",
-            "prompt_cache_options",
-            "prompt_cache_retention",
-            "reasoning_effort",
-            "safety_identifier",
-            "service_tier",
-            "store",
-            "user",
-            "verbosity",
-        }
-    )
+    # OpenAI's for its own models' style; vLLM's, llama.cpp's and Ollama's for caches.
+    HARMLESS: ClassVar = BILLING | {
+        "cache_prompt",
+        "keep_alive",
+        "prediction",
+        "priority",
+        "reasoning_effort",
+        "verbosity",
+    }
     NEUTRAL: ClassVar = {
         "ignore_eos": Only((False,), "is not supported; omit it, and use min_tokens"),
         "include_stop_str_in_output": Only((False,), "is not supported; omit it"),

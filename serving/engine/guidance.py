@@ -42,19 +42,19 @@ class Guide:
             raise BadRequest(
                 "guided_decoding_guide allows nothing that bad_words, logit_bias and min_tokens allow as well"
             )
-        self._check()
+        self.check()
 
     def take(self, token: int) -> bool:
         """One id more; whether the text may go on."""
         self.matcher.consume_token(token)
-        self._check()
+        self.check()
         return not self.matcher.is_stopped()
 
-    def _check(self) -> None:
-        """A limit of llguidance ends a text without a word.
+    def check(self) -> None:
+        """Tell what llguidance keeps to itself: an error ends a text as if it were complete.
 
         Raises:
-            BadRequest: the grammar is too large, or an id left it.
+            BadRequest: the grammar is wrong or too large, or an id left it.
         """
         if self.matcher.is_error():
             raise BadRequest(f"guided_decoding_guide: {_first(self.matcher.get_error())}")
@@ -82,12 +82,12 @@ class Guides:
         if len(text) > LONGEST:
             raise BadRequest(f"guided_decoding_guide has {len(text)} characters; send {LONGEST} at most")
         try:
-            matcher = LLMatcher(self._tokenizer, _grammar(kind, text), log_level=0)
-        except Exception as error:  # each of its readers has its own kinds
+            grammar = _grammar(kind, text)
+        except Exception as error:  # llguidance's readers of grammars have no common kind
             raise BadRequest(f"guided_decoding_guide: {_first(str(error))}") from error
-        if matcher.is_error():
-            raise BadRequest(f"guided_decoding_guide: {_first(matcher.get_error())}")
-        return Guide(matcher)
+        guide = Guide(LLMatcher(self._tokenizer, grammar, log_level=0))
+        guide.check()
+        return guide
 
 
 def _grammar(kind: str, text: str) -> str:

@@ -286,6 +286,23 @@ def stops(inputs: Arrays, request_id: str) -> bool:
     return True
 
 
+def _wanted(inputs: Arrays, sampling: Sampling, prompt: tuple[int, ...], *, exclude: bool) -> Wanted:
+    """What the answer is to hold."""
+    sequences = _within(inputs, "num_return_sequences", 0, 0, 1 << 20)
+    if sequences > sampling.beam_width:
+        raise BadRequest(
+            f"num_return_sequences is {sequences}, beam_width {sampling.beam_width}; raise beam_width to "
+            "at least the same"
+        )
+    return Wanted(
+        _scalar(inputs, "return_log_probs", False),
+        sampling.keep_logits,
+        sequences or sampling.beam_width,
+        prompt,
+        exclude,
+    )
+
+
 def parse(
     inputs: Arrays,
     listener: Listener,
@@ -314,19 +331,8 @@ def parse(
     # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit after the prompt is not asked
     # for.
     sampling = replace(sampling, max_tokens=min(sampling.max_tokens, max(facts.positions - len(prompt), 0)))
-    sequences = _within(inputs, "num_return_sequences", 0, 0, 1 << 20)
-    if sequences > sampling.beam_width:
-        raise BadRequest(
-            f"num_return_sequences is {sequences}, beam_width {sampling.beam_width}; raise beam_width to "
-            "at least the same"
-        )
-    wanted = Wanted(
-        _scalar(inputs, "return_log_probs", False),
-        sampling.keep_logits,
-        sequences or sampling.beam_width,
-        prompt,
-        encoder or _scalar(inputs, "exclude_input_in_output", exclude_prompt),
-    )
+    exclude = encoder or _scalar(inputs, "exclude_input_in_output", exclude_prompt)
+    wanted = _wanted(inputs, sampling, prompt, exclude=exclude)
     streaming, align, attend = (
         _scalar(inputs, name, False)
         for name in ("streaming", "return_cross_attention", "return_step_attention")

@@ -39,8 +39,8 @@ class SlotBatch:
         return caches
 
     def step(self, rows: Sequence[Row]) -> Step:
-        """Advance to exactly these rows, in whatever order: those that run with one new id each, those that
-        read with more of their prompts.
+        """Advance to exactly these rows, those that join last: each with one new id, or with more of its
+        prompt.
         """
         kept = [row for row in rows if row.parent is not None]
         assert all(row.parent is None for row in rows[len(kept) :])

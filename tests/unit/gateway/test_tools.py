@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conch.deployment import Chat, Deployment, Instance, Pool
+from conch.errors import ApiError
 from gateway.app import create_app
 from gateway.settings import Settings
 from gateway.text.tools import CallFilter, Calling, Tool
@@ -276,3 +277,22 @@ def test_what_a_model_cannot_is_refused(tmp_path: Path) -> None:
             assert error["param"] == param and says in error["message"]
         assert ask((client, fake), tools=[], tool_choice="none").status_code == 200
         assert ask((client, fake), tool_choice="auto", parallel_tool_calls=True).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [ADD], "tool_choice": "required"}, "tools"),
+    ],
+)
+def test_an_engine_that_cannot_follow_is_told_by_the_clients_field(
+    door: tuple[TestClient, FakeTriton], fields: dict[str, Any], param: str, stream: bool
+) -> None:
+    """Also after events that were sent already: what a limit ends in the middle."""
+    door[1].error = ApiError(400, "guided_decoding_guide: too large", code="model_refused")
+    answer = ask(door, stream=stream, **fields)
+    error = chunks(answer)[-1]["error"] if stream else answer.json()["error"]
+    assert error["param"] == param
+    assert error["message"] == f"{param} has a schema that answers cannot follow: too large"
