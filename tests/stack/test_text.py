@@ -372,7 +372,7 @@ def test_a_long_prompt_is_told_both_lengths(text_stack: Stack) -> None:
     "name", ["lora_task_id", "guided_decoding_guide_type", "return_context_logits", "num_draft_tokens"]
 )
 def test_what_the_cpu_cannot_do_is_refused(text_stack: Stack, name: str) -> None:
-    values: dict[str, Any] = {"guided_decoding_guide_type": "json", "return_context_logits": True}
+    values: dict[str, Any] = {"guided_decoding_guide_type": "xml", "return_context_logits": True}
     answer = generate(
         text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", **{name: values.get(name, 1)}
     )
