@@ -24,6 +24,7 @@ from .console import page, reference
 from .console import routes as console
 from .console.history import History
 from .console.state import Overview
+from .descriptions import Described
 from .embeddings import routes as embedding
 from .head import Head
 from .keys import load_keys, require_key
@@ -57,7 +58,7 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
         await made.triton.close()
         await asyncio.to_thread(made.traces.close)
 
-    app = FastAPI(
+    app = Described(
         title="Conch",
         version="0.1.0",
         lifespan=lifespan,

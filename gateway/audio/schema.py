@@ -132,7 +132,7 @@ def body_schema(kind: type[TranslationRequest]) -> dict[str, Any]:
     }
     if vad:
         fields["chunking_strategy"]["anyOf"] = [{"const": "auto", "type": "string"}, vad, {"type": "null"}]
-    properties = {"file": {"type": "string", "format": "binary", "description": "the recording"}, **fields}
+    properties = {"file": {"type": "string", "format": "binary"}, **fields}
     form = {
         "type": "object",
         "properties": properties,

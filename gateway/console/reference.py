@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,14 @@ def described(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for path, methods in document["paths"].items():
         for method, row in methods.items():
             asked = row.get("parameters", ())
-            fields = [_field(one["name"], one["schema"], one.get("required")) for one in asked]
+            fields = [
+                _field(
+                    one["name"],
+                    {**one["schema"], "description": one.get("description", "")},
+                    one.get("required"),
+                )
+                for one in asked
+            ]
             for content in row.get("requestBody", {}).get("content", {}).values():
                 schema = _resolved(content.get("schema", {}), schemas)
                 rows, needed = schema.get("properties", {}), schema.get("required", ())
@@ -45,11 +53,11 @@ def _resolved(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[
 
 
 def _field(name: str, schema: Mapping[str, Any], required: object) -> dict[str, Any]:
-    default = "" if schema.get("default") in (None, [], {}) else schema["default"]
+    default = "" if schema.get("default") in (None, [], {}) else json.dumps(schema["default"])
     return {
         "name": name,
         "type": _type(schema),
-        "default": "required" if required else default,
+        "default": "required" if required else default.strip('"'),
         "note": schema.get("description", ""),
     }
 
