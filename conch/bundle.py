@@ -52,7 +52,8 @@ class EngineFacts(Positions):
     that it makes; `timestamp_rules`: it knows Whisper's; `takes_samples`: it makes features of samples
     itself. `tempered_log_probs`: log probabilities are those after temperature and penalties; `full_logits`:
     without streaming, logits come for every token that was allowed; `misread`: inputs that the backend reads
-    wrongly. `dimensions`: numbers of the vector that an encoder alone gives (0: the engine generates).
+    wrongly. `short_frames`: lengths of features, less than the longest, that it reads in less time.
+    `dimensions`: numbers of the vector that an encoder alone gives (0: the engine generates).
     `prompt_width`: numbers of a row of the prompt-embedding table that a request may bring (0: it takes
     none), `prompt_rows`: the most rows (0: as many as there are positions); `heads` are those of keys and
     values.
@@ -81,6 +82,7 @@ class EngineFacts(Positions):
     prompt_width: int = 0
     prompt_rows: int = 0
     other_ends: tuple[int, ...] = ()
+    short_frames: tuple[int, ...] = ()
 
     @property
     def frames(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ BLANKLESS = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
 # The end of gpt2's vocabulary, which `.en` models have; the multilingual one is a token longer.
 MULTILINGUAL = 50257
+# openai/whisper transcribe.py: of a text that repeats itself, and of one that is doubtful.
+COMPRESSION_LIMIT, LOG_PROB_LIMIT = 2.4, -1.0
 LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 
 
@@ -30,6 +33,17 @@ def languages_of(tokenizer: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(
         found[1] for name, i in ids.items() if start < i < last and (found := LANGUAGE.fullmatch(name))
     )
+
+
+def compression_ratio(text: str) -> float:
+    """Length of a text over its zlib-compressed length (openai/whisper utils.py)."""
+    raw = text.encode()
+    return len(raw) / len(zlib.compress(raw)) if raw else 0.0
+
+
+def repeats(text: str) -> bool:
+    """Whether a text says the same again and again."""
+    return compression_ratio(text) > COMPRESSION_LIMIT
 
 
 def text_prefix(task: str, language: str | None = None, prompt: str = "", *, timestamps: bool = True) -> str:

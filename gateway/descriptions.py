@@ -85,7 +85,7 @@ FIELDS = {
     "attributes": "up to 16 texts, numbers or booleans by name, for filters",
     "embedding_models": "models that embed the store's texts and pictures",
     "query": "what to search for: texts, or parts with a picture",
-    "question": "about the picture of `query`; a vision-language model answers, and its answer is searched for",
+    "question": "about the picture of `query`; the answer of a vision-language model is searched for",
     "filters": "conditions on attributes",
     "max_num_results": "most results",
     "ranking_options": "`score_threshold`: the least score of a result",

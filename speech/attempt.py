@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conch.deployment import Pool
-from conch.whisper import text_prefix
+from conch.whisper import LOG_PROB_LIMIT, repeats, text_prefix
 
 from .model import Arrays, SpeechModel
 from .options import Options
 from .pauses import TIME, Piece, TimedWord, cut, pieces_of, words_of
 from .sounds import Flags, snapped, sounding
-from .transcript import Segment, Transcript, Word, compression_ratio, joint_of
+from .transcript import Segment, Transcript, Word, joint_of
 from .tuning import TUNING
 from .vad import Span
 from .windows import Window, may_lack
@@ -51,12 +51,12 @@ class Attempt:
     @property
     def loops(self) -> bool:
         """The text repeats itself, or ran into the token limit as loops do."""
-        return self.truncated or compression_ratio(self.transcript.text) > TUNING.compression_limit
+        return self.truncated or repeats(self.transcript.text)
 
     @property
     def doubtful(self) -> bool:
         """Worth another temperature."""
-        return self.loops or self.avg_logprob < TUNING.log_prob_limit
+        return self.loops or self.avg_logprob < LOG_PROB_LIMIT
 
 
 async def nothing() -> None:

@@ -16,6 +16,7 @@ from math import inf
 
 from conch.deployment import Pool
 from conch.tasks import end
+from conch.whisper import LOG_PROB_LIMIT
 
 from .attempt import Attempt, FacadeClient
 from .model import SpeechModel
@@ -130,7 +131,7 @@ class WindowRun:
             return await self.best(window, replace(options, prompt=""))
         language = first.transcript.language
         if (
-            first.avg_logprob < TUNING.log_prob_limit
+            first.avg_logprob < LOG_PROB_LIMIT
             and not first.loops
             and await self._silent(window, options, first)
         ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -151,11 +150,3 @@ def is_guessed(more: Transcript, best: Transcript) -> bool:
     a model must say something about the end of a word that it has written down already.
     """
     return mean_log_prob(more) < mean_log_prob(best) - TUNING.guess_drop
-
-
-def compression_ratio(text: str) -> float:
-    """Length of the text over its zlib-compressed length (openai/whisper utils.py): above 2.4 it probably
-    repeats itself.
-    """
-    raw = text.encode()
-    return len(raw) / len(zlib.compress(raw)) if raw else 0.0

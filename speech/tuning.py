@@ -31,10 +31,8 @@ class Tuning:
     longest_stretch: float = 240.0  # and at any cut from here on
     stretch_silence: float = 0.25  # without a voice before such a cut, which lies in its middle
 
-    # Decoding and its retries. openai/whisper transcribe.py: temperatures, limits, the forgetful temperature.
+    # Decoding and its retries. openai/whisper transcribe.py: temperatures, the forgetful temperature.
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-    compression_limit: float = 2.4  # zlib's ratio of a text that repeats itself
-    log_prob_limit: float = -1.0  # mean log probability below which a text is doubtful
     no_speech_limit: float = 0.6  # probability that nobody speaks
     forgetful_temperature: float = 0.5  # a text made at a higher one is no context for the next
     tries: int = 8  # requests for one window, whatever comes back

@@ -23,7 +23,8 @@ from openai.types.audio.transcription_text_done_event import Usage as UsageToken
 from openai.types.audio.transcription_text_done_event import UsageInputTokenDetails
 from openai.types.audio.transcription_verbose import Usage
 
-from speech.transcript import Segment, Transcript, Word, compression_ratio
+from conch.whisper import compression_ratio
+from speech.transcript import Segment, Transcript, Word
 
 from .languages import language_name
 

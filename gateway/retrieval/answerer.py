@@ -12,10 +12,12 @@ from conch.pictures import Picture
 
 from ..admission import Admission
 from ..text.calls import questions
-from ..text.chat import rendered, usual_tokens
+from ..text.chat import rendered
 from ..text.generator import whole
 from ..text.schema import ChatRequest, check_lengths
 from ..triton import Triton
+
+ANSWER_TOKENS = 256
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class ServedAnswerer:
     admission: Admission
 
     async def answer(self, picture: Picture, question: str, request_id: str) -> str:
-        """See library.Answerer: the likeliest text, of as many tokens as chat has by default.
+        """See library.Answerer: the likeliest text, of ANSWER_TOKENS at most.
 
         Raises:
             ApiError: 400 that names `query` (the picture) or `question`, 503 where there is no room.
@@ -46,7 +48,9 @@ class ServedAnswerer:
         prompt = rendered(self.pool, form.messages)
         check_lengths([prompt], self.pool, "question")
         pictures = form.messages[0].pictures
-        (call,) = questions(form, [prompt], usual_tokens(self.pool), None, pictures=pictures)
+        (call,) = questions(
+            form, [prompt], min(ANSWER_TOKENS, self.pool.positions // 2), None, pictures=pictures
+        )
         with self.admission.place(self.pool):
             try:
                 (made,) = await whole(self.triton, self.pool, call, f"{request_id}.{uuid.uuid4().hex[:8]}")

@@ -21,16 +21,10 @@ from conch.errors import refused
 from .schema import ChatRequest, Message, TextPart
 from .tools import ARGUMENTS, ID_LENGTH, OPEN, Calling
 
-CHAT_TOKENS = 256
 NO_TOOLS = Calling()
 # What templates raise, and what in them does.
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, RecursionError)
 OWN = ("messages", "tools", "add_generation_prompt")  # variables of templates that requests do not set
-
-
-def usual_tokens(pool: Pool) -> int:
-    """Of an answer whose length nobody asked for: CHAT_TOKENS, or half of what the model has."""
-    return min(CHAT_TOKENS, pool.positions // 2)
 
 
 def _refuse(message: str) -> NoReturn:

@@ -25,7 +25,7 @@ from ..services import Services, ServicesDep
 from ..sse import Events
 from ..vision.fetching import data_urls
 from .calls import GenerationCall, questions
-from .chat import calling_of, guide_of, rendered, usual_tokens
+from .chat import calling_of, guide_of, rendered
 from .generator import TextDelta, stream, whole
 from .item_writer import ResponseWriter
 from .items import ResponseRequest, renamed
@@ -204,7 +204,7 @@ async def _chat(
     calling = calling_of(form, pool)
     guide = guide_of(form, calling, pool)
     prompt = rendered(pool, form.messages, calling, form.chat_template_kwargs)
-    tokens = form.max_completion_tokens or form.max_tokens or usual_tokens(pool)
+    tokens = form.max_completion_tokens or form.max_tokens or pool.positions - 1
     check(form, form.n, tokens, pool)
     check_lengths([prompt], pool, "messages")
     written = writer(calling)

@@ -6,6 +6,7 @@ Slaney-scaled mel filters, log10 clamped at 1e-10, floored 8 below the maximum, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -17,6 +18,8 @@ HOP = 160
 FULL_FRAMES = 3_000
 MAX_SAMPLES = FULL_FRAMES * HOP
 BLOCK = 600
+# Frames after a sound: with 50 Whisper repeats itself at the end of one text in thirty, with 200 in none.
+SILENCE = 200
 
 Floats = NDArray[np.float32]
 
@@ -87,8 +90,10 @@ def _mel_energy(padded: Floats, mels: int, out: Floats) -> None:
         np.matmul(real[:n], mel_filters(mels), out=out[at : at + n])
 
 
-def frames_of(samples: int, *, pad: bool = True) -> int:
-    """Frames of features that so many samples make; see log_mel.
+def frames_of(samples: int, lengths: Sequence[int] = (FULL_FRAMES,)) -> int:
+    """Frames of features for so many samples: the first of `lengths` (ascending, the last 3,000) that holds
+    them and 2 s of silence, if one does. Without lengths what they fill: one frame each 10 ms, an even number
+    for the encoder's stride of two.
 
     Raises:
         AudioTooLong: more than 480,000 samples.
@@ -98,25 +103,23 @@ def frames_of(samples: int, *, pad: bool = True) -> int:
             f"audio of {samples / RATE:.2f} s exceeds the 30 s of one window; cut it, or send it to "
             "/v1/audio/transcriptions"
         )
-    return FULL_FRAMES if pad else max(2, -(-samples // (2 * HOP)) * 2)
+    filled = max(2, -(-samples // (2 * HOP)) * 2)
+    return (
+        next((length for length in lengths if length >= filled + SILENCE), FULL_FRAMES) if lengths else filled
+    )
 
 
-def log_mel(wave: Floats, mels: int, *, pad: bool = True) -> Floats:
-    """Features of up to 30 s of 16 kHz mono sound.
+def log_mel(wave: Floats, mels: int, frames: int = FULL_FRAMES) -> Floats:
+    """Features of 16 kHz mono sound, with silence after it up to `frames`.
 
     Args:
         wave: float32 [samples].
         mels: number of mel bins (80, or 128 for the large-v3 family).
-        pad: fill with silence to 30 s (3,000 frames); otherwise one frame per 10 ms, made even for the
-        encoder's stride of two.
+        frames: at least as many as the sound fills; see frames_of.
 
     Returns:
         float32 [frames, mels].
-
-    Raises:
-        AudioTooLong: more than 480,000 samples.
     """
-    frames = frames_of(len(wave), pad=pad)
     samples = np.zeros(frames * HOP, np.float32)
     samples[: len(wave)] = wave
     padded = np.pad(samples, WINDOW // 2, mode="reflect")

@@ -8,7 +8,8 @@ to engines that say so in their facts: `return_step_attention` and `return_cross
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
@@ -18,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conch.bundle import ENGINE, EngineFacts, load_parameters
+from conch.whisper import LOG_PROB_LIMIT, repeats
 
 from ..errors import BadRequest
 from .alignment import FRAMES_PER_SECOND, reached, token_starts
 from .answers import Arrays, Detection, cut_off, grown, outputs, strings
-from .log_mel import MAX_SAMPLES, RATE, frames_of, log_mel
+from .log_mel import FULL_FRAMES, MAX_SAMPLES, RATE, frames_of, log_mel
 from .tokens import BadPrompt, Prompt, WhisperVocabulary
 
 Span = tuple[float, float]  # seconds
@@ -50,12 +52,25 @@ class BadAudio(ValueError):
     """WAV or WAV_LENS cannot be transcribed; the message names the tensor and the remedy."""
 
 
+@dataclass(frozen=True)
+class Work:
+    """One recording: what its text begins with, and how it is made. `duration`: seconds."""
+
+    prompt: Prompt
+    detection: Detection
+    duration: float
+    engine: Engine
+    aligning: bool
+    streaming: bool
+
+
 class Whisper:
     """The façade of one bundle."""
 
     def __init__(self, bundle: Path) -> None:
         facts = EngineFacts.load(bundle / ENGINE)
-        self.pad = not load_parameters(bundle)["zero_pad"]
+        unpadded = load_parameters(bundle)["zero_pad"]
+        self.lengths = () if unpadded else (*facts.short_frames, FULL_FRAMES)
         self.mels, self.positions = facts.mels, facts.positions
         self.vocabulary = WhisperVocabulary.load(bundle / ENGINE)
         self.suppress, self.size = list(facts.suppress), facts.vocabulary
@@ -79,7 +94,9 @@ class Whisper:
             inputs["TEXT_PREFIX"].ravel()[0].decode("utf-8", "replace") if "TEXT_PREFIX" in inputs else ""
         )
         prompt = self.vocabulary.prompt(prefix, self.positions)
-        sound = self._sound(wave)
+        # A text that streams cannot be taken back, and one with a temperature is another try.
+        lengths = self.lengths[-1:] if streaming or _temperature(inputs) else self.lengths
+        sound = self._sound(wave, lengths)
         detection = Detection(prompt.language, float("nan"))
         if prompt.language is None or wanted & NEEDS_DETECTION:
             found = self._detect(sound, self._candidates(inputs), engine)
@@ -89,23 +106,35 @@ class Whisper:
             detection = found
         if prompt.language is None and detection.language is not None:
             prompt = prompt.in_language(detection.language, self.vocabulary.languages[detection.language])
-        request = sound | self._choices(inputs, prompt, duration) | {"return_log_probs": np.array([[True]])}
+        work = Work(prompt, detection, duration, engine, aligning=aligning, streaming=streaming)
+        choices = self._choices(inputs, prompt, duration)
+        for answer in self._texts(sound, choices, work):
+            if len(lengths) > 1 and doubtful(answer, limited="MAX_TOKENS" in inputs):
+                yield from self._texts(self._sound(wave, lengths[-1:]), choices, work)
+            else:
+                yield answer
+
+    def _texts(self, sound: Arrays, choices: Arrays, work: Work) -> Iterator[Arrays]:
+        """The answer for features of one length; see transcribe."""
+        prompt, duration = work.prompt, work.duration
+        request = sound | choices | {"return_log_probs": np.array([[True]])}
         limit, more = int(request["request_output_len"].item()), 0
-        if streaming:
+        if work.streaming:
             request["streaming"] = np.array([[True]])
-        if aligning and self.attends:
+        if work.aligning and self.attends:
             # Where the last word of a text that is cut off ends is seen by the step after it.
             more = int(_beams(request) == 1 and len(prompt.ids) + limit < self.positions)
             request["return_step_attention"] = np.array([[True]])
             request["request_output_len"] = np.array([[limit + more]], np.int32)
-        growing = streaming and _beams(request) == 1
-        for result in grown(engine(request, True)) if growing else engine(request, streaming):
+        growing = work.streaming and _beams(request) == 1
+        results = work.engine(request, True) if growing else work.engine(request, work.streaming)
+        for result in grown(results) if growing else results:
             kept = cut_off(result, limit) if more else result
-            answer = outputs(self.vocabulary, kept, prompt, detection, duration, limit)
-            if aligning or (self._open(answer, prompt) and not streaming):
+            answer = outputs(self.vocabulary, kept, prompt, work.detection, duration, limit)
+            if work.aligning or (self._open(answer, prompt) and not work.streaming):
                 seen = result.get("cross_attention")
                 ended = int(result["sequence_length"].ravel()[0]) < limit + more
-                answer = self._aligned(answer, seen, sound, prompt, duration, engine, ended=ended)
+                answer = self._aligned(answer, seen, sound, work, ended=ended)
             yield answer
 
     def _aligning(self, inputs: Mapping[str, NDArray[Any]], *, streaming: bool) -> bool:
@@ -135,9 +164,7 @@ class Whisper:
         answer: Arrays,
         seen: NDArray[np.float16] | None,
         sound: Arrays,
-        prompt: Prompt,
-        duration: float,
-        engine: Engine,
+        work: Work,
         *,
         ended: bool,
     ) -> Arrays:
@@ -145,6 +172,7 @@ class Whisper:
         them: `seen` [1, heads, steps, memory]. Where that is unknown, the sound is looked at once more with
         the whole text at hand. `ended`: the model ended the text, no limit did.
         """
+        prompt, duration = work.prompt, work.duration
         begins = np.cumsum([0, *answer["SEGMENT_SIZES"].ravel()])
         tokens = [int(token) for token in answer["TOKENS"].ravel()]
         spoken = [
@@ -160,7 +188,7 @@ class Whisper:
                 frames = min(frames, reached(looked))
             starts = token_starts(looked, frames)
         else:
-            starts = self._starts(text, sound, prompt, duration, engine)
+            starts = self._starts(text, sound, work)
         times = answer["SEGMENT_TIMES"].copy()
         if times.size and self._open(answer, prompt):
             times[0, -1, 1] = np.clip(starts[-1], times[0, -1, 0], duration)
@@ -191,10 +219,9 @@ class Whisper:
             at += len(own)
         return {"WORD_TEXTS": strings(texts), "WORD_TIMES": np.array(times, np.float32).reshape(1, -1, 2)}
 
-    def _starts(
-        self, text: list[int], sound: Arrays, prompt: Prompt, duration: float, engine: Engine
-    ) -> NDArray[np.float32]:
+    def _starts(self, text: list[int], sound: Arrays, work: Work) -> NDArray[np.float32]:
         """Seconds at which each token of `text`, and what follows the last, begins, by a second look."""
+        prompt, duration = work.prompt, work.duration
         head = [
             i
             for i in prompt.ids[prompt.ids.index(self.vocabulary.start) :]
@@ -208,7 +235,7 @@ class Whisper:
             "request_output_len": np.array([[1]], np.int32),
             "return_cross_attention": np.array([[True]]),
         }
-        attention = list(engine(sound | look, False))[-1]["cross_attention"][0]
+        attention = list(work.engine(sound | look, False))[-1]["cross_attention"][0]
         return token_starts(attention, ceil(duration * FRAMES_PER_SECOND), slice(len(head), -1))
 
     def _wave(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
@@ -226,14 +253,16 @@ class Whisper:
             raise BadAudio("WAV has NaN or infinite samples; send finite values between -1 and 1")
         return np.ascontiguousarray(wave, np.float32)
 
-    def _sound(self, wave: NDArray[np.float32]) -> Arrays:
-        """What an engine hears: samples where it makes features itself, else features."""
-        frames = frames_of(len(wave), pad=self.pad)
+    def _sound(self, wave: NDArray[np.float32], lengths: Sequence[int]) -> Arrays:
+        """What an engine reads: samples where it makes features itself, else features; `lengths`: see
+        frames_of.
+        """
+        frames = frames_of(len(wave), lengths)
         end = np.array([[self.vocabulary.end]], np.int32)
         sound: Arrays = (
             {"audio_samples": wave[None]}
             if self.takes_samples
-            else {"encoder_input_features": log_mel(wave, self.mels, pad=self.pad).astype(np.float16)[None]}
+            else {"encoder_input_features": log_mel(wave, self.mels, frames).astype(np.float16)[None]}
         )
         return {
             **sound,
@@ -331,6 +360,17 @@ def ended(word: Span, segment: float) -> Span:
     begin, end = word
     inside = end - begin > LONG and begin < segment < end
     return begin, max(begin + SHORT, segment) if inside else end
+
+
+def doubtful(answer: Arrays, *, limited: bool) -> bool:
+    """Whether a text repeats itself or is unlikely. `limited`: the client said how long it may be."""
+    text = answer["TRANSCRIPTS"].item().decode()
+    endless = bool(answer["TRUNCATED"].item()) and not limited
+    return endless or repeats(text) or float(answer["AVG_LOGPROB"].item()) < LOG_PROB_LIMIT
+
+
+def _temperature(inputs: Mapping[str, NDArray[Any]]) -> bool:
+    return "TEMPERATURE" in inputs and bool(inputs["TEMPERATURE"].any())
 
 
 def _beams(request: Arrays) -> int:

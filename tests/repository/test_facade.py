@@ -120,6 +120,28 @@ def test_plain_request(facade: tuple[Whisper, Double]) -> None:
     assert (call["encoder_output_lengths"].item(), call["input_lengths"].item()) == (1500, 3000)
 
 
+@pytest.mark.parametrize(
+    ("loops", "options", "frames"),
+    [
+        (False, {}, [1000]),
+        (True, {}, [1000, 3000]),  # what repeats itself is transcribed with all of the silence
+        (True, {"MAX_TOKENS": np.array([[200]], np.int32)}, [1000, 3000]),
+        (False, {"TEMPERATURE": np.array([[0.2]], np.float32)}, [3000]),
+        (False, {"streaming": True}, [3000]),
+        (False, {"WAV": np.zeros((1, 288_001), np.float32)}, [3000]),
+    ],
+)
+def test_short_sounds(
+    facade: tuple[Whisper, Double], loops: bool, options: dict[str, Any], frames: list[int]
+) -> None:
+    whisper, double = facade
+    whisper.lengths = (1000, 2000, 3000)
+    double.tokens = double.tokens * (12 if loops else 1)
+    ask(facade, **options)
+    assert [call["input_lengths"].item() for call in double.calls] == frames
+    assert [len(call["encoder_input_features"][0]) for call in double.calls] == frames
+
+
 def test_a_full_window_has_all_positions(facade: tuple[Whisper, Double]) -> None:
     """Half a minute may take every position that the prompt leaves."""
     ask(facade, WAV=np.zeros((1, 480_000), np.float32))

@@ -23,6 +23,9 @@ from serving.architectures.transformer import AlignmentCaches, Encoder, Model, S
 
 from .stateful import compress_int8, decoder_graph, memories, rename
 
+# Whisper was trained on sounds with silence up to 30 s; less of it will do (docs/benchmarks/real-speech.md).
+SHORT_FRAMES = (1000, 1500, 2000, 2500)
+
 
 class Aligner(nn.Module):
     """Ids [1, n] and the memory's keys and values of every layer up to the last that aligns ->
@@ -101,7 +104,8 @@ def export(arguments: Arguments) -> None:
         np.save(arguments.output / "relative_bias.npy", relative_bias(ours, ours.shape))
     write_tokenizer(arguments, ours.shape.vocabulary)
     facts = checkpoints.family(arguments.family).facts(theirs, arguments)
-    replace(facts, attends=bool(ours.shape.step_heads)).save(arguments.output)
+    short = SHORT_FRAMES if ours.shape.mels else ()
+    replace(facts, attends=bool(ours.shape.step_heads), short_frames=short).save(arguments.output)
 
 
 if __name__ == "__main__":

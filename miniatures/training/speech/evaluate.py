@@ -20,7 +20,7 @@ from transformers import WhisperForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
 from build.whisper_vocabulary import whisper_tokenizer
-from serving.audio.log_mel import log_mel
+from serving.audio.log_mel import FULL_FRAMES, frames_of, log_mel
 from serving.audio.tokens import WhisperVocabulary
 
 from .checkpoint import encode
@@ -50,7 +50,9 @@ class Student:
 
     def memory(self, wave: np.ndarray, *, pad: bool = True) -> BaseModelOutput:
         """The encoder's output for one clip."""
-        features = torch.from_numpy(log_mel(wave, 80, pad=pad).T.copy())[None]
+        features = torch.from_numpy(
+            log_mel(wave, 80, frames_of(len(wave), (FULL_FRAMES,) if pad else ())).T.copy()
+        )[None]
         return BaseModelOutput(last_hidden_state=encode(self.model.model.encoder, features))
 
     def language(self, memory: BaseModelOutput) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import WhisperFeatureExtractor
 
-from serving.audio.log_mel import AudioTooLong, log_mel
+from serving.audio.log_mel import AudioTooLong, frames_of, log_mel
 from serving.engine.torch.device import Device
 from serving.engine.torch.log_mel import LogMel
 
@@ -37,14 +37,26 @@ def test_equal_to_transformers(mels: int, samples: int, kind: str) -> None:
     assert np.abs(ours[0].numpy() - theirs).max() <= 2e-4
 
 
-def test_unpadded_is_as_long_as_the_sound() -> None:
-    """zero_pad: one frame per 10 ms, even."""
-    assert log_mel(np.zeros(16_000, np.float32), 80, pad=False).shape == (100, 80)
-    assert log_mel(np.zeros(16_001, np.float32), 80, pad=False).shape == (102, 80)
-    assert log_mel(np.zeros(1, np.float32), 80, pad=False).shape == (2, 80)
+@pytest.mark.parametrize(
+    ("samples", "lengths", "frames"),
+    [
+        (16_000, (), 100),  # zero_pad: one frame per 10 ms, even
+        (16_001, (), 102),
+        (1, (), 2),
+        (16_000, (3000,), 3000),
+        (16_000, (1000, 3000), 1000),
+        (128_000, (1000, 3000), 1000),
+        (128_001, (1000, 3000), 3000),
+        (470_000, (1000, 2000, 3000), 3000),
+        (480_000, (1000, 3000), 3000),
+    ],
+)
+def test_frames(samples: int, lengths: tuple[int, ...], frames: int) -> None:
+    assert frames_of(samples, lengths) == frames
+    assert log_mel(np.zeros(samples, np.float32), 80, frames).shape == (frames, 80)
 
 
 def test_over_thirty_seconds_is_refused() -> None:
     """The message says how long it was and what to do."""
     with pytest.raises(AudioTooLong, match=r"30\.00 s exceeds the 30 s"):
-        log_mel(np.zeros(480_001, np.float32), 80)
+        frames_of(480_001)
