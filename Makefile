@@ -11,6 +11,7 @@ VECTORS := .venv/vectors
 CLIENT := .venv/client
 AUDIT := .venv/audit
 CONSOLE := .venv/console
+DOCS := .venv/docs
 ARCHIVE ?= conch.tar
 # Triton wants each of its models in a file of the same name, which mypy takes one at a time.
 TYPES := $(BUILD)/bin/mypy && for file in model_repos/models/*/1/model.py; do $(BUILD)/bin/mypy "$$file" || exit 1; done
@@ -22,7 +23,7 @@ MAKEFLAGS += --jobs=2
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help check setup databases nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real evaluate-speakers clean up down restart-stack airgap-save airgap-load test-stack test-swarm test-console attack attack-stack audit sbom gpu-report gpu-test gpu-bench
+.PHONY: help check setup databases nginx tools demo serve stop restart engines test lint bench evaluate evaluate-real evaluate-speakers clean up down restart-stack airgap-save airgap-load docs test-stack test-swarm test-console attack attack-stack audit sbom gpu-report gpu-test gpu-bench
 
 help: ## list the targets (the default)
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -102,6 +103,11 @@ $(CONSOLE)/.done: requirements/console.txt
 	$(CONSOLE)/bin/pip install -q -r requirements/console.txt
 	touch $@
 
+$(DOCS)/.done: requirements/docs.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install -q -r requirements/docs.txt
+	touch $@
+
 $(AUDIT)/.done: requirements/audit.txt
 	$(PYTHON) -m venv $(AUDIT)
 	$(AUDIT)/bin/pip install -q -r requirements/audit.txt
@@ -153,7 +159,7 @@ restart: ## restart the instances of a running `make serve` one by one
 # Tests that wait for databases more than they compute; they run with those that compute.
 WAITING := tests/stack/test_retrieval_databases.py tests/stack/test_retrieval_vectors.py
 
-test: setup $(BUILD)/.tests $(SERVE)/.torch databases tools engines lint ## lint, then tests/unit, tests/repository and tests/stack (not containers, hosts, browser, attack)
+test: setup $(BUILD)/.tests $(SERVE)/.torch databases tools engines lint docs ## lint, docs, then tests/unit, tests/repository and tests/stack (not containers, hosts, browser, attack)
 	$(BUILD)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(WAITING) tests/unit tests/repository
 	$(BUILD)/bin/python -m pytest tests/stack $(WAITING:%=--ignore=%)
 
@@ -177,6 +183,9 @@ attack: setup $(BUILD)/.tests databases engines ## thousands of broken requests,
 attack-stack: $(BUILD)/.tests ## the same in Docker: broken requests, and every fault of a container
 	@scripts/install_docker
 	$(ATTACK) $(BUILD)/bin/python -m pytest -s tests/compose/test_attack.py tests/compose/test_faults.py; status=$$?; scripts/install_docker stop; exit $$status
+
+docs: $(DOCS)/.done ## the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build
 
 audit: $(AUDIT)/.done ## known vulnerabilities of what is pinned
 	for name in serve server gateway retrieval vectors builder build torch tensorrt local client stack; do $(AUDIT)/bin/pip-audit --no-deps --disable-pip -r requirements/$$name.txt || exit 1; done

@@ -38,10 +38,13 @@ class Instance:
 
 @dataclass(frozen=True)
 class Chat:
-    """A tokenizer's chat template (Jinja), and its special tokens by name (bos_token, eos_token, …)."""
+    """A tokenizer's chat template (Jinja), and its special tokens by name (bos_token, eos_token, …).
+    `sampling`: temperature, top_p, top_k and repetition_penalty as the checkpoint recommends them.
+    """
 
     template: str
     specials: Mapping[str, str] = field(default_factory=dict)
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from conch.gpus import apart as several_hosts
 from conch.whisper import languages_of
 
 REDUCED = ("weight_only", "quantization", "compress")  # parameters that make weights smaller
+SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty")
 SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -169,11 +170,15 @@ def precision(parameters: Mapping[str, Any]) -> str:
 
 def chat(tokenizer: Path) -> Chat | None:
     """The template that a tokenizer's folder carries, in a file of its own or in tokenizer_config.json
-    (https://huggingface.co/docs/transformers/chat_templating).
+    (https://huggingface.co/docs/transformers/chat_templating), and generation_config.json's recommendation.
     """
     config, file = tokenizer / "tokenizer_config.json", tokenizer / "chat_template.jinja"
     known = json.loads(config.read_text("utf-8")) if config.exists() else {}
     text = file.read_text("utf-8") if file.exists() else known.get("chat_template")
     if not isinstance(text, str):
         return None
-    return Chat(text, {name: known[name] for name in SPECIALS if isinstance(known.get(name), str)})
+    specials = {name: known[name] for name in SPECIALS if isinstance(known.get(name), str)}
+    generation = tokenizer / "generation_config.json"
+    recommended = json.loads(generation.read_text("utf-8")) if generation.exists() else {}
+    sampling = {name: float(recommended[name]) for name in SAMPLING if recommended.get(name) is not None}
+    return Chat(text, specials, sampling)

@@ -16,7 +16,7 @@ from build.whisper_vocabulary import whisper_tokenizer
 from . import FAMILIES, family
 
 ROOT = Path(__file__).parents[2]
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 
 
 @dataclass(frozen=True)

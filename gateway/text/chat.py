@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.ext import Extension
@@ -18,13 +18,22 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from conch.deployment import Pool
 from conch.errors import refused
 
+from ..fields import Fields
 from .schema import ChatRequest, Message, TextPart
 from .tools import ARGUMENTS, ID_LENGTH, OPEN, Calling
 
+Asked = TypeVar("Asked", bound=Fields)
 NO_TOOLS = Calling()
 # What templates raise, and what in them does.
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, RecursionError)
 OWN = ("messages", "tools", "add_generation_prompt")  # variables of templates that requests do not set
+
+
+def recommended(form: Asked, pool: Pool) -> Asked:
+    """The request with the checkpoint's own sampling where it names none."""
+    sampling = pool.chat.sampling if pool.chat else {}
+    own = {name: value for name, value in sampling.items() if getattr(form, name, value) is None}
+    return form.model_copy(update=own | ({"top_k": int(own["top_k"])} if "top_k" in own else {}))
 
 
 def _refuse(message: str) -> NoReturn:

@@ -25,7 +25,7 @@ from ..services import Services, ServicesDep
 from ..sse import Events
 from ..vision.fetching import data_urls
 from .calls import GenerationCall, questions
-from .chat import calling_of, guide_of, rendered
+from .chat import calling_of, guide_of, recommended, rendered
 from .generator import TextDelta, stream, whole
 from .item_writer import ResponseWriter
 from .items import ResponseRequest, renamed
@@ -187,6 +187,7 @@ async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Re
 async def responses(form: ResponseRequest, request: Request, services: ServicesDep) -> Response:
     """The next message of a conversation, in the form of OpenAI's Responses API; nothing is kept."""
     try:
+        form = recommended(form, services.pool(form.model, "chat"))
         return await _chat(form.chat(), request, services, partial(ResponseWriter, form))
     except ApiError as error:
         raise renamed(error) from error
@@ -199,6 +200,7 @@ async def _chat(
     writer: Callable[[Calling], ChatWriter | ResponseWriter],
 ) -> Response:
     pool = services.pool(form.model, "chat")
+    form = recommended(form, pool)
     check_chat(form)
     urls = pictures_of(form, pool)
     calling = calling_of(form, pool)

@@ -49,3 +49,13 @@ def test_every_field_has_a_description() -> None:
     rows = [line for line in api().splitlines() if line.startswith("| `")]
     assert len(rows) > 100
     assert [row for row in rows if row.endswith("|  |")] == []
+
+
+def test_every_error_code() -> None:
+    page = (ROOT / "docs" / "errors.md").read_text("utf-8")
+    sources = [*ROOT.glob("gateway/**/*.py"), *ROOT.glob("retrieval/**/*.py"), *ROOT.glob("docker/nginx/*")]
+    text = "".join(path.read_text("utf-8") for path in sources)
+    codes = set(re.findall(r'code=\(?"(\w+)"|"code": ?"(\w+)"', text))
+    found = {one for pair in codes for one in pair if one}
+    assert len(found) > 25
+    assert {code for code in found if f"`{code}`" not in page} == set()

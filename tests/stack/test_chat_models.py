@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Literal
 
 import openai
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tests.ports import first_port
 
+from .blocks import Block, those_of
 from .conftest import ROOT, Stack, portable, started
 
 MODEL = "smollm2-135m-instruct-q4"
@@ -91,12 +93,17 @@ ADD = {
 
 
 @pytest.fixture(scope="module")
-def sdk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     command = [sys.executable, "-m", "build", "engines", "--target", "openvino", "--model-id", MODEL]
     subprocess.run(command, cwd=ROOT, check=True)
     home = tmp_path_factory.mktemp("chat")
-    with started(portable(home, first_port("chat-models"), MODEL, 1)) as stack:
-        yield client(stack)
+    with started(portable(home, first_port("chat-models"), MODEL, 1)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def sdk(stack: Stack) -> openai.OpenAI:
+    return client(stack)
 
 
 def client(stack: Stack) -> openai.OpenAI:
@@ -221,3 +228,8 @@ def test_a_schema_that_cannot_be_followed_is_named(sdk: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         sdk.chat.completions.create(**asked("x", tools=[broken], tool_choice="required"))
     assert refused.value.param == "tools"
+
+
+@those_of("chat")
+def test_the_examples_of_the_guide(stack: Stack, tmp_path: Path, block: Block) -> None:
+    assert re.search("Paris|get_weather", block.run(stack, tmp_path, {}))

@@ -37,6 +37,7 @@ from tests.ports import first_port
 from ..attack.faults import replaced, starts
 from ..attack.processes import all_of
 from ..fakes.pictures import broken, noise, png, saved
+from .blocks import Block, those_of
 from .conftest import ROOT, Stack, portable, started
 from .test_faults import tritonserver
 
@@ -358,3 +359,9 @@ def test_the_terminal(stack: Stack, pairs: list[Pair], tmp_path: Any, capsys: An
     assert by_gateway.strip()
     assert ask.main([*given, "--triton", f"{stack.kserve}", "--stream"]) == 0
     assert capsys.readouterr().out.strip()
+
+
+@those_of("pictures")
+def test_the_example_of_the_guide(stack: Stack, tmp_path: Path, block: Block, pairs: list[Pair]) -> None:
+    (tmp_path / "picture.png").write_bytes(saved(pairs[0].picture, "PNG"))
+    assert block.run(stack, tmp_path, {}).strip()

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import av
@@ -25,6 +26,7 @@ from tritonclient.http import InferenceServerClient, InferInput
 from speech import media
 from tests.ports import first_port
 
+from .blocks import Block, those_of
 from .conftest import RECORDINGS, ROOT, Stack, portable, started
 from .test_faults import tritonserver
 
@@ -216,3 +218,9 @@ def test_figures(stack: Stack) -> None:
         assert re.search(rf'^{name}_count{{.*model="speakers".*}} [1-9]', text, re.MULTILINE), [
             row for row in text.splitlines() if name in row
         ]
+
+
+@those_of("speakers")
+def test_the_example_of_the_guide(stack: Stack, tmp_path: Path, block: Block) -> None:
+    """What stands below it."""
+    assert "A: So, where do we stand" in block.run(stack, tmp_path, {"base": "tiny.en"})

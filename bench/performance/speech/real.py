@@ -1,7 +1,8 @@
 """Real weights of Whisper base on speech through the gateway, beside faster-whisper and whisper.cpp on the
 same weights: `python -m bench.performance.speech.real`.
 
-Clips of just under 30 s are sentences of `bench/quality/` with short pauses. Greedy, in English, without
+Clips of at most 30 s (or `--seconds`) are sentences of `bench/quality/` with short pauses. Greedy, in
+English, without
 times; every text ends by itself, and each cell says how many words were wrong. A cell is kept in
 .conch/bench/real as soon as it is measured: a run that was cut off goes on where it stopped, `--again` starts
 from the beginning.
@@ -47,14 +48,16 @@ MODELS = {1: [(cores(), 1)], 8: [(cores(), 1), (1, cores())]}
 Call = Callable[[int], str]
 
 
-def clips() -> list[Recording]:
-    """Sentences after each other, as many as fit."""
-    said, made = cycle(utterances(ROOT / "weights", SENTENCES)), list[Recording]()
+def clips(seconds: int) -> list[Recording]:
+    """Sentences after each other, as many as fit; those alone that do not are left out."""
+    spoken = utterances(ROOT / "weights", SENTENCES if seconds == SECONDS else None)
+    said = cycle(one for one in spoken if len(one.wave) / RATE + 0.6 <= seconds)
+    made = list[Recording]()
     parts, at = list[Utterance](), 0.0
     while len(made) < CLIPS:
         one = next(said)
         length = len(one.wave) / RATE + 0.6
-        if at + length > SECONDS:
+        if at + length > seconds:
             made.append(join(parts, (0.2, 0.6), len(made)))
             parts, at = [], 0.0
         parts, at = [*parts, one], at + length
@@ -112,9 +115,11 @@ def faster_whisper(
 
 @contextmanager
 def whisper_cpp(
-    made: list[Recording], threads: int, models: int
+    made: list[Recording], threads: int, models: int, seconds: int
 ) -> Iterator[tuple[Call, Callable[[], float]]]:
-    """In float16; each model hears one clip at a time."""
+    """In float16; each model transcribes one clip at a time. Clips of less than 28 s are encoded with 2 s of
+    silence (`audio_ctx`), as here.
+    """
     from pywhispercpp.model import Model
 
     file = WORK / f"{MODEL}.ggml"
@@ -124,6 +129,8 @@ def whisper_cpp(
     for _ in range(models):
         free.put(Model(str(file), n_threads=threads, print_progress=False, print_realtime=False))
     options = {"language": "en", "temperature": 0.0, "temperature_inc": 0.0, "no_context": True}
+    if seconds < 28:
+        options["audio_ctx"] = 50 * (seconds + 2)
 
     def call(number: int) -> str:
         model = free.get()
@@ -141,6 +148,7 @@ def cell(
     call: Call,
     memory: Callable[[], float],
     kept: Path,
+    seconds: int,
     batch: int = 0,
 ) -> None:
     """Measure and keep one. Of a batch's words no rate is taken: they are several clips'."""
@@ -150,32 +158,32 @@ def cell(
         heard[number] = call(number)
 
     numbers = range(0, CLIPS, batch) if batch else range(CLIPS)
-    found = timed_cell(name, SECONDS, 1 if batch else concurrency, numbers, noted, memory, batch or 1)
+    found = timed_cell(name, seconds, 1 if batch else concurrency, numbers, noted, memory, batch or 1)
     rate = None if batch else round(wrong(heard, made), 2)
     row = {**dataclasses.asdict(found), "concurrency": concurrency, "wer": rate, "machine": machine()}
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps(row) + "\n", "utf-8")
 
 
-def path(name: str, concurrency: int, run: int) -> Path:
+def path(name: str, concurrency: int, run: int, seconds: int) -> Path:
     """Where a cell is kept."""
-    return KEPT / str(run) / f"{name.replace(' ', '-').replace(',', '')}-{concurrency}.json"
+    return KEPT / str(seconds) / str(run) / f"{name.replace(' ', '-').replace(',', '')}-{concurrency}.json"
 
 
-def rows() -> list[dict[str, Any]]:
+def rows(seconds: int) -> list[dict[str, Any]]:
     """What has been measured: of each cell the middle of its runs."""
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for file in sorted(KEPT.glob("*/*.json")):
+    for file in sorted((KEPT / str(seconds)).glob("*/*.json")):
         row = json.loads(file.read_text("utf-8"))
         found.setdefault((row["who"], row["concurrency"]), []).append(row)
     return [middle(runs, "per_second") for runs in found.values()]
 
 
-def report() -> list[str]:
-    """Goals and cells, Markdown, of what has been measured."""
-    measured = rows()
+def report(seconds: int) -> list[str]:
+    """Goals (of 30 s) and cells, Markdown, of what has been measured."""
+    measured = rows(seconds)
     lines = ["| goal | wanted | reached |", "|---|---|---|"]
-    for many, wanted in WANTED.items():
+    for many, wanted in WANTED.items() if seconds == SECONDS else ():
         speed = {row["who"]: row["per_second"] for row in measured if row["concurrency"] == many}
         peers = [value for who, value in speed.items() if who.startswith("faster-whisper")]
         reached = f"**{speed['Conch'] / max(peers):.2f}**" if "Conch" in speed and peers else "not measured"
@@ -189,7 +197,7 @@ def report() -> list[str]:
     return lines
 
 
-def measure(made: list[Recording], run: int, *, cpp: bool) -> None:
+def measure(made: list[Recording], run: int, seconds: int, *, cpp: bool) -> None:
     """Everybody's cells of one run that are not there yet. `cpp`: whisper.cpp's, too."""
     for many in CONCURRENCY:
         ways: dict[str, tuple[Any, int]] = {"Conch": (through_gateway(made), 0)}
@@ -198,11 +206,11 @@ def measure(made: list[Recording], run: int, *, cpp: bool) -> None:
             ways[name + ", batched" * bool(batch)] = (faster_whisper(made, threads, workers, batch), batch)
         for threads, models in MODELS[many] if cpp else ():
             name = f"whisper.cpp float16, {threads} threads, {models} models"
-            ways[name] = (whisper_cpp(made, threads, models), 0)
+            ways[name] = (whisper_cpp(made, threads, models, seconds), 0)
         for name, (way, batch) in ways.items():
-            if not (kept := path(name, many, run)).exists():
+            if not (kept := path(name, many, run, seconds)).exists():
                 with way as (call, memory):
-                    cell(name, many, made, call, memory, kept, batch)
+                    cell(name, many, made, call, memory, kept, seconds, batch)
 
 
 def main() -> None:
@@ -211,13 +219,14 @@ def main() -> None:
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--runs", type=int, default=1, help="of everybody, in turns; medians are reported")
     parser.add_argument("--no-cpp", action="store_true", help="without whisper.cpp, which is slow")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="the longest clip, 5 to 30")
     given = parser.parse_args()
     if given.again:
-        shutil.rmtree(KEPT, ignore_errors=True)
-    made = clips()
+        shutil.rmtree(KEPT / str(given.seconds), ignore_errors=True)
+    made = clips(given.seconds)
     for run in range(given.runs):
-        measure(made, run, cpp=not given.no_cpp)
-    print("\n".join([machine(), "", *report()]))
+        measure(made, run, given.seconds, cpp=not given.no_cpp)
+    print("\n".join([machine(), "", *report(given.seconds)]))
 
 
 if __name__ == "__main__":

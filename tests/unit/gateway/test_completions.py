@@ -92,10 +92,12 @@ class FakeTriton:
 
 
 @contextmanager
-def gateway(folder: Path, *, template: bool = True) -> Iterator[tuple[TestClient, FakeTriton]]:
+def gateway(
+    folder: Path, *, template: bool = True, sampling: Mapping[str, float] | None = None
+) -> Iterator[tuple[TestClient, FakeTriton]]:
     """The application over a deployment of one model, with a fake behind it."""
     instance = Instance(0, "mini", "gpt2", str(folder), (0,), "a:1", "a:2")
-    chat = Chat(TEMPLATE) if template else None
+    chat = Chat(TEMPLATE, sampling=sampling or {}) if template else None
     pool = Pool("mini", "gpt2", (0,), capabilities=frozenset({"completion"}), positions=64, chat=chat)
     Deployment((instance,), (pool,)).save(folder / "deployment.json")
     fake = FakeTriton()
@@ -116,6 +118,36 @@ def door(opened: tuple[TestClient, FakeTriton]) -> tuple[TestClient, FakeTriton]
     opened[1].__dict__ = FakeTriton().__dict__
     opened[0].app_state["services"].generations.inside.clear()
     return opened
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [
+        ({}, {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.1}),
+        ({"temperature": 0}, {"top_k": 1, "repetition_penalty": 1.1}),
+        (
+            {"temperature": 1, "top_p": 1, "top_k": 0, "repetition_penalty": 1},
+            {"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0},
+        ),
+    ],
+)
+@pytest.mark.parametrize("path", ["chat/completions", "responses"])
+def test_sampling_as_the_checkpoint_recommends_it(
+    tmp_path: Path, path: str, asked: dict[str, float], sent: dict[str, float]
+) -> None:
+    """generation_config.json, unless the request says otherwise."""
+    both = {"temperature", "top_p"}
+    if path == "responses" and not both >= set(asked):
+        pytest.skip("the route has no such field")
+    recommendation = {"temperature": 0.7, "top_p": 0.8, "top_k": 20.0, "repetition_penalty": 1.1}
+    with gateway(tmp_path, sampling=recommendation) as (client, fake):
+        body = {"messages": [{"role": "user", "content": "hi"}]} if "chat" in path else {"input": "hi"}
+        answer = client.post(f"/v1/{path}", json={"model": "mini", **body, **asked})
+        assert answer.status_code == 200, answer.text
+        found = {name: fake.asked[0][name].item() for name in recommendation if name in fake.asked[0]}
+        assert found == pytest.approx(sent)
+        if path == "responses":
+            assert answer.json()["temperature"] == asked.get("temperature", 0.7)
 
 
 def post(door: tuple[TestClient, FakeTriton], **fields: Any) -> Any:

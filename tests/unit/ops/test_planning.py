@@ -16,13 +16,13 @@ import pytest
 from build.catalog import CatalogError, load_catalog
 from conch.bundle import ENGINE, MANIFEST, PARAMETERS, EngineFacts, Manifest, Probe
 from conch.contract import save
-from conch.deployment import Deployment
+from conch.deployment import Chat, Deployment
 from conch.gpus import assigned
 from ops.deploy import addresses
 from ops.hardware import instances
 from ops.local import nginx_binary
 from ops.nginx import OPEN, AccessPolicy, NginxValues, Tls, pools, write_nginx
-from ops.planning import IN_DOCKER, Addresses, described, front_processes, make_plan, precision, share
+from ops.planning import IN_DOCKER, Addresses, chat, described, front_processes, make_plan, precision, share
 
 from .running_nginx import running_nginx
 
@@ -335,3 +335,17 @@ def test_nginx_takes_hundreds_of_instances(tmp_path: Path) -> None:
 def test_doors_grow_with_the_machine() -> None:
     """Gateways and nginx's workers in front of GPUs."""
     assert [front_processes(cpus) for cpus in (1, 2, 8, 16, 64)] == [2, 2, 4, 8, 8]
+
+
+def test_chat_of_a_tokenizer(tmp_path: Path) -> None:
+    """The template, its special tokens, and the sampling that the checkpoint recommends."""
+    assert chat(tmp_path) is None
+    config = {"chat_template": "{{ messages }}", "eos_token": "</s>", "bos_token": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    found = chat(tmp_path)
+    assert found == Chat("{{ messages }}", {"eos_token": "</s>"}, {})
+    generation = {"temperature": 0.7, "top_k": 20, "top_p": None, "eos_token_id": 2, "do_sample": True}
+    (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    found = chat(tmp_path)
+    assert found
+    assert found.sampling == {"temperature": 0.7, "top_k": 20.0}
