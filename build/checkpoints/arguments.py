@@ -49,7 +49,7 @@ def parse(description: str | None, line: Sequence[str] | None = None) -> Argumen
         "--weights", required=True, help="a folder in Hugging Face layout, or random:<architecture>"
     )
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--compress", choices=["none", "int8"], default="none")
+    parser.add_argument("--compress", choices=["none", "int8", "int4"], default="none")
     parser.add_argument("--precision", choices=["float16", "bfloat16", "float32"], default="float16")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(

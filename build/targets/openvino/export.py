@@ -21,7 +21,7 @@ from build import checkpoints
 from build.checkpoints.arguments import Arguments, parse, write_pictures, write_tokenizer
 from serving.architectures.transformer import AlignmentCaches, Encoder, Model, Shape
 
-from .stateful import compress_int8, decoder_graph, memories, rename
+from .stateful import compress, decoder_graph, memories, rename
 
 # Whisper was trained on sounds with silence up to 30 s; less of it will do (docs/benchmarks/real-speech.md).
 SHORT_FRAMES = (1000, 1500, 2000, 2500)
@@ -97,8 +97,8 @@ def export(arguments: Arguments) -> None:
         write_pictures(arguments, theirs)
         made["picture"] = picture_graph(checkpoints.picture_encoder(arguments.family, theirs))
     for name, graph in made.items():
-        if arguments.compress == "int8" and name in ("encoder", "decoder"):
-            compress_int8(graph)  # the aligner runs for a few requests only
+        if name in ("encoder", "decoder"):  # the aligner runs for a few requests only
+            compress(graph, arguments.compress, ours.shape.vocabulary)
         ov.save_model(graph, arguments.output / f"{name}.xml", compress_to_fp16=half)
     if ours.shape.relative:
         np.save(arguments.output / "relative_bias.npy", relative_bias(ours, ours.shape))
