@@ -72,7 +72,7 @@ def write_pictures(arguments: Arguments, theirs: Any) -> None:
 def copy_tokenizer(weights: Path, output: Path) -> None:
     """The tokenizer's files that a checkpoint brings."""
     for file in TOKENIZER:
-        if (weights / file).exists():
+        if (weights / file).exists() and weights.resolve() != output.resolve():
             shutil.copy(weights / file, output / file)
 
 

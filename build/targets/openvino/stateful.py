@@ -89,7 +89,7 @@ def compress_int8(model: ov.Model) -> None:
 def compress_int4(model: ov.Model, vocabulary: int) -> None:
     """Store the weights of matrix products in 4 bits, with a float16 scale and a zero point for each 32
     inputs of an output. Those with `vocabulary` outputs, which make logits, are stored in 8 (compress_int8),
-    as OpenVINO's own tools do, and those whose inputs are no multiple of 32.
+    as OpenVINO's own tools do; so are those whose inputs 32 does not divide.
     """
     for node, weight, axis in weights_of(model):
         outputs, inputs = weight.shape
