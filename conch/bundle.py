@@ -46,7 +46,7 @@ class EngineFacts(Positions):
 
     `positions`: tokens that the decoder holds; `other_ends`: ids that end a text as `end_id` does;
     `encoder_positions`: those of the longest memory that its encoder leaves (0: a decoder alone). `mels`:
-    width of the features that it reads (0: it reads ids). `suppress`: ids that are never said;
+    width of the features that it reads (0: it reads ids). `suppress`: ids that are never generated;
     `decoder_start`: the decoder's first ids where a request names none. `layers`, `heads`, `head_width`: of
     portable engines. `aligns`: it gives cross-attention for a text, `attends`: and for each token of a text
     that it makes; `timestamp_rules`: it knows Whisper's; `takes_samples`: it makes features of samples

@@ -60,7 +60,7 @@ def apart(environment: Mapping[str, str]) -> bool:
 
 def assigned(count: int, environment: Mapping[str, str]) -> list[str]:
     """The GPUs of each instance as CUDA_VISIBLE_DEVICES says it: TRITON_0_GPUS and so on; instance i is on
-    GPU i if nothing is said. Where instances have devices of their own, all have the same: HOST_GPUS.
+    GPU i by default. Where instances have devices of their own, all have the same: HOST_GPUS.
     """
     if apart(environment):
         return [environment.get("HOST_GPUS") or "0"] * count

@@ -42,7 +42,8 @@ from .upload import sweep
 
 
 def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
-    """Wire everything for one deployment. `triton`: what answers for the pools, if not nginx's inner door.
+    """Wire everything for one deployment. `triton`: what answers for the pools, if not nginx's internal
+    listener.
 
     Keys are judged here although nginx asks /auth for every request: nginx keeps what has no key from taking
     a place, an upload or a body, and the gateway may be reached without nginx.

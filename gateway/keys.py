@@ -32,7 +32,7 @@ def load_keys(path: Path | None, *, required: bool = False) -> tuple[bytes, ...]
     """One key a line; blank lines and lines that start with # do not count.
 
     Raises:
-        NoKeys: `required`, and no key was found: an empty file must not open the doors.
+        NoKeys: `required`, and no key was found: an empty file must not disable authentication.
     """
     lines = (line.strip() for line in path.read_text("utf-8").splitlines()) if path and path.exists() else ()
     keys = tuple(line.encode() for line in lines if line and not line.startswith("#"))

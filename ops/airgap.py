@@ -108,7 +108,7 @@ def _feed(source: IO[bytes], *arguments: str, environment: Mapping[str, str] | N
     process = subprocess.Popen(
         ["docker", *arguments], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
-    with suppress(BrokenPipeError), process:  # whose reader is gone has ended, and said why
+    with suppress(BrokenPipeError), process:  # whose reader is gone has ended, and logged why
         assert process.stdin
         shutil.copyfileobj(source, process.stdin, BLOCK)
     if process.returncode:

@@ -1,10 +1,10 @@
 """A process that does not outlive its parent:
 `python -m ops.child [--exec | --unlink SOCKET | --cwd FOLDER]… COMMAND…`.
 
-Whoever supervises may be killed; then nobody would end what it ran, and its ports and sockets would stay
+The supervisor may be killed; then nobody would end what it ran, and its ports and sockets would stay
 taken. With --exec the command takes this process's place. Without, it is a child whose own children end with
 it: nginx's workers would go on without their master. --unlink, once for each socket, removes what a run that
-was killed has left behind: nginx does not listen on a Unix socket whose file is there.
+was killed has left: nginx does not listen on a Unix socket whose file is there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def die_with_parent() -> None:
 
 
 def run(command: list[str]) -> int:
-    """Run a command, forward signals to it, and end what it leaves behind; its exit status."""
+    """Run a command, forward signals to it, and end what it leaves; its exit status."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     process = subprocess.Popen(command, preexec_fn=die_with_parent)  # noqa: PLW1509
 

@@ -1,6 +1,6 @@
 """Conch in Docker: `python -m ops.compose hardware | up | restart | down`.
 
-What is said here about files and variables holds for plain `docker compose` too; compose.yaml and
+What stands here about files and variables holds for plain `docker compose` too; compose.yaml and
 .env.example explain them.
 """
 
@@ -134,7 +134,7 @@ def checked_target() -> str:
     """TARGET, if this machine can run its image; what to know of it is printed.
 
     Raises:
-        ValueError: it has no image, or the driver is too old for it; said before gigabytes are pulled.
+        ValueError: it has no image, or the driver is too old for it; raised before gigabytes are pulled.
     """
     target = settings().get("TARGET", targets.DEFAULT_IN_DOCKER)
     if f" AS {target}-builder\n" not in (ROOT / "docker" / "server.Dockerfile").read_text("utf-8"):
@@ -148,7 +148,7 @@ def checked_target() -> str:
 
 
 def up(docker: DockerClient) -> None:
-    """Build images, build engines, start, and wait until the public door answers."""
+    """Build images, build engines, start, and wait until the public port answers."""
     checked_target()
     models_beside(settings(), hardware.instances(settings()), check=True)
     docker.compose.build()

@@ -1,4 +1,4 @@
-"""`make demo`: start the stack, transcribe a recording through the public door, print it, stop what was
+"""`make demo`: start the stack, transcribe a recording through the public port, print it, stop what was
 started.
 """
 
@@ -56,7 +56,7 @@ def ask(local: LocalDeployment, model: str) -> None:
 
 
 def show(local: LocalDeployment, plan: Deployment) -> None:
-    """Transcribe through the public door, and print it; then ask each chat model.
+    """Transcribe through the public port, and print it; then ask each chat model.
 
     Raises:
         httpx.HTTPError: no answer, or not a transcript.

@@ -116,7 +116,7 @@ def check_gpus(models: Sequence[Model], target: str, count: int, environment: Ma
     """Every instance has a GPU for each rank of the engine that it will serve.
 
     Raises:
-        CatalogError: one that has not; said before anything is fetched or built.
+        CatalogError: one that has not; raised before anything is fetched or built.
     """
     found = known(target)
     for i, own in enumerate(found.gpus(count, environment)):

@@ -121,8 +121,8 @@ class LocalDeployment:
 
     @property
     def addresses(self) -> Addresses:
-        """Every inner door is a socket in a folder that other users may not enter; only nginx listens on
-        ports.
+        """Every internal listener is a socket in a folder that other users may not enter; only nginx listens
+        on ports.
         """
         gateways = tuple(f"unix:{self.run}/gateway-{i}" for i in range(self.gateways))
         return Addresses(f"unix:{self.run}/triton-{{i}}.http", f"unix:{self.run}/triton-{{i}}.grpc", gateways)

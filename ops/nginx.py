@@ -74,7 +74,7 @@ def tls_of(environment: Mapping[str, str], certificate: str, key: str, port: int
 @dataclass(frozen=True)
 class NginxValues:
     """What the template's ${CONCH_…} stand for: the folder for what nginx writes, the address of the public
-    doors, their ports, where the gateway's own listener is (as nginx writes it: an address with a port, or
+    ports, their numbers, where the gateway's own listener is (as nginx writes it: an address with a port, or
     unix:PATH), the largest body as nginx writes it. `workers`: nginx's processes.
 
     `instance_http`, `instance_grpc`: the first of the ports at which each instance is found by host and port

@@ -111,7 +111,7 @@ def check_images(models: Sequence[Model], target: str, count: int, environment: 
     which.
 
     Raises:
-        CatalogError: one that does not; said before anything is fetched or built.
+        CatalogError: one that does not; raised before anything is fetched or built.
     """
     others = beside(models, target, count)
     for i, model in ((i, models[i % len(models)]) for i in range(count)):

@@ -3,7 +3,7 @@ lost.
 
 A guard that is asked to (SIGHUP) finishes what is in flight, hands everything else to another instance of its
 pool, and starts its server again with the bundle as it is then. The guard itself stays, so no address
-changes: nginx gives up requests in flight when one does. Whoever interrupts a restart leaves the instance to
+changes: nginx gives up requests in flight when one does. A restart that is interrupted leaves the instance to
 its guard, which completes it.
 """
 

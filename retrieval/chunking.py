@@ -4,7 +4,7 @@ searches answer with.
 An encoder such as MiniLM reads 256 tokens, OpenAI's chunks have 800: of a chunk that is embedded whole,
 two thirds would be unread. So a chunk is a row of passages that the model reads whole, and is found by its
 best one. Overlapping chunks share their passages: overlap costs no second embedding. How many tokens a
-passage has is what the model said when it read it, so that no tokenizer is needed here; packing guesses,
+passage has is what the model counted when it read it, so that no tokenizer is needed here; packing guesses,
 and what turns out to be too long is halved.
 """
 

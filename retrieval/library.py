@@ -5,7 +5,7 @@ new one is complete, in `standing`), by space. A space is where vectors are comp
 under the model's name, and the pictures of one that reads them under its name and PICTURES. (In a space of
 both, any text would be nearer to a text than any picture is.) A build is one embedding of one file in one
 space, under a random name. The name is in the record (`making`) before anything is written under it, so that
-whatever a killed process leaves behind is known, and removed (`waste`).
+whatever a killed process leaves is known, and removed (`waste`).
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def _plain_wav(path: Path) -> wave.Wave_read | None:
     try:
         with path.open("rb") as whole:
             claimed = int.from_bytes(whole.read(8)[4:], "little") + 8  # Python reads no further, FFmpeg does
-        file = wave.open(str(path), "rb")  # noqa: SIM115  # whoever reads it closes it
+        file = wave.open(str(path), "rb")  # noqa: SIM115  # its reader closes it
     except (wave.Error, EOFError, RuntimeError):  # the last where a chunk ends after the file
         return None
     form = (file.getnchannels(), file.getsampwidth(), file.getframerate())

@@ -141,7 +141,7 @@ class WindowRun:
         return await self._likeliest(window, options, first)
 
     async def _first(self, window: Window, options: Options) -> Attempt:
-        """Behind earlier text the likelier of two answers, asked for at once: one knows that text, one only
+        """After earlier text the likelier of two answers, requested at once: one knows that text, one only
         what a client's own prompt, which has no timestamps, says.
         """
         self.take()

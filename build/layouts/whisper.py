@@ -127,7 +127,7 @@ class Extras:
 def write_huggingface(
     checkpoint: dict[str, Any], folder: Path, model_name: str, extras: Extras | None = None
 ) -> None:
-    """A Hugging Face folder out of OpenAI's .pt: weights, configuration, what is not to be said, alignment
+    """A Hugging Face folder out of OpenAI's .pt: weights, configuration, the suppressed tokens, alignment
     heads if they are known, vocabulary.
     """
     dims, extras = checkpoint["dims"], extras or Extras()

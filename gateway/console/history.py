@@ -126,7 +126,7 @@ class History:
 
 
 def _read(text: str) -> tuple[int, dict[int, dict[str, Tally]]] | None:
-    """What `History.text` wrote; None for what no gateway of this version has said."""
+    """What `History.text` wrote; None for text of another version."""
     with suppress(ValueError, KeyError, TypeError, AttributeError):
         said = json.loads(text)
         rows = said["slots"].items()

@@ -1,4 +1,4 @@
-"""What a live session hears: its settings, the sound that has come, and the turns that it is cut into."""
+"""What a live session receives: its settings, its sound, and the turns that it is cut into."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ OpenAI's transcription sessions.
 
 Latency: a turn's final words come `silence_duration_ms` (500) after its last sound plus one transcription;
 while it lasts, words that two looks in a row agree on come every PARTIAL seconds. Memory: a turn is at most
-30 s, an uncommitted buffer LONGEST_BUFFER; when the engine falls behind, the socket is not read, and TCP
+30 s, an uncommitted buffer LONGEST_BUFFER; when the engine is too slow, the socket is not read, and TCP
 holds the sender back.
 """
 

@@ -84,7 +84,7 @@ class SemanticVad(_Turns):
 
 
 class NoiseReduction(Fields):
-    """Taken and repeated: Whisper and the voice activity detection hear through noise, and nothing is
+    """Taken and repeated: Whisper and the voice activity detection cope with noise, and nothing is
     filtered before them.
     """
 
@@ -137,7 +137,7 @@ class Session(Fields):
     type: Literal["transcription"] = "transcription"
     audio: Audio = Audio()
     include: tuple[Literal["item.input_audio_transcription.logprobs"], ...] = ()
-    _asked: bool = PrivateAttr(default=False)  # whether the client has ever said how turns are detected
+    _asked: bool = PrivateAttr(default=False)  # whether the client has configured turn detection
 
     def changed(self, update: Any, judge: Judge = nothing) -> tuple[Session, list[ApiError]]:
         """With the fields of a session.update that can be, and why others cannot. `judge` raises an ApiError
@@ -212,7 +212,7 @@ def _inner(update: Any, *names: str) -> dict[str, Any]:
 
 
 def _usual_turns(session: Any) -> dict[str, Any] | None:
-    """How turns are detected where the client has never said it: by its name for the model."""
+    """How turns are detected by default: it depends on the client's name for the model."""
     model = _inner(session, "audio", "input", "transcription").get("model")
     committed = isinstance(model, str) and re.sub(r"-\d{4}-\d\d-\d\d$", "", model) in COMMITTED
     return None if committed else Vad().model_dump()

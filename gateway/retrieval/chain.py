@@ -14,7 +14,7 @@ from .schema import LONGEST_QUERY, SearchRequest
 
 @dataclass(frozen=True)
 class Answer:
-    """Which model said what."""
+    """Which model answered what."""
 
     model: str
     text: str

@@ -122,7 +122,7 @@ def search_page(
     queries: Sequence[Item], results: Sequence[Result], answer: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """openai.types.VectorStoreSearchResponse, best first. `cosines` is an extension, and so is `answer`: what
-    a model said about a picture, which was searched for.
+    a model answered about a picture, which was searched for.
     """
     data = [
         {

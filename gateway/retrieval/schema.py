@@ -130,7 +130,7 @@ class BatchRequest(FileOptions):
 
 
 class StoreFields(Fields):
-    """What may be said of a store, and changed."""
+    """Fields of a store that may be set and changed."""
 
     name: Name | None = None
     metadata: Metadata | None = None

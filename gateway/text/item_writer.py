@@ -95,7 +95,7 @@ class ResponseWriter:
         return f"event: {chunk['type']}\ndata: {json.dumps(chunk, ensure_ascii=False)}\n\n"
 
     def error(self, body: Mapping[str, Any]) -> str:
-        """An error behind other events."""
+        """An error after other events."""
         found = body["error"]
         shown = {name: found.get(name) for name in ("code", "message", "param")}
         return self.line(self._event("error", **shown), usage=False)

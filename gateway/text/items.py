@@ -107,7 +107,7 @@ Item = Annotated[
 
 
 class FunctionTool(Fields):
-    """A tool; the fields of a function beside its type."""
+    """A tool: its type and the fields of its function."""
 
     HARMLESS: ClassVar = frozenset({"strict"})
 

@@ -59,7 +59,7 @@ class CompletionWriter:
         return event({"usage": None, **chunk} if usage else chunk)
 
     def error(self, body: Mapping[str, Any]) -> str:
-        """An error behind other events."""
+        """An error after other events."""
         return event(body)
 
     def _choice(self, i: int, piece: TextDelta) -> dict[str, Any]:

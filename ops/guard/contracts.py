@@ -44,7 +44,7 @@ class Contracts:
         return await self._asked(http, model, {HANDED: "1"})
 
     def last(self, model: str) -> Contract | None:
-        """What the own server said last, which may be gone; None if it was never asked."""
+        """What the own server reported last, which may be gone; None if it was never asked."""
         return self._last.get(model)
 
     def known(self, model: str) -> bool:

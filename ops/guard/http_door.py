@@ -182,7 +182,7 @@ class HttpDoor:
     async def contract(
         self, model: str, until: float = 0.0, size: int = 0, *, handed: bool = False
     ) -> Contract | None:
-        """What a model takes; None if there is no such model. Where the own server is away, what it said
+        """What a model takes; None if there is no such model. Where the own server is away, what it reported
         last: the sender of the request compares. `until`, `size`: see Relay.back; `handed`: by another guard.
 
         Raises:
@@ -269,7 +269,7 @@ class HttpDoor:
 
 
 def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers that Triton hears of. It traces whatever brings a traceparent, so that of a trace which nobody
+    """Headers that Triton receives. It traces whatever brings a traceparent, so that of a trace which nobody
     records (the last flag is 0, https://www.w3.org/TR/trace-context/#sampled-flag) ends here.
     """
     recorded = SAMPLED.fullmatch(headers.get("traceparent", "")) is not None

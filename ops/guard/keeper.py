@@ -110,7 +110,7 @@ class Keeper:
             life = Life(HttpClient(server.doors.http), self.connect(server.doors.grpc))
             try:
                 await self._serve(server, life)
-            except BaseException:  # a fault of our own: no server is left behind
+            except BaseException:  # a fault of our own: no server is left running
                 await server.end(0)
                 raise
             self.failures += life is not self.relay.life

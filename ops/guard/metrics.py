@@ -1,6 +1,6 @@
-"""What a guard counts, and what Triton and its engine count, as one page: Prometheus reads it at
-/metrics of the guard's HTTP door. Every sample has a label `model`, the instance's MODEL_ID; docs/metrics.md
-lists them.
+"""What a guard counts, and what Triton and its engine count, as one page: Prometheus reads it at /metrics of
+the guard's HTTP listener. Every sample has a label `model`, the instance's MODEL_ID; docs/metrics.md lists
+them.
 """
 
 from __future__ import annotations

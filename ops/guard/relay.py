@@ -4,8 +4,8 @@ A server that dies takes what is in flight with it. Killed from outside, everyth
 instance at once; so does what a server that was asked to end no longer reads. Died of itself, one of the
 requests in flight may have done it: what has been answered before goes to another instance, the others are
 suspects. They wait for their own server, which is lost anyway, and run there again one by one, alone;
-meanwhile no instance of the pool takes the same content. Whoever is in flight when a server dies for the
-second time is refused for a minute. So one request, however often it is sent, costs a pool one instance.
+meanwhile no instance of the pool takes the same content. A request that is in flight when a server dies for
+the second time is refused for a minute. So one request, however often it is sent, costs a pool one instance.
 
 What no other instance can take waits for the own server, if that is away for a moment: a pool of one loses
 nothing when its server is killed or restarted.

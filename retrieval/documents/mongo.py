@@ -27,7 +27,7 @@ _asked: set[asyncio.Task[Any]] = set()  # an event loop alone would let them go
 
 
 def _answered(asked: asyncio.Task[Any]) -> None:
-    """Nobody may be left to hear of its failure."""
+    """No caller may be left to receive its failure."""
     _asked.discard(asked)
     if not asked.cancelled():
         asked.exception()
@@ -182,7 +182,7 @@ class MongoDocuments:
         await self.stored.delete_many({"_id": {"$gte": f"{owner}/", "$lt": f"{owner}0"}})
 
     async def close(self) -> None:
-        """See Documents. What is still asked ends first: it soon hears that there is no client any more."""
+        """See Documents. What is still asked ends first: it soon learns that the client is closed."""
         await self.client.close()
         if _asked:
             await asyncio.wait(_asked, timeout=SECONDS)

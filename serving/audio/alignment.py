@@ -1,4 +1,4 @@
-"""When each token was said, out of where the decoder looked.
+"""When each token was spoken, computed from cross-attention.
 
 Method and constants: openai/whisper timing.py (`find_alignment`): per head, weights are normalised over the
 tokens and smoothed over time by a median of 7 frames; the mean over heads is walked through by dynamic time

@@ -201,8 +201,8 @@ class Whisper:
         segments: NDArray[np.float32],
         prompt: Prompt,
     ) -> Arrays:
-        """Words where they were said, which may differ from the model's own times of their segment. Those of
-        a translation, of which alignment knows less, keep inside them.
+        """Words where they were spoken, which may differ from the model's own times of their segment. Those
+        of a translation, of which alignment knows less, keep inside them.
         """
         language = self.vocabulary.written(prompt)
         texts, times, at = list[str](), list[Span](), 0
@@ -308,7 +308,7 @@ class Whisper:
         )
 
     def _bias(self, prompt: Prompt) -> Arrays:
-        """What must not be said: the checkpoint's own list, and <|notimestamps|> when the prompt leaves times
+        """Suppressed tokens: the checkpoint's own list, and <|notimestamps|> when the prompt leaves times
         on.
         """
         times = [] if self.vocabulary.no_timestamps in prompt.ids else [self.vocabulary.no_timestamps]
@@ -363,7 +363,7 @@ def ended(word: Span, segment: float) -> Span:
 
 
 def doubtful(answer: Arrays, *, limited: bool) -> bool:
-    """Whether a text repeats itself or is unlikely. `limited`: the client said how long it may be."""
+    """Whether a text repeats itself or is unlikely. `limited`: the client limited its length."""
     text = answer["TRANSCRIPTS"].item().decode()
     endless = bool(answer["TRUNCATED"].item()) and not limited
     return endless or repeats(text) or float(answer["AVG_LOGPROB"].item()) < LOG_PROB_LIMIT

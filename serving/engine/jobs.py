@@ -1,4 +1,4 @@
-"""One request in the scheduler, who hears of it, and what bounds them all."""
+"""One request in the scheduler, its listener, and the limits of all."""
 
 from __future__ import annotations
 

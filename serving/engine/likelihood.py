@@ -1,4 +1,4 @@
-"""How likely a model found what was said, where the engine's own figures do not say it.
+"""Log probabilities of a text, where the engine's own are tempered.
 
 openai/whisper (decoding.py) judges a text by the log probabilities that the model gave its tokens, at any
 temperature. TensorRT-LLM's are those after the temperature, which a low one pushes towards 0, so there they

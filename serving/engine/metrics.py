@@ -1,5 +1,5 @@
-"""What the scheduler measures. A Python stub has no door of its own: prometheus_client keeps the values in
-files of the folder that PROMETHEUS_MULTIPROC_DIR names, and the guard, which sets it, reads them there
+"""What the scheduler measures. A Python stub has no listener of its own: prometheus_client keeps the values
+in files of the folder that PROMETHEUS_MULTIPROC_DIR names, and the guard, which sets it, reads them there
 (https://prometheus.github.io/client_python/multiprocess/). Without it they stay in this process.
 """
 

@@ -74,8 +74,8 @@ class TextTokenizer:
         """Words as int32 [2, n]: all their ids back to back, and where each ends, filled up with -1
         (TensorRT-LLM's word lists).
 
-        A word that this tokenizer cannot write (a line break or 日 in T5) cannot be said either and is left
-        out.
+        A word that this tokenizer cannot write (a line break or 日 in T5) cannot be generated either and is
+        left out.
         """
         spelt = [ids for word in words if word for ids in self.spellings(word)]
         flat = [token for ids in spelt for token in ids] or [0]

@@ -78,8 +78,8 @@ def _cut(row: Arrays) -> Arrays:
 
 
 def greedy_at_zero(inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The same request with temperature 0 said as top_k 1. TensorRT-LLM turns temperature 0 into 1, and makes
-    the choice greedy only where top_k is given, too; with top_p alone it is random
+    """The same request with temperature 0 written as top_k 1. TensorRT-LLM turns temperature 0 into 1, and
+    makes the choice greedy only where top_k is given, too; with top_p alone it is random
     (runtime/samplingConfig.h, `validate`).
     """
     zero = inputs["temperature"] == 0.0 if "temperature" in inputs else np.zeros(0, bool)

@@ -21,7 +21,7 @@ CURRENT: ContextVar[str] = ContextVar(TRACEPARENT, default="")
 
 
 def traceparent(request: Any) -> str:
-    """What a Triton request is part of, as W3C writes it: said by whoever asked, or by Triton; empty where
+    """What a Triton request is part of, as W3C writes it: given by the client or by Triton; empty where
     nothing is traced.
     """
     given = json.loads(request.parameters() or "{}").get(TRACEPARENT)

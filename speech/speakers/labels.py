@@ -90,7 +90,7 @@ def _said(segment: Segment, words: list[Word], first: int) -> tuple[Begins, int]
 
 def _settle(text: str, begins: Begins, words: list[Word]) -> None:
     """Let a speaker change where a sentence does: a few words at its edge that go on without a pause are
-    those of whoever says the rest.
+    those of the speaker of the rest.
     """
     for sentence in _sentences(text, begins):
         for order in (sentence, sentence[::-1]):

@@ -146,7 +146,7 @@ def stretches(speaks: Frames, own: range) -> Iterator[tuple[int, int]]:
 
 
 def _around(speaks: Frames, begin: int, end: int) -> slice:
-    """A stretch with as much of what is said without a pause before and after it as makes a good vector."""
+    """A stretch with as much speech without a pause around it as makes a good vector."""
     most = round(TUNING.part * RATE / FRAME)
     while end - begin < most and begin > 0 and speaks[begin - 1]:
         begin -= 1

@@ -35,7 +35,7 @@ class SpeakerTuning:
     gap: float = 0.3  # a shorter pause does not end a turn
     blip: float = 0.1  # a shorter turn is none
     joint_words: float = 0.1  # between two words of one speaker
-    stray_words: float = 1.5  # at a sentence's edge that are given to whoever says the rest of it
+    stray_words: float = 1.5  # at a sentence's edge that are given to the speaker of the rest
     known_voice: float = 0.45  # cosine with a reference from which a speaker has its name
     known_all: float = 0.25  # the same where there are as many speakers as references
     known_drop: float = 0.25  # by which it may be less than that of the recording's nearest pair

@@ -23,7 +23,7 @@ VECTOR_TYPE = "TYPE_FP32"
 
 def configured(model: TritonModel, plan: Plan, batch: int) -> model_config_pb2.ModelConfig:
     """The model of model_repos as TensorRT's backend serves it: the same tensors, on the GPUs that the server
-    sees; sizes that a plan has fixed are said, so that Triton refuses others itself.
+    sees; sizes that a plan fixes are listed, so that Triton refuses others itself.
     """
     config = parse_config(MODELS / model.folder / "config.pbtxt")
     config.name, config.max_batch_size = model.name, batch

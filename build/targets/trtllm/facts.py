@@ -94,7 +94,7 @@ def text(source: Path, engine: Path) -> Facts:
 
 
 def _decoder_start(source: Path, config: Facts) -> tuple[int, ...]:
-    """The decoder's first ids: the start, and the one that is always said first (BART), which an engine
+    """The decoder's first ids: the start, and the one that is always generated first (BART), which an engine
     cannot be told.
     """
     forced = _read(source / "generation_config.json").get(

@@ -21,7 +21,7 @@ NOTHING = -1
 
 @dataclass
 class Choices:
-    """Per slot what was asked for, and what has been said.
+    """Per slot what was requested, and what has been generated.
 
     `counts` int64 [11, slots] and `weights` float32 [5, slots] hold what the other tensors, [slots] each, are
     rows of: so all of a request goes to the device in two copies. `bias` float32 [slots, vocabulary],
@@ -71,7 +71,7 @@ class Choices:
     def begin(
         self, device: Device, rows: Sequence[int], asked: Sequence[Sampling], prompts: Sequence[Sequence[int]]
     ) -> None:
-        """Rows that join, by their slots: what they ask for, nothing said yet."""
+        """Rows that join, by their slots: what they request, nothing generated yet."""
         slots = device.upload(np.array(rows, np.int64))
         vocabulary, positions = self.bias.shape[1], self.uniform.shape[1]
         counts, weights = zip(*(_asked(sampling, vocabulary) for sampling in asked), strict=True)
@@ -146,7 +146,7 @@ class Choices:
         return ruled.masked_fill(timed & (time > text) & ~is_time, LOWEST)
 
     def _bounded(self, scores: Tensor, rows: Tensor) -> Tensor:
-        """Without the end while too little has been said."""
+        """Without the end token while the text is too short."""
         ids = torch.arange(scores.shape[1], device=scores.device)[None]
         early = (self.generated[rows] < self.min_tokens[rows])[:, None]
         return scores.masked_fill(early & (ids == self.end_id[rows, None]), LOWEST)
