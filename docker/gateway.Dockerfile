@@ -43,7 +43,7 @@ LABEL org.opencontainers.image.title="conch gateway" \
       org.opencontainers.image.version="0.1.0"
 COPY --from=libraries /opt/venv /opt/venv
 COPY --from=libraries /opt/conch /opt/conch
-# Recordings are judged beside each other: threads of numpy's BLAS would only fight for the same cores.
+# Recordings are judged next to each other: threads of numpy's BLAS would only fight for the same cores.
 ENV PYTHONDONTWRITEBYTECODE=1 OPENBLAS_NUM_THREADS=1
 USER 10001:10001
 CMD ["python3", "-m", "gateway"]

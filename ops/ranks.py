@@ -33,8 +33,8 @@ CLOSED = (
 def launch(
     server: Sequence[str], doors: Sequence[str], prefix: str, world_size: int, cuda_pool_bytes: int = 0
 ) -> list[str]:
-    """The command of an instance. `server`: what every rank is told, `doors`: what only rank 0 is told, which
-    alone listens and has façades.
+    """The command of an instance. `server`: what every rank is told, `doors`: what only rank 0 is told,
+    which alone listens and has façades.
     """
     pool = [f"--cuda-memory-pool-byte-size=0:{cuda_pool_bytes}"] if cuda_pool_bytes else []
     first = [*server, POOL, *doors, *pool, f"--backend-config=python,shm-region-prefix-name={prefix}"]

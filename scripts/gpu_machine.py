@@ -23,7 +23,7 @@ from conch.gpus import gpus
 ROOT = Path(__file__).parent.parent
 START = 3600.0  # seconds for engines and servers
 INSTANCES = 4
-# Ends the tritonserver that it finds: in a container the only one, else that of the door which it is given.
+# Ends the tritonserver that it finds: in a container the only one, else that of the given listener.
 KILL = (
     "import os, pathlib, signal, sys\n"
     "for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):\n"

@@ -97,7 +97,7 @@ def expected() -> dict[str, list[dict[str, Any]]]:
 
 @dataclass(frozen=True)
 class Server:
-    """A running deployment's public doors."""
+    """A running deployment's public listeners."""
 
     url: str
     kserve: str
@@ -145,7 +145,7 @@ class Server:
         return str(self.infer(model_id, "ensemble", given)["text_output"][0])
 
     def transcript(self, name: str) -> str:
-        """What the gateway hears."""
+        """What the gateway receives."""
         with (RECORDINGS / name).open("rb") as file:
             answer = httpx.post(
                 f"{self.url}/v1/audio/transcriptions",
@@ -307,7 +307,7 @@ def whisper_client(deployment: Deployment) -> list[str]:
     ]
 
 
-# NVIDIA's own, by the instance that they run beside and ask.
+# NVIDIA's own, by the instance that they run next to and ask.
 CLIENTS: dict[str, tuple[int, Callable[[Deployment], list[str]]]] = {
     "inflight_batcher_llm_client.py": (1, flight_client),
     "end_to_end_test.py": (1, end_to_end),

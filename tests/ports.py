@@ -1,4 +1,4 @@
-"""Ports of the tests' stacks: a block for each, so that suites may run beside each other.
+"""Ports of the tests' stacks: a block for each, so that suites may run next to each other.
 
 A stack with PORT=p uses p − 80 to p + 60; blocks lie below the ports of outgoing connections (32768).
 """

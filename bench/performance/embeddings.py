@@ -1,4 +1,4 @@
-"""Embeddings a second: a running Conch beside sentence-transformers and fastembed on the same weights:
+"""Embeddings a second: a running Conch compared with sentence-transformers and fastembed on the same weights:
 `python -m bench.performance.embeddings --weights weights/all-minilm-l6-v2`.
 
 Texts are sentences of Python's manual; batches of 1 and 64 texts, 1 and 8 clients. The peers are called in

@@ -119,7 +119,7 @@ def answering(port: int, asked: Synchronized[int]) -> None:
 
 @contextmanager
 def gateway(port: int) -> Iterator[tuple[int, Synchronized[int]]]:
-    """The id of a gateway process on a port, and how often it has asked the server behind it, which is on the
+    """The id of a gateway process on a port, and how often it has called its server, which is on the
     next port.
     """
     instance = Instance(0, MODEL, "whisper", "", (), "", "", "", 1.0)

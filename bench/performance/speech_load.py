@@ -72,7 +72,7 @@ def gateway_request(model: str, file: bytes | None, seed: int) -> tuple[str, byt
 
 
 def vary(body: bytearray, headers: dict[str, str], number: int) -> None:
-    """Another sample, hardly heard, in each second, so that no two windows are alike: an engine remembers
+    """Another sample, hardly audible, in each second, so that no two windows are alike: an engine remembers
     what it has encoded. In place, since copies of two megabytes would make clients the limit.
     """
     samples = np.random.default_rng(number).integers(-128, 128, WINDOW)

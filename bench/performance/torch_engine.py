@@ -1,7 +1,7 @@
 """The torch engine alone, without Triton: `python -m bench.performance.torch_engine [--shape NAME] [--output
 FILE]`, on the GPU that is there.
 
-Random weights of a true Whisper shape, random features, windows of 30 s, 64 new ids. Beside it transformers'
+Random weights of a true Whisper shape, random features, windows of 30 s, 64 new ids. Next to it transformers'
 `generate` on the same weights in the same run. What comes out is JSON, written after each part.
 """
 
@@ -221,8 +221,9 @@ def _one_step(runtime: TorchRuntime, size: int, *, plain: bool) -> None:
 
 
 def agreement(runtime: TorchRuntime, model: Any) -> dict[str, float]:
-    """Ids and log probabilities beside transformers' in float32 on the same (rounded) weights, fed with our
-    ids: how often ours is its likeliest, how much likelier its own was, how far log probabilities are off.
+    """Ids and log probabilities compared with transformers' in float32 on the same (rounded) weights, fed
+    with our ids: how often ours is its likeliest, how much likelier its own was, how far log probabilities
+    are off.
     """
     count = min(8, runtime.running.buckets[-1])
     sounds = features(runtime, count)

@@ -1,4 +1,4 @@
-"""T5, BART and GPT-2 on the torch engine beside transformers: `python -m bench.performance.torch_text
+"""T5, BART and GPT-2 on the torch engine compared with transformers: `python -m bench.performance.torch_text
 [--models …] [--in-flight 1,32] [--static] [--output FILE]`, on the GPU that is there.
 
 True shapes, the same random weights in float16, 64 ids in, 64 out, no id ends a text. Ours: the engine behind

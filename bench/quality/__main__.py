@@ -1,5 +1,5 @@
-"""`make evaluate-real`: how well real weights hear real speech here, beside faster-whisper on the same
-weights.
+"""`make evaluate-real`: how well real weights transcribe real speech here, compared with faster-whisper on
+the same weights.
 
 Prints, for each recording and mode, the word error rate, deleted words, utterances lost, requests and CPU
 seconds; then pairs of utterances, and what precision costs. Exit status 1 if a goal is missed, 2 where
@@ -86,7 +86,7 @@ class Report:
 
 
 def more(folder: Path | None) -> list[Utterance]:
-    """Recordings of one's own: NAME.wav beside NAME.txt."""
+    """Recordings of one's own: NAME.wav next to NAME.txt."""
     texts = sorted(folder.glob("*.txt")) if folder else []
     return [
         Utterance(
@@ -236,7 +236,7 @@ def nothing_said(report: Report, direct: Direct) -> None:
 
 def live(report: Report, direct: Direct) -> None:
     """Turns as a live session finds them, each with its words: every word of a real speaker, clean and under
-    noise, and no turn beside them.
+    noise, and no other turn.
     """
     whole = jfk()
     for name, wave in {"jfk.flac": whole.wave, "jfk.flac at 12 dB": noisy(whole.wave, 12)}.items():
@@ -313,7 +313,7 @@ def ids(report: Report, exact: Path, weights: Path, said: list[Utterance], most:
 
 
 def word_times(report: Report, bundle: Path, weights: Path, said: list[Utterance], most: int = 12) -> None:
-    """Times of words beside openai/whisper's, in a recording of a minute with pauses."""
+    """Times of words compared with openai/whisper's, in a recording of a minute with pauses."""
     recording = join(random.Random(3).sample(said, min(most, len(said))), (0.2, 3), 1)
     heads = json.loads((weights / "generation_config.json").read_text("utf-8"))["alignment_heads"]
     theirs = openai_words(openai_model(weights, heads), recording.wave)

@@ -12,7 +12,7 @@ from build.plan import Places
 
 
 def exact_bundle(weights: Path, model_id: str) -> Path:
-    """A bundle of `model_id` without compressed weights; built beside the weights if it is not there. It
+    """A bundle of `model_id` without compressed weights; built next to the weights if it is not there. It
     computes in 32 bits where `Direct` is told so.
     """
     model = load_catalog()[model_id]

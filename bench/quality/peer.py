@@ -11,7 +11,7 @@ from serving.audio.tokens import WhisperVocabulary
 
 
 def peer_folder(weights: Path, model_id: str) -> Path:
-    """A folder beside the weights that were built from, with the vocabulary that those may lack."""
+    """A folder next to the weights that were built from, with the vocabulary that those may lack."""
     folder, source = weights / f"{model_id}.peer", weights / model_id
     folder.mkdir(exist_ok=True)
     for name in ("model.bin", "config.json", "tokenizer.json"):

@@ -65,7 +65,7 @@ def jfk() -> Utterance:
 
 def utterances(weights: Path, most: int | None = None) -> list[Utterance]:
     """Every sentence, or the first `most`, by one voice, in turn, at a speed of its own, and the real
-    recording; spoken once, then kept beside the weights, so that runs can be compared.
+    recording; spoken once, then kept next to the weights, so that runs can be compared.
     """
     cache, voices = weights / "voices" / "said", Voices(weights)
     cache.mkdir(parents=True, exist_ok=True)

@@ -116,7 +116,7 @@ def openai_words(model: Any, wave: Floats) -> list[Word]:
 
 
 def apart(ours: Sequence[Word], theirs: Sequence[Word]) -> Iterator[float]:
-    """Seconds between the beginnings, and between the ends, of words that both heard."""
+    """Seconds between the beginnings, and between the ends, of words that both have."""
     mine, others = ([plain(word.text) for word in words] for words in (ours, theirs))
     for a, b, count in SequenceMatcher(None, mine, others, autojunk=False).get_matching_blocks():
         for one, other in zip(ours[a : a + count], theirs[b : b + count], strict=True):

@@ -107,8 +107,8 @@ def words(row: dict[str, Any]) -> dict[str, float]:
 
 
 def named(turns: list[dict[str, Any]], segments: list[dict[str, Any]]) -> float:
-    """The share, in percent, of a transcript's words whose segment has the name of whoever speaks most in its
-    time.
+    """The share, in percent, of a transcript's words whose segment has the name of the
+    main speaker of its time.
     """
     right = total = 0
     for segment in segments:

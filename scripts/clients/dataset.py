@@ -1,7 +1,7 @@
 """`scripts/dataset PATH`: transcribe a whole data set, several recordings at once, and say how well and how
 fast that went.
 
-PATH is a JSONL manifest, a Kaldi-style folder, or a folder with a .txt beside each recording. Exit status 1
+PATH is a JSONL manifest, a Kaldi-style folder, or a folder with a .txt next to each recording. Exit status 1
 if a request failed.
 """
 

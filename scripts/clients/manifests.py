@@ -1,4 +1,4 @@
-"""Data sets as they lie on disk: a JSONL manifest, a Kaldi-style folder, or a folder with a .txt beside each
+"""Data sets as they lie on disk: a JSONL manifest, a Kaldi-style folder, or a folder with a .txt next to each
 recording.
 
 Formats: NVIDIA NeMo's manifests (https://docs.nvidia.com/nemo-framework, "Preparing Custom ASR Data"),

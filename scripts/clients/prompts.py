@@ -54,7 +54,7 @@ def read(path: Path) -> list[Question]:
 
 
 def _pictures(path: Path, number: int, given: object) -> tuple[Path, ...]:
-    """Beside the manifest, unless their paths are whole."""
+    """Next to the manifest, unless their paths are whole."""
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadManifest(f"{path}, line {number}: image must be a file's path, or a list of them")

@@ -159,7 +159,7 @@ def rows(pairs: Iterable[tuple[str, object]]) -> str:
 
 
 def compared(comparisons: Sequence[Comparison]) -> str:
-    """A table of texts with what was missed struck out and what was heard instead beside it."""
+    """A table of texts with what was missed struck out and what was recognised instead next to it."""
     lines = [
         f'<tr><td>{escape(c.outcome.utterance.name)}<td class="number">{100 * c.wer:.1f} %<td>{marked(c)}'
         for c in comparisons

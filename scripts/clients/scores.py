@@ -43,8 +43,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One answer beside its reference, as (reference words, heard words) pairs: equal, replaced, or one of
-    them empty.
+    """One answer next to its reference, as (reference words, recognised words) pairs: equal, replaced, or one
+    of them empty.
     """
 
     outcome: Outcome
@@ -57,7 +57,7 @@ class Comparison:
 
     @property
     def wer(self) -> float:
-        """Errors per reference word; per word heard where nothing was said."""
+        """Errors per reference word; per recognised word where nobody spoke."""
         return self.errors / max(sum(bool(said) for said, _ in self.pairs), 1)
 
 

@@ -108,7 +108,7 @@ class Gateway:
 
 
 def fields(ask: Ask) -> dict[str, str]:
-    """The form beside the file, without what was not asked for."""
+    """The form next to the file, without what was not asked for."""
     # Events are JSON whatever is asked for, and servers may refuse to stream another format.
     written = "json" if ask.stream and ask.form == "text" else ask.form
     form = {

@@ -1,4 +1,4 @@
-"""A stack of its own: two instances of the speech miniature, one of a text miniature beside them."""
+"""A stack of its own: two instances of the speech miniature, one of a text miniature next to them."""
 
 from __future__ import annotations
 

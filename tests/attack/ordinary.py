@@ -1,4 +1,4 @@
-"""An ordinary client of the gateway, in its own process: whoever attacks may be too busy to keep time."""
+"""An ordinary client of the gateway, in its own process: an attacker may be too busy to keep time."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ def bytes_of(body: Body, rng: random.Random) -> bytes:
 
 
 def http(config: dict[str, Any], prefix: str, rng: random.Random) -> Attack:
-    """A request for one of a model's doors."""
+    """A request for one of a model's listeners."""
     body = valid(config, rng)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         mutate(body, rng, config)

@@ -86,7 +86,7 @@ def kill_nginx_worker(stack: Stack) -> Back:
 
 
 def kill_nginx(stack: Stack) -> Back:
-    """The master; whoever runs it ends its workers, which nobody could reconfigure, and starts it again."""
+    """The master; its supervisor ends its workers, which nobody could reconfigure, and starts it again."""
     master, old = processes.nginx(stack)
     os.kill(master, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""Thousands of broken requests at both doors, over both protocols: none ends a process, none is a 500."""
+"""Thousands of broken requests over both protocols: none ends a process, none is a 500."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def report(name: str, results: Counter[str], seconds: float, times: list[float])
 
 
 def attack(target: Stack, name: str, count: int, one: Any) -> Counter[str]:
-    """Run it beside an ordinary client; every process of the stack is still the same afterwards."""
+    """Run it next to an ordinary client; every process of the stack is still the same afterwards."""
     before = lives(target)
     with ordinary(target.url) as times:
         started = time.monotonic()
@@ -173,7 +173,7 @@ def test_grpc(target: Stack, configs: Configs, method: str) -> None:
 
 
 def test_an_ordinary_client_beside_poison(target: Stack, configs: Configs) -> None:
-    """An ordinary client waits at most twice as long beside RATE refused requests a second, at the 99th
+    """An ordinary client waits at most twice as long next to RATE refused requests a second, at the 99th
     percentile: what docs/reliability.md has figures of.
     """
     rng = random.Random(f"{SEED} beside")

@@ -128,7 +128,7 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture(scope="session", autouse=True)
 def variables(engine: Engine) -> Iterator[None]:
     """What every `docker compose` of this session sees; set up first, so at the end it sees what the session
-    has left behind: nothing.
+    has left: nothing.
     """
     os.environ.update(VARIABLES)
     yield
@@ -152,8 +152,8 @@ def docker_compose_project_name() -> str:
 
 
 def _make_images() -> None:
-    """Stand-ins, then Conch's images; beside each other, as newer Compose builds them (2.26, Debian's, builds
-    in the order of dependencies).
+    """Stand-ins, then Conch's images; next to each other, as newer Compose builds them (2.26, Debian's,
+    builds in the order of dependencies).
     """
     with ThreadPoolExecutor() as pool:
         stand_ins = pool.submit(
@@ -200,12 +200,12 @@ def docker_cleanup() -> list[str]:
 
 @pytest.fixture(scope="session")
 def stack(docker_services: object) -> Stack:
-    """The same doors as in process mode."""
+    """The same listeners as in process mode."""
     return Stack(f"http://127.0.0.1:{PORT}", f"http://127.0.0.1:{PORT - 80}", f"127.0.0.1:{PORT - 79}", None)
 
 
 def wait_ready(stack: Stack, seconds: float) -> float:
-    """Seconds until the public door says that everything answers."""
+    """Seconds until the public listener says that everything answers."""
     started = time.monotonic()
     while True:
         try:

@@ -1,4 +1,4 @@
-# A stand-in of NVIDIA's nvcr.io/nvidia/tritonserver:YY.MM-py3, for tests only: tritonserver where that image has it, the Python backend beside it, and
+# A stand-in of NVIDIA's nvcr.io/nvidia/tritonserver:YY.MM-py3, for tests only: tritonserver where that image has it, the Python backend next to it, and
 # the system's Python with pip, whose libpython the backend's stub loads. From the wheel's tritonserver, which Conch's own CPU image carries.
 ARG SERVER
 FROM ${SERVER} AS wheel

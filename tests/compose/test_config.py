@@ -38,7 +38,7 @@ Services = dict[str, dict[str, Any]]
 
 
 def config(files: list[str], profile: str, **variables: str) -> dict[str, Any]:
-    """`docker compose config` as JSON, untouched by the environment and .env of whoever runs the test."""
+    """`docker compose config` as JSON, untouched by the environment and .env of the test's user."""
     command = [
         "docker",
         "compose",
@@ -199,7 +199,7 @@ def test_databases_have_passwords_and_no_way_in() -> None:
 
 
 def test_observers_are_added_and_change_nothing() -> None:
-    """Beside the stack, not in it; what they read of the repository is there, and cannot be written to."""
+    """Next to the stack, not in it; what they read of the repository is there, and cannot be written to."""
     plain, found = (config(files, "")["services"] for files in (CPU, OBSERVE))
     assert {name: service for name, service in found.items() if name in plain} == plain
     assert set(found) - set(plain) == OBSERVERS

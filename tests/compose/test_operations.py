@@ -228,7 +228,7 @@ def guarded(stack: Stack, tmp_path: Path) -> Iterator[str]:
 
 
 def test_keys_and_limits(stack: Stack, guarded: str) -> None:
-    """Every door asks for a key; above the rate there is a 429 that says when to come back; health stays
+    """Every listener asks for a key; above the rate there is a 429 that says when to come back; health stays
     open.
     """
     url = f"{stack.url}/v1/models"

@@ -38,7 +38,7 @@ def texts(docker_services: object) -> Iterator[Stack]:
 
 
 def test_text_models_answer_in_containers(texts: Stack) -> None:
-    """Triton's doors and the OpenAI API, whole and streamed; each pool by its own name."""
+    """Triton's listeners and the OpenAI API, whole and streamed; each pool by its own name."""
     pair, opening = questions("mini-t5", 1)[0], openings(1)[0]
     assert (
         curl(texts, {"text_input": pair.source, "max_tokens": 100, "bad_words": "", "stop_words": ""})[

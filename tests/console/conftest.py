@@ -99,7 +99,7 @@ def museum(stack: Stack, shots: Shots) -> str:
 
 @pytest.fixture(scope="session")
 def tls_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One instance that hears, over TLS and without keys; its address."""
+    """One speech instance, over TLS and without keys; its address."""
     home = tmp_path_factory.mktemp("tls")
     files = {"TLS_CERT_FILE": str(home / "cert.pem"), "TLS_KEY_FILE": str(home / "key.pem")}
     certificate(Path(files["TLS_CERT_FILE"]), Path(files["TLS_KEY_FILE"]))

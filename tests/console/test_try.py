@@ -175,7 +175,7 @@ def test_a_recording_with_the_microphone(opened: Opener, recordings: dict[str, A
 
 
 def test_live_captions_show_the_words(opened: Opener, recordings: dict[str, Any]) -> None:
-    """While somebody speaks, and behind a key; the last words come after the stop."""
+    """While somebody speaks, and with a key; the last words come after the stop."""
     page = opened("speech", permissions=["microphone"])
     page.get_by_role("button", name="Live captions").click()
     going = page.locator(".captions .going")
@@ -321,7 +321,7 @@ def flying(stack: Stack, model: str = "mini-gpt2") -> int:
 
 
 def test_streaming_stops_on_the_button(opened: Opener, stack: Stack) -> None:
-    """The page has the beginning of the whole text, nothing comes behind it, and nothing is in flight."""
+    """The page has the beginning of the whole text, nothing comes after it, and nothing is in flight."""
     asked = {"max_tokens": 480, "min_tokens": 480, "temperature": 0}
     body = {"model": "mini-gpt2", "prompt": "Harley", **asked}
     whole = httpx.post(f"{stack.url}/v1/completions", headers=headers(), json=body, timeout=60).json()

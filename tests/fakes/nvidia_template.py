@@ -1,4 +1,4 @@
-"""The engine model's template of NVIDIA's image, made anew from the contract: its tensors, and one parameter
+"""The engine model's template of NVIDIA's image, made again from the contract: its tensors, and one parameter
 for each placeholder.
 """
 

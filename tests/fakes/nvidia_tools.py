@@ -248,7 +248,7 @@ TOOLS: dict[str, Callable[[argparse.Namespace], None]] = {
 
 
 def main(tool: str) -> None:
-    """Parse, note the call beside the image, do."""
+    """Parse, note the call next to the image, do."""
     given = parser_of(tool).parse_args()
     TOOLS[tool](given)
 

@@ -134,7 +134,7 @@ def checkpoint() -> dict[str, bytes]:
 
 @contextmanager
 def published(model: Model) -> Iterator[tuple[Model, str]]:
-    """The model with small weights behind its source, and the hub's address; what lies in this repository
+    """The model with small weights after its source, and the hub's address; what lies in this repository
     stays as it is.
     """
     blob, kind = b"", model.source.partition(":")[0]

@@ -1,6 +1,6 @@
 """A stand-in for trtexec of TensorRT 10.11: it takes the options of tests/contract/trtexec.json as
 samples/common/sampleOptions.cpp reads them, checks a graph as the ONNX parser and the builder would, and
-writes a file that says what it was made for, with the graph behind it, for tests/fakes/tensorrt_backend.
+writes a file that says what it was made for, with the graph after it, for tests/fakes/tensorrt_backend.
 
 Written from that file, sampleEngines.cpp (`setupNetworkAndConfig`) and onnx-tensorrt's docs/operators.md; it
 shares no code with build/targets/tensorrt.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 
 import pytest
 
+from build.catalog import ROOT
 from scripts.house import sources
 from scripts.messages import messages
 
@@ -114,3 +117,26 @@ def test_short_messages_are_in_the_list() -> None:
     listed = "\n".join(messages())
     assert "stream=true" in listed
     assert "select {NAMES}" not in listed
+
+
+# Words for software that a reader could not find by the field's own terms, and where they are right.
+CALQUES = re.compile(r"\b(beside|anew|whoever|heard|hears|doors?)\b", re.IGNORECASE)
+RIGHT = re.compile(r"`[^`]*`|people who hear[^.]*|http_door|grpc_door")
+
+
+def commented() -> Iterator[str]:
+    """Comments and docstrings of all Python files, and lines of the documentation."""
+    for source in sources():
+        text = source.path.read_text("utf-8")
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield f"{source.path}: {token.string}"
+    yield from docstrings()
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        yield from (f"{page}: {line}" for line in page.read_text("utf-8").splitlines())
+
+
+def test_standard_terms() -> None:
+    """Next to, again, a client that, received, listener."""
+    found = [text for text in commented() if CALQUES.search(RIGHT.sub("", text.partition(": ")[2]))]
+    assert len(found) <= 10, found

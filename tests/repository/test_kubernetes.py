@@ -37,7 +37,7 @@ SAME = {
 # What is meant to differ: variables whose values are another, and those that only one side has.
 OTHER_VALUES = {"CONCH_KSERVE_URL": "http://nginx-internal:8081"}  # nginx's service is for clients only
 COMPOSE_ALONE = {
-    # Every pod sees its own GPUs only: HOST_GPUS. Encoders beside TensorRT-LLM are a deployment of their own.
+    # Every pod sees its own GPUs only: HOST_GPUS. Encoders of TensorRT-LLM are a deployment of their own.
     "builder": {f"TRITON_{i}_{what}" for i in range(4) for what in ("GPUS", "TARGET")},
     "triton-0": set[str](),
     "gateway": set[str](),

@@ -62,7 +62,7 @@ def engine_page(folder: Path) -> str:
 
 
 def test_the_page_says_what_there_is() -> None:
-    """`python -m scripts.metrics` writes it anew."""
+    """`python -m scripts.metrics` writes it again."""
     text = PAGE.read_text("utf-8")
     assert renewed(text) == text
     assert all(f"`{one.name}`" in text for metrics in declared().values() for one in metrics)

@@ -1,4 +1,4 @@
-"""Suites that run beside each other never meet on a port."""
+"""Suites that run next to each other never meet on a port."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from build.catalog import ROOT
 from tests.ports import FIRST, STEP, SUITES, first_port
 
-USED = range(-80, 61)  # of a stack, beside its PORT
+USED = range(-80, 61)  # of a stack, next to its PORT
 LITERAL = re.compile(r"^\w*PORT\w*(, \w+)* = (9|1[0-8])\d{3}\b.*$|127\.0\.0\.1:9\d{3}/", re.M)
 
 

@@ -12,7 +12,7 @@ from scripts.models import README, renewed
 
 
 def test_the_table_of_models_is_the_catalogs() -> None:
-    """`python -m scripts.models` writes it anew."""
+    """`python -m scripts.models` writes it again."""
     text = README.read_text("utf-8")
     assert renewed(text) == text
 

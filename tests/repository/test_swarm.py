@@ -27,7 +27,7 @@ SEVERAL = {
     "INSTANCE_HOST": "tasks.triton-{i}",
     "GATEWAY_HOST": "tasks.gateway",
 }
-# The builder sees its own GPUs; encoders beside TensorRT-LLM are a stack of their own; a container is
+# The builder sees its own GPUs; encoders next to TensorRT-LLM are a stack of their own; a container is
 # recreated for RENDERED, a task for a config's name.
 COMPOSE_ALONE = {f"TRITON_{i}_{what}" for i in range(4) for what in ("GPUS", "TARGET")}
 COMPOSE_ALONE |= {"RENDERED", "CUDA_VISIBLE_DEVICES"}

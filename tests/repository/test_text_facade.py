@@ -135,7 +135,7 @@ def texts(results: list[dict[str, Any]]) -> list[str]:
 
 
 def test_samples_in_one_request_are_refused(facade: Facade) -> None:
-    """Before the engine hears of it."""
+    """Before the engine is asked."""
     with pytest.raises(BadRequest, match="send one request for each text"):
         ask(facade, num_return_sequences=2)
     assert facade[1].calls == []

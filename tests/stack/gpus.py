@@ -53,7 +53,7 @@ def gpu_machine(home: Path, model: str, graphs: str, port: int, **more: str) -> 
 @contextmanager
 def served(variables: dict[str, str]) -> Iterator[Stack]:
     """A stack whose tritonservers have the stand-in backend, and where models look at pictures, the image's
-    Python packages, which a stub finds beside its bundle's code.
+    Python packages, which a stub finds next to its bundle's code.
     """
     shutil.copytree(BACKEND, Path(variables["CONCH_HOME"]) / "backends" / "tensorrtllm")
     for visual in Path(variables["ENGINES_DIR"]).glob("*/trtllm/engine/visual"):

@@ -269,7 +269,7 @@ def test_temperature_ladder_and_seed(sdk: openai.OpenAI, recordings: Rows) -> No
 
 
 def test_a_stream_that_fails_later_says_so(stack: Stack) -> None:
-    """A file whose samples turn to NaN after three minutes, behind the first stretch: words first, then an
+    """A file whose samples turn to NaN after three minutes, after the first stretch: words first, then an
     error event in OpenAI's shape, which the SDK raises.
     """
     sound = np.concatenate([*2 * [wave("largo.flac")], np.full(160_000, np.nan, np.float32)])

@@ -71,7 +71,7 @@ def test_unknown_model(stack: Stack, options: list[str]) -> None:
 
 @pytest.mark.parametrize("way", ["gateway", "gateway, streamed", "Triton", "Triton, streamed"])
 def test_dataset(stack: Stack, recordings: Rows, tmp_path: Path, way: str) -> None:
-    """A folder of recordings with texts beside them: hardly a word is wrong, and the report says so in four
+    """A folder of recordings with texts next to them: hardly a word is wrong, and the report says so in four
     files.
     """
     short = [row for row in recordings.values() if row["seconds"] <= 30]

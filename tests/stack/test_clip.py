@@ -1,5 +1,5 @@
 """Pictures and texts in one space: mini-clip, asked by OpenAI's SDK, as files of a form and by Triton's own
-client, beside transformers on the same weights.
+client, compared with transformers on the same weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Embeddings with real weights: all-MiniLM-L6-v2 from the package index, asked by OpenAI's SDK, beside
+"""Embeddings with real weights: all-MiniLM-L6-v2 from the package index, asked by OpenAI's SDK, next to
 sentence-transformers on the same weights.
 """
 
@@ -118,7 +118,7 @@ def test_refusals(client: OpenAI) -> None:
 
 
 def test_many_at_once(client: OpenAI, peer: Any) -> None:
-    """The most that one request takes, and eight clients beside each other: every text has its own vector."""
+    """The most that one request takes, and eight clients at once: every text has its own vector."""
     asked = [f"number {n} of many" for n in range(2048)]
     found = embedded(client, asked)
     expected = peer.encode(asked, normalize_embeddings=True, batch_size=256)

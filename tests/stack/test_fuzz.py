@@ -133,7 +133,7 @@ VALUES = st.one_of(
 def test_a_good_file_with_fields_at_random(
     stack: Stack, fields: list[tuple[str, str]], whole: bool, task: str
 ) -> None:
-    """Known, unknown, repeated and malformed fields beside a recording, or half of it."""
+    """Known, unknown, repeated and malformed fields next to a recording, or half of it."""
     parts: list[tuple[str, Any]] = [
         ("file", ("order.wav", ORDER if whole else ORDER[: len(ORDER) // 2])),
         ("model", (None, "mini-whisper")),

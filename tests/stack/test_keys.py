@@ -1,4 +1,4 @@
-"""Behind API keys and a request rate: which doors ask, and what counts as one client."""
+"""With API keys and a request rate: which listeners ask, and what counts as one client."""
 
 from __future__ import annotations
 

@@ -210,6 +210,6 @@ def test_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
         f"at most, WER {rate:.3f}"
     )
     assert answer["duration"] > 1190 * times
-    # 219 were seen on a fresh stack with decoders in f32; what grows beside their memories is not known.
+    # 219 were seen on a fresh stack with decoders in f32; what grows next to their memories is not known.
     assert peak[0] - idle <= 400
     assert rate < 0.2, "telephone band and 8 bits are hard for the miniature, but it is the same recording"

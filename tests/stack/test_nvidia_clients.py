@@ -1,5 +1,5 @@
-"""The requests of NVIDIA's and sherpa's own clients, written anew from what they send, to both targets:
-OpenVINO engines, and the strict stand-in of TensorRT-LLM's backend behind the same façades. The two must say
+"""The requests of NVIDIA's and sherpa's own clients, written again from what they send, to both targets:
+OpenVINO engines, and the strict stand-in of TensorRT-LLM's backend under the same façades. The two must say
 the same.
 
 inflight_batcher_llm_client.py and end_to_end_test.py (tensorrtllm_backend), tools/whisper/client.py,
@@ -82,7 +82,7 @@ def tokenizer(model: str) -> Tokenizer:
 
 
 def engine_inputs(model: str, text: str, *, tokens: int = 16, streaming: bool = False) -> list[Any]:
-    """What inflight_batcher_llm_client.py sends: every scalar [1, 1], top_p 0 beside top_k 1."""
+    """What inflight_batcher_llm_client.py sends: every scalar [1, 1], top_p 0 next to top_k 1."""
     ids, (end, pad) = tokenizer(model).encode(text).ids, IDS[model]
     arrays = {
         "input_ids": np.array([ids], np.int32),

@@ -1,5 +1,5 @@
-"""A real Prometheus, Alertmanager and exporters (Debian's) beside a running stack: what docker/observe
-names is there, and an alert reaches whoever is told.
+"""A real Prometheus, Alertmanager and exporters (Debian's) next to a running stack: what docker/observe
+names is there, and an alert reaches its receiver.
 
 Only addresses and times differ from docker/observe: the configurations are read from there.
 """
@@ -276,7 +276,7 @@ def test_every_query_of_every_dashboard_has_data(text_stack: Stack, prometheus: 
 
 
 def test_figures_are_those_of_the_requests(text_stack: Stack, prometheus: Prometheus) -> None:
-    """One more recording and one more text are counted as such; guards and engines see probes beside them."""
+    """One more recording and one more text are counted as such; guards and engines see probes as well."""
     asked_for = 'model="mini-gpt2",triton_model="tensorrt_llm_bls",status="200"'
     totals = {
         "sound": 'sum(conch_gateway_audio_seconds_total{model="mini-whisper"})',

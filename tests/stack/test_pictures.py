@@ -1,5 +1,5 @@
 """Questions about pictures: mini-llava and mini-blip2, asked by OpenAI's SDK and by what NVIDIA's multimodal
-client sends, beside transformers on the same weights.
+client sends, compared with transformers on the same weights.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def test_hostile_pictures(stack: Stack, client: OpenAI, pairs: list[Pair]) -> No
     """
     files = [*broken(int(os.environ.get("CONCH_BROKEN", "10"))), *TRAPS]
     before, processes, memory = answered(client, about(pairs[0])), all_of(stack), held(stack)
-    # One client for all: each would read the system's certificates anew, which takes longer than an answer.
+    # One client for all: each would read the system's certificates again, which takes longer than an answer.
     limits = httpx.Limits(max_connections=8)
     with httpx.Client(base_url=stack.url, timeout=120, limits=limits) as http:
 
@@ -350,7 +350,7 @@ def test_nvidias_client(stack: Stack, pairs: list[Pair], pool: str, model: str) 
 
 
 def test_the_terminal(stack: Stack, pairs: list[Pair], tmp_path: Any, capsys: Any) -> None:
-    """scripts/ask by both doors."""
+    """scripts/ask by both protocols."""
     path = tmp_path / "picture.png"
     pairs[0].picture.save(path)
     given = [str(path), "what colour is the background?", "--model", MODEL]

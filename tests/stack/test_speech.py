@@ -1,4 +1,4 @@
-"""The words come out, whichever door is used."""
+"""The words come out, whichever listener is used."""
 
 from __future__ import annotations
 

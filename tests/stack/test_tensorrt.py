@@ -40,7 +40,7 @@ from .test_clip import part
 
 PORT = first_port("tensorrt")
 CLIP, MINILM = "clip-vit-base-patch32", "all-minilm-l6-v2"  # on the hub of this test they are small
-CLOSE = 0.999  # float16 beside transformers' float32
+CLOSE = 0.999  # float16 compared with transformers' float32
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory, bert: Path) -> dict[str, str]:
-    """After `make engines TARGET=trtllm`, which hands both models to the target beside it."""
+    """After `make engines TARGET=trtllm`, which hands both models to the target next to it."""
     home = tmp_path_factory.mktemp("plans")
     variables = {
         **os.environ,
@@ -134,7 +134,7 @@ def mean(bert: Path, ids: list[list[int]]) -> np.ndarray:
 
 @pytest.mark.parametrize("count", [1, 3, 64])
 def test_texts(client: OpenAI, bert: Path, count: int) -> None:
-    """MiniLM's plan: texts of different length in one request, each beside transformers alone."""
+    """MiniLM's plan: texts of different length in one request, each compared with transformers alone."""
     draw = np.random.default_rng(count)
     words = [[int(draw.integers(4, 14)) for _ in range(int(draw.integers(1, 11)))] for _ in range(count)]
     texts = [" ".join("abcdefghij"[word - 4] for word in row) for row in words]
@@ -170,7 +170,7 @@ def test_tensors_are_those_of_the_other_targets(stack: Stack, built: dict[str, s
 
 
 def test_raw_encoders(stack: Stack, exhibits: list[Exhibit], peer: Peer) -> None:
-    """By Triton's own client: pixels and ids as transformers makes them, padding behind a mask."""
+    """By Triton's own client: pixels and ids as transformers makes them, padding after a mask."""
     few, url = exhibits[:3], stack.kserve.removeprefix("http://")
     pixels = peer.pixels([one.picture for one in few])
     coded = peer.coded([one.caption for one in few])

@@ -1,4 +1,4 @@
-"""Text models in a running stack: Triton's own doors as upstream's guides use them, and the OpenAI API."""
+"""Text models in a running stack: Triton's own models as upstream's guides use them, and the OpenAI API."""
 
 from __future__ import annotations
 
@@ -430,7 +430,7 @@ def stopped_streams(stack: Stack) -> int:
 
 def test_streams_that_are_left_are_stopped(text_stack: Stack) -> None:
     """All texts of each, through the gateway, as soon as the client has gone; so no thread of the façade and
-    no row of the engine is left behind.
+    no row of the engine is left.
     """
     body = {
         "model": "mini-gpt2",

@@ -17,7 +17,7 @@ from .clients import RECORDINGS
 from .conftest import Stack, portable, started
 
 PORT = first_port("traces")
-CLIENT = "00000000000000ff"  # the span of whoever asks
+CLIENT = "00000000000000ff"  # the client's span
 STEPS = ["engine queue", "engine encode", "engine first token", "engine tokens"]
 
 

@@ -230,7 +230,7 @@ def ranks(index: int) -> dict[int, int]:
 
 def test_tensor_parallel_pairs_answer(pairs: Stack) -> None:
     """Two instances with two ranks each: the same words from both, by nginx and by each instance's own path;
-    only rank 0 has doors.
+    only rank 0 has listeners.
     """
     text = "summarize: The mayor opened a new bridge in the harbour on Monday."
     answers = {words(pairs, text), words(pairs, text, "/instances/0"), words(pairs, text, "/instances/1")}

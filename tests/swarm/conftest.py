@@ -98,7 +98,7 @@ class Swarm:
         return done.stdout + done.stderr
 
     def stack(self, entry: int = 0) -> Stack:
-        """The doors of an entry host."""
+        """The listeners of an entry host."""
         at = self.hosts[entry].address
         return Stack(f"http://{at}:{PORT}", f"http://{at}:{PORT - 80}", f"{at}:{PORT - 79}", None)
 

@@ -56,7 +56,7 @@ def own_networks(lines: Callable[..., list[str]]) -> list[str]:
 
 
 def test_every_entry_serves_every_model(swarm: Swarm, deployed: Stack) -> None:
-    """Each host that has the label, with instances on three hosts behind it; nobody waits for another."""
+    """Each host that has the label, in front of instances on three hosts; nobody waits for another."""
     for entry in (0, 1):
         stack = swarm.stack(entry)
         assert httpx.get(f"{stack.url}/health/ready", timeout=60).status_code == 200

@@ -1,4 +1,4 @@
-"""`make bench`: Conch beside faster-whisper and transformers on the same random weights, in one run.
+"""`make bench`: Conch compared with faster-whisper and transformers on the same random weights, in one run.
 
 Whisper-base shape. First table, equal work: greedy, TOKENS ids for every clip, no fallback, the same threads.
 Second table: what each does when nothing is set but the language. Writes

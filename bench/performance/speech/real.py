@@ -1,5 +1,5 @@
-"""Real weights of Whisper base on speech through the gateway, beside faster-whisper and whisper.cpp on the
-same weights: `python -m bench.performance.speech.real`.
+"""Real weights of Whisper base on speech through the gateway, compared with faster-whisper and whisper.cpp on
+the same weights: `python -m bench.performance.speech.real`.
 
 Clips of at most 30 s (or `--seconds`) are sentences of `bench/quality/` with short pauses. Greedy, in
 English, without
@@ -90,7 +90,7 @@ def through_gateway(made: list[Recording]) -> Iterator[tuple[Call, Callable[[], 
 def faster_whisper(
     made: list[Recording], threads: int, workers: int, batch: int
 ) -> Iterator[tuple[Call, Callable[[], float]]]:
-    """CTranslate2 int8; with a batch, one call hears that many clips."""
+    """CTranslate2 int8; with a batch, one call transcribes that many clips."""
     from faster_whisper import BatchedInferencePipeline, WhisperModel
 
     folder = str(peer_folder(ROOT / "weights", MODEL))

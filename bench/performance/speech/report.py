@@ -122,7 +122,7 @@ def report(cells: Sequence[Cell], added: float) -> None:
     lines += [
         "",
         "A batch counts as one call: its latency is that of all its clips. Runs are short: differences of a "
-        "few per cent, and overheads of some ms beside",
+        "few per cent, and overheads of some ms next to",
         "latencies of hundreds, are noise.",
         "",
         "![clips per second](whisper-base-cpu.png)",

@@ -1,4 +1,4 @@
-"""`python -m bench.performance.text`, part of `make bench`: T5, BART and GPT-2 beside CTranslate2 and
+"""`python -m bench.performance.text`, part of `make bench`: T5, BART and GPT-2 compared with CTranslate2 and
 transformers, the same random weights, one run.
 
 Shapes of flan-t5-small, bart-base and gpt2-medium. Random weights have no words, so every system reads

@@ -21,13 +21,13 @@ from ops.local import HOST, LocalDeployment
 from ..stage import running
 from .cells import CONCH, INT8, REQUESTS, Call, Cell, Model, Request, Timed, measure, one
 
-# (Ids to read, tokens to make) of short requests, of which so many run beside long ones.
+# (Ids to read, tokens to make) of short requests, of which so many run next to long ones.
 SHORT_ONE, FIRST_ONE, LONG_ONE = (16, 5), (16, 2), (16, 500)
 SHORT_ONES, OTHERS = 40, 8
 SETTLE = 2.0  # seconds until the long ones run
-ALONE, BESIDE = "Conch, five tokens alone", "Conch, five tokens beside 500"
+ALONE, BESIDE = "Conch, five tokens alone", "Conch, five tokens next to 500"
 FIRST_ALONE = "Conch, streamed, two tokens alone"
-FIRST_BESIDE = f"Conch, streamed, two tokens beside {OTHERS} others"
+FIRST_BESIDE = f"Conch, streamed, two tokens next to {OTHERS} others"
 
 
 def tensors(request: Request) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def long_ones(model: Model, call: Call, count: int) -> Iterator[None]:
 
 
 def beside_others(model: Model, unary: Call, streamed: Call) -> list[Cell]:
-    """Short requests beside one that is long, and the first token of streams beside eight that are."""
+    """Short requests next to one that is long, and the first token of streams next to eight that are."""
     cells = [some(ALONE, model, unary), some(FIRST_ALONE, model, streamed, FIRST_ONE)]
     with long_ones(model, unary, 1):
         cells.append(some(BESIDE, model, unary))

@@ -43,7 +43,7 @@ def goals(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
             if who in own and any(peer.startswith(CT2) for peer in own):
                 yield name, 1.5, ratio(cells, who, CT2, model, many)
         yield (
-            f"{model}, p99 of five tokens beside a request for 500: times alone (at most)",
+            f"{model}, p99 of five tokens next to a request for 500: times alone (at most)",
             2.0,
             own[BESIDE].p99 / own[ALONE].p99,
         )

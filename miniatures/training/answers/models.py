@@ -45,7 +45,7 @@ def special(tokenizer: Tokenizer, kind: str) -> dict[str, int]:
 
 
 def new_model(kind: str, tokenizer: Tokenizer) -> PreTrainedModel:
-    """With random weights behind mini-clip's."""
+    """With random weights after mini-clip's."""
     model = {"llava": new_llava, "blip2": new_blip2}[kind](tokenizer)
     model.generation_config.update(**special(tokenizer, kind))
     return model

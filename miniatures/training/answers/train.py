@@ -43,7 +43,7 @@ def loss_of(model: Any, ids: Tensor, targets: Tensor, rows: Tensor, placeholder:
     """The mean cross entropy of the answers' tokens."""
     body, head = decoder_of(model)
     hidden = body(inputs_embeds=embedded(model, ids, rows, placeholder), use_cache=False).last_hidden_state
-    # Answers stand behind the picture: what says token i is the row of token i - 1, from the end.
+    # Answers stand after the picture: what says token i is the row of token i - 1, from the end.
     before = hidden[:, -ids.shape[1] :][:, :-1]
     wanted = targets[:, 1:]
     at = wanted != IGNORED

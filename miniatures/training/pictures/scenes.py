@@ -106,7 +106,7 @@ def count(rng: Random, ground: str) -> Scene:
 
 
 def relation(rng: Random, ground: str) -> Scene:
-    """Two things, one beside, over, under or in the other."""
+    """Two things, one next to, over, under or in the other."""
     how = rng.choice(WORLD["relations"])
     first, second = rng.choice(WORLD["shapes"]), rng.choice(WORLD["shapes"])
     inside = how == "inside"

@@ -1,7 +1,7 @@
 """A data set of made speech for scripts/dataset: `python -m miniatures.training.speech.folder FOLDER
 --count 240 --seed 77`.
 
-Sentences that no training clip contained, 1.5 to 28 s, English and Spanish, in several containers; beside
+Sentences that no training clip contained, 1.5 to 28 s, English and Spanish, in several containers; next to
 each recording a .txt, and one manifest.jsonl that also knows language and duration.
 """
 

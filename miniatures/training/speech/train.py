@@ -216,7 +216,7 @@ class Studio:
         return (noise + tone) * level * (self._uniform(count, 0, 1) > 0.3)
 
     def features(self, wave: Tensor, ends: Tensor) -> Tensor:
-        """Log-mel as in openai/whisper audio.py: [clips, 80, frames]; behind its end every sixth clip is 0.0
+        """Log-mel as in openai/whisper audio.py: [clips, 80, frames]; after its end every sixth clip is 0.0
         there, as faster-whisper pads.
         """
         power = torch.stft(wave, 400, FRAME, window=self.window, return_complex=True)[..., :-1].abs() ** 2
@@ -280,7 +280,7 @@ def train(
     """
     log: list[dict[str, Any]] = []
     torch.manual_seed(seed)
-    # It plans anew for every shape, and here almost every batch has its own.
+    # It plans again for every shape, and here almost every batch has its own.
     torch.backends.cuda.enable_cudnn_sdp(False)
     model = WhisperForConditionalGeneration(WhisperConfig(**CONFIG)).to(device).train()
     head = nn.Linear(CONFIG["d_model"], len(ALPHABET) + 1).to(device)

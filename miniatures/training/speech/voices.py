@@ -121,7 +121,7 @@ def speak(text: str, voice: Voice) -> NDArray[np.float32]:
         raise RuntimeError("espeak-ng is not installed; on Debian: apt-get install espeak-ng") from None
     with wave.open(io.BytesIO(raw)) as file:
         rate = file.getframerate()
-    # Written to a pipe, the RIFF header carries no valid length: take everything behind its 44 bytes.
+    # Written to a pipe, the RIFF header carries no valid length: take everything after its 44 bytes.
     samples = np.frombuffer(raw[44 : len(raw) // 2 * 2], "<i2").astype(np.float64) / 32768
     return _trim(resample_poly(samples, RATE, rate).astype(np.float32))
 

@@ -118,7 +118,7 @@ def condense(rng: random.Random, held: bool) -> Pair:
 
 
 def summarize(rng: random.Random, held: bool) -> Pair:
-    """The same behind T5's prefix."""
+    """The same after T5's prefix."""
     pair = condense(rng, held)
     return Pair("summarize: " + pair.source, pair.target)
 

@@ -70,7 +70,7 @@ class Pairs:
 
 @dataclass
 class Stream:
-    """Documents one after the other, each behind an end-of-text token; `starts` are the places of those
+    """Documents one after the other, each after an end-of-text token; `starts` are the places of those
     tokens.
     """
 
@@ -103,7 +103,7 @@ class Stream:
 def train(name: str, course: Course, material: Pairs | Stream, output: Path, log: TextIO) -> PreTrainedModel:
     """Train, with the weights so far written into `output`."""
     random = course.begin()
-    torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it plans again for every shape
     model = new_model(name).to(course.device).train()
 
     def loss(progress: float) -> Tensor:

@@ -50,8 +50,8 @@ class Active:
 
 class Blocks:
     """Blocks that requests share: one is known by its tokens, their extra ids (0 without) and the block
-    before it, and whoever asks for it gets what the first made. Keys and values follow from what was read, so
-    rows of prompt tables are kept in their place.
+    before it, and anything that asks for it gets what the first made. Keys and values follow from what was
+    read, so rows of prompt tables are kept in their place.
     """
 
     SIZE = 32  # tokens_per_block

@@ -1,4 +1,4 @@
-"""The arithmetic behind the stand-in: OpenVINO graphs of a miniature, whose ports
+"""The arithmetic of the stand-in: OpenVINO graphs of a miniature, whose ports
 build/targets/openvino/stateful.py describes. One sequence, or the beams of one, at a time.
 """
 
@@ -48,7 +48,7 @@ class Network:
         return {name: self.encoder.get_output_tensor(n).data.copy() for n, name in enumerate(names)}
 
     def session(self, memory, table=None):
-        """A decoder at its beginning; `table`: rows that ids behind the vocabulary stand for."""
+        """A decoder at its beginning; `table`: rows that ids after the vocabulary stand for."""
         request = self.idle.pop() if self.idle else self.decoder.create_infer_request()
         return Session(self, request, memory, table)
 
@@ -70,7 +70,7 @@ class Session:
             request.reset_state()
 
     def step(self, ids, parents):
-        """Logits float32 [rows, vocabulary] behind the last of ids [rows, n]; row i continues row
+        """Logits float32 [rows, vocabulary] after the last of ids [rows, n]; row i continues row
         parents[i].
         """
         ids = np.asarray(ids, np.int64)

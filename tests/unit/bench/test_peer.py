@@ -1,4 +1,4 @@
-"""What faster-whisper is given beside the weights."""
+"""What faster-whisper is given next to the weights."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from conch.whisper import byte_alphabet, text_prefix
     ],
 )
 def test_a_prompt_is_whispers_own_tokens(arguments: tuple[str, ...], prompt: str) -> None:
-    """Context, language and task, and the token that wants no times behind them."""
+    """Context, language and task, and the token that wants no times after them."""
     assert text_prefix(*arguments) == prompt
     assert text_prefix(*arguments, timestamps=False) == f"{prompt}<|notimestamps|>"
 

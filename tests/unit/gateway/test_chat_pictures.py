@@ -183,7 +183,7 @@ class Gallery(BaseHTTPRequestHandler):
             return
         self.send_response(200 if self.path in ("/red", "/endless") else 404)
         self.end_headers()
-        with suppress(OSError):  # whoever has had enough goes
+        with suppress(OSError):  # the client leaves
             for _ in range(400 if self.path == "/endless" else 1):
                 self.wfile.write(b"red" if self.path == "/red" else bytes(1 << 16))
 

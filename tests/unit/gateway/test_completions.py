@@ -95,7 +95,7 @@ class FakeTriton:
 def gateway(
     folder: Path, *, template: bool = True, sampling: Mapping[str, float] | None = None
 ) -> Iterator[tuple[TestClient, FakeTriton]]:
-    """The application over a deployment of one model, with a fake behind it."""
+    """The application over a deployment of one model, with a fake Triton."""
     instance = Instance(0, "mini", "gpt2", str(folder), (0,), "a:1", "a:2")
     chat = Chat(TEMPLATE, sampling=sampling or {}) if template else None
     pool = Pool("mini", "gpt2", (0,), capabilities=frozenset({"completion"}), positions=64, chat=chat)
@@ -234,7 +234,7 @@ def test_usage_counts_each_prompt_once_and_equal_prompts_twice() -> None:
 
 
 def test_log_probs_of_pieces_have_offsets_in_the_whole_text() -> None:
-    """Text that was held back does not move the tokens behind it."""
+    """Text that was held back does not move the tokens after it."""
     written = CompletionWriter("mini", log_probs=True)
     pieces = [
         TextDelta(" one", (Token(" one", -1.0),)),

@@ -31,7 +31,7 @@ STATUS = {
 
 
 class Guards:
-    """nginx's internal listener with the guards behind it; a guard without a status does not answer."""
+    """nginx's internal listener in front of the guards; a guard without a status does not answer."""
 
     def __init__(self, statuses: dict[str, Any]) -> None:
         self.statuses, self.asked = statuses, list[str]()

@@ -19,7 +19,7 @@ def test_keys_are_lines_of_a_file(tmp_path: Path) -> None:
 
 
 def test_a_required_file_without_keys_is_refused(tmp_path: Path) -> None:
-    """An empty file must not open the doors."""
+    """An empty file must not disable authentication."""
     (tmp_path / "keys").write_text("# none yet\n", "utf-8")
     with pytest.raises(NoKeys, match="contains no key"):
         load_keys(tmp_path / "keys", required=True)

@@ -68,7 +68,7 @@ def parent(flag: str) -> dict[str, str]:
 
 
 def test_a_request_and_its_call(tmp_path: Path) -> None:
-    """Under the client's own span, and Triton hears of the call's; no text in any of it."""
+    """Under the client's own span, and Triton receives the call's; no text in any of it."""
     behind = Behind()
     spans = asked(tmp_path, parent("01"), 0.0, behind)
     call, request = sorted(spans, key=lambda span: span.name == "POST /v1/completions")
@@ -117,7 +117,7 @@ def test_another_hosts_clock_may_be_ahead() -> None:
 
 @pytest.mark.parametrize(("flag", "sampled", "count"), [("00", 1.0, 0), ("", 0.0, 0), ("", 1.0, 2)])
 def test_who_is_traced(tmp_path: Path, flag: str, sampled: float, count: int) -> None:
-    """Whoever brings a traceparent has decided; of the others the share that is asked for."""
+    """Anything that brings a traceparent has decided; of the others the share that is asked for."""
     behind = Behind()
     spans = asked(tmp_path, parent(flag) if flag else {}, sampled, behind)
     assert len(spans) == count

@@ -42,7 +42,7 @@ def test_a_text_ends_at_a_pause_although_others_speak(clipper: Clipper, dictatio
 
 
 def test_what_follows_is_heard(clipper: Clipper) -> None:
-    """The sound behind the pause is there: the text goes on in a window that begins there."""
+    """The sound after the pause is there: the text goes on in a window that begins there."""
     for clip in early(clipper):
         following = clip.segments[clip.written]
         sound = clipper.wave(clip)[int(following.start * 16_000) : int(following.end * 16_000)]

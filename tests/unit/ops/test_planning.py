@@ -159,7 +159,7 @@ class Name(http.server.BaseHTTPRequestHandler):
 
 
 def test_nobody_behind_nginx_is_said_in_json(tmp_path: Path) -> None:
-    """With nginx itself and no gateway and no guard: a 503 in each door's own shape, with Retry-After."""
+    """With nginx itself and no gateway and no guard: a 503 in each listener's own shape, with Retry-After."""
     with running_nginx(tmp_path, plan(2, "mini-whisper")) as values:
         client = httpx.Client(transport=httpx.HTTPTransport(retries=20), trust_env=False)
         for path in ("/v1/models", "/v1/audio/transcriptions", "/health/ready"):
@@ -173,7 +173,7 @@ def test_nobody_behind_nginx_is_said_in_json(tmp_path: Path) -> None:
 
 
 def test_a_port_leads_to_its_instance(tmp_path: Path) -> None:
-    """With nginx itself: the shared door takes turns, each own port has its instance always."""
+    """With nginx itself: the shared listener takes turns, each own port has its instance always."""
     servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Name) for _ in range(2)]
     for server in servers:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()

@@ -18,7 +18,7 @@ from tests.fakes.http_server import Handler, Recorder, answering
 
 
 class Looker(Handler):
-    """Both doors: says the colour of the first pixel of each picture."""
+    """Both protocols: says the colour of the first pixel of each picture."""
 
     def answer(self, raw: bytes) -> None:
         body = json.loads(raw)

@@ -219,7 +219,7 @@ def test_kaldi(sounds: Path) -> None:
 
 
 def test_folder(sounds: Path) -> None:
-    """A .txt names the recording beside it, in subfolders too; a recording without text is none of the data
+    """A .txt names the recording next to it, in subfolders too; a recording without text is none of the data
     set.
     """
     (sounds / "deep").mkdir()

@@ -20,7 +20,7 @@ TEXT = "".join(PIECES)
 
 
 class Double(Handler):
-    """Both doors; the prompt chooses how they behave. Requests are kept in `server.asked`."""
+    """Both protocols; the prompt chooses how they behave. Requests are kept in `server.asked`."""
 
     def answer(self, raw: bytes) -> None:
         body = json.loads(raw)

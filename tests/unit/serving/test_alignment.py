@@ -113,7 +113,7 @@ def test_words_out_of_tokens(text: str, language: str, words: list[str]) -> None
 
 
 def test_punctuation_is_no_part_of_a_word() -> None:
-    """The pause behind a comma belongs to the comma; bytes that spell nothing lose no word."""
+    """The pause after a comma belongs to the comma; bytes that spell nothing lose no word."""
     vocabulary = WhisperVocabulary.load(MINIATURE)
     tokens = vocabulary.tokenizer.encode(" Stop now, Victor.", add_special_tokens=False).ids
     assert [

@@ -1,4 +1,4 @@
-"""Choosing on the device beside the rules in numpy: one row after the other, then all of them at once."""
+"""Choosing on the device compared with the rules in numpy: rows one by one, then all at once."""
 
 from __future__ import annotations
 

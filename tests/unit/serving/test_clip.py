@@ -1,4 +1,4 @@
-"""CLIP beside transformers on the same weights, and pixels beside its processor."""
+"""CLIP compared with transformers on the same weights, and pixels compared with its processor."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def cosines(found: np.ndarray, expected: Any) -> np.ndarray:
 
 @TARGETS
 def test_text_is_transformers(made: tuple[Path, Path], target: str) -> None:
-    """Rows of different lengths together; the end of text inside a row, and behind it more."""
+    """Rows of different lengths together; the end of text inside a row, and after it more."""
     theirs = CLIPModel.from_pretrained(made[0], dtype=torch.float32).eval()
     encoder, draw = encoder_of(made[1], target, "text"), np.random.default_rng(1)
     last = encoder.facts.vocabulary - 1

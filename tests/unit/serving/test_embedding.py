@@ -1,4 +1,6 @@
-"""Texts to vectors: the engine beside transformers on the same weights, what is read, and what is refused."""
+"""Texts to vectors: the engine compared with transformers on the same weights, what is read, and what is
+refused.
+"""
 
 from __future__ import annotations
 

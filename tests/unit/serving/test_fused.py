@@ -1,4 +1,4 @@
-"""Fused layers beside plain ones, their kernels on a GPU or in Triton's interpreter on a CPU."""
+"""Fused layers compared with plain ones, their kernels on a GPU or in Triton's interpreter on a CPU."""
 
 from __future__ import annotations
 

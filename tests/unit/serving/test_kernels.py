@@ -1,4 +1,4 @@
-"""Kernels in Triton's language beside plain torch: on a GPU, or in Triton's interpreter on a CPU."""
+"""Kernels in Triton's language compared with plain torch: on a GPU, or in Triton's interpreter on a CPU."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_the_longest_word_at_the_end_counts(ids: tuple[int, ...], count: int) ->
 
 
 def test_each_row_has_its_own_words_and_each_beam_its_own_length() -> None:
-    """What is behind a length is no part of the text."""
+    """What is after a length is no part of the text."""
     tokens = np.array([[[1, 3, 7, 0], [7, 1, 2, 7]], [[1, 3, 7, 0], [9, 9, 0, 0]]], np.int32)
     lengths = np.array([[3, 3], [3, 2]], np.int32)
     assert trimmed(tokens, lengths, [WORDS, ((9, 9),)]).tolist() == [[1, 3], [3, 0]]
@@ -37,7 +37,7 @@ def test_each_row_has_its_own_words_and_each_beam_its_own_length() -> None:
 @QUICK
 @given(ids=st.lists(st.integers(1, 8), max_size=12), cuts=st.lists(st.integers(1, 3), min_size=1, max_size=5))
 def test_a_stream_shows_what_the_whole_text_would(ids: list[int], cuts: list[int]) -> None:
-    """In groups of any size. The engine stops at the first word, so nothing comes behind it."""
+    """In groups of any size. The engine stops at the first word, so nothing comes after it."""
     stop = next((i for i in range(1, len(ids) + 1) if ending(ids[:i], WORDS)), len(ids))
     ids = ids[:stop]
     held, shown, at, n = StopFilter(WORDS), list[int](), 0, 0

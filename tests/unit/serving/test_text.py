@@ -93,7 +93,7 @@ def test_word_lists_can_be_read_back(name: str, words: list[str]) -> None:
 
 
 def test_words_are_found_wherever_they_stand() -> None:
-    """Behind a blank a byte-level token is another one; punctuation also stands behind letters."""
+    """After a blank a byte-level token is another one; punctuation also stands after letters."""
     tokenizer = TOKENIZERS["gpt2"]
     spellings = tokenizer.spellings("mayor")
     assert {tokenizer.text(ids) for ids in spellings} == {"mayor", " mayor"}

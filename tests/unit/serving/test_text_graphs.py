@@ -43,7 +43,7 @@ def record(runtime: TorchRuntime) -> None:
 
 
 def said(runtime: TorchRuntime, asked: Sequence[tuple[int, ...]], steps: int = 4) -> list[list[int]]:
-    """The likeliest ids behind prompts that are read at once."""
+    """The likeliest ids after prompts that are read at once."""
     batch = runtime.batch()
     texts = [[int(token)] for token in batch.step([Row(None, ids, 0, None) for ids in asked]).best]
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Rules for timestamps, beside those of transformers."""
+"""Rules for timestamps, compared with those of transformers."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def encoded(runtime: TorchRuntime, count: int) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("count", [1, 3, AT_ONCE + 2])
 def test_memories_are_the_same(runtime: TorchRuntime, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also behind larger groups, whose sounds still lie there."""
+    """Also after larger groups, whose sounds still lie there."""
     monkeypatch.setattr(runtime, "graphs", None)
     expected = encoded(runtime, count)
     with torch.inference_mode():
@@ -78,7 +78,7 @@ def said(runtime: TorchRuntime, memories: list[object], joins: int) -> list[list
 def test_an_encoder_works_a_piece_for_each_step(
     runtime: TorchRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside a text that goes on as it would alone; whoever needs the rest at once gets it."""
+    """Next to a text that goes on as it would alone; anything that needs the rest at once gets it."""
     monkeypatch.setattr(runtime, "graphs", None)
     one, other = sounds(2)
     runtime.recent.clear()
@@ -108,7 +108,7 @@ def test_an_encoder_works_a_piece_for_each_step(
 
 
 def test_what_fails_fails_alone(runtime: TorchRuntime) -> None:
-    """The pieces behind it are left out, and those of others are not, whoever queues them."""
+    """The pieces after it are left out, and those of others are not."""
     pieces, done = runtime.running.encoders, list[int]()
 
     def fails() -> None:
@@ -127,7 +127,7 @@ def test_what_fails_fails_alone(runtime: TorchRuntime) -> None:
 def test_a_sound_that_could_not_be_encoded_is_asked_for_again(
     runtime: TorchRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What fails beside a step is told to its own request, and is not remembered."""
+    """What fails next to a step is told to its own request, and is not remembered."""
     first, second = sounds(2)
     runtime.recent.clear()
     pieces = runtime.running.encoders
@@ -147,7 +147,7 @@ def test_a_sound_that_could_not_be_encoded_is_asked_for_again(
 
 
 def test_sounds_are_told_apart_by_every_sample(runtime: TorchRuntime) -> None:
-    """A hash is made of few; the same sound is encoded once, one that differs where it is not hashed anew."""
+    """A hash is made of few; the same sound is encoded once, one that differs elsewhere is encoded again."""
     (sound,) = sounds(1)
     other = sound.copy()
     other[PART + 1] += 1
@@ -178,7 +178,7 @@ def test_texts_look_at_the_same(runtime: TorchRuntime, monkeypatch: pytest.Monke
 
 
 def test_steps_tell_where_they_looked(runtime: TorchRuntime) -> None:
-    """As the reading of the whole text does, for texts that take each other's places, beside one that asks
+    """As the reading of the whole text does, for texts that take each other's places, next to one that asks
     for nothing and one that draws by chance.
     """
     scheduler = Scheduler(runtime, Limits(max_rows=4))

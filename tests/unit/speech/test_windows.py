@@ -69,7 +69,7 @@ def test_segments_keep_to_their_sound() -> None:
 
 
 def test_a_short_first_word_is_a_segments_own() -> None:
-    """A slow voice: a word of 0.2 s, and 0.6 s of silence behind it."""
+    """A slow voice: a word of 0.2 s, and 0.6 s of silence after it."""
     sounds = np.zeros(1000, np.bool_)
     sounds[100:110] = sounds[140:200] = sounds[230:240] = True
     assert snapped((2.0, 4.8), sounds) == (2.0, 4.8)
@@ -79,7 +79,7 @@ def test_a_short_first_word_is_a_segments_own() -> None:
 @pytest.mark.parametrize("level", [0.0, 0.01, 0.04])
 def test_noise_in_the_pauses_is_no_sound(level: float) -> None:
     """The voice and a quiet consonant before it sound; so does what voice activity does not know, where it
-    hears nobody at all.
+    finds nobody at all.
     """
     rng = np.random.default_rng(1)
     wave = level * rng.standard_normal(5 * RATE)
@@ -139,7 +139,7 @@ def test_long_silence_is_shortened_and_times_stay_true(clipper: Clipper) -> None
 
 
 def test_the_last_instant_of_a_voice_is_not_heard_in_a_part() -> None:
-    """The first segment behind it would begin with it, whatever pause follows."""
+    """The first segment after it would begin with it, whatever pause follows."""
     whole = Window(np.zeros(10 * 16_000, np.float32), 0.0, ((1.0, 4.005), (6.0, 8.0)))
     assert whole.part(4.0, 10.0).speech == ((2.0, 4.0),)
     assert whole.part(3.9, 10.0).speech == pytest.approx(np.array([(0.0, 0.105), (2.1, 4.1)]))
@@ -205,7 +205,7 @@ def test_missed_speech() -> None:
     ],
 )
 def test_a_text_that_ends_inside_a_sentence(text: str, *, left: bool) -> None:
-    """A second of speech behind it is asked for; behind a whole sentence it is how exact times are, and so it
+    """A second of speech after it is asked for; after a whole sentence it is how exact times are, and so it
     is between two texts.
     """
     window = Window(np.zeros(12 * RATE, np.float32), 0.0, ((1.0, 10.0),))

@@ -8,7 +8,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 BUNDLE = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(BUNDLE))  # conch/ and serving/ lie beside the repository; the stub ignores PYTHONPATH
+sys.path.insert(0, str(BUNDLE))  # conch/ and serving/ lie next to the repository; the stub ignores PYTHONPATH
 
 from conch.bundle import ENGINE, EngineFacts, load_parameters
 from serving.triton.unary import UnaryFace

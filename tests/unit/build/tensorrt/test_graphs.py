@@ -1,5 +1,6 @@
-"""ONNX graphs beside the torch networks that they are traced from and beside transformers, computed by
-onnxruntime, and what a stand-in of trtexec says to graphs and command lines that TensorRT would not take.
+"""ONNX graphs compared with the torch networks that they are traced from and compared with transformers,
+computed by onnxruntime, and what a stand-in of trtexec says to graphs and command lines that TensorRT would
+not take.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def test_texts(texts: Made, count: int) -> None:
 
 
 def test_padding_changes_nothing(texts: Made) -> None:
-    """A row alone, and beside a longer one."""
+    """A row alone, and next to a longer one."""
     ids, mask = rows(texts, 8, 5)
     together = texts.computed(torch.float16, ids, mask)
     for row in range(8):
@@ -166,7 +167,7 @@ def test_padding_changes_nothing(texts: Made) -> None:
 
 
 def test_ids_that_there_are_not(texts: Made) -> None:
-    """Read as the nearest: a plan reads beside no table."""
+    """Read as the nearest: a plan reads next to no table."""
     encoder: Any = texts.ours.encoder
     last = encoder.words.num_embeddings - 1
     ids = torch.tensor([[1, 2**31 - 1, -7, last]], dtype=torch.int32)

@@ -264,7 +264,7 @@ def test_options_exist_in_the_contract(model: Model, image: Image) -> None:
 
 
 def test_a_digest_is_recorded_where_it_is_given(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The base's name may carry it; NVIDIA's build number stands beside it."""
+    """The base's name may carry it; NVIDIA's build number stands next to it."""
     monkeypatch.setenv("CONCH_BASE_IMAGE", "nvcr.io/nvidia/tritonserver:tag@sha256:0123")
     monkeypatch.setenv("NVIDIA_BUILD_ID", "42")
     assert image.identity().image == {

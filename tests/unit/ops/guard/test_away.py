@@ -1,4 +1,4 @@
-"""Doors of guards whose servers are away, over real sockets; the servers answer what a test says."""
+"""Listeners of guards whose servers are away, over real sockets; the servers answer what a test says."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def ask(address: str, path: str = PATH, **headers: str) -> httpx.Response:
 
 
 def test_a_guard_without_a_server_is_passed_over() -> None:
-    """What it says to another guard is not what the client hears."""
+    """What it tells another guard is not what the client receives."""
 
     async def check() -> None:
         async with AsyncExitStack() as stack:

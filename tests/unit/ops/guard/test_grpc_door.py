@@ -1,4 +1,4 @@
-"""The guard's gRPC door when the guard itself is at fault, or when its server goes."""
+"""The guard's gRPC listener when the guard itself is at fault, or when its server goes."""
 
 from __future__ import annotations
 

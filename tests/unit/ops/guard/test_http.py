@@ -91,8 +91,8 @@ def test_a_client_that_goes_is_noticed() -> None:
 
 
 def test_an_answer_to_a_client_that_has_gone_is_dropped() -> None:
-    """Whole or in chunks, and whoever waits until the client keeps up goes on; uvloop's transports raise an
-    error of their own when they are closed.
+    """Whole or in chunks, and anything that waits until the client keeps up goes on; uvloop's transports
+    raise an error of their own when they are closed.
     """
     done: list[str] = []
 

@@ -186,7 +186,7 @@ class Hung(Triton):
 
 
 def test_a_server_returns_until_its_next_start_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for it is let go then, or when the guard is asked to stop."""
+    """Anything that waits for it is let go then, or when the guard is asked to stop."""
     said: list[bool] = []
 
     class Watched(Hung):

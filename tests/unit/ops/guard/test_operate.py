@@ -31,7 +31,7 @@ STATISTICS = {
 
 
 class Server:
-    """A tritonserver's HTTP door; without statistics it is lost."""
+    """A tritonserver's HTTP listener; without statistics it is lost."""
 
     def __init__(self, statistics: dict[str, Any] | None, status: int = 200) -> None:
         self.statistics, self.status = statistics, status

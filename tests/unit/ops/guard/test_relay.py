@@ -19,7 +19,7 @@ OUTSIDE, CRASH = Death("killed", outside=True), Death("status -11", outside=Fals
 
 
 class Http:
-    """What the relay does with a server's client beside sending: telling another guard, and breaking
+    """What the relay does with a server's client apart from sending: telling another guard, and breaking
     connections.
     """
 
@@ -349,7 +349,7 @@ def test_a_server_that_cannot_be_reached_is_not_asked_for_ever(monkeypatch: pyte
 
 
 def test_who_reads_is_never_blamed() -> None:
-    """Health and metadata have one fingerprint; whoever was lost twice with a server hears that."""
+    """Health and metadata have one fingerprint; a request that was lost twice with a server is told so."""
 
     async def check() -> None:
         one, two = pair()
@@ -395,7 +395,7 @@ def test_nobody_there() -> None:
 
 
 def lonely() -> Guard:
-    """A pool of one, whose server is always started anew."""
+    """A pool of one, whose server is always started again."""
     guard = Guard()
     guard.live()
     return guard
@@ -442,7 +442,7 @@ def test_a_pool_of_one_is_lost_twice_at_most() -> None:
 
 
 def test_nobody_waits_for_a_server_that_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not started anew, or its start has failed; or it takes too long; or too many wait."""
+    """It is not started again, or its start has failed; or it takes too long; or too many wait."""
 
     async def check() -> None:
         one = lonely()

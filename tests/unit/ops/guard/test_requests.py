@@ -82,7 +82,7 @@ def test_json_becomes_binary() -> None:
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_tritonclients_requests_pass(binary: bool) -> None:
-    """What NVIDIA's own client writes, over HTTP and gRPC, means the same to both doors."""
+    """What NVIDIA's own client writes, over HTTP and gRPC, means the same over both protocols."""
     arrays = {"TEXT": np.array([["é"], ["bc"]], object), "WAV": np.arange(6, dtype=np.float32).reshape(2, 3)}
     inputs = []
     for name, array in arrays.items():
@@ -168,7 +168,7 @@ def test_a_key_given_twice_reaches_triton_once() -> None:
 
 
 def test_generate() -> None:
-    """Values by the inputs' names; what other servers' clients send beside them is understood or refused."""
+    """Values by the inputs' names; what other servers' clients send next to them is understood or refused."""
     made = json_requests.generate(
         M,
         json.dumps(
