@@ -5,7 +5,7 @@ nginx's upstreams follow.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +18,13 @@ from conch.gpus import apart as several_hosts
 from conch.whisper import languages_of
 
 REDUCED = ("weight_only", "quantization", "compress")  # parameters that make weights smaller
-SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty")
+# What requests may name, too, and its range (gateway/text/schema.py).
+SAMPLING = {
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "top_k": (0, 2**31 - 1),
+    "repetition_penalty": (0.01, 100),
+}
 SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -180,5 +186,11 @@ def chat(tokenizer: Path) -> Chat | None:
     specials = {name: known[name] for name in SPECIALS if isinstance(known.get(name), str)}
     generation = tokenizer / "generation_config.json"
     recommended = json.loads(generation.read_text("utf-8")) if generation.exists() else {}
-    sampling = {name: float(recommended[name]) for name in SAMPLING if recommended.get(name) is not None}
-    return Chat(text, specials, sampling)
+    return Chat(text, specials, dict(_sampling(recommended)))
+
+
+def _sampling(recommended: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, (low, high) in SAMPLING.items():
+        value = recommended.get(name)
+        if isinstance(value, int | float) and low <= value <= high:
+            yield name, float(value)

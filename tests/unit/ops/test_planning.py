@@ -344,7 +344,13 @@ def test_chat_of_a_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     found = chat(tmp_path)
     assert found == Chat("{{ messages }}", {"eos_token": "</s>"}, {})
-    generation = {"temperature": 0.7, "top_k": 20, "top_p": None, "eos_token_id": 2, "do_sample": True}
+    generation = {
+        "temperature": 0.7,
+        "top_k": 20,
+        "top_p": None,
+        "eos_token_id": 2,
+        "repetition_penalty": "1",
+    }
     (tmp_path / "generation_config.json").write_text(json.dumps(generation))
     found = chat(tmp_path)
     assert found
