@@ -36,7 +36,7 @@ def test_a_piece_ends_as_its_command_does(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_a_piece_started_ends_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str
 ) -> None:
-    """A child that outlives its parent would spoil the next piece; one that hears no SIGTERM is killed."""
+    """A child that outlives its parent would spoil the next piece; one that ignores SIGTERM is killed."""
     monkeypatch.setattr(gpu_pieces, "SECONDS", 1)
     monkeypatch.setattr(gpu_pieces, "TO_STOP", 1.0)
     said = run("a", ["sh", "-c", f"{trap}sleep 60 & echo $!; wait"], tmp_path / "a.json")

@@ -13,7 +13,7 @@ from ..conftest import MINIATURE
 
 
 def test_the_vocabulary_is_the_models(tmp_path: Path) -> None:
-    """Also the id whose text is empty: with another name for it CTranslate2 said one word for ever."""
+    """Also the id whose text is empty: under another name it made CTranslate2 repeat one word for ever."""
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "tokenizer.json").symlink_to(MINIATURE / "tokenizer.json")
     words = json.loads((peer_folder(tmp_path, "base") / "vocabulary.json").read_text("utf-8"))

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow  # torch
 
 
 def test_times_are_compared_of_words_that_both_hear() -> None:
-    """In order; a word that one of them heard otherwise, or not at all, is left out."""
+    """In order; a word that one of them transcribed differently, or not at all, is left out."""
     from bench.quality.reference import apart
 
     ours = [Word("And", 0.1, 0.3), Word("so", 0.4, 0.6), Word("um", 0.7, 0.8), Word("ask", 1.0, 1.4)]

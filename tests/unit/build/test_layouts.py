@@ -222,8 +222,8 @@ def engine_folder(folder: Path, **halves: dict[str, object]) -> Path:
 
 
 def test_facts_of_bart(tmp_path: Path) -> None:
-    """The decoder begins with two ids, the second of which is always said first; learnt positions bound both
-    sides.
+    """The decoder begins with two ids, the second of which is always generated first; learnt positions
+    bound both sides.
     """
     source, engine = (
         tmp_path / "source",

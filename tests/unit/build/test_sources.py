@@ -192,7 +192,7 @@ def test_packages_that_are_not_what_was_meant(tmp_path: Path) -> None:
 @pytest.mark.slow  # runs pip
 @pytest.mark.usefixtures("index")
 def test_a_mirror_is_asked_when_the_source_does_not_answer(tmp_path: Path) -> None:
-    """The first that answers counts; what was tried is said, and where nobody answers, why."""
+    """The first that answers counts; what was tried is reported, and if none answers, why."""
     places, said = Places(tmp_path / "weights", tmp_path / "engines"), list[str]()
     silent = replace(load_catalog()["base"], source="https://127.0.0.1:9/base.pt", mirrors=())
     mirrored = replace(

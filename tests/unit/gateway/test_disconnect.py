@@ -10,7 +10,7 @@ from gateway.disconnect import end
 
 
 def test_the_end_of_a_task_is_not_interrupted() -> None:
-    """A scope of AnyIO cancels anything that waits in it again and again; the task closes what it has all the
+    """A scope of AnyIO cancels any task that waits in it again and again; the task closes what it has all the
     same.
     """
     closed = asyncio.Event()

@@ -117,7 +117,7 @@ def test_another_hosts_clock_may_be_ahead() -> None:
 
 @pytest.mark.parametrize(("flag", "sampled", "count"), [("00", 1.0, 0), ("", 0.0, 0), ("", 1.0, 2)])
 def test_who_is_traced(tmp_path: Path, flag: str, sampled: float, count: int) -> None:
-    """Anything that brings a traceparent has decided; of the others the share that is asked for."""
+    """A client that sends a traceparent has decided; of the others, the configured share is traced."""
     behind = Behind()
     spans = asked(tmp_path, parent(flag) if flag else {}, sampled, behind)
     assert len(spans) == count

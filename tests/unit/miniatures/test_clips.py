@@ -1,4 +1,4 @@
-"""What the miniature Whisper's training hears and is to say."""
+"""The sound and the expected text that the miniature Whisper is trained on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The air-gap archive without Docker: what is streamed in comes out again, and what a command says of itself
-is heard.
+"""The air-gap archive without Docker: what is streamed in comes out again, and a command's own exit
+status is reported.
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ def metrics(socket: Path, seconds: float) -> str:
 
 
 def test_nginx_starts_after_its_master_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With nginx itself and the command that supervisor is given: SIGKILL leaves every socket behind, and the
-    next run listens at each of them again.
+    """With nginx itself and the command that supervisor is given: after SIGKILL every socket file remains,
+    and the next run listens on each of them again.
     """
     monkeypatch.setattr(supervision, "VECTORS_PYTHON", Path("/nothing"))
     first = free_block()

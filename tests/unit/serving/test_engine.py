@@ -307,7 +307,7 @@ def test_requests_stop_by_id(graphs: OpenVinoRuntime, speech: list[tuple[Clip, n
 
 
 def test_attention_of_a_text(graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]]) -> None:
-    """A request to align gives where each id looked, next to requests that generate."""
+    """A request to align gives where each id looked, alongside requests that generate."""
     scheduler, listener = Scheduler(graphs), Collected()
     clip, features = speech[0]
     scheduler.start()
@@ -337,9 +337,7 @@ def test_steps_tell_where_they_looked(
     target: str,
     beams: int,
 ) -> None:
-    """As the text's reading does once it is whole, of texts that run next to each other, and of the best
-    beam.
-    """
+    """As the text's reading does once it is whole, of texts that run concurrently, and of the best beam."""
     runtime: Runtime = graphs
     if target == "torch":
         runtime = engines.runtime("torch", engines.export("torch", "whisper", MINIATURE, tmp_path))

@@ -113,7 +113,7 @@ def test_the_kind_of_tensorrt_llms_errors_is_told_by_their_words(
 
 
 def test_a_broken_stream_is_an_error() -> None:
-    """Between models Triton loses an error after other responses; a tensor says it."""
+    """Between models Triton loses an error after other responses; a tensor reports it."""
     with pytest.raises(EngineError, match="failed while generating"):
         raise_if_aborted(Answers.aborted())
 

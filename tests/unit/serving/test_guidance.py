@@ -72,7 +72,7 @@ def asked(kind: str, guide: str, seed: int, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_texts_follow(engine: tuple[Runtime, Path], kind: str, guide: str, holds: Any) -> None:
-    """Twelve random texts at once, next to one that follows nothing; each ends by itself."""
+    """Twelve random texts at once, alongside one that follows nothing; each ends by itself."""
     running, folder = engine
     guides, tokenizer = Guides(folder, running.facts), Tokenizer.from_file(str(TOKENIZER))
     scheduler, listeners = Scheduler(running), [Collected() for _ in range(12)]

@@ -114,7 +114,7 @@ def test_a_requests_time_is_where_it_was_spent(monkeypatch: Any) -> None:
 
 
 def test_spans_say_the_same(monkeypatch: Any) -> None:
-    """Four for each request, one after the other, under what Triton said the request is part of."""
+    """Four for each request, one after the other, under the parent span that Triton reports."""
     with collector() as told:
         spans = Spans(told.url)
         run(monkeypatch, spans)

@@ -300,7 +300,7 @@ def answers(engine: Runtime, jobs: Sequence[dict[str, NDArray[Any]]], rows: int)
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("rows", [1, 8])
 def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Engine], beams: int, rows: int) -> None:
-    """Over 100 questions: pictures alone, and with texts in a batch that requests join and leave."""
+    """Over 100 questions: pictures alone, and alongside texts in a batch that requests join and leave."""
     model, built = pair
     engine, encoder = built.runtime(), built.encoder()
     prompt = PicturePrompt.load(built.folder)

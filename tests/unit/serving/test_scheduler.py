@@ -1,4 +1,4 @@
-"""The order in which the scheduler asks an engine whose encoders run next to its steps."""
+"""The order in which the scheduler asks an engine whose encoders run alongside its steps."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_texts_to_align_wait_for_no_row() -> None:
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_where_each_step_looked_is_asked_for_once(beams: int) -> None:
-    """Next to others that do not ask: one entry for each step, the end's too. Of beams only the best's is
+    """Alongside others that do not ask: one entry for each step, the end's too. Of beams only the best's is
     asked for.
     """
     engine, asks, other = Engine(), Collected(), Collected()

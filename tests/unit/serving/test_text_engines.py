@@ -215,7 +215,7 @@ def theirs(model: Any, ids: list[int], beams: int) -> list[int]:
 
 
 def job(graphs: Runtime, ids: list[int], beams: int, listener: Collected) -> Job:
-    """By the engine's own listener."""
+    """Through the engine's own endpoint."""
     arrays = {
         "input_ids": np.array([ids], np.int32),
         "input_lengths": np.array([[len(ids)]], np.int32),

@@ -15,7 +15,7 @@ A, B, C, D = (Memory((), length) for length in range(1, 5))
 
 
 def test_rows_find_their_memory() -> None:
-    """Each row's place leads back to it, next to the memory that it wants; shorter lists are filled up."""
+    """Each row's place leads back to it, and to the memory that it wants; shorter lists are filled up."""
     wanted = [A, A, B, C, A, C]
     found = sharing(wanted, [C, A, B])
     sharers, shares = found["sharers"], found["shares"]
@@ -25,7 +25,7 @@ def test_rows_find_their_memory() -> None:
 
 
 def test_memories_keep_their_places() -> None:
-    """Only what is new is copied; who leaves makes room, and who lay after the last place moves."""
+    """Only what is new is copied; one that leaves makes room, and one that lay after the last place moves."""
     assert placed([B, D], [A, B, C]) == [D, B]
     assert placed([B, C], [A, B, C]) == [C, B]
     assert placed([A, B, C], []) == [A, B, C]

@@ -78,7 +78,7 @@ def said(runtime: TorchRuntime, memories: list[object], joins: int) -> list[list
 def test_an_encoder_works_a_piece_for_each_step(
     runtime: TorchRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Next to a text that goes on as it would alone; anything that needs the rest at once gets it."""
+    """Alongside a text that goes on as it would alone; a step that needs the rest at once gets it."""
     monkeypatch.setattr(runtime, "graphs", None)
     one, other = sounds(2)
     runtime.recent.clear()
@@ -127,7 +127,7 @@ def test_what_fails_fails_alone(runtime: TorchRuntime) -> None:
 def test_a_sound_that_could_not_be_encoded_is_asked_for_again(
     runtime: TorchRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What fails next to a step is told to its own request, and is not remembered."""
+    """What fails alongside a step is reported to its own request, and is not remembered."""
     first, second = sounds(2)
     runtime.recent.clear()
     pieces = runtime.running.encoders
@@ -147,7 +147,7 @@ def test_a_sound_that_could_not_be_encoded_is_asked_for_again(
 
 
 def test_sounds_are_told_apart_by_every_sample(runtime: TorchRuntime) -> None:
-    """A hash is made of few; the same sound is encoded once, one that differs elsewhere is encoded again."""
+    """The hash covers only a few; the same sound is encoded once, one that differs in others separately."""
     (sound,) = sounds(1)
     other = sound.copy()
     other[PART + 1] += 1
@@ -178,8 +178,8 @@ def test_texts_look_at_the_same(runtime: TorchRuntime, monkeypatch: pytest.Monke
 
 
 def test_steps_tell_where_they_looked(runtime: TorchRuntime) -> None:
-    """As the reading of the whole text does, for texts that take each other's places, next to one that asks
-    for nothing and one that draws by chance.
+    """As the reading of the whole text does, for texts that take each other's places, alongside one that
+    asks for nothing and one that draws by chance.
     """
     scheduler = Scheduler(runtime, Limits(max_rows=4))
     lengths, made = (3, 30, 12, 7, 25, 18, 9), list[tuple[np.ndarray, Job]]()

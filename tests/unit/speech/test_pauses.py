@@ -212,7 +212,7 @@ def test_segments_begin_and_end_where_they_sound(between: float) -> None:
 
 @pytest.mark.parametrize("span", [(0.0, 3.0), (3.2, 9.0), (7.0, 9.0)])
 def test_a_segment_is_where_its_words_are(span: tuple[float, float]) -> None:
-    """The model's own times run ahead of the sound, or after it."""
+    """The model's own times run ahead of the sound, or lag it."""
     words = said(("It", 4.0, 4.4), ("hid", 4.5, 6.0))
     (found,), placed = cut([piece(" It", " hid", ".", span=span)], words, heard(((0.0, 6.0), (6.5, 9.0))))
     assert found.span == (pytest.approx(4.0), pytest.approx(6.02))
@@ -220,7 +220,7 @@ def test_a_segment_is_where_its_words_are(span: tuple[float, float]) -> None:
 
 
 def test_words_of_a_translation_do_not_move_their_segment() -> None:
-    """They are in another order than what was said."""
+    """They are in another order than what was spoken."""
     words = said(("It", 4.0, 4.4), ("hid", 4.5, 6.0))
     window = heard(((0.0, 9.0),))
     for in_order, end in ((True, 6.0), (False, 9.0)):
@@ -271,14 +271,14 @@ def test_a_windows_first_word_begins_where_it_is_said(
             ((1.0, 1.4, 2.0), (2.64, 3.1, 4.0)),
             (2.02, 2.62),
         ),
-        # the last word before was said with that voice
+        # the last word before was spoken with that voice
         (
             ((1.0, 1.9), (2.0, 4.0)),
             ((1.0, 2.0), (2.0, 4.0)),
             ((1.0, 2.0, 2.24), (2.24, 3.0, 4.0)),
             (2.24, 2.24),
         ),
-        # the first word was said before it
+        # the first word was spoken before it
         (
             ((0.5, 1.4), (1.6, 1.82), (1.92, 4.0)),
             ((0.5, 1.4), (1.92, 4.0)),
@@ -314,7 +314,7 @@ def test_other_times_of_a_model_do_not_count(
 @pytest.mark.parametrize(
     ("speech", "word", "span"),
     [
-        (((0.0, 0.3), (0.5, 3.0)), (0.0, 0.3), (0.5, 3.0)),  # said before the piece begins
+        (((0.0, 0.3), (0.5, 3.0)), (0.0, 0.3), (0.5, 3.0)),  # spoken before the piece begins
         (((0.0, 1.2), (1.5, 4.0)), (0.0, 1.6), (1.5, 4.0)),  # too much for a click
     ],
 )
@@ -352,7 +352,7 @@ def test_a_word_that_voice_activity_misses_keeps_its_time() -> None:
 
 
 def test_a_short_first_word_is_no_silence() -> None:
-    """Nor is a short last one: alignment gives the pauses behind and before them to them."""
+    """Nor is a short last one: alignment gives them the pauses after and before them."""
     window = heard(((1.0, 1.2), (1.5, 2.0), (2.3, 2.5)))
     words = said(("Yes", 1.0, 1.5), ("it", 1.5, 2.0), ("is", 2.0, 2.5))
     (found,), _ = cut([piece(" Yes", " it", " is", span=(1.0, 2.5))], words, window)

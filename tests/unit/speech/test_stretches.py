@@ -47,7 +47,7 @@ class Ear:
 
 
 def hear(ear: Ear, windows: list[Window], options: Options = PLAIN, at_once: int = 3) -> list[str]:
-    """What is said, in the order in which it is given out; what is ready is given out before each window."""
+    """The texts, in the order in which they are given out; what is ready is given out before each window."""
 
     async def run() -> list[str]:
         stretches, found = Stretches(ear, options, at_once), list[Transcript]()
@@ -93,7 +93,7 @@ def test_stretches_are_heard_at_once_and_given_out_in_order() -> None:
 
 
 def test_the_prompt_is_the_firsts() -> None:
-    """What a client said comes before the recording."""
+    """The client's prompt comes before the recording."""
     ear = Ear()
     hear(ear, [window(0, goes_on=False), window(30, goes_on=False)])
     assert [(start, prompt) for start, _, _, prompt in sorted(ear.heard)] == [(0, "Once"), (30, "")]

@@ -100,7 +100,7 @@ def transcribe(
     *,
     goes_on: bool = False,
 ) -> Transcript:
-    """`goes_on`: what is said goes on from each window to the next."""
+    """`goes_on`: the speech goes on from each window to the next."""
 
     async def windows() -> AsyncIterator[Window]:
         at = 0.0
@@ -217,7 +217,7 @@ def test_a_word_reaches_to_the_next_one() -> None:
 
 
 def test_a_word_of_seconds_is_not_all_of_what_was_said() -> None:
-    """Seen: "The museum owns" over six seconds, in which another sentence was said first."""
+    """Seen: "The museum owns" over six seconds, in which another sentence was spoken first."""
     pool = replace(POOL, capabilities=frozenset({"word_timestamps"}))
     facade = Facade(lambda _, __: ("The museum", -0.1, False), words=((0.8, 3.9), (3.9, 7.5)))
     transcribe(facade, [8], speech=((1.4, 3.5), (3.8, 5.7), (7.0, 7.6)), pool=pool)
@@ -319,9 +319,9 @@ def test_context_is_the_end_of_what_was_said_before() -> None:
 
 
 def test_a_window_that_goes_on_ends_where_its_text_does() -> None:
-    """With the text before it: 30 s at a time, and what the text of one does not reach is heard with what
-    follows, from the quietest place around its end: the first, where all are alike. A text that stops early
-    is completed, and so is each where the number of tokens is limited.
+    """With the text before it: 30 s at a time, and what the text of one does not reach is transcribed with
+    what follows, from the quietest place around its end: the first, where all are alike. A text that stops
+    early is completed, and so is each where the number of tokens is limited.
     """
 
     def asked(reaches: float, **chosen: int) -> list[tuple[float, str]]:
@@ -342,7 +342,7 @@ def test_a_window_that_goes_on_ends_where_its_text_does() -> None:
 
 def test_text_that_makes_the_next_go_wrong_is_forgotten() -> None:
     """Words that loop or are unlikely with the text before them are asked for without it, before anything
-    else; what follows begins again.
+    else; what follows starts a new context.
     """
     for wrong in ((LOOP, -0.1, True), ("Wrong.", -2.0, False)):
         facade = Facade(lambda *_: ("", 0.0, False))
@@ -426,7 +426,7 @@ def test_a_failure_of_one_of_two_ends_both() -> None:
     ("times", "second", "text"),
     [
         ((20.0, 29.0), "and b", "A. 20."),
-        ((18.0, 29.0), "and b", "A. and b 11."),  # over ten seconds would be heard again
+        ((18.0, 29.0), "and b", "A. and b 11."),  # over ten seconds would be transcribed again
         ((22.0, 29.0), "And b.", "A. And b. 11."),
         ((22.0, 30.0), "And b.", "A. 18."),  # its end was cut off, and guessed
         ((22.0, 29.6), "And b.", "A. 18."),
@@ -436,7 +436,7 @@ def test_a_failure_of_one_of_two_ends_both() -> None:
 def test_a_window_begins_with_a_sentence(
     times: tuple[float, float], second: str, text: str, *, previous_text: bool
 ) -> None:
-    """What was heard of a sentence that does not end inside a window is heard again with the next one."""
+    """A sentence that does not end inside a window is transcribed again with the next one."""
 
     class TwoSegments(Facade):
         async def infer(self, *arguments: Any) -> dict[str, Any]:
@@ -463,7 +463,7 @@ def test_little_behind_the_last_text_is_no_window() -> None:
 
 
 def test_each_window_has_its_language_when_asked() -> None:
-    """`multilingual` detects again in every window."""
+    """`multilingual` detects the language in every window."""
     facade = Facade(lambda _, __: ("hola", -0.1, False))
     transcribe(facade, [5, 6, 7], Options("transcribe", None, "", 0.0, timestamps=False, multilingual=True))
     assert ["<|es|>" in prompt for *_, prompt in facade.asked] == [False] * 3

@@ -1,4 +1,4 @@
-"""ONNX graphs compared with the torch networks that they are traced from and compared with transformers,
+"""ONNX graphs compared with the torch networks that they are traced from and with transformers,
 computed by onnxruntime, and what a stand-in of trtexec says to graphs and command lines that TensorRT would
 not take.
 """
@@ -167,7 +167,7 @@ def test_padding_changes_nothing(texts: Made) -> None:
 
 
 def test_ids_that_there_are_not(texts: Made) -> None:
-    """Read as the nearest: a plan reads next to no table."""
+    """Read as the nearest valid id: a plan never reads outside a table."""
     encoder: Any = texts.ours.encoder
     last = encoder.words.num_embeddings - 1
     ids = torch.tensor([[1, 2**31 - 1, -7, last]], dtype=torch.int32)
@@ -399,7 +399,7 @@ def test_two_builders_of_one_deployment(tmp_path: Path) -> None:
 
 
 def test_a_failed_trtexec_leaves_nothing(image: Image, tmp_path: Path) -> None:
-    """The log says what it said; the bundle is absent."""
+    """The log contains its output; the bundle is absent."""
     (image.root / "etc/gpus.json").write_text('[["NVIDIA H100", "9.0", 81559]]')
     text = image.trtexec.read_text()
     image.trtexec.write_text(text.replace("main(Path", "trtexec.OPERATORS.pop('Softmax')\nmain(Path").replace(

@@ -61,8 +61,8 @@ def version(tmp_path: Path) -> Path:
 def test_tensors_are_those_of_the_other_targets(
     folder: str, plan: Plan, dims: list[list[int]], longest: str
 ) -> None:
-    """The same names, dtypes, batch and outputs as the model that Python serves; a size that the plan has
-    fixed is said, and the most of one that it has not stands in a parameter.
+    """The same names, dtypes, batch and outputs as the model that Python serves; a size that the plan
+    fixes is stated, and the maximum of one that it does not fix stands in a parameter.
     """
     theirs = parse_config(MODELS / folder / "config.pbtxt")
     ours = configured(TritonModel(folder, folder, graph=plan.name), plan, 64)

@@ -340,7 +340,7 @@ def test_a_failing_tool_leaves_nothing(image: Image, places: Places, monkeypatch
 
 
 def test_commands_name_only_what_is_defined() -> None:
-    """A step that names an unknown value is a fault of the family file, said as such."""
+    """A step that names an unknown value is a fault of the family file, reported as such."""
     recipe = load_recipe(CATALOG["mini-whisper"], "trtllm")
     broken = replace(recipe, steps=(("{trtllm_build}", "--max_batch_size", "{nonsense}"),))
     with pytest.raises(CatalogError, match="names {nonsense}, which is neither a parameter nor derived"):

@@ -103,7 +103,7 @@ def test_unlike_cards_are_refused_first(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One engine cannot serve both; said before anything is fetched."""
+    """One engine cannot serve both; reported before anything is fetched."""
     (image.root / "etc/gpus.json").write_text(json.dumps([("NVIDIA A10", "8.6", 23028), H100]))
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

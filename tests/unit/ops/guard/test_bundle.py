@@ -36,7 +36,7 @@ def test_an_engine_json_of_another_version_is_refused(tmp_path: Path, fields: di
 
 
 def test_encoders_alone_have_no_budget(tmp_path: Path) -> None:
-    """Next to a model that generates, on the same GPU, they take their repository as it is."""
+    """Alongside a model that generates, on the same GPU, they take their repository as it is."""
     (tmp_path / "repository" / "minilm_encoder").mkdir(parents=True)
     assert budgeted(tmp_path / "repository", tmp_path / "view", 0.5) == tmp_path / "repository"
     assert not (tmp_path / "view").exists()

@@ -91,7 +91,7 @@ def test_a_client_that_goes_is_noticed() -> None:
 
 
 def test_an_answer_to_a_client_that_has_gone_is_dropped() -> None:
-    """Whole or in chunks, and anything that waits until the client keeps up goes on; uvloop's transports
+    """Whole or in chunks, and a handler that waits until the client keeps up goes on; uvloop's transports
     raise an error of their own when they are closed.
     """
     done: list[str] = []
@@ -149,7 +149,7 @@ def test_broken_answers_are_lost() -> None:
 
 
 def test_a_closed_connection_is_not_used_again() -> None:
-    """After let_go an idle connection is listed until the event loop has heard of its end."""
+    """After let_go an idle connection is listed until the event loop has noticed that it closed."""
 
     async def check() -> None:
         async with serving(echo) as address:

@@ -186,7 +186,7 @@ class Hung(Triton):
 
 
 def test_a_server_returns_until_its_next_start_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anything that waits for it is let go then, or when the guard is asked to stop."""
+    """A request that waits for it is let go then, or when the guard is asked to stop."""
     said: list[bool] = []
 
     class Watched(Hung):
@@ -244,7 +244,7 @@ def test_probes_are_rare_until_a_request_waits(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_server_that_takes_connections_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the checks leave no connection behind."""
+    """And the checks leave no connection open."""
 
     async def check() -> None:
         one = Triton()

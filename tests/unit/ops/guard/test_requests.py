@@ -168,7 +168,7 @@ def test_a_key_given_twice_reaches_triton_once() -> None:
 
 
 def test_generate() -> None:
-    """Values by the inputs' names; what other servers' clients send next to them is understood or refused."""
+    """Values by the inputs' names; what other servers' clients send along with them is understood or refused."""
     made = json_requests.generate(
         M,
         json.dumps(
