@@ -14,15 +14,15 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
-from conch.driver import driver, driver_findings, toolkit
+from conch.driver import TRTLLM, Needs, driver, driver_findings, toolkit
 from conch.gpus import gpus
 
 ROOT = Path(__file__).parent.parent
 START = 3600.0  # seconds for engines and servers
-INSTANCES = 4
 # Ends the tritonserver that it finds: in a container the only one, else that of the given listener.
 KILL = (
     "import os, pathlib, signal, sys\n"
@@ -91,7 +91,7 @@ def machine() -> Iterator[str]:
     """One clause each: GPUs, driver, toolkit, Docker, system, revision.
 
     Raises:
-        Failed: no GPU, or a driver that the image cannot run on.
+        Failed: no GPU.
     """
     yield f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs"
     with suppress(Failed):
@@ -104,30 +104,82 @@ def machine() -> Iterator[str]:
         raise Failed("nvidia-smi shows no GPU; run this on a machine with one")
     yield f"driver {driver()}"
     yield "; ".join(f"{card.name}, {card.compute_capability}, {card.memory}" for card in cards)
-    if found := driver_findings(driver(), [card.name for card in cards]):
-        raise Failed(found[0])
+
+
+@dataclass(frozen=True)
+class Round:
+    """Models that one deployment serves with one target, an instance each; `spare`: one more of the first.
+    `ranks`: GPUs of an engine (tensor parallelism). `needs`: what the image asks of the driver. `settings`:
+    variables where the user gives none. `clients`: NVIDIA's own are in the image.
+    """
+
+    target: str
+    models: tuple[str, ...]
+    spare: bool = False
+    ranks: int = 1
+    needs: Needs = TRTLLM
+    settings: Mapping[str, str] = field(default_factory=dict)
+    clients: bool = False
+
+    @property
+    def instances(self) -> int:
+        """Tritonservers."""
+        return len(self.models) + self.spare
+
+    def possible(self) -> None:
+        """Compare driver and GPUs with what this needs.
+
+        Raises:
+            Failed: it cannot run on this machine.
+        """
+        cards = gpus()
+        if len(cards) < self.ranks:
+            raise Failed(f"it needs {self.ranks} GPUs", skipped=True)
+        for finding in driver_findings(driver(), [card.name for card in cards], self.needs):
+            raise Failed(finding, skipped=True)
+
+    def variables(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The environment of the deployment, on the first GPUs unless TRITON_i_GPUS says otherwise."""
+        cards = ",".join(map(str, range(self.ranks)))
+        gpus = {name: given.get(name, cards) for i in range(self.instances) for name in (f"TRITON_{i}_GPUS",)}
+        own = {
+            "MODEL_ID": ",".join(self.models),
+            "TARGET": self.target,
+            "TP_SIZE": str(self.ranks),
+            "INSTANCES": str(self.instances),
+            "COMPOSE_PROFILES": f"instances-{self.instances}",
+        }
+        return {**self.settings, **{k: v for k, v in given.items() if v}, **gpus, **own}
 
 
 class Deployment(Protocol):
-    """One way to run Conch; addresses are host:port or URLs."""
+    """One way to run a `Round`; addresses are host:port or URLs."""
+
+    miniatures: str  # the folder, as NVIDIA's clients see it
 
     def check(self, model_id: str) -> str:
-        """Compare a model's steps with the image; what the builder says."""
+        """Compare a model's build commands with the image; what the builder prints."""
 
-    def up(self) -> str:
-        """Build the engines and start; what was built."""
+    def build(self, model_id: str) -> str:
+        """Build one engine; what the builder prints last."""
+
+    def up(self) -> None:
+        """Start the servers."""
 
     def down(self) -> None:
         """Stop everything; a second time nothing happens."""
 
-    def doors(self) -> tuple[str, str]:
+    def urls(self) -> tuple[str, str]:
         """The gateway's and KServe's URL."""
 
-    def inside(self, index: int) -> tuple[str, str]:
-        """HTTP and gRPC addresses of an instance, as seen from inside it."""
+    def address(self, index: int) -> tuple[str, str]:
+        """HTTP and gRPC addresses of an instance, as NVIDIA's clients reach it."""
 
-    def inside_run(self, index: int, command: Sequence[str]) -> str:
-        """Run a Python script of the image where an instance runs; what it prints."""
+    def engine(self, index: int) -> str:
+        """The folder with an instance's engine and tokenizer.json, as NVIDIA's clients see it."""
+
+    def client(self, script: str, arguments: Sequence[str]) -> str:
+        """Run a Python script of the image; what it prints."""
 
     def kill(self, index: int) -> None:
         """SIGKILL to an instance's tritonserver."""
@@ -135,48 +187,39 @@ class Deployment(Protocol):
     def log(self, index: int) -> str:
         """The end of an instance's log."""
 
-    def tokenizer(self, index: int) -> str:
-        """The folder with tokenizer.json, as seen from inside an instance."""
-
-    def file(self, index: int, path: Path) -> str:
-        """A file of this repository, as seen from inside an instance."""
-
-
-def variables(models: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a deployment: small models, four instances on the first GPU unless TRITON_i_GPUS
-    says otherwise.
-    """
-    gpus = {f"TRITON_{i}_GPUS": given.get(f"TRITON_{i}_GPUS", "0") for i in range(INSTANCES)}
-    own = {
-        "MODEL_ID": ",".join(models),
-        "TARGET": "trtllm",
-        "INSTANCES": str(INSTANCES),
-        "COMPOSE_PROFILES": f"instances-{INSTANCES}",
-    }
-    return {**given, **gpus, **own, "KV_CACHE_FRACTION": given.get("KV_CACHE_FRACTION") or "0.2"}
-
 
 class InDocker:
     """Compose, as users run it, under a project name and ports of its own."""
 
-    def __init__(self, models: Sequence[str], given: dict[str, str]) -> None:
-        self.models, self.port = models, int(given.get("PORT") or 18080)
+    miniatures = "/miniatures"
+
+    def __init__(self, served: Round, given: dict[str, str]) -> None:
+        self.round, self.port = served, int(given.get("PORT") or 18080)
+        self.project = "conch-gpu-report"
         ports = {
             "PORT": str(self.port),
             "KSERVE_HTTP_PORT": str(self.port + 1),
             "KSERVE_GRPC_PORT": str(self.port + 2),
         }
-        self.environment = {**variables(models, given), **ports, "COMPOSE_PROJECT_NAME": "conch-gpu-report"}
+        self.environment = {**served.variables(given), **ports, "COMPOSE_PROJECT_NAME": self.project}
 
     def _compose(self, *words: str, seconds: float = START) -> str:
         return run(["docker", "compose", *words], environment=self.environment, seconds=seconds)
 
+    def _builder(self, command: str, model_id: str) -> str:
+        arguments = ["--target", self.round.target, "--model-id", model_id]
+        words = ["run", "--rm", "--build", "builder", "python3", "-m", "build", command, *arguments]
+        return short(self._compose(*words).strip().rpartition("\n")[2])
+
     def check(self, model_id: str) -> str:
         """See `Deployment`."""
-        command = ("python3", "-m", "build", "check", "--target", "trtllm", "--model-id", model_id)
-        return short(self._compose("run", "--rm", "--build", "builder", *command).strip().rpartition("\n")[2])
+        return self._builder("check", model_id)
 
-    def up(self) -> str:
+    def build(self, model_id: str) -> str:
+        """See `Deployment`."""
+        return self._builder("engines", model_id)
+
+    def up(self) -> None:
         """See `Deployment`."""
         try:
             self._compose("up", "--build", "--detach", "--wait")
@@ -184,87 +227,81 @@ class InDocker:
             with suppress(Failed):
                 failed.output += "\n" + self._compose("logs", "--no-color", "--tail", "60")
             raise
-        return short(self._compose("logs", "--no-color", "--no-log-prefix", "builder").strip()[-500:])
 
     def down(self) -> None:
         """See `Deployment`. Volumes go too: they hold the miniatures' engines only."""
         with suppress(Failed):
             self._compose("down", "--volumes", seconds=300)
 
-    def doors(self) -> tuple[str, str]:
+    def urls(self) -> tuple[str, str]:
         """See `Deployment`."""
         return f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port + 1}"
 
-    def inside(self, index: int) -> tuple[str, str]:
+    def address(self, index: int) -> tuple[str, str]:
         """See `Deployment`. Every container has the same ports."""
-        return "localhost:8000", "localhost:8001"
+        return f"triton-{index}:8000", f"triton-{index}:8001"
 
-    def inside_run(self, index: int, command: Sequence[str]) -> str:
+    def engine(self, index: int) -> str:
         """See `Deployment`."""
-        return self._compose("exec", "-T", f"triton-{index}", "/usr/bin/python3", *command, seconds=600)
+        return f"/engines/{self.round.models[index]}/{self.round.target}/engine"
+
+    def client(self, script: str, arguments: Sequence[str]) -> str:
+        """See `Deployment`. The image lacks what NVIDIA's clients import: one made from it has that."""
+        version = self.environment.get("CONCH_VERSION") or "0.1.0"
+        server = f"SERVER=localhost/conch/server:{version}-{self.round.target}"
+        build = ["build", "--quiet", "--file", "docker/clients.Dockerfile", "--build-arg", server, "."]
+        image = run(["docker", *build]).strip()
+        volumes = (f"{ROOT}/miniatures:/miniatures:ro,z", f"{self.project}_engines:/engines:ro")
+        options = ["--rm", "--network", f"{self.project}_inner", *(f"--volume={one}" for one in volumes)]
+        return run(["docker", "run", *options, image, script, *arguments], seconds=600)
 
     def kill(self, index: int) -> None:
         """See `Deployment`."""
-        self._compose("exec", "-T", f"triton-{index}", "/usr/bin/python3", "-c", KILL)
+        self._compose("exec", "-T", f"triton-{index}", "python3", "-c", KILL)
 
     def log(self, index: int) -> str:
         """See `Deployment`."""
         return self._compose("logs", "--no-color", "--tail", "60", f"triton-{index}")
 
-    def tokenizer(self, index: int) -> str:
-        """See `Deployment`."""
-        return f"/engines/{self.models[index % len(self.models)]}/trtllm/engine"
-
-    def file(self, index: int, path: Path) -> str:
-        """See `Deployment`. Containers are read-only but for /tmp, and their images hold no recordings."""
-        inside = f"/tmp/{path.name}"  # noqa: S108  # of the container
-        with path.open("rb") as file:
-            run(
-                ["docker", "compose", "exec", "-T", f"triton-{index}", "sh", "-c", f"cat > {inside}"],
-                environment=self.environment,
-                stdin=file,
-                seconds=60,
-            )
-        return inside
-
 
 class InProcesses:
     """Process mode inside the image, or with stand-ins of it (CONCH_IMAGE_ROOT)."""
 
-    def __init__(self, models: Sequence[str], given: dict[str, str]) -> None:
-        self.models, self.port = models, int(given.get("PORT") or 18080)
+    miniatures = str(ROOT / "miniatures")
+
+    def __init__(self, served: Round, given: dict[str, str]) -> None:
+        self.round, self.port = served, int(given.get("PORT") or 18080)
         self.root = Path(given.get("CONCH_IMAGE_ROOT") or "/")
         self.engines, self.home = (
             Path(given.get(name) or ROOT / f".conch/gpu-report/{name.lower()}")
             for name in ("ENGINES_DIR", "CONCH_HOME")
         )
         self.environment = {
-            **variables(models, given),
+            **served.variables(given),
             "PORT": str(self.port),
             "ENGINES_DIR": str(self.engines),
             "CONCH_HOME": str(self.home),
         }
         self.process: subprocess.Popen[bytes] | None = None
 
+    def _builder(self, command: str, model_id: str) -> str:
+        arguments = ["--target", self.round.target, "--model-id", model_id]
+        words = [sys.executable, "-m", "build", command, *arguments]
+        return short(run(words, environment=self.environment).strip().rpartition("\n")[2])
+
     def check(self, model_id: str) -> str:
         """See `Deployment`."""
-        return short(
-            run(
-                [sys.executable, "-m", "build", "check", "--target", "trtllm", "--model-id", model_id],
-                environment=self.environment,
-            )
-        )
+        return self._builder("check", model_id)
 
-    def up(self) -> str:
+    def build(self, model_id: str) -> str:
         """See `Deployment`."""
-        built = run(
-            [sys.executable, "-m", "build", "engines", "--target", "trtllm"], environment=self.environment
-        )
-        python = next(
-            (path for path in (ROOT / ".venv/serve/bin/python",) if path.exists()), Path(sys.executable)
-        )
+        return self._builder("engines", model_id)
+
+    def up(self) -> None:
+        """See `Deployment`."""
+        python = ROOT / ".venv/serve/bin/python"
         self.process = subprocess.Popen(
-            [str(python), "-m", "ops.process_mode", "serve"],
+            [python if python.exists() else sys.executable, "-m", "ops.process_mode", "serve"],
             cwd=ROOT,
             env=self.environment,
             stdout=subprocess.DEVNULL,
@@ -272,18 +309,15 @@ class InProcesses:
         deadline = time.monotonic() + START
         while not self._ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise Failed(
-                    "the servers did not become ready",
-                    output="\n".join(self.log(i) for i in range(INSTANCES)),
-                )
+                logs = "\n".join(self.log(i) for i in range(self.round.instances))
+                raise Failed("the servers did not become ready", output=logs)
             time.sleep(0.5)
         time.sleep(4)  # nginx leaves a server alone for 3 s that refused a connection while it started
-        return short(built)
 
     def _ready(self) -> bool:
         try:
             own = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            with own.open(f"{self.doors()[0]}/health/ready", timeout=60) as answer:
+            with own.open(f"{self.urls()[0]}/health/ready", timeout=60) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -294,21 +328,25 @@ class InProcesses:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(120)
 
-    def doors(self) -> tuple[str, str]:
+    def urls(self) -> tuple[str, str]:
         """See `Deployment`."""
         return f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port - 80}"
 
-    def inside(self, index: int) -> tuple[str, str]:
-        """See `Deployment`. The ports of ops/local.py."""
+    def address(self, index: int) -> tuple[str, str]:
+        """See `Deployment`. The ports of process mode."""
         return f"127.0.0.1:{self.port + 20 + index}", f"127.0.0.1:{self.port + 40 + index}"
 
-    def inside_run(self, index: int, command: Sequence[str]) -> str:
+    def engine(self, index: int) -> str:
         """See `Deployment`."""
-        script = self.root / command[0].lstrip("/")
-        if not script.is_file():
-            raise Failed(f"{script.name} is not in this image ({command[0]})", skipped=True)
+        return str(self.engines / self.round.models[index] / self.round.target / "engine")
+
+    def client(self, script: str, arguments: Sequence[str]) -> str:
+        """See `Deployment`."""
+        path = self.root / script.lstrip("/")
+        if not path.is_file():
+            raise Failed(f"{path.name} is not in this image ({script})", skipped=True)
         return run(
-            [self.root / "usr/bin/python3", script, *command[1:]], environment=self.environment, seconds=600
+            [self.root / "usr/bin/python3", path, *arguments], environment=self.environment, seconds=600
         )
 
     def kill(self, index: int) -> None:
@@ -321,11 +359,3 @@ class InProcesses:
         """See `Deployment`."""
         path = self.home / f"logs/triton-{index}.log"
         return path.read_text("utf-8", "replace")[-4000:] if path.is_file() else ""
-
-    def tokenizer(self, index: int) -> str:
-        """See `Deployment`."""
-        return str(self.engines / self.models[index % len(self.models)] / "trtllm/engine")
-
-    def file(self, index: int, path: Path) -> str:
-        """See `Deployment`."""
-        return str(path)

@@ -114,7 +114,7 @@ class HttpDoor:
         """Metadata, health and statistics; the guard's own metrics; what another guard has to say."""
         path = request.path
         if path == "/metrics" and request.method == "GET":
-            page = self.relay.metrics.page(await self.operator.statistics())
+            page = self.relay.metrics.page(await self.operator.statistics()) + await self.operator.of_triton()
             return request.reply(200, [("content-type", CONTENT_TYPE_LATEST)], page)
         if path == "/guard/suspect" and request.method == "POST":
             self.relay.hear(request.headers["x-conch-fingerprint"], float(request.headers["x-conch-seconds"]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,18 +16,20 @@ from typing import Any
 
 import orjson
 
-from .http_client import Lost
+from .http_client import HttpClient, Lost
 from .keeper import Keeper
 
 KEY = "x-conch-inner"
 STATISTICS_SECONDS = 1.0
+OWN = re.compile(rb"(?:# (?:HELP|TYPE) )?nv_(?!inference_)")
 
 
 class Operator:
     """The instance's keeper as others may see it."""
 
-    def __init__(self, keeper: Keeper, inner_key: str) -> None:
+    def __init__(self, keeper: Keeper, inner_key: str, metrics: str = "") -> None:
         self.keeper, self.inner_key = keeper, inner_key
+        self.triton = HttpClient(metrics) if metrics else None
 
     def allowed(self, headers: Mapping[str, str]) -> bool:
         """Whether a request brings the deployment's inner key, compared in constant time."""
@@ -66,6 +69,18 @@ class Operator:
                     found: dict[str, Any] | None = orjson.loads(body) if answer.status == 200 else None
                     return found
         return None
+
+    async def of_triton(self) -> bytes:
+        """Read Triton's own metrics (nv_gpu_…, nv_trt_llm_…) without nv_inference_…, which the guard's page
+        has as conch_triton_…; nothing while it does not answer, or where it has no port for them.
+        """
+        with suppress(Lost, TimeoutError, OSError):
+            async with asyncio.timeout(STATISTICS_SECONDS):
+                if self.triton and self.keeper.relay.life:
+                    answer = await self.triton.request("GET", "/metrics", {})
+                    body = await answer.body()
+                    return b"".join(filter(OWN.match, bytes(body).splitlines(keepends=True)))
+        return b""
 
 
 def queued(statistics: Mapping[str, Any]) -> dict[str, float]:

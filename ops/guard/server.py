@@ -52,6 +52,7 @@ class Doors:
     http: str
     grpc: str
     flags: tuple[str, ...]
+    metrics: str = ""  # host:port of Triton's own page
 
     @classmethod
     def sockets(cls, folder: Path, name: str) -> Doors:
@@ -68,9 +69,10 @@ class Doors:
             "--http-port=18000",
             "--grpc-address=127.0.0.1",
             "--grpc-port=18001",
-            "--allow-metrics=false",
+            "--metrics-address=127.0.0.1",
+            "--metrics-port=18002",
         )
-        return cls("127.0.0.1:18000", "127.0.0.1:18001", flags)
+        return cls("127.0.0.1:18000", "127.0.0.1:18001", flags, "127.0.0.1:18002")
 
 
 def plain(path: Path, links: Path, name: str) -> Path:

@@ -7,11 +7,14 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from build.catalog import ROOT
+from scripts import gpu_report
+from scripts.gpu_machine import InDocker, Round
 from tests.ports import first_port
 from tests.stack.conftest import Stack
 from tests.stack.test_text import client, questions
@@ -64,8 +67,29 @@ def test_torch_answers_in_containers(torch_stack: Stack) -> None:
     compose("exec", "-T", "triton-0", "sh", "-c", written, **TORCH)
 
 
+def test_tritons_own_metrics_are_on_the_guards_page(torch_stack: Stack) -> None:
+    """Without a GPU: memory and processor; what the guard counts itself stands there once."""
+    read = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8000/metrics').read().decode())"
+    page = compose("exec", "-T", "triton-0", "python3", "-c", read, **TORCH).stdout
+    assert "conch_triton_serving" in page
+    assert "\nnv_pinned_memory_pool_total_bytes " in page
+    assert "nv_inference_" not in page
+
+
 def test_the_base_is_pinned_once() -> None:
     """`TORCH_BASE` in compose, its default in the Dockerfile alone."""
     text = (ROOT / "docker" / "server.Dockerfile").read_text("utf-8")
     assert text.count("ARG TORCH_BASE=") == 1
     assert "TORCH_BASE" not in (ROOT / ".env.example").read_text("utf-8").replace("#TORCH_BASE", "")
+
+
+def test_the_gpu_report_goes_through_docker(
+    torch_stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole round: build, start, answers, speed, and one of two containers' tritonservers killed."""
+    monkeypatch.setattr(gpu_report, "SECONDS", 0.3)
+    report, given = gpu_report.Report(tmp_path / "report.md"), {**os.environ, **TORCH, "PORT": str(PORT + 10)}
+    served = Round("torch", ("mini-whisper",), spare=True)
+    gpu_report.run_round(lambda one: InDocker(one, given), served, report)
+    assert [state for _, state, _ in report.rows] == ["ok"] * 5, report.text()
+    assert not compose("ps", "-q", **(TORCH | {"COMPOSE_PROJECT_NAME": "conch-gpu-report"})).stdout

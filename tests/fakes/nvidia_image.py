@@ -115,7 +115,7 @@ def _machine(root: Path, gpus: list[tuple[str, str, int]] | None) -> None:
         root / "usr/bin/nvidia-smi",
         SMI.format(rows=str(root / "etc/gpus.json"), driver=str(root / "etc/driver")),
     )
-    (root / "etc").mkdir()
+    (root / "etc").mkdir(exist_ok=True)
     (root / "etc/gpus.json").write_text(json.dumps(gpus if gpus is not None else [H100] * 4))
     (root / "etc/conch-toolchain").write_text("contract\n")
     (root / "etc/driver").write_text("575.57.08\n")

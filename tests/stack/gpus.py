@@ -56,8 +56,13 @@ def served(variables: dict[str, str]) -> Iterator[Stack]:
     Python packages, which a stub finds next to its bundle's code.
     """
     shutil.copytree(BACKEND, Path(variables["CONCH_HOME"]) / "backends" / "tensorrtllm")
+    add_packages(variables)
+    with started(variables) as stack:
+        yield stack
+
+
+def add_packages(variables: dict[str, str]) -> None:
+    """Stand-ins of the image's torch and tensorrt, next to the code of bundles that look at pictures."""
     for visual in Path(variables["ENGINES_DIR"]).glob("*/trtllm/engine/visual"):
         for module in TENSORRT.glob("*.py"):
             shutil.copy(module, visual.parents[1])
-    with started(variables) as stack:
-        yield stack

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from scripts.gpu_machine import Failed, InDocker, run, short
-from scripts.gpu_report import CLIENTS, MODELS, Report
+from scripts.gpu_machine import Failed, InDocker, Round, run, short
+from scripts.gpu_report import ROUNDS, TARGETS, Report, expected, nvidias, run_round
+
+FIRST = next(one for one in ROUNDS if one.target == "trtllm")
 
 
 @pytest.fixture
@@ -31,50 +34,84 @@ def lines(path: Path) -> list[list[object]]:
 
 
 def test_compose_is_told_what_users_would_type(told: Path) -> None:
-    """A project of its own, four instances on the first GPU, the builder's own check."""
-    import os
-
-    deployment = InDocker(MODELS, dict(os.environ))
-    assert deployment.check("mini-t5") == "said"
+    """A project of its own, all instances on the first GPU, the builder's own check."""
+    deployment = InDocker(FIRST, dict(os.environ))
+    assert deployment.check("mini-t5") == deployment.build("mini-t5") == "said"
     deployment.up()
     deployment.kill(3)
     deployment.down()
-    check, up, _, kill, down = lines(told)
-    assert check[0] == [
-        "compose",
-        "run",
-        "--rm",
-        "--build",
-        "builder",
-        "python3",
-        "-m",
-        "build",
-        "check",
-        "--target",
-        "trtllm",
-        "--model-id",
-        "mini-t5",
-    ]
-    assert up[:2] == [["compose", "up", "--build", "--detach", "--wait"], ",".join(MODELS)]
-    assert kill[0][:5] == ["compose", "exec", "-T", "triton-3", "/usr/bin/python3"]  # type: ignore[index]
+    check, build, up, kill, down = lines(told)
+    builder = ["compose", "run", "--rm", "--build", "builder", "python3", "-m", "build"]
+    assert check[0] == [*builder, "check", "--target", "trtllm", "--model-id", "mini-t5"]
+    assert build[0] == [*builder, "engines", "--target", "trtllm", "--model-id", "mini-t5"]
+    assert up[:2] == [["compose", "up", "--build", "--detach", "--wait"], ",".join(FIRST.models)]
+    assert kill[0][:5] == ["compose", "exec", "-T", "triton-3", "python3"]  # type: ignore[index]
     assert down[0] == ["compose", "down", "--volumes"]
     assert deployment.environment["TRITON_3_GPUS"] == "0"
     assert deployment.environment["COMPOSE_PROJECT_NAME"] == "conch-gpu-report"
 
 
-@pytest.mark.parametrize("name", list(CLIENTS))
-def test_nvidias_clients_are_given_what_they_need(name: str, told: Path) -> None:
-    """Files go into the container by its standard input: its image holds no recordings."""
-    import os
+def test_every_family_and_target_is_tried() -> None:
+    """All families of the README on `torch`, all of them but encoders on `trtllm`, those on `tensorrt`, and
+    two GPUs; Compose has profiles for at most four instances.
+    """
+    by = {target: {m for one in ROUNDS if one.target == target for m in one.models} for target in TARGETS}
+    assert by["torch"] == by["trtllm"] | by["tensorrt"] == set(expected())
+    assert {one.target for one in ROUNDS if one.ranks == 2} == {"torch", "trtllm"}
+    assert max(one.instances for one in ROUNDS) <= 4
+    pair = next(one for one in ROUNDS if one.ranks == 2).variables({})
+    assert (pair["TRITON_0_GPUS"], pair["TP_SIZE"]) == ("0,1", "2")
 
-    deployment = InDocker(MODELS, dict(os.environ))
-    instance, command = CLIENTS[name]
-    argv = command(deployment)
-    assert argv[0].startswith("/app/")
-    deployment.inside_run(instance, argv)
-    rows = lines(told)
-    assert rows[-1][0] == ["compose", "exec", "-T", f"triton-{instance}", "/usr/bin/python3", *argv]
-    assert all(row[2] for row in rows[:-1]), "a file came in"
+
+def test_nvidias_clients_run_where_they_find_what_they_import(told: Path) -> None:
+    """In an image made from the server's, in the network of the tritonservers."""
+    deployment = InDocker(FIRST, dict(os.environ))
+    for script, arguments in nvidias(deployment).items():
+        assert script.startswith("/app/")
+        deployment.client(script, arguments)
+        build, ran = (row[0] for row in lines(told)[-2:])
+        assert build[:2] == ["build", "--quiet"]  # type: ignore[index]
+        assert "SERVER=localhost/conch/server:0.1.0-trtllm" in build  # type: ignore[operator]
+        assert ran[:4] == ["run", "--rm", "--network", "conch-gpu-report_inner"]  # type: ignore[index]
+        assert ran[-len(arguments) - 2 :] == ["said", script, *arguments]  # type: ignore[index]
+    assert (
+        "/engines/mini-t5/trtllm/engine" in nvidias(deployment)["/app/client/inflight_batcher_llm_client.py"]
+    )
+
+
+def test_a_model_that_cannot_be_built_does_not_hide_the_others(tmp_path: Path) -> None:
+    """It is a row that failed; the others start without it."""
+    ups = list[Round]()
+
+    class Machine(InDocker):
+        def check(self, model_id: str) -> str:
+            if model_id == "mini-whisper":
+                raise Failed("trtllm-build ended with 1")
+            return "fits"
+
+        def build(self, model_id: str) -> str:
+            return "built"
+
+        def up(self) -> None:
+            ups.append(self.round)
+            raise Failed("not ready")
+
+        def down(self) -> None:
+            pass
+
+    report = Report(tmp_path / "report.md")
+    run_round(lambda served: Machine(served, {}), FIRST, report)
+    assert [row[1] for row in report.rows] == ["FAILED", "ok", "ok", "FAILED"]
+    assert [(one.models, one.spare) for one in ups] == [(("mini-t5", "mini-gpt2"), False)]
+
+
+def test_the_file_is_at_most_a_megabyte(tmp_path: Path) -> None:
+    report = Report(tmp_path / "report.md")
+    for number in range(300):
+        with report.step(f"step {number}"):
+            raise Failed("broken", output="ü" * 9000)
+    assert len((tmp_path / "report.md").read_bytes()) <= 1_000_000
+    assert "step 299" in (tmp_path / "report.md").read_text("utf-8")
 
 
 def test_a_step_that_fails_is_a_row(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from ops.guard.keeper import Keeper
 from ops.guard.metrics import Metrics
 from ops.guard.operate import Operator, queued
 from ops.guard.relay import Life, Relay
+from tests.fakes.http_server import Handler, answering
 
 from .test_http import serving
 
@@ -46,11 +47,13 @@ class Server:
         return orjson.dumps(self.statistics)
 
 
-def operator(key: str = "") -> Operator:
+def operator(key: str = "", metrics: str = "") -> Operator:
     relay = Relay([], Metrics())
     unused: Any = None
     return Operator(
-        Keeper(relay, unused, unused, unused, None, Journal("triton-0"), Failures(Path("/nonexistent"))), key
+        Keeper(relay, unused, unused, unused, None, Journal("triton-0"), Failures(Path("/nonexistent"))),
+        key,
+        metrics,
     )
 
 
@@ -131,3 +134,32 @@ def test_the_door_asks_for_the_key() -> None:
             assert found.keeper.restart_asked.is_set()
 
     asyncio.run(check())
+
+
+def test_tritons_own_metrics_are_passed_on() -> None:
+    """But for those of inferences, which the guard has; nothing while no server runs or answers."""
+    page = (
+        '# HELP nv_inference_count Number of inferences\nnv_inference_count{model="m"} 3\n'
+        "# HELP nv_gpu_utilization GPU utilization rate\n# TYPE nv_gpu_utilization gauge\n"
+        'nv_gpu_utilization{gpu_uuid="GPU-1"} 0.5\nnv_trt_llm_kv_cache_block_metrics{model="m"} 7\n'
+    )
+
+    class Page(Handler):
+        def do_GET(self) -> None:  # noqa: N802
+            assert self.path == "/metrics"
+            self.send(200, "text/plain", page)
+
+    async def check(address: str, closed: str) -> None:
+        found = operator(metrics=address)
+        assert await found.of_triton() == b""
+        found.keeper.relay.begin(Life(Server(STATISTICS), None))  # type: ignore[arg-type]
+        assert (await found.of_triton()).decode().splitlines() == page.splitlines()[2:]
+        for other in (closed, ""):
+            lost = operator(metrics=other)
+            lost.keeper.relay.begin(Life(Server(STATISTICS), None))  # type: ignore[arg-type]
+            assert await lost.of_triton() == b""
+
+    with answering(Page) as gone:
+        closed = gone.url.removeprefix("http://")
+    with answering(Page) as server:
+        asyncio.run(check(server.url.removeprefix("http://"), closed))
