@@ -119,6 +119,7 @@ class Server:
 
     url: str
     kserve: str
+    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=120, trust_env=False))
 
     def infer(self, model_id: str, model: str, tensors: dict[str, tuple[str, list[Any]]]) -> dict[str, Any]:
         """Outputs by name, flat."""
@@ -126,12 +127,10 @@ class Server:
             {"name": name, "datatype": kind, "shape": [1, len(data)], "data": data}
             for name, (kind, data) in tensors.items()
         ]
-        answer = httpx.post(
+        answer = self.client.post(
             f"{self.kserve}/v2/models/{model}/infer",
             json={"inputs": inputs},
             headers={"x-model-id": model_id},
-            timeout=120,
-            trust_env=False,
         )
         if answer.status_code != 200:
             raise Failed(f"{model_id} {model}: {answer.status_code} {short(answer.text)}")
@@ -164,7 +163,7 @@ class Server:
 
     def ask(self, path: str, **request: Any) -> Any:
         """The gateway's JSON."""
-        answer = httpx.post(f"{self.url}/v1/{path}", timeout=120, trust_env=False, **request)
+        answer = self.client.post(f"{self.url}/v1/{path}", **request)
         if answer.status_code != 200:
             raise Failed(f"{path}: {answer.status_code} {short(answer.text)}")
         return answer.json()
