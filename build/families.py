@@ -21,10 +21,18 @@ def family_types() -> dict[str, tuple[str, ...]]:
 
 
 def family_data(family: str) -> dict[str, Any]:
-    """A family's file over that of its `base`, table by table."""
-    own = tomllib.loads((FAMILIES / f"{family}.toml").read_text("utf-8"))
+    """Read a family's file over that of its `base`, table by table, and a target's table over that of
+    targets/<target>.toml.
+    """
+    own = _read(f"{family}.toml")
     base = own.pop("base", "")
-    return _over(family_data(f"base/{base}"), own) if base else own
+    whole = _over(family_data(f"base/{base}"), own) if base else own
+    shared = {path.stem for path in (FAMILIES / "targets").glob("*.toml")} & whole.keys()
+    return whole | {name: _over(_read(f"targets/{name}.toml"), whole[name]) for name in shared}
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((FAMILIES / name).read_text("utf-8"))
 
 
 def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

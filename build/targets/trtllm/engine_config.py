@@ -21,11 +21,11 @@ FILLED = {
     "triton_backend": "tensorrtllm",
     "triton_max_batch_size": "{max_batch_size}",
     "decoupled_mode": "true",  # the engine model streams; tensorrt_llm is its unary face
-    "max_queue_delay_microseconds": "0",
-    "max_queue_size": "256",  # as the portable engine: more are told to come again
+    "max_queue_delay_microseconds": "{max_queue_delay_microseconds}",
+    "max_queue_size": "{max_queue_size}",
     "engine_dir": "{engine}/decoder",
     "batching_strategy": "inflight_fused_batching",
-    "batch_scheduler_policy": "guaranteed_no_evict",
+    "batch_scheduler_policy": "{batch_scheduler_policy}",
     "kv_cache_free_gpu_mem_fraction": "{kv_cache_fraction}",
     "exclude_input_in_output": "{excludes}",
     "max_beam_width": "{served_beam_width}",
@@ -44,9 +44,16 @@ FILLED_WITH_ENCODER = {
     "encoder_engine_dir": "{engine}/encoder",
     "cross_kv_cache_fraction": "{cross_kv_cache_fraction}",
 }
-# Filled where the family or the model gives a number; left out otherwise, so that the backend takes its own
+# Filled where the family or the model gives a value; left out otherwise, so that the backend takes its own
 # default.
-FILLED_IF_GIVEN = ("max_tokens_in_paged_kv_cache", "max_attention_window_size")
+FILLED_IF_GIVEN = (
+    "max_tokens_in_paged_kv_cache",
+    "max_attention_window_size",
+    "decoding_mode",
+    "enable_context_fmha_fp32_acc",
+)
+# Read by the backend, and in no template (model_instance_state.cc of r25.05).
+APPENDED_IF_GIVEN = ("recv_poll_period_ms",)
 # Read without a fallback: the keys must be there, and being empty they do nothing.
 EMPTY = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
 # Left out, so that the backend takes its own default; each with the reason.
@@ -58,13 +65,11 @@ LEFT = {
     "kv_cache_host_memory_bytes": "no cache in host memory",
     "kv_cache_onboard_blocks": "upstream's own",
     "gpu_weights_percent": "weights are not streamed",
-    "decoding_mode": "follows max_beam_width",
     "cancellation_check_period_ms": "default of 100 ms",
     "stats_check_period_ms": "default of 100 ms",
     "iter_stats_max_iterations": "default",
     "request_stats_max_iterations": "default",
     "enable_trt_overlap": "deprecated, ignored",
-    "enable_context_fmha_fp32_acc": "default of false",
     "multi_block_mode": "default of true",
     "cuda_graph_mode": "default of false",
     "cuda_graph_cache_size": "default of 0",
@@ -132,6 +137,9 @@ def fill(template: str, recipe: Recipe, engine: Path) -> model_config_pb2.ModelC
         key for key, name in _parameter_placeholders(template) if name not in values and name not in EMPTY
     }:
         del config.parameters[key]
+    for name in APPENDED_IF_GIVEN:
+        if value := recipe.parameters.get(name):
+            config.parameters[name].string_value = str(value)
     return config
 
 
@@ -142,12 +150,12 @@ def _values(recipe: Recipe, engine: Path) -> dict[str, str]:
     reuse = recipe.kind == "decoder" or bool(recipe.parameters.get("kv_cache_reuse", False))
     names = {
         "engine": str(engine),
-        **{k: str(v) for k, v in recipe.parameters.items()},
+        **{k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in recipe.parameters.items()},
         "kv_cache_reuse": str(reuse).lower(),
     }
     # An encoder-decoder's answer never holds its input; a decoder alone does as the family says.
     names["excludes"] = str(encoder or bool(recipe.parameters.get("exclude_input_in_output", True))).lower()
-    given = {name: f"{{{name}}}" for name in FILLED_IF_GIVEN if int(recipe.parameters.get(name, 0))}
+    given = {name: f"{{{name}}}" for name in FILLED_IF_GIVEN if recipe.parameters.get(name)}
     return {
         name: value.format(**names)
         for name, value in {**FILLED, **(FILLED_WITH_ENCODER if encoder else {}), **given}.items()

