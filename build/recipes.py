@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,7 +103,10 @@ def load_recipe(model: Model, target: str, environment: Mapping[str, str] | None
                 f"{model.id}: family {model.family} has no parameter {knob!r}; it has: "
                 f"{', '.join(parameters)}"
             )
-    parameters |= {knob: value for knob, value in model.knobs.items() if knob in parameters}
+    own = {knob: value for knob, value in model.knobs.items() if knob in parameters}
+    for knob, value in own.items():
+        _check_type(model, knob, value, parameters[knob])
+    parameters |= own
     parameters |= _overrides(model, target, parameters, environment or {})
     if (count := parameters.get("facade_instances", 0)) < 0:
         raise CatalogError(f"{model.id}: FACADE_INSTANCES={count} is below 0; write 0 (by CPUs) or more")
@@ -179,6 +183,20 @@ def _typed(model: Model, name: str, value: str, kind: type) -> Any:
         raise CatalogError(
             f"{model.id}: {name}={value} is not of type {kind.__name__}; write for example {name}={kind(1)}"
         ) from None
+
+
+def _check_type(model: Model, knob: str, value: Any, default: Any) -> None:
+    """Refuse a value of the catalog that is not of the default's type (a whole number may stand for a
+    fraction), or is below 0.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (isinstance(default, float) and number) and type(value) is not type(default):
+        raise CatalogError(
+            f"{model.id}: {knob} = {value!r} is not of type {type(default).__name__}; write for example "
+            f"{knob} = {json.dumps(default)}"
+        )
+    if number and value < 0:
+        raise CatalogError(f"{model.id}: {knob} = {value} is below 0; write 0 or more")
 
 
 def _check_supported(

@@ -141,7 +141,7 @@ class Round:
     def variables(self, given: Mapping[str, str]) -> dict[str, str]:
         """The environment of the deployment, on the first GPUs unless TRITON_i_GPUS says otherwise."""
         cards = ",".join(map(str, range(self.ranks)))
-        gpus = {name: given.get(name, cards) for i in range(self.instances) for name in (f"TRITON_{i}_GPUS",)}
+        names = [f"TRITON_{i}_GPUS" for i in range(self.instances)]
         own = {
             "MODEL_ID": ",".join(self.models),
             "TARGET": self.target,
@@ -149,12 +149,18 @@ class Round:
             "INSTANCES": str(self.instances),
             "COMPOSE_PROFILES": f"instances-{self.instances}",
         }
-        return {**self.settings, **{k: v for k, v in given.items() if v}, **gpus, **own}
+        return {
+            **self.settings,
+            **{k: v for k, v in given.items() if v},
+            **{name: given.get(name) or cards for name in names},
+            **own,
+        }
 
 
 class Deployment(Protocol):
     """One way to run a `Round`; addresses are host:port or URLs."""
 
+    round: Round
     miniatures: str  # the folder, as NVIDIA's clients see it
 
     def check(self, model_id: str) -> str:

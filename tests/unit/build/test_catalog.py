@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from build.catalog import CATALOG, CatalogError, load_catalog, select
 from build.download import FetchError
 from build.families import family_types
+from build.recipes import load_recipe
 from build.sources import check_architecture, fetch
 
 GOOD = '[good]\nfamily = "t5"\nsource = "file:/models/t5"\n'
@@ -44,6 +46,23 @@ def test_a_broken_table_is_one_sentence_and_stops_no_other(tmp_path: Path, row: 
         select(found, "my", "openvino")
     assert said in str(error.value)
     assert "own.toml" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "refusal"),
+    [
+        ('"many"', "max_beam_width = 'many' is not of type int; write for example max_beam_width = 1"),
+        ("true", "max_beam_width = True is not of type int"),
+        ("2.5", "max_beam_width = 2.5 is not of type int"),
+        ("-1", "max_beam_width = -1 is below 0; write 0 or more"),
+    ],
+)
+def test_a_parameter_of_another_type_is_refused(tmp_path: Path, value: str, refusal: str) -> None:
+    """Before anything is downloaded, and in the words of the file."""
+    path = tmp_path / "catalog.toml"
+    path.write_text(f'[my]\nfamily = "t5"\nsource = "file:/x"\nlicence = "-"\nmax_beam_width = {value}\n')
+    with pytest.raises(CatalogError, match=re.escape(refusal)):
+        load_recipe(load_catalog(path)["my"], "trtllm")
 
 
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:

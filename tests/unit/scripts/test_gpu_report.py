@@ -101,7 +101,7 @@ def test_a_model_that_cannot_be_built_does_not_hide_the_others(tmp_path: Path) -
 
     report = Report(tmp_path / "report.md")
     run_round(lambda served: Machine(served, {}), FIRST, report)
-    assert [row[1] for row in report.rows] == ["FAILED", "ok", "ok", "FAILED"]
+    assert [row[1] for row in report.rows] == ["FAILED", "ok", "ok", "FAILED", "ok"]
     assert [(one.models, one.spare) for one in ups] == [(("mini-t5", "mini-gpt2"), False)]
 
 
