@@ -108,8 +108,6 @@ def load_recipe(model: Model, target: str, environment: Mapping[str, str] | None
         _check_type(model, knob, value, parameters[knob])
     parameters |= own
     parameters |= _overrides(model, target, parameters, environment or {})
-    if (count := parameters.get("facade_instances", 0)) < 0:
-        raise CatalogError(f"{model.id}: FACADE_INSTANCES={count} is below 0; write 0 (by CPUs) or more")
     _check_supported(model, target, parameters, section.get("supports", {}))
     return Recipe(
         family=model.family,
@@ -178,11 +176,14 @@ def _overrides(
 
 def _typed(model: Model, name: str, value: str, kind: type) -> Any:
     try:
-        return kind(value)
+        made = kind(value)
     except ValueError:
         raise CatalogError(
             f"{model.id}: {name}={value} is not of type {kind.__name__}; write for example {name}={kind(1)}"
         ) from None
+    if kind is not str and made < 0:
+        raise CatalogError(f"{model.id}: {name}={value} is below 0; write 0 or more")
+    return made
 
 
 def _check_type(model: Model, knob: str, value: Any, default: Any) -> None:

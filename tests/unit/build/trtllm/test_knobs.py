@@ -150,12 +150,13 @@ def test_processes_of_the_speech_facade() -> None:
     for target in ("openvino", "torch", "trtllm"):
         for model in models:
             load_recipe(model, target, {"FACADE_INSTANCES": "0"})
-    for model, said in (
-        (models[0], {"FACADE_INSTANCES": "-1"}),
-        (replace(models[0], knobs={"facade_instances": -1}), {}),
+    for model, target, given, name in (
+        (models[0], "torch", {"FACADE_INSTANCES": "-1"}, "FACADE_INSTANCES=-1"),
+        (replace(models[0], knobs={"facade_instances": -1}), "torch", {}, "facade_instances = -1"),
+        (models[0], "trtllm", {"KV_CACHE_FRACTION": "-0.5"}, "KV_CACHE_FRACTION=-0.5"),
     ):
-        with pytest.raises(CatalogError, match=r"FACADE_INSTANCES=-1 is below 0; write 0 \(by CPUs\)"):
-            load_recipe(model, "torch", said)
+        with pytest.raises(CatalogError, match=f"{name} is below 0; write 0 or more"):
+            load_recipe(model, target, given)
 
 
 def test_ranks_are_counted_before_a_build() -> None:
