@@ -91,5 +91,5 @@ def test_the_gpu_report_goes_through_docker(
     report, given = gpu_report.Report(tmp_path / "report.md"), {**os.environ, **TORCH, "PORT": str(PORT + 10)}
     served = Round("torch", ("mini-whisper",), spare=True)
     gpu_report.run_round(lambda one: InDocker(one, given), served, report)
-    assert [state for _, state, _ in report.rows] == ["ok"] * 5, report.text()
+    assert [state for _, state, _ in report.rows] == ["ok"] * 6, report.text()
     assert not compose("ps", "-q", **(TORCH | {"COMPOSE_PROJECT_NAME": "conch-gpu-report"})).stdout
