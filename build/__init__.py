@@ -1,1 +1,1 @@
-"""How weights become a bundle: fetch, convert, compile, render the repository, stamp."""
+"""Turn weights into bundles: fetch, convert, compile, render the Triton repository, stamp."""

@@ -1,6 +1,6 @@
-"""`python -m build engines`: make the bundles of MODEL_ID for TARGET. `check`: only compare the steps with
-the image they run in. Models that another target than TARGET builds (TARGET=trtllm: encoders) are made
-where its tools are; elsewhere their bundles must be there.
+"""`python -m build engines` builds the bundles of MODEL_ID for TARGET. `check` only compares the steps with
+the image they run in. Models that another target builds (with TARGET=trtllm, encoders) are built where its
+tools are; elsewhere their bundles must exist already.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def table(rows: list[Built]) -> str:
-    """What was built, one line each."""
+    """Print what was built, one line each."""
     lines = [f"{'id':24} {'target':9} {'MB':>8} {'seconds':>8}  state"]
     lines += [
         f"{row.model_id:24} {row.target:9} {row.bytes / 1e6:8.1f} {row.seconds:8.1f}  "
@@ -38,7 +38,7 @@ def table(rows: list[Built]) -> str:
 
 
 def check_all(models: Sequence[Model], target: str, places: Places) -> str:
-    """One line for each model whose steps fit.
+    """Check each model's steps and print a line for each that fit.
 
     Raises:
         Unfit: one that does not.
@@ -56,8 +56,8 @@ def check_all(models: Sequence[Model], target: str, places: Places) -> str:
 
 
 def build_all(models: Sequence[Model], target: str, places: Places, only: str = "") -> list[Built]:
-    """The bundles of all models, or of those that `only` builds. What another target builds, by tools that
-    are not here, must be there.
+    """Build the bundles of all models, or of those that `only` builds. Bundles of a target whose tools are
+    not here must exist.
 
     Raises:
         BuildError, CatalogError, FetchError, ToolchainError, TemplateError, Unfit: see `build` and
@@ -95,7 +95,7 @@ def build_all(models: Sequence[Model], target: str, places: Places, only: str = 
 
 
 def side_by_side(models: int) -> int:
-    """How many models are built at once where no GPU is needed: as cores and free memory allow."""
+    """Return how many models are built at once where no GPU is needed, as cores and free memory allow."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines())
     free, limit = int(lines["MemAvailable"].split()[0]) << 10, CGROUP / "memory.max"
     if limit.exists() and (most := limit.read_text("ascii").strip()).isdecimal():
@@ -104,7 +104,7 @@ def side_by_side(models: int) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 0, or 1 with one sentence on standard error."""
+    """Run the command line. Returns exit status 0, or 1 with one sentence on standard error."""
     parser = argparse.ArgumentParser(prog="python -m build", description=__doc__)
     parser.add_argument("command", choices=["engines", "check"])
     parser.add_argument(

@@ -1,7 +1,7 @@
-"""The engine cache: engines/<model>/<target>/ is complete or absent.
+"""Build bundles in the engine cache, where engines/<model>/<target>/ is complete or absent.
 
-A bundle is built in `<target>.partial` and renamed. Its manifest.json is written last; a build whose wanted
-manifest equals it does nothing.
+A bundle is built in `<target>.partial` and renamed. Its manifest.json is written last; a build that wants the
+same manifest does nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOWHERE = Identity("", {}, {}, {})
 
 @dataclass(frozen=True)
 class Built:
-    """One line of the final table."""
+    """One row of the final table."""
 
     model_id: str
     target: str
@@ -50,7 +50,7 @@ def build(
     environment: Mapping[str, str] | None = None,
     devices: str = "",
 ) -> Built:
-    """Make one bundle unless it exists, on the GPUs of `devices` (Target.build_devices).
+    """Build one bundle unless it exists, on the GPUs of `devices` (see Target.build_devices).
 
     Raises:
         BuildError: a step failed.
@@ -70,7 +70,7 @@ def build(
 
 @contextmanager
 def _alone(model: Model, bundle: Path, note: Callable[[str], None]) -> Iterator[None]:
-    """Another builder of the same bundle is waited for: what it makes is what this one wants, too."""
+    """Wait for another builder of the same bundle, which makes what this one wants."""
     lock = FileLock(f"{bundle}.lock")
     try:
         lock.acquire(timeout=0)
@@ -84,7 +84,7 @@ def _alone(model: Model, bundle: Path, note: Callable[[str], None]) -> Iterator[
 
 
 def _size(bundle: Path) -> int:
-    """Bytes; a file that has two names counts once."""
+    """Return the size in bytes; a file with two names counts once."""
     files = [path.stat() for path in bundle.rglob("*") if path.is_file()]
     return sum({(file.st_dev, file.st_ino): file.st_size for file in files}.values())
 
@@ -92,7 +92,8 @@ def _size(bundle: Path) -> int:
 def made_elsewhere(
     model: Model, target: str, places: Places, environment: Mapping[str, str] | None = None
 ) -> Built:
-    """The bundle of a model whose tools are not here, if it is what they would make of today's recipe.
+    """Return the bundle of a model whose tools are not here, if it is what they would build from today's
+    recipe.
 
     Raises:
         BuildError: it is not; the message says where it is made.
@@ -114,7 +115,7 @@ def made_elsewhere(
 
 
 def fetched(jobs: Sequence[BuildJob], note: Callable[[str], None]) -> tuple[BuildJob, Weights]:
-    """The first whose source answers with the right bytes, and its weights.
+    """Return the first model whose source delivers the right bytes, and its weights.
 
     Raises:
         FetchError: none does; each reason is in it.
@@ -142,7 +143,7 @@ def _current(bundle: Path, wanted: Wanted) -> bool:
 
 
 def _made_from(bundle: Path) -> Wanted:
-    """What the bundle that is there was made from; nothing if there is none that this version reads."""
+    """Return what an existing bundle was made from; empty if there is none that this version can read."""
     try:
         manifest = read_manifest(bundle)
         if manifest:
@@ -182,7 +183,7 @@ def _build(job: BuildJob, weights: Weights, note: Callable[[str], None]) -> None
 def _make_engine(
     job: BuildJob, weights: Weights, wanted: Wanted, partial: Path, note: Callable[[str], None]
 ) -> None:
-    """Link what the bundle that is there has in common with the wanted one, and make the rest."""
+    """Link what an existing bundle has in common with the wanted one, and build the rest."""
     have = _made_from(job.bundle).get("engine", {})
     job.log.write_text("", "utf-8")
     names = {

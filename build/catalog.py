@@ -1,4 +1,4 @@
-"""catalog.toml, and a catalogue of one's own, as typed data."""
+"""Read catalog.toml, and a user's own catalog, as typed data."""
 
 from __future__ import annotations
 
@@ -39,17 +39,23 @@ KNOWN = {
 
 
 class CatalogError(Exception):
-    """The catalog, a family file or MODEL_ID asks for something that cannot be; the message says what and
-    what to do.
+    """The catalog, a family file or MODEL_ID asks for something impossible; the message gives reason and
+    remedy.
     """
 
 
 @dataclass(frozen=True)
 class Model:
-    """One MODEL_ID. `layout` is the form of its weights, `file` the one file of a repository that is wanted,
-    `folder` the part of it that holds them; `knobs` are overrides of the family's parameters by name.
-    `hashes`: what each of several files must be. `mirrors`: the same model from elsewhere, to be asked in
-    this order where `source` does not answer. `examples`: prompts to try it with, for the console.
+    """One MODEL_ID.
+
+    Attributes:
+        layout: form of its weights
+        file: the one file of a repository to fetch
+        folder: the part of a repository that holds the weights
+        knobs: overrides of the family's parameters by name
+        hashes: expected SHA-256 of each of several files
+        mirrors: the same model from other sources, tried in this order if `source` fails
+        examples: sample prompts for the console
     """
 
     id: str
@@ -70,12 +76,14 @@ class Model:
 
     @property
     def miniature(self) -> bool:
-        """Its weights lie in this repository."""
+        """Tell whether its weights are in this repository."""
         return self.source.startswith("file:miniatures/")
 
 
 class Catalog(dict[str, Model]):
-    """MODEL_IDs of the catalogue files. `broken`: why others, which are written there too, cannot be used."""
+    """MODEL_IDs of the catalog files. `broken` gives the reason why others, which are in the files, too,
+    cannot be used.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,9 +91,8 @@ class Catalog(dict[str, Model]):
 
 
 def load_catalog(*paths: Path) -> Catalog:
-    """Read catalog.toml and then, where there is one, the file that CATALOG names, or catalog.local.toml,
-    whose tables replace those of the same id; or the files that are given. One broken table does not stop
-    others.
+    """Read catalog.toml, then the file that CATALOG names, or catalog.local.toml if there is one, whose
+    tables replace those of the same id; or read the given files. One broken table does not affect others.
 
     Raises:
         CatalogError: a file that is not TOML, or that CATALOG names and that is not there.
@@ -123,7 +130,7 @@ def _tables(path: Path) -> dict[str, Any]:
 
 
 def _checked(name: str, given: Any, path: Path) -> dict[str, Any]:
-    """The row of a table.
+    """Check a table and return its row.
 
     Raises:
         CatalogError: with the file, the id, the key and the remedy.
@@ -164,7 +171,7 @@ def _shaped(row: Mapping[str, Any], wrong: Callable[[str, str], CatalogError]) -
 
 
 def _place(source: str, path: Path) -> str:
-    """A `file:` source: a folder of the repository, or an absolute one."""
+    """Resolve a `file:` source: a folder of the repository, or an absolute path."""
     folder = Path(source.removeprefix("file:")).expanduser()
     own = not folder.is_absolute() and (ROOT / folder).is_dir()
     return source if own else f"file:{path.parent / folder}"
@@ -187,8 +194,8 @@ def _model(name: str, given: Any, path: Path) -> Model:
 
 
 def select(catalog: Catalog, ids: str, target: str) -> list[Model]:
-    """The models that MODEL_ID names, separated by commas; all miniatures that the target builds
-    if it is empty.
+    """Return the models that MODEL_ID names, separated by commas; if it is empty, all miniatures that the
+    target can build.
 
     Raises:
         CatalogError: an id is not in the catalog, or there is no such target.
@@ -210,8 +217,8 @@ def select(catalog: Catalog, ids: str, target: str) -> list[Model]:
 
 
 def target_of(model: Model, target: str) -> str:
-    """The target that builds a model where TARGET is `target`: itself, its first companion that can, or
-    itself if none can.
+    """Return the target that builds a model under TARGET=`target`: that target, or else its first companion
+    that can, or that target if none can.
     """
     able = (target, *targets.COMPANIONS.get(target, ()))
     if len(able) == 1:
@@ -221,7 +228,7 @@ def target_of(model: Model, target: str) -> str:
 
 
 def known(target: str) -> Target:
-    """A target by its name.
+    """Find a target by name.
 
     Raises:
         CatalogError: there is no such target.

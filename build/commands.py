@@ -1,8 +1,8 @@
-"""Commands out of a recipe: which steps turn the weights into the layout that a target wants, and that into
-engines.
+"""Plan the commands of a build: the steps that bring the weights into the layout that a target reads, and
+turn that into engines.
 
-A command is known by its argv with values filled in and folders left as {names}: two builds that agree in it,
-in the weights and in the toolchain make the same thing, wherever they run.
+A command is identified by its argv with values filled in and folders left as {names}: builds that agree in
+it, in the weights and in the toolchain produce the same files, wherever they run.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ FIELD = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True)
 class Command:
-    """One step: argv in which only tools' and folders' {names} are open. `makes`: the part of the engine
-    folder that it alone writes, if it does.
+    """One step: an argv in which only {names} of tools and folders are open. `makes` is the part of the
+    engine folder that only this step writes, if there is one.
     """
 
     argv: tuple[str, ...]
 
     @property
     def makes(self) -> str:
-        """Name of a folder below engine/, or nothing."""
+        """Return the name of a folder below engine/; empty if there is none."""
         return next(
             (part.removeprefix("{engine}/") for part in self.argv if part.startswith("{engine}/")), ""
         )
 
     def filled(self, names: Mapping[str, str]) -> list[str]:
-        """What runs."""
+        """Fill in the names and return the argv to run."""
         return [FIELD.sub(lambda match: names[match[1]], part) for part in self.argv]
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """From one layout of weights to the next."""
+    """A step from one layout of weights to another."""
 
     to: str
     commands: tuple[Command, ...]
@@ -51,14 +51,14 @@ class Conversion:
 
 @dataclass(frozen=True)
 class BuildSteps:
-    """Everything between fetched weights and a finished engine folder."""
+    """All steps between fetched weights and a finished engine folder."""
 
     conversions: tuple[Conversion, ...]
     commands: tuple[Command, ...]
     finish: tuple[Command, ...]
 
     def all(self) -> tuple[Command, ...]:
-        """In the order in which they run."""
+        """Return the commands in running order."""
         return (
             *(command for conversion in self.conversions for command in conversion.commands),
             *self.commands,
@@ -67,7 +67,7 @@ class BuildSteps:
 
 
 def route(layouts: Mapping[str, Layout], start: str, end: str) -> list[str] | None:
-    """The shortest way from one layout to another, both named; None if there is none."""
+    """Find the shortest way from one layout to another, both given by name; None if there is none."""
     ways = deque([[start]])
     seen = {start}
     while ways:
@@ -82,7 +82,7 @@ def route(layouts: Mapping[str, Layout], start: str, end: str) -> list[str] | No
 
 
 def work(model: Model, recipe: Recipe, tools: Sequence[str]) -> BuildSteps:
-    """The commands of a build, `tools` being the names that are filled in when they run.
+    """Plan the commands of a build; `tools` are names that are filled in when the commands run.
 
     Raises:
         CatalogError: the model's weights cannot be brought into the layout that the target wants, or a step
@@ -124,7 +124,7 @@ def _commands(
 
 
 def _expand(raw: str, values: Mapping[str, Value], open_names: set[str], model: Model) -> tuple[str, ...]:
-    """A part that is one name of many arguments stands for all of them."""
+    """Replace a part that is the name of several arguments with all of them."""
     whole = FIELD.fullmatch(raw)
     if whole and isinstance(found := values.get(whole[1]), tuple):
         return found

@@ -1,6 +1,7 @@
-"""Weights on their way to a build: as fetched, and in the layout that the target wants.
+"""Convert weights from the fetched layout into the one that a target reads.
 
-A layout lies in weights/<model>.<layout>/, complete or absent, with a file that says what it was made from.
+A layout lies in weights/<model>.<layout>/, complete or absent, with a file that records what it was made
+from.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .sources import Weights
 
 
 def source_of(job: BuildJob, weights: Weights) -> str:
-    """The weights as fetched: a folder, or what random ones are called."""
+    """Return the folder of fetched weights, or the name of random ones."""
     if job.model.source.startswith("random:"):
         return job.model.source
     folder = weights.folder / job.model.folder
@@ -28,7 +29,7 @@ def source_of(job: BuildJob, weights: Weights) -> str:
 def converted(
     job: BuildJob, weights: Weights, source: str, ground: Wanted, note: Callable[[str], None]
 ) -> str:
-    """The weights in the layout that the target wants."""
+    """Return the weights in the layout that the target reads."""
     current = source
     for n, conversion in enumerate(job.work.conversions):
         current = str(
@@ -45,8 +46,8 @@ def converted(
 
 
 def _checkpoint(job: BuildJob, folder: Path) -> Path:
-    """The folder that holds the checkpoint's parts, itself or one inside; a repository may hold several, and
-    then the catalog must say which.
+    """Find the folder that holds the checkpoint's parts, the given one or one inside it. If a repository
+    holds several, the catalog must choose.
     """
     found = sorted(
         {path.parent.parent for path in folder.rglob("*/config.json") if path.parent.name == "decoder"}
@@ -61,7 +62,7 @@ def _checkpoint(job: BuildJob, folder: Path) -> Path:
 
 
 def _named(job: BuildJob, folder: Path) -> Path:
-    """The folder, in which a layout of one file has that file under the name that converters expect."""
+    """Return the folder; a layout of one file gets that file under the name that converters expect."""
     layout = job.recipe.layouts[job.model.layout]
     name = layout.name.format(model_name=job.recipe.parameters.get("model_name") or job.model.id)
     link = folder / name
@@ -84,7 +85,7 @@ def _named(job: BuildJob, folder: Path) -> Path:
 def _conversion(
     job: BuildJob, conversion: Conversion, source: str, ground: Wanted, size: int, note: Callable[[str], None]
 ) -> Path:
-    """The weights in another layout; one of each kind is kept, the last."""
+    """Convert the weights into another layout and keep the latest of each kind."""
     folder = job.places.weights / f"{job.model.id}.{conversion.to}"
     key = hashlib.sha256(
         json.dumps({name: value for name, value in ground.items() if name != "gpu"}, sort_keys=True).encode()

@@ -1,4 +1,4 @@
-"""Files over HTTPS: continued where they were cut, compared with their hash, and only where there is room."""
+"""Download files over HTTPS: resume partial downloads, check hashes, and check free space first."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LINES: dict[str, Any] = {"bar_format": "{desc}: {n_fmt} of {total_fmt}, {rate_fm
 
 
 class FetchError(Exception):
-    """Weights could not be had, or are not what the catalog or catalog.lock says."""
+    """Weights could not be fetched, or do not match the catalog or catalog.lock."""
 
 
 def require_space(place: Path, wanted: int, what: str) -> None:
-    """Make sure of `wanted` bytes on the file system of `place`, with a tenth to spare.
+    """Check that `wanted` bytes, plus a tenth, are free on the file system of `place`.
 
     Raises:
         FetchError: there is less.
@@ -37,13 +37,13 @@ def require_space(place: Path, wanted: int, what: str) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Hex SHA-256 of a file."""
+    """Compute the SHA-256 of a file in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def download(url: str, target: Path, sha256: str) -> None:
-    """Fetch one file; continues a download that was cut short, and keeps the file only if its hash is right.
+    """Download one file. A partial download is resumed; the file is kept only if its hash is right.
 
     Raises:
         FetchError: the server's answer is not usable, or the finished file has another hash (it is removed).

@@ -1,4 +1,6 @@
-"""The families' files: which Triton models and steps make a bundle, as data (model_repos/families)."""
+"""Read the families' files (model_repos/families), which describe as data the Triton models and steps of a
+bundle.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ FAMILIES = Path(__file__).parents[1] / "model_repos" / "families"
 
 @cache
 def family_types() -> dict[str, tuple[str, ...]]:
-    """Each family's `model_types`."""
+    """Return each family's `model_types`."""
     files = sorted(FAMILIES.glob("*.toml"))
     return {path.stem: tuple(family_data(path.stem)["model_types"]) for path in files}
 
 
 def family_data(family: str) -> dict[str, Any]:
-    """Read a family's file over that of its `base`, table by table, and a target's table over that of
+    """Merge a family's file over that of its `base`, table by table, and a target's table over
     targets/<target>.toml.
     """
     own = _read(f"{family}.toml")
@@ -44,6 +46,6 @@ def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def builds(target: Target, family: str) -> bool:
-    """Whether a target has a recipe for a family."""
+    """Tell whether a target has a recipe for a family."""
     data = family_data(family)
     return target.name in data or target.table(family) is not None

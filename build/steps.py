@@ -1,4 +1,4 @@
-"""One step of a build: its output goes into a log, and a line of it each few seconds to the terminal."""
+"""Run one step of a build: its output goes into a log, and a line of it every few seconds to the terminal."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def run_step(
     tell: Callable[[str], None],
     every: float = EVERY,
 ) -> int:
-    """Run a command to its end; its exit status. `tell` gets the newest line of its output, at most one each
-    `every` seconds, and how long it has run where it says nothing.
+    """Run a command to its end and return its exit status. `tell` gets the newest line of output, at most one
+    every `every` seconds, and the elapsed time while there is no output.
     """
     with subprocess.Popen(
         argv, cwd=where, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

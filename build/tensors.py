@@ -1,9 +1,9 @@
-"""The engine's tensors, as the image's own template declares them, against what Conch's models were written
-for.
+"""Compare the engine's tensors, as the image's template declares them, with those that Conch's models were
+written for.
 
-The image decides: its template gives the unary face its tensors, and `ensemble` and `tensorrt_llm_bls` lose
-what the engine lacks. What a façade sends with every request, or reads from every answer, cannot be lost:
-without it nothing is built.
+The image decides: its template gives the unary model its tensors, and `ensemble` and `tensorrt_llm_bls` lose
+what the engine lacks. A tensor that a façade sends with every request, or reads from every answer, is
+required: without it nothing is built.
 """
 
 from __future__ import annotations
@@ -68,19 +68,19 @@ NEEDED = {
 
 
 def parse_config(path: Path) -> model_config_pb2.ModelConfig:
-    """A config.pbtxt as protobuf; a misspelt field is an error."""
+    """Parse a config.pbtxt as protobuf; a misspelt field is an error."""
     return text_format.Parse(path.read_text("utf-8"), model_config_pb2.ModelConfig())
 
 
 def needed(recipe: Recipe) -> set[str]:
-    """The tensors that the façades of a family cannot do without."""
+    """Return the tensors that the façades of a family require."""
     folders = {model.folder for model in recipe.models}
     return set().union(*(names for folder, names in NEEDED.items() if not folder or folder in folders))
 
 
 def misfits(engine: model_config_pb2.ModelConfig, recipe: Recipe) -> list[str]:
-    """What is wrong with the engine model's tensors, one sentence each that names the tensor and the remedy;
-    nothing if the façades can use it.
+    """Return what is wrong with the engine model's tensors, one sentence each with tensor and remedy; empty
+    if the façades can use it.
     """
     face = parse_config(MODELS / ENGINE_UNARY / "config.pbtxt")
     wanted, end = needed(recipe), "use the image of docker/server.Dockerfile"
@@ -111,7 +111,7 @@ def misfits(engine: model_config_pb2.ModelConfig, recipe: Recipe) -> list[str]:
 
 
 def differs(ours: model_config_pb2.ModelInput, theirs: model_config_pb2.ModelInput) -> bool:
-    """Another dtype, other dimensions, or delivered in another shape."""
+    """Tell whether dtype, dimensions or delivered shape differ."""
     reshaped = (tensor.HasField("reshape") and list(tensor.reshape.shape) for tensor in (ours, theirs))
     return (ours.data_type, list(ours.dims)) != (theirs.data_type, list(theirs.dims)) or next(
         reshaped
@@ -119,15 +119,15 @@ def differs(ours: model_config_pb2.ModelInput, theirs: model_config_pb2.ModelInp
 
 
 def shown(tensor: model_config_pb2.ModelInput) -> str:
-    """TYPE_INT32 [1], as a configuration says it."""
+    """Format as a configuration does: TYPE_INT32 [1]."""
     reshape = f", reshaped to {list(tensor.reshape.shape)}" if tensor.HasField("reshape") else ""
     return f"{model_config_pb2.DataType.Name(tensor.data_type)} {list(tensor.dims)}{reshape}"
 
 
 def narrow(repository: Path, engine: model_config_pb2.ModelConfig) -> None:
-    """Bring the models of a repository that stand for the engine down to its tensors: the unary face gets
-    exactly them, and what `ensemble` and the façades on its tensors would hand to an engine that lacks it, or
-    has it otherwise, is left out of them.
+    """Reduce the models that stand in front of the engine to its tensors: the unary model gets exactly those,
+    and what `ensemble` and the façades would pass to an engine that lacks it, or has it in another form, is
+    removed from them.
     """
     face = parse_config(repository / ENGINE_UNARY / "config.pbtxt")
     lost = {"input": _lost(face.input, engine.input), "output": _lost(face.output, engine.output)}
@@ -155,8 +155,8 @@ def _lost(
 
 
 def _unmap(ensemble: model_config_pb2.ModelConfig, lost: dict[str, set[str]]) -> set[str]:
-    """Take the engine's lost tensors out of the ensemble's maps; the ensemble's own tensors that nothing uses
-    any more.
+    """Remove the engine's missing tensors from the ensemble's maps, and tensors of the ensemble that nothing
+    uses any more.
     """
     steps = ensemble.ensemble_scheduling.step
     before = _mapped(steps)

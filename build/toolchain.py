@@ -1,4 +1,4 @@
-"""Why a toolchain cannot be used to build."""
+"""Reasons why a toolchain cannot be used to build."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ class TemplateError(Exception):
 
 
 class Unfit(Exception):
-    """Toolchain or machine are not what the recipe was written for; one sentence for each finding."""
+    """Toolchain or machine do not match the recipe; one sentence for each finding."""

@@ -1,7 +1,7 @@
-"""Whisper's vocabularies as Hugging Face `tokenizers`, from the rank files that OpenAI publishes with its
-code.
+"""Build Whisper's vocabularies as Hugging Face `tokenizers` from the rank files that OpenAI publishes with
+its code.
 
-A rank file has one line per token: base64 of its bytes, a blank, its rank. Ids above the ranks are special
+A rank file has one line per token: base64 of its bytes, a space, its rank. Ids above the ranks are special
 tokens in the order of openai-whisper's `tokenizer.get_encoding`: end of text, start of transcript, the
 languages, the tasks, 1,501 timestamps of 20 ms.
 """
@@ -30,7 +30,7 @@ def _ranks(path: Path) -> dict[bytes, int]:
 
 
 def _merge_of(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
-    """The two parts that byte-pair encoding joins last to make `token`: encode it with the lower
+    """Return the two parts that byte-pair encoding joins last to make `token`, by encoding it with the lower
     ranks only.
     """
     parts = [bytes([b]) for b in token]
@@ -43,7 +43,7 @@ def _merge_of(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
 
 @cache
 def _byte_pairs(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Ids of tokens, and merges in the order of their ranks; callers do not change them."""
+    """Return token ids, and merges in the order of their ranks; callers must not modify them."""
     alphabet = byte_alphabet()
     ranks = _ranks(path)
     written = {token: "".join(alphabet[b] for b in token) for token in ranks}
@@ -55,7 +55,7 @@ def _byte_pairs(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 
 def special_tokens(languages: int) -> list[str]:
-    """Special tokens in id order for a model with `languages` languages (99, 100 for the v3 family)."""
+    """Return special tokens in id order for a model with `languages` languages (99, or 100 for v3)."""
     tasks = [
         "<|translate|>",
         "<|transcribe|>",
@@ -73,9 +73,7 @@ def special_tokens(languages: int) -> list[str]:
 
 
 def whisper_tokenizer(languages: int, *, multilingual: bool = True) -> Tokenizer:
-    """Build the tokenizer; `.en` models have multilingual=False and, in their special tokens, 99
-    languages.
-    """
+    """Build the tokenizer; `.en` models have multilingual=False and 99 languages in their special tokens."""
     vocabulary, merges = _byte_pairs(ASSETS / ("multilingual.tiktoken" if multilingual else "gpt2.tiktoken"))
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -88,8 +86,8 @@ def whisper_tokenizer(languages: int, *, multilingual: bool = True) -> Tokenizer
 
 
 def languages_of(vocabulary: int) -> tuple[int, bool]:
-    """How many languages a vocabulary of this size has, and whether the model speaks them: `.en` models have
-    the names of 99 and one token less.
+    """Return how many languages a vocabulary of this size has, and whether the model is multilingual: `.en`
+    models have 99 names and one token less.
     """
     return (vocabulary - 51766, True) if vocabulary >= 51865 else (99, False)
 
@@ -128,8 +126,8 @@ BEGINNINGS = tuple(
 
 
 def non_speech_ids(tokenizer: Tokenizer) -> list[int]:
-    """What no transcript should hold: brackets, music and other signs that are not spoken, and the special
-    tokens that begin things.
+    """Return ids that no transcript should contain: brackets, music and other signs that are not spoken, and
+    special tokens that start something.
     """
 
     def ids(text: str) -> list[int]:

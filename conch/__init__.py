@@ -1,1 +1,3 @@
-"""The ground floor: what all rooms share, in the standard library alone. It imports no other room."""
+"""Typed contracts and names that all packages share. Uses the standard library only and imports no other
+package of Conch.
+"""

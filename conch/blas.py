@@ -1,9 +1,9 @@
-"""How numpy's OpenBLAS is to multiply, for processes that are told by their environment before they import
-numpy. Python's library alone.
+"""Choose OpenBLAS's kernels for a process through its environment, before it imports numpy. Standard library
+only.
 
-The OpenBLAS of numpy 1.26 (0.3.23) has kernels for Intel's newer processors and does not know all of them by
-number: it takes those of a Prescott of 2004 then (OpenBLAS issue 4267, mended in 0.3.25). On the host of an
-H100 voice activity in 30 s took 88 ms so, and 23 to 36 with any newer kernels.
+OpenBLAS 0.3.23, which numpy 1.26 brings, does not recognise all newer Intel processors and falls back to
+kernels for a Prescott of 2004 (OpenBLAS issue 4267, fixed in 0.3.25). On the host of an H100, voice activity
+detection in 30 s of sound took 88 ms that way, and 23 to 36 ms with any newer kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def kernels(cpuinfo: str) -> str | None:
-    """The kernels for an Intel processor, of what Linux says of it; None: OpenBLAS finds its own."""
+    """Choose the kernels for an Intel processor from what Linux reports of it; None leaves the choice to
+    OpenBLAS.
+    """
     fields = dict(line.split(":", 1) for line in cpuinfo.partition("\n\n")[0].splitlines() if ":" in line)
     known = {name.strip(): value.strip() for name, value in fields.items()}
     if known.get("vendor_id") != "GenuineIntel":
@@ -35,7 +37,7 @@ def kernels(cpuinfo: str) -> str | None:
 
 
 def settings() -> dict[str, str]:
-    """Variables for a process; those that are set already win."""
+    """Return the variables to set for a process; variables that are set already win."""
     found = kernels(CPUINFO.read_text("utf-8", "replace")) if CPUINFO.exists() else None
     wanted = {**ONE_THREAD, **({"OPENBLAS_CORETYPE": found} if found else {})}
     return {name: os.environ.get(name, value) for name, value in wanted.items()}

@@ -24,39 +24,45 @@ MANIFEST, PARAMETERS, ENGINE = "manifest.json", "parameters.json", "engine"
 
 
 class Positions:
-    """What the lengths of an engine say, for contracts that have both."""
+    """Lengths of an engine, for every contract that has both fields."""
 
     positions: int
     encoder_positions: int
 
     @property
     def encodes(self) -> bool:
-        """It has an encoder and a decoder: what is read is not part of what is written."""
+        """Tell whether it has an encoder and a decoder, so that the input is not part of the output."""
         return self.encoder_positions > 0
 
     @property
     def reads(self) -> int:
-        """Tokens of the longest text that it reads."""
+        """Return the length in tokens of the longest text that it reads."""
         return self.encoder_positions or self.positions
 
 
 @dataclass(frozen=True)
 class EngineFacts(Positions):
-    """engine.json.
+    """Contents of engine.json.
 
-    `positions`: tokens that the decoder holds; `other_ends`: ids that end a text as `end_id` does;
-    `encoder_positions`: those of the longest memory that its encoder leaves (0: a decoder alone). `mels`:
-    width of the features that it reads (0: it reads ids). `suppress`: ids that are never generated;
-    `decoder_start`: the decoder's first ids where a request names none. `layers`, `heads`, `head_width`: of
-    portable engines. `aligns`: it gives cross-attention for a text, `attends`: and for each token of a text
-    that it makes; `timestamp_rules`: it knows Whisper's; `takes_samples`: it makes features of samples
-    itself. `tempered_log_probs`: log probabilities are those after temperature and penalties; `full_logits`:
-    without streaming, logits come for every token that was allowed; `misread`: inputs that the backend reads
-    wrongly. `short_frames`: lengths of features, less than the longest, that it reads in less time.
-    `dimensions`: numbers of the vector that an encoder alone gives (0: the engine generates).
-    `prompt_width`: numbers of a row of the prompt-embedding table that a request may bring (0: it takes
-    none), `prompt_rows`: the most rows (0: as many as there are positions); `heads` are those of keys and
-    values.
+    Attributes:
+        positions: tokens that the decoder can hold
+        encoder_positions: length of the longest encoder output; 0 for a decoder-only model
+        other_ends: further ids that end a text, besides `end_id`
+        mels: width of the features that the engine reads; 0 if it reads ids
+        suppress: ids that are never generated
+        decoder_start: the decoder's first ids where a request gives none
+        layers: of portable engines, as are `heads` (of keys and values) and `head_width`
+        aligns: it returns cross-attention for a whole text
+        attends: it returns cross-attention for each token that it generates
+        timestamp_rules: it applies Whisper's timestamp rules
+        takes_samples: it computes features from samples itself
+        tempered_log_probs: log probabilities are taken after temperature and penalties
+        full_logits: without streaming, logits cover every token that was allowed
+        misread: inputs that the backend reads incorrectly
+        short_frames: lengths of features, below the longest, that it reads in less time
+        dimensions: size of the vector of an embedding model; 0 if the engine generates
+        prompt_width: size of a row of the prompt-embedding table that a request may bring; 0 if it takes none
+        prompt_rows: the most rows of that table; 0 for as many as there are positions
     """
 
     family: str
@@ -86,14 +92,14 @@ class EngineFacts(Positions):
 
     @property
     def frames(self) -> int:
-        """Frames of the longest features that it reads: two for each position of the memory (Whisper's second
-        convolution has a stride of 2).
+        """Return the frames of the longest features that it reads: two for each encoder position (Whisper's
+        second convolution has a stride of 2).
         """
         return 2 * self.encoder_positions
 
     @classmethod
     def load(cls, engine: Path) -> EngineFacts:
-        """Of an engine folder.
+        """Read engine.json of an engine folder.
 
         Raises:
             Malformed: see `contract.load`.
@@ -101,15 +107,15 @@ class EngineFacts(Positions):
         return contract.load(cls, engine / "engine.json")
 
     def save(self, engine: Path) -> None:
-        """Into an engine folder."""
+        """Write engine.json into an engine folder."""
         contract.save(self, engine / "engine.json")
 
 
 @dataclass(frozen=True)
 class PictureFacts:
-    """picture.json: the shorter side becomes `resized` pixels long, then the middle `size` pixels on a side
-    are cut out; `resized` 0: both sides become `size` pixels long, whatever the picture's shape. `mean`,
-    `deviation`: what red, green and blue, from 0 to 1, are normalized with.
+    """Contents of picture.json. The shorter side is resized to `resized` pixels, then the central square of
+    `size` pixels is cut out. If `resized` is 0, both sides are resized to `size` pixels whatever the shape.
+    `mean` and `deviation` normalize red, green and blue, each from 0 to 1.
     """
 
     size: int
@@ -119,7 +125,7 @@ class PictureFacts:
 
     @classmethod
     def load(cls, engine: Path) -> PictureFacts:
-        """Of an engine folder.
+        """Read picture.json of an engine folder.
 
         Raises:
             Malformed: see `contract.load`.
@@ -127,16 +133,19 @@ class PictureFacts:
         return contract.load(cls, engine / "picture.json")
 
     def save(self, engine: Path) -> None:
-        """Into an engine folder."""
+        """Write picture.json into an engine folder."""
         contract.save(self, engine / "picture.json")
 
 
 @dataclass(frozen=True)
 class PicturePrompt:
-    """picture_prompt.json: how a picture stands in a text. It becomes `rows` rows of the prompt-embedding
-    table, in place of `placeholder`, which is the tokenizer's `token`. `template`: what a text that names no
-    place for its one picture stands in, as `{text}`. `leads`: rows come before all tokens, the first of the
-    tokenizer's own included, so there is one picture at most.
+    """Contents of picture_prompt.json: how a picture is placed in a prompt.
+
+    Attributes:
+        placeholder: id that stands for a picture; the tokenizer's `token`
+        rows: rows of the prompt-embedding table that replace it
+        template: prompt, with `{text}`, for a text that does not place its picture
+        leads: rows come before all tokens, including the tokenizer's first, so there is one picture at most
     """
 
     rows: int
@@ -147,7 +156,7 @@ class PicturePrompt:
 
     @classmethod
     def load(cls, engine: Path) -> PicturePrompt:
-        """Of an engine folder.
+        """Read picture_prompt.json of an engine folder.
 
         Raises:
             Malformed: see `contract.load`.
@@ -156,17 +165,19 @@ class PicturePrompt:
 
     @staticmethod
     def there(engine: Path) -> bool:
-        """Whether the engine answers about pictures."""
+        """Tell whether the engine answers questions about pictures."""
         return (engine / "picture_prompt.json").exists()
 
     def save(self, engine: Path) -> None:
-        """Into an engine folder."""
+        """Write picture_prompt.json into an engine folder."""
         contract.save(self, engine / "picture_prompt.json")
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A tiny real inference: the model, and for each input its datatype, its shape, and what fills it."""
+    """A tiny real inference used as health check: the model, and for each input its datatype, shape and
+    content.
+    """
 
     model: str
     inputs: Mapping[str, Any]
@@ -174,9 +185,13 @@ class Probe:
 
 @dataclass(frozen=True)
 class Serving:
-    """What the guard must know to start a server: how many processes, each with a GPU, an instance is
-    (`world_size`), bytes of Triton's CUDA memory pool, and whether its backend uses MPI, which one process
-    does too. With `mpi` the guard starts all of them, otherwise the engine starts those beyond the first.
+    """What the guard needs to start a server.
+
+    Attributes:
+        world_size: processes of an instance, each with one GPU
+        cuda_pool_bytes: size of Triton's CUDA memory pool
+        mpi: the backend uses MPI, even with one process, and the guard starts all processes; otherwise the
+            engine starts those beyond the first
     """
 
     world_size: int = 1
@@ -186,8 +201,8 @@ class Serving:
 
 @dataclass(frozen=True)
 class Manifest:
-    """manifest.json. `engine` and `repository`: what the bundle was made from; a build that wants the same
-    does nothing. `content`: hash of the weights; `built`: when, UTC.
+    """Contents of manifest.json. A build whose `engine` and `repository` equal these does nothing. `content`
+    is the hash of the weights, `built` the time in UTC.
     """
 
     model: str
@@ -203,7 +218,7 @@ class Manifest:
 
     @classmethod
     def load(cls, bundle: Path) -> Manifest:
-        """Of a bundle.
+        """Read the manifest of a bundle.
 
         Raises:
             Malformed: see `contract.load`.
@@ -212,11 +227,11 @@ class Manifest:
 
     @property
     def wanted(self) -> dict[str, Any]:
-        """What it was made from."""
+        """Return what the bundle was made from."""
         names = ("model", "family", "target", "engine", "repository")
         return {name: getattr(self, name) for name in names}
 
 
 def load_parameters(bundle: Path) -> dict[str, Any]:
-    """parameters.json: which there are depends on family and target (model_repos/families)."""
+    """Read parameters.json. Which parameters it has depends on family and target (model_repos/families)."""
     return dict(json.loads((bundle / PARAMETERS).read_text("utf-8")))

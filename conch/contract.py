@@ -1,7 +1,8 @@
-"""Files that one room writes and another reads: JSON on disk, frozen dataclasses in Python.
+"""Files that one package writes and another reads: JSON on disk, frozen dataclasses in Python.
 
-A contract is a frozen dataclass whose fields are str, int, float, bool, `Mapping[str, Any]`, tuples or
-frozensets of such, other contracts, or one of these or None. Reading checks every field by its annotation.
+A contract is a frozen dataclass. Its fields are str, int, float, bool, `Mapping[str, Any]`, tuples or
+frozensets of these, other contracts, or any of these or None. Reading checks every field against its
+annotation.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SIMPLE = {str: "a string", int: "an integer", float: "a number", bool: "true or 
 
 
 class Malformed(ValueError):
-    """A file does not hold what its contract says; the message names the file and the field."""
+    """A file does not match its contract; the message names the file and the field."""
 
 
 def load(kind: type[T], path: Path) -> T:
@@ -35,7 +36,7 @@ def load(kind: type[T], path: Path) -> T:
 
 
 def parse(kind: type[T], text: str, name: str) -> T:
-    """The same from text that is called `name` in messages."""
+    """Read a contract from text; messages call the text `name`."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -45,7 +46,7 @@ def parse(kind: type[T], text: str, name: str) -> T:
 
 
 def save(contract: Any, path: Path) -> None:
-    """Write a contract, whole or not at all; a file that is linked elsewhere is replaced, not changed.
+    """Write a contract atomically. A file that has other hard links is replaced, not changed.
 
     Raises:
         Malformed: it holds what could not be read again.

@@ -1,4 +1,6 @@
-"""deployment.json: what runs where, and what each pool can do. Everybody who serves reads this file alone."""
+"""deployment.json: which instance runs where, and what each pool can do. The gateway, the guards and nginx's
+configuration are made from this file alone.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,13 @@ from .bundle import Positions
 
 @dataclass(frozen=True)
 class Instance:
-    """One tritonserver: which model, on which CPUs and GPUs, where its guard listens, where its bundle lies.
+    """One tritonserver.
 
-    `cpus`: none where it has those of its host to itself. `http`, `grpc`: "host:port" or "unix:/path". `gpus`
-    as CUDA_VISIBLE_DEVICES says it; `kv_share`: the part of the engine's cache budget that it may take, less
-    than 1 on a shared GPU.
+    Attributes:
+        cpus: CPUs that it may use; empty if it has all of its host
+        gpus: as CUDA_VISIBLE_DEVICES has it
+        http: address of its guard, as is `grpc`: "host:port" or "unix:/path"
+        kv_share: its part of the engine's cache budget, less than 1 on a shared GPU
     """
 
     index: int
@@ -32,14 +36,14 @@ class Instance:
 
     @property
     def name(self) -> str:
-        """Its name in logs, supervision and URLs."""
+        """Return its name in logs, supervision and URLs."""
         return f"triton-{self.index}"
 
 
 @dataclass(frozen=True)
 class Chat:
     """A tokenizer's chat template (Jinja), and its special tokens by name (bos_token, eos_token, …).
-    `sampling`: temperature, top_p, top_k and repetition_penalty as the checkpoint recommends them.
+    `sampling` has the temperature, top_p, top_k and repetition_penalty that the checkpoint recommends.
     """
 
     template: str
@@ -49,15 +53,20 @@ class Chat:
 
 @dataclass(frozen=True)
 class Pool(Positions):
-    """The instances of one model, by index, the probe that tells whether it answers, what its engine can do.
+    """The instances of one model by index, its health probe, and what its engine can do.
 
-    `positions` and `encoder_positions`: how many tokens its decoder and (0: there is none) its encoder
-    read; of an embedding model, `positions` is what its encoder reads, and `dimensions` the size of its
-    vectors. `chat`: none where the model has no template. `target` and `precision`: how its engine was
-    made, for people; `precision` is empty where the engine chooses when it is loaded. `beams`: how many a
-    request for speech takes that names no number; `languages`: codes of those that a speech model knows.
-    `built`: when, in seconds since 1970; `size`: bytes of its engine's files. `licence` (of its weights),
-    `note` and `examples` (prompts to try it with) are those of its catalogue.
+    Attributes:
+        positions: tokens that its decoder holds; for an embedding model, tokens that its encoder reads
+        encoder_positions: tokens that its encoder reads; 0 without one
+        dimensions: size of an embedding model's vectors
+        chat: None if the model has no chat template
+        target: how its engine was built, for display
+        precision: empty if the engine chooses when it is loaded
+        beams: default beam width of speech requests
+        languages: codes of the languages that a speech model knows
+        built: time in seconds since 1970
+        size: bytes of its engine's files
+        licence: of its weights; `note` and `examples` (sample prompts) are the catalog's, too
     """
 
     model_id: str
@@ -81,8 +90,8 @@ class Pool(Positions):
 
     @property
     def abilities(self) -> frozenset[str]:
-        """What may be asked of it: its capabilities, `chat` with a template, `translation` (into English) of
-        a speech model that knows several languages.
+        """Return what requests may ask for: its capabilities, `chat` if it has a template, and `translation`
+        (into English) for a multilingual speech model.
         """
         translates = "transcription" in self.capabilities and self.languages != ("en",)
         more = {"chat": self.chat is not None, "translation": translates}
@@ -90,12 +99,14 @@ class Pool(Positions):
 
     @property
     def embeds_documents(self) -> bool:
-        """Its vectors are for texts of any length; those that pictures have too stand for a caption."""
+        """Tell whether its vectors suit texts of any length; a model that embeds pictures, too, expects
+        captions.
+        """
         return "embedding" in self.capabilities and not self.embeds_pictures
 
     @property
     def embeds_pictures(self) -> bool:
-        """Its vectors of pictures and of texts are of one space."""
+        """Tell whether it embeds pictures and texts in one vector space."""
         return "picture_embedding" in self.capabilities
 
 
@@ -103,9 +114,11 @@ class Pool(Positions):
 class Deployment:
     """All instances, and the pools in MODEL_ID order; the first pool owns the plain /v2 paths.
 
-    `gateways`: their addresses. `resolver`: the name server that nginx asks for hosts that may move, empty
-    where all are addresses. `inner_key`: what the gateway says at nginx's inner listener, where that is a
-    port that others could reach; empty where it is a socket.
+    Attributes:
+        gateways: addresses of the gateways
+        resolver: name server that nginx asks for hosts whose address may change; empty if all are addresses
+        inner_key: key that the gateway sends to nginx's internal listener where others could reach that port;
+            empty for a socket
     """
 
     instances: tuple[Instance, ...]
@@ -115,7 +128,7 @@ class Deployment:
     inner_key: str = ""
 
     def pool(self, model_id: str) -> Pool:
-        """The pool of a model.
+        """Find the pool of a model.
 
         Raises:
             KeyError: no instance serves it.
@@ -126,12 +139,12 @@ class Deployment:
         raise KeyError(model_id)
 
     def save(self, path: Path) -> None:
-        """Write it, whole or not at all."""
+        """Write the file atomically."""
         contract.save(self, path)
 
     @classmethod
     def load(cls, path: Path) -> Deployment:
-        """Read it.
+        """Read the file.
 
         Raises:
             Malformed: see `contract.load`.
@@ -140,7 +153,7 @@ class Deployment:
 
     @classmethod
     def parse(cls, text: str) -> Deployment:
-        """The content of the file.
+        """Read a deployment from the file's text.
 
         Raises:
             Malformed: see `contract.load`.

@@ -1,10 +1,10 @@
-"""Whether NVIDIA's driver, and the toolkit that brings it into containers, can run the pinned image. Python's
-library alone: asked on hosts too.
+"""Check that NVIDIA's driver and container toolkit can run the pinned image. Standard library only, because
+it runs on hosts, too.
 
-Image 25.07 is CUDA 12.9.1: a driver of 575.51.03 or later, or on data-centre GPUs one of the long-lived
+Image 25.07 has CUDA 12.9.1: it needs driver 575.51.03 or later, or on data-centre GPUs one of the long-lived
 branches below with the image's forward compatibility libraries (release notes of Triton 25.07, "Driver
 Requirements"). Conch's containers are unprivileged and read-only, so the image's own entry point cannot
-switch those on; the container toolkit does it from 1.17.5 on.
+enable those libraries; the container toolkit does so from 1.17.5 on.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ DATA_CENTRE = re.compile(
 
 @dataclass(frozen=True)
 class Needs:
-    """What an image needs: a driver of at least `driver`, or on data-centre GPUs one of the branches
-    `compatible`, on which its libraries of forward compatibility can stand.
+    """What an image needs: driver `driver` or later, or on data-centre GPUs one of the branches in
+    `compatible`, which its forward compatibility libraries support.
     """
 
     image: str
@@ -42,7 +42,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _said(*argv: str) -> str:
-    """What a program prints; nothing if it is not there or fails."""
+    """Return a program's output; empty if it is missing or fails."""
     if not shutil.which(argv[0]):
         return ""
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -50,26 +50,26 @@ def _said(*argv: str) -> str:
 
 
 def driver() -> str:
-    """The driver's version as nvidia-smi says it; empty without one."""
+    """Return the driver's version from nvidia-smi; empty without one."""
     lines = _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").splitlines()
     return lines[0].strip() if lines else ""
 
 
 def toolkit() -> str:
-    """The version of NVIDIA's container toolkit; empty where it is not installed, as inside containers."""
+    """Return the version of NVIDIA's container toolkit; empty where it is not installed, as inside
+    containers.
+    """
     found = re.search(r"version (\d+\.\d+\.\d+)", _said("nvidia-ctk", "--version"))
     return found[1] if found else ""
 
 
 def needs_compatibility(version: str, needs: Needs = TRTLLM) -> bool:
-    """Whether the image runs on this driver by its forward compatibility libraries only."""
+    """Tell whether this driver runs the image only through forward compatibility libraries."""
     return bool(version) and _numbers(version) < needs.driver
 
 
 def driver_findings(version: str, names: Sequence[str], needs: Needs = TRTLLM) -> list[str]:
-    """Why the image cannot run on GPUs of these names with this driver; nothing if it can, or if nothing is
-    known.
-    """
+    """Return why the image cannot run on these GPUs with this driver; empty if it can or nothing is known."""
     if not needs_compatibility(version, needs):
         return []
     wanted = ".".join(f"{n:02}" for n in needs.driver)
@@ -90,7 +90,7 @@ def driver_findings(version: str, names: Sequence[str], needs: Needs = TRTLLM) -
 
 
 def toolkit_findings(version: str, installed: str, needs: Needs = TRTLLM) -> list[str]:
-    """Why containers on this host would not get what they need; nothing if they would."""
+    """Return why containers on this host would not get what they need; empty if they would."""
     if not installed:
         return [
             "NVIDIA's container toolkit is not installed, so containers cannot use GPUs; install "

@@ -1,11 +1,11 @@
-"""Errors that a client may see."""
+"""Errors that clients see."""
 
 from __future__ import annotations
 
 
 class ApiError(Exception):
-    """An error that a client may see; `param` names the field, the message says what to do. `status` is a
-    number of HTTP, which KServe and OpenAI share.
+    """An error that clients see. `param` names the field, the message gives the remedy, `status` is the HTTP
+    status that KServe and OpenAI share.
     """
 
     def __init__(
@@ -28,5 +28,5 @@ class ApiError(Exception):
 
 
 def refused(param: str, message: str) -> ApiError:
-    """A 400 that names a field."""
+    """Make a 400 that names a field."""
     return ApiError(400, f"{param} {message}", param=param, code="unsupported_value")

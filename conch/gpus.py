@@ -1,4 +1,4 @@
-"""GPUs as nvidia-smi names them, and which instance uses which."""
+"""List GPUs with nvidia-smi and assign them to instances."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ FIELDS = "index,name,compute_cap,memory.total"
 
 @dataclass(frozen=True)
 class Gpu:
-    """One row of nvidia-smi. `memory` in MiB; None where the GPU shares the machine's and it says [N/A]."""
+    """One row of nvidia-smi. `memory` is in MiB; None where GPU and host share memory and nvidia-smi prints
+    [N/A].
+    """
 
     index: int
     name: str
@@ -25,7 +27,7 @@ class Gpu:
 
 
 def nvidia_smi(*arguments: str) -> str:
-    """What it says.
+    """Run nvidia-smi and return its output.
 
     Raises:
         OSError, subprocess.CalledProcessError: it is not there, or cannot say.
@@ -34,8 +36,8 @@ def nvidia_smi(*arguments: str) -> str:
 
 
 def gpus(devices: str = "") -> list[Gpu]:
-    """The GPUs that nvidia-smi lists, or those of `devices` ("0,1", as CUDA_VISIBLE_DEVICES says); none where
-    there is no nvidia-smi.
+    """List the GPUs that nvidia-smi shows, or those of `devices` ("0,1", as in CUDA_VISIBLE_DEVICES); empty
+    without nvidia-smi.
     """
     if not shutil.which("nvidia-smi"):
         return []
@@ -52,15 +54,15 @@ def gpus(devices: str = "") -> list[Gpu]:
 
 
 def apart(environment: Mapping[str, str]) -> bool:
-    """HOSTS=several: each instance has CPUs and GPUs of its own, on another host or because an orchestrator
-    gives them out; what number a device has for one says nothing about another's.
+    """Tell whether HOSTS=several: each instance has its own CPUs and GPUs, on another host or assigned by an
+    orchestrator, so device numbers of different instances are unrelated.
     """
     return environment.get("HOSTS") == "several"
 
 
 def assigned(count: int, environment: Mapping[str, str]) -> list[str]:
-    """The GPUs of each instance as CUDA_VISIBLE_DEVICES says it: TRITON_0_GPUS and so on; instance i is on
-    GPU i by default. Where instances have devices of their own, all have the same: HOST_GPUS.
+    """Return each instance's GPUs in the form of CUDA_VISIBLE_DEVICES: TRITON_0_GPUS and so on, by default
+    GPU i for instance i. Where instances have devices of their own, HOST_GPUS counts for all.
     """
     if apart(environment):
         return [environment.get("HOST_GPUS") or "0"] * count

@@ -1,4 +1,4 @@
-"""Names that more than one room needs; those of Triton models are upstream's, for upstream's clients."""
+"""Names that several packages need. Those of Triton models are upstream's, for upstream's clients."""
 
 ENGINE = "tensorrt_llm_stream"  # the engine itself, decoupled
 ENGINE_UNARY = "tensorrt_llm"  # its unary face

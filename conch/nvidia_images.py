@@ -1,4 +1,4 @@
-"""NVIDIA's images, whose tools make engines: which one this is, and the versions of what is in it."""
+"""NVIDIA's images, whose tools build engines: which image this is, and the versions of what is in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXPORTERS = ("torch", "transformers", "onnx")  # they shape a plan; a server has
 
 @dataclass(frozen=True)
 class NvidiaImage(ABC):
-    """The image, or a stand-in for it, whose file system begins at `root`. `toolchain`: what it is called in
+    """The image, or a stand-in for it, whose file system starts at `root`. `toolchain` is its name in
     manifests.
     """
 
@@ -34,12 +34,12 @@ class NvidiaImage(ABC):
 
     @classmethod
     def from_environment(cls) -> Self:
-        """The one that this runs in; CONCH_IMAGE_ROOT says where a stand-in lies."""
+        """Return the image that this process runs in; CONCH_IMAGE_ROOT gives the folder of a stand-in."""
         return cls(Path(os.environ.get("CONCH_IMAGE_ROOT") or "/"))
 
     @abstractmethod
     def versions(self) -> Mapping[str, str]:
-        """Versions of the packages that shape an engine.
+        """Return the versions of the packages that determine an engine.
 
         Raises:
             ToolchainError: they cannot be asked.
@@ -47,20 +47,20 @@ class NvidiaImage(ABC):
 
     @property
     def search_path(self) -> str:
-        """PATH for its tools: its own folders first, and not those of this virtual environment."""
+        """Return PATH for its tools: its own folders first, without those of this virtual environment."""
         own = str(Path(sys.executable).parent)
         kept = [part for part in os.environ.get("PATH", "").split(os.pathsep) if part and part != own]
         return os.pathsep.join([str(self.root / "usr/local/bin"), str(self.root / "usr/bin"), *kept])
 
     def environment(self, devices: str) -> dict[str, str]:
-        """For steps: its own PATH, and the GPUs, numbered as nvidia-smi does."""
+        """Return the environment of build steps: its own PATH, and the GPUs in nvidia-smi's numbering."""
         seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": devices} if devices else {}
         # PMIX_MCA_gds: steps that import TensorRT-LLM call MPI_Init, which fails without it as another user
         # than root (triton-inference-server/tensorrtllm_backend#712).
         return {"PATH": self.search_path, "PMIX_MCA_gds": "hash", **seen}
 
     def identity(self, devices: str = "") -> Identity:
-        """Its stamp, with the first GPU of `devices`.
+        """Return its stamp, with the first GPU of `devices`.
 
         Raises:
             ToolchainError: see `versions`.
@@ -80,17 +80,17 @@ class NvidiaImage(ABC):
 
 
 class TensorRtLlmImage(NvidiaImage):
-    """The image with TensorRT-LLM."""
+    """The image that has TensorRT-LLM."""
 
     toolchain = "tensorrt_llm"
 
     @property
     def python(self) -> Path:
-        """The image's own Python: the one that TensorRT-LLM is installed for."""
+        """Return the image's own Python, the one that TensorRT-LLM is installed for."""
         return self.root / "usr/bin/python3"
 
     def versions(self) -> dict[str, str]:
-        """Versions of the packages that shape an engine.
+        """Return the versions of the packages that determine an engine.
 
         Raises:
             ToolchainError: its Python does not run, or TensorRT-LLM is not among them.
@@ -126,15 +126,16 @@ class TensorRtImage(NvidiaImage):
 
     @property
     def trtexec(self) -> Path:
-        """What makes plans."""
+        """Return the path of trtexec, which compiles plans."""
         return self.root / "usr/src/tensorrt/bin/trtexec"
 
     def help(self) -> str | None:
-        """What trtexec says to --help, its version first; None if it does not run."""
+        """Return what trtexec prints for --help, its version first; None if it does not run."""
         return help_of([str(self.trtexec)], self.search_path)
 
     def versions(self) -> dict[str, str]:
-        """TensorRT's, as trtexec was built with, and those of the exporters that are here.
+        """Return the TensorRT version that trtexec was built with, and the versions of the exporters
+        installed here.
 
         Raises:
             ToolchainError: trtexec does not run, or does not say its version.
@@ -151,7 +152,7 @@ class TensorRtImage(NvidiaImage):
 
 
 def help_of(tool: Sequence[str], path: str) -> str | None:
-    """What a tool says to --help; None if it cannot."""
+    """Return what a tool prints for --help; None if it fails."""
     environment = {**os.environ, "PATH": path, "COLUMNS": "200"}
     try:
         done = subprocess.run(
@@ -169,7 +170,7 @@ def help_of(tool: Sequence[str], path: str) -> str | None:
 
 @dataclass(frozen=True)
 class ImageToolchain:
-    """A toolchain that is one of these images."""
+    """A toolchain whose tools are in one of these images."""
 
     name: str
     image: type[NvidiaImage]
@@ -181,9 +182,9 @@ class ImageToolchain:
     )
 
     def identity(self, devices: str = "") -> Identity:
-        """The image's."""
+        """Return the image's identity."""
         return self.image.from_environment().identity(devices)
 
     def remedy(self, model_id: str) -> str:
-        """Compose's builders, whose images hold the tools."""
+        """Return the Compose command that rebuilds the bundle, since the tools are in builders' images."""
         return "docker compose up -d (its builders remake what does not fit)"

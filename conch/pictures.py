@@ -1,5 +1,5 @@
-"""How many pictures one request may bring, and how large: what the gateway, the guard and façades refuse. And
-base64 as clients write it.
+"""Limits on number and size of pictures in one request, which the gateway, the guard and the façades all
+enforce, and decoding of base64 as clients write it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STANDARD = bytes.maketrans(b"-_", b"+/")
 
 def from_base64(text: str | bytes) -> bytes:
     """Decode base64 in either alphabet (RFC 4648, 4 and 5), with line breaks (RFC 2045, 6.8), without
-    padding, or percent-encoded, as it may stand in a URL (RFC 2397).
+    padding, or percent-encoded as in a URL (RFC 2397).
 
     Raises:
         ValueError: it is something else.
@@ -30,7 +30,7 @@ def from_base64(text: str | bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Picture:
-    """An encoded picture: bytes, or base64 text that nobody has looked at yet."""
+    """An encoded picture: bytes, or base64 text that was not decoded yet."""
 
     content: bytes | str
 
@@ -39,7 +39,7 @@ class Picture:
 
     @property
     def data(self) -> bytes:
-        """Its bytes. Megabytes take some time: not for the event loop.
+        """Return its bytes. Decoding megabytes takes time, so do not call this on the event loop.
 
         Raises:
             ValueError: it is not base64.

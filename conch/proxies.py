@@ -1,5 +1,5 @@
-"""Proxies that the environment names. They are for downloads: a call to this machine, or inside a deployment,
-never goes through one, and clients that cannot read a variable must not stop for it.
+"""Handle the proxies that the environment names. They serve downloads only: calls to this machine or inside a
+deployment never use them, and a variable that a client library cannot parse must not stop it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ ADDRESS = re.compile(
 
 
 def without(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that downloads nothing."""
+    """Return an environment for processes that download nothing."""
     return {name: value for name, value in environment.items() if name.lower() not in NAMES}
 
 
 def forget() -> None:
-    """Take them out of this process's environment, and so out of its children's."""
+    """Remove proxies from this process's environment, and so from its children's."""
     for name in [name for name in os.environ if name.lower() in NAMES]:
         del os.environ[name]
 
 
 def check(environment: Mapping[str, str]) -> None:
-    """Look at the addresses before something is downloaded.
+    """Check the proxies' addresses before a download.
 
     Raises:
         ValueError: one is not the address of a proxy; the message names the variable.
@@ -48,8 +48,8 @@ def _port_is_one(value: str) -> bool:
 
 
 def legible(environment: Mapping[str, str]) -> dict[str, str]:
-    """NO_PROXY in a form that every client reads: httpx stops at brackets, at ports that are not numbers, at
-    IPv6 networks and at names outside ASCII.
+    """Rewrite NO_PROXY so that every client can parse it: httpx fails on brackets, ports that are not
+    numbers, IPv6 networks and names outside ASCII.
     """
     exceptions = {name: value for name, value in environment.items() if name.lower() == "no_proxy"}
     return {name: ",".join(filter(None, map(_entry, value.split(",")))) for name, value in exceptions.items()}

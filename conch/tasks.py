@@ -1,4 +1,4 @@
-"""Ends of asyncio's tasks."""
+"""End asyncio tasks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 async def end(tasks: Collection[asyncio.Future[Any]]) -> None:
-    """Cancel tasks and wait for their end. Each is cancelled once, however often the caller is (by AnyIO at
-    every step of a scope that was cancelled): a second time would interrupt the closing of connections, and
-    what nobody waits for would go on after them.
+    """Cancel tasks and wait for them. Each is cancelled once, even if the caller is cancelled repeatedly (as
+    AnyIO does at every step of a cancelled scope): a second cancellation would interrupt the closing of
+    connections, and tasks that nothing awaits would run on.
     """
     for task in tasks:
         task.cancel()

@@ -1,5 +1,5 @@
-"""What turned weights into engines: its identity is stamped on every bundle, and the server that loads one
-compares it with what is there.
+"""Identify the toolchain that built an engine. Its identity is stamped on every bundle, and a server compares
+the stamp with what is installed before it loads one.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from .driver import Needs
 
 
 class ToolchainError(Exception):
-    """The toolchain cannot be asked; the message says why and what to do."""
+    """The toolchain cannot be identified; the message gives reason and remedy."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a bundle is stamped with. `toolchain`: its name, or what a stand-in calls itself; `image` and
-    `gpu` are empty where there is none.
+    """What a bundle is stamped with. `toolchain` is its name, or a stand-in's; `image` and `gpu` are empty
+    where there is none.
     """
 
     toolchain: str
@@ -28,44 +28,44 @@ class Identity:
     gpu: Mapping[str, str]
 
     def stamp(self) -> dict[str, Any]:
-        """As the manifest holds it."""
+        """Return it in the manifest's form."""
         return asdict(self)
 
 
 class Toolchain(Protocol):
-    """The tools of one target, as far as a server has to know them."""
+    """The tools of one target, as far as a server needs to know them."""
 
     @property
     def name(self) -> str:
-        """The target's."""
+        """Return the target's name."""
 
     @property
     def deciding(self) -> tuple[str, ...]:
-        """Packages whose versions must be the same where an engine is made and where it is served."""
+        """Return the packages whose versions must be equal where an engine is built and served."""
 
     @property
     def driver(self) -> Needs | None:
-        """What its image needs of NVIDIA's driver; None without a GPU."""
+        """Return what its image needs of NVIDIA's driver; None without a GPU."""
 
     @property
     def caution(self) -> str:
-        """What to know before its first use; empty where it has run."""
+        """Return what a user should know before its first use; empty if it has been run."""
 
     def identity(self, devices: str = "") -> Identity:
-        """What is on this machine, with the first GPU of `devices`.
+        """Identify what is installed on this machine, with the first GPU of `devices`.
 
         Raises:
             ToolchainError: it cannot be asked.
         """
 
     def remedy(self, model_id: str) -> str:
-        """The command that rebuilds a bundle."""
+        """Return the command that rebuilds a bundle."""
 
 
 @dataclass(frozen=True)
 class Packages:
-    """A toolchain of Python packages on the machine's own processors. `making`: further packages that shape
-    an engine, and that a server need not have.
+    """A toolchain of Python packages that needs no GPU. `making` lists further packages that determine an
+    engine and that a server does not need.
     """
 
     name: str
@@ -75,16 +75,16 @@ class Packages:
     caution: str = ""
 
     def identity(self, devices: str = "") -> Identity:
-        """Versions of those that are installed here."""
+        """Return the versions that are installed here."""
         return Identity(self.name, installed((*self.deciding, *self.making)), {}, {})
 
     def remedy(self, model_id: str) -> str:
-        """The builder's own command."""
+        """Return the builder's command."""
         return f"make engines MODEL_ID={model_id} TARGET={self.name} (in Docker: docker compose up -d)"
 
 
 def installed(names: Sequence[str]) -> dict[str, str]:
-    """Versions of those packages that are installed here."""
+    """Return the versions of those packages that are installed here."""
     found = {}
     for name in names:
         try:
@@ -95,10 +95,10 @@ def installed(names: Sequence[str]) -> dict[str, str]:
 
 
 def differences(made: Mapping[str, Any], here: Identity, deciding: Sequence[str]) -> list[str]:
-    """Why an engine with stamp `made` does not belong to the toolchain that is here, one clause each.
+    """Return why an engine with stamp `made` does not match the toolchain that is installed, one clause each.
 
-    Of the packages only those that are `deciding` are compared: a serving environment has neither torch nor
-    an exporter.
+    Only packages that are `deciding` are compared, because a serving environment has neither torch nor an
+    exporter.
     """
     if made["toolchain"] != here.toolchain:
         return [f"it was made by the toolchain {made['toolchain']}, this server has {here.toolchain}"]

@@ -1,4 +1,4 @@
-"""The toolchain of each target."""
+"""Register and find the toolchain of each target."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _TOOLCHAINS: dict[str, Toolchain] = {
 
 
 def find(target: str) -> Toolchain:
-    """The toolchain of a target. Modules that CONCH_TARGETS names, separated by commas, may bring more: they
-    call `register`.
+    """Find the toolchain of a target. Modules named in CONCH_TARGETS, separated by commas, may add more with
+    `register`.
 
     Raises:
         ToolchainError: there is none.

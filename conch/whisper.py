@@ -1,4 +1,4 @@
-"""What the two sides of Whisper must agree on: who asks for a text, and who makes it."""
+"""What the gateway, which asks for a transcript, and the façade, which makes it, must agree on."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 
 
 def languages_of(tokenizer: Mapping[str, Any]) -> tuple[str, ...]:
-    """Codes of the languages that a Whisper knows, out of its tokenizer.json; none where that is another
-    model's.
-    """
+    """Read the language codes of a Whisper from its tokenizer.json; empty for another model's."""
     ids = {row["content"]: row["id"] for row in tokenizer.get("added_tokens", ())}
     start, end = ids.get("<|startoftranscript|>"), ids.get("<|endoftext|>", 0)
     if start is None:
@@ -36,20 +34,20 @@ def languages_of(tokenizer: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def compression_ratio(text: str) -> float:
-    """Length of a text over its zlib-compressed length (openai/whisper utils.py)."""
+    """Divide a text's length by its zlib-compressed length (openai/whisper utils.py)."""
     raw = text.encode()
     return len(raw) / len(zlib.compress(raw)) if raw else 0.0
 
 
 def repeats(text: str) -> bool:
-    """Whether a text says the same again and again."""
+    """Tell whether a text repeats itself (a loop of the decoder)."""
     return compression_ratio(text) > COMPRESSION_LIMIT
 
 
 def text_prefix(task: str, language: str | None = None, prompt: str = "", *, timestamps: bool = True) -> str:
-    """The decoder's prompt as `whisper_bls` reads it in TEXT_PREFIX. `task`: transcribe or translate;
-    `language`: an ISO code, or None for detection by the façade; `prompt`: earlier text, or text with its
-    timestamps, of which the first needs no blank before it.
+    """Write the decoder's prompt in the form that `whisper_bls` reads from TEXT_PREFIX. `task` is transcribe
+    or translate; `language` an ISO code, or None if the façade shall detect it; `prompt` earlier text, or
+    text with timestamps, whose first needs no space before it.
     """
     earlier = prompt.strip()
     blank = "" if earlier.startswith("<|") else " "
@@ -59,7 +57,7 @@ def text_prefix(task: str, language: str | None = None, prompt: str = "", *, tim
 
 
 def byte_alphabet() -> dict[int, str]:
-    """The printable stand-in for each byte in byte-level BPE (openai/gpt-2, encoder.py,
+    """Map each byte to its printable character in byte-level BPE (openai/gpt-2, encoder.py,
     `bytes_to_unicode`).
     """
     printable = [

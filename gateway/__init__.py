@@ -1,1 +1,1 @@
-"""OpenAI's HTTP API on one side, KServe v2 on the other."""
+"""The gateway: OpenAI's HTTP API for clients, KServe v2 to Triton."""

@@ -28,8 +28,8 @@ MALLOC = {-3: 8 << 20, -1: 32 << 20, -8: 8}
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, which looks every 0.1 s whether it shall end; this one is told. Nothing else depends on
-    those looks here: nginx writes the date, and the number of requests is not limited.
+    """uvicorn's server, which polls every 0.1 s whether it should end; this one is notified. Nothing else
+    depends on that polling here: nginx writes the date, and the number of requests is not limited.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -37,21 +37,21 @@ class Server(uvicorn.Server):
         self.tell: Callable[[], object] = lambda: None
 
     async def main_loop(self) -> None:
-        """Wait for the signal, which may have come before."""
+        """Wait for the signal, which may have arrived already."""
         loop, told = asyncio.get_running_loop(), asyncio.Event()
         self.tell = lambda: loop.call_soon_threadsafe(told.set)
         if not self.should_exit:
             await told.wait()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal has come."""
+        """Handle a signal."""
         super().handle_exit(sig, frame)
         self.tell()
 
 
 def keep_memory() -> None:
-    """Let glibc keep what arrays of sound leave free: it gives it back to the system after each, and getting
-    it again, a page at a time, took a seventh of the gateway's time.
+    """Configure glibc to keep memory freed by audio arrays: otherwise it returns it to the system each time,
+    and page faults to get it again took a seventh of the gateway's time.
     """
     with suppress(AttributeError):  # another C library
         for option, value in MALLOC.items():

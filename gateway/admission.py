@@ -1,5 +1,5 @@
-"""How many requests run concurrently. One too many is refused at once with the time to come back, so
-that those inside keep their pace.
+"""Limit concurrent requests. One too many is refused at once with Retry-After, so that admitted ones keep
+their pace.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ LONGEST_RETRY = 30
 
 
 class Admission:
-    """Places in each pool: `per_instance` for each of its instances, in this process; `what` says in errors
-    what takes them.
+    """Places in each pool: `per_instance` for each of its instances, in this process. `what` says in errors
+    what uses them.
     """
 
     def __init__(self, per_instance: float, what: str) -> None:
@@ -27,13 +27,13 @@ class Admission:
         self.usual: dict[str, float] = {}
 
     def places(self, pool: Pool) -> int:
-        """How many there are in a pool."""
+        """Return how many there are in a pool."""
         return max(1, ceil(self.per_instance * len(pool.instances)))
 
     @contextmanager
     def place(self, pool: Pool, wanted: int = 1) -> Iterator[None]:
-        """A place for one request, or `wanted` places for one that is as much work; half of all at most, so
-        that it ever gets them.
+        """Take a place for one request, or `wanted` places for one that is as much work; at most half of all,
+        so that it can always get them.
 
         Raises:
             ApiError: 503 with Retry-After if they are taken.

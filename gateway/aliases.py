@@ -1,4 +1,4 @@
-"""What OpenAI's names for models, which many clients send by default, and an operator's own mean here."""
+"""Map OpenAI's model names, which many clients send by default, and an operator's aliases to models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EMBEDDINGS = re.compile(r"text-embedding-(?:3-small|3-large|ada-002)")
 
 
 class BadAlias(ValueError):
-    """CONCH_MODEL_ALIASES cannot be read, or names a model that is not served."""
+    """CONCH_MODEL_ALIASES cannot be parsed, or names a model that is not served."""
 
 
 def own_aliases(given: str, pools: Mapping[str, Pool]) -> dict[str, str]:
@@ -37,8 +37,8 @@ def own_aliases(given: str, pools: Mapping[str, Pool]) -> dict[str, str]:
 
 
 def meant(model: str, pools: Mapping[str, Pool], own: Mapping[str, str]) -> str:
-    """The id of the model that a client's name means: an operator's alias, or, for a name of OpenAI's, the
-    first model of MODEL_ID for speech or for embeddings.
+    """Return the id of the model that a client's name stands for: an operator's alias or, for a name of
+    OpenAI's, the first model of MODEL_ID for speech or for embeddings.
     """
     if model in pools or model in own:
         return own.get(model, model)

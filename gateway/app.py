@@ -42,11 +42,11 @@ from .upload import sweep
 
 
 def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
-    """Wire everything for one deployment. `triton`: what answers for the pools, if not nginx's internal
+    """Build the application for one deployment. `triton` answers for the pools instead of nginx's internal
     listener.
 
-    Keys are judged here although nginx asks /auth for every request: nginx keeps what has no key from taking
-    a place, an upload or a body, and the gateway may be reached without nginx.
+    Keys are checked here although nginx calls /auth for every request: nginx keeps requests without a key
+    from using a place, an upload or a body, and the gateway may be reached without nginx.
     """
 
     @asynccontextmanager
@@ -93,7 +93,7 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
 
 
 def _services(settings: Settings, triton: Triton | None) -> Services:
-    """What requests need, out of the settings and the deployment that they name."""
+    """Make what requests need from the settings and the deployment that they name."""
     deployment = Deployment.load(settings.deployment)
     pools = {pool.model_id: pool for pool in deployment.pools}
     traces = Traces.to(settings.traces_url, settings.traces_sampled)
@@ -133,7 +133,7 @@ TAKES = {
 
 
 def _model(pool: Pool) -> dict[str, object]:
-    """OpenAI's model, and, ours, what it takes."""
+    """Make OpenAI's model object, with Conch's fields about what it takes."""
     takes = sorted({kind for name in pool.capabilities for kind in TAKES.get(name, ())})
     own = {"input_modalities": takes, "capabilities": sorted(pool.abilities)}
     if pool.languages:
@@ -142,27 +142,27 @@ def _model(pool: Pool) -> dict[str, object]:
 
 
 async def models(services: ServicesDep) -> dict[str, object]:
-    """The models of this deployment."""
+    """List the models of this deployment."""
     return {"object": "list", "data": [_model(pool) for pool in services.pools.values()]}
 
 
 async def one_model(model: str, services: ServicesDep) -> dict[str, object]:
-    """One model, by its name or an alias, or 404."""
+    """Get one model by its name or an alias, or 404."""
     return _model(services.pool(model))
 
 
 async def auth() -> Response:
-    """What nginx asks before it lets a KServe request through."""
+    """Answer nginx's auth subrequest for a KServe request."""
     return Response(status_code=204)
 
 
 async def live() -> dict[str, str]:
-    """The process answers."""
+    """Report that the process answers."""
     return {"status": "live"}
 
 
 async def ready(services: ServicesDep) -> JSONResponse:
-    """200 if every model answers a tiny real inference, else 503."""
+    """Answer 200 if every model answers a tiny real inference, otherwise 503."""
     results = await services.ready()
     return JSONResponse(
         {"status": "ready" if all(results.values()) else "not ready", "models": results},
@@ -171,18 +171,18 @@ async def ready(services: ServicesDep) -> JSONResponse:
 
 
 async def metrics(services: ServicesDep) -> Response:
-    """Prometheus text of every gateway of this deployment."""
+    """Return Prometheus text of every gateway of this deployment."""
     return Response(await services.scraped(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def own_metrics(request: Request, services: ServicesDep) -> Response:
-    """Those of one gateway, for Prometheus, which asks for OpenMetrics and gets exemplars with it, and for
-    siblings, who do not; nginx does not let it out.
+    """Return one gateway's metrics: for Prometheus, which asks for OpenMetrics and gets exemplars, and for
+    other gateways, which do not; nginx does not expose it.
     """
     encode, kind = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(services.metrics.registry), media_type=kind)
 
 
 async def own_history(services: ServicesDep) -> Response:
-    """What one gateway has counted for the console, for its siblings; nginx does not let it out."""
+    """Return what one gateway has counted for the console, for other gateways; nginx does not expose it."""
     return Response(services.history.text(), media_type="application/json")

@@ -1,4 +1,4 @@
-"""How many bytes of bodies one gateway reads into memory at once."""
+"""Limit the bytes of bodies that one gateway reads into memory at once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FORMS = {"/v1/audio/transcriptions", "/v1/audio/translations", "/v1/embeddings",
 
 
 class Bodies:
-    """ASGI middleware: a request whose body does not fit next to those being answered is refused with 503 and
-    Retry-After before any of it is read. Multipart forms that go to disk are not counted; a body that is
-    larger than `most` by itself is alone.
+    """ASGI middleware: a request whose body does not fit together with those in progress is refused with 503
+    and Retry-After before any of it is read. Multipart forms that go to disk are not counted; a body larger
+    than `most` is read only when there is no other.
     """
 
     def __init__(self, app: ASGIApp, most: int = MOST) -> None:
@@ -50,7 +50,7 @@ class Bodies:
 
 
 def _declared(scope: Scope) -> int:
-    """Bytes of a body that is read into memory."""
+    """Return the bytes of a body that is read into memory."""
     headers = Headers(scope=scope)
     if scope["path"] in FORMS and headers.get("content-type", "").lower().startswith("multipart/form-data"):
         return 0

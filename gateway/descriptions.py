@@ -1,4 +1,4 @@
-"""What each field of a request means, for OpenAPI. A name means the same on every route."""
+"""Descriptions of request fields for OpenAPI. A name means the same on every route."""
 
 from __future__ import annotations
 
@@ -98,14 +98,14 @@ class Described(FastAPI):
     """An application whose OpenAPI document has a description for each field."""
 
     def openapi(self) -> dict[str, Any]:
-        """The document."""
+        """Return the document."""
         if not self.openapi_schema:
             describe(super().openapi())
         return super().openapi()
 
 
 def describe(schema: Any) -> None:
-    """Add descriptions to the fields of an OpenAPI document that have none, in place."""
+    """Add descriptions, in place, to the fields of an OpenAPI document that have none."""
     if isinstance(schema, list):
         for one in schema:
             describe(one)

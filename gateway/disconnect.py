@@ -1,4 +1,4 @@
-"""Work for a client that may go away."""
+"""Cancel work when its client disconnects."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
-    """The result of `work`; if the client closes the connection first, `work` is cancelled. The request's
-    body must have been read.
+    """Return the result of `work`; if the client closes the connection first, `work` is cancelled. The
+    request's body must have been read.
 
     Raises:
         ApiError: 499 (nginx's number for it), which nobody reads.

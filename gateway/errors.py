@@ -22,13 +22,13 @@ TYPES = {"str", "int", "float", "bool"}  # in a path they are branches of a unio
 
 
 def error_body(error: ApiError) -> dict[str, dict[str, str | None]]:
-    """What a client reads."""
+    """Make the body that a client reads."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
 
 
 def error_response(error: ApiError) -> JSONResponse:
-    """The JSON body and headers of an error."""
+    """Make the JSON body and headers of an error."""
     return JSONResponse(
         error_body(error),
         error.status,
@@ -37,8 +37,8 @@ def error_response(error: ApiError) -> JSONResponse:
 
 
 def explained(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What pydantic finds wrong with one field, to follow its name: what it must be, by each type that
-    it could have, and what it is.
+    """Explain pydantic's findings about one field, to follow its name: what it must be, by each type that it
+    could have, and what it is.
     """
     telling = _telling(rows)
     if telling[0]["type"] == "missing":
@@ -68,7 +68,7 @@ SENTENCES = {
 
 
 def _sentence(row: Mapping[str, Any]) -> str:
-    """One finding in our words; the rest of pydantic's begin with SHOULD."""
+    """Turn one finding into Conch's words; pydantic's others begin with SHOULD."""
     if own := SENTENCES.get(row["type"]):
         length = len(row["input"]) if isinstance(row["input"], str) else 0
         return own.format(**row.get("ctx", {}), length=length)
@@ -76,8 +76,8 @@ def _sentence(row: Mapping[str, Any]) -> str:
 
 
 def _telling(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Of a value that could have several types: what is wrong inside the one that it has, or else that it has
-    none of them.
+    """Choose among findings for a value that could have several types: what is wrong inside the type that it
+    has, or else that it has none of them.
     """
     outermost = min(len(row["loc"]) for row in rows)
     values = [row for row in rows if not row["type"].endswith(("_type", "_parsing"))]
@@ -86,7 +86,7 @@ def _telling(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
 
 
 def _place(loc: Sequence[int | str]) -> str:
-    """`messages[0].content` out of pydantic's path, without the types that it tried on the way."""
+    """Make `messages[0].content` from pydantic's path, without the types that it tried on the way."""
     parts = [
         f"[{part}]" if isinstance(part, int) else f".{part}"
         for part in loc
@@ -96,7 +96,9 @@ def _place(loc: Sequence[int | str]) -> str:
 
 
 def _from_validation(error: RequestValidationError) -> ApiError:
-    """The outermost field is named; inside a union pydantic also names the branches it tried."""
+    """Turn a validation error into a 400 that names the outermost field; inside a union pydantic also names
+    the branches it tried.
+    """
     rows = error.errors()
     first = rows[0]
     field = next((str(part) for part in first["loc"][1:] if isinstance(part, str)), None)
@@ -141,7 +143,9 @@ ELSEWHERE = {
 
 
 def _from_http(request: Request, error: HTTPException) -> ApiError:
-    """What Starlette refuses: an unknown path, another method, a body that cannot be decoded."""
+    """Turn what Starlette refuses into an error: an unknown path, another method, a body that cannot be
+    decoded.
+    """
     path = request.url.path
     if error.status_code == 405:
         use = " or ".join(name for name in _allowed(request) if name not in ("HEAD", "OPTIONS"))
@@ -158,7 +162,7 @@ def _from_http(request: Request, error: HTTPException) -> ApiError:
 
 
 def _allowed(request: Request) -> list[str]:
-    """The methods of a path, by all its routes."""
+    """Return the methods of a path over all its routes."""
     tried = {name: {**request.scope, "method": name} for name in ("DELETE", "GET", "POST")}
     routes = request.app.routes
     found = {name for name, scope in tried.items() if any(r.matches(scope)[0] == Match.FULL for r in routes)}
@@ -166,7 +170,7 @@ def _allowed(request: Request) -> list[str]:
 
 
 def _meant(request: Request) -> str:
-    """The path of a base URL that lacks /v1, has it twice, is Azure's, or ends in a slash."""
+    """Suggest the path for a base URL that lacks /v1, has it twice, is Azure's, or ends in a slash."""
     path = re.sub(r"^/openai(/deployments/[^/]+)?(?=/)", "", request.url.path)
     plain = "/v1/" + re.sub(r"^(/v1)+(?=/)", "", path).strip("/")
     scope = {**request.scope, "path": plain}
@@ -178,7 +182,7 @@ def _meant(request: Request) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of the application in this shape."""
+    """Make the application answer every error in this shape."""
 
     @app.exception_handler(ApiError)
     async def api_error(_: Request, error: ApiError) -> JSONResponse:

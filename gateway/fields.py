@@ -1,8 +1,8 @@
-"""Which fields a request may bring: one policy for all routes (docs/serve.md, "Fields").
+"""Which fields a request may have: one policy for all routes (docs/serve.md, "Fields").
 
-A field is one of a route's own, or HARMLESS (whatever it says, the answer is the same: taken and left alone),
-or NEUTRAL (taken where it asks for what happens anyway; any other value is a 400 with the reason), or
-unknown, which is a 400. null is a field that was left out.
+A field is one of a route's own; or HARMLESS (it cannot change the answer: accepted and ignored); or NEUTRAL
+(accepted if it asks for the default behaviour; any other value is a 400 with the reason); or unknown, which
+is a 400. null means that a field was left out.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MOST_PARTS = 4096  # of a list or an object in a body: messages, words, biases
 
 @dataclass(frozen=True)
 class Only:
-    """The values that ask for what happens anyway, and what a client reads about any other: after the
-    field's name; {model} is the one that was asked for.
+    """The values that ask for the default behaviour, and the error for any other: it follows the field's
+    name; {model} is the requested model.
     """
 
     values: tuple[Any, ...]
@@ -32,7 +32,7 @@ class Only:
 
 
 def _bounded(data: Mapping[str, Any]) -> None:
-    """Nothing in a body has so many parts that looking at them holds up everybody else."""
+    """Refuse a body with so many parts that checking them would delay other requests."""
     if len(data) > MOST_FIELDS:
         raise ValueError(f"the body has {len(data)} fields; send {MOST_FIELDS} at most")
     for name, value in data.items():
@@ -43,7 +43,7 @@ def _bounded(data: Mapping[str, Any]) -> None:
 def kept(
     data: Mapping[str, Any], harmless: frozenset[str], neutral: Mapping[str, Only], model: str = "this model"
 ) -> dict[str, Any]:
-    """The fields that say something.
+    """Return the fields that have a meaning here.
 
     Raises:
         ApiError: 400 that names a field which asks for what is not supported.
@@ -61,14 +61,14 @@ def kept(
 
 
 def _encodable(text: str) -> str:
-    """JSON can write half of a surrogate pair; UTF-8 cannot."""
+    """Refuse half a surrogate pair, which JSON can write but UTF-8 cannot."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError("it contains an unpaired surrogate; send valid Unicode")
     return text
 
 
 def _sound(value: Any) -> Any:
-    """JSON that can be written again: not too deep, and of valid Unicode."""
+    """Check that JSON can be serialized again: not too deep, and valid Unicode."""
     level = [value]
     for _ in range(MOST_LEVELS):
         level = [part for one in level for part in _parts(one)]

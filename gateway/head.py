@@ -1,4 +1,4 @@
-"""HEAD where GET is (RFC 9110, 9.3.2): the same answer without its body."""
+"""Answer HEAD where GET is (RFC 9110, 9.3.2): the same answer without its body."""
 
 from __future__ import annotations
 

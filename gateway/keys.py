@@ -1,5 +1,5 @@
-"""API keys: who may use /v1. Without a key file, or with an empty one, everybody may. Admin keys, which are
-API keys too: who may restart instances. Without one, nobody may.
+"""API keys: which clients may use /v1. Without a key file, or with an empty one, all may. Admin keys, which
+are API keys too, may restart instances; without one, nobody may.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LIVE = "/v1/realtime"  # all that they open
 
 
 class NoKeys(Exception):
-    """Keys are asked for, but there are none; the message names the file."""
+    """Keys are required, but there are none; the message names the file."""
 
 
 def load_keys(path: Path | None, *, required: bool = False) -> tuple[bytes, ...]:
-    """One key a line; blank lines and lines that start with # do not count.
+    """Read one key per line; blank lines and lines that start with # are ignored.
 
     Raises:
         NoKeys: `required`, and no key was found: an empty file must not disable authentication.
@@ -45,10 +45,10 @@ def load_keys(path: Path | None, *, required: bool = False) -> tuple[bytes, ...]
 
 
 def allowed(keys: tuple[bytes, ...], authorization: str) -> bool:
-    """Whether an Authorization header is "Bearer KEY" with one of the keys; every key is compared, each in
-    constant time.
+    """Tell whether an Authorization header is "Bearer KEY" with one of the keys; every key is compared, each
+    in constant time.
 
-    No other spelling is accepted: nginx counts requests by this header, and a second spelling would be a
+    No other spelling is accepted: nginx counts requests by this header, and a second spelling would get a
     second budget.
     """
     matches = [
@@ -59,8 +59,8 @@ def allowed(keys: tuple[bytes, ...], authorization: str) -> bool:
 
 
 def presented(connection: HTTPConnection) -> str:
-    """The Authorization header. A page cannot send one with a WebSocket: there the key stands among the
-    subprotocols, as OpenAI's own client for browsers sends it
+    """Return the Authorization header. A web page cannot send one with a WebSocket: there the key is among
+    the subprotocols, as OpenAI's own browser client sends it
     (https://platform.openai.com/docs/guides/realtime-websocket).
     """
     offered = connection.headers.get("sec-websocket-protocol", "").split(",")
@@ -69,13 +69,13 @@ def presented(connection: HTTPConnection) -> str:
 
 
 def issue(services: Services, content: str) -> str:
-    """A client secret that carries a text, signed with the deployment's keys."""
+    """Make a client secret that contains a text, signed with the deployment's keys."""
     body = base64.urlsafe_b64encode(content.encode()).decode().rstrip("=")
     return f"{SECRET}{body}.{_signature(services, body)}"
 
 
 def carried(connection: HTTPConnection, services: Services) -> str | None:
-    """The text of a client secret that is valid, and that opens this path; None where there is none."""
+    """Return the text of a client secret that is valid and allows this path; None without one."""
     body, _, signature = presented(connection).removeprefix("Bearer ").removeprefix(SECRET).partition(".")
     path = connection.scope["path"]
     if path == "/auth":
@@ -92,14 +92,14 @@ def _signature(services: Services, body: str) -> str:
 
 
 async def require_key(request: Request, services: ServicesDep) -> None:
-    """A dependency of every route that needs a key. Raises what `check_key` raises. FastAPI runs what is not
-    async in a thread, which takes longer than this.
+    """Check the key, as a dependency of every route that needs one. Raises what `check_key` raises. It is
+    async because FastAPI runs other functions in a thread, which takes longer than this.
     """
     check_key(request, services)
 
 
 def check_key(connection: HTTPConnection, services: Services) -> None:
-    """Look at what a request or a WebSocket brings.
+    """Check the key of a request or a WebSocket.
 
     Raises:
         ApiError: 401 in OpenAI's shape.
@@ -117,7 +117,7 @@ def check_key(connection: HTTPConnection, services: Services) -> None:
 
 
 def is_admin(connection: HTTPConnection, services: Services) -> bool:
-    """Whether a request brings an admin key."""
+    """Tell whether a request has an admin key."""
     return bool(services.admin_keys) and allowed(
         services.admin_keys, connection.headers.get("authorization", "")
     )

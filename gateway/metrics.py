@@ -1,5 +1,5 @@
-"""Prometheus metrics of one gateway, and of its siblings: a scrape comes through nginx to any of them and
-must find them all. `model` is a MODEL_ID, empty where a request named none; docs/metrics.md lists them.
+"""Prometheus metrics of one gateway and of the others: a scrape reaches any of them through nginx and must
+get all. `model` is a MODEL_ID, empty where a request named none; docs/metrics.md lists them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Metrics:
         self._capacity()
 
     def _answers(self) -> None:
-        """What clients see: counts and times of answers."""
+        """Register what clients see: counts and durations of answers."""
         counter, histogram = self._kinds()
         self.requests = counter(
             "conch_gateway_requests_total", "HTTP requests by route and status", ["path", "status", "model"]
@@ -72,7 +72,7 @@ class Metrics:
         )
 
     def _work(self) -> None:
-        """What models did: sound, tokens, pictures, questions."""
+        """Register what models did: audio, tokens, pictures, questions."""
         counter, histogram = self._kinds()
         self.speech = histogram(
             "conch_gateway_transcription_seconds",
@@ -107,7 +107,7 @@ class Metrics:
         )
 
     def _capacity(self) -> None:
-        """How much may run at once, and how much does."""
+        """Register how much may run at once, and how much does."""
         gauge = partial(Gauge, registry=self.registry)
         self.places = gauge(
             "conch_gateway_places",
@@ -139,15 +139,15 @@ class Metrics:
 
     @contextmanager
     def transcription(self, model: str, seconds: Callable[[], float]) -> Iterator[None]:
-        """Times one recording and counts its length, known at the end."""
+        """Time one recording and count its length, known at the end."""
         with self.speech.labels(model).time():
             yield
         self.audio.labels(model).inc(seconds())
 
     @contextmanager
     def question(self, model: str) -> Iterator[None]:
-        """Times one question, and notes how it ended: a 4xx is refused, another error of ours unavailable, a
-        client that went has left.
+        """Time one question and record its outcome: 4xx as refused, another error as unavailable, a
+        disconnected client as left.
         """
         started, outcome = time.monotonic(), "failed"
         try:
@@ -170,34 +170,34 @@ class Metrics:
         self.tokens.labels(model, "written").inc(written)
 
     def text(self) -> str:
-        """Own metrics in the format that Prometheus reads."""
+        """Return its own metrics in Prometheus' format."""
         return generate_latest(self.registry).decode()
 
 
 class StreamTimer:
-    """When the pieces of one streamed answer came."""
+    """Times when the pieces of one streamed answer were sent."""
 
     def __init__(self, metrics: Metrics, model: str) -> None:
         self.metrics, self.model, self.started = metrics, model, time.monotonic()
         self.first: float | None = None
 
     def piece(self) -> None:
-        """Something that a client can show."""
+        """Record a piece that a client can show."""
         if self.first is None:
             self.first = time.monotonic()
             self.metrics.first.labels(self.model).observe(self.first - self.started)
             get_current_span().add_event("first words")
 
     def ended(self, tokens: int) -> None:
-        """The answer is complete and has so many tokens, those of its choices together."""
+        """Record that the answer is complete, with its number of tokens over all choices."""
         if self.first is not None and tokens > 1:
             seconds = time.monotonic() - self.first
             self.metrics.between.labels(self.model).observe(seconds / (tokens - 1))
 
 
 async def gathered(gateways: Sequence[str]) -> bytes:
-    """The metrics of every gateway ("host:port", a host may stand for several; or "unix:/path"), each with a
-    label `gateway`.
+    """Return the metrics of every gateway ("host:port", where a host may stand for several; or "unix:/path"),
+    each with a label `gateway`.
     """
     families: dict[str, Metric] = {}
     for name, text in await ask_each(gateways, "/metrics/own"):
@@ -211,19 +211,19 @@ async def gathered(gateways: Sequence[str]) -> bytes:
 
 
 async def ask_each(gateways: Sequence[str], path: str) -> list[tuple[str, str]]:
-    """The name and the answer of every gateway; an empty answer of one that does not give one."""
+    """Return name and answer of every gateway; the answer is empty if it does not answer."""
     addresses = [address for gateway in gateways for address in await _each(gateway)]
     return await asyncio.gather(*[_ask(address, path) for address in addresses])
 
 
 class _Collected:
-    """What a registry asks for its metrics."""
+    """Passes metrics to a registry."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self.families = families
 
     def collect(self) -> Sequence[Metric]:
-        """Prometheus'."""
+        """Return the metrics."""
         return self.families
 
 
@@ -240,7 +240,7 @@ async def _each(gateway: str) -> list[str]:
 
 
 async def _ask(address: str, path: str) -> tuple[str, str]:
-    """A gateway's name in the label, and its answer; nothing of one that does not answer."""
+    """Return a gateway's name for the label, and its answer; empty if it does not answer."""
     socket_path = address.removeprefix("unix:") if address.startswith("unix:") else None
     url = "http://gateway" if socket_path else f"http://{address}"
     name = socket_path.rsplit("/", 1)[1] if socket_path else address

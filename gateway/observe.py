@@ -1,4 +1,4 @@
-"""Around every HTTP request: its id, metrics, one log line."""
+"""Give every HTTP request an id, metrics, and one log line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAFE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 def log_json_lines() -> None:
-    """One JSON object a line, INFO and above."""
+    """Log one JSON object per line, INFO and above."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -38,9 +38,7 @@ def log_json_lines() -> None:
 
 
 def describe(span: Span, scope: Scope, status: int, request_id: str) -> None:
-    """What is known of a request when it is done
-    (https://opentelemetry.io/docs/specs/semconv/http/http-spans/).
-    """
+    """Describe a finished request (https://opentelemetry.io/docs/specs/semconv/http/http-spans/)."""
     path = getattr(scope.get("route"), "path", "other")
     method = scope.get("method", "WebSocket")
     span.update_name(f"{method} {path}")
@@ -58,7 +56,7 @@ def describe(span: Span, scope: Scope, status: int, request_id: str) -> None:
 
 
 class Observe:
-    """ASGI middleware. `x-request-id` is taken over if it is plain, made otherwise, and answered."""
+    """ASGI middleware. A plain `x-request-id` is kept, otherwise one is made; the answer has it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""What the routes need, made once for each application."""
+"""What routes need, made once for each application."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ LIVE_RETRY = 10  # seconds: live sessions last
 
 @dataclass
 class Services:
-    """Settings, pools, Triton, places, what the console shows, databases, API keys, all gateways'
-    addresses, metrics, traces.
+    """Settings, pools, Triton, places, console, databases, API keys, all gateways' addresses, metrics,
+    traces.
     """
 
     settings: Settings
@@ -59,7 +59,7 @@ class Services:
     readiness: dict[str, tuple[float, bool]] = field(default_factory=dict)
 
     def pool(self, model: str, capability: str = "") -> Pool:
-        """The pool that serves a model, under its own name or an alias.
+        """Return the pool that serves a model, by its name or an alias.
 
         Raises:
             ApiError: 404 for an unknown model, 400 for one that cannot do this.
@@ -83,7 +83,7 @@ class Services:
         return pool
 
     def measure(self) -> None:
-        """Let the metrics show places and live connections as they are when they are read."""
+        """Connect the gauges of places and live connections to their current values."""
         kinds = {
             "transcription": self.recordings,
             "completion": self.generations,
@@ -100,17 +100,17 @@ class Services:
         self.metrics.sessions.set_function(lambda: self.live)
 
     async def scraped(self) -> str:
-        """Prometheus text of every gateway of this deployment."""
+        """Return Prometheus text of every gateway of this deployment."""
         return (await gathered(self.siblings)).decode() if self.siblings else self.metrics.text()
 
     async def recent(self) -> list[dict[str, Any]]:
-        """The console's points of the last 15 minutes, of every gateway of this deployment."""
+        """Return the console's points of the last 15 minutes, of every gateway of this deployment."""
         told = await ask_each(self.siblings, "/metrics/own/history")
         return self.history.points(text for _, text in told or [("", self.history.text())])
 
     @contextmanager
     def sessions(self) -> Iterator[None]:
-        """A place for one live connection.
+        """Take a place for one live connection.
 
         Raises:
             ApiError: 503 if all are taken.
@@ -125,8 +125,8 @@ class Services:
             self.live -= 1
 
     async def ready(self) -> dict[str, bool]:
-        """For each model whether a tiny real inference succeeds. A success is kept for a moment; a failure
-        answers only those who had asked before it began.
+        """Tell for each model whether a tiny real inference succeeds. Success is cached for a moment; a
+        failure is returned only to requests that arrived before the check started.
         """
         came = time.monotonic()
         async with self.asking:  # many who ask at once make one inference
@@ -146,8 +146,8 @@ class Services:
 
 
 async def services_of(connection: HTTPConnection) -> Services:
-    """The services of the application that serves a request or a WebSocket. FastAPI runs what is not async in
-    a thread.
+    """Return the services of the application that serves a request or a WebSocket. It is async because
+    FastAPI runs other functions in a thread.
     """
     found: Services = connection.state.services
     return found

@@ -110,5 +110,5 @@ class Settings(BaseSettings):
 
     @property
     def allowed_hosts(self) -> frozenset[str]:
-        """`picture_hosts`, apart."""
+        """Return `picture_hosts` as a list."""
         return frozenset(host.strip().lower() for host in self.picture_hosts.split(",") if host.strip())

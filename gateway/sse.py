@@ -11,13 +11,13 @@ from starlette.types import Receive, Scope, Send
 
 
 def event(data: Mapping[str, Any]) -> str:
-    """One event."""
+    """Make one event."""
     return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
 
 
 class Events(StreamingResponse):
-    """Server-sent events whose source is closed however the response ends: Starlette itself leaves it to the
-    garbage collector.
+    """Server-sent events whose source is closed however the response ends; Starlette itself leaves that to
+    the garbage collector.
     """
 
     media_type = "text/event-stream"

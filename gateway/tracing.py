@@ -1,7 +1,7 @@
-"""Traces by OpenTelemetry: a span for nginx's part, one for each request, and one for each call to Triton,
-whose own spans and those of the engine continue it (W3C's traceparent,
-https://www.w3.org/TR/trace-context/). nginx makes none itself: it says when it began to read a request. Off
-unless CONCH_TRACES_URL is set; spans carry names, times and figures, never texts, sound or keys.
+"""OpenTelemetry traces: a span for nginx's part, one for each request, and one for each call to Triton, whose
+own spans and those of the engine continue it (W3C's traceparent, https://www.w3.org/TR/trace-context/). nginx
+makes none itself: it reports when it started to read a request. Off unless CONCH_TRACES_URL is set; spans
+contain names, times and figures, never texts, audio or keys.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ TIMES = re.compile(r"(\d{1,12})\.(\d{3}) (\d{1,9})\.(\d{3})")
 
 
 class Traces:
-    """Makes spans. `exporter`: where they go; None: nowhere, and nothing is kept. `sampled`: the share of
-    requests that are traced, of those that bring no traceparent; a client that brings one has decided.
+    """Makes spans. `exporter` sends them; with None nothing is kept. `sampled` is the fraction of traced
+    requests among those without a traceparent; a client that sends one decides.
     """
 
     def __init__(self, exporter: SpanExporter | None = None, sampled: float = 1.0) -> None:
@@ -50,7 +50,7 @@ class Traces:
 
     @classmethod
     def to(cls, url: str, sampled: float) -> Traces:
-        """To a collector that takes OTLP over HTTP at `url`, such as http://collector:4318; "": nowhere."""
+        """Send spans to an OTLP/HTTP collector at `url`, such as http://collector:4318; "" sends nothing."""
         if not url:
             return cls()
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -58,13 +58,13 @@ class Traces:
         return cls(OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces"), sampled)
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send remaining spans."""
         if self.provider:
             self.provider.shutdown()
 
     @contextmanager
     def request(self, name: str, headers: Mapping[str, str]) -> Iterator[Span]:
-        """A client's request, the current span meanwhile; above it nginx's span, if it came from there."""
+        """Trace a client's request, as the current span, below nginx's span if it came from there."""
         if self.provider is None:
             yield INVALID_SPAN
             return
@@ -82,7 +82,7 @@ class Traces:
 
     @contextmanager
     def _nginx(self, parent: Context, times: tuple[int, int] | None) -> Iterator[Context]:
-        """From the first byte that nginx has read until the answer is in its hands."""
+        """Make the span from the first byte that nginx read until the answer is handed to it."""
         if times is None:
             yield parent
             return
@@ -95,8 +95,8 @@ class Traces:
 
     @contextmanager
     def call(self, model: str, headers: MutableMapping[str, str]) -> Iterator[Span]:
-        """A request to a Triton model, with the headers that continue the trace, if there is one. Not the
-        current span: a stream is left in another context than it was begun in.
+        """Trace a request to a Triton model, and return the headers that continue the trace, if there is one.
+        It is not the current span: a stream ends in another context than it started in.
         """
         if not get_current_span().is_recording():
             yield INVALID_SPAN
@@ -113,8 +113,8 @@ class Traces:
 
 
 def taken(said: str, now: int) -> tuple[int, int] | None:
-    """When nginx began to read a request, and when it handed it on, in ns since 1970, neither after `now`;
-    None where it does not say so. Its clock has milliseconds, and may be another host's.
+    """Return when nginx started to read a request, and when it forwarded it, in ns since 1970, neither after
+    `now`; None where it does not say. Its clock has milliseconds, and may be another host's.
     """
     if not (found := TIMES.fullmatch(said)):
         return None
@@ -125,5 +125,5 @@ def taken(said: str, now: int) -> tuple[int, int] | None:
 
 
 def trace_id(span: Span) -> str:
-    """As logs and exemplars write it: 32 hexadecimal digits; empty where nothing is recorded."""
+    """Return the id for logs and exemplars, 32 hexadecimal digits; empty where nothing is recorded."""
     return f"{span.get_span_context().trace_id:032x}" if span.is_recording() else ""

@@ -1,8 +1,7 @@
 """KServe v2 over HTTP, through nginx's internal listener.
 
-A request that loses its instance is handed to another one by the guards (ops/guard/relay.py); this client
-asks once. A request whose answer nobody waits for any more is stopped by the guard too, which sees the
-connection go.
+The guards fail a request over to another instance when its own is lost (ops/guard/relay.py); this client
+sends it once. When the client of a request disconnects, the guard notices and stops it.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ AGAIN = 0.3  # seconds until nginx has asked for names again
 def encode(
     arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], request_id: str
 ) -> tuple[bytes, dict[str, str]]:
-    """Body and headers of an inference request with binary tensors, of the shapes and dtypes of `arrays`;
-    under its id it can be stopped.
+    """Make body and headers of an inference request with binary tensors, in the shapes and dtypes of
+    `arrays`; it can be stopped by its id.
     """
     inputs = []
     for name, array in arrays.items():
@@ -60,7 +59,7 @@ def encode(
 
 
 def decode(answer: httpx.Response, outputs: Sequence[str]) -> Arrays:
-    """The arrays of an answer."""
+    """Read the arrays of an answer."""
     length = answer.headers.get("inference-header-content-length")
     result: InferResult = InferenceServerClient.parse_response_body(
         answer.content, header_length=int(length) if length else None
@@ -105,7 +104,7 @@ class Triton:
         *,
         at_once: bool = False,
     ) -> Arrays:
-        """One inference in a pool. `at_once`: it does not wait for an instance that restarts.
+        """Run one inference in a pool. With `at_once` it does not wait for an instance that restarts.
 
         Raises:
             ApiError: 400 for what the model refuses, 503 when no instance answers, 504 after the time limit.
@@ -133,7 +132,8 @@ class Triton:
     async def stream(
         self, pool: Pool, model: str, fields: Mapping[str, Any], request_id: str
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """One inference of a decoupled model, response by response, through Triton's generate extension.
+        """Run one inference of a decoupled model and yield each response, through Triton's generate
+        extension.
 
         Raises:
             ApiError: as `infer`; also in the middle, when the instance is lost.
@@ -165,8 +165,8 @@ class Triton:
             ) from error
 
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
-        """Sent again once if nginx closes the connection without a word, as a reload does to idle ones (RFC
-        9112 §9.3.1).
+        """Send a request, and once more if nginx closes the connection without an answer, as a reload does to
+        idle ones (RFC 9112 §9.3.1).
         """
         lost: httpx.HTTPError | None = None
         for _ in range(2):
@@ -184,7 +184,7 @@ class Triton:
         ) from lost
 
     async def ready(self, pool: Pool) -> bool:
-        """A tiny real inference succeeds."""
+        """Tell whether a tiny real inference succeeds."""
         fills = {"BYTES": np.object_, "FP32": np.float32, "INT32": np.int32}
         arrays = {}
         for name, tensor in pool.probe["inputs"].items():
@@ -221,7 +221,7 @@ def _refusal(answer: httpx.Response) -> ApiError:
 
 
 def _response(data: str) -> dict[str, Any]:
-    """One response of a stream; an error in it is one sentence without a status."""
+    """Return one response of a stream; an error in it is a sentence without a status."""
     response: dict[str, Any] = json.loads(data)
     if "error" in response:
         raise ApiError(400, str(response["error"]), code="model_refused")

@@ -1,4 +1,4 @@
-"""Multipart uploads, written to disk as they arrive and cut off at the limit."""
+"""Write multipart uploads to disk as they arrive, up to the limit."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Upload:
 
 
 def _named(header: bytes, options: Mapping[bytes, bytes]) -> str:
-    """The name of a file: `filename*` (RFC 5987) before `filename`, which .NET writes as RFC 2047 has words
-    of headers, without folders, which some browsers send.
+    """Return a file's name: `filename*` (RFC 5987) before `filename`, which .NET encodes by RFC 2047, without
+    folders, which some browsers send.
     """
     name = options.get(b"filename", b"").decode("utf-8", "replace")
     with suppress(LookupError, ValueError, HeaderParseError):
@@ -121,7 +121,7 @@ class _Form:
 
 @dataclass(frozen=True)
 class Kind:
-    """What is uploaded, for messages: its name, the form's fields, what to do where it is too large."""
+    """What is uploaded, for messages: its name, the form's fields, the remedy if it is too large."""
 
     name: str
     fields: str
@@ -133,7 +133,7 @@ RECORDING = Kind("recording", "file and model", "send a compressed format, or cu
 
 @asynccontextmanager
 async def receive(request: Request, limit: int, kind: Kind = RECORDING) -> AsyncIterator[Upload]:
-    """The form of a request; its file is removed at the end.
+    """Read the form of a request; its file is removed at the end.
 
     Raises:
         ApiError: 400 for a broken or incomplete form, 413 above `limit` bytes, 503 when the disk is full.

@@ -1,1 +1,1 @@
-"""What runs and operates a deployment."""
+"""Run and operate a deployment."""

@@ -1,9 +1,8 @@
-"""One archive for a machine without network: images, engines, settings, compose files, checksums. Python's
-library and the docker command suffice.
+"""Make one archive for a machine without network: images, engines, settings, compose files, checksums. Needs
+Python's library and the docker command only.
 
-`python3 -m ops.airgap save | load FILE`. What is archived is the stack that the environment and
-.env describe. In the folder `conch` of the archive lies what the other machine needs of this repository, this
-script included.
+`python3 -m ops.airgap save | load FILE`. The archive holds the stack that the environment and .env describe.
+Its folder `conch` has what the other machine needs of this repository, including this script.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ BLOCK = 1 << 20
 
 
 class Damaged(Exception):
-    """The archive is not what was written; the message names the file."""
+    """The archive is damaged; the message names the file."""
 
 
 class Archive:
-    """A tar file written from streams, since images are large and nobody knows how large before they end: a
-    member's header is written again when its size is known. Nothing is kept on the disk twice.
+    """A tar file written from streams, since images are large and their size is known only at the end: a
+    member's header is rewritten when its size is known. Nothing is stored on disk twice.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -63,7 +62,7 @@ class Archive:
         self.sums: dict[str, str] = {}
 
     def add(self, name: str, source: IO[bytes], mode: int = 0o644) -> None:
-        """Everything that `source` gives, as a member; its SHA-256 goes to `sums`."""
+        """Add everything that `source` yields as a member; its SHA-256 goes to `sums`."""
         file, info, sha = self._file, tarfile.TarInfo(name), hashlib.sha256()
         info.mode, info.mtime = mode, int(time.time())
         start = file.tell()
@@ -80,12 +79,12 @@ class Archive:
         self.sums[name] = sha.hexdigest()
 
     def close(self) -> None:
-        """The two empty blocks that end a tar file."""
+        """Write the two empty blocks that end a tar file."""
         self._file.write(bytes(2 * tarfile.BLOCKSIZE))
 
 
 def docker(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """What a docker command prints; its own messages go to the terminal."""
+    """Return what a docker command prints; its messages go to the terminal."""
     done = subprocess.run(
         ["docker", *arguments], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
@@ -93,7 +92,7 @@ def docker(*arguments: str, environment: Mapping[str, str] | None = None) -> str
 
 
 def _add_output(archive: Archive, name: str, *arguments: str) -> None:
-    """What a docker command writes, as a member."""
+    """Add what a docker command prints as a member."""
     with subprocess.Popen(
         ["docker", *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     ) as process:
@@ -104,7 +103,7 @@ def _add_output(archive: Archive, name: str, *arguments: str) -> None:
 
 
 def _feed(source: IO[bytes], *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-    """`source` as the standard input of a docker command."""
+    """Feed `source` to a docker command's standard input."""
     process = subprocess.Popen(
         ["docker", *arguments], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
@@ -120,7 +119,7 @@ def _in_builder(command: str) -> list[str]:
 
 
 def _add_files(archive: Archive) -> None:
-    """What of the checkout the other machine needs."""
+    """Add what the other machine needs of the checkout."""
     for source in (found for pattern in FILES for found in sorted(ROOT.glob(pattern)) if found.is_file()):
         with source.open("rb") as content:
             archive.add(f"{FOLDER}/{source.relative_to(ROOT)}", content, source.stat().st_mode & 0o755)
@@ -136,10 +135,9 @@ def _add_lines(archive: Archive, name: str, lines: list[str]) -> None:
 
 
 def save(path: Path) -> None:
-    """Write an archive from a stack that has been up: its engines volume, its images as they are, and the
-    settings that make it.
+    """Write an archive of a stack that has been started: its engines volume, its images, and its settings.
 
-    It has its name when it is complete.
+    It gets its name when it is complete.
     """
     services = json.loads(docker("compose", "config", "--format", "json"))["services"]
     images = sorted({service["image"] for service in services.values()})
@@ -163,7 +161,7 @@ def save(path: Path) -> None:
 
 
 def members(tar: tarfile.TarFile) -> dict[str, IO[bytes]]:
-    """What the archive holds, compared with its SHA256SUMS.
+    """Yield the archive's members, compared with its SHA256SUMS.
 
     Raises:
         Damaged: a file is missing, unknown or different.
@@ -184,7 +182,7 @@ def members(tar: tarfile.TarFile) -> dict[str, IO[bytes]]:
 
 
 def load(path: Path) -> None:
-    """Load images and engines from an archive and start the stack with its settings, touching no network; the
+    """Load images and engines from an archive and start the stack with its settings, without network; the
     environment overrides them.
     """
     with tarfile.open(path) as tar:
@@ -203,7 +201,7 @@ def load(path: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status 0, or 1 with one sentence."""
+    """Run the command line and return exit status 0, or 1 with one sentence."""
     if len(arguments) != 2 or arguments[0] not in ("save", "load"):
         print(__doc__, file=sys.stderr)
         return 2

@@ -1,10 +1,10 @@
-"""A process that does not outlive its parent:
-`python -m ops.child [--exec | --unlink SOCKET | --cwd FOLDER]… COMMAND…`.
+"""Run a process that does not outlive its parent: `python -m ops.child [--exec | --unlink SOCKET | --cwd
+FOLDER]… COMMAND…`.
 
-The supervisor may be killed; then nobody would end what it ran, and its ports and sockets would stay
-taken. With --exec the command takes this process's place. Without, it is a child whose own children end with
-it: nginx's workers would go on without their master. --unlink, once for each socket, removes what a run that
-was killed has left: nginx does not listen on a Unix socket whose file is there.
+If the supervisor is killed, nothing else would end what it ran, and its ports and sockets would stay in use.
+With --exec the command replaces this process. Without, it is a child whose own children end with it: nginx's
+workers would otherwise go on without their master. --unlink, once for each socket, removes what a killed run
+has left: nginx does not listen on a Unix socket whose file exists.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signa
 
 
 def die_with_parent() -> None:
-    """If the parent is killed, this process gets SIGTERM; it holds across exec."""
+    """Make the kernel send SIGTERM to this process when its parent dies, also after exec."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
@@ -33,7 +33,7 @@ def die_with_parent() -> None:
 
 
 def run(command: list[str]) -> int:
-    """Run a command, forward signals to it, and end what it leaves; its exit status."""
+    """Run a command, forward signals to it, end its leftover processes, and return its exit status."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     process = subprocess.Popen(command, preexec_fn=die_with_parent)  # noqa: PLW1509
 
@@ -51,7 +51,7 @@ def run(command: list[str]) -> int:
 
 
 def main() -> int:
-    """The command's exit status."""
+    """Run the command line and return the command's exit status."""
     die_with_parent()
     command = sys.argv[1:]
     if command[0] == "--exec":

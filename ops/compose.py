@@ -1,7 +1,6 @@
 """Conch in Docker: `python -m ops.compose hardware | up | restart | down`.
 
-What stands here about files and variables holds for plain `docker compose` too; compose.yaml and
-.env.example explain them.
+Files and variables described here apply to plain `docker compose`, too; see compose.yaml and .env.example.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ METRICS = (
 
 
 def compose_files(values: dict[str, str]) -> list[Path]:
-    """What COMPOSE_FILE says, or what TARGET needs."""
+    """Return COMPOSE_FILE, or the files that TARGET needs."""
     files = [ROOT / name for name in values.get("COMPOSE_FILE", "compose.yaml").split(os.pathsep)]
     target = values.get("TARGET", "")
     override = ROOT / "docker" / f"compose.{target}.yaml"
@@ -44,8 +43,8 @@ def compose_files(values: dict[str, str]) -> list[Path]:
 
 
 def models_beside(values: dict[str, str], count: int, *, check: bool = False) -> dict[int, str]:
-    """Instances that run the image of another target than TARGET, and which; see `planning.beside`. Without
-    MODEL_ID there are none: the default is not an encoder.
+    """Return the instances that run the image of another target than TARGET, and which; see
+    `planning.beside`. Without MODEL_ID there are none: the default model is not an encoder.
 
     Raises:
         ValueError: MODEL_ID is not known; with `check`, an instance has another image than its
@@ -64,12 +63,12 @@ def models_beside(values: dict[str, str], count: int, *, check: bool = False) ->
 
 
 def profiles_of(count: int, others: dict[int, str]) -> list[str]:
-    """Compose's profiles: one for more than one instance, and the builders of other targets."""
+    """Return Compose's profiles: one for more than one instance, and the builders of other targets."""
     return [*([f"instances-{count}"] if count > 1 else []), *sorted(set(others.values()))]
 
 
 def with_images(lines: list[hardware.Line], values: dict[str, str]) -> list[hardware.Line]:
-    """A proposal with the images of instances whose model another target builds.
+    """Add the images of instances whose model another target builds to a proposal.
 
     Raises:
         ValueError: see `models_beside`, and `hardware.instances`.
@@ -87,8 +86,8 @@ def with_images(lines: list[hardware.Line], values: dict[str, str]) -> list[hard
 
 
 def client(*, every: bool = False, models: int = 0) -> DockerClient:
-    """Compose on this folder's project, with the instances that INSTANCES asks for, and one for each of
-    `models` at least, or with `every` one that may still run.
+    """Return the Compose client of this folder's project, with the instances that INSTANCES asks for, at
+    least one for each of `models`, and with `every` any that may still run.
     """
     values = settings()
     count = max(hardware.instances(values), models)
@@ -107,8 +106,8 @@ def client(*, every: bool = False, models: int = 0) -> DockerClient:
 
 
 def write_env(lines: list[hardware.Line]) -> None:
-    """Print the proposal, with what the environment asks for instead; write it if there is no .env, so that
-    plain Compose does the same.
+    """Print the proposal, with the environment's values instead where set; write it if there is no .env, so
+    that plain Compose does the same.
     """
     asked = {
         name: os.environ[name] for name in documented() if os.environ.get(name) and name != "HF_TOKEN"
@@ -131,7 +130,7 @@ def write_env(lines: list[hardware.Line]) -> None:
 
 
 def checked_target() -> str:
-    """TARGET, if this machine can run its image; what to know of it is printed.
+    """Return TARGET if this machine can run its image, and print its caution.
 
     Raises:
         ValueError: it has no image, or the driver is too old for it; raised before gigabytes are pulled.
@@ -157,7 +156,7 @@ def up(docker: DockerClient) -> None:
 
 
 def engines(docker: DockerClient) -> None:
-    """Build the bundles in the builder's container, and serve nothing."""
+    """Build the bundles in the builder's container without serving."""
     wanted = ["--target", checked_target(), "--model-id", settings().get("MODEL_ID", "")]
     command = ["python3", "-m", "build", "engines", *wanted]
     docker.compose.build(["builder"], with_dependencies=True)
@@ -168,7 +167,7 @@ def engines(docker: DockerClient) -> None:
 
 @dataclass(frozen=True)
 class Compose:
-    """The restart's view of a Compose project."""
+    """A Compose project, for the restart."""
 
     docker: DockerClient
 
@@ -176,18 +175,18 @@ class Compose:
         return self.docker.compose.execute(service, list(command), tty=False) or ""
 
     def plan(self) -> Deployment:
-        """The plan that nginx was started with."""
+        """Return the plan that nginx was started with."""
         return Deployment.parse(self._run("nginx", "cat", "/engines/deployment/deployment.json"))
 
     def restart(self, instance: Instance) -> None:
-        """A signal to the container's first process, which is the guard or hands it on."""
+        """Signal the container's first process, which is the guard or forwards it."""
         try:
             self._run(instance.name, "sh", "-c", "kill -HUP 1")
         except DockerException:  # it does not run
             self.docker.compose.start([instance.name])
 
     def metrics(self, instance: Instance) -> str:
-        """Asked inside the container: neither ports nor keys are needed."""
+        """Read metrics inside the container, which needs neither ports nor keys."""
         try:
             return self._run(instance.name, "python3", "-c", METRICS, instance.http.rsplit(":", 1)[1])
         except DockerException:
@@ -195,7 +194,7 @@ class Compose:
 
 
 def act(command: str, tp_size: int) -> None:
-    """One command of the command line."""
+    """Run one command of the command line."""
     if command in ("hardware", "up"):
         values = settings()
         write_env(with_images(hardware.this_machine(values.get("TARGET", ""), tp_size), values))
@@ -210,7 +209,7 @@ def act(command: str, tp_size: int) -> None:
 
 
 def main() -> int:
-    """Exit status 0, or 1 with one sentence."""
+    """Run the command line and return exit status 0, or 1 with one sentence."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=["hardware", "up", "engines", "restart", "down"])
     arguments = parser.parse_args()

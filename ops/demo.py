@@ -25,7 +25,7 @@ MINI_RECORDING = ROOT / "miniatures" / "recordings" / "demo.flac"
 
 
 def recording(model: str) -> Path:
-    """AUDIO, or one that the model understands.
+    """Return AUDIO, or a recording that the model understands.
 
     Raises:
         LocalError: AUDIO is not a file.
@@ -56,7 +56,7 @@ def ask(local: LocalDeployment, model: str) -> None:
 
 
 def show(local: LocalDeployment, plan: Deployment) -> None:
-    """Transcribe through the public port, and print it; then ask each chat model.
+    """Transcribe through the public port, and print the text; then ask each chat model.
 
     Raises:
         httpx.HTTPError: no answer, or not a transcript.
@@ -95,7 +95,7 @@ def show(local: LocalDeployment, plan: Deployment) -> None:
 
 
 def main() -> int:
-    """Exit status 0 if there was a transcript."""
+    """Return exit status 0 if there was a transcript."""
     try:
         local = LocalDeployment.from_environment()
         process, plan = start(local)

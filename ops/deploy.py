@@ -1,7 +1,7 @@
-"""The builder's work in Docker: engines of MODEL_ID, then deployment.json and nginx's configuration, all into
-the engines volume.
+"""The builder's work in Docker: build engines of MODEL_ID, then write deployment.json and nginx's
+configuration into the engines volume.
 
-Reads the environment that compose.yaml gives it (.env.example explains the variables).
+Reads the environment that compose.yaml sets (.env.example explains the variables).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def deploy(engines: Path) -> None:
 
 
 def access_policy(environment: Mapping[str, str]) -> AccessPolicy:
-    """Who may ask, and how often."""
+    """Read which clients may send requests, and how often."""
     get = environment.get
     return AccessPolicy(
         keys=bool(get("API_KEYS")),
@@ -67,7 +67,7 @@ def access_policy(environment: Mapping[str, str]) -> AccessPolicy:
 
 
 def nginx_values(environment: Mapping[str, str]) -> NginxValues:
-    """Of nginx's container; the certificate and its key are secrets of docker/compose.tls.yaml."""
+    """Return the values for nginx's container; certificate and key are secrets of docker/compose.tls.yaml."""
     get = environment.get
     # On several hosts instances may be many, and have addresses of their own.
     http, grpc = (0, 0) if apart(environment) else (8010, 8020)
@@ -90,7 +90,8 @@ def nginx_values(environment: Mapping[str, str]) -> NginxValues:
 
 
 def addresses(environment: Mapping[str, str]) -> Addresses:
-    """Those of compose.yaml, unless INSTANCE_HOST, GATEWAY_HOST or RESOLVER name others, as on several hosts.
+    """Return compose.yaml's addresses, unless INSTANCE_HOST, GATEWAY_HOST or RESOLVER name others, as on
+    several hosts.
 
     Raises:
         ValueError: INSTANCE_HOST does not say where the instance's number goes.
@@ -107,13 +108,13 @@ def addresses(environment: Mapping[str, str]) -> Addresses:
 
 
 def inner_key(deployment: Path) -> str:
-    """The one of the deployment that is replaced, which running containers know, or a new one."""
+    """Return the inner key of the deployment to replace, which running containers know, or a new one."""
     old = json.loads(deployment.read_text("utf-8")).get("inner_key") if deployment.exists() else None
     return str(old or secrets.token_hex(16))
 
 
 def check_gpus(models: Sequence[Model], target: str, count: int, environment: Mapping[str, str]) -> None:
-    """Every instance has a GPU for each rank of the engine that it will serve.
+    """Check that every instance has a GPU for each rank of its engine.
 
     Raises:
         CatalogError: one that has not; raised before anything is fetched or built.
@@ -132,7 +133,7 @@ def check_gpus(models: Sequence[Model], target: str, count: int, environment: Ma
 
 
 def main() -> int:
-    """Exit status 0, or 1 with one sentence."""
+    """Run the command line and return exit status 0, or 1 with one sentence."""
     get = os.environ.get
     target = get("TARGET") or DEFAULT_IN_DOCKER
     try:

@@ -1,4 +1,4 @@
-"""What Compose knows: .env, overlaid with the environment. Python's library alone."""
+"""Read what Compose reads: .env, overridden by the environment. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ENV = ROOT / ".env"
 
 
 def number(name: str, default: int, low: int, high: int) -> int:
-    """A variable as a number; `default` where it is empty or not set.
+    """Read a variable as a number; `default` if it is empty or not set.
 
     Raises:
         ValueError: it is not a number from `low` to `high`; the message names it.
@@ -24,13 +24,13 @@ def number(name: str, default: int, low: int, high: int) -> int:
 
 
 def documented() -> list[str]:
-    """The variables of .env.example, which are those of the compose files."""
+    """Return the variables of .env.example, which are those of the compose files."""
     lines = (ROOT / ".env.example").read_text("utf-8").splitlines()
     return [line.partition("=")[0].lstrip("#") for line in lines if "=" in line and not line.startswith("# ")]
 
 
 def settings() -> dict[str, str]:
-    """Variables by name; one that is set to nothing counts as not set."""
+    """Return variables by name; an empty one counts as not set."""
     lines = ENV.read_text("utf-8").splitlines() if ENV.exists() else []
     pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     return {

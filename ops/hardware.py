@@ -1,4 +1,4 @@
-"""What this machine has, and the .env that follows from it, each line with its reason."""
+"""Detect this machine's hardware, and propose a .env for it, each line with its reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 4  # services in compose.yaml
 
 
 def instances(environment: Mapping[str, str]) -> int:
-    """INSTANCES.
+    """Read INSTANCES.
 
     Raises:
         ValueError: not a number; on one host, more than compose.yaml has services.
@@ -34,7 +34,7 @@ def instances(environment: Mapping[str, str]) -> int:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of .env and why."""
+    """One line of .env with its reason."""
 
     name: str
     value: str
@@ -45,7 +45,9 @@ class Line:
 
 
 def obstacles(needs: Needs) -> list[str]:
-    """Why containers of an image would not run here, one sentence each: the driver, the container toolkit."""
+    """Return why containers of an image would not run here, one sentence each: the driver, the container
+    toolkit.
+    """
     version = driver()
     names = [gpu.name for gpu in gpus()]
     return (
@@ -56,7 +58,7 @@ def obstacles(needs: Needs) -> list[str]:
 
 
 def links(count: int) -> set[tuple[int, int]]:
-    """Pairs of GPUs joined by NVLink; none where nvidia-smi cannot say."""
+    """Return pairs of GPUs joined by NVLink; empty where nvidia-smi cannot tell."""
     try:
         return parse_topology(nvidia_smi("topo", "-m")) if count > 1 else set()
     except (OSError, subprocess.CalledProcessError):
@@ -64,7 +66,7 @@ def links(count: int) -> set[tuple[int, int]]:
 
 
 def parse_topology(text: str) -> set[tuple[int, int]]:
-    """Pairs (i, j), i < j, whose cell in the matrix of `nvidia-smi topo -m` says NV1, NV2, …"""
+    """Return pairs (i, j), i < j, whose cell in the matrix of `nvidia-smi topo -m` is NV1, NV2, …"""
     pairs = set()
     for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
         cells = line.split()
@@ -75,7 +77,7 @@ def parse_topology(text: str) -> set[tuple[int, int]]:
 
 
 def pair_up(count: int, linked: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Disjoint pairs, NVLink's first, the rest in order."""
+    """Return disjoint pairs, NVLink's first, the rest in order."""
     free, pairs = list(range(count)), list[tuple[int, int]]()
     while len(free) > 1:
         first = free[0]
@@ -86,7 +88,7 @@ def pair_up(count: int, linked: set[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def propose(found: Sequence[Gpu], linked: set[tuple[int, int]], cpus: int, tp_size: int = 1) -> list[Line]:
-    """The lines of .env for this machine.
+    """Propose the lines of .env for this machine.
 
     Raises:
         ValueError: `tp_size` is neither 1 nor 2, or asks for more GPUs than there are.
@@ -135,6 +137,6 @@ def _instances(count: int, reason: str) -> list[Line]:
 
 
 def this_machine(target: str, tp_size: int = 1) -> list[Line]:
-    """The proposal for the machine that runs this; with target openvino its GPUs do not count."""
+    """Return the proposal for this machine; with target openvino its GPUs do not count."""
     found = gpus() if target != CPU else []
     return propose(found, links(len(found)) if found else set(), len(os.sched_getaffinity(0)), tp_size)

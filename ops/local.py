@@ -1,5 +1,5 @@
-"""Process mode's deployment: which instances there are, where they listen and write, and what nginx is told,
-all out of the environment.
+"""The deployment of process mode, from the environment: its instances, addresses and folders, and nginx's
+values.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class LocalError(Exception):
-    """Process mode cannot start or act; the message says why and what to do."""
+    """Process mode cannot start or act; the message gives reason and remedy."""
 
 
 def runtime_folder(port: int) -> Path:
-    """A folder for sockets, whose paths may have about 100 characters only, and none that nginx reads
-    otherwise. It is this user's alone.
+    """Return a private folder for sockets, whose paths may have only about 100 characters, none of them
+    special to nginx.
 
     Raises:
         LocalError: somebody else has made it, or none can be made.
@@ -75,8 +75,8 @@ class LocalDeployment:
 
     @classmethod
     def from_environment(cls) -> LocalDeployment:
-        """PORT moves the whole block of ports: with PORT=9080 KServe is on 9000 and 9001, as with 8080 it is
-        on 8000 and 8001.
+        """Derive it. PORT moves the whole block of ports: with PORT=9080 KServe is on 9000 and 9001, as with
+        8080 it is on 8000 and 8001.
 
         Raises:
             LocalError: a variable that is not a number, or not one that can be.
@@ -111,24 +111,22 @@ class LocalDeployment:
 
     @property
     def socket(self) -> Path:
-        """Supervisor's control socket."""
+        """Return supervisor's control socket."""
         return self.run / "supervisor"
 
     @property
     def nginx_sockets(self) -> dict[str, Path]:
-        """Where nginx listens besides its ports, by the field of `NginxValues`."""
+        """Return where nginx listens besides its ports, by the field of `NginxValues`."""
         return {"internal": self.run / "kserve", "metrics": self.run / "nginx-metrics"}
 
     @property
     def addresses(self) -> Addresses:
-        """Every internal listener is a socket in a folder that other users may not enter; only nginx listens
-        on ports.
-        """
+        """Return internal addresses: each is a socket in a private folder; only nginx listens on ports."""
         gateways = tuple(f"unix:{self.run}/gateway-{i}" for i in range(self.gateways))
         return Addresses(f"unix:{self.run}/triton-{{i}}.http", f"unix:{self.run}/triton-{{i}}.grpc", gateways)
 
     def outline(self) -> Deployment:
-        """The instances, on the CPUs this process may use, before their bundles are looked at.
+        """Return the instances, on the CPUs this process may use, before their bundles are read.
 
         Raises:
             CatalogError: an unknown model, or fewer instances than models.
@@ -140,7 +138,7 @@ class LocalDeployment:
         return make_plan(models, count, bundles, cpus, self.addresses, gpus)
 
     def plan(self) -> Deployment:
-        """The instances, with what their bundles say.
+        """Return the instances with what their bundles say.
 
         Raises:
             CatalogError: see `outline`.
@@ -152,12 +150,12 @@ class LocalDeployment:
         return described(plan)
 
     def answers(self) -> bool:
-        """Whether supervisor answers at its socket; one that was killed leaves the file."""
+        """Tell whether supervisor answers at its socket; a killed one leaves the file."""
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(str(self.socket)) == 0
 
     def check_ports(self, plan: Deployment) -> None:
-        """Every port is free.
+        """Check that every port is free.
 
         Raises:
             LocalError: names the port, its use and the variable that moves it.
@@ -190,7 +188,7 @@ class LocalDeployment:
 
 
 def tls(local: LocalDeployment) -> Tls | None:
-    """The certificate that the environment names; HTTPS is at PORT+363 (8443), or at TLS_PORT.
+    """Return the certificate that the environment names; HTTPS is at PORT+363 (8443), or at TLS_PORT.
 
     Raises:
         LocalError: a file without the other, or one that cannot be read.
@@ -209,7 +207,7 @@ def tls(local: LocalDeployment) -> Tls | None:
 
 
 def link_certificate(local: LocalDeployment) -> None:
-    """Under names of ours next to nginx.conf, whatever theirs are."""
+    """Link certificate and key, whatever their names, next to nginx.conf under fixed names."""
     for name, link in CERTIFICATE.items():
         path = local.home / "nginx" / link
         path.unlink(missing_ok=True)
@@ -218,8 +216,8 @@ def link_certificate(local: LocalDeployment) -> None:
 
 
 def nginx_values(local: LocalDeployment) -> NginxValues:
-    """Folders, addresses and ports of this deployment. nginx runs next to its configuration, and its paths
-    are relative: any path that the file system allows may be above it.
+    """Return folders, addresses and ports of this deployment. nginx runs in its configuration's folder with
+    relative paths, so the absolute path may be any that the file system allows.
     """
     return NginxValues(
         run="../run",
@@ -239,13 +237,13 @@ def nginx_values(local: LocalDeployment) -> NginxValues:
 
 
 def url(local: LocalDeployment) -> str:
-    """Where clients reach it."""
+    """Return the URL for clients."""
     secure = tls(local)
     return f"https://{HOST}:{secure.port}" if secure else f"http://{HOST}:{local.port}"
 
 
 def access_policy() -> AccessPolicy:
-    """Keys and request rates, as in Docker.
+    """Return keys and request rates, as in Docker.
 
     Raises:
         LocalError: a file of keys without one, or a rate that is none.
@@ -268,7 +266,7 @@ def access_policy() -> AccessPolicy:
 
 
 def nginx_binary() -> str:
-    """Nginx on PATH or in /usr/sbin.
+    """Find nginx on PATH or in /usr/sbin.
 
     Raises:
         LocalError: not installed.

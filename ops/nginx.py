@@ -1,4 +1,4 @@
-"""nginx's configuration from the template and the plan."""
+"""Write nginx's configuration from the template and the plan."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tls:
     hsts: int = 0
 
     def values(self, listen: str) -> dict[str, str]:
-        """The template's lines."""
+        """Return the template's lines."""
         target = "https://$host" if self.public == 443 else f"https://$host:{self.public}"
         hsts = f'add_header Strict-Transport-Security "max-age={self.hsts}";' if self.hsts else ""
         return {
@@ -54,7 +54,7 @@ NO_TLS = dict.fromkeys(("CERTIFICATE", "TLS", "SSL", "HSTS"), "")
 
 
 def tls_of(environment: Mapping[str, str], certificate: str, key: str, port: int, public: int) -> Tls | None:
-    """From TLS_CERT_FILE, TLS_KEY_FILE and TLS_HSTS; None where neither file is named.
+    """Read TLS_CERT_FILE, TLS_KEY_FILE and TLS_HSTS; None where neither file is named.
 
     Raises:
         ValueError: one file without the other, or an age that is not a number.
@@ -73,13 +73,15 @@ def tls_of(environment: Mapping[str, str], certificate: str, key: str, port: int
 
 @dataclass(frozen=True)
 class NginxValues:
-    """What the template's ${CONCH_…} stand for: the folder for what nginx writes, the address of the public
-    ports, their numbers, where the gateway's own listener is (as nginx writes it: an address with a port, or
-    unix:PATH), the largest body as nginx writes it. `workers`: nginx's processes.
+    """Values of the template's ${CONCH_…}: the folder for what nginx writes, the public address and ports,
+    the gateway's own listener (in nginx's form: address and port, or unix:PATH), the largest body.
 
-    `instance_http`, `instance_grpc`: the first of the ports at which each instance is found by host and port
-    alone; 0: none are opened. `metrics`: where nginx's own metrics are found, written like `internal`. `tls`:
-    none where nginx speaks plain HTTP.
+    Attributes:
+        workers: nginx's processes
+        instance_http: first port at which each instance is reached by host and port alone, as
+            `instance_grpc`; 0 for none
+        metrics: address of nginx's own metrics, in the form of `internal`
+        tls: None where nginx serves plain HTTP
     """
 
     run: str
@@ -97,7 +99,7 @@ class NginxValues:
     tls: Tls | None = None
 
     def instances(self, count: int) -> dict[str, str]:
-        """The template's lines for the instances' own ports."""
+        """Return the template's lines for the instances' own ports."""
         firsts = {"KSERVE_PORTS": self.instance_http, "GRPC_PORTS": self.instance_grpc}
         if not all(firsts.values()):
             return {**dict.fromkeys(firsts, ""), "PORT_ROUTES": ""}
@@ -113,10 +115,10 @@ class NginxValues:
 
 @dataclass(frozen=True)
 class AccessPolicy:
-    """API keys, request rate, host names and origins: whether keys are required, requests as nginx writes
-    them ("10r/s", "600r/m", empty for no limit), where no key is required, host names besides localhost and
-    addresses that requests may be for ("*": any), and origins of other sites' pages that may ask ("*": all),
-    separated by commas.
+    """API keys, request rate, host names and origins: whether keys are required, the rate as nginx writes it
+    ("10r/s", "600r/m", empty for no limit), where no key is required, allowed host names besides localhost
+    and addresses ("*": any), and origins of other sites' pages that may send requests ("*": all), separated
+    by commas.
     """
 
     keys: bool = False
@@ -126,7 +128,7 @@ class AccessPolicy:
     origins: str = ""
 
     def values(self) -> dict[str, str]:
-        """The template's lines.
+        """Return the template's lines.
 
         Raises:
             ValueError: `rate` is not written as nginx wants it.
@@ -159,8 +161,8 @@ AGAIN = "_again"  # upstreams for what is sent once more
 
 
 def _hosts(allowed: str) -> str:
-    """Nginx's map of $host to 1: without keys, a web page of another site could reach a stack under a name of
-    its own (DNS rebinding).
+    """Return nginx's map of $host to 1: without keys, a web page of another site could otherwise reach a
+    stack under a name of its own (DNS rebinding).
 
     Raises:
         ValueError: a name that is none.
@@ -176,7 +178,8 @@ def _hosts(allowed: str) -> str:
 
 
 def _origins(allowed: str) -> str:
-    """The rows of nginx's map of an Origin to what is answered for it: itself where it may ask.
+    """Return the rows of nginx's map from an Origin to the answer's header: the origin itself if it is
+    allowed.
 
     Raises:
         ValueError: an origin that is none.
@@ -206,7 +209,7 @@ def _upstream(name: str, servers: Iterable[str], *, dynamic: bool) -> str:
 
 
 def pools(plan: Deployment) -> str:
-    """pools.conf: one upstream for each pool and instance, and the maps that choose among them."""
+    """Write pools.conf: one upstream for each pool and instance, and the maps that choose among them."""
     dynamic = bool(plan.resolver)
     parts = [f"resolver {plan.resolver} valid=2s ipv6=off;\nresolver_timeout 2s;\n"] if dynamic else []
     gateways = [f"{gateway} max_fails=0" for gateway in plan.gateways]
@@ -231,7 +234,7 @@ def pools(plan: Deployment) -> str:
 
 
 def write_nginx(folder: Path, values: NginxValues, access: AccessPolicy, plan: Deployment) -> Path:
-    """Write nginx.conf, what it includes, and pools.conf into `folder`; the path of the first.
+    """Write nginx.conf, what it includes, and pools.conf into `folder`, and return the path of the first.
 
     Raises:
         ValueError: see `AccessPolicy.values`.

@@ -1,4 +1,4 @@
-"""From MODEL_ID, INSTANCES and the machine to a deployment: a list of instances and their pools, from which
+"""Plan a deployment from MODEL_ID, INSTANCES and the machine: a list of instances and their pools, from which
 nginx's upstreams follow.
 """
 
@@ -43,20 +43,22 @@ IN_DOCKER = Addresses("triton-{i}:8000", "triton-{i}:8001", gateways=("gateway:8
 
 
 def share(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """Disjoint shares of the CPUs; with more instances than CPUs, several share one."""
+    """Return disjoint shares of the CPUs; with more instances than CPUs, several share one."""
     if count > len(cpus):
         return [(cpus[i % len(cpus)],) for i in range(count)]
     return [tuple(cpus[i * len(cpus) // count : (i + 1) * len(cpus) // count]) for i in range(count)]
 
 
 def front_processes(cpus: int) -> int:
-    """Nginx's workers, and gateways where engines have GPUs: half of the CPUs, 2 to 8."""
+    """Return the number of nginx's workers, and of gateways where engines have GPUs: half of the CPUs, 2 to
+    8.
+    """
     return max(2, min(8, cpus // 2))
 
 
 def kv_shares(gpus: Sequence[str]) -> list[float]:
-    """Equal parts of the cache's budget for instances that sit on one GPU. A part of what is free when an
-    instance starts never grows beyond what is left, in any order of starts.
+    """Return equal parts of the cache budget for instances that share a GPU. Each is a part of what is free
+    when an instance starts, and never more than is left, in any order of starts.
     """
     sets = [{gpu.strip() for gpu in own.split(",") if gpu.strip()} for own in gpus]
     crowd = [max([sum(gpu in other for other in sets) for gpu in own] or [1]) for own in sets]
@@ -73,8 +75,8 @@ def make_plan(
     *,
     apart: bool = False,
 ) -> Deployment:
-    """Instance i serves model i mod n, on `gpus`[i]. `described` adds what bundles say. `apart`: instances
-    have CPUs and GPUs of their own; they use all CPUs that they see, and share no memory.
+    """Plan the deployment: instance i serves model i mod n, on `gpus`[i]. `described` adds what bundles say.
+    `apart`: instances have their own CPUs and GPUs, use all CPUs that they see, and share no memory.
 
     Raises:
         CatalogError: fewer instances than models.
@@ -107,14 +109,16 @@ def make_plan(
 
 
 def beside(models: Sequence[Model], target: str, count: int) -> dict[int, str]:
-    """Instances whose model another target than TARGET builds, and that target: they run its image."""
+    """Return the instances whose model another target than TARGET builds, with that target: they run its
+    image.
+    """
     found = {i: target_of(models[i % len(models)], target) for i in range(count)}
     return {i: other for i, other in found.items() if other != target}
 
 
 def check_images(models: Sequence[Model], target: str, count: int, environment: Mapping[str, str]) -> None:
-    """In Docker every instance runs the image of the target that builds its model: TRITON_i_TARGET says
-    which.
+    """Check that in Docker every instance runs the image of the target that builds its model, as
+    TRITON_i_TARGET says.
 
     Raises:
         CatalogError: one that does not; raised before anything is fetched or built.
@@ -136,7 +140,7 @@ def check_images(models: Sequence[Model], target: str, count: int, environment: 
 
 
 def described(deployment: Deployment) -> Deployment:
-    """The same with what each pool's bundle says about itself.
+    """Add to each pool what its bundle says about itself.
 
     Raises:
         Malformed: a bundle that another version made.
@@ -168,14 +172,16 @@ def _described(deployment: Deployment, pool: Pool) -> Pool:
 
 
 def precision(parameters: Mapping[str, Any]) -> str:
-    """What a bundle's parameters say of it, such as "float16, weights int8"; empty where they say nothing."""
+    """Return a bundle's precision from its parameters, such as "float16, weights int8"; empty where they have
+    none.
+    """
     weights = next((str(found) for name in REDUCED if (found := parameters.get(name, "none")) != "none"), "")
     parts = [str(parameters.get("precision", "")), f"weights {weights}" if weights else ""]
     return ", ".join(part for part in parts if part)
 
 
 def chat(tokenizer: Path) -> Chat | None:
-    """The template that a tokenizer's folder carries, in a file of its own or in tokenizer_config.json
+    """Read the chat template of a tokenizer's folder, from a file of its own or from tokenizer_config.json
     (https://huggingface.co/docs/transformers/chat_templating), and generation_config.json's recommendation.
     """
     config, file = tokenizer / "tokenizer_config.json", tokenizer / "chat_template.jinja"

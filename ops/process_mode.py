@@ -50,7 +50,7 @@ from .supervision import (
 
 
 def check(local: LocalDeployment) -> int:
-    """Look at every setting before anything is built.
+    """Check every setting before anything is built.
 
     Raises:
         LocalError, CatalogError: one that cannot be; the message names it.
@@ -93,8 +93,8 @@ def prepare(local: LocalDeployment, python: Path) -> Deployment:
 def start(
     local: LocalDeployment, python: Path = Path(sys.executable)
 ) -> tuple[subprocess.Popen[bytes], Deployment]:
-    """Start supervisord in a process group of its own; it ends everything when it gets SIGTERM. `python`: the
-    serving environment's.
+    """Start supervisord in a process group of its own; on SIGTERM it ends everything. `python` is the serving
+    environment's.
     """
     plan = prepare(local, python)
     process = subprocess.Popen(
@@ -144,9 +144,7 @@ def serve(local: LocalDeployment) -> int:
 
 
 def restart(local: LocalDeployment) -> int:
-    """Restart the instances one by one; each hands its requests to another one meanwhile, so no request is
-    lost.
-    """
+    """Restart the instances one by one; meanwhile each one's requests fail over, so none is lost."""
     restart_all(Supervised(local, control(local)))
     return 0
 
@@ -161,12 +159,12 @@ def stop(local: LocalDeployment) -> int:
 
 
 def needs_vectors(local: LocalDeployment) -> int:
-    """Exit status 0: Milvus Lite's environment is wanted and missing, for `make serve`."""
+    """Return exit status 0 if Milvus Lite's environment is needed and missing, for `make serve`."""
     return 0 if wants_embedded_vectors(local.plan()) and not VECTORS_PYTHON.exists() else 1
 
 
 def main() -> int:
-    """Exit status 0, or 1 with one sentence."""
+    """Run the command line and return exit status 0, or 1 with one sentence."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=["check", "serve", "restart", "stop", "needs-vectors"])
     command = parser.parse_args().command

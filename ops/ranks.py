@@ -1,5 +1,5 @@
 """One tritonserver, or one for each rank of an engine that spans several GPUs (TensorRT-LLM's leader mode),
-and the processes below it.
+and their child processes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ CLOSED = (
 def launch(
     server: Sequence[str], doors: Sequence[str], prefix: str, world_size: int, cuda_pool_bytes: int = 0
 ) -> list[str]:
-    """The command of an instance. `server`: what every rank is told, `doors`: what only rank 0 is told,
-    which alone listens and has façades.
+    """Return the command of an instance. `server` is for every rank; `doors` only for rank 0, which alone
+    listens and has façades.
     """
     pool = [f"--cuda-memory-pool-byte-size=0:{cuda_pool_bytes}"] if cuda_pool_bytes else []
     first = [*server, POOL, *doors, *pool, f"--backend-config=python,shm-region-prefix-name={prefix}"]
@@ -64,7 +64,7 @@ def _children(pid: int) -> Iterator[int]:
 
 
 def descendants(pid: int) -> set[int]:
-    """Every process below one."""
+    """Return every process below one."""
     below = set(_children(pid))
     return below.union(*(descendants(child) for child in below))
 
@@ -77,7 +77,7 @@ def _arguments(pid: int) -> list[bytes]:
 
 
 def parts(pid: int) -> set[int]:
-    """Python stubs and ranks below a process; a child that one of them starts for a moment is none."""
+    """Return Python stubs and ranks below a process, without short-lived children that these start."""
     return {child for child in descendants(pid) if _is_part(_arguments(child))}
 
 
@@ -86,7 +86,7 @@ def _is_part(arguments: Sequence[bytes]) -> bool:
 
 
 def leader(pid: int) -> int:
-    """Rank 0: the process that listens; the launched one itself if there is no mpirun."""
+    """Return rank 0, the process that listens; the launched one itself without mpirun."""
     listening = (
         child
         for child in descendants(pid)
@@ -96,8 +96,8 @@ def leader(pid: int) -> int:
 
 
 def session(leader_pid: int) -> set[int]:
-    """Every process of the session that one leads, orphans too: Open MPI gives ranks groups of their own, but
-    not sessions.
+    """Return every process of the session that one leads, including orphans: Open MPI gives ranks groups of
+    their own, but not sessions.
     """
     members = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -1,10 +1,9 @@
-"""The planned restart: one instance after the other drains, restarts and answers again, so that no request is
+"""The planned restart: one instance after another drains, restarts and answers again, so that no request is
 lost.
 
-A guard that is asked to (SIGHUP) finishes what is in flight, hands everything else to another instance of its
-pool, and starts its server again with the bundle as it is then. The guard itself stays, so no address
-changes: nginx gives up requests in flight when one does. A restart that is interrupted leaves the instance to
-its guard, which completes it.
+On SIGHUP a guard finishes what is in flight, forwards everything else to another instance of its pool, and
+starts its server again with the current bundle. The guard itself stays, so no address changes: nginx drops
+requests in flight when one does. If the restart is interrupted, the instance's guard completes it.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ class Site(Protocol):
     """A running deployment, whatever supervises its processes."""
 
     def plan(self) -> Deployment:
-        """What runs."""
+        """Return what runs."""
 
     def restart(self, instance: Instance) -> None:
         """Ask an instance's guard to restart its server; a guard that does not run is started."""
 
     def metrics(self, instance: Instance) -> str:
-        """What the instance's guard says about itself; empty while it says nothing."""
+        """Return the metrics of an instance's guard; empty while it does not answer."""
 
 
 def restart_all(site: Site) -> None:

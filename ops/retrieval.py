@@ -14,7 +14,9 @@ from .supervision import environment
 
 
 def main() -> int:
-    """The command's exit status. PORT and CONCH_HOME say which deployment, as for make serve."""
+    """Run the command and return its exit status. PORT and CONCH_HOME select the deployment, as for make
+    serve.
+    """
     local = LocalDeployment.from_environment()
     plan = local.home / "deployment.json"
     if not plan.exists():

@@ -1,4 +1,4 @@
-"""Watching a stack of process mode start: what serves already, and what ends again and again."""
+"""Watch a stack of process mode start: what serves already, and what keeps failing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUIET = 30.0  # seconds without news, after which what is waited for is printed
 
 
 class Starting:
-    """One start. `process`: supervisord; None where somebody else has started it."""
+    """One start. `process` is supervisord; None where another process has started it."""
 
     def __init__(
         self, local: LocalDeployment, plan: Deployment, process: subprocess.Popen[bytes] | None
@@ -34,7 +34,7 @@ class Starting:
         self.began = self.printed = time.monotonic()
 
     def wait(self, seconds: float) -> None:
-        """Return when /health/ready says 200.
+        """Return when /health/ready answers 200.
 
         Raises:
             LocalError: it did not within `seconds`, supervisord ended, or a process ended again and again:
@@ -89,7 +89,7 @@ class Starting:
         return {}
 
     def _count(self, row: Any) -> None:
-        """A guard that ends and is started again has counted its server's failures itself."""
+        """Fail when a process keeps ending. A guard that ends has counted its server's failures itself."""
         name, pid = str(row["name"]), int(row["pid"])
         if pid:
             self.pids[name].add(pid)

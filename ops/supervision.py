@@ -1,4 +1,4 @@
-"""Process mode's processes: what supervisor is told to run, and how it is asked to act."""
+"""Process mode's processes: supervisor's configuration and control."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ VECTORS_PYTHON = ROOT / ".venv/vectors/bin/python"  # Milvus Lite's; its librari
 
 
 def _commands(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
-    """Each process by name, as a line for sh, which finds every path in its environment: there it may have
-    any character. They stop in the opposite order, each when it has finished: the gateways, nginx, which they
+    """Return each process by name as a line for sh, which reads every path from its environment, where it may
+    have any character. They stop in reverse order, each when it has finished: the gateways, nginx, which they
     need for that, the tritonservers.
     """
     child = '"$CONCH_PYTHON" -m ops.child'  # the supervisor may be killed: then they end, too
@@ -48,17 +48,19 @@ def _commands(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
 
 
 def wants_embedded_vectors(plan: Deployment) -> bool:
-    """A model for documents is served, so files and vector stores are, and nobody names another Milvus."""
+    """Tell whether Milvus Lite is needed: a model for documents is served, so files and vector stores are,
+    and no other Milvus is configured.
+    """
     return not os.environ.get("VECTORS_URL") and any(pool.embeds_documents for pool in plan.pools)
 
 
 def embedded_vectors(plan: Deployment) -> bool:
-    """Milvus Lite is one of the processes: it is wanted, and its environment is there."""
+    """Tell whether Milvus Lite is one of the processes: it is needed, and its environment exists."""
     return wants_embedded_vectors(plan) and VECTORS_PYTHON.exists()
 
 
 def _databases(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
-    """Where files and vectors are kept, unless the environment names other places."""
+    """Return where files and vectors are stored, unless the environment names other places."""
     if not embedded_vectors(plan) and not os.environ.get("VECTORS_URL"):
         return {}
     return {
@@ -68,7 +70,7 @@ def _databases(local: LocalDeployment, plan: Deployment) -> dict[str, str]:
 
 
 def environment(local: LocalDeployment, plan: Deployment, python: Path) -> dict[str, str]:
-    """What every process is told; variables of .env.example that the gateway knows are handed on."""
+    """Return the environment of each process; variables of .env.example that the gateway knows are passed."""
     asked = {name: os.environ[name] for name in documented() if os.environ.get(name)}
     return {
         "CONCH_PYTHON": str(python),
@@ -88,7 +90,7 @@ def environment(local: LocalDeployment, plan: Deployment, python: Path) -> dict[
 
 
 def check_settings(variables: Mapping[str, str]) -> None:
-    """Look at the gateway's settings before anything starts.
+    """Check the gateway's settings before anything starts.
 
     Raises:
         LocalError: one cannot be read; the message names the variable as the user has set it.
@@ -121,9 +123,9 @@ def _program(name: str, command: str, gpus: str) -> dict[str, str]:
 
 
 def supervisor_config(local: LocalDeployment, plan: Deployment) -> configparser.ConfigParser:
-    """One program for each process; the tritonservers are a group and stop together. Paths are relative to
-    supervisord's own folder, or in the environment that it gets: in this file blanks, quotes, semicolons and
-    per cent signs have a meaning of their own.
+    """Write one program for each process; the tritonservers are a group and stop together. Paths are relative
+    to supervisord's own folder, or in its environment: in this file spaces, quotes, semicolons and per cent
+    signs have meanings of their own.
     """
     config = configparser.ConfigParser(interpolation=None)
     config["supervisord"] = {
@@ -146,7 +148,7 @@ def supervisor_config(local: LocalDeployment, plan: Deployment) -> configparser.
 
 
 def control(local: LocalDeployment) -> ServerProxy:
-    """Supervisor's XML-RPC interface."""
+    """Return supervisor's XML-RPC interface."""
     if not local.socket.exists():
         raise LocalError(
             f"no stack is running on PORT={local.port}; start it with: make serve PORT={local.port}"
@@ -158,17 +160,17 @@ def control(local: LocalDeployment) -> ServerProxy:
 
 @dataclass(frozen=True)
 class Supervised:
-    """The restart's view of a local deployment."""
+    """A local deployment, for the restart."""
 
     local: LocalDeployment
     server: ServerProxy
 
     def plan(self) -> Deployment:
-        """What `serve` wrote."""
+        """Return what `serve` wrote."""
         return Deployment.load(self.local.home / "deployment.json")
 
     def restart(self, instance: Instance) -> None:
-        """A signal through supervisor; a guard that does not run is started."""
+        """Send a signal through supervisor; a guard that does not run is started."""
         name = f"{TRITONS}:{instance.name}"
         try:
             self.server.supervisor.signalProcess(name, "HUP")
@@ -184,8 +186,8 @@ class Supervised:
 
 
 def asked(local: LocalDeployment, path: str) -> str:
-    """What nginx's internal listener answers, where neither keys nor certificates are needed; nothing if it
-    does not.
+    """Return the answer of nginx's internal listener, which needs neither keys nor certificates; empty
+    without one.
     """
     with suppress(httpx.HTTPError):
         transport = httpx.HTTPTransport(uds=str(local.nginx_sockets["internal"]))

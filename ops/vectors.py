@@ -1,10 +1,8 @@
-"""Milvus Lite on a socket: `python -m ops.vectors FOLDER SOCKET`, in an environment of its own
-(Makefile).
+"""Milvus Lite on a socket: `python -m ops.vectors FOLDER SOCKET`, in an environment of its own (Makefile).
 
-Milvus Lite may be opened by one process only, and there are several gateways; so it is a process next to
-them, and they speak to it as to any Milvus. Its engine wants one writer for each collection, so writes
-take turns. What is new stands in memory, where it is searched row by row: it is flushed into indexed
-segments as it grows.
+Only one process may open Milvus Lite, and there are several gateways, so it is a process of its own, which
+they use like any Milvus. Its engine allows one writer per collection, so writes take turns. New rows stay in
+memory, where they are searched one by one, and are flushed into indexed segments as they grow.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ FLUSH_SECONDS = 1.0
 
 
 class OneWriter(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Calls that change something wait for each other."""
+    """Makes calls that change something wait for each other."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -57,7 +55,7 @@ class OneWriter(grpc.ServerInterceptor):  # type: ignore[misc]
 
 
 def flush(database: Any, lock: threading.Lock, ending: threading.Event) -> None:
-    """Flush collections with many rows in memory, until the end."""
+    """Flush collections with many rows in memory, until cancelled."""
     while not ending.wait(FLUSH_SECONDS):
         with lock:
             for name in database.list_collections():
@@ -68,13 +66,14 @@ def flush(database: Any, lock: threading.Lock, ending: threading.Event) -> None:
 
 
 def rows_in_memory(collection: Any) -> int:
-    """Rows that no segment has yet."""
+    """Count rows that are in no segment yet."""
     return int(collection._memtable.size())  # there is no public way to ask
 
 
 def make_exact(collection: Any) -> None:
-    """Replace a graph, which collections had until November 2026, by what retrieval/vectors/milvus.py
-    asks for now; also where this was killed between the two. The collection is not loaded.
+    """Replace a graph index, which collections had until November 2026, by the one that
+    retrieval/vectors/milvus.py creates now; also after being killed between the two. The collection is not
+    loaded.
     """
     index = collection.get_index_info("vector")
     if index and index["index_type"] == "FLAT":
@@ -85,7 +84,7 @@ def make_exact(collection: Any) -> None:
 
 
 def serve(folder: Path, socket: Path) -> None:
-    """Until SIGTERM. All collections are searchable from the start, as they are in Milvus after a restart."""
+    """Serve until SIGTERM. All collections are searchable from the start, as in Milvus after a restart."""
     folder.mkdir(parents=True, exist_ok=True)
     database = MilvusLite(str(folder))
     for name in database.list_collections():

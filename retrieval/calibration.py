@@ -1,5 +1,5 @@
-"""Cosines of different models, and of texts and pictures, on one scale. Each model is asked once about pairs
-that mean the same and pairs that do not; a cosine's score says to which of the two it is nearer.
+"""Map cosines of different models, and of texts and pictures, to one scale. Each model is calibrated once
+with pairs that mean the same and pairs that do not; a cosine's score says to which of the two it is nearer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SLOPE = 4.0  # a score of 0.88 where pairs that mean the same are on average, of
 
 
 def _picture(shape: str, colour: tuple[int, int, int], size: float) -> Picture:
-    """A shape on white, as PNG (RFC 2083); `size`: half of its side, as a part of the picture's."""
+    """Draw a shape on white, as PNG (RFC 2083); `size` is half its side, as a fraction of the picture's."""
     y, x = np.mgrid[0:SIDE, 0:SIDE] / SIDE - 0.5
     inside = {
         "circle": x**2 + y**2 < size**2,
@@ -66,14 +66,14 @@ class Scale:
     other: float
 
     def score(self, cosine: float) -> float:
-        """From 0 to 1: 0.5 in the middle between the two."""
+        """Map a cosine to 0 to 1, with 0.5 half-way between the two means."""
         apart = max(LEAST, self.same - self.other)
         return float(1 / (1 + np.exp(-SLOPE * (cosine - (self.same + self.other) / 2) / apart)))
 
 
 @dataclass(frozen=True)
 class Scales:
-    """Of one model: texts with texts, and, of one that reads pictures, texts with pictures and pictures with
+    """A model's scales: texts with texts and, if it reads pictures, texts with pictures and pictures with
     pictures.
     """
 
@@ -82,19 +82,19 @@ class Scales:
     pictures: Scale
 
     def of(self, *, query: bool, found: bool) -> Scale:
-        """For a query and what it found: whether each is a picture."""
+        """Return the scale for a query and a result, each of which may be a picture."""
         return self.mixed if query != found else self.pictures if query else self.texts
 
 
 def scale_of(ours: Floats, theirs: Floats) -> Scale:
-    """Of unit vectors [n, dimensions], each of which means the same as its counterpart alone."""
+    """Compute the scale from unit vectors [n, dimensions], each of which matches only its counterpart."""
     cosines = ours @ theirs.T
     same = float(np.diag(cosines).mean())
     return Scale(same, float((cosines.sum() - np.trace(cosines)) / (cosines.size - len(cosines))))
 
 
 async def measured(embedder: Embedder) -> Scales:
-    """Ask a model for its scales.
+    """Calibrate a model.
 
     Raises:
         ApiError: see `Embedder.embed`.

@@ -1,11 +1,11 @@
-"""A text becomes passages, which the embedding model reads one by one, and chunks of passages, which
-searches answer with.
+"""Split a text into passages, which the embedding model reads one by one, and chunks of passages, which
+searches return.
 
-An encoder such as MiniLM reads 256 tokens, OpenAI's chunks have 800: of a chunk that is embedded whole,
-two thirds would be unread. So a chunk is a row of passages that the model reads whole, and is found by its
-best one. Overlapping chunks share their passages: overlap costs no second embedding. How many tokens a
-passage has is what the model counted when it read it, so that no tokenizer is needed here; packing guesses,
-and what turns out to be too long is halved.
+An encoder such as MiniLM reads 256 tokens, while OpenAI's chunks have 800: two thirds of a chunk that is
+embedded whole would be ignored. So a chunk is a sequence of passages that the model reads whole, and is found
+by its best one. Overlapping chunks share their passages, so overlap costs no second embedding. A passage's
+token count comes from the model that read it, so no tokenizer is needed here: packing estimates, and what
+turns out to be too long is halved.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ class Strategy:
     overlap: int = 400
 
     def passage(self, positions: int) -> int:
-        """Tokens that a passage shall have: as many as fit, in equal parts of a chunk."""
+        """Return the tokens that a passage should have: as many as fit, in equal parts of a chunk."""
         return self.max_tokens // ceil(self.max_tokens / positions)
 
 
 @dataclass(frozen=True)
 class Span:
-    """Characters start to end of a text."""
+    """Characters from start to end of a text."""
 
     start: int
     end: int
 
     def of(self, text: str) -> str:
-        """These."""
+        """Return these characters."""
         return text[self.start : self.end]
 
 
 def guess(text: str) -> int:
-    """About how many word pieces a text has: five letters of ASCII in one, two of other alphabets, one of
-    scripts without spaces.
+    """Estimate a text's word pieces: one for five ASCII letters, two letters of other alphabets, one
+    character of scripts without spaces.
     """
     total = 0
     for found in WORD.finditer(text):
@@ -69,7 +69,7 @@ def _sentences(text: str) -> Iterator[Span]:
 
 
 def _words(text: str, span: Span) -> Iterator[Span]:
-    """Parts of a sentence: words with what stands before them, long ones in pieces."""
+    """Split a sentence: words with what precedes them, long ones in pieces."""
     start = span.start
     for found in re.finditer(r"\s*\S+\s*", span.of(text)):
         end = span.start + found.end()
@@ -81,8 +81,8 @@ def _words(text: str, span: Span) -> Iterator[Span]:
 
 
 def passages(text: str, tokens: int) -> list[Span]:
-    """Passages of about `tokens` tokens with their special ones, that end where sentences do, if possible;
-    all of the text but what is only space.
+    """Split a text into passages of about `tokens` tokens, including special ones, that end where sentences
+    do, if possible; only whitespace is left out.
     """
     room = max(1, tokens - SPECIALS)
     packed: list[Span] = []
@@ -109,7 +109,7 @@ def passages(text: str, tokens: int) -> list[Span]:
 
 
 def halves(span: Span, text: str) -> list[Span]:
-    """A passage in two parts, between words where it has any near its middle."""
+    """Split a passage in two, between words where there is a boundary near its middle."""
     middle = (span.start + span.end) // 2
     space = text.find(" ", middle, span.end - 1)
     cut = space + 1 if space > 0 else middle
@@ -117,8 +117,8 @@ def halves(span: Span, text: str) -> list[Span]:
 
 
 def chunks(counts: Sequence[int], strategy: Strategy) -> list[tuple[int, int]]:
-    """First and last (exclusive) passage of each chunk: as many as `max_tokens` holds; the next chunk
-    begins with as many of the last ones as `overlap` holds.
+    """Return first and last (exclusive) passage of each chunk: as many as `max_tokens` allows; the next chunk
+    starts with as many of the last ones as `overlap` allows.
     """
     made: list[tuple[int, int]] = []
     first = 0
@@ -140,8 +140,8 @@ def chunks(counts: Sequence[int], strategy: Strategy) -> list[tuple[int, int]]:
 
 
 def homes(parts: Sequence[tuple[int, int]], count: int) -> list[int]:
-    """For each of `count` passages the chunk that it is answered with: the one whose middle it is nearest
-    to.
+    """Return, for each of `count` passages, the chunk that is returned for it: the one whose middle is
+    nearest.
     """
     best = [(float("inf"), 0)] * count
     for number, (first, last) in enumerate(parts):

@@ -1,5 +1,5 @@
-"""A file's text. `python -m retrieval.extraction PATH NAME TYPE` prints it, in a process of its own
-that may take so much time and memory and no more: what a file does to its parser ends there.
+"""Extract a file's text. `python -m retrieval.extraction PATH NAME TYPE` prints it, in a process of its own
+with limits on time and memory, so that a malicious file can harm only that process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAVED_AS = {".doc": "docx", ".ppt": "pptx", ".msg": "eml"}  # what an old kind s
 
 
 class NoText(Exception):
-    """A file gives no text; `code` is OpenAI's: unsupported_file or invalid_file."""
+    """No text can be extracted; `code` is OpenAI's: unsupported_file or invalid_file."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class Extracted:
 
 
 def extract(path: Path, name: str, media_type: str = "") -> Extracted:
-    """The text of a file called `name`, with the media type that its sender declared.
+    """Extract the text of a file called `name` with the declared media type.
 
     Raises:
         NoText: of this kind, broken, empty or too long.
@@ -88,7 +88,7 @@ def _extracted(path: Path, kind: str) -> Extracted:
 
 
 async def extracted(path: Path, name: str, seconds: float, media_type: str = "") -> Extracted:
-    """`extract` in another process.
+    """Run `extract` in another process.
 
     Raises:
         NoText: also if it takes longer than `seconds`, or more memory than it may.
@@ -117,7 +117,7 @@ async def extracted(path: Path, name: str, seconds: float, media_type: str = "")
 
 
 def main() -> None:
-    """Print JSON: the text and the guessed encoding, or the code and message of why there is none."""
+    """Print JSON: the text and the guessed encoding, or code and message of the failure."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     os.nice(5)  # answers go first
     try:

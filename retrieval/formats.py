@@ -1,4 +1,4 @@
-"""The text of each kind of document."""
+"""Extract text from each kind of document."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ LINE = "\x1e"  # stands for a line's end that is none of the source's
 
 
 class Unsupported(Exception):
-    """The file cannot be read; the message says why, and what to do."""
+    """The file cannot be read; the message gives reason and remedy."""
 
 
 def from_html(text: str) -> str:
-    """The words of a page, as an HTML5 parser sees them; its title first."""
+    """Return a page's words as an HTML5 parser sees them, title first."""
     from selectolax.lexbor import LexborHTMLParser
 
     tree = LexborHTMLParser(text)
@@ -49,7 +49,7 @@ def from_html(text: str) -> str:
 
 
 def from_pdf(path: Path) -> str:
-    """The text of all pages, a blank line between them, and what is written into forms.
+    """Return the text of all pages, separated by blank lines, with the contents of form fields.
 
     Raises:
         Unsupported: it is encrypted, broken, or has pictures only.
@@ -85,7 +85,7 @@ def _page(document: Any, number: int) -> str:
 
 
 def _fields(document: Any, page: Any) -> Iterator[str]:
-    """Names and values of a page's form (PDFium's fpdf_annot.h)."""
+    """Return names and values of a page's form (PDFium's fpdf_annot.h)."""
     import pypdfium2.raw as pdfium
 
     form = getattr(document, "formenv", None)
@@ -107,7 +107,7 @@ def _string(ask: Callable[[Any, int], int]) -> str:
 
 
 def from_docx(path: Path) -> str:
-    """Paragraphs, lists, tables, notes."""
+    """Return paragraphs, lists, tables, notes."""
     import mammoth
 
     with path.open("rb") as file:
@@ -117,7 +117,7 @@ def from_docx(path: Path) -> str:
 
 
 def from_sheets(path: Path) -> str:
-    """Each row of each sheet as a line, cells between tabs."""
+    """Return each row of each sheet as a line, cells separated by tabs."""
     from python_calamine import CalamineWorkbook
 
     book = CalamineWorkbook.from_path(str(path))
@@ -136,7 +136,7 @@ def _cell(value: object) -> str:
 
 
 def from_slides(path: Path) -> str:
-    """Slides in their order, each with its notes (ECMA-376: a:p are paragraphs, a:t what is written)."""
+    """Return slides in order, each with its notes (ECMA-376: a:p are paragraphs, a:t is text)."""
     with zipfile.ZipFile(path) as archive:
         names = {name for name in archive.namelist() if name.endswith(".xml")}
         numbered = sorted(
@@ -154,13 +154,13 @@ def from_slides(path: Path) -> str:
 
 
 def from_opendocument(path: Path) -> str:
-    """Paragraphs and headings (OpenDocument 1.3, part 3)."""
+    """Return paragraphs and headings (OpenDocument 1.3, part 3)."""
     with zipfile.ZipFile(path) as archive:
         return "\n".join(_paragraphs(_part(archive, "content.xml"), {"p", "h"}, None))
 
 
 def _paragraphs(data: bytes, blocks: set[str], written: set[str] | None) -> Iterator[str]:
-    """The text of each block element of an XML document: of elements of the names `written`, or all."""
+    """Return the text of each block element of an XML document: of elements called `written`, or of all."""
     from lxml import etree
 
     parser = etree.XMLParser(resolve_entities=False, no_network=True, recover=True, huge_tree=True)
@@ -180,7 +180,7 @@ def _paragraphs(data: bytes, blocks: set[str], written: set[str] | None) -> Iter
 
 
 def from_epub(path: Path) -> str:
-    """Chapters in the order of the spine (EPUB 3.3, 5.7)."""
+    """Return chapters in the order of the spine (EPUB 3.3, 5.7)."""
     from lxml import etree
 
     parser = etree.XMLParser(resolve_entities=False, no_network=True, recover=True)
@@ -206,14 +206,14 @@ def _part(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def from_rtf(path: Path) -> str:
-    """Without its controls."""
+    """Return the text without control words."""
     from striprtf.striprtf import rtf_to_text
 
     return str(rtf_to_text(path.read_bytes().decode("latin-1"), errors="replace"))
 
 
 def from_mail(path: Path) -> str:
-    """Its main headers and its text, the plain one if there are two (RFC 5322, 2045)."""
+    """Return main headers and text, the plain part if there are two (RFC 5322, 2045)."""
     with path.open("rb") as file:
         message = email.message_from_binary_file(file, policy=policy.default)
     heads = [f"{name}: {message[name]}" for name in ("From", "To", "Cc", "Date", "Subject") if message[name]]
@@ -225,7 +225,7 @@ def from_mail(path: Path) -> str:
 
 
 def from_notebook(path: Path) -> str:
-    """The cells, and what they printed (nbformat 4)."""
+    """Return cells and their output (nbformat 4)."""
     book = json.loads(read(path.read_bytes())[0])
     parts = []
     for cell in book.get("cells", ()):

@@ -1,5 +1,5 @@
-"""One file, one space: text to passages, vectors and chunks, or a picture to a vector, written under a
-build's name.
+"""Index one file in one vector space: text to passages, vectors and chunks, or a picture to a vector, stored
+under a build's name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRIES, PAUSE = 30, 1.0  # of a model that is busy, and seconds between them
 
 @dataclass(frozen=True)
 class Target:
-    """Where a build goes."""
+    """The destination of a build."""
 
     library: Library
     store: str
@@ -35,20 +35,20 @@ class Target:
 
     @property
     def collection(self) -> str:
-        """In the vector database."""
+        """Return the collection in the vector database."""
         return collection(self.store, self.space)
 
     @property
     def embedder(self) -> Embedder:
-        """Whose vectors it has."""
+        """Return the model that makes its vectors."""
         return self.library.embedders[model_of(self.space)]
 
 
 async def embedded(
     text: str, spans: Iterable[Span], embedder: Embedder, most: int
 ) -> tuple[list[Span], list[int], NDArray[np.float32]]:
-    """Passages in order, their tokens and vectors [passages, dimensions]; one with more than `most` is
-    halved.
+    """Return passages in order, with token counts and vectors [passages, dimensions]; one with more than
+    `most` tokens is halved.
     """
     found: list[tuple[Span, int, NDArray[np.float32]]] = []
     waiting = list(spans)
@@ -68,7 +68,7 @@ async def embedded(
 async def _patiently(
     embedder: Embedder, items: Sequence[Item]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """At capacity, requests of clients go first; what is embedded already is not thrown away."""
+    """Retry when the model is at capacity: clients' requests go first; finished vectors are kept."""
     for _ in range(TRIES):
         try:
             return await embedder.embed(items, cut=True)
@@ -80,8 +80,8 @@ async def _patiently(
 
 
 async def index(target: Target, text: str, strategy: Strategy) -> tuple[int, int]:
-    """Write everything of a text's build; how many vectors, and how many bytes of chunks. Done again it is
-    the same.
+    """Write everything of a text's build and return the number of vectors and the bytes of chunks. Repeating
+    it gives the same result.
     """
     library, build, embedder = target.library, target.build, target.embedder
     await library.vectors.create(target.collection, embedder.dimensions)
@@ -99,7 +99,8 @@ async def index(target: Target, text: str, strategy: Strategy) -> tuple[int, int
 
 
 async def index_picture(target: Target, data: bytes) -> int:
-    """The same for a picture, an encoded file: one vector, and no chunk, since its caption may change.
+    """Write everything of a picture's build: one vector for the encoded file, and no chunk, since its caption
+    may change.
 
     Raises:
         NoText: it cannot be read.

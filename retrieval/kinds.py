@@ -1,4 +1,4 @@
-"""What kind of file something is: by its content, then by its name, then by its declared media type."""
+"""Determine a file's kind from its content, then its name, then its declared media type."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ TYPES |= {"application/x-subrip": ".srt", "application/rtf": ".rtf", "applicatio
 
 
 def suffix(name: str) -> str:
-    """The last one, in small letters."""
+    """Return the last suffix in lower case."""
     return PurePath(name).suffix.lower()
 
 
 def signature(head: bytes) -> str:
-    """The kind that the first bytes of a file tell; empty where they tell none."""
+    """Return the kind that a file's first bytes show; empty if unknown."""
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return ".webp"
     found = next((kind for start, kind in SIGNATURES.items() if head.startswith(start)), "")
@@ -62,7 +62,7 @@ def signature(head: bytes) -> str:
 
 
 def kind_of(path: Path, name: str, media_type: str = "") -> str:
-    """A suffix of KINDS, PICTURES, or another one; empty for a text of which nothing more is known."""
+    """Return a suffix of KINDS, PICTURES, or another one; empty for a text of unknown kind."""
     with path.open("rb") as file:
         head = file.read(HEAD)
     found, own = signature(head), suffix(name)
@@ -93,11 +93,11 @@ def _of_zip(path: Path) -> str:
 
 
 def drawn(head: bytes, name: str) -> bool:
-    """Whether a file of these first bytes and this name is a picture."""
+    """Tell whether a file with these first bytes and this name is a picture."""
     found = signature(head)
     return found in PICTURES or (not found and suffix(name) in PICTURES)
 
 
 def is_picture(body: Mapping[str, Any]) -> bool:
-    """Whether the record of a file, or of an attached one, is of a picture: it has no text of its own."""
+    """Tell whether the record of a file, or of an attachment, is of a picture, which has no own text."""
     return bool(body.get("picture", suffix(body["filename"]) in PICTURES))

@@ -1,4 +1,4 @@
-"""Bytes to letters."""
+"""Decode bytes to text."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ IN_WORDS = re.compile(r"(?<=\w)[^\w\s\x00-\x7f’‐‑–—·…»”“„]|[
 
 
 class Unreadable(Exception):
-    """Nobody can tell what letters these bytes are."""
+    """The encoding of these bytes cannot be determined."""
 
 
 def read(data: bytes) -> tuple[str, str]:
-    """A text, and the name of its encoding where that is a guess: marked, or UTF-8, or as it declares, or as
-    it looks.
+    """Decode a text, and name its encoding where that is a guess. Tried in order: byte order mark, UTF-8, the
+    declared encoding, detection.
 
     Raises:
         Unreadable: none fits.
@@ -70,7 +70,7 @@ def _declared(data: bytes) -> webencodings.Encoding | None:
 
 
 def _controls(text: str, below: str = "\xa0") -> bool:
-    """Whether there are characters that no text has, as when every other byte is a NUL."""
+    """Tell whether there are characters that no text has, as when every other byte is a NUL."""
     return any(
         one < below and unicodedata.category(one) == "Cc" and one not in "\t\n\r\f\x1b\x85"
         for one in set(text)
@@ -102,6 +102,6 @@ def _guessed(data: bytes) -> tuple[str, str]:
 
 
 def _doubt(match: CharsetMatch) -> tuple[int, float, bool, float]:
-    """A wrong encoding makes symbols of letters."""
+    """Score how improbable a decoding is: a wrong encoding turns letters into symbols."""
     odd = len(IN_WORDS.findall(str(match)))
     return odd, round(match.chaos, 2), WESTERN not in match.could_be_from_charset, -match.coherence

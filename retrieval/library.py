@@ -1,11 +1,11 @@
-"""What the routes and the worker do with records: files, stores, and attachments (a file in a store).
+"""Operations on records, for routes and worker: files, stores, and attachments (a file in a store).
 
-An attachment's record decides what searches may find: the builds that it names in `builds` (and, until a
-new one is complete, in `standing`), by space. A space is where vectors are compared: the texts of a model
-under the model's name, and the pictures of one that reads them under its name and PICTURES. (In a space of
-both, any text would be nearer to a text than any picture is.) A build is one embedding of one file in one
-space, under a random name. The name is in the record (`making`) before anything is written under it, so that
-whatever a killed process leaves is known, and removed (`waste`).
+An attachment's record decides what searches may find: the builds that it names in `builds` (and, until a new
+one is complete, in `standing`), by space. A space is where vectors are compared: a model's texts under the
+model's name, and the pictures of one that reads them under its name and PICTURES. (In a space of both, any
+text would be nearer to a text than any picture is.) A build is one embedding of one file in one space, under
+a random name. The name is stored in the record (`making`) before anything is written under it, so everything
+that a killed process leaves is known, and removed (`waste`).
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ class Embedder(Protocol):
 
     @property
     def model(self) -> str:
-        """Its MODEL_ID."""
+        """Return its MODEL_ID."""
 
     @property
     def dimensions(self) -> int:
-        """Of a vector."""
+        """Return the size of a vector."""
 
     @property
     def positions(self) -> int:
-        """Tokens of one text, special ones included."""
+        """Return the maximum tokens of one text, including special ones."""
 
     @property
     def pictures(self) -> bool:
-        """It reads pictures, too."""
+        """Tell whether it reads pictures, too."""
 
     async def embed(
         self, items: Sequence[Item], *, cut: bool
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Unit vectors [items, dimensions], and how many tokens each text has, [items]. `cut`: one that is
-        too long is cut and not refused.
+        """Return unit vectors [items, dimensions], and the token count of each text, [items]. With `cut`, a
+        text that is too long is truncated instead of refused.
 
         Raises:
             ApiError: 400 for what the model does not take, 503 where it has no room.
@@ -74,8 +74,8 @@ class Answerer(Protocol):
     """A vision-language model."""
 
     async def answer(self, picture: Picture, question: str, request_id: str) -> str:
-        """What it says to a question about a picture. `request_id`: of the search, which logs and traces of
-        the model's call begin with.
+        """Answer a question about a picture. `request_id` is the search's; ids of the model's call in logs
+        and traces start with it.
 
         Raises:
             ApiError: 400 for what the model does not take, 503 where it has no room.
@@ -84,8 +84,8 @@ class Answerer(Protocol):
 
 @dataclass(frozen=True)
 class Library:
-    """Both databases and the models that are served: those that embed, which for texts alone first, and those
-    that answer questions about pictures.
+    """Both databases and the served models: those that embed, text-only ones first, and those that answer
+    questions about pictures.
     """
 
     documents: Documents
@@ -96,32 +96,32 @@ class Library:
 
 
 def new_id(prefix: str, key: str = "") -> str:
-    """A random id, or always the same one for a key that a client has chosen."""
+    """Make a random id, or always the same one for a key that a client has chosen."""
     return prefix + (hashlib.sha256(key.encode()).hexdigest()[:32] if key else secrets.token_hex(16))
 
 
 def build_name(record: Record) -> str:
-    """A new build's name: it begins with the file's id, under which searches find the record."""
+    """Make a new build's name, which starts with the file's id, by which searches find the record."""
     return f"{record.link}:{secrets.token_hex(8)}"
 
 
 def attachment_id(store: str, file: str) -> str:
-    """The id of the record of a file in a store."""
+    """Return the id of the record of a file in a store."""
     return f"{store}/{file}"
 
 
 def collection(store: str, space: str) -> str:
-    """The vector database's name for a store's vectors of a space."""
+    """Return the vector database's name for a store's vectors of a space."""
     return f"{store}_{hashlib.sha256(space.encode()).hexdigest()[:8]}"
 
 
 def model_of(space: str) -> str:
-    """The model whose vectors a space has."""
+    """Return the model whose vectors a space has."""
     return space.removesuffix(PICTURES)
 
 
 def spaces(library: Library, models: Iterable[str]) -> list[str]:
-    """Those of models that are served."""
+    """Return the spaces of served models."""
     return [
         space
         for model in dict.fromkeys(models)
@@ -130,14 +130,14 @@ def spaces(library: Library, models: Iterable[str]) -> list[str]:
 
 
 def caption(record: Record) -> str:
-    """What the attributes of an attached picture say of it; empty where they say nothing."""
+    """Return the caption in an attached picture's attributes; empty if they have none."""
     caption = record.body["attributes"].get(CAPTION)
     return caption if isinstance(caption, str) and caption.strip() and is_picture(record.body) else ""
 
 
 def wanted(record: Record, among: Iterable[str]) -> list[str]:
-    """Spaces in which an attached file has vectors: a text as a text, a picture as a picture and with its
-    caption, if it has one, as a text.
+    """Return the spaces in which an attached file has vectors: a text as text; a picture as picture and, if
+    it has a caption, as text.
     """
     picture = is_picture(record.body)
     as_text = not picture or bool(caption(record))
@@ -145,8 +145,8 @@ def wanted(record: Record, among: Iterable[str]) -> list[str]:
 
 
 def with_attributes(record: Record, attributes: Mapping[str, Any]) -> Record:
-    """The record with other attributes. A picture with another caption is embedded by it, and found by the
-    old one until that is done.
+    """Return the record with other attributes. A picture with a new caption is embedded again, and is found
+    by the old one until that is done.
     """
     changed = with_body(record, attributes=attributes)
     if caption(changed) == caption(record) or record.status not in (IN_PROGRESS, COMPLETED):
@@ -159,36 +159,36 @@ def with_attributes(record: Record, attributes: Mapping[str, Any]) -> Record:
 
 
 def missing(what: str, name: str, param: str) -> ApiError:
-    """A 404."""
+    """Make a 404."""
     return ApiError(404, f"there is no {what} {name[:80]!r}", param=param, code="not_found")
 
 
 def visible(record: Record) -> set[str]:
-    """Builds of an attachment that searches may find."""
+    """Return the builds of an attachment that searches may find."""
     if record.status in (DELETING, CANCELLED, FAILED):
         return set()
     return {*record.body["builds"].values(), *record.body["standing"].values()}
 
 
 def all_builds(record: Record) -> list[tuple[str, str]]:
-    """Space and name of every build that may have left something."""
+    """Return space and name of every build that may have left something."""
     body = record.body
     named = [pair for part in ("builds", "standing", "making") for pair in body[part].items()]
     return [*named, *((space, build) for space, build in body["waste"])]
 
 
 def with_body(record: Record, **changes: Any) -> Record:
-    """The record with some fields of its body changed."""
+    """Return the record with some fields of its body changed."""
     return replace(record, body={**record.body, **changes})
 
 
 def deleting(record: Record) -> Record:
-    """The record with the mark that nobody sees it any more; the worker removes what belongs to it."""
+    """Return the record marked as deleted, so that it is hidden; the worker removes what belongs to it."""
     return replace(record, status=DELETING, due=time.time())
 
 
 async def found(library: Library, kind: str, name: str, what: str, param: str) -> Record:
-    """A record that is not being deleted.
+    """Return a record that is not being deleted.
 
     Raises:
         ApiError: 404.
@@ -200,17 +200,17 @@ async def found(library: Library, kind: str, name: str, what: str, param: str) -
 
 
 async def store_of(library: Library, name: str) -> Record:
-    """A vector store, or 404."""
+    """Return a vector store, or raise 404."""
     return await found(library, STORE, name, "vector store", "vector_store_id")
 
 
 async def file_of(library: Library, name: str) -> Record:
-    """A file, or 404."""
+    """Return a file, or raise 404."""
     return await found(library, FILE, name, "file", "file_id")
 
 
 async def attachment_of(library: Library, store: str, file: str) -> Record:
-    """A file of a store, or 404."""
+    """Return a file of a store, or raise 404."""
     await store_of(library, store)
     record = (await library.documents.get(ATTACHMENT, [key := attachment_id(store, file)])).get(key)
     if record is None or record.status == DELETING:
@@ -221,8 +221,8 @@ async def attachment_of(library: Library, store: str, file: str) -> Record:
 async def change(
     library: Library, kind: str, name: str, edit: Callable[[Record], Record | None]
 ) -> Record | None:
-    """Write `edit(record)` if nobody has changed the record meanwhile; else once more. `edit` gives None
-    where nothing is to be done. None: there is no such record, or nothing was to be done.
+    """Write `edit(record)`, retrying if the record has changed meanwhile. `edit` returns None if nothing is
+    to be done. Returns None if there is no such record or nothing was to be done.
 
     Raises:
         ApiError: 409 if others change it all the time.
@@ -238,7 +238,7 @@ async def change(
 
 
 async def every(library: Library, page: Page) -> AsyncIterator[Record]:
-    """All records of a list, from the oldest."""
+    """Yield all records of a list, oldest first."""
     page = replace(page, limit=500, descending=False)
     while records := await library.documents.page(page):
         for record in records:
@@ -247,7 +247,8 @@ async def every(library: Library, page: Page) -> AsyncIterator[Record]:
 
 
 async def save_file(library: Library, record: Record, pieces: AsyncIterator[bytes]) -> Record:
-    """A file becomes visible when all of it is there. Under an id that exists: that file, if it is the same.
+    """Save a file, which becomes visible when it is complete. Under an existing id, return that file if it is
+    the same.
 
     Raises:
         ApiError: 409 for another file under the same idempotency key.
@@ -289,9 +290,9 @@ async def _same_file(library: Library, record: Record) -> Record:
 async def attach(
     library: Library, store: Record, file: Record, fields: Mapping[str, Any], batch: str = ""
 ) -> Record:
-    """Put a file into a store: its record, which the worker finds. The same file in the same way again
-    changes nothing, unless it had failed; in another way, the old chunks are found until the new ones are
-    complete.
+    """Add a file to a store as a record, which the worker finds. Adding the same file in the same way again
+    changes nothing, unless it had failed; added in another way, the old chunks are found until the new ones
+    are complete.
     """
     key, now = attachment_id(store.id, file.id), time.time()
     own = {"filename": file.body["filename"], "picture": is_picture(file.body)}
@@ -330,7 +331,7 @@ async def attach(
 
 
 async def delete_file(library: Library, name: str) -> None:
-    """Nobody sees it any more, neither by itself nor in a store, when this returns."""
+    """Delete a file. It is hidden, by itself and in every store, when this returns."""
     await file_of(library, name)
     await change(library, FILE, name, deleting)
     async for record in every(library, Page(ATTACHMENT, {"link": name})):
@@ -338,13 +339,13 @@ async def delete_file(library: Library, name: str) -> None:
 
 
 async def detach(library: Library, store: str, file: str) -> None:
-    """Nobody finds it in this store any more when this returns."""
+    """Remove a file from a store. It is not found there any more when this returns."""
     record = await attachment_of(library, store, file)
     await change(library, ATTACHMENT, record.id, deleting)
 
 
 async def cancel_batch(library: Library, store: str, batch: str) -> None:
-    """What of a batch is not complete is not begun or finished any more."""
+    """Cancel what is not complete of a batch: it is neither started nor finished any more."""
 
     def edit(record: Record) -> Record | None:
         if record.status != IN_PROGRESS:

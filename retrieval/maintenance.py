@@ -1,5 +1,5 @@
-"""What an operator asks for: compare both databases, embed a store again, copy SQLite. `scripts/retrieval`
-calls it.
+"""Maintenance for operators: compare both databases, embed a store again, copy SQLite. Called by
+`scripts/retrieval`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ RECORDS = 500  # that are read together
 
 
 async def check(library: Library, *, repair: bool) -> tuple[int, int]:
-    """Compare what records say with what the vector database has: builds that have lost vectors (one database
-    was restored from a backup), and builds that no record names. `repair`: the first are made again by the
-    gateways, the second removed.
+    """Compare records with the vector database: report builds that have lost vectors (after one database was
+    restored from a backup), and builds that no record names. With `repair`, gateways make the former again,
+    and the latter are removed.
     """
     lost = nameless = 0
     async for store in every(library, Page(STORE, {}, [LIVE])):
@@ -64,9 +64,9 @@ async def check(library: Library, *, repair: bool) -> tuple[int, int]:
 
 
 async def strangers(library: Library, store: Record) -> AsyncIterator[tuple[str, str]]:
-    """Collection and name of a store's builds that no record names: a write came late, after what it belongs
-    to was removed. A build is named before anything is written under it, and never again once its record has
-    let it go: so a stranger stays one.
+    """Return collection and name of a store's builds that no record names: a write arrived after what it
+    belongs to was removed. A build is recorded before anything is written under its name, and never again
+    once its record has dropped it, so it stays unreferenced.
     """
     for space in {*store.body["spaces"], *store.body["next"]}:
         place = collection(store.id, space)
@@ -81,8 +81,8 @@ async def strangers(library: Library, store: Record) -> AsyncIterator[tuple[str,
 
 
 async def sweep(library: Library) -> int:
-    """Remove the strangers of all stores; how many there were. A store whose vectors cannot be had does not
-    keep the others from it.
+    """Remove unreferenced builds of all stores and return their number. A store whose vectors cannot be read
+    does not block the others.
     """
     removed = 0
     async for store in every(library, Page(STORE, {}, [LIVE])):
@@ -96,7 +96,7 @@ async def sweep(library: Library) -> int:
 
 
 async def sweeping(library: Library) -> None:
-    """Sweep again and again, until it is cancelled. What failed is tried next time."""
+    """Run `sweep` periodically until cancelled. What failed is tried next time."""
     while True:
         await asyncio.sleep(SWEEP * random.uniform(0.5, 1.5))
         try:
@@ -107,7 +107,7 @@ async def sweeping(library: Library) -> None:
 
 
 async def _incomplete(library: Library, record: Record) -> list[str]:
-    """Spaces whose vectors are not all there."""
+    """Return spaces whose vectors are incomplete."""
     builds, counts = record.body["builds"], record.body["counts"]
     return [
         space
@@ -126,8 +126,8 @@ def _again(record: Record, bad: list[str]) -> Record | None:
 
 
 async def reembed(library: Library, name: str, models: list[str]) -> int:
-    """Embed a store with other models, while it is searched with the old ones; how many files it has. The
-    gateways do the work. Interrupted, it is continued by calling it again.
+    """Embed a store with other models while it is searched with the old ones, and return its number of files.
+    The gateways do the work. If interrupted, call it again to continue.
 
     Raises:
         ApiError: 404 for the store, 400 for a model that is not served.
@@ -155,7 +155,7 @@ def _due(record: Record) -> Record | None:
 
 
 async def _has(library: Library, record: Record, following: list[str]) -> None:
-    """Return when a file has builds in all these spaces that are for it, or has failed, or is gone."""
+    """Wait until a file has its builds in all these spaces, or has failed, or is gone."""
     while True:
         there = (await library.documents.get(ATTACHMENT, [record.id])).get(record.id)
         if there is None or there.status not in (COMPLETED, IN_PROGRESS) or there.status == FAILED:
@@ -166,7 +166,7 @@ async def _has(library: Library, record: Record, following: list[str]) -> None:
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """A consistent copy while it is written to (SQLite's backup API); the target appears whole.
+    """Make a consistent copy during writes (SQLite's backup API); the target appears complete.
 
     Raises:
         FileNotFoundError: there is no source.

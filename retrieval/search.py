@@ -1,5 +1,5 @@
-"""Queries to chunks: the nearest passages and pictures of each space, those that records vouch for, the
-chunks they stand in, and all of it as one list.
+"""Search: find the nearest passages and pictures of each space, keep those that records vouch for, and rank
+the chunks they are in as one list.
 """
 
 from __future__ import annotations
@@ -40,16 +40,19 @@ Key = tuple[str, int]  # attachment, chunk
 
 
 class Filter(Protocol):
-    """What of a file's attributes a search wants."""
+    """A search's condition on files' attributes."""
 
     def accepts(self, attributes: Mapping[str, Any]) -> bool:
-        """Whether a file with these attributes may be found."""
+        """Tell whether a file with these attributes may be found."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A chunk of a file, or a picture with its caption (empty: it has none). `score`: the cosine of its best
-    passage, or its reciprocal rank, from 0 to 1; `cosines`: the best one by model.
+    """A chunk of a file, or a picture with its caption (empty if it has none).
+
+    Attributes:
+        score: the cosine of its best passage, or its reciprocal rank, from 0 to 1
+        cosines: the best one by model
     """
 
     attachment: Record
@@ -60,8 +63,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Request:
-    """What is searched for, among which files, how many results, from which score on. `cut`: texts that are
-    too long for their model are cut and not refused.
+    """What to search for, among which files, how many results, from which score on. With `cut`, texts that
+    are too long for their model are truncated instead of refused.
     """
 
     queries: Sequence[Item]
@@ -73,7 +76,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Ask:
-    """A space that is searched, with the pictures or with the texts among the queries."""
+    """A space to search, with either the pictures or the texts among the queries."""
 
     space: str
     pictures: bool
@@ -81,7 +84,7 @@ class Ask:
 
 @dataclass
 class Ranking:
-    """What an `Ask` has found: the best cosine of each chunk, best first; their records and places."""
+    """Results of an `Ask`: the best cosine of each chunk, best first; their records and positions."""
 
     cosines: dict[Key, float]
     records: dict[str, Record]
@@ -89,8 +92,8 @@ class Ranking:
 
 
 def together(lists: Sequence[Mapping[K, float]]) -> dict[K, float]:
-    """The mean of calibrated scores of models that compare the same things, best first; what a list has not
-    found has 0 there.
+    """Average calibrated scores of models that compare the same things, best first; what a list has not found
+    has 0 there.
     """
     scores: dict[K, float] = {}
     for key, score in (pair for one in lists for pair in one.items()):
@@ -99,8 +102,8 @@ def together(lists: Sequence[Mapping[K, float]]) -> dict[K, float]:
 
 
 def interleaved(lists: Sequence[Mapping[K, float]]) -> dict[K, float]:
-    """The best score of each, best first; of equal ones those of the first list first. A picture with a
-    caption is in the list of texts and in that of pictures.
+    """Take the best score of each, best first, with ties in the order of lists. A picture with a caption is
+    in the list of texts and in that of pictures.
     """
     best: dict[K, tuple[float, int]] = {}
     for number, scores in enumerate(lists):
@@ -110,8 +113,9 @@ def interleaved(lists: Sequence[Mapping[K, float]]) -> dict[K, float]:
 
 
 def asks(library: Library, spaces: Sequence[str], queries: Sequence[Item]) -> list[Ask]:
-    """Which spaces are searched. Texts are compared with texts by the models that read texts alone, if the
-    store has any, with pictures by those that read both; pictures with both. A query's own kind comes first.
+    """Return which spaces to search. Texts are compared with texts by text-only models, if the store has any,
+    and with pictures by models that read both; pictures are compared with both. A query's own kind comes
+    first.
 
     Raises:
         ApiError: 400 for a picture where no model of the store reads any.
@@ -134,8 +138,8 @@ def asks(library: Library, spaces: Sequence[str], queries: Sequence[Item]) -> li
 
 
 async def search(library: Library, store: Record, request: Request) -> list[Result]:
-    """The best chunks and pictures of a store. Several queries: each has its best cosine. Where several
-    spaces have found something, scores are calibrated. `threshold` applies to the score that is shown.
+    """Return the best chunks and pictures of a store. With several queries each result has its best cosine.
+    Where several spaces have results, scores are calibrated. `threshold` applies to the returned score.
 
     Raises:
         ApiError: 400 for a query that its model does not take.
@@ -166,8 +170,8 @@ async def search(library: Library, store: Record, request: Request) -> list[Resu
 async def _embedded(
     library: Library, asked: Sequence[Ask], request: Request
 ) -> dict[tuple[str, bool], NDArray[np.float32]]:
-    """By model, and whether they are pictures: the vectors of those queries. A text that is compared with
-    pictures alone is cut to what the model reads.
+    """Return the queries' vectors by model and whether they are pictures. A text that is compared only with
+    pictures is truncated to what the model reads.
     """
     names = list(dict.fromkeys((model_of(one.space), one.pictures) for one in asked))
 
@@ -201,8 +205,8 @@ async def _ranked(
 
 
 async def _scores(library: Library, rankings: Mapping[Ask, Ranking]) -> dict[Key, float]:
-    """Best first: cosines where one space has found something. Otherwise calibrated scores: of several models
-    that compare the same things with each other the mean, of different things the best.
+    """Rank, best first: by cosine where one space has results, otherwise by calibrated score: the mean of
+    models that compare the same things, the best of different things.
     """
     having = {one: ranking.cosines for one, ranking in rankings.items() if ranking.cosines}
     if len(having) == 1:
@@ -236,7 +240,7 @@ def _cosines(rankings: Mapping[Ask, Ranking], key: Key) -> dict[str, float]:
 async def _texts(
     library: Library, rankings: Mapping[Ask, Ranking], records: Mapping[str, Record], keys: Sequence[Key]
 ) -> dict[Key, str]:
-    """Captions of pictures as they are now, and chunks of texts that are still there."""
+    """Return current captions of pictures, and chunks of texts that still exist."""
     texts = {key: caption(records[key[0]]) for key in keys if is_picture(records[key[0]].body)}
     places = {key: place for ranking in rankings.values() for key, place in ranking.places.items()}
     wanted = {places[key]: key for key in keys if key not in texts}
@@ -245,7 +249,7 @@ async def _texts(
 
 
 async def _picked(library: Library, store: Record, chosen: Filter) -> dict[str, Record]:
-    """Visible builds of the files whose attributes a filter accepts."""
+    """Return visible builds of the files whose attributes a filter accepts."""
     pages = every(library, Page(ATTACHMENT, {"parent": store.id}, [COMPLETED, IN_PROGRESS]))
     return {
         build: record
@@ -263,7 +267,7 @@ async def _nearest(
     limit: int,
     picked: dict[str, Record] | None,
 ) -> list[tuple[Hit, Record]]:
-    """Passages of at least `limit` chunks, if there are so many: asked for more until they are."""
+    """Return passages of at least `limit` chunks, if there are so many, asking for more until there are."""
     width = 4 * limit
     only = list(picked) if picked is not None and len(picked) <= MOST_BUILDS else None
     asked_again = False
@@ -283,7 +287,7 @@ async def _nearest(
 
 
 async def _owners(library: Library, store: Record, hits: Sequence[Hit]) -> tuple[dict[str, Record], bool]:
-    """Builds that records vouch for; whether there are hits of builds that others have replaced."""
+    """Return builds that records vouch for, and whether some hits belong to builds that were replaced."""
     names = {hit.build.partition(":")[0] for hit in hits}
     records = await library.documents.get(ATTACHMENT, [f"{store.id}/{name}" for name in names])
     owners = {build: record for record in records.values() for build in visible(record)}

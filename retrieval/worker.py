@@ -1,7 +1,7 @@
-"""The background work of every gateway: it takes records that are due, each under a lease, and brings both
-databases to what the record says.
+"""The background worker of every gateway: it takes records that are due, each under a lease, and brings both
+databases to the state in the record.
 
-Any of these steps may be cut off at any point, and is done again by the next worker when the lease has ended.
+Any step may be interrupted at any point; the next worker repeats it when the lease has expired.
 """
 
 from __future__ import annotations
@@ -60,10 +60,14 @@ BACK_OFF = 2.0  # seconds after a database or a model did not answer
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one file: `seconds` for reading its text, bytes of a picture. And seconds of the worker: `lease`,
-    which is renewed while the work goes on; `poll`, between looks for what is due; `late`, in which a write
-    may come that was under way when its store was deleted; `grace`, for which a replaced build stays, for
-    searches that have begun.
+    """Limits in seconds, unless said otherwise.
+
+    Attributes:
+        seconds: for reading a file's text
+        lease: renewed during the work
+        poll: between checks for what is due
+        late: in which a write may arrive that was in progress when its store was deleted
+        grace: for which a replaced build stays, for searches in progress
     """
 
     seconds: float
@@ -75,8 +79,8 @@ class Limits:
 
 
 async def stopped(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel tasks until they have ended. Once is not always enough: of 200 that asked MongoDB just then, 10
-    went on (PyMongo 4.20).
+    """Cancel tasks until they have ended. Once is not always enough: of 200 that were calling MongoDB, 10 ran
+    on (PyMongo 4.20).
     """
     waiting = set(tasks)
     while waiting:
@@ -87,11 +91,11 @@ async def stopped(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 class Lost(Exception):
-    """Somebody else has changed the record: what was done for it does not count."""
+    """The record was changed by another process: work done for it does not count."""
 
 
 class Worker:
-    """Runs until it is cancelled; `wake` makes it look at once."""
+    """Runs until it is cancelled; `wake` makes it check at once."""
 
     def __init__(self, library: Library, limits: Limits) -> None:
         self.library, self.limits = library, limits
@@ -100,11 +104,11 @@ class Worker:
         self.running: dict[str, asyncio.Task[None]] = {}
 
     def wake(self) -> None:
-        """Something is due now."""
+        """Wake the worker because something is due."""
         self.woken.set()
 
     async def run(self) -> None:
-        """Take what is due."""
+        """Process what is due."""
         try:
             while True:
                 await self._look()
@@ -135,7 +139,7 @@ class Worker:
         self.wake()
 
     async def _one(self, record: Record) -> None:
-        """One record; what fails is left for later."""
+        """Process one record; what fails is retried later."""
         steps = {ATTACHMENT: self._attachment, FILE: self._file, STORE: self._store}
         lease: Lease | None = None
         try:
@@ -156,8 +160,8 @@ class Worker:
 
     @staticmethod
     async def _later(lease: Lease | None, *, counted: bool) -> None:
-        """Give the lease back; without the database of documents, it ends by itself. `counted`: the
-        attempt is one of MOST_ATTEMPTS.
+        """Give the lease back; without the document database, it expires by itself. `counted`: the attempt
+        counts towards MOST_ATTEMPTS.
         """
 
         def edit(record: Record) -> Record:
@@ -179,8 +183,8 @@ class Worker:
         await self.library.documents.remove(lease.record)
 
     async def _store(self, lease: Lease) -> None:
-        """All files of the store, then its collections, and those once more `Limits.late` seconds later: a
-        write that was under way may have made one again.
+        """Delete all files of a store, then its collections, and those once more `Limits.late` seconds later,
+        since a write in progress may have created one again.
         """
         store = lease.record
         async with lease.held():
@@ -221,8 +225,8 @@ class Worker:
         await lease.edit(waste=[])
 
     async def _build(self, lease: Lease) -> bool:
-        """Make the builds that are missing, then name them in one change of the record; whether there were
-        any, or the file has failed.
+        """Make missing builds, then name them in one change of the record. Returns whether there were any, or
+        the file has failed.
         """
         store = (await self.library.documents.get(STORE, [lease.record.parent])).get(lease.record.parent)
         if store is None or store.status == DELETING:
@@ -250,7 +254,7 @@ class Worker:
         return bool(making)
 
     async def _make(self, record: Record, making: dict[str, str]) -> tuple[dict[str, int], int, str]:
-        """Vectors by space, bytes of text, and the encoding that was guessed for it."""
+        """Return vectors by space, bytes of text, and the encoding that was guessed for it."""
         file = (await self.library.documents.get(FILE, [record.link])).get(record.link)
         if file is None or file.status == DELETING:
             raise NoText("invalid_file", "the file was deleted")
@@ -298,7 +302,7 @@ class Worker:
     def _committed(
         record: Record, needed: list[str], counts: dict[str, int], size: int, encoding: str
     ) -> Record:
-        """The change that makes new builds visible and old ones invisible."""
+        """Return the change that makes new builds visible and hides old ones."""
         body = record.body
         builds = {**body["builds"], **body["making"]}
         surplus = [[space, build] for space, build in builds.items() if space not in needed]
@@ -320,16 +324,14 @@ class Worker:
 
 
 class Lease:
-    """A record that this process works for, for so many `seconds` after each write; every write says that it
-    still does.
-    """
+    """A record that this process works on, for so many `seconds` after each write; every write renews it."""
 
     def __init__(self, library: Library, record: Record, seconds: float) -> None:
         self.library, self.record, self.seconds = library, record, seconds
         self.writing = asyncio.Lock()
 
     async def write(self, edit: Callable[[Record], Record]) -> Record:
-        """Change it; what others change meanwhile, such as attributes, stays.
+        """Change the record, keeping what others change meanwhile, such as attributes.
 
         Raises:
             Lost: it is somebody else's, or was deleted or cancelled.
@@ -350,7 +352,7 @@ class Lease:
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Renewed until the block ends; when it is lost, the block is cancelled with Lost."""
+        """Renew the lease until the block ends; if it is lost, the block is cancelled with Lost."""
         work = asyncio.current_task()
         lost = ended = False
 
@@ -381,7 +383,7 @@ class Lease:
 
 
 async def settled(library: Library, record: Record, seconds: float) -> Record:
-    """The record when the worker has finished with it, or as it is after `seconds`."""
+    """Return the record when the worker has finished with it, or as it is after `seconds`."""
     ends, wait = time.monotonic() + seconds, 0.02
     while record.status == IN_PROGRESS and time.monotonic() < ends:
         await asyncio.sleep(wait)

@@ -1,4 +1,4 @@
-"""Equal blocks of code in two places."""
+"""Find equal blocks of code in two places."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SKIPPED = (
 
 
 def _code(path: Path) -> list[tuple[int, str]]:
-    """Line number and words of each line of code, without comments, docstrings and imports."""
+    """Return line number and text of each line of code, without comments, docstrings and imports."""
     skipped = {
         line
         for node in ast.walk(parsed(path))
@@ -38,7 +38,9 @@ def _code(path: Path) -> list[tuple[int, str]]:
 
 
 def duplicates(root: Path, paths: list[Path]) -> list[tuple[str, str, int]]:
-    """Blocks of at least `BLOCK` equal lines of code in two places: both places, and how many lines."""
+    """Return blocks of at least `BLOCK` equal lines of code in two places: both places, and the number of
+    lines.
+    """
     texts = [_code(path) for path in paths]
     places: dict[tuple[str, ...], list[tuple[int, int]]] = {}
     for number, text in enumerate(texts):

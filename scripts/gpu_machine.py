@@ -1,5 +1,5 @@
-"""A machine with GPUs as the report sees it: what it is, and how a deployment on it is built, started, looked
-into and stopped. Python's library alone.
+"""A machine with GPUs for the report: its properties, and how to build, start, inspect and stop a deployment
+on it. Standard library only.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ KILL = (
 
 
 class Failed(Exception):
-    """A step did not do what it should; `skipped`: it could not be tried at all. `output`: what a person
-    needs to see of it.
-    """
+    """A step failed; `skipped`: it could not be tried at all. `output` is what a person should see of it."""
 
     def __init__(self, message: str, *, output: str = "", skipped: bool = False) -> None:
         super().__init__(message)
@@ -45,7 +43,7 @@ class Failed(Exception):
 
 
 def short(text: str, most: int = 200) -> str:
-    """One line for a table."""
+    """Shorten to one line for a table."""
     line = " ".join(text.split()).replace("|", "\\|")
     return line if len(line) <= most else line[: most - 1] + "…"
 
@@ -57,7 +55,7 @@ def run(
     seconds: float = START,
     stdin: IO[bytes] | None = None,
 ) -> str:
-    """What a command prints.
+    """Run a command and return its output.
 
     Raises:
         Failed: it is not there, took too long or ended with another status than 0.
@@ -88,7 +86,7 @@ def run(
 
 
 def machine() -> Iterator[str]:
-    """One clause each: GPUs, driver, toolkit, Docker, system, revision.
+    """Describe the machine, one clause each: GPUs, driver, toolkit, Docker, system, revision.
 
     Raises:
         Failed: no GPU.
@@ -108,9 +106,14 @@ def machine() -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Round:
-    """Models that one deployment serves with one target, an instance each; `spare`: one more of the first.
-    `ranks`: GPUs of an engine (tensor parallelism). `needs`: what the image asks of the driver. `settings`:
-    variables where the user gives none. `clients`: NVIDIA's own are in the image.
+    """Models that one deployment serves with one target, an instance each.
+
+    Attributes:
+        spare: one more instance of the first
+        ranks: GPUs of an engine (tensor parallelism)
+        needs: what the image needs of the driver
+        settings: variables where the user sets none
+        clients: NVIDIA's own clients are run
     """
 
     target: str
@@ -123,11 +126,11 @@ class Round:
 
     @property
     def instances(self) -> int:
-        """Tritonservers."""
+        """Return the number of tritonservers."""
         return len(self.models) + self.spare
 
     def possible(self) -> None:
-        """Compare driver and GPUs with what this needs.
+        """Check driver and GPUs against what this needs.
 
         Raises:
             Failed: it cannot run on this machine.
@@ -139,7 +142,7 @@ class Round:
             raise Failed(finding, skipped=True)
 
     def variables(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The environment of the deployment, on the first GPUs unless TRITON_i_GPUS says otherwise."""
+        """Return the deployment's environment, on the first GPUs unless TRITON_i_GPUS says otherwise."""
         cards = ",".join(map(str, range(self.ranks)))
         names = [f"TRITON_{i}_GPUS" for i in range(self.instances)]
         own = {
@@ -164,38 +167,38 @@ class Deployment(Protocol):
     miniatures: str  # the folder, as NVIDIA's clients see it
 
     def check(self, model_id: str) -> str:
-        """Compare a model's build commands with the image; what the builder prints."""
+        """Check a model's build commands against the image, and return the builder's output."""
 
     def build(self, model_id: str) -> str:
-        """Build one engine; what the builder prints last."""
+        """Build one engine, and return the end of the builder's output."""
 
     def up(self) -> None:
         """Start the servers."""
 
     def down(self) -> None:
-        """Stop everything; a second time nothing happens."""
+        """Stop everything; safe to repeat."""
 
     def urls(self) -> tuple[str, str]:
-        """The gateway's and KServe's URL."""
+        """Return the gateway's and KServe's URL."""
 
     def address(self, index: int) -> tuple[str, str]:
-        """HTTP and gRPC addresses of an instance, as NVIDIA's clients reach it."""
+        """Return HTTP and gRPC addresses of an instance for NVIDIA's clients."""
 
     def engine(self, index: int) -> str:
-        """The folder with an instance's engine and tokenizer.json, as NVIDIA's clients see it."""
+        """Return the folder with an instance's engine and tokenizer.json, as NVIDIA's clients see it."""
 
     def client(self, script: str, arguments: Sequence[str]) -> str:
-        """Run a Python script of the image; what it prints."""
+        """Run a Python script of the image, and return its output."""
 
     def kill(self, index: int) -> None:
-        """SIGKILL to an instance's tritonserver."""
+        """Send SIGKILL to an instance's tritonserver."""
 
     def log(self, index: int) -> str:
-        """The end of an instance's log."""
+        """Return the end of an instance's log."""
 
 
 class InDocker:
-    """Compose, as users run it, under a project name and ports of its own."""
+    """Runs Compose as users do, under a project name and ports of its own."""
 
     miniatures = "/miniatures"
 
@@ -271,7 +274,7 @@ class InDocker:
 
 
 class InProcesses:
-    """Process mode inside the image, or with stand-ins of it (CONCH_IMAGE_ROOT)."""
+    """Runs process mode inside the image, or with stand-ins of it (CONCH_IMAGE_ROOT)."""
 
     miniatures = str(ROOT / "miniatures")
 

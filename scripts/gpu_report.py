@@ -1,8 +1,9 @@
-"""`make gpu-report`: does Conch work on this machine's GPUs? One command, one file to attach to an issue.
+"""`make gpu-report`: check that Conch works on this machine's GPUs. One command, one file to attach to an
+issue.
 
 For each target it builds the small models of this repository, serves them, compares every answer with the
-portable engine's, measures, kills one tritonserver under load, runs NVIDIA's own clients from the image of
-TensorRT-LLM, and stops everything. What it could not do it names; nothing is hidden.
+portable engine's, measures speed, kills one tritonserver under load, runs NVIDIA's own clients from the image
+of TensorRT-LLM, and stops everything. Whatever it could not do is listed; nothing is hidden.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ MOST = 1_000_000  # bytes of the file
 
 @dataclass
 class Report:
-    """Steps with how they ended, written after each, so that an interrupted run leaves what it knows."""
+    """Steps and how they ended, written after each step, so that an interrupted run leaves its results."""
 
     path: Path
     rows: list[tuple[str, str, str]] = field(default_factory=list)
@@ -64,7 +65,7 @@ class Report:
 
     @contextmanager
     def step(self, name: str) -> Iterator[Callable[[str], None]]:
-        """A step that fails is a row of the report; the next one is tried all the same."""
+        """Run a step; a failure becomes a row of the report, and the next step is tried all the same."""
         seen: list[str] = []
         started = time.monotonic()
         print(f"gpu-report: {name} …", flush=True)
@@ -84,7 +85,7 @@ class Report:
             self.path.write_text(self.text(), "utf-8")
 
     def text(self) -> str:
-        """Markdown."""
+        """Return the report in Markdown."""
         failed = [name for name, state, _ in self.rows if state != "ok"]
         head = "all steps succeeded" if not failed else f"not ok: {', '.join(failed)}"
         lines = [
@@ -103,12 +104,12 @@ class Report:
 
     @property
     def succeeded(self) -> bool:
-        """Whether nothing failed; a step that could not run is not a failure."""
+        """Tell whether nothing failed; a step that could not run is not a failure."""
         return not any(state == "FAILED" for _, state, _ in self.rows)
 
 
 def expected() -> dict[str, list[dict[str, Any]]]:
-    """What the portable engine says: ids and texts by model, transcripts by recording (`python -m
+    """Read the portable engine's answers: ids and texts by model, transcripts by recording (`python -m
     scripts.gpu_report --record`).
     """
     return dict(json.loads(EXPECTED.read_text("utf-8")))
@@ -116,14 +117,14 @@ def expected() -> dict[str, list[dict[str, Any]]]:
 
 @dataclass(frozen=True)
 class Server:
-    """A running deployment's public listeners."""
+    """Client for a running deployment's public listeners."""
 
     url: str
     kserve: str
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=120, trust_env=False))
 
     def infer(self, model_id: str, model: str, tensors: dict[str, tuple[str, list[Any]]]) -> dict[str, Any]:
-        """Outputs by name, flat."""
+        """Return outputs by name, flattened."""
         inputs = [
             {"name": name, "datatype": kind, "shape": [1, len(data)], "data": data}
             for name, (kind, data) in tensors.items()
@@ -138,7 +139,7 @@ class Server:
         return {row["name"]: row["data"] for row in answer.json()["outputs"]}
 
     def ids(self, row: dict[str, Any], model_id: str) -> tuple[list[int], list[float]]:
-        """What the engine's unary face says to ids, and its log probabilities."""
+        """Return the ids that the engine's unary model generates for ids, and their log probabilities."""
         one = {name: ("INT32", [row[name]]) for name in ("end_id", "pad_id")}
         ids = {
             "input_ids": ("INT32", row["input_ids"]),
@@ -154,7 +155,7 @@ class Server:
         return found["output_ids"][:length], found["output_log_probs"][:length]
 
     def text(self, row: dict[str, Any], model_id: str) -> str:
-        """What `ensemble` says to a text."""
+        """Return the answer of `ensemble` to a text."""
         given = {
             "text_input": ("BYTES", [row["text"]]),
             "max_tokens": ("INT32", [row["max_tokens"]]),
@@ -163,24 +164,24 @@ class Server:
         return str(self.infer(model_id, "ensemble", given)["text_output"][0])
 
     def ask(self, path: str, **request: Any) -> Any:
-        """The gateway's JSON."""
+        """Return the gateway's JSON."""
         answer = self.client.post(f"{self.url}/v1/{path}", **request)
         if answer.status_code != 200:
             raise Failed(f"{path}: {answer.status_code} {short(answer.text)}")
         return answer.json()
 
     def transcript(self, name: str) -> str:
-        """The text of a recording."""
+        """Transcribe a recording."""
         files = {"file": (name, (RECORDINGS / name).read_bytes())}
         return str(self.ask("audio/transcriptions", files=files, data={"model": SPEECH})["text"])
 
     def vector(self, row: dict[str, Any], model_id: str) -> list[float]:
-        """The embedding of a text or of a picture."""
+        """Embed a text or a picture."""
         given = [picture(row)] if "picture" in row else row["text"]
         return list(self.ask("embeddings", json={"model": model_id, "input": given})["data"][0]["embedding"])
 
     def reply(self, row: dict[str, Any], model_id: str) -> str:
-        """The answer to a question about a picture."""
+        """Ask a question about a picture."""
         content = [picture(row), {"type": "text", "text": row["text"]}]
         message = {"role": "user", "content": content}
         given = {"model": model_id, "messages": [message], "temperature": 0, "max_tokens": 40}
@@ -188,18 +189,18 @@ class Server:
 
 
 def picture(row: dict[str, Any]) -> dict[str, Any]:
-    """A part of a message."""
+    """Make a picture's content part."""
     data = base64.b64encode((MINIATURES / "pictures" / row["picture"]).read_bytes()).decode()
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
 
 
 def cosine(one: list[float], other: list[float]) -> float:
-    """Of two vectors of one length."""
+    """Compute the cosine of two vectors of one length."""
     return sum(x * y for x, y in zip(one, other, strict=True)) / math.hypot(*one) / math.hypot(*other)
 
 
 def differences(server: Server, model_id: str) -> Iterator[str]:
-    """What differs from the portable engine's answers, at most one line for each row."""
+    """Compare with the portable engine's answers; at most one line for each row."""
     for row in expected()[model_id]:
         if model_id == SPEECH:
             name, wanted, found = row["recording"], row["text"], server.transcript(row["recording"])
@@ -220,7 +221,7 @@ def differences(server: Server, model_id: str) -> Iterator[str]:
 
 
 def compare(server: Server, model_id: str, say: Callable[[str], None]) -> None:
-    """Every expected answer of one model."""
+    """Compare every expected answer of one model."""
     rows, wrong = expected()[model_id], list(differences(server, model_id))
     say(f"{len(rows) - len(wrong)} of {len(rows)} as the portable engine")
     if wrong:
@@ -230,7 +231,7 @@ def compare(server: Server, model_id: str, say: Callable[[str], None]) -> None:
 
 
 def ask_once(server: Server, model_id: str) -> None:
-    """One request as it is measured."""
+    """Send the request that is measured."""
     row = expected()[model_id][0]
     if model_id == SPEECH:
         server.transcript(row["recording"])
@@ -243,7 +244,7 @@ def ask_once(server: Server, model_id: str) -> None:
 
 
 def measure(server: Server, model_id: str, say: Callable[[str], None]) -> None:
-    """Requests in SECONDS by so many clients at once; a recording lasts 10 s."""
+    """Send requests for SECONDS from so many clients; a recording lasts 10 s."""
     for clients in AT_ONCE:
         begun = time.monotonic()
         deadline, times = begun + SECONDS, list[float]()
@@ -264,7 +265,7 @@ def measure(server: Server, model_id: str, say: Callable[[str], None]) -> None:
 
 
 def kill_one(deployment: Deployment, server: Server, index: int, say: Callable[[str], None]) -> None:
-    """One of mini-whisper's two tritonservers dies under load: no request is lost, and it comes back."""
+    """Kill one of mini-whisper's two tritonservers under load: no request may be lost; it must return."""
     failed, done, stopping = list[str](), list[float](), [False]
 
     def load(_: int) -> None:
@@ -309,7 +310,7 @@ def _answers(server: Server, index: int) -> bool:
 
 
 def nvidias(deployment: Deployment) -> dict[str, list[str]]:
-    """NVIDIA's own clients and their arguments."""
+    """Return NVIDIA's own clients and their arguments."""
     speech, text = (deployment.round.models.index(model_id) for model_id in (SPEECH, "mini-t5"))
     host, _, port = deployment.address(speech)[1].partition(":")
     http, grpc = deployment.address(text)
@@ -349,7 +350,7 @@ def run_round(make: Callable[[Round], Deployment], served: Round, report: Report
 
 
 def look(deployment: Deployment, server: Server, served: Round, title: str, report: Report) -> None:
-    """Every step with servers that are ready."""
+    """Run every step that needs ready servers."""
     for model_id in served.models:
         with report.step(f"{title}, {model_id}: answers") as say:
             compare(server, model_id, say)
@@ -369,7 +370,7 @@ def look(deployment: Deployment, server: Server, served: Round, title: str, repo
 
 
 def run_all(make: Callable[[Round], Deployment], report: Report, targets: tuple[str, ...] = TARGETS) -> None:
-    """Every round, in turn; one that fails does not end the next."""
+    """Run every round in turn; a failed one does not end the next."""
     with report.step("machine") as say:
         for line in machine():
             say(line)
@@ -383,9 +384,7 @@ def run_all(make: Callable[[Round], Deployment], report: Report, targets: tuple[
 
 
 def record(url: str, kserve: str) -> None:
-    """Write what the portable engine answers (`make serve`) as what is expected of a GPU, for the models that
-    are served.
-    """
+    """Record the portable engine's answers (`make serve`) as those expected of a GPU, for served models."""
     from tokenizers import Tokenizer
 
     server, prompts = Server(url, kserve), expected()
@@ -406,12 +405,12 @@ def record(url: str, kserve: str) -> None:
 
 
 def _compact(text: str) -> str:
-    """JSON with each list of numbers on one line."""
+    """Write JSON with each list of numbers on one line."""
     return re.sub(r"\[\s+(-?\d[^\[\]{}]*?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text) + "\n"
 
 
 def main() -> int:
-    """Exit status 0 if no step failed; the file is written in any case."""
+    """Return exit status 0 if no step failed; the file is written in any case."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,7 +1,7 @@
-"""`python -m scripts.house [FOLDER]`: the measures of the code in docs/architecture.md, of a checkout.
+"""`python -m scripts.house [FOLDER]`: compute the code measures of docs/architecture.md for a checkout.
 
-Python files of `ROOMS` are read as syntax trees. For a checkout with longer lines, run
-`ruff format --line-length 110` on a copy first.
+Python files of `ROOMS` are parsed as syntax trees. For a checkout with longer lines, run `ruff format
+--line-length 110` on a copy first.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ class Source:
 
     @property
     def room(self) -> str:
-        """Its top folder."""
+        """Return its top folder."""
         return self.path.relative_to(self.root).parts[0]
 
     @property
     def module(self) -> str:
-        """The name by which it is imported."""
+        """Return the name by which it is imported."""
         parts = self.path.relative_to(self.root).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     @cached_property
     def tree(self) -> ast.Module:
-        """Its syntax."""
+        """Return its syntax tree."""
         return parsed(self.path)
 
     @property
     def package(self) -> list[str]:
-        """What a relative import starts from."""
+        """Return the package that relative imports start from."""
         parts = self.module.split(".")
         return parts if self.path.name == "__init__.py" else parts[:-1]
 
     def imports(self, *, at_import: bool = False) -> Iterator[tuple[int, str, str]]:
-        """Line, module and name (empty: the module itself) of each import.
+        """Yield line, module and name (empty: the module itself) of each import.
 
         With `at_import` only those that run when the module is imported: not those in functions or for types.
         """
@@ -73,14 +73,14 @@ class Source:
                     yield node.lineno, origin, alias.name
 
     def functions(self) -> Iterator[tuple[str, int]]:
-        """Name and lines (decorators and docstring included) of each function."""
+        """Yield name and lines (decorators and docstring included) of each function."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
                 yield node.name, (node.end_lineno or first) - first + 1
 
     def comparisons(self, names: tuple[str, ...] = TARGETS) -> Iterator[int]:
-        """Lines that compare something with one of `names`: `==`, `!=`, `in`, `match`."""
+        """Yield lines that compare something with one of `names`: `==`, `!=`, `in`, `match`."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Compare):
                 sides = [node.left, *node.comparators]
@@ -104,7 +104,7 @@ def _at_import(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def sources(root: Path = ROOT, rooms: tuple[str, ...] = ROOMS) -> list[Source]:
-    """The Python files of the rooms, scripts without a suffix included."""
+    """Return the Python files of the rooms, scripts without a suffix included."""
     return [
         Source(root, path)
         for room in rooms
@@ -120,7 +120,7 @@ def _is_script(path: Path) -> bool:
 
 
 def arrows(found: list[Source]) -> dict[tuple[str, str], list[str]]:
-    """For each pair of rooms, `file:line module` of every import of the second by the first."""
+    """Return, for each pair of rooms, `file:line module` of every import of the second by the first."""
     rooms = {source.room for source in found}
     between: dict[tuple[str, str], list[str]] = {}
     for source in found:
@@ -135,7 +135,7 @@ def arrows(found: list[Source]) -> dict[tuple[str, str], list[str]]:
 
 
 def module_graph(found: list[Source]) -> dict[str, set[str]]:
-    """For each module, those that importing it imports."""
+    """Return, for each module, those that importing it imports."""
     known = {source.module for source in found}
     graph: dict[str, set[str]] = {}
     for source in found:
@@ -148,7 +148,7 @@ def module_graph(found: list[Source]) -> dict[str, set[str]]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The groups of nodes that reach each other, by Tarjan's algorithm."""
+    """Return the groups of nodes that reach each other, by Tarjan's algorithm."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -176,7 +176,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def report(root: Path) -> Iterator[str]:
-    """The measures, one a line."""
+    """Return the measures, one per line."""
     found = list(sources(root))
     paths = [source.path for source in found]
     lines = {source.module: len(source.path.read_text("utf-8").splitlines()) for source in found}
@@ -210,7 +210,7 @@ def report(root: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print them."""
+    """Print the measures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT)
     parser.add_argument("--details", action="store_true", help="list the places as well")

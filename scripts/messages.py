@@ -1,4 +1,4 @@
-"""`python -m scripts.messages`: every message that users and operators may read, in one list."""
+"""`python -m scripts.messages`: list every message that users and operators may read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEMPLATES = ROOT / "docker" / "nginx"
 
 
 def _text(node: ast.expr) -> str | None:
-    """A string as written; what is filled in stands in braces."""
+    """Return a string as written, with replacement fields in braces."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
@@ -34,7 +34,7 @@ def _text(node: ast.expr) -> str | None:
 
 
 def _sentences(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Strings with several words, but for docstrings."""
+    """Yield strings with several words, except docstrings."""
     documented = {
         id(node.body[0].value)
         for node in ast.walk(tree)
@@ -52,7 +52,7 @@ def _sentences(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def messages() -> Iterator[str]:
-    """`file:line: message`."""
+    """Yield `file:line: message`."""
     for room in ROOMS:
         for path in sorted((ROOT / room).rglob("*.py")):
             for line, text in sorted(_sentences(parsed(path))):
@@ -64,7 +64,7 @@ def messages() -> Iterator[str]:
 
 
 def main() -> None:
-    """Print them."""
+    """Print the messages."""
     for message in messages():
         print(message)
 

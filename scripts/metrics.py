@@ -1,4 +1,4 @@
-"""`python -m scripts.metrics`: the tables of docs/metrics.md, out of what measures."""
+"""`python -m scripts.metrics`: write the tables of docs/metrics.md from the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEGIN, END = "<!-- {}: python -m scripts.metrics -->\n", "<!-- end of {} -->\n"
 
 @dataclass(frozen=True)
 class Declared:
-    """One metric: its name as Prometheus reads it (a histogram's without _bucket), type, labels, and help."""
+    """One metric: its name in Prometheus (a histogram's without _bucket), type, labels, and help."""
 
     name: str
     kind: str
@@ -31,7 +31,7 @@ class Declared:
 
 
 def _of(holder: object, *more: str) -> Iterable[Declared]:
-    """The metrics that an object holds as attributes, with labels that are added to all of them."""
+    """Return the metrics that an object has as attributes, with labels that are added to all of them."""
     for one in vars(holder).values():
         if isinstance(one, MetricWrapperBase) and not one._labelvalues:
             (family,) = one.describe()
@@ -46,7 +46,7 @@ def _triton() -> Iterable[Declared]:
 
 
 def nginx_page() -> str:
-    """What nginx answers at /metrics, with zeros for its variables."""
+    """Return what nginx answers at /metrics, with zeros for its variables."""
     (found,) = re.findall(r"return 200 '(# HELP conch_nginx[^']*)'", NGINX.read_text("utf-8"))
     return re.sub(r"\$\w+", "0", found)
 
@@ -57,7 +57,7 @@ def _nginx() -> Iterable[Declared]:
 
 
 def declared() -> dict[str, list[Declared]]:
-    """Every metric, by the part that measures."""
+    """Return every metric by component."""
     return {
         "gateway": list(_of(gateway.Metrics())),
         "guard": [*_of(guard.Metrics(), "model"), *_triton()],
@@ -67,7 +67,7 @@ def declared() -> dict[str, list[Declared]]:
 
 
 def table(metrics: Iterable[Declared]) -> str:
-    """One row for each."""
+    """Return one row for each."""
     lines = ["| metric | type | labels | what it says |", "|---|---|---|---|"]
     for one in metrics:
         labels = ", ".join(f"`{label}`" for label in one.labels)
@@ -76,7 +76,7 @@ def table(metrics: Iterable[Declared]) -> str:
 
 
 def renewed(text: str) -> str:
-    """The page with the tables of today."""
+    """Return the page with current tables."""
     for part, metrics in declared().items():
         begin, end = BEGIN.format(part), END.format(part)
         head, _, rest = text.partition(begin)
@@ -86,7 +86,7 @@ def renewed(text: str) -> str:
 
 
 def main(page: Path = PAGE) -> None:
-    """Write it."""
+    """Write the page."""
     page.write_text(renewed(page.read_text("utf-8")), "utf-8")
 
 

@@ -1,4 +1,4 @@
-"""`python -m scripts.models`: the README's table of models, out of catalog.toml and the families."""
+"""`python -m scripts.models`: write the README's table of models from catalog.toml and the families."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def _targets(family: str) -> set[str]:
 
 
 def _cell(target: str, able: set[str]) -> str:
-    """Of the target itself, or of its first companion that can."""
+    """Return the cell of the target itself, or of its first companion that can build it."""
     if target in able:
         return "yes"
     return next((f"by {NAMES[name]}" for name in targets.COMPANIONS.get(target, ()) if name in able), "–")
 
 
 def _key(model: Model) -> tuple[str, str]:
-    """Models that differ in nothing but their name share a row."""
+    """Return the key of a row; models that differ only in their name share one."""
     return model.family, model.licence.partition(";")[0]
 
 
 def table(models: Iterable[Model]) -> str:
-    """One row for each family and licence."""
+    """Return one row for each family and licence."""
     rows: dict[tuple[str, str], list[str]] = {}
     for model in models:
         if not model.source.startswith("random:"):  # benchmarks only
@@ -53,13 +53,13 @@ def table(models: Iterable[Model]) -> str:
 
 
 def renewed(text: str) -> str:
-    """The README with the table of today."""
+    """Return the README with the current table."""
     made = table(load_catalog(CATALOG).values())
     return re.sub(f"(?s){re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: BEGIN + made + END, text)
 
 
 def main(readme: Path = README) -> None:
-    """Write it."""
+    """Write the README."""
     readme.write_text(renewed(readme.read_text("utf-8")), "utf-8")
 
 

@@ -1,5 +1,5 @@
-"""`python -m scripts.reference`: docs/configuration.md out of .env.example and the gateway's settings, and
-docs/http-api.md out of its OpenAPI document.
+"""`python -m scripts.reference`: write docs/configuration.md from .env.example and the gateway's settings,
+and docs/http-api.md from its OpenAPI document.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Every route of the gateway and its fields. A running stack has the same as a pag
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable, as a reader sets it."""
+    """One variable, as a user sets it."""
 
     name: str
     kind: str
@@ -65,25 +65,25 @@ class Variable:
 
     @property
     def row(self) -> str:
-        """Of a Markdown table."""
+        """Return its row of the Markdown table."""
         default = f"`{self.default}`" if self.default else ""
         return f"| `{self.name}` | {self.kind} | {default} | {cell(self.says)} |"
 
 
 def cell(text: object) -> str:
-    """Text inside a table, in one line; Markdown's own characters as they are."""
+    """Return text for a table cell, in one line with Markdown's own characters escaped."""
     flat = " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")
     return re.sub(r"\b(?=[A-Z]*_)[A-Z][A-Z0-9_]+(=[\w.:/-]*\w)?", r"`\g<0>`", flat)
 
 
 def table(rows: Iterable[Variable]) -> str:
-    """Markdown."""
+    """Return a Markdown table."""
     lines = ["| variable | type | default | meaning |", "|---|---|---|---|", *(one.row for one in rows)]
     return "\n".join(lines) + "\n"
 
 
 def kind_of(name: str, default: str) -> str:
-    """What a variable of .env.example holds, by its name and default."""
+    """Return the type of a variable of .env.example, from its name and default."""
     if name.endswith("_FILE"):
         return "path"
     if name.endswith("_GPUS"):
@@ -94,7 +94,7 @@ def kind_of(name: str, default: str) -> str:
 
 
 def documented() -> Iterator[str | Variable]:
-    """The headings and variables of .env.example, in order."""
+    """Return the headings and variables of .env.example in order."""
     comment: list[str] = []
     for line in (ROOT / ".env.example").read_text("utf-8").splitlines():
         if line.startswith("## "):
@@ -116,7 +116,7 @@ def _own(name: str, field: FieldInfo) -> Variable:
 
 
 def configuration() -> str:
-    """docs/configuration.md."""
+    """Return docs/configuration.md."""
     parts, rows = [HEAD], list[Variable]()
     for one in [*documented(), ""]:
         if isinstance(one, Variable):
@@ -143,7 +143,7 @@ def _fields(fields: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def api() -> str:
-    """docs/http-api.md."""
+    """Return docs/http-api.md."""
     document = create_app(Settings(deployment=Path("deployment.json"))).openapi()
     parts = [API_HEAD]
     for route in described(document):

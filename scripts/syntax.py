@@ -1,4 +1,4 @@
-"""Syntax trees of our own files."""
+"""Syntax trees of the repository's files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def parsed(path: Path) -> ast.Module:
-    """The tree of a Python file."""
+    """Parse a Python file."""
     text = path.read_text("utf-8")
     try:
         return ast.parse(text)

@@ -1,1 +1,3 @@
-"""What runs inside Triton: audio features, tokens, prompts, generation, engines. Arrays in, arrays out."""
+"""Code that runs inside Triton: audio features, tokens, prompts, generation, engines. Takes and returns
+arrays.
+"""

@@ -1,4 +1,4 @@
-"""What is asked of arrays from outside, wherever they come in."""
+"""Checks of arrays that come from outside."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 
 def finite(array: NDArray[Any]) -> bool:
-    """Neither NaN nor infinity. Of float16 by its bits: an exponent of ones is one of them; sixty times as
-    fast.
+    """Tell whether an array has neither NaN nor infinity. float16 is checked by its bits (an exponent of
+    ones), which is sixty times as fast.
     """
     if array.dtype != np.float16:
         return bool(np.isfinite(array).all())

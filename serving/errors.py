@@ -1,4 +1,4 @@
-"""What can go wrong in serving, and which of Triton's error codes each means."""
+"""Errors in serving, and the Triton error code of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ABORT_SUPPORTED = "conch_abort_supported"
 
 
 class QueueFull(Exception):
-    """The waiting line is at its limit; the caller should try again later."""
+    """The request queue is full; the caller should try again later."""
 
 
 class BadRequest(ValueError):
@@ -58,8 +58,8 @@ PLACE = re.compile(
 
 
 class EngineError(Exception):
-    """An error that another Triton model answered with. Between models Triton 24.10 makes every code
-    INTERNAL, so ours travel in the text.
+    """An error from another Triton model. Between models Triton 24.10 turns every code into INTERNAL, so ours
+    travel in the text.
     """
 
     def __init__(self, message: str) -> None:
@@ -69,7 +69,7 @@ class EngineError(Exception):
 
 
 def kind_of(message: str) -> str:
-    """What an error of TensorRT-LLM's means, by its words."""
+    """Classify an error of TensorRT-LLM by its text."""
     lower = message.lower()
     return (
         "UNAVAILABLE"
@@ -81,14 +81,12 @@ def kind_of(message: str) -> str:
 
 
 def plain(message: str) -> str:
-    """The sentence of an error of TensorRT-LLM's, without what wraps it, its tag, its place in the source and
-    the backtrace.
-    """
+    """Return the sentence of a TensorRT-LLM error, without wrapping, tag, source location and backtrace."""
     return PLACE.sub("", TAG.sub("", WRAPPED.sub("", message))).strip() or message
 
 
 def raise_if_aborted(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """One response of an engine's stream, as it is.
+    """Return one response of an engine's stream, or raise if it announces an error.
 
     Raises:
         EngineError: the engine failed in the middle.
@@ -99,8 +97,8 @@ def raise_if_aborted(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]
 
 
 def code_name(error: Exception) -> str:
-    """INVALID_ARG for what the caller can mend (400), UNAVAILABLE for a full queue (503), INTERNAL for the
-    rest (500).
+    """Return INVALID_ARG for what the caller can fix (400), UNAVAILABLE for a full queue (503), INTERNAL for
+    the rest (500).
     """
     if isinstance(error, EngineError):
         return error.kind
@@ -110,10 +108,10 @@ def code_name(error: Exception) -> str:
 
 
 def message_of(error: Exception) -> str:
-    """What a client reads."""
+    """Return the message for clients."""
     return str(error) or repr(error)
 
 
 def encode_error(error: Exception) -> str:
-    """What an engine says to the models that call it: kind and sentence."""
+    """Encode an error's kind and sentence for the models that call the engine."""
     return f"{code_name(error)}: {message_of(error)}"

@@ -1,1 +1,1 @@
-"""From sound to words in time: media, voice activity, windows, decoding and its retries, segments."""
+"""From audio to words with times: media, voice activity, windows, decoding, segments, speakers."""

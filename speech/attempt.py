@@ -1,4 +1,4 @@
-"""One request of the transcriber: what the speech façade is asked for a window, and what its answer says."""
+"""One request to the speech façade for a window, and what its answer says."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OUTPUTS = (
 
 @dataclass(frozen=True)
 class Attempt:
-    """One answer of the model for a window, and what it says about itself. `covered`: its segments in seconds
+    """One answer of the model for a window, with its measures of quality. `covered`: its segments in seconds
     of the window.
     """
 
@@ -50,23 +50,23 @@ class Attempt:
 
     @property
     def loops(self) -> bool:
-        """The text repeats itself, or ran into the token limit as loops do."""
+        """Tell whether the text repeats itself or reached the token limit, as loops do."""
         return self.truncated or repeats(self.transcript.text)
 
     @property
     def doubtful(self) -> bool:
-        """Worth another temperature."""
+        """Tell whether another temperature should be tried."""
         return self.loops or self.avg_logprob < LOG_PROB_LIMIT
 
 
 async def nothing() -> None:
-    """Wait for nobody."""
+    """Wait for nothing."""
 
 
 @dataclass(frozen=True)
 class FacadeClient:
-    """Calls of the speech façade of a pool, under one request id. `patience`: what a recording waits for
-    before each.
+    """Calls the speech façade of a pool under one request id. `patience` is awaited before each call for a
+    recording.
     """
 
     model: SpeechModel
@@ -75,7 +75,7 @@ class FacadeClient:
     patience: Callable[[], Awaitable[None]] = nothing
 
     async def attempt(self, window: Window, options: Options, temperature: float) -> Attempt:
-        """The answer at one temperature.
+        """Transcribe at one temperature.
 
         Raises:
             Exception: what the model raises.
@@ -86,7 +86,7 @@ class FacadeClient:
         return attempt_of(result, window, options, temperature)
 
     async def no_speech(self, window: Window, options: Options) -> float:
-        """The probability that nobody speaks.
+        """Return the no-speech probability.
 
         Raises:
             Exception: see `attempt`.
@@ -104,7 +104,7 @@ class FacadeClient:
 
 
 def outputs_for(window: Window, options: Options, pool: Pool) -> list[str]:
-    """The façade's outputs that a client's options need, and the times of words where speech could be
+    """Return the façade's outputs that a client's options need, including word times where speech could be
     missed.
     """
     outputs = list(OUTPUTS)
@@ -120,7 +120,7 @@ def outputs_for(window: Window, options: Options, pool: Pool) -> list[str]:
 
 
 def inputs_for(window: Window, options: Options, temperature: float, beams: int, *, words: bool) -> Arrays:
-    """The façade's inputs for one window: WAV float32 [1, samples], the others [1, 1]."""
+    """Make the façade's inputs for one window: WAV float32 [1, samples], the others [1, 1]."""
     prefix = text_prefix(options.task, options.language, options.prompt)
     arrays: dict[str, NDArray[Any]] = {
         "WAV": window.wave[None],
@@ -140,7 +140,7 @@ def inputs_for(window: Window, options: Options, temperature: float, beams: int,
 
 
 def attempt_of(result: Arrays, window: Window, options: Options, temperature: float) -> Attempt:
-    """The façade's outputs, with times of the recording."""
+    """Read the façade's outputs, with times in the recording."""
     times = [(float(begin), float(end)) for begin, end in result["SEGMENT_TIMES"].reshape(-1, 2)]
     no_speech = float(result["NO_SPEECH_PROB"].ravel()[0]) if "NO_SPEECH_PROB" in result else None
     language = result["LANGUAGE"].ravel()[0].decode() if "LANGUAGE" in result else options.language or ""
@@ -169,9 +169,9 @@ def attempt_of(result: Arrays, window: Window, options: Options, temperature: fl
 
 
 def _covered(timed: Sequence[TimedWord] | None, segments: Sequence[Span]) -> Iterable[Span]:
-    """What a text accounts for, in seconds of the window: its words where their times are known, else its
-    segments. A word reaches to the next one of its segment, or to the segment's end: how a pause is shared
-    between a word and the punctuation after it means little.
+    """Return the spans that a text covers, in seconds of the window: its words where their times are known,
+    otherwise its segments. A word extends to the next one of its segment, or to the segment's end, since it
+    is arbitrary how a pause is split between a word and the punctuation after it.
     """
     if timed is None:
         return segments
@@ -190,7 +190,7 @@ def _covered(timed: Sequence[TimedWord] | None, segments: Sequence[Span]) -> Ite
 
 
 def _end_of(at: float, segments: Sequence[Span]) -> float:
-    """Where the segment ends that a time lies in."""
+    """Return the end of the segment that contains a time."""
     return next((end for begin, end in segments if begin <= at <= end), at)
 
 
@@ -217,7 +217,7 @@ def _segments(
 
 
 def _words(timed: Iterable[TimedWord], window: Window, sounds: Flags) -> Iterable[Word]:
-    """Words without the pauses that alignment gave to them, as Whisper does to segments."""
+    """Return words without the pauses that alignment added to them, as Whisper adds them to segments."""
     for word in timed:
         begin, end = snapped(word.span, sounds)
         begins = round(window.time(begin), 2)

@@ -1,4 +1,4 @@
-"""Channels of decoded frames to one, without losing what only some of them carry."""
+"""Mix the channels of decoded frames into one without losing what only some channels contain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RAMP = 0.1  # of a piece, in which one choice passes into the next, without a cl
 
 
 def planes(frame: AudioFrame) -> Floats:
-    """The samples of a frame, float32 [channels, samples], integers scaled to -1 to 1."""
+    """Return a frame's samples, float32 [channels, samples], with integers scaled to -1 to 1."""
     found: NDArray[Any] = frame.to_ndarray()
     if not frame.format.is_planar:
         found = found.reshape(-1, frame.layout.nb_channels).T
@@ -32,8 +32,8 @@ def planes(frame: AudioFrame) -> Floats:
 
 
 class Mixer:
-    """Mixes one stream. Where the mix of a piece has far less energy than its loudest channel (inverted
-    channels, one voice among sixty microphones), that channel is taken instead.
+    """Mixes one stream. Where the mix of a block has far less energy than its loudest channel (inverted
+    channels, one voice among sixty microphones), that channel is used instead.
     """
 
     def __init__(self, names: Sequence[str], rate: int) -> None:
@@ -75,7 +75,7 @@ class Mixer:
         return share
 
     def _products(self, sound: Floats) -> Floats:
-        """Float32 [pieces, channels, channels]: each channel times each, summed up."""
+        """Return float32 [blocks, channels, channels]: the summed products of each pair of channels."""
         count, rest = divmod(sound.shape[1], self.piece)
         whole = sound[:, : count * self.piece].reshape(len(sound), count, self.piece).transpose(1, 0, 2)
         found = [whole @ whole.transpose(0, 2, 1)]

@@ -1,5 +1,5 @@
-"""Cuts recordings of any length into windows of at most 30 s while the sound arrives: memory holds one
-window, never the recording.
+"""Cut recordings of any length into windows of at most 30 s while the audio arrives: memory holds one window,
+never the recording.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ AT_ONCE = RATE // CHUNK
 
 
 class Cutter(Protocol):
-    """Makes windows of blocks of sound."""
+    """Cuts blocks of audio into windows."""
 
     def feed(self, block: Floats) -> Iterator[Window]:
-        """Windows that are complete now; `block`: float32 [samples] at 16 kHz, which follow the last one."""
+        """Return the windows that are complete now; `block`, float32 [samples] at 16 kHz, follows the
+        previous one.
+        """
         ...
 
     def finish(self) -> Iterator[Window]:
-        """What is left at the end."""
+        """Return what is left at the end."""
         ...
 
 
 @dataclass
 class Pending:
-    """Sound that is in no window yet: chunks, the probability of speech in each, and their places in the
-    recording. The chunks are put together when they are looked at, not whenever some are added. `begins`: the
-    probability above which somebody speaks.
+    """Audio that is in no window yet: chunks, the speech probability of each, and their places in the
+    recording. Chunks are joined only when they are read. `begins` is the probability above which somebody
+    speaks.
     """
 
     parts: list[Floats] = field(default_factory=lambda: [np.zeros((0, CHUNK), np.float32)])
@@ -53,24 +55,26 @@ class Pending:
 
     @property
     def chunks(self) -> Floats:
-        """All of them, float32 [n, 512]."""
+        """Return all of them, float32 [n, 512]."""
         if len(self.parts) > 1:
             self.parts = [np.concatenate(self.parts)]
         return self.parts[0]
 
     def add(self, chunks: Floats, probabilities: Floats, place: int) -> None:
-        """Chunks [n, samples] and their probabilities [n]; the first is number `place` of the recording."""
+        """Append chunks [n, samples] and their probabilities [n]; the first is number `place` of the
+        recording.
+        """
         self.parts.append(chunks)
         self.probabilities = np.concatenate([self.probabilities, probabilities])
         self.places = np.concatenate([self.places, np.arange(place, place + len(chunks))])
 
     def keep(self, which: NDArray[np.bool_]) -> None:
-        """Forget the other chunks; `which`: [chunks]."""
+        """Drop all chunks but those in `which` [chunks]."""
         self.parts = [self.chunks[which]]
         self.probabilities, self.places = self.probabilities[which], self.places[which]
 
     def shorten(self) -> None:
-        """Leave out the middle of a long silence at the end."""
+        """Remove the middle of a long silence at the end."""
         sounding = np.flatnonzero(self.probabilities >= TUNING.silent_probability)
         silence = len(self) - (int(sounding[-1]) + 1 if len(sounding) else 0)
         if silence > 2 * TUNING.kept_chunks:
@@ -79,7 +83,7 @@ class Pending:
             self.keep(which)
 
     def take(self, count: int, samples: int | None = None, *, goes_on: bool = False) -> Window:
-        """The first chunks as a window, of which `samples` are sound."""
+        """Return the first chunks as a window, of which `samples` are audio."""
         places, probabilities = self.places[:count], self.probabilities[:count]
         jumps = np.flatnonzero(np.diff(places) > 1)
         gaps = tuple(
@@ -97,8 +101,8 @@ class Pending:
         return window
 
     def cut(self) -> int:
-        """After how many chunks a window ends best: in the middle of the longest pause of the voice in its
-        last 15 s, else as `pause` says.
+        """Return after how many chunks to end a window: in the middle of the longest pause in its last 15 s,
+        otherwise as `pause` decides.
         """
         count = min(len(self), CHUNKS)
         begin, end = longest(self.probabilities[LATE:count] < TUNING.speech_goes_on)
@@ -108,8 +112,8 @@ class Pending:
 
 
 class PauseCutter:
-    """Cuts where the voice pauses. Silence of more than a second is shortened to one, and windows in which
-    nobody speaks are left out.
+    """Cuts at pauses. Silence of more than a second is shortened to one, and windows without speech are left
+    out.
     """
 
     def __init__(self) -> None:
@@ -125,7 +129,9 @@ class PauseCutter:
         yield from self._listen(len(self.waiting) // CHUNK // AT_ONCE * AT_ONCE)
 
     def _listen(self, count: int) -> Iterator[Window]:
-        """To the next `count` chunks: judged together, which is faster, and taken in a second at a time."""
+        """Run voice activity detection on the next `count` chunks: all at once, which is faster, then taken
+        in a second at a time.
+        """
         wave, self.waiting = self.waiting[: count * CHUNK], self.waiting[count * CHUNK :]
         chunks, probabilities = wave.reshape(count, CHUNK), self.voice.probabilities(wave)
         for at in range(0, count, AT_ONCE):
@@ -158,7 +164,7 @@ class PauseCutter:
 
 class TurnCutter:
     """Cuts where a speaker's turn ends (server_vad); silence between turns is left out. A turn of over 30 s
-    is cut where the voice pauses. A turn without `speech`, such as a click, has no words.
+    is cut at a pause. A turn without `speech`, such as a click, has no words.
     """
 
     def __init__(self, turns: TurnDetection) -> None:
@@ -171,12 +177,12 @@ class TurnCutter:
 
     @property
     def at(self) -> int:
-        """The sample where the turn that is going on began."""
+        """Return the sample at which the current turn started."""
         return int(self.pending.places[0]) * CHUNK if len(self.pending) else self.judged * CHUNK
 
     @property
     def kept(self) -> Floats:
-        """The turn that is going on, so far."""
+        """Return the current turn so far."""
         return np.concatenate([self.pending.chunks.reshape(-1), self.waiting])
 
     def feed(self, block: Floats) -> Iterator[Window]:
@@ -215,15 +221,15 @@ class TurnCutter:
             yield self.pending.take(len(self.pending), samples)
 
     def _forget(self) -> None:
-        """Drop what lies before the next turn, but for the padding."""
+        """Drop what precedes the next turn, except for the padding."""
         which = np.zeros(len(self.pending), np.bool_)
         which[max(0, len(self.pending) - self.padding) :] = True
         self.pending.keep(which)
 
 
 def pause(wave: Floats) -> int:
-    """The best sample to cut at where the voice never pauses: the middle of the longest clear pause in the
-    last 15 s, else anywhere, else the quietest 20 ms of the last 15 s.
+    """Return the best sample to cut at where voice activity shows no pause: the middle of the longest clear
+    pause in the last 15 s, otherwise anywhere, otherwise the quietest 20 ms of the last 15 s.
     """
     late = LATE * CHUNK if len(wave) > LATE * CHUNK + RATE else RATE // 2
     still = quiet(wave)

@@ -1,6 +1,6 @@
-"""Sound out of whatever file was uploaded: mono float32 at 16 kHz, by PyAV (FFmpeg's libraries), or for WAV
-that is so already by Python's own reader: threads that fight for the interpreter's lock at each of FFmpeg's
-frames are many times as slow (docs/benchmarks/audio-api.md).
+"""Decode any uploaded file to mono float32 at 16 kHz with PyAV (FFmpeg's libraries). WAV files in that format
+already are read by Python's own reader: threads that compete for the GIL at each of FFmpeg's frames are many
+times as slow (docs/benchmarks/audio-api.md).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ BLOCK = 4 * RATE
 
 
 def silent(_: str) -> None:
-    """Say nothing of damage."""
+    """Ignore a warning about damage."""
 
 
 def decode(path: Path, *, max_seconds: float, time_limit: float) -> NDArray[np.float32]:
-    """The whole of a short file: float32 [samples]. Raises what `blocks` raises."""
+    """Decode the whole of a short file to float32 [samples]. Raises what `blocks` raises."""
     return np.concatenate(list(blocks(path, max_seconds=max_seconds, time_limit=time_limit)))
 
 
 def blocks(
     path: Path, *, max_seconds: float, time_limit: float, track: int | None = None, warn: Warn = silent
 ) -> Iterator[NDArray[np.float32]]:
-    """Decode the audio track of a file that a player would play, or the one numbered `track` (from 1), a few
-    seconds at a time. `warn` is told of damage that ends the sound early.
+    """Decode the audio track that a player would play, or number `track` (from 1), a few seconds at a time.
+    `warn` is called for damage that ends the audio early.
 
     Yields:
         float32 [samples], channels mixed, resampled to 16 kHz; pauses of the file's time line are silence.
@@ -71,7 +71,7 @@ def blocks(
 
 
 def _sound(path: Path, track: int | None, warn: Warn) -> Iterator[NDArray[np.float32]]:
-    """Chunks as FFmpeg gives them; its errors as sentences."""
+    """Yield chunks from FFmpeg, and turn its errors into sentences."""
     try:
         for chunk in _chunks(path, track, warn):
             if not np.isfinite(chunk).all():
@@ -90,7 +90,7 @@ def _sound(path: Path, track: int | None, warn: Warn) -> Iterator[NDArray[np.flo
 
 
 def _chunks(path: Path, track: int | None, warn: Warn) -> Iterator[NDArray[np.float32]]:
-    """What can be read as it is, or else decoded."""
+    """Yield what can be read directly, or else decoded."""
     file = _plain_wav(path) if track in (None, 1) else None
     if file is None:
         yield from decoded(path, track, warn)
@@ -101,7 +101,9 @@ def _chunks(path: Path, track: int | None, warn: Warn) -> Iterator[NDArray[np.fl
 
 
 def _plain_wav(path: Path) -> wave.Wave_read | None:
-    """A WAV file that needs no conversion, at its first sample; None for all others, damaged ones too."""
+    """Open a WAV file that needs no conversion, at its first sample; None for all others, including damaged
+    ones.
+    """
     try:
         with path.open("rb") as whole:
             claimed = int.from_bytes(whole.read(8)[4:], "little") + 8  # Python reads no further, FFmpeg does

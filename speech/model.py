@@ -1,4 +1,4 @@
-"""What turns a window of sound into words, as the rest of this package sees it."""
+"""The protocol of the model that transcribes a window."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ class SpeechModel(Protocol):
     """The speech façade (`whisper_bls`): over Triton in the gateway, in this process in a benchmark."""
 
     async def infer(self, pool: Pool, arrays: Arrays, outputs: Sequence[str], request_id: str) -> Arrays:
-        """The outputs that are asked for, for one window."""
+        """Return the requested outputs for one window."""

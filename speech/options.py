@@ -1,4 +1,4 @@
-"""What a client asked for, as the transcriber takes it."""
+"""Options of a transcription."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Options:
-    """`language`: ISO code or None for detection, which chooses among `languages` if there are any.
-    `timestamps`: whether segments are wanted. `draft`: words for now, by one request for a window; the final
-    text is transcribed again. `live`: somebody waits for these very words.
+    """What a client requested.
+
+    Attributes:
+        language: ISO code; None to detect it
+        languages: codes that detection chooses among; empty for all
+        timestamps: segments are wanted
+        draft: provisional words from one request per window; the final text is transcribed again
+        live: a client is waiting for these words
     """
 
     task: str

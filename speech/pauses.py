@@ -1,5 +1,5 @@
-"""Cuts segments that span a pause, and bounds all of them by their sound: a model may write the end of one
-utterance and the beginning of the next between two timestamps, which then say little about either.
+"""Split segments that span a pause, and fit all of them to their audio: a model may write the end of one
+utterance and the start of the next between two timestamps, which then fit neither.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ TIME = re.compile(rb"<\|\d+\.\d\d\|>")
 
 @dataclass(frozen=True)
 class Piece:
-    """A segment as the façade gives it: its time in seconds of the window, and its tokens with timestamps,
-    their log probabilities, and what they spell where that is known.
+    """A segment from the façade: its times in seconds of the window, and its tokens, including timestamps,
+    with their log probabilities and spellings where known.
     """
 
     span: Span
@@ -39,7 +39,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class TimedWord:
-    """A word and its time in seconds of the window."""
+    """A word and its times in seconds of the window."""
 
     text: str
     span: Span
@@ -50,8 +50,8 @@ Part = tuple[Piece, Sequence[TimedWord]]
 
 @dataclass(frozen=True)
 class Pause:
-    """Where a voice ends (`before`) and the next one begins (`after`), in seconds of the window; and where
-    the first part of a segment that is cut there ends (`end`) and the second begins (`begin`).
+    """Where speech ends (`before`) and starts again (`after`), in seconds of the window; and where the first
+    part of a segment that is cut there ends (`end`) and the second starts (`begin`).
     """
 
     before: float
@@ -60,8 +60,8 @@ class Pause:
     begin: float
 
     def precedes(self, word: Span) -> bool:
-        """Whether a word belongs to the voice after the pause. Alignment may give the word the pause, or a
-        part of it.
+        """Tell whether a word belongs to the speech after the pause. Alignment may have added the pause, or
+        part of it, to the word.
         """
         begin, end = word
         earlier, later = min(end, self.before) - begin, end - max(begin, self.after)
@@ -70,12 +70,12 @@ class Pause:
         return later > max(earlier, 0)
 
     def has(self, word: Span) -> bool:
-        """Whether a word begins well inside it: then there is speech that voice activity detection missed."""
+        """Tell whether a word starts well inside it: then voice activity detection missed speech there."""
         return self.before + 2 * TUNING.voice_margin < word[0] < self.after - 2 * TUNING.voice_margin
 
 
 def pieces_of(result: Arrays) -> Iterator[Piece]:
-    """The segments of the façade's answer."""
+    """Return the segments of the façade's answer."""
     spans = [(float(begin), float(end)) for begin, end in result["SEGMENT_TIMES"].reshape(-1, 2)]
     texts, sizes = result["SEGMENT_TEXTS"].ravel(), result["SEGMENT_SIZES"].ravel()
     tokens, log_probs, at = result["TOKENS"].ravel().tolist(), result["TOKEN_LOGPROBS"].ravel().tolist(), 0
@@ -86,7 +86,7 @@ def pieces_of(result: Arrays) -> Iterator[Piece]:
 
 
 def words_of(result: Arrays) -> list[TimedWord] | None:
-    """The words of the façade's answer; None where their times were not requested."""
+    """Return the words of the façade's answer; None where their times were not requested."""
     if "WORD_TIMES" not in result:
         return None
     times = result["WORD_TIMES"].reshape(-1, 2).tolist()
@@ -104,10 +104,10 @@ def cut(
     *,
     in_order: bool = True,
 ) -> tuple[list[Piece], list[TimedWord]]:
-    """Cut the pieces at the window's pauses and at silences after sentences, and give each the times of its
-    sound; the words then lie inside their parts. `words`: of all pieces, in order. Without words, and where
-    it is not known what tokens spell, nothing is cut. `in_order`: words are in spoken order, which those of
-    a translation are not, and tell where their piece is.
+    """Split the pieces at the window's pauses and at silences after sentences, and give each the times of its
+    audio; the words then lie inside their parts. `words` are those of all pieces, in order. Without words, or
+    without the tokens' spellings, nothing is split. `in_order`: words are in spoken order (those of a
+    translation are not) and show where their piece is.
     """
     pauses, left, parts = list(_pauses(window)), list(words), list[Part]()
     last: TimedWord | None = None
@@ -129,10 +129,9 @@ def cut(
 def _begun(
     piece: Piece, words: list[TimedWord], last: TimedWord | None, sounds: Sounds
 ) -> tuple[list[TimedWord], Span | None]:
-    """A piece's words, the first of which is moved to the onset of the voice that the piece begins with,
-    where alignment is only a little off; and the silence before that voice. Alignment starts the first word
-    of a window at the window's start: a first word that spans a silence is spoken after it. `last`: the word
-    before.
+    """Return a piece's words, with the first moved to the onset of the piece's speech where alignment is only
+    slightly off, and the silence before that onset. Alignment starts a window's first word at the window's
+    start: a first word that spans a silence was spoken after it. `last` is the word before.
     """
     word, others = words[0], words[1:]
     first, end = frames(word.span)
@@ -155,7 +154,7 @@ def _begun(
 
 
 def _onset(time: float, sounds: Sounds) -> Place | None:
-    """The silence (first frame, end frame) after which a voice begins at a time; None if there is none."""
+    """Return the silence (first frame, end frame) after which speech starts at a time; None without one."""
     found = [
         (int(begin), int(end))
         for begin, end in runs(~sounds.loud)
@@ -167,8 +166,8 @@ def _onset(time: float, sounds: Sounds) -> Place | None:
 
 
 def _timed_by_words(piece: Piece, words: Sequence[TimedWord], voice: Flags) -> Piece:
-    """A piece with the times of its words where the model's timestamps disagree with them: in noise a model
-    may write timestamps at even distances, seconds away from the sound.
+    """Return a piece with the times of its words where the model's timestamps disagree with them: in noise a
+    model may write evenly spaced timestamps, seconds away from the audio.
     """
     if not words:
         return piece
@@ -210,15 +209,15 @@ def _at_sentences(piece: Piece, words: Sequence[TimedWord], sounds: Sounds) -> I
 
 
 def _silence_between(before: Span, after: Span, sounds: Sounds) -> Span | None:
-    """The silence between two words; alignment may have given it, or a part of it, to either."""
+    """Return the silence between two words; alignment may have added it, or part of it, to either."""
     at = after[0] if after[0] < after[1] else before[1]
     return silence_in((sounds.begin(before), sounds.end(after)), sounds.voice, at)
 
 
 def _bounded(parts: Sequence[Part], sounds: Sounds, onsets: Mapping[float, Span]) -> Iterator[Part]:
-    """Parts that begin and end at the silence between the last word of one and the first word of the next. A
-    model's timestamps are often some tenths of a second off. `onsets`: known silences, by the time at which
-    the word after each begins.
+    """Fit parts to the silence between the last word of one and the first word of the next. A model's
+    timestamps are often some tenths of a second off. `onsets` are known silences, by the time at which the
+    word after each starts.
     """
     begins = (parts[0][0].span[0],) * 2 if parts else None
     ends = (parts[-1][0].span[1],) * 2 if parts else None
@@ -241,7 +240,7 @@ def _bounded(parts: Sequence[Part], sounds: Sounds, onsets: Mapping[float, Span]
 
 
 def _moved(word: TimedWord, old: Span, new: Span) -> TimedWord:
-    """A word of a part whose times have changed: it moves with an edge that it touches."""
+    """Return a word of a part whose times have changed: it moves with an edge that it touches."""
     begin, end = word.span
     begin = new[0] if begin <= old[0] + TUNING.segment_edge else min(max(begin, new[0]), new[1])
     end = new[1] if end >= old[1] - TUNING.segment_edge else min(max(end, begin), new[1])
@@ -258,7 +257,7 @@ def _pauses(window: Window) -> Iterator[Pause]:
 
 
 def _places(text: str, words: Sequence[TimedWord]) -> list[Place]:
-    """Where the words of a text stand in it, up to the first that is not there."""
+    """Return the positions of the words in a text, up to the first that is missing."""
     places, at = list[Place](), 0
     for word in words:
         found = text.find(word.text, at)
@@ -275,8 +274,8 @@ def _within(word: TimedWord, span: Span) -> TimedWord:
 
 
 def _divided(piece: Piece, around: tuple[Place, Place], times: Span) -> tuple[Piece, Piece]:
-    """A piece in two; `around`: places of the words on either side; `times`: where one ends and the other
-    begins.
+    """Split a piece in two. `around`: positions of the words on either side; `times`: the end of one part and
+    the start of the other.
     """
     (_, done), (start, _) = around
     found = OPENS.search(piece.text[done:start])

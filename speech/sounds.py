@@ -1,4 +1,4 @@
-"""Where a window sounds, and times that begin and end with the sound."""
+"""Find the frames of a window that are not silent, and fit times to them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ Flags = NDArray[np.bool_]
 
 
 def frames(span: Span) -> tuple[int, int]:
-    """The first frame that a span touches, and the end frame."""
+    """Return the first frame that a span touches, and the end frame."""
     return int(span[0] * RATE) // FRAME, -(-int(span[1] * RATE) // FRAME)
 
 
 @dataclass(frozen=True)
 class Sounds:
-    """Which 20 ms frames of a window are not silence, bool [frames]. `voice`: a voice and the sound next to
-    it, without the noise in its pauses; where voice activity detection finds none, all that is not quiet.
-    `loud`: all that is not quiet.
+    """Which 20 ms frames of a window are not silent, bool [frames].
+
+    Attributes:
+        voice: speech and the audio next to it, without noise in its pauses; where voice activity detection
+            finds none, everything that is not quiet
+        loud: everything that is not quiet
     """
 
     voice: Flags
     loud: Flags
 
     def begin(self, word: Span) -> float:
-        """Where a word begins that a silence follows, without the silence before it. Without a voice in it:
-        the word's end if it is loud, else the end of the voice before it.
+        """Return the start of a word that a silence follows, without the silence before it. Without speech in
+        it: the word's end if it is loud, otherwise the end of the speech before it.
         """
         first, last = frames(word)
         if (voiced := np.flatnonzero(self.voice[first:last])).size:
@@ -41,8 +44,9 @@ class Sounds:
         return word[1] if self._is_loud(word) or not earlier.size else (int(earlier[-1]) + 1) * FRAME / RATE
 
     def end(self, word: Span) -> float:
-        """Where a word ends that follows a silence: where its first sound does, the tail of the word before
-        it aside. Without a voice in it: the word's begin if it is loud, else that of the voice after it.
+        """Return the end of a word that follows a silence: where its first sound ends, ignoring the tail of
+        the word before it. Without speech in it: the word's start if it is loud, otherwise that of the speech
+        after it.
         """
         first, last = frames(word)
         found = runs(self.voice[first:last])
@@ -59,7 +63,7 @@ class Sounds:
 
 
 def sounding(window: Window) -> Sounds:
-    """Where a window sounds."""
+    """Find the sounding frames of a window."""
     if len(window.wave) < FRAME:
         return Sounds(np.zeros(0, np.bool_), np.zeros(0, np.bool_))
     still = quiet(window.wave)
@@ -78,8 +82,8 @@ def sounding(window: Window) -> Sounds:
 
 
 def silence_in(span: Span, sounds: Flags, at: float, *, begins: bool = False) -> Span | None:
-    """The longest silence of a stretch, in seconds of the window, or one of half its length that ends (or
-    `begins`) nearer to a time; None if there is none.
+    """Return the longest silence of a span, in seconds of the window, or one at least half as long that ends
+    (or `begins`) nearer to a time; None if there is none.
     """
     first, last = frames(span)
     found = runs(~sounds[first:last])
@@ -93,8 +97,8 @@ def silence_in(span: Span, sounds: Flags, at: float, *, begins: bool = False) ->
 
 
 def between(window: Window, at: float) -> float:
-    """Where to cut after a text that ends at about this time, in seconds of the window: in the middle of a
-    silence, else where the sound is quietest, which may be inside a word.
+    """Return where to cut after a text that ends at about this time, in seconds of the window: in the middle
+    of a silence, otherwise where the audio is quietest, which may be inside a word.
     """
     around = (max(at - TUNING.around_end[0], 0.0), min(at + TUNING.around_end[1], window.seconds))
     if silence := silence_in(around, sounding(window).voice, at, begins=True):
@@ -104,8 +108,8 @@ def between(window: Window, at: float) -> float:
 
 
 def snapped(span: Span, sounds: Flags) -> Span:
-    """A segment's or a word's times without the silence at its ends: Whisper adds pauses to their neighbours.
-    The tail of a neighbour's sound, with a pause next to it, is left to that neighbour.
+    """Return a segment's or word's times without the silence at its ends, since Whisper adds pauses to their
+    neighbours. The tail of a neighbour's sound, followed by a pause, is left to that neighbour.
     """
     first, last = frames(span)
     found = runs(sounds[first:last])
@@ -122,5 +126,5 @@ def snapped(span: Span, sounds: Flags) -> Span:
 
 
 def _reach(sounds: Flags) -> int:
-    """How many frames sound without a break from the first on."""
+    """Return how many frames sound without a break from the first on."""
     return len(sounds) if sounds.all() else int(sounds.argmin())

@@ -1,8 +1,8 @@
-"""Stretches of a recording: the windows of one are transcribed in turn, each from the start of a sentence;
-several stretches run at once.
+"""Transcribe stretches of a recording concurrently; the windows of one stretch are transcribed in turn, each
+from the start of a sentence.
 
-Windows that are all cut beforehand end inside sentences, of which both halves are guessed
-(docs/benchmarks/real-speech.md). Windows in turn alone would leave engines idle.
+If all windows were cut beforehand, they would end inside sentences, and both halves would be guessed
+(docs/benchmarks/real-speech.md). With windows in turn alone, engines would idle.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TranscribeWindows = Callable[[AsyncIterator[Window], Options], AsyncGenerator[Tr
 
 
 def ends(window: Window, seconds: float) -> bool:
-    """Whether a stretch, `seconds` long with this window, ends with it."""
+    """Tell whether a stretch, `seconds` long with this window, ends with it."""
     silence = window.seconds - max((end for _, end in window.speech), default=0.0)
     return (
         not window.goes_on
@@ -34,7 +34,7 @@ def ends(window: Window, seconds: float) -> bool:
 
 
 class Stretch:
-    """Windows that are transcribed in turn by a task, while others are still being cut."""
+    """Windows that one task transcribes in turn, while others are still being cut."""
 
     def __init__(self, transcribe: TranscribeWindows, options: Options) -> None:
         self.seconds = 0.0
@@ -43,12 +43,12 @@ class Stretch:
         self.task = asyncio.create_task(self._run(transcribe, options))
 
     def add(self, window: Window | None) -> None:
-        """Add a window; None: that was the last."""
+        """Add a window; None marks the end."""
         self.seconds += window.seconds if window else 0.0
         self.windows.put_nowait(window)
 
     async def next(self) -> Transcript | None:
-        """The next transcript; None after the last.
+        """Return the next transcript; None after the last.
 
         Raises:
             ApiError: what ended the task.
@@ -71,8 +71,8 @@ class Stretch:
 
 
 class Stretches:
-    """The stretches of a recording that run now, at most `at_once`. The first words decide the language,
-    which other stretches wait for; the prompt goes to the first.
+    """The stretches of a recording that run now, at most `at_once`. The first words decide the language, for
+    which other stretches wait; the prompt goes to the first.
     """
 
     def __init__(self, transcribe: TranscribeWindows, options: Options, at_once: int) -> None:
@@ -95,20 +95,22 @@ class Stretches:
             self._close()
 
     async def ready(self) -> AsyncIterator[Transcript]:
-        """Transcripts that are ready, in order, and those that must be before another window has room."""
+        """Return finished transcripts in order, and wait for those that must finish before another window has
+        room.
+        """
         while self.running and (not self.running[0].found.empty() or not self._room()):
             if (part := await self._next()) is not None:
                 yield part
 
     async def remaining(self) -> AsyncIterator[Transcript]:
-        """All remaining transcripts; no window follows."""
+        """Return all remaining transcripts; no window follows."""
         self._close()
         while self.running:
             if (part := await self._next()) is not None:
                 yield part
 
     async def stop(self) -> None:
-        """Cancel what still runs."""
+        """Cancel what is still running."""
         await end([stretch.task for stretch in self.running])
 
     def _room(self) -> bool:

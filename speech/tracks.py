@@ -1,6 +1,4 @@
-"""The audio track of a file that a player would play, decoded, at the times of the file, by PyAV (FFmpeg's
-libraries).
-"""
+"""Decode the audio track that a player would play, at the file's own times, with PyAV (FFmpeg)."""
 
 from __future__ import annotations
 
@@ -53,21 +51,21 @@ Warn = Callable[[str], None]
 
 
 class BadMedia(ValueError):
-    """The file holds no sound that can be used: why, and in `field` what of the request is wrong."""
+    """The file has no usable audio; the message gives the reason, `field` the request's field."""
 
     field = "file"
 
 
 class BadTrack(BadMedia):
-    """It has no such track."""
+    """The file has no such track."""
 
     field = "audio_track"
 
 
 def decoded(path: Path, track: int | None, warn: Warn) -> Iterator[Floats]:
-    """Decode the track of each logical stream of a file: float32 [samples] at 16 kHz, one channel; now and
-    then an empty piece. `track`: the number of an audio track, from 1; None chooses. `warn` is told of damage
-    that ends the sound early.
+    """Decode the track of each logical stream of a file to float32 [samples] at 16 kHz, mono, with an
+    occasional empty block. `track` is the number of an audio track, from 1; None chooses. `warn` is called
+    for damage that ends the audio early.
 
     Raises:
         BadMedia: no audio track, or no such track.
@@ -88,7 +86,7 @@ def decoded(path: Path, track: int | None, warn: Warn) -> Iterator[Floats]:
 
 
 def _one(source: Callable[[], Any], track: int | None, warn: Warn) -> Iterator[Floats]:
-    """The first of the tracks, best first, that gives samples."""
+    """Decode the first of the tracks, best first, that yields samples."""
     number, count, failed = 0, 1, None
     while number < count:
         with av.open(source(), mode="r", metadata_errors="ignore", container_options=CONTAINERS) as container:
@@ -133,7 +131,7 @@ def _ranked(container: InputContainer, track: int | None) -> list[AudioStream]:
 
 
 def _sound(container: InputContainer, stream: AudioStream) -> Iterator[Floats]:
-    """The samples of a stream. A resampler takes one form of sound, which may change inside a stream."""
+    """Yield a stream's samples. A resampler takes one sample format, which may change inside a stream."""
     form, converter = None, None
     longest = DISCONTINUITY if container.format.flags & BREAKS else WRONG
     start = None if container.start_time is None else container.start_time / av.time_base
@@ -154,7 +152,7 @@ def _sound(container: InputContainer, stream: AudioStream) -> Iterator[Floats]:
 
 
 class _Converter:
-    """Sound of one form to 16 kHz and one channel, a second at a time."""
+    """Converts audio of one format to 16 kHz mono, a second at a time."""
 
     def __init__(self, frame: AudioFrame) -> None:
         self.rate = frame.sample_rate
@@ -195,9 +193,9 @@ class _Converter:
 def timed(
     frames: Iterable[AudioFrame | None], start: float | None, longest: float
 ) -> Iterator[tuple[AudioFrame | None, int]]:
-    """Frames with the silence before each, in samples at 16 kHz, so that times are those that a player shows.
-    `start`: where the time line of the file begins, in seconds, if it says so; `longest`: seconds of a pause
-    that can be. None among the frames stands for packets that gave none.
+    """Yield frames with the silence before each, in samples at 16 kHz, so that times are those that a player
+    shows. `start` is where the file's time line starts in seconds, if known; `longest` is the maximum
+    plausible pause in seconds. None among the frames stands for packets that gave none.
     """
     shift = None if start is None else -start
     at, left = 0.0, None  # seconds: where the next frame begins, and the stamp that it should have
@@ -220,12 +218,14 @@ def timed(
 
 
 def _goes_on(end: float, after: AudioFrame | None) -> bool:
-    """Whether the next frame's stamp confirms the one before it."""
+    """Tell whether the next frame's timestamp confirms the one before it."""
     return after is not None and after.time is not None and abs(after.time - end) < PAUSE
 
 
 def _frames(container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame | None]:
-    """A damaged packet is left out, as by the ffmpeg command: one in an hour should not fail the hour."""
+    """Decode frames, skipping damaged packets as the ffmpeg command does: one in an hour should not fail the
+    hour.
+    """
     for packet in container.demux(stream):
         try:
             found: list[AudioFrame | None] = [f for f in packet.decode() if isinstance(f, AudioFrame)]
@@ -235,8 +235,8 @@ def _frames(container: InputContainer, stream: AudioStream) -> Iterator[AudioFra
 
 
 def _links(path: Path) -> Iterator[Callable[[], Any]]:
-    """What opens each logical stream of a file: an Ogg file may be several, one after the other (RFC 3533),
-    of which FFmpeg follows only those of the same form.
+    """Yield a function that opens each logical stream of a file: an Ogg file may have several, one after
+    another (RFC 3533), of which FFmpeg follows only those of the same format.
     """
     begins = _ogg_begins(path)
     if len(begins) < 2:
@@ -247,7 +247,7 @@ def _links(path: Path) -> Iterator[Callable[[], Any]]:
 
 
 def _ogg_begins(path: Path) -> list[int]:
-    """Where logical streams of an Ogg file begin: at the first page of a group of first pages."""
+    """Return where logical streams of an Ogg file start: at the first page of a group of first pages."""
     with path.open("rb") as file:
         if file.read(4) != OGG:
             return []
@@ -263,7 +263,7 @@ def _ogg_begins(path: Path) -> list[int]:
 
 
 class _Part(io.RawIOBase):
-    """Some bytes of a file as a file."""
+    """A byte range of a file as a file object."""
 
     def __init__(self, path: Path, begin: int, end: int) -> None:
         self.file, self.begin, self.size, self.at = path.open("rb"), begin, end - begin, 0

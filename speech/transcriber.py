@@ -1,5 +1,5 @@
-"""Transcription of a recording: windows go to the pool, several at once; what comes back is judged, tried
-again where it must be, completed where speech is without words, and put together in order.
+"""Transcribe a recording: send windows to the pool concurrently, check the answers, retry where needed, fill
+in missed speech, and join the results in order.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Covering = tuple[Transcript, list[Span]]
 
 
 def context(options: Options, part: Transcript, before: float = inf) -> str:
-    """Earlier text for what begins at `before`, in seconds of the recording, or for the next window; none
-    after words that the model doubted.
+    """Return earlier text as context for what starts at `before`, in seconds of the recording, or for the
+    next window; none after doubtful words.
     """
     earlier = [segment for segment in part.segments if segment.start < before]
     if not options.previous_text or any(
@@ -52,8 +52,8 @@ def context(options: Options, part: Transcript, before: float = inf) -> str:
 
 @dataclass
 class WindowRun:
-    """All requests for one window; `left`: how many more it may take; `forgot`: its words
-    go wrong after the text before it.
+    """All requests for one window. `left` is how many more it may make; `forgot`: its words go wrong with the
+    previous text as context.
     """
 
     client: FacadeClient
@@ -61,17 +61,17 @@ class WindowRun:
     forgot: bool = False
 
     def take(self) -> bool:
-        """One request more, if there is one."""
+        """Count one more request, if one is left."""
         self.left -= 1
         return self.left >= 0
 
     def remembered(self, options: Options) -> Options:
-        """With the text before the window, if it did no harm."""
+        """Transcribe with the text before the window as context, if that did no harm."""
         return replace(options, prompt="") if self.forgot else options
 
     async def transcript(self, window: Window, options: Options) -> Transcript:
-        """The window's words. A real Whisper often ends its text at a pause, or leaves one out: speech
-        without words is asked for again.
+        """Return the window's words. Whisper often ends its text at a pause, or leaves one out: speech
+        without words is transcribed again.
 
         Raises:
             ApiError: the pool did not answer, or refused.
@@ -81,9 +81,9 @@ class WindowRun:
         return await self.complete(window, options, *await self.best(window, options))
 
     async def sought(self, window: Window, options: Options) -> Transcript:
-        """The words of a window that goes on, up to the end of the last sentence; what comes after it is to
-        be transcribed again with what follows (openai/whisper's seek, which goes to the end of the last
-        segment). A text that ends too early for that is completed instead.
+        """Return the words of a window whose speech goes on, up to the end of the last sentence; what follows
+        is transcribed again with the next window (openai/whisper seeks to the end of the last segment). A
+        text that ends too early for that is completed instead.
 
         Raises:
             ApiError: see `transcript`.
@@ -100,7 +100,7 @@ class WindowRun:
     async def complete(
         self, window: Window, options: Options, best: Transcript, covered: list[Span]
     ) -> Transcript:
-        """What the first answers left out is asked for alone."""
+        """Transcribe separately what the first answers left out."""
         while not options.max_tokens and self.left > 0 and (again := missed(window, covered, best.text)):
             part = window.part(*again)
             known = replace(
@@ -120,8 +120,8 @@ class WindowRun:
         return best
 
     async def best(self, window: Window, options: Options) -> Covering:
-        """The first transcript that is not doubtful, in halves if it loops, else the likeliest of all
-        temperatures.
+        """Return the first transcript that is not doubtful, in halves if it loops, otherwise the likeliest of
+        all temperatures.
         """
         first = await self._first(window, options)
         if not first.doubtful or options.max_tokens:
@@ -141,8 +141,8 @@ class WindowRun:
         return await self._likeliest(window, options, first)
 
     async def _first(self, window: Window, options: Options) -> Attempt:
-        """After earlier text the likelier of two answers, requested at once: one knows that text, one only
-        what a client's own prompt, which has no timestamps, says.
+        """After earlier text, return the likelier of two concurrent answers: one with that text as context,
+        one with only the client's own prompt, which has no timestamps.
         """
         self.take()
         own, mark, _ = options.prompt.partition("<|")
@@ -177,8 +177,8 @@ class WindowRun:
         return joined([left, right]), [*covered, *later]
 
     async def _silent(self, window: Window, options: Options, attempt: Attempt) -> bool:
-        """Unlikely words, and the model thinks that nobody speaks. Asking costs a second look, so it is asked
-        only then.
+        """Tell whether words are unlikely and the model detects no speech. That takes another encoder run, so
+        it is checked only then.
         """
         known = attempt.no_speech
         return (
@@ -196,7 +196,7 @@ class Transcriber:
 
     @contextmanager
     def hurry(self) -> Iterator[None]:
-        """The words of a live turn, which somebody waits for: recordings ask for nothing more meanwhile."""
+        """Transcribe a live turn, which a client waits for: recordings pause their requests meanwhile."""
         self.urgent += 1
         try:
             yield
@@ -211,7 +211,7 @@ class Transcriber:
     def transcribe(
         self, pool: Pool, windows: AsyncIterator[Window], options: Options, request_id: str
     ) -> AsyncGenerator[Transcript, None]:
-        """Transcripts in order. The first with words settles the language for the rest; `prompt` is the text
+        """Yield transcripts in order. The first words decide the language of the rest; `prompt` is the text
         before it.
 
         Raises:
@@ -242,9 +242,9 @@ class Transcriber:
     async def _in_turn(
         self, client: Callable[[], WindowRun], windows: AsyncIterator[Window], options: Options
     ) -> AsyncGenerator[Transcript, None]:
-        """One after the other, each with the text before it if that was requested. Sound that goes on is
-        transcribed 30 s at a time, as far as the text of each reaches: a text that had to end inside a
-        sentence would be guessed there, and so would the rest of it.
+        """Transcribe windows one after another, each with the previous text as context if requested.
+        Continuous speech is transcribed 30 s at a time, from where the previous text ends: a text that has to
+        end inside a sentence would be guessed there, and so would the next start.
         """
         held: Window | None = None
         async for window in _and_none(windows):
@@ -268,9 +268,7 @@ class Transcriber:
 
 
 def _to_sentence(part: Transcript, window: Window) -> Transcript:
-    """Without the segments after the last one that ends with a sentence inside the window, if those are
-    few.
-    """
+    """Drop the segments after the last one that ends with a sentence inside the window, if they are few."""
     ends = [window.place(segment.end) for segment in part.segments]
     for count in range(len(ends), 0, -1):
         if ends[count - 1] < max(TUNING.least_seek, ends[-1] - TUNING.repeated_sentence):
@@ -283,13 +281,13 @@ def _to_sentence(part: Transcript, window: Window) -> Transcript:
 
 
 def _more(rest: Window) -> bool:
-    """Whether what is left after the last text is worth another request: more than its last word's end."""
+    """Tell whether what follows the last text is worth another request: more than its last word's end."""
     voice = sum(end - begin for begin, end in rest.speech)
     return voice >= TUNING.lost_speech or any(begin > TUNING.close_words for begin, _ in rest.speech)
 
 
 async def _and_none(windows: AsyncIterator[Window]) -> AsyncIterator[Window | None]:
-    """All of them, and None when there are no more."""
+    """Yield all of them, then None."""
     async for window in windows:
         yield window
     yield None

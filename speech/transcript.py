@@ -1,4 +1,4 @@
-"""Transcripts of windows and recordings, and how parts become one."""
+"""Transcripts of windows and recordings, and how parts are joined."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from .tuning import TUNING
 
 @dataclass(frozen=True)
 class Segment:
-    """Words with their times in seconds from the beginning of the recording. `window`: where the window began
-    that they came from. `log_probs`: what each token of the text spells, and its log probability, if they
-    were requested. `timed`: the text with its timestamps in the window, as a model writes them: the context
-    of what follows. `speaker`: their name, if they were told apart.
+    """Words with their times in seconds from the start of the recording.
+
+    Attributes:
+        window: start of the window that they came from
+        log_probs: spelling and log probability of each token, if requested
+        timed: the text with the model's timestamps in the window, which is context for what follows
+        speaker: name, if speakers were distinguished
     """
 
     start: float
@@ -34,8 +37,11 @@ class Segment:
 
 @dataclass(frozen=True)
 class Word:
-    """A word and its times in seconds from the beginning of the recording. `speaker`: their name, if they
-    were told apart; `overlap`: somebody else speaks at that time.
+    """A word and its times in seconds from the start of the recording.
+
+    Attributes:
+        speaker: name, if speakers were distinguished
+        overlap: somebody else speaks at that time
     """
 
     text: str
@@ -47,9 +53,11 @@ class Word:
 
 @dataclass(frozen=True)
 class Transcript:
-    """The text of a window or of a recording. `language`: the spoken one; `joint`: what stands between two
-    parts of the text, which is in English where it is a translation. Counts of tokens are what the model
-    read and wrote.
+    """The text of a window or of a recording. Token counts are what the model read and generated.
+
+    Attributes:
+        language: the spoken one
+        joint: separator between two parts of the text, which is English in a translation
     """
 
     text: str = ""
@@ -65,22 +73,22 @@ class Transcript:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Those that are spoken, in the order in which they begin; none where nobody speaks."""
+        """Return the spoken languages in order of appearance; empty where nobody speaks."""
         return self.several or ((self.language,) if self.text and self.language else ())
 
     @property
     def token_log_probs(self) -> tuple[tuple[bytes, float], ...]:
-        """Those of all segments."""
+        """Return those of all segments."""
         return tuple(pair for segment in self.segments for pair in segment.log_probs)
 
 
 def joint_of(task: str, language: str) -> str:
-    """What stands between two texts of a task, out of sound in a language."""
+    """Return the separator between two texts of a task, for audio in a language."""
     return "" if task == "transcribe" and language in BLANKLESS else " "
 
 
 def joined(parts: Sequence[Transcript]) -> Transcript:
-    """Parts in order as one; the language is that of the first words."""
+    """Join parts in order; the language is that of the first words."""
     language = next(
         (part.language for part in parts if part.text), next((part.language for part in parts), "")
     )
@@ -100,7 +108,7 @@ def joined(parts: Sequence[Transcript]) -> Transcript:
 
 
 def first_segments(part: Transcript, count: int) -> Transcript:
-    """The first `count` segments of a transcript, with their words."""
+    """Return the first `count` segments of a transcript with their words."""
     if count == len(part.segments):
         return part
     segments = part.segments[:count]
@@ -113,7 +121,7 @@ def first_segments(part: Transcript, count: int) -> Transcript:
 
 
 def completed(first: Transcript, more: Transcript) -> Transcript:
-    """A window's transcript with words that were found later, in the order of their times."""
+    """Insert words that were found later into a window's transcript, in order of their times."""
     if not more.text:
         return replace(joined([first, replace(more, duration=0.0)]), text=first.text)
     begin = more.segments[0].start
@@ -134,19 +142,21 @@ def completed(first: Transcript, more: Transcript) -> Transcript:
 
 
 def is_known(more: Transcript, best: Transcript) -> bool:
-    """Whether words that were asked for again were given before: their times were wrong, not their text."""
+    """Tell whether words that were transcribed again were found before: their times were wrong, not their
+    text.
+    """
     plain = [re.sub(r"\W+", " ", one.text).casefold().strip() for one in (more, best)]
     return bool(plain[0]) and f" {plain[0]} " in f" {plain[1]} "
 
 
 def mean_log_prob(part: Transcript) -> float:
-    """Mean log probability of a text's tokens; 0 without any."""
+    """Return the mean log probability of a text's tokens; 0 without any."""
     count = sum(len(segment.tokens) for segment in part.segments)
     return sum(segment.avg_logprob * len(segment.tokens) for segment in part.segments) / max(count, 1)
 
 
 def is_guessed(more: Transcript, best: Transcript) -> bool:
-    """Whether words that were asked for again are much less likely than those around them, as they are where
-    a model must say something about the end of a word that it has written down already.
+    """Tell whether words that were transcribed again are much less likely than those around them, as when a
+    model must transcribe the remainder of a word that it has written already.
     """
     return mean_log_prob(more) < mean_log_prob(best) - TUNING.guess_drop

@@ -1,5 +1,5 @@
-"""Every number that decides what is written and when. Seconds unless the name says otherwise; frames are
-20 ms, chunks 32 ms. What each was chosen by: docs/benchmarks/real-speech.md.
+"""All parameters that decide what is written and when. Seconds unless the name says otherwise; frames are 20
+ms, chunks 32 ms. How each was chosen: docs/benchmarks/real-speech.md.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tuning:
-    """Numbers of the whole path from sound to words."""
+    """Parameters of the whole path from audio to words."""
 
     # Voice activity: silero-vad utils_vad.py, get_speech_timestamps, but for the floor and the single word.
     speech_begins: float = 0.5  # probability at which speech begins

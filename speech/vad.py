@@ -1,4 +1,4 @@
-"""Where somebody speaks: Silero's voice activity detection, and turns made of its probabilities."""
+"""Voice activity detection with Silero, and turns from its probabilities."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Floats = NDArray[np.float32]
 
 
 class SileroVad:
-    """Speech probabilities of one stream of sound, 32 ms at a time."""
+    """Speech probabilities of one audio stream, 32 ms at a time."""
 
     def __init__(self) -> None:
         self.detector = Silero()
         self.rest: Floats = np.zeros(0, np.float32)
 
     def probabilities(self, samples: Floats) -> Floats:
-        """One probability for each 512 samples, float32; what is left over waits for the next call."""
+        """Return one probability for each 512 samples, float32; a remainder waits for the next call."""
         wave = np.concatenate([self.rest, samples]) if len(self.rest) else samples
         count = len(wave) // CHUNK
         self.rest = wave[count * CHUNK :]
@@ -37,8 +37,8 @@ Span = tuple[float, float]
 
 
 def spans(probabilities: Floats, begins: float = TUNING.speech_begins) -> Iterator[Span]:
-    """Stretches of speech in seconds, of at least three chunks; each begins above the probability `begins`.
-    `probabilities`: float32 [chunks of 32 ms].
+    """Return spans of speech in seconds, of at least three chunks; each starts above the probability
+    `begins`. `probabilities` are float32 [chunks of 32 ms].
     """
     begin, last = None, 0
     for i, probability in enumerate([*probabilities.tolist(), *[0.0] * (TUNING.hole_chunks + 1)]):
@@ -51,16 +51,15 @@ def spans(probabilities: Floats, begins: float = TUNING.speech_begins) -> Iterat
 
 
 def spoken(probabilities: Floats, *, short: bool) -> bool:
-    """Whether anybody may be speaking, by probabilities [chunks]. `short`: a word is enough."""
+    """Tell whether anybody may be speaking, by probabilities [chunks]. `short`: a single word is enough."""
     wanted = (TUNING.word_chunks if short else TUNING.speech_chunks) * CHUNK / RATE
     return any(end - begin >= wanted for begin, end in spans(probabilities))
 
 
 @dataclass(frozen=True)
 class TurnDetection:
-    """OpenAI's server_vad: speech begins above `threshold` and has ended after `silence` seconds below it
-    (less 0.15, so that it does not flutter: silero-vad utils_vad.py); `padding` seconds before and after
-    belong to it.
+    """OpenAI's server_vad: speech starts above `threshold` and has ended after `silence` seconds below it
+    (minus 0.15 for hysteresis: silero-vad utils_vad.py); `padding` seconds before and after are included.
     """
 
     threshold: float = 0.5
@@ -69,7 +68,7 @@ class TurnDetection:
 
 
 class TurnDetector:
-    """Follows a stream: `feed` says for each chunk whether a turn began or ended there."""
+    """Follows a stream; `feed` tells for each chunk whether a turn started or ended there."""
 
     def __init__(self, turns: TurnDetection) -> None:
         self.turns = turns
@@ -78,7 +77,7 @@ class TurnDetector:
         self.quiet = 0
 
     def feed(self, samples: Floats) -> Iterator[tuple[float, bool, bool]]:
-        """(probability of speech, began, ended) for each 32 ms of float32 [samples] at 16 kHz."""
+        """Yield (probability of speech, started, ended) for each 32 ms of float32 [samples] at 16 kHz."""
         for probability in self.voice.probabilities(samples).tolist():
             began = ended = False
             if probability >= self.turns.threshold:

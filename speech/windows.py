@@ -1,4 +1,4 @@
-"""Windows of a recording, at most 30 s each: their times, and the speech that a text left out."""
+"""Windows of a recording, at most 30 s each: their times, and speech that a text left out."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ ENDED = re.compile(r"[.!?…。！？｡؟।][\"'”’»)\]』」]*\s*$")  # a
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of a recording: float32 samples, and where they begin in seconds.
+    """A part of a recording: float32 samples, and where they start in seconds.
 
-    `speech`: where there is a voice, in seconds of the window. `gaps`: (seconds of the window, seconds of the
-    recording left out there). `goes_on`: it was cut because it is long, not because a voice was done.
+    Attributes:
+        speech: where there is speech, in seconds of the window
+        gaps: (seconds of the window, seconds of the recording left out there)
+        goes_on: it was cut because of its length, not at the end of speech
     """
 
     wave: Floats
@@ -34,11 +36,11 @@ class Window:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Return its length in seconds."""
         return len(self.wave) / RATE
 
     def time(self, at: float, *, end: bool = False) -> float:
-        """Seconds of the window as seconds of the recording. What ends at a gap ends before it."""
+        """Convert seconds of the window to seconds of the recording. What ends at a gap ends before it."""
         return (
             self.start
             + at
@@ -46,7 +48,7 @@ class Window:
         )
 
     def place(self, time: float) -> float:
-        """Seconds of the recording as seconds of the window."""
+        """Convert seconds of the recording to seconds of the window."""
         at = time - self.start
         for place, left_out in self.gaps:
             if at > place:
@@ -54,7 +56,7 @@ class Window:
         return min(max(at, 0.0), self.seconds)
 
     def part(self, begin: float, end: float) -> Window:
-        """What lies between two times of the window."""
+        """Return the part between two times of the window."""
         a, b = (round(min(max(at, 0.0), self.seconds) * RATE) for at in (begin, end))
         first, last = a / RATE, b / RATE
         speech = tuple(
@@ -68,7 +70,7 @@ class Window:
         )
 
     def followed(self, other: Window) -> Window:
-        """Both as one; what lies between them in the recording is left out."""
+        """Join both; what lies between them in the recording is left out."""
         at, left_out = self.seconds, other.start - self.time(self.seconds)
         return Window(
             np.concatenate([self.wave, other.wave]),
@@ -84,7 +86,7 @@ class Window:
 
 
 def halves(window: Window) -> tuple[Window, Window]:
-    """A window in two at the best pause of its middle half."""
+    """Split a window in two at the best pause of its middle half."""
     quarter = len(window.wave) // 4
     middle = window.wave[quarter : 3 * quarter]
     begin, end = longest(quiet(middle))
@@ -93,13 +95,13 @@ def halves(window: Window) -> tuple[Window, Window]:
 
 
 def may_lack(window: Window) -> bool:
-    """Whether there is speech enough that some could be `missed`."""
+    """Tell whether there is enough speech for some to be `missed`."""
     return sum(end - begin for begin, end in window.speech) >= TUNING.lost_speech
 
 
 def missed(window: Window, covered: Sequence[Span], text: str) -> Span | None:
-    """The first stretch of a window with speech that no segment covers, in seconds of the window; None if
-    there is none. A text that ends inside a sentence is taken to have left its end out, if there is a little.
+    """Return the first span of speech in a window that no segment covers, in seconds of the window; None if
+    there is none. A text that ends inside a sentence is assumed to lack its end, if some speech is left.
     """
     edges = [(0.0, 0.0), *_merged(covered), (window.seconds, window.seconds)]
     for (_, begin), (end, _) in pairwise(edges):

@@ -1,9 +1,9 @@
-"""Checkpoints as transformers loads them, turned into serving's architectures (the builder only).
+"""Turn checkpoints, loaded by transformers, into serving's architectures (builder only).
 
 A family's module has `ARCHITECTURE` (transformers' class), `random_model(name)` for true shapes with random
 weights, `shape(model)`, `weights(model)` under the names of serving/architectures, and `facts(model,
-arguments)` for engine.json. A family whose shape has `prompt_table` has `picture_shape(model)`,
-`picture_weights(model)`, `picture_facts(model, arguments)` and `picture_prompt(model)` besides.
+arguments)` for engine.json. A family whose shape has `prompt_table` also has `picture_shape(model)`,
+`picture_weights(model)`, `picture_facts(model, arguments)` and `picture_prompt(model)`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ FAMILIES = ("whisper", "t5", "bart", "gpt2", "llama", "opt", "llava", "blip2")
 
 
 def family(name: str) -> Any:
-    """Its module."""
+    """Import a family's module."""
     return import_module(f"{__name__}.{name}")
 
 
 def load(name: str, weights: str, seed: int = 0) -> tuple[Any, Model]:
-    """Transformers' model and ours on the same weights, float32: a folder in Hugging Face layout, or
-    random:<architecture>.
+    """Load transformers' model and ours with the same weights in float32, from a folder in Hugging Face
+    layout or from random:<architecture>.
     """
     its, (kind, _, random) = family(name), weights.partition("random:")
     torch.manual_seed(seed)
@@ -45,7 +45,8 @@ def load(name: str, weights: str, seed: int = 0) -> tuple[Any, Model]:
 
 
 def complete(architecture: Any, folder: str) -> Any:
-    """Transformers' model with all of its weights from a folder: what is missing there it would make up.
+    """Load transformers' model from a folder and refuse missing weights, which transformers would initialise
+    at random.
 
     Raises:
         Unsupported: some are missing.
@@ -59,7 +60,9 @@ def complete(architecture: Any, folder: str) -> Any:
 
 
 def picture_encoder(name: str, theirs: Any) -> Any:
-    """What makes rows of the prompt table of pixels, on the weights of transformers' model."""
+    """Build the module that turns pixels into rows of the prompt table, with the weights of transformers'
+    model.
+    """
     its = family(name)
     made, found = pictures.encoder(its.picture_shape(theirs)), its.picture_weights(theirs)
     known = made.state_dict()
@@ -68,7 +71,7 @@ def picture_encoder(name: str, theirs: Any) -> Any:
 
 
 def facts_of(shape: Shape, **own: Any) -> EngineFacts:
-    """engine.json: what the shape says, and what only the family knows."""
+    """Make engine.json's facts from the shape and from what only the family knows."""
     return EngineFacts(
         family=shape.family,
         layers=shape.decoder_layers,
@@ -82,7 +85,7 @@ def facts_of(shape: Shape, **own: Any) -> EngineFacts:
 
 
 def end_ids(model: Any) -> tuple[int, ...]:
-    """The ids that end a text, each once.
+    """Return the ids that end a text, each once.
 
     Raises:
         Unsupported: there are none.
@@ -96,7 +99,7 @@ def end_ids(model: Any) -> tuple[int, ...]:
 
 
 def encoder_decoder(config: Any, **own: Any) -> Shape:
-    """Of a configuration with the names that Whisper's and BART's share."""
+    """Read the shape from a configuration with the names that Whisper's and BART's share."""
     return Shape(
         width=config.d_model,
         head_width=config.d_model // config.decoder_attention_heads,
@@ -114,7 +117,9 @@ def encoder_decoder(config: Any, **own: Any) -> Shape:
 def renamed(
     state: Mapping[str, torch.Tensor], rules: Sequence[tuple[str, str]], prefix: str = ""
 ) -> dict[str, torch.Tensor]:
-    """Tensors under our names: the rules (pattern, replacement) apply in turn to each, without `prefix`."""
+    """Rename tensors to our names: the rules (pattern, replacement) apply in turn to each name, without
+    `prefix`.
+    """
     found = {}
     for name, tensor in state.items():
         ours = name.removeprefix(prefix)
@@ -125,6 +130,6 @@ def renamed(
 
 
 def stored_in_half(weights: Path) -> bool:
-    """Whether a folder's weights are float16."""
+    """Tell whether a folder's weights are float16."""
     config = json.loads((weights / "config.json").read_text("utf-8"))
     return str(config.get("dtype", config.get("torch_dtype", "float32"))) == "float16"

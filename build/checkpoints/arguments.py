@@ -1,4 +1,4 @@
-"""The command line that exporters share, and the files that go with every engine."""
+"""The command line that exporters share, and the files that accompany every engine."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the builder says: which family, where from, where to, how exactly weights are kept, the seed of
-    random weights, and the longest input and output.
+    """Options of an exporter: family, source, output, precision of weights, seed of random weights, longest
+    input and output.
     """
 
     family: str
@@ -37,12 +37,12 @@ class Arguments:
 
     @property
     def random(self) -> bool:
-        """Whether the weights are random."""
+        """Tell whether the weights are random."""
         return self.weights.startswith("random:")
 
 
 def parse(description: str | None, line: Sequence[str] | None = None) -> Arguments:
-    """The command line; `line`: another one."""
+    """Parse the command line, or `line` instead."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--family", choices=FAMILIES, required=True)
     parser.add_argument(
@@ -63,22 +63,22 @@ def parse(description: str | None, line: Sequence[str] | None = None) -> Argumen
 
 
 def write_pictures(arguments: Arguments, theirs: Any) -> None:
-    """picture.json and picture_prompt.json of transformers' model."""
+    """Write picture.json and picture_prompt.json of transformers' model."""
     its = family(arguments.family)
     its.picture_facts(theirs, arguments).save(arguments.output)
     its.picture_prompt(theirs).save(arguments.output)
 
 
 def copy_tokenizer(weights: Path, output: Path) -> None:
-    """The tokenizer's files that a checkpoint brings."""
+    """Copy a checkpoint's tokenizer files."""
     for file in TOKENIZER:
         if (weights / file).exists() and weights.resolve() != output.resolve():
             shutil.copy(weights / file, output / file)
 
 
 def write_tokenizer(arguments: Arguments, vocabulary: int) -> None:
-    """The checkpoint's own, or for random weights one that suits them; and the family's chat template, where
-    checkpoints bring none.
+    """Write the checkpoint's tokenizer, or one that suits random weights, and the family's chat template if
+    checkpoints have none.
     """
     if chat := getattr(family(arguments.family), "CHAT", ""):
         (arguments.output / "chat_template.jinja").write_text(chat, "utf-8")
@@ -96,8 +96,8 @@ def write_tokenizer(arguments: Arguments, vocabulary: int) -> None:
 
 
 def numbered_tokenizer(vocabulary: int) -> Tokenizer:
-    """For random weights, which have no words: `<0>`, `<1>` and so on, with blanks between them; anything
-    else is the last one.
+    """Write a tokenizer for random weights: words `<0>`, `<1>` and so on, separated by spaces; anything else
+    is the last one.
     """
     tokenizer = Tokenizer(
         models.WordLevel({f"<{i}>": i for i in range(vocabulary)}, unk_token=f"<{vocabulary - 1}>")

@@ -1,5 +1,5 @@
-"""BART (transformers' modeling_bart.py): layer norms after each part, positions with an offset of 2;
-generation from `</s>` with `<s>` forced as the first word, so the decoder's first ids are both.
+"""BART checkpoints (transformers' modeling_bart.py): layer norms after each part, positions with an offset of
+2. Generation starts from `</s>` with `<s>` forced as the first token, so both are the decoder's first ids.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHAPES = {"bart-base": (768, 6, 12, 3072), "bart-large": (1024, 12, 16, 4096)}
 
 
 def random_model(name: str) -> BartForConditionalGeneration:
-    """A true shape with random weights."""
+    """Build transformers' model in a true shape with random weights."""
     width, layers, heads, inner = SHAPES[name]
     config = BartConfig(
         d_model=width,
@@ -39,7 +39,7 @@ def random_model(name: str) -> BartForConditionalGeneration:
 
 
 def shape(model: BartForConditionalGeneration) -> Shape:
-    """Of the checkpoint."""
+    """Read the shape from the checkpoint."""
     config = model.config
     return encoder_decoder(
         config,
@@ -56,14 +56,14 @@ def shape(model: BartForConditionalGeneration) -> Shape:
 
 
 def weights(model: BartForConditionalGeneration) -> dict[str, torch.Tensor]:
-    """Under our names."""
+    """Return the weights under our names."""
     found = renamed(model.state_dict(), RULES, "model.")
     found["decoder.head.bias"] = found["decoder.head.bias"][0]
     return {name: tensor for name, tensor in found.items() if not name.startswith("shared.")}
 
 
 def facts(model: Any, arguments: Arguments) -> EngineFacts:
-    """engine.json."""
+    """Make engine.json's facts."""
     config, forced = model.config, model.generation_config.forced_bos_token_id
     longest = config.max_position_embeddings
     return facts_of(

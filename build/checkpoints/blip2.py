@@ -1,5 +1,5 @@
-"""BLIP-2 with OPT (transformers' modeling_blip_2.py): EVA's vision transformer, a Q-Former whose queries look
-at it, a projection, and an OPT that reads what they make of a picture as embeddings.
+"""BLIP-2 checkpoints with OPT (transformers' modeling_blip_2.py): EVA's vision transformer, a Q-Former whose
+queries attend to it, a projection, and an OPT that reads the result as prompt embeddings.
 """
 
 from __future__ import annotations
@@ -54,13 +54,15 @@ RULES = [
 
 
 def random_model(name: str) -> Blip2ForConditionalGeneration:
-    """A true shape with random weights: transformers' own defaults are those of blip2-opt-2.7b's vision."""
+    """Build transformers' model with random weights, in blip2-opt-2.7b's vision shape, which is transformers'
+    default.
+    """
     text = opt.random_config(SHAPES[name], vocab_size=50304)
     return Blip2ForConditionalGeneration(Blip2Config(text_config=text, image_token_index=50265))
 
 
 def shape(model: Blip2ForConditionalGeneration) -> Shape:
-    """Of the language model.
+    """Read the language model's shape.
 
     Raises:
         Unsupported: it is not OPT.
@@ -72,17 +74,17 @@ def shape(model: Blip2ForConditionalGeneration) -> Shape:
 
 
 def weights(model: Blip2ForConditionalGeneration) -> dict[str, torch.Tensor]:
-    """Of the language model, under our names."""
+    """Return the language model's weights under our names."""
     return opt.weights_of(model.language_model.state_dict())
 
 
 def facts(model: Blip2ForConditionalGeneration, arguments: Arguments) -> EngineFacts:
-    """engine.json."""
+    """Make engine.json's facts."""
     return replace(facts_for(model, shape(model), arguments), family="blip2")
 
 
 def picture_shape(model: Blip2ForConditionalGeneration) -> architecture.Shape:
-    """Of what makes rows of pixels.
+    """Read the shape of the vision encoder, Q-Former and projection.
 
     Raises:
         Unsupported: activations that this family does not have.
@@ -105,7 +107,9 @@ def picture_shape(model: Blip2ForConditionalGeneration) -> architecture.Shape:
 
 
 def picture_weights(model: Blip2ForConditionalGeneration) -> dict[str, torch.Tensor]:
-    """Under our names, and others: the Q-Former's part that reads text, and the language model's."""
+    """Return vision weights under our names; names of the Q-Former's text part and of the language model stay
+    among them.
+    """
     return _apart(renamed(model.state_dict(), RULES))
 
 
@@ -121,7 +125,7 @@ def _tower(config: Any, activation: str) -> Tower:
 
 
 def _apart(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Queries, keys and values apart; without biases they get zeros."""
+    """Split joint weights of queries, keys and values; absent biases become zeros."""
     found: dict[str, torch.Tensor] = {}
     for name, tensor in state.items():
         if ".qkv." not in name:
@@ -134,7 +138,7 @@ def _apart(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def picture_facts(model: Blip2ForConditionalGeneration, arguments: Arguments) -> PictureFacts:
-    """picture.json."""
+    """Make picture.json."""
     size = model.config.vision_config.image_size
     if arguments.random:
         return PictureFacts(size, 0, files.MEAN, files.DEVIATION)
@@ -142,5 +146,5 @@ def picture_facts(model: Blip2ForConditionalGeneration, arguments: Arguments) ->
 
 
 def picture_prompt(model: Blip2ForConditionalGeneration) -> PicturePrompt:
-    """picture_prompt.json."""
+    """Make picture_prompt.json."""
     return files.blip2_prompt(model.config.to_dict())

@@ -1,4 +1,4 @@
-"""CLIP checkpoints: config.json and weights of transformers' CLIPModel, read by name."""
+"""CLIP checkpoints: config.json and the weights of transformers' CLIPModel, read by name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TEXT = {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8,
 
 
 def load(folder: Path) -> Clip:
-    """The model of a checkpoint, float32.
+    """Load a checkpoint's model in float32.
 
     Raises:
         Unsupported: another architecture, or no weights.
@@ -59,7 +59,7 @@ def load(folder: Path) -> Clip:
 
 
 def shape(folder: Path) -> Shape:
-    """Of config.json.
+    """Read the shape from config.json.
 
     Raises:
         Unsupported: another architecture, or an activation that it does not have.
@@ -84,7 +84,9 @@ def shape(folder: Path) -> Shape:
 
 
 def facts(shape: Shape, longest: int) -> EngineFacts:
-    """engine.json. `longest`: tokens of a text at most, 0: as many as the model was trained for."""
+    """Make engine.json's facts. `longest` limits tokens of a text; 0 means as many as the model was trained
+    for.
+    """
     return EngineFacts(
         family="clip",
         positions=min(longest or shape.positions, shape.positions),
@@ -95,7 +97,7 @@ def facts(shape: Shape, longest: int) -> EngineFacts:
 
 
 def stored(folder: Path) -> dict[str, torch.Tensor]:
-    """The weights under their own names, float32.
+    """Read the weights under their own names in float32.
 
     Raises:
         Unsupported: there are none.
@@ -110,12 +112,12 @@ def stored(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def ours(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Weights under our names."""
+    """Rename weights to our names."""
     return {_renamed(name, NAMES): tensor for name, tensor in state.items()}
 
 
 def theirs(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Weights under transformers' names."""
+    """Rename weights to transformers' names."""
     back = tuple((own, name) for name, own in NAMES)
     return {_renamed(name, back): tensor for name, tensor in state.items()}
 

@@ -1,5 +1,5 @@
-"""Encoders alone, as every target exports them: the network of a checkpoint, the files that go with an
-engine, and the command line of an exporter.
+"""What every target's exporter of encoders (embedding models) shares: the checkpoint's network, the files
+that accompany an engine, and the command line.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ FAMILIES: dict[str, Callable[[Path, Path, int], Network]] = {
 
 
 def load(family: str, weights: Path, output: Path, longest: int) -> Network:
-    """The network, float32; writes engine.json, picture.json for pictures, and the tokenizer's files.
-    `longest`: tokens of a text at most, 0: as many as the model was trained for.
+    """Load the network in float32, and write engine.json, picture.json for pictures, and the tokenizer's
+    files. `longest` limits tokens of a text; 0 means as many as the model was trained for.
 
     Raises:
         Unsupported: a checkpoint that this family does not read.
@@ -57,7 +57,7 @@ def load(family: str, weights: Path, output: Path, longest: int) -> Network:
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """The command line that exporters of encoders share."""
+    """Make the command line that exporters of encoders share."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--family", choices=list(FAMILIES), required=True)
     made.add_argument("--weights", type=Path, required=True, help="a folder in Hugging Face layout")

@@ -1,4 +1,4 @@
-"""GPT-2, a decoder alone (transformers' modeling_gpt2.py)."""
+"""GPT-2 checkpoints, decoder-only (transformers' modeling_gpt2.py)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ TRANSPOSED = ("own.out.weight", "own.qkv.weight", "feed.up.weight", "feed.down.w
 
 
 def random_model(name: str) -> GPT2LMHeadModel:
-    """A true shape with random weights."""
+    """Build transformers' model in a true shape with random weights."""
     width, layers, heads = SHAPES[name]
     return GPT2LMHeadModel(GPT2Config(n_embd=width, n_layer=layers, n_head=heads))
 
 
 def shape(model: GPT2LMHeadModel) -> Shape:
-    """Of the checkpoint."""
+    """Read the shape from the checkpoint."""
     config = model.config
     return Shape(
         family="gpt2",
@@ -57,7 +57,7 @@ def shape(model: GPT2LMHeadModel) -> Shape:
 
 
 def weights(model: GPT2LMHeadModel) -> dict[str, torch.Tensor]:
-    """Under our names; queries, keys and values apart."""
+    """Return the weights under our names, with queries, keys and values split."""
     found: dict[str, torch.Tensor] = {}
     for name, tensor in renamed(model.state_dict(), RULES).items():
         own = tensor.T.contiguous() if name.endswith(TRANSPOSED) else tensor
@@ -69,7 +69,7 @@ def weights(model: GPT2LMHeadModel) -> dict[str, torch.Tensor]:
 
 
 def facts(model: Any, arguments: Arguments) -> EngineFacts:
-    """engine.json. GPT-2 has no padding of its own; the end of text stands in."""
+    """Make engine.json's facts. GPT-2 has no padding token; the end-of-text token is used."""
     config: GPT2Config = model.config
     return facts_of(
         shape(model),

@@ -1,5 +1,5 @@
-"""LLaMA and the decoders that differ from it in details that a Shape has (transformers' modules of the same
-names): biases, norms of heads, shared heads of keys, scaled or partial rotary positions, windows, caps.
+"""LLaMA checkpoints, and decoders that differ from it in what a Shape describes (transformers' modules of the
+same names): biases, norms of heads, shared key heads, scaled or partial rotary positions, windows, soft caps.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LONGEST = 32_768  # positions of the rotary tables at most, 16 MB each of float3
 
 
 def random_model(name: str) -> LlamaForCausalLM:
-    """A true shape with random weights."""
+    """Build transformers' model in a true shape with random weights."""
     width, layers, heads, key_heads, inner = SHAPES[name]
     config = LlamaConfig(
         hidden_size=width,
@@ -65,12 +65,12 @@ def random_model(name: str) -> LlamaForCausalLM:
 
 
 def shape(model: PreTrainedModel) -> Shape:
-    """Of the checkpoint."""
+    """Read the shape from the checkpoint."""
     return shape_of(model.config)
 
 
 def shape_of(config: Any, **own: Any) -> Shape:
-    """Of a configuration.
+    """Read the shape from a configuration.
 
     Raises:
         Unsupported: it needs what a Shape has not.
@@ -113,7 +113,7 @@ def shape_of(config: Any, **own: Any) -> Shape:
 
 
 def obstacles(config: Any) -> Iterator[str]:
-    """What a Shape has not, one clause each."""
+    """Return what the checkpoint needs and a Shape cannot describe, one clause each."""
     if config.model_type not in SUPPORTED:
         yield f"model_type is {config.model_type}; this family supports {', '.join(SUPPORTED)}"
     if _activation(config) not in ACTIVATIONS:
@@ -128,8 +128,8 @@ def _activation(config: Any) -> str:
 
 
 def positions_of(config: Any) -> int:
-    """Positions for which the angles depend on nothing but the position: those that grow with a text's
-    length (`dynamic`, `longrope`) do so beyond what the model was first trained for.
+    """Return how many positions have rotary angles that depend on the position alone: those of `dynamic` and
+    `longrope` change with a text's length beyond the length that the model was first trained for.
     """
     kinds = {str(table.get("rope_type")) for table in _ropes(config)}
     most = int(config.max_position_embeddings)
@@ -141,14 +141,14 @@ def positions_of(config: Any) -> int:
 
 
 def _ropes(config: Any) -> list[Mapping[str, Any]]:
-    """The settings of each rotary table."""
+    """Read the settings of each rotary table."""
     found = config.rope_parameters
     nested = [value for value in found.values() if isinstance(value, Mapping)]
     return nested or [found]
 
 
 def _kinds(config: Any) -> Sequence[str]:
-    """Of each layer whether it has a window."""
+    """Tell for each layer whether it has a sliding window."""
     if kinds := getattr(config, "layer_types", None):
         return list(kinds)
     name = "sliding_attention" if getattr(config, "sliding_window", None) else "full_attention"
@@ -162,13 +162,13 @@ def _windowed(config: Any) -> tuple[int, ...]:
 
 
 def _window(config: Any) -> int:
-    """0 where no position lies beyond it."""
+    """Return the sliding window in positions; 0 if no position lies beyond it."""
     window = int(getattr(config, "sliding_window", None) or 0)
     return window if window < positions_of(config) and "sliding_attention" in _kinds(config) else 0
 
 
 def _layer_turns(config: Any) -> tuple[int, ...]:
-    """The rotary table of each layer, by its place in `turns`; empty where there is one."""
+    """Return each layer's rotary table as an index into `turns`; empty if there is only one."""
     if config.model_type == "smollm3":
         return tuple(int(not turned) for turned in config.no_rope_layers)
     if tables := _tables(config):
@@ -177,19 +177,21 @@ def _layer_turns(config: Any) -> tuple[int, ...]:
 
 
 def _tables(config: Any) -> list[str]:
-    """The kinds of layers that have rotary tables of their own; empty where all share one."""
+    """Return the kinds of layers that have their own rotary tables; empty if all share one."""
     return sorted({*_kinds(config)}) if config.model_type == "gemma3_text" else []
 
 
 def weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Under our names."""
+    """Return the weights under our names."""
     return weights_of(model.state_dict(), model.model.rotary_emb, model.config)
 
 
 def weights_of(
     state: Mapping[str, torch.Tensor], rotary: torch.nn.Module, config: Any
 ) -> dict[str, torch.Tensor]:
-    """Under our names, with the tables of cosines and sines that transformers' module makes."""
+    """Return the weights under our names, with the tables of cosines and sines that transformers' module
+    computes.
+    """
     shape = shape_of(config)
     norms = FOUR_NORMS if shape.post_norms else PLAIN_NORMS
     found = dict(_apart(renamed(state, [*norms, *RULES]), shape))
@@ -203,7 +205,7 @@ def weights_of(
 
 
 def _apart(found: Mapping[str, torch.Tensor], shape: Shape) -> Iterator[tuple[str, torch.Tensor]]:
-    """Products that are stored as one (Phi-3), one by one."""
+    """Split weights that are stored as one (Phi-3)."""
     kept = shape.cached_heads * shape.head_width
     for name, tensor in found.items():
         if ".own.qkv." in name:
@@ -217,7 +219,7 @@ def _apart(found: Mapping[str, torch.Tensor], shape: Shape) -> Iterator[tuple[st
 
 
 def _zero_biases(found: Mapping[str, torch.Tensor], shape: Shape) -> dict[str, torch.Tensor]:
-    """Of products that have none, where some have: attention_bias without mlp_bias, or the other way."""
+    """Add zero biases where only some products have one: attention_bias without mlp_bias, or the reverse."""
     made = {}
     for layer in range(shape.decoder_layers):
         for part in ("own.q", "own.k", "own.v", "own.out", "feed.up", "feed.gate", "feed.down"):
@@ -228,8 +230,8 @@ def _zero_biases(found: Mapping[str, torch.Tensor], shape: Shape) -> dict[str, t
 
 
 def turns(rotary: Any, config: Any, shape: Shape) -> tuple[torch.Tensor, int]:
-    """Tables [positions, tables * head width] of cosines, then sines, of half a head, and how many numbers of
-    a head turn; the others do by an angle of 0.
+    """Compute tables [positions, tables * head width] of cosines, then sines, for half a head, and how many
+    elements of a head are rotated; the others are rotated by an angle of 0.
     """
     places, half = torch.arange(shape.targets)[None], shape.head_width // 2
     kinds: list[tuple[str, ...]] = [(name,) for name in _tables(config)]
@@ -245,8 +247,9 @@ def turns(rotary: Any, config: Any, shape: Shape) -> tuple[torch.Tensor, int]:
 
 
 def _order(turned: int, width: int) -> list[int]:
-    """Of a head's numbers, so that both halves of what turns lie where the halves of the head begin; empty if
-    all of it turns. Queries and keys have the same order, so their products are what they were.
+    """Return the order of a head's elements that puts both halves of the rotated part at the starts of the
+    head's halves; empty if the whole head is rotated. Queries and keys share the order, so their products do
+    not change.
     """
     half, still = turned // 2, width - turned
     if not still:
@@ -257,7 +260,7 @@ def _order(turned: int, width: int) -> list[int]:
 
 
 def _reordered(name: str, tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """Lines of the products of queries and keys, and their norms."""
+    """Reorder the rows of query and key weights, and their norms."""
     if not re.search(r"\.own\.[qk](\.weight|\.bias|_norm)$", name):
         return tensor
     heads = tensor.unflatten(0, (-1, len(order)))
@@ -265,12 +268,14 @@ def _reordered(name: str, tensor: torch.Tensor, order: Sequence[int]) -> torch.T
 
 
 def facts(model: PreTrainedModel, arguments: Arguments) -> EngineFacts:
-    """engine.json."""
+    """Make engine.json's facts."""
     return facts_for(model, shape(model), arguments)
 
 
 def facts_for(model: Any, shape: Shape, arguments: Arguments) -> EngineFacts:
-    """engine.json of a model that ends with this decoder. Without padding of its own, its end stands in."""
+    """Make engine.json's facts for a model that ends with this decoder. Without a padding token, its end
+    token is used.
+    """
     config, (end, *others) = model.config.get_text_config(), end_ids(model)
     pad = config.pad_token_id
     return facts_of(

@@ -1,5 +1,5 @@
-"""LLaVA 1.5 (transformers' modeling_llava.py): CLIP's vision transformer up to a layer, a projector, and a
-LLaMA that reads what they make of a picture as embeddings.
+"""LLaVA 1.5 checkpoints (transformers' modeling_llava.py): CLIP's vision transformer up to one of its layers,
+a projector, and a LLaMA that reads the result as prompt embeddings.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RULES = [
 
 
 def random_model(name: str) -> LlavaForConditionalGeneration:
-    """A true shape with random weights."""
+    """Build transformers' model in a true shape with random weights."""
     (size, patch, seen, seen_layers, seen_heads, seen_inner), (width, layers, heads, inner) = SHAPES[name]
     vision = CLIPVisionConfig(
         image_size=size,
@@ -73,7 +73,7 @@ def random_model(name: str) -> LlavaForConditionalGeneration:
 
 
 def shape(model: LlavaForConditionalGeneration) -> Shape:
-    """Of the language model.
+    """Read the language model's shape.
 
     Raises:
         Unsupported: it is not LLaMA.
@@ -87,7 +87,7 @@ def shape(model: LlavaForConditionalGeneration) -> Shape:
 
 
 def weights(model: LlavaForConditionalGeneration) -> dict[str, torch.Tensor]:
-    """Of the language model, under our names."""
+    """Return the language model's weights under our names."""
     own = {
         name.replace("model.language_model.", "model."): tensor
         for name, tensor in model.state_dict().items()
@@ -97,12 +97,12 @@ def weights(model: LlavaForConditionalGeneration) -> dict[str, torch.Tensor]:
 
 
 def facts(model: LlavaForConditionalGeneration, arguments: Arguments) -> EngineFacts:
-    """engine.json."""
+    """Make engine.json's facts."""
     return replace(llama.facts_for(model, shape(model), arguments), family="llava")
 
 
 def picture_shape(model: LlavaForConditionalGeneration) -> architecture.Shape:
-    """Of what makes rows of pixels.
+    """Read the shape of the vision transformer and projector.
 
     Raises:
         Unsupported: another vision transformer, or several layers of it.
@@ -137,12 +137,14 @@ def picture_shape(model: LlavaForConditionalGeneration) -> architecture.Shape:
 
 
 def picture_weights(model: LlavaForConditionalGeneration) -> dict[str, torch.Tensor]:
-    """Under our names, and others: layers after the one that is used, and the language model's."""
+    """Return vision weights under our names; names of layers after the one that is used, and of the language
+    model, stay among them.
+    """
     return renamed(model.state_dict(), RULES)
 
 
 def picture_facts(model: LlavaForConditionalGeneration, arguments: Arguments) -> PictureFacts:
-    """picture.json."""
+    """Make picture.json."""
     size = model.config.vision_config.image_size
     if arguments.random:
         return PictureFacts(size, size, files.MEAN, files.DEVIATION)
@@ -150,5 +152,5 @@ def picture_facts(model: LlavaForConditionalGeneration, arguments: Arguments) ->
 
 
 def picture_prompt(model: LlavaForConditionalGeneration) -> PicturePrompt:
-    """picture_prompt.json."""
+    """Make picture_prompt.json."""
     return files.llava_prompt(model.config.to_dict())

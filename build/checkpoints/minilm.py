@@ -34,11 +34,11 @@ FIRST_TOKEN, MEAN = "pooling_mode_cls_token", "pooling_mode_mean_tokens"
 
 
 class Unsupported(ValueError):
-    """A checkpoint that is not of this kind; the message says what of it."""
+    """A checkpoint that this family cannot read; the message says which part."""
 
 
 def load(folder: Path) -> tuple[Any, Embedder]:
-    """Transformers' model and ours on the same weights, float32.
+    """Load transformers' model and ours with the same weights in float32.
 
     Raises:
         Unsupported: another architecture, or another way of pooling.
@@ -50,7 +50,7 @@ def load(folder: Path) -> tuple[Any, Embedder]:
 
 
 def shape(config: Any, folder: Path) -> Shape:
-    """Of the checkpoint.
+    """Read the shape from the checkpoint.
 
     Raises:
         Unsupported: see `load`.
@@ -87,7 +87,7 @@ def shape(config: Any, folder: Path) -> Shape:
 
 
 def weights(model: BertModel) -> dict[str, torch.Tensor]:
-    """Under our names; the vector of the first token type is part of every position's."""
+    """Return the weights under our names; the vector of the first token type is added to every position's."""
     state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(UNUSED)}
     types = state.pop(TYPES)
     found = renamed(state, RULES)
@@ -96,8 +96,8 @@ def weights(model: BertModel) -> dict[str, torch.Tensor]:
 
 
 def facts(model: BertModel, folder: Path, longest: int) -> EngineFacts:
-    """engine.json. `longest`: tokens of a text at most, 0: as many as the model was trained for, which
-    sentence_bert_config.json says.
+    """Make engine.json's facts. `longest` limits tokens of a text; 0 means as many as the model was trained
+    for, from sentence_bert_config.json.
     """
     config = model.config
     trained = _read(folder / "sentence_bert_config.json").get("max_seq_length")

@@ -1,4 +1,4 @@
-"""OPT, a decoder alone (transformers' modeling_opt.py): learned positions with an offset of 2."""
+"""OPT checkpoints, decoder-only (transformers' modeling_opt.py): learned positions with an offset of 2."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RULES = [
 
 
 def random_config(name: str, **own: int) -> OPTConfig:
-    """A true shape; `own`: what differs from transformers' defaults besides."""
+    """Make a configuration in a true shape; `own` overrides further defaults of transformers."""
     width, layers, heads, inner = SHAPES[name]
     return OPTConfig(
         hidden_size=width,
@@ -50,17 +50,17 @@ def random_config(name: str, **own: int) -> OPTConfig:
 
 
 def random_model(name: str) -> OPTForCausalLM:
-    """A true shape with random weights."""
+    """Build transformers' model in a true shape with random weights."""
     return OPTForCausalLM(random_config(name))
 
 
 def shape(model: OPTForCausalLM) -> Shape:
-    """Of the checkpoint."""
+    """Read the shape from the checkpoint."""
     return shape_of(model.config)
 
 
 def shape_of(config: OPTConfig, **own: Any) -> Shape:
-    """Of a configuration.
+    """Read the shape from a configuration.
 
     Raises:
         Unsupported: one of the variants that the smallest checkpoints of the paper are.
@@ -89,15 +89,15 @@ def shape_of(config: OPTConfig, **own: Any) -> Shape:
 
 
 def weights(model: OPTForCausalLM) -> dict[str, torch.Tensor]:
-    """Under our names."""
+    """Return the weights under our names."""
     return weights_of(model.state_dict())
 
 
 def weights_of(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Under our names."""
+    """Return the weights under our names."""
     return renamed(state, RULES)
 
 
 def facts(model: OPTForCausalLM, arguments: Arguments) -> EngineFacts:
-    """engine.json."""
+    """Make engine.json's facts."""
     return facts_for(model, shape(model), arguments)

@@ -1,5 +1,5 @@
-"""pyannote's segmentation 3.0 and 3D-Speaker's CAM++ as they are published: two pickled files, of which
-nothing but tensors is read.
+"""pyannote's segmentation 3.0 and 3D-Speaker's CAM++ as published: two pickled files, from which only tensors
+are read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SINC = "sincnet.conv1d.0.filterbank."
 
 
 class _Ignored:
-    """What a checkpoint of lightning pickles besides its tensors: settings of its training."""
+    """Stands for what lightning pickles besides tensors: training settings."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -36,7 +36,7 @@ class _Ignored:
 
 
 class _TensorsOnly(pickle.Unpickler):
-    """An unpickler that makes tensors and plain data, and runs nothing that a file names."""
+    """An unpickler that makes tensors and plain data, and calls nothing that a file names."""
 
     SAFE = (
         ("torch._utils", "_rebuild_tensor_v2"),
@@ -50,7 +50,7 @@ class _TensorsOnly(pickle.Unpickler):
 
 
 class _Pickle:
-    """The module that torch.load unpickles with."""
+    """The pickle module that torch.load is given."""
 
     Unpickler = _TensorsOnly
     load = staticmethod(lambda file, **_: _TensorsOnly(file).load())
@@ -58,7 +58,7 @@ class _Pickle:
 
 
 def load(weights: Path) -> Speakers:
-    """Both networks, float32.
+    """Load both networks in float32.
 
     Raises:
         RuntimeError: names or shapes are others than those of the two models.
@@ -80,7 +80,7 @@ def _segmentation(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def facts() -> EngineFacts:
-    """engine.json; a position is a sample of sound, ten seconds at most."""
+    """Make engine.json's facts; a position is a sample of audio, ten seconds at most."""
     return EngineFacts(
         family="speakers", positions=160_000, vocabulary=0, end_id=0, dimensions=Shape().dimensions
     )

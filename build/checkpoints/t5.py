@@ -1,7 +1,7 @@
 """T5, and Flan-T5 and T5 v1.1 with their gated feed-forward (transformers' modeling_t5.py).
 
-Attention has no scale and no positions; a bias by relative distance is added to its scores (Raffel et al.
-2020, §2.1). Its buckets are resolved here: one value for each distance.
+Attention is not scaled and has no positions; a bias by relative distance is added to the scores (Raffel et
+al. 2020, §2.1). Its buckets are resolved here into one value for each distance.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RULES = [
 
 
 def random_model(name: str) -> T5ForConditionalGeneration:
-    """A true shape with random weights."""
+    """Build transformers' model in a true shape with random weights."""
     width, layers, heads, head_width, inner, gated, tied = SHAPES[name]
     config = T5Config(
         d_model=width,
@@ -64,7 +64,7 @@ def random_model(name: str) -> T5ForConditionalGeneration:
 
 
 def shape(model: T5ForConditionalGeneration) -> Shape:
-    """Of the checkpoint."""
+    """Read the shape from the checkpoint."""
     config = model.config
     return Shape(
         family="t5",
@@ -89,7 +89,7 @@ def shape(model: T5ForConditionalGeneration) -> Shape:
 
 
 def weights(model: T5ForConditionalGeneration) -> dict[str, torch.Tensor]:
-    """Under our names, with the relative biases by distance."""
+    """Return the weights under our names, with relative biases by distance."""
     found = renamed(model.state_dict(), RULES)
     kept = {
         name: tensor
@@ -106,7 +106,7 @@ def weights(model: T5ForConditionalGeneration) -> dict[str, torch.Tensor]:
 
 
 def _by_distance(attention: T5Attention, distances: torch.Tensor, *, both: bool) -> torch.Tensor:
-    """[distances, heads]: what is added to the score of an id that lies so far away."""
+    """Return [distances, heads]: the bias added to the score of a token at that distance."""
     buckets = T5Attention._relative_position_bucket(
         distances, both, attention.relative_attention_num_buckets, attention.relative_attention_max_distance
     )
@@ -114,7 +114,7 @@ def _by_distance(attention: T5Attention, distances: torch.Tensor, *, both: bool)
 
 
 def facts(model: Any, arguments: Arguments) -> EngineFacts:
-    """engine.json. Neither side of the model has an end of its own: the limits are the builder's."""
+    """Make engine.json's facts. Neither side of the model limits its length: the limits are the builder's."""
     config: T5Config = model.config
     return facts_of(
         shape(model),

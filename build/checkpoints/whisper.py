@@ -1,4 +1,4 @@
-"""Whisper and Distil-Whisper (transformers' modeling_whisper.py)."""
+"""Whisper and Distil-Whisper checkpoints (transformers' modeling_whisper.py)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RULES = [
 
 
 def random_model(name: str) -> WhisperForConditionalGeneration:
-    """A true shape with random weights; words are aligned by the true model's heads."""
+    """Build transformers' model in a true shape with random weights and the true model's alignment heads."""
     width, encoder, decoder, heads, mels, vocabulary = SHAPES[name]
     config = WhisperConfig(
         d_model=width,
@@ -67,8 +67,8 @@ def random_model(name: str) -> WhisperForConditionalGeneration:
 
 
 def alignment_heads(model: WhisperForConditionalGeneration) -> tuple[tuple[int, int], ...]:
-    """(layer, head) pairs as the checkpoint names them, if it has them all: distilled ones may name those of
-    their teacher. Else every head of the upper half (openai/whisper model.py).
+    """Return (layer, head) pairs from the checkpoint if all exist (distilled ones may list their teacher's),
+    otherwise every head of the upper half of the layers (openai/whisper model.py).
     """
     config, named = model.config, getattr(model.generation_config, "alignment_heads", None)
     layers, heads = config.decoder_layers, config.decoder_attention_heads
@@ -78,7 +78,7 @@ def alignment_heads(model: WhisperForConditionalGeneration) -> tuple[tuple[int, 
 
 
 def shape(model: WhisperForConditionalGeneration) -> Shape:
-    """Of the checkpoint."""
+    """Read the shape from the checkpoint."""
     config = model.config
     return encoder_decoder(
         config,
@@ -92,12 +92,12 @@ def shape(model: WhisperForConditionalGeneration) -> Shape:
 
 
 def weights(model: WhisperForConditionalGeneration) -> dict[str, torch.Tensor]:
-    """Under our names."""
+    """Return the weights under our names."""
     return renamed(model.state_dict(), RULES, "model.")
 
 
 def facts(model: Any, _: Arguments) -> EngineFacts:
-    """engine.json."""
+    """Make engine.json's facts."""
     config, generation = model.config, model.generation_config
     return facts_of(
         shape(model),

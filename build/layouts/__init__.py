@@ -1,3 +1,3 @@
-"""Weights from one layout into another: `python -m build.layouts.<family>`. Needs torch and safetensors, no
-transformers.
+"""Convert weights from one layout to another: `python -m build.layouts.<family>`. Needs torch and safetensors
+but not transformers.
 """

@@ -1,4 +1,4 @@
-"""Whisper in CTranslate2's layout, as faster-whisper uses it, to Hugging Face's: `python -m
+"""Convert a Whisper in CTranslate2's layout, which faster-whisper uses, to Hugging Face's: `python -m
 build.layouts.ctranslate2 --from … --to …`.
 
 `model.bin` (OpenNMT/CTranslate2 src/models/model.cc, `Model::load`; little endian): u32 version,
@@ -52,11 +52,11 @@ KIND = {"gamma": "weight", "beta": "bias", "weight": "weight", "bias": "bias"}
 
 
 class BadCheckpoint(ValueError):
-    """model.bin is damaged, of another version, or not Whisper's."""
+    """model.bin is damaged, of another version, or not a Whisper."""
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """All variables of a model.bin, as they are stored; an alias is the variable that it stands for.
+    """Read all variables of a model.bin as stored; an alias is resolved to its variable.
 
     Raises:
         BadCheckpoint: it is not a Whisper of version 6, or it ends too early.
@@ -94,8 +94,8 @@ def _variable(file: BinaryIO) -> tuple[str, Tensor]:
 
 
 def _dense(variables: Mapping[str, Tensor], name: str) -> Tensor:
-    """In half precision. Quantized weights carry what they were multiplied by, for each row or for all
-    (layers/common.cc, `Dense`).
+    """Return weights in half precision. Quantized weights come with their scales, one for each row or one for
+    all (layers/common.cc, `Dense`).
     """
     tensor, scale = variables[name], variables.get(f"{name}_scale")
     if scale is None:
@@ -104,7 +104,7 @@ def _dense(variables: Mapping[str, Tensor], name: str) -> Tensor:
 
 
 def state_of(variables: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """OpenAI's tensors by name. Keys have no bias at OpenAI's; CTranslate2 writes zeros.
+    """Return the tensors under OpenAI's names. OpenAI's keys have no bias; CTranslate2 writes zeros.
 
     Raises:
         BadCheckpoint: a variable that Whisper does not have.
@@ -133,7 +133,7 @@ def _names(place: str) -> tuple[str, ...]:
 
 
 def dims_of(state: Mapping[str, Tensor], heads: int) -> dict[str, int]:
-    """OpenAI's dims; `heads` of both sides are equal in every Whisper."""
+    """Return OpenAI's dims; `heads` of encoder and decoder are equal in every Whisper."""
     layers = {
         side: 1 + max(int(name.split(".")[2]) for name in state if name.startswith(f"{side}.blocks."))
         for side in ("encoder", "decoder")
@@ -154,7 +154,7 @@ def dims_of(state: Mapping[str, Tensor], heads: int) -> dict[str, int]:
 
 
 def convert(source: Path, target: Path, model_name: str) -> None:
-    """A folder of CTranslate2's into one of Hugging Face's."""
+    """Convert a CTranslate2 folder into a Hugging Face one."""
     variables = read(source / "model.bin")
     state = state_of(variables)
     config: dict[str, Any] = (

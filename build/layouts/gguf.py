@@ -1,6 +1,6 @@
-"""A decoder in llama.cpp's GGUF to Hugging Face's layout: `python -m build.layouts.gguf --from FOLDER --to
-FOLDER`. transformers reads it: weights become float32, and the tokenizer and the chat template come with it
-(https://huggingface.co/docs/transformers/gguf).
+"""Convert a decoder from llama.cpp's GGUF to Hugging Face's layout: `python -m build.layouts.gguf --from
+FOLDER --to FOLDER`. transformers reads the file: weights become float32, and tokenizer and chat template come
+with it (https://huggingface.co/docs/transformers/gguf).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whisper between OpenAI's layout (one .pt file) and Hugging Face's (a folder): `python -m
+"""Convert a Whisper between OpenAI's layout (one .pt file) and Hugging Face's (a folder): `python -m
 build.layouts.whisper --from … --to …`.
 
 OpenAI's file holds `dims` and `model_state_dict` (openai/whisper model.py); the folder's names are those of
-transformers' modeling_whisper.py. Whichever way, numbers stay as they are, in half precision.
+transformers' modeling_whisper.py. Either way the numbers do not change and are in half precision.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ DIMS = (
 
 
 def to_openai(name: str) -> str:
-    """OpenAI's name of a Hugging Face tensor."""
+    """Return OpenAI's name of a Hugging Face tensor."""
     name = name.removeprefix("model.")
     for theirs, openai in PARTS:
         name = name.replace(theirs, openai)
@@ -65,7 +65,9 @@ def to_openai(name: str) -> str:
 
 
 def to_huggingface(name: str) -> str:
-    """The opposite. Names of whole tensors before names of parts, and no part inside another's."""
+    """Return Hugging Face's name of an OpenAI tensor. Rules for whole tensors come before rules for parts,
+    and no rule matches inside another's.
+    """
     name = name.replace(".blocks.", ".layers.")
     for theirs, openai in PARTS[:-1]:
         name = re.sub(rf"{re.escape(openai)}(?=\.|$)", theirs, name)
@@ -73,7 +75,7 @@ def to_huggingface(name: str) -> str:
 
 
 def openai_file(folder: Path) -> dict[str, Any]:
-    """What OpenAI's .pt of a Hugging Face folder holds."""
+    """Return the contents of OpenAI's .pt for a Hugging Face folder."""
     config = json.loads((folder / "config.json").read_text("utf-8"))
     state: dict[str, Tensor] = {}
     for path in sorted(folder.glob("model*.safetensors")):
@@ -86,8 +88,8 @@ def openai_file(folder: Path) -> dict[str, Any]:
 
 
 def config_of(dims: dict[str, int]) -> dict[str, Any]:
-    """config.json of OpenAI's dims. Ids of special tokens follow from the size of the vocabulary: only `.en`
-    models have one of 51,864.
+    """Make config.json from OpenAI's dims. Ids of special tokens follow from the vocabulary size: only `.en`
+    models have 51,864.
     """
     end = 50257 if dims["n_vocab"] >= 51865 else 50256
     sizes = {"encoder_ffn_dim": 4 * dims["n_audio_state"], "decoder_ffn_dim": 4 * dims["n_text_state"]}
@@ -102,8 +104,8 @@ def config_of(dims: dict[str, int]) -> dict[str, Any]:
 
 
 def alignment_heads(model_name: str, dims: dict[str, int]) -> list[list[int]]:
-    """(layer, head) pairs of openai/whisper that times follow; none for a model that only shares its name
-    with one of theirs.
+    """Return the (layer, head) pairs from openai/whisper that word timestamps are computed from; empty for a
+    model that merely shares its name with one of theirs.
     """
     heads = ALIGNMENT_HEADS.get(model_name, [])
     return (
@@ -115,7 +117,7 @@ def alignment_heads(model_name: str, dims: dict[str, int]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Extras:
-    """What a checkpoint may bring besides its tensors; what it lacks is made of the vocabulary's size and the
+    """What a checkpoint may have besides tensors; missing parts are made from the vocabulary size and the
     model's name.
     """
 
@@ -127,8 +129,8 @@ class Extras:
 def write_huggingface(
     checkpoint: dict[str, Any], folder: Path, model_name: str, extras: Extras | None = None
 ) -> None:
-    """A Hugging Face folder out of OpenAI's .pt: weights, configuration, the suppressed tokens, alignment
-    heads if they are known, vocabulary.
+    """Write a Hugging Face folder from OpenAI's .pt: weights, configuration, suppressed tokens, vocabulary,
+    and alignment heads if known.
     """
     dims, extras = checkpoint["dims"], extras or Extras()
     state = {
@@ -158,7 +160,7 @@ def write_huggingface(
 
 
 def main() -> None:
-    """A folder becomes a file, a file a folder."""
+    """Convert a folder into a file, or a file into a folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--from", dest="source", type=Path, required=True)
     parser.add_argument("--to", type=Path, required=True)

@@ -1,7 +1,8 @@
-"""How LLaVA's and BLIP-2's pictures are made ready and stand in a text, from the files of a checkpoint alone.
+"""Preprocessing of pictures and their place in the prompt for LLaVA and BLIP-2, read from a checkpoint's
+files.
 
-The standard library is enough: TensorRT-LLM's image has another transformers than the builder of the other
-targets.
+Uses the standard library only: TensorRT-LLM's image has another version of transformers than other targets'
+builders.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ BLIP2_CHAT = (
 
 
 class Unsupported(ValueError):
-    """A checkpoint that a family cannot serve; the message says what of it."""
+    """A checkpoint that a family cannot serve; the message says which part."""
 
 
 def cropped(folder: Path, size: int) -> PictureFacts:
-    """picture.json for pictures of `size` pixels on a side, of preprocessor_config.json, whose sizes older
-    files write as one number; as CLIPImageProcessor resizes the shorter side and cuts out the middle.
+    """Make picture.json for pictures of `size` pixels on a side from preprocessor_config.json, in which older
+    files write sizes as one number, as CLIPImageProcessor does: resize the shorter side, cut out the middle.
 
     Raises:
         Unsupported: steps that this family does not have, or another size than the model's.
@@ -61,7 +62,7 @@ def cropped(folder: Path, size: int) -> PictureFacts:
 
 
 def stretched(folder: Path, size: int) -> PictureFacts:
-    """The same as BlipImageProcessor does it: it resizes both sides and cuts nothing out.
+    """Make picture.json as BlipImageProcessor does: resize both sides, cut nothing out.
 
     Raises:
         Unsupported: see `cropped`.
@@ -82,12 +83,12 @@ def _preprocessor(folder: Path) -> Config:
 
 
 def _plain(config: Config, steps: tuple[str, ...]) -> bool:
-    """No step is left out, and sizes change as they do for everybody."""
+    """Refuse checkpoints that leave out a step or resize in another way."""
     return config.get("resample", BICUBIC) == BICUBIC and not any(config.get(name) is False for name in steps)
 
 
 def llava_prompt(config: Config) -> PicturePrompt:
-    """picture_prompt.json, of LLaVA's config.json."""
+    """Make picture_prompt.json from LLaVA's config.json."""
     vision = {"image_size": 224, "patch_size": 32, **config.get("vision_config", {})}
     patches = (vision["image_size"] // vision["patch_size"]) ** 2
     summarized = config.get("vision_feature_select_strategy") == "full"
@@ -95,7 +96,7 @@ def llava_prompt(config: Config) -> PicturePrompt:
 
 
 def blip2_prompt(config: Config) -> PicturePrompt:
-    """The same of BLIP-2's.
+    """Make picture_prompt.json from BLIP-2's config.json.
 
     Raises:
         Unsupported: it names no id of a picture's placeholder, as files from before 2024 do not.
@@ -116,8 +117,8 @@ def _token(config: Config, default: int | None) -> int:
 
 @dataclass(frozen=True)
 class Looks:
-    """Of a family: `facts` of preprocessor_config.json, `prompt` of config.json; `chat`: the template of
-    conversations, where checkpoints bring none.
+    """How a family reads pictures: `facts` from preprocessor_config.json, `prompt` from config.json, `chat`
+    for the chat template where checkpoints have none.
     """
 
     facts: Callable[[Path, int], PictureFacts]
@@ -129,7 +130,7 @@ LOOKS = {"llava": Looks(cropped, llava_prompt), "blip2": Looks(stretched, blip2_
 
 
 def size_of(config: Config) -> int:
-    """Pixels on a side of the pictures that the model of a config.json reads; CLIP's and BLIP-2's
+    """Return the side in pixels of the pictures that the model of a config.json reads; CLIP's and BLIP-2's
     configurations leave out 224 (transformers, configuration_clip.py and configuration_blip_2.py).
     """
     return int(config.get("vision_config", {}).get("image_size", 224))

@@ -1,6 +1,6 @@
-"""Targets: how engines run. A target is an object; nobody else compares target names.
+"""Targets: how engines run. A target is an object; no other code compares target names.
 
-One folder is all that one target needs, with its object in `target.py`.
+One folder holds all that one target needs, with its object in `target.py`.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ if TYPE_CHECKING:
 
 
 class Target(Protocol):
-    """What a build and a plan ask of a target."""
+    """What builds and plans ask of a target."""
 
     @property
     def name(self) -> str:
-        """As TARGET and the families' TOML tables say it."""
+        """Return its name in TARGET and in the families' TOML tables."""
 
     @property
     def code(self) -> tuple[str, ...]:
-        """Folders whose code shapes an engine: a change makes it again."""
+        """Return the folders whose code shapes an engine; a change rebuilds it."""
 
     def table(self, family: str) -> Mapping[str, Any] | None:
-        """The recipe of a family whose file has none for this target: `layout`, `steps`, `capabilities`, ….
-        None if it cannot be built.
+        """Return the recipe of a family whose file has none for this target (`layout`, `steps`,
+        `capabilities`, …); None if it cannot be built.
         """
 
     def identity(self, devices: str = "") -> Identity:
-        """The toolchain on this machine, with the first GPU of `devices`.
+        """Identify the toolchain on this machine, with the first GPU of `devices`.
 
         Raises:
             ToolchainError: it cannot be asked.
         """
 
     def tools(self) -> Mapping[str, str]:
-        """Paths by the names that steps use."""
+        """Return the tools' paths by the names that steps use."""
 
     def environment(self, devices: str) -> Mapping[str, str]:
-        """Variables for steps that run on `devices`."""
+        """Return variables for steps that run on `devices`."""
 
     def gpus(self, count: int, environment: Mapping[str, str]) -> list[str]:
-        """The GPUs of each instance, as CUDA_VISIBLE_DEVICES says it; empty strings on a CPU."""
+        """Return each instance's GPUs in the form of CUDA_VISIBLE_DEVICES; empty strings on a CPU."""
 
     def ranks(self, recipe: Recipe) -> int:
-        """GPUs that one instance needs; 1 where it needs none."""
+        """Return the number of GPUs that one instance needs; 1 where it needs none."""
 
     def build_devices(self, models: Sequence[Model], environment: Mapping[str, str]) -> list[str]:
-        """For each model the GPUs that its engine is made on.
+        """Return for each model the GPUs that its engine is built on.
 
         Raises:
             CatalogError: instances of one model have different GPUs, or some that are not there.
         """
 
     def derived(self, parameters: Mapping[str, Any]) -> Mapping[str, Value]:
-        """Names for steps besides the parameters themselves; a tuple stands for as many arguments."""
+        """Return further names for steps, besides the parameters; a tuple stands for as many arguments."""
 
     def check_possible(self, model: Model, recipe: Recipe, devices: str) -> None:
         """Refuse what no tool could build, before anything is downloaded.
@@ -73,25 +73,26 @@ class Target(Protocol):
         """
 
     def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
-        """Compare the steps with the tools that are there, before anything long runs. `numbers`: how many
-        the weights are.
+        """Compare the steps with the installed tools before anything long runs. `numbers` is the count of
+        weights.
 
         Raises:
             Unfit: they do not fit.
         """
 
     def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:
-        """Write a Triton model that is the engine, or one of its graphs. `engine`: where its files will lie.
+        """Write a Triton model that is the engine, or one of its graphs. `engine` is the later folder of its
+        files.
 
         Raises:
             TemplateError: it lacks what a façade needs.
         """
 
     def narrow(self, repository: Path) -> None:
-        """Take out of the other models what this target's engine model has not."""
+        """Remove from the other models what this target's engine model lacks."""
 
     def serving(self, recipe: Recipe, bundle: Path, home: Path) -> Serving:
-        """What the guard must know of a bundle that lies in `bundle` and will lie in `home`.
+        """Return what the guard needs to know of a bundle that lies in `bundle` and will lie in `home`.
 
         Raises:
             BuildError: its engine model is one that the backend would refuse or misread.
@@ -109,8 +110,8 @@ _TARGETS: dict[str, Target | None] = {"torch": None, "trtllm": None, "tensorrt":
 
 
 def names() -> tuple[str, ...]:
-    """All targets, the default one first. Modules that CONCH_TARGETS names, separated by commas, may bring
-    more: they call `register`.
+    """Return all targets, the default first. Modules named in CONCH_TARGETS, separated by commas, may add
+    more with `register`.
     """
     for module in filter(None, os.environ.get("CONCH_TARGETS", "").split(",")):
         import_module(module)
@@ -118,7 +119,7 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> Target:
-    """A target by its name.
+    """Find a target by name.
 
     Raises:
         KeyError: there is no such target.
@@ -129,5 +130,5 @@ def find(name: str) -> Target:
 
 
 def register(target: Target) -> None:
-    """One more target."""
+    """Add a target."""
     _TARGETS[target.name] = target

@@ -1,4 +1,4 @@
-"""What targets have in common that need neither GPUs nor tools of somebody else's image."""
+"""What targets share that need neither GPUs nor another vendor's image."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from ..repository import render_model
 
 
 class Plain:
-    """A Target of Python packages on the machine's own processors; see Target for what each method means.
+    """A Target made of Python packages that needs no GPU; see Target for what each method means.
 
-    `code`: see Target. Its toolchain is the one that `conch.toolchains` has by its name.
+    `code`: see Target. Its toolchain is the one of the same name in `conch.toolchains`.
     """
 
     name: str
     code: tuple[str, ...] = ()
 
     def table(self, family: str) -> Mapping[str, Any] | None:
-        """Recipes stand in the families' files."""
+        """Return None, since recipes are in the families' files."""
         return None
 
     def identity(self, devices: str = "") -> Identity:
-        """Its toolchain's.
+        """Return its toolchain's identity.
 
         Raises:
             ToolchainError: a package that shapes its engines is not installed here.
@@ -46,42 +46,42 @@ class Plain:
         return found
 
     def tools(self) -> Mapping[str, str]:
-        """The Python that runs."""
+        """Return the Python that runs."""
         return {"python": sys.executable}
 
     def environment(self, devices: str) -> Mapping[str, str]:
-        """Nothing besides."""
+        """Return no variables."""
         return {}
 
     def gpus(self, count: int, environment: Mapping[str, str]) -> list[str]:
-        """None."""
+        """Return no GPUs."""
         return [""] * count
 
     def ranks(self, recipe: Recipe) -> int:
-        """One process."""
+        """Return 1."""
         return 1
 
     def build_devices(self, models: Sequence[Model], environment: Mapping[str, str]) -> list[str]:
-        """None."""
+        """Return no GPUs."""
         return [""] * len(models)
 
     def derived(self, parameters: Mapping[str, Any]) -> Mapping[str, Value]:
-        """The steps' options are the parameters themselves."""
+        """Return no names: the steps' options are the parameters themselves."""
         return {}
 
     def check_possible(self, model: Model, recipe: Recipe, devices: str) -> None:
-        """The families' `supports` say it all."""
+        """Refuse nothing: the families' `supports` has all conditions."""
 
     def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
-        """The steps are Conch's own."""
+        """Check nothing: the steps are Conch's own."""
 
     def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:
-        """A model of model_repos like the others."""
+        """Copy the engine model from model_repos, like the others."""
         render_model(model, recipe, folder)
 
     def narrow(self, repository: Path) -> None:
-        """The engine model takes all tensors."""
+        """Change nothing: the engine model takes all tensors."""
 
     def serving(self, recipe: Recipe, bundle: Path, home: Path) -> Serving:
-        """One process without MPI."""
+        """Return one process without MPI."""
         return Serving()

@@ -1,4 +1,4 @@
-"""Threads that decode, and what a file that cannot be decoded is to a client."""
+"""Threads that decode, and the error for a file that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DECODERS = ThreadPoolExecutor(
 
 @contextmanager
 def media_errors() -> Iterator[None]:
-    """A file that is not a recording is the client's `file`.
+    """Report a file that is not a recording as an error of the client's `file`.
 
     Raises:
         ApiError: 400 that says what is wrong with it.

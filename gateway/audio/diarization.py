@@ -1,4 +1,4 @@
-"""Who speaks in an uploaded recording: a second way through the file, next to that of its transcription."""
+"""Diarize an uploaded recording, in a second pass over the file beside its transcription."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REMEDY = "send a recording of 2 to 10 s as data:audio/wav;base64,…"
 
 
 class TritonVoices:
-    """A `speech.speakers.model.VoiceModel`."""
+    """A `speech.speakers.model.VoiceModel` over Triton."""
 
     def __init__(self, triton: Triton, pool: Pool, request_id: str) -> None:
         self.triton, self.pool, self.request_id = triton, pool, request_id
@@ -64,8 +64,12 @@ class TritonVoices:
 
 @dataclass(frozen=True)
 class Diarizer:
-    """What one request asks about its speakers. `known`: vectors [names, dimensions] of those that it names;
-    `seconds`: the most of a recording, `decoding`: of work that decoding may take.
+    """Diarization for one request.
+
+    Attributes:
+        known: vectors [names, dimensions] of the speakers that it names
+        seconds: longest recording in seconds
+        decoding: limit of seconds for decoding
     """
 
     model: TritonVoices
@@ -75,7 +79,7 @@ class Diarizer:
     decoding: float
 
     async def speakers_of(self, path: Path, track: int | None) -> Diarization:
-        """Who speaks in a file.
+        """Diarize a file.
 
         Raises:
             ApiError: 400 if the file is not a recording, or the models of speakers did not answer.
@@ -83,7 +87,7 @@ class Diarizer:
         return await diarize(self.model, self._batches(path, track), self.wanted.count)
 
     def label(self, transcript: Transcript, who: Diarization) -> Transcript:
-        """The transcript with its speakers."""
+        """Return the transcript with speakers."""
         return labelled(transcript, who, labels(who.voices, self.wanted.names, self.known))
 
     async def _batches(self, path: Path, track: int | None) -> AsyncIterator[list[Chunk]]:
@@ -95,7 +99,7 @@ class Diarizer:
 
 
 async def known_voices(model: TritonVoices, references: Sequence[str]) -> Floats:
-    """Vectors [references, dimensions] of data URLs.
+    """Return vectors [references, dimensions] for data URLs.
 
     Raises:
         ApiError: 400 for one that does not show one voice.
@@ -117,7 +121,7 @@ def _next(source: Iterator[Chunk]) -> list[Chunk]:
 
 
 def _decoded(url: str) -> Floats:
-    """Samples [n] of a data URL.
+    """Decode the samples [n] of a data URL.
 
     Raises:
         BadReference: it is none.

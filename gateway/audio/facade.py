@@ -1,4 +1,4 @@
-"""The speech façade over Triton, as `speech` calls it."""
+"""The speech façade over Triton, for the package `speech`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FIELDS = {
 
 
 class SpeechFacade:
-    """A `speech.model.SpeechModel`."""
+    """A `speech.model.SpeechModel` over Triton."""
 
     def __init__(self, triton: Triton) -> None:
         self.triton = triton
 
     async def infer(self, pool: Pool, arrays: Arrays, outputs: Sequence[str], request_id: str) -> Arrays:
-        """The outputs that are asked for, for one window.
+        """Return the requested outputs for one window.
 
         Raises:
             ApiError: the pool did not answer, or refused; it names the form field.

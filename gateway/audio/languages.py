@@ -121,8 +121,9 @@ NAME = re.compile(r"[^\W_][\w '’().,-]{0,60}")  # of a language, or a tag
 
 
 def language_code(language: str, param: str = "language") -> str | None:
-    """The code of a language given as a tag (BCP 47), a code of ISO 639-1, -2 or -3, or a name; None for
-    detection (`auto`). A variant is its language (`pt-BR`), never another one (`gsw` is not German).
+    """Return the code of a language given as a tag (BCP 47), a code of ISO 639-1, -2 or -3, or a name; None
+    for detection (`auto`). A variant is mapped to its language (`pt-BR`), never to another one (`gsw` is not
+    German).
 
     Raises:
         ApiError: 400 if Whisper knows no such language.
@@ -142,7 +143,7 @@ def language_code(language: str, param: str = "language") -> str | None:
 
 
 def _standard(wanted: str) -> str:
-    """Whisper's code of a tag or name that is neither of its own."""
+    """Return Whisper's code for a tag or name that is not one of Whisper's own."""
     found = ""
     if not NAME.fullmatch(wanted):
         return found
@@ -153,7 +154,7 @@ def _standard(wanted: str) -> str:
 
 
 def check_languages(pool: Pool, language: str | None, languages: tuple[str, ...], param: str) -> None:
-    """Refuse languages that a model does not know.
+    """Refuse languages that a model does not support.
 
     Raises:
         ApiError: 400 with `param`.
@@ -169,5 +170,5 @@ def check_languages(pool: Pool, language: str | None, languages: tuple[str, ...]
 
 
 def language_name(code: str) -> str:
-    """The English name, as OpenAI's verbose_json has it."""
+    """Return the English name, as in OpenAI's verbose_json."""
     return NAMES.get(code, code)

@@ -1,4 +1,4 @@
-"""Transcripts in OpenAI's response formats."""
+"""Write transcripts in OpenAI's response formats."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def formatted(
     *,
     log_probs: bool = False,
 ) -> Response:
-    """The body in the wanted format."""
+    """Return the body in the requested format."""
     if response_format == "json":
         return JSONResponse(_plain(transcript, log_probs=log_probs))
     if response_format == "verbose_json":
@@ -75,7 +75,7 @@ def _diarized(transcript: Transcript) -> dict[str, Any]:
 
 
 def speaker_segments(transcript: Transcript) -> Iterator[dict[str, Any]]:
-    """Segments with their speakers, as a whole answer has them and a streamed one sends them."""
+    """Return segments with their speakers, for whole and streamed answers."""
     for number, segment in enumerate(transcript.segments):
         yield TranscriptionTextSegmentEvent(
             id=f"seg_{number}",
@@ -88,7 +88,7 @@ def speaker_segments(transcript: Transcript) -> Iterator[dict[str, Any]]:
 
 
 def token_log_probs(transcript: Transcript) -> list[dict[str, Any]]:
-    """Each token's bytes and log probability, as OpenAI's answers have them."""
+    """Return each token's bytes and log probability in OpenAI's format."""
     return [
         {"token": raw.decode("utf-8", "replace"), "bytes": list(raw), "logprob": value}
         for raw, value in transcript.token_log_probs
@@ -118,13 +118,13 @@ def _verbose(transcript: Transcript, granularities: set[str], task: str) -> dict
 
 
 def _marks(one: Segment | Word) -> dict[str, Any]:
-    """Whose it is, if speakers were told apart, and that somebody else speaks over it."""
+    """Return the speaker, if speakers were distinguished, and whether somebody else speaks meanwhile."""
     overlap = isinstance(one, Word) and one.overlap
     return {**({"speaker": one.speaker} if one.speaker else {}), **({"overlap": True} if overlap else {})}
 
 
 def _segment(number: int, segment: Segment) -> TranscriptionSegment:
-    """`seek` is the beginning of the segment's window, in frames of 10 ms."""
+    """Make a segment; `seek` is the start of its window in frames of 10 ms."""
     return TranscriptionSegment(
         id=number,
         seek=round(segment.window * 100),
@@ -146,7 +146,7 @@ def _clock(seconds: float, comma: str) -> str:
 
 
 def _cues(segments: Iterable[Segment], comma: str) -> Iterable[tuple[str, str, str]]:
-    """Times, text and speaker, which is empty where speakers were not told apart."""
+    """Yield times, text and speaker, which is empty where speakers were not distinguished."""
     for segment in segments:
         end = max(segment.end, segment.start + SHORTEST)
         # An arrow inside a cue would end it.
@@ -159,7 +159,7 @@ def _one_line(name: str) -> str:
 
 
 def srt(segments: Iterable[Segment]) -> str:
-    """SubRip; a speaker stands before their text."""
+    """Write SubRip; a speaker's name precedes the text."""
     cues = enumerate(_cues(segments, ","), 1)
     return "".join(
         f"{n}\n{times}\n{speaker}{': ' if speaker else ''}{text}\n\n" for n, (times, text, speaker) in cues
@@ -167,7 +167,9 @@ def srt(segments: Iterable[Segment]) -> str:
 
 
 def vtt(segments: Iterable[Segment]) -> str:
-    """WebVTT (https://www.w3.org/TR/webvtt1/): & and < are escaped in cue text, and > in a voice's name."""
+    """Write WebVTT (https://www.w3.org/TR/webvtt1/): & and < are escaped in cue text, and > in a voice's
+    name.
+    """
     cues = (
         f"{times}\n{_voice(speaker)}{_escaped(text)}\n\n" for times, text, speaker in _cues(segments, ".")
     )
@@ -183,7 +185,7 @@ def _escaped(text: str) -> str:
 
 
 def delta(text: str, part: Transcript, *, log_probs: bool) -> dict[str, Any]:
-    """An event of a streamed transcription."""
+    """Make an event of a streamed transcription."""
     found = token_log_probs(part) if log_probs else None
     return TranscriptionTextDeltaEvent.model_validate(
         {"delta": text, "type": "transcript.text.delta", "logprobs": found}
@@ -191,8 +193,8 @@ def delta(text: str, part: Transcript, *, log_probs: bool) -> dict[str, Any]:
 
 
 def done(transcript: Transcript, *, log_probs: bool) -> dict[str, Any]:
-    """The last event: all of the text, and how much was read and written. A token of sound is 20 ms, as
-    Whisper's encoder gives them.
+    """Make the last event: the whole text and usage. An audio token is 20 ms, as Whisper's encoder outputs
+    them.
     """
     details = UsageInputTokenDetails(
         audio_tokens=transcript.audio_tokens, text_tokens=transcript.prompt_tokens

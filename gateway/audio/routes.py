@@ -53,8 +53,8 @@ TURN = 16  # blocks: a minute of sound, 0.05 s of work, after which other record
 
 @dataclass
 class Recording:
-    """An uploaded file on its way to windows. `seconds` is its length so far, whole when the last window is
-    out; `damage`: what ends its sound early.
+    """An uploaded file that is being cut into windows. `seconds` is its length so far, complete after the
+    last window; `damage` is what ends its audio early.
     """
 
     path: Path
@@ -66,7 +66,7 @@ class Recording:
     damage: str = ""
 
     async def windows(self) -> AsyncGenerator[Window, None]:
-        """Decoded and cut in a thread, one window ahead of the consumer.
+        """Yield windows, decoded and cut in a thread, one ahead of the consumer.
 
         Raises:
             ApiError: 400 if the file is not a recording.
@@ -84,8 +84,8 @@ class Recording:
         self.damage = what
 
     def _windows(self) -> Iterator[Window | None]:
-        """Windows, and None now and then: hours without a window must not keep a thread from other
-        recordings, and each turn costs a way to the thread and back.
+        """Yield windows, and None now and then: hours without a window must not keep a thread from other
+        recordings, and each step costs a switch to the thread and back.
         """
         blocks = media.blocks(
             self.path,
@@ -107,7 +107,7 @@ class Recording:
 
 @dataclass
 class TranscriptionRun:
-    """One request: what to transcribe, how, and what has come back."""
+    """One request: what to transcribe, how, and the results so far."""
 
     services: Services
     pool: Pool
@@ -118,7 +118,7 @@ class TranscriptionRun:
     parts: list[Transcript] = field(default_factory=list)
 
     async def run(self) -> AsyncGenerator[Transcript, None]:
-        """Transcripts of the windows, in order."""
+        """Yield transcripts of the windows in order."""
         with self.services.metrics.transcription(self.pool.model_id, lambda: self.recording.seconds):
             async with aclosing(
                 self.services.transcriber.transcribe(
@@ -130,7 +130,7 @@ class TranscriptionRun:
                     yield part
 
     async def whole(self) -> Transcript:
-        """All of it. Where nobody speaks, the language is the one that was asked for, or English."""
+        """Return the whole transcript. Without speech, its language is the requested one, or English."""
         async with self._speakers() as speakers, aclosing(self.run()) as found:
             async for _ in found:
                 _check(speakers)
@@ -138,7 +138,7 @@ class TranscriptionRun:
 
     @asynccontextmanager
     async def _speakers(self) -> AsyncIterator[Speakers]:
-        """Who speaks, if that is asked for, while words are transcribed."""
+        """Diarize, if requested, during the transcription."""
         if self.diarizer is None:
             yield None
             return
@@ -160,7 +160,7 @@ class TranscriptionRun:
         return self.diarizer.label(transcript, await speakers) if self.diarizer and speakers else transcript
 
     def result(self) -> Transcript:
-        """What there is so far as one transcript."""
+        """Return what there is so far as one transcript."""
         transcript = joined(self.parts)
         return replace(
             transcript,
@@ -169,8 +169,8 @@ class TranscriptionRun:
         )
 
     async def events(self, *, log_probs: bool) -> AsyncGenerator[str, None]:
-        """Server-sent events: a delta for each window, then the whole text and usage. An error after the
-        first is an event as well.
+        """Yield server-sent events: a delta for each window, then the whole text and usage. An error after
+        the first is an event as well.
         """
         said, timer = "", StreamTimer(self.services.metrics, self.pool.model_id)
         try:
@@ -193,7 +193,7 @@ class TranscriptionRun:
 
 
 def _check(speakers: Speakers) -> None:
-    """Stop the transcription of a recording whose speakers cannot be told apart.
+    """Stop the transcription of a recording whose diarization has failed.
 
     Raises:
         ApiError: why they cannot.
@@ -247,7 +247,7 @@ async def _diarizer(services: Services, wanted: SpeakersWanted, request_id: str)
 
 @router.post("/v1/audio/transcriptions", openapi_extra=body_schema(TranscriptionRequest))
 async def transcriptions(request: Request, services: ServicesDep) -> Response:
-    """Speech to text in the language that is spoken."""
+    """Transcribe speech in the spoken language."""
     async with AsyncExitStack() as stack:
         form, work = await _begin(request, services, stack, "transcribe")
         assert isinstance(form, TranscriptionRequest)
@@ -266,7 +266,7 @@ async def transcriptions(request: Request, services: ServicesDep) -> Response:
 
 @router.post("/v1/audio/translations", openapi_extra=body_schema(TranslationRequest))
 async def translations(request: Request, services: ServicesDep) -> Response:
-    """Speech in any language to English text."""
+    """Translate speech in any language to English text."""
     async with AsyncExitStack() as stack:
         form, work = await _begin(request, services, stack, "translate")
         transcript = await cancel_on_disconnect(request, work.whole())
@@ -274,7 +274,7 @@ async def translations(request: Request, services: ServicesDep) -> Response:
 
 
 def _warned(answer: Response, work: TranscriptionRun) -> Response:
-    """With what ended the sound early in a header: the answer has what a player plays of the file."""
+    """Add a header with what ended the audio early; the answer covers what a player plays of the file."""
     if work.recording.damage:
         answer.headers["x-conch-warning"] = work.recording.damage
     return answer
@@ -283,7 +283,7 @@ def _warned(answer: Response, work: TranscriptionRun) -> Response:
 async def _streamed(
     request: Request, work: TranscriptionRun, stack: AsyncExitStack, *, log_probs: bool
 ) -> Events:
-    """The first event is waited for, so that a bad file is still a plain 400."""
+    """Start a stream after waiting for the first event, so that a bad file is still a plain 400."""
 
     async def events() -> AsyncGenerator[str, None]:
         async with stack, aclosing(work.events(log_probs=log_probs)) as found:

@@ -1,5 +1,5 @@
-"""Form fields of the audio routes as typed requests. What OpenAI has and Whisper cannot do is refused by
-name, never ignored.
+"""Form fields of the audio routes as typed requests. OpenAI's fields that Whisper cannot support are refused
+by name, never ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ServerVad(BaseModel):
     silence_duration_ms: int = Field(200, ge=32, le=10_000)
 
     def turns(self) -> TurnDetection:
-        """In seconds."""
+        """Return the times in seconds."""
         return TurnDetection(self.threshold, self.prefix_padding_ms / 1000, self.silence_duration_ms / 1000)
 
 
@@ -78,8 +78,8 @@ NEUTRAL = {
 
 
 class TranslationRequest(BaseModel):
-    """Fields of /v1/audio/translations besides the file. From `language` on they are extensions.
-    `audio_track`: which of a file's, from 1; by default the one that a player takes.
+    """Fields of /v1/audio/translations, besides the file. Those from `language` on are extensions.
+    `audio_track` chooses a file's track, from 1; by default the one that a player plays.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -97,7 +97,7 @@ class TranslationRequest(BaseModel):
 
 
 class TranscriptionRequest(TranslationRequest, SpeakerFields):
-    """Fields of /v1/audio/transcriptions besides the file."""
+    """Fields of /v1/audio/transcriptions, besides the file."""
 
     response_format: Format | Literal["diarized_json"] = "json"  # type: ignore[assignment]
     timestamp_granularities: tuple[Literal["word", "segment"], ...] = Field(("segment",), min_length=1)
@@ -108,7 +108,7 @@ class TranscriptionRequest(TranslationRequest, SpeakerFields):
     stream: bool = False
 
     def speakers(self) -> SpeakersWanted | None:
-        """What is known of the speakers, if they are to be told apart."""
+        """Return what is known of the speakers, if diarization is requested."""
         return self.wanted_speakers(self.response_format)
 
 
@@ -124,7 +124,7 @@ T = TypeVar("T", bound=TranslationRequest)
 
 
 def body_schema(kind: type[TranslationRequest]) -> dict[str, Any]:
-    """The form as OpenAPI describes it; Whisper's own names for repeated fields end in []."""
+    """Describe the form for OpenAPI; OpenAI's names of repeated fields end in []."""
     schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
     vad = schema.pop("$defs", {}).get("ServerVad")
     fields = {
@@ -143,8 +143,8 @@ def body_schema(kind: type[TranslationRequest]) -> dict[str, Any]:
 
 
 def parse_transcription(fields: Mapping[str, list[str]]) -> TranscriptionRequest:
-    """Raises ApiError 400 with `param`: unknown, repeated or malformed fields, and combinations that do not
-    go together.
+    """Parse the form. Raises ApiError 400 with `param`: unknown, repeated or malformed fields, and
+    combinations that conflict.
     """
     request = _parse(TranscriptionRequest, fields)
     if "timestamp_granularities" in request.model_fields_set and request.response_format != "verbose_json":
@@ -162,7 +162,7 @@ def parse_transcription(fields: Mapping[str, list[str]]) -> TranscriptionRequest
 
 
 def parse_translation(fields: Mapping[str, list[str]]) -> TranslationRequest:
-    """Raises ApiError 400 with `param`, as parse_transcription."""
+    """Parse the form. Raises ApiError 400 with `param`, as parse_transcription."""
     return _parse(TranslationRequest, fields)
 
 
@@ -195,7 +195,7 @@ def _parse(kind: type[T], fields: Mapping[str, list[str]]) -> T:
 
 
 def _meant(fields: Mapping[str, list[str]], kind: type[TranslationRequest]) -> dict[str, list[str]]:
-    """The fields under our names, without those that ask for what happens anyway."""
+    """Return the fields under Conch's names, without those that ask for the default behaviour."""
     plain = {
         name: values[-1] for name, values in fields.items() if name.partition("[")[0] in {*HARMLESS, *NEUTRAL}
     }
@@ -214,7 +214,7 @@ def _meant(fields: Mapping[str, list[str]], kind: type[TranslationRequest]) -> d
 
 
 def _with_words(fields: dict[str, list[str]]) -> dict[str, list[str]]:
-    """`word_timestamps`, which other servers have, is a granularity here."""
+    """Turn `word_timestamps`, which other servers have, into a granularity."""
     wanted = fields.pop("word_timestamps", ["false"])[-1].lower() in ("true", "1")
     if not wanted:
         return fields
@@ -232,8 +232,8 @@ def _with_words(fields: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def _name(sent: str, kind: type[TranslationRequest]) -> tuple[str, str]:
-    """What a form calls `include[]` or `chunking_strategy[type]` as a field's name and, in the second case, a
-    key in it.
+    """Split `include[]` or `chunking_strategy[type]` into a field's name and, in the second case, a key in
+    it.
     """
     name, bracket, key = sent.partition("[")
     key = key.removesuffix("]")
@@ -270,7 +270,7 @@ def _invalid(error: ValidationError) -> ApiError:
 
 
 def options(request: TranslationRequest, task: str) -> Options:
-    """What the transcriber has to know.
+    """Return the transcriber's options.
 
     Raises:
         ApiError: 400 for an unknown language or a prompt with special tokens.
@@ -305,8 +305,8 @@ def options(request: TranslationRequest, task: str) -> Options:
 def spoken(
     language: str | None, languages: Sequence[str], path: str = ""
 ) -> tuple[str | None, tuple[str, ...]]:
-    """The language, and those that detection chooses among, as codes. One alone needs no detection. `path`
-    stands before their names.
+    """Return the codes of the language and of those that detection chooses among. A single one needs no
+    detection. `path` precedes their names in errors.
 
     Raises:
         ApiError: 400 for an unknown language, or one that is not among the others.
@@ -323,8 +323,8 @@ def spoken(
 
 
 def prompted(prompt: str, keywords: Sequence[str], path: str = "") -> str:
-    """A prompt that ends with the keywords, as Whisper is told of words: where all is too long, the model
-    leaves out its beginning.
+    """Return a prompt that ends with the keywords, since Whisper drops the start of a prompt that is too
+    long.
 
     Raises:
         ApiError: 400 for special tokens.
@@ -337,7 +337,7 @@ def prompted(prompt: str, keywords: Sequence[str], path: str = "") -> str:
 
 
 def plain_text(prompt: str, param: str) -> None:
-    """Refuse special tokens: what a user says must not command the decoder.
+    """Refuse special tokens: user text must not control the decoder.
 
     Raises:
         ApiError: 400.
@@ -352,6 +352,6 @@ def plain_text(prompt: str, param: str) -> None:
 
 
 def turns(request: TranslationRequest) -> TurnDetection | None:
-    """Turns to cut at; None for windows, which are cut where the voice rests: so does `auto`, the default."""
+    """Return the turn detection; None for windows, which are cut at pauses, as with `auto`, the default."""
     strategy = request.chunking_strategy if isinstance(request, TranscriptionRequest) else None
     return strategy.turns() if isinstance(strategy, ServerVad) else None

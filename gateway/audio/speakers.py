@@ -18,7 +18,7 @@ MOST_SPEAKERS, MOST_KNOWN = 50, 20
 @dataclass(frozen=True)
 class SpeakersWanted:
     """What is known of the speakers: how many there are, names of some, and a data URL of each one's voice.
-    `asked_by`: the field that wants them told apart.
+    `asked_by` is the field that requested diarization.
     """
 
     count: Count
@@ -28,7 +28,7 @@ class SpeakersWanted:
 
 
 class SpeakerFields(BaseModel):
-    """`diarize` and the numbers of speakers are extensions."""
+    """Form fields; `diarize` and the numbers of speakers are extensions."""
 
     diarize: bool = False
     num_speakers: int | None = Field(None, ge=1, le=MOST_SPEAKERS)
@@ -40,7 +40,7 @@ class SpeakerFields(BaseModel):
     known_speaker_references: tuple[str, ...] = Field((), max_length=MOST_KNOWN)
 
     def wanted_speakers(self, response_format: str) -> SpeakersWanted | None:
-        """What is known of them, if they are to be told apart."""
+        """Return what is known of the speakers, if diarization is requested."""
         if not self.diarize and response_format != DIARIZED:
             return None
         count = Count(self.num_speakers or self.min_speakers or 1, self.num_speakers or self.max_speakers)
@@ -48,7 +48,7 @@ class SpeakerFields(BaseModel):
         return SpeakersWanted(count, self.known_speaker_names, self.known_speaker_references, asked_by)
 
     def check_speakers(self, response_format: str) -> None:
-        """Refuse what does not go together.
+        """Refuse fields that conflict.
 
         Raises:
             ApiError: 400 that names the field.

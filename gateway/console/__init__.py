@@ -1,1 +1,1 @@
-"""The page at /: try, see and operate a deployment. docs/console.md."""
+"""The console, the page at /: try, see and operate a deployment. docs/console.md."""

@@ -1,5 +1,5 @@
-"""Throughput and latency of the last 15 minutes. Each gateway counts its own requests, in slots of SECONDS of
-Unix time; the one that is asked adds up the slots of all gateways. Nothing runs while nobody asks.
+"""Throughput and latency of the last 15 minutes. Each gateway counts its own requests in slots of SECONDS of
+Unix time; the gateway that is asked adds up the slots of all. Nothing runs while nobody asks.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ BOUNDS = (*REQUESTS, float("inf"))
 
 
 def kind_of(path: str) -> str | None:
-    """Of a route's path; None if it is not inference."""
+    """Return the kind of a route's path; None if it is not inference."""
     return next((kind for start, kind in KINDS.items() if path.startswith(start)), None)
 
 
 def slot_at(seconds: float) -> int:
-    """The number of the slot that has a moment of Unix time."""
+    """Return the number of the slot that contains a moment of Unix time."""
     return int(seconds // SECONDS)
 
 
 def quantile(buckets: Sequence[tuple[float, float]], q: float) -> float | None:
-    """Of cumulative (upper bound, count) pairs, linear inside a bucket; in the last one its lower bound. None
-    where nothing was counted
-    (histogram_quantile in https://prometheus.io/docs/prometheus/latest/querying/functions).
+    """Compute a quantile of cumulative (upper bound, count) pairs, linear inside a bucket; in the last
+    bucket, its lower bound. None if nothing was counted (histogram_quantile in
+    https://prometheus.io/docs/prometheus/latest/querying/functions).
     """
     rows = sorted(buckets)
     if not rows or rows[-1][1] <= 0:
@@ -57,8 +57,8 @@ def quantile(buckets: Sequence[tuple[float, float]], q: float) -> float | None:
 
 @dataclass
 class Tally:
-    """Requests of one kind in one slot: how many, how many failed (status 400 and above), the seconds that
-    answers took in all, and how many took at most each of BOUNDS.
+    """Requests of one kind in one slot: how many, how many failed (status 400 and above), the total seconds
+    of answers, and how many took at most each of BOUNDS.
     """
 
     requests: int = 0
@@ -67,7 +67,7 @@ class Tally:
     buckets: list[int] = field(default_factory=lambda: [0] * len(BOUNDS))
 
     def count(self, status: int, seconds: float) -> None:
-        """One request more."""
+        """Count one more request."""
         self.requests += 1
         self.failures += status >= 400
         self.seconds += seconds
@@ -83,8 +83,8 @@ class Tally:
         )
 
     def rates(self) -> dict[str, float | None]:
-        """Requests and failures per second; the seconds that an answer took, on average (exact) and at the
-        95th percentile (interpolated inside a bucket). None without a request.
+        """Return requests and failures per second, and the seconds of an answer: average (exact) and 95th
+        percentile (interpolated inside a bucket). None without a request.
         """
         return {
             "rate": round(self.requests / SECONDS, 3),
@@ -95,14 +95,14 @@ class Tally:
 
 
 class History:
-    """What one gateway has counted since it started. `clock`: Unix time."""
+    """What one gateway has counted since it started. `clock` returns Unix time."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock, self.since = clock, slot_at(clock())
         self.slots: dict[int, dict[str, Tally]] = {}
 
     def note(self, path: str, status: int, seconds: float) -> None:
-        """Count a request of a route that has been answered now, and forget what is too old."""
+        """Count a request of a route that has just been answered, and drop old slots."""
         if (kind := kind_of(path)) is None:
             return
         now = slot_at(self.clock())
@@ -111,13 +111,13 @@ class History:
         self.slots.setdefault(now, {}).setdefault(kind, Tally()).count(status, seconds)
 
     def text(self) -> str:
-        """JSON, for siblings."""
+        """Return JSON for other gateways."""
         rows = {slot: {kind: vars(one) for kind, one in row.items()} for slot, row in self.slots.items()}
         return json.dumps({"since": self.since, "slots": rows})
 
     def points(self, texts: Iterable[str]) -> list[dict[str, Any]]:
-        """One for each complete slot, oldest first, of all gateways whose `text` is given: since the first of
-        them started, but no longer than MINUTES. `time`: its end, Unix time.
+        """Return a point for each complete slot of all gateways whose `text` is given, oldest first: since
+        the first of them started, but at most MINUTES. `time` is a slot's end in Unix time.
         """
         read = [one for text in texts if (one := _read(text))]
         last = slot_at(self.clock())
@@ -126,7 +126,7 @@ class History:
 
 
 def _read(text: str) -> tuple[int, dict[int, dict[str, Tally]]] | None:
-    """What `History.text` wrote; None for text of another version."""
+    """Parse `History.text`; None for text of another version."""
     with suppress(ValueError, KeyError, TypeError, AttributeError):
         said = json.loads(text)
         rows = said["slots"].items()

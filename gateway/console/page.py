@@ -1,5 +1,5 @@
-"""The console's files: / and /console/NAME. They hold no data, so no key is asked for; the data that they
-ask for needs one.
+"""The console's files: / and /console/NAME. They contain no data, so they need no key; the data that they
+load needs one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ router = APIRouter(include_in_schema=False)
 
 @dataclass(frozen=True)
 class File:
-    """A file as it is sent."""
+    """A file in the form in which it is sent."""
 
     body: bytes
     kind: str
@@ -58,7 +58,7 @@ class File:
 
 
 def files(folder: Path = FOLDER) -> dict[str, File]:
-    """Every file of a folder by its name."""
+    """Read every file of a folder by its name."""
     return {path.name: _file(path) for path in sorted(folder.iterdir()) if path.suffix in TYPES}
 
 
@@ -72,13 +72,13 @@ FILES = files()
 
 @router.api_route("/", methods=["GET", "HEAD"])
 async def index(request: Request) -> Response:
-    """The page."""
+    """Return the page."""
     return _answer(request, FILES["index.html"])
 
 
 @router.api_route("/console/{name}", methods=["GET", "HEAD"])
 async def file(name: str, request: Request) -> Response:
-    """What the page is made of."""
+    """Return a file of the page."""
     if name not in FILES:
         raise ApiError(404, f"the console has no file {name[:80]!r}; it is at /", code="not_found")
     return _answer(request, FILES[name])

@@ -1,4 +1,4 @@
-"""GET /docs: the HTTP API as OpenAPI describes it, as a page without scripts. /openapi.json is for code."""
+"""GET /docs: the HTTP API from its OpenAPI document, as a page without scripts. /openapi.json is for code."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TEMPLATE = Path(__file__).parent / "reference.html"
 
 @router.get("/docs")
 async def reference(request: Request) -> Response:
-    """The page."""
+    """Return the page."""
     page = Environment(autoescape=True).from_string(TEMPLATE.read_text("utf-8"))
     body = page.render(routes=list(described(request.app.openapi())))
     return Response(body, media_type="text/html; charset=utf-8", headers=HEADERS)
 
 
 def described(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each route of an OpenAPI document: method, path, summary, and the fields of its address and body."""
+    """Yield each route of an OpenAPI document: method, path, summary, fields of address and body."""
     schemas = document.get("components", {}).get("schemas", {})
     for path, methods in document["paths"].items():
         for method, row in methods.items():

@@ -1,4 +1,4 @@
-"""GET /console/api/state and /console/api/history: what runs and how it does. POST
+"""GET /console/api/state and /console/api/history: what runs, and its load. POST
 /console/api/instances/{index}/restart, for admin keys only.
 """
 
@@ -23,8 +23,8 @@ router = APIRouter(prefix="/console/api", include_in_schema=False)
 
 @router.get("/state")
 async def state(request: Request, services: ServicesDep) -> dict[str, Any]:
-    """Models, instances, languages, the largest upload, files and stores, and whether this key may restart
-    instances.
+    """Return models, instances, languages, the upload limit, files and stores, and whether this key may
+    restart instances.
     """
     return {
         "time": round(time.time(), 3),
@@ -38,7 +38,7 @@ async def state(request: Request, services: ServicesDep) -> dict[str, Any]:
 
 
 def retrieval(services: Services) -> dict[str, Any] | None:
-    """Which models embed files (by default the first of each kind), and which answer questions about
+    """Return which models embed files (by default the first of each kind), and which answer questions about
     pictures; None where there are no vector stores.
     """
     if services.retrieval is None:
@@ -52,7 +52,7 @@ def retrieval(services: Services) -> dict[str, Any] | None:
 
 
 def may_operate(request: Request, services: Services) -> str:
-    """For the key of a request "allowed" or "denied"; "off" without admin keys in this deployment."""
+    """Return "allowed" or "denied" for the key of a request; "off" without admin keys in this deployment."""
     if not services.admin_keys:
         return "off"
     return "allowed" if is_admin(request, services) else "denied"
@@ -60,13 +60,13 @@ def may_operate(request: Request, services: Services) -> str:
 
 @router.get("/history")
 async def history(services: ServicesDep) -> dict[str, Any]:
-    """Points of the last 15 minutes, oldest first."""
+    """Return points of the last 15 minutes, oldest first."""
     return {"seconds": SECONDS, "minutes": MINUTES, "points": await services.recent()}
 
 
 @router.post("/instances/{index}/restart", status_code=202)
 async def restart(index: int, request: Request, services: ServicesDep) -> dict[str, str]:
-    """Drain one instance and restart its server; /state tells how it goes.
+    """Drain one instance and restart its server; /state shows the progress.
 
     Raises:
         ApiError: 403 without an admin key, 404 for an instance that is not planned, 503 if its guard is away.

@@ -21,7 +21,7 @@ KEPT_SECONDS = 0.5  # many pages that look at once ask the guards once
 
 
 class Overview:
-    """The deployment as it is."""
+    """The deployment and its state."""
 
     def __init__(self, deployment: Deployment, triton: Triton) -> None:
         self.deployment, self.triton = deployment, triton
@@ -29,15 +29,15 @@ class Overview:
         self.asked, self.found = float("-inf"), list[dict[str, Any]]()
 
     def instance(self, index: int) -> Instance | None:
-        """An instance by its number; None if there is none."""
+        """Return an instance by its number; None if there is none."""
         return next((one for one in self.deployment.instances if one.index == index), None)
 
     def models(self) -> list[dict[str, Any]]:
-        """One row for each pool."""
+        """Return one row for each pool."""
         return [model_row(pool) for pool in self.deployment.pools]
 
     async def instances(self) -> list[dict[str, Any]]:
-        """One row for each instance, at most KEPT_SECONDS old."""
+        """Return one row for each instance, at most KEPT_SECONDS old."""
         async with self.asking:
             if time.monotonic() - self.asked > KEPT_SECONDS:
                 every = [self._status(instance) for instance in self.deployment.instances]
@@ -50,7 +50,7 @@ class Overview:
             return self.found
 
     async def _status(self, instance: Instance) -> Mapping[str, Any] | None:
-        """What a guard says (ops/guard/operate.py); None if it does not answer."""
+        """Return a guard's status (ops/guard/operate.py); None if it does not answer."""
         with suppress(httpx.HTTPError, ValueError):
             path = f"/instances/{instance.index}/guard/status"
             answer = await self.triton.http.get(path, timeout=GUARD_SECONDS)
@@ -60,7 +60,7 @@ class Overview:
         return None
 
     async def restart(self, instance: Instance) -> bool:
-        """Ask an instance's guard to drain and restart; whether it was reached."""
+        """Ask an instance's guard to drain and restart, and tell whether it was reached."""
         with suppress(httpx.HTTPError):
             path = f"/instances/{instance.index}/guard/restart"
             return (await self.triton.http.post(path, timeout=GUARD_SECONDS)).status_code == 202
@@ -68,7 +68,7 @@ class Overview:
 
 
 def model_row(pool: Pool) -> dict[str, Any]:
-    """What the plan says of a pool."""
+    """Make a pool's row from the plan."""
     return {
         "id": pool.model_id,
         "family": pool.family,
@@ -87,8 +87,8 @@ def model_row(pool: Pool) -> dict[str, Any]:
 
 
 def instance_row(instance: Instance, status: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the plan says of an instance, and its guard: `restarts` counts since the guard started. Without a
-    guard its state is "unreachable", and nothing else is known.
+    """Make an instance's row from the plan and its guard: `restarts` counts since the guard started. Without
+    a guard the state is "unreachable", and nothing else is known.
     """
     plan = {
         "index": instance.index,

@@ -1,4 +1,4 @@
-"""Inputs to vectors: requests of some inputs each to the model's instances, and their answers in order."""
+"""Embed inputs: split them into requests to the model's instances, and join the answers in order."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ OUTPUTS = ["embedding", "input_length"]
 
 @dataclass(frozen=True)
 class Vectors:
-    """Float32 [inputs, dimensions], the tokens that were read, and (int64 [inputs]) those that each has: a
-    picture none.
+    """Float32 [inputs, dimensions], the number of tokens read, and int64 [inputs], each input's tokens: 0 for
+    a picture.
     """
 
     values: NDArray[np.float32]
@@ -38,8 +38,8 @@ class Vectors:
 
 
 def parts(items: Sequence[Item]) -> Iterator[list[int]]:
-    """Inputs by their number, so parted that a part has about as long ones, of one kind; each picture is one
-    by itself.
+    """Group inputs, by number, into parts of one kind and about equal length; each picture is a part of its
+    own.
     """
     part: list[int] = []
     for number in sorted(range(len(items)), key=lambda n: (str(type(items[n])), len(items[n]))):
@@ -55,13 +55,13 @@ def parts(items: Sequence[Item]) -> Iterator[list[int]]:
 
 
 def places(items: Sequence[Item]) -> int:
-    """How many of the gateway's places inputs take."""
+    """Return how many of the gateway's places inputs take."""
     pictures = sum(isinstance(item, Picture) for item in items)
     return ceil((len(items) - pictures) / INPUTS) + ceil(pictures / PICTURES)
 
 
 def tensors(items: Sequence[Item]) -> dict[str, NDArray[Any]]:
-    """The request for texts, or for token ids. What is too long is cut there and refused here, where its
+    """Make the request for texts, or for token ids. What is too long is cut there and refused here, where its
     number in the whole request is known.
     """
     cut = {"truncate": np.ones((len(items), 1), bool)}
@@ -78,7 +78,7 @@ def tensors(items: Sequence[Item]) -> dict[str, NDArray[Any]]:
 
 @dataclass
 class Embedding:
-    """One request's inputs on their way; `lengths` stay 0 for pictures."""
+    """One request's inputs in progress; `lengths` stay 0 for pictures."""
 
     triton: Triton
     pool: Pool
@@ -87,7 +87,7 @@ class Embedding:
     lengths: NDArray[np.int64]
 
     async def run(self, numbers: list[int], request_id: str) -> None:
-        """The vectors of one part.
+        """Return the vectors of one part.
 
         Raises:
             ApiError: see `embed`.
@@ -120,7 +120,7 @@ class Embedding:
 async def embed(
     triton: Triton, pool: Pool, items: Sequence[Item], request_id: str, *, truncate: bool
 ) -> Vectors:
-    """The vectors of all inputs.
+    """Return the vectors of all inputs.
 
     Raises:
         ApiError: the first failure; 400 for an input that is too long, unless it may be cut, and for a

@@ -1,4 +1,4 @@
-"""Multipart bodies of /v1/embeddings: `input` and `file` as often as wanted, and the other fields."""
+"""Multipart bodies of /v1/embeddings: any number of `input` and `file`, and the other fields."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INPUTS = ("input", "file")
 
 
 class MultipartRoute(APIRoute):
-    """Meets requests whose body is a form, and no others."""
+    """Matches requests whose body is a form, and no others."""
 
     def matches(self, scope: MutableMapping[str, Any]) -> tuple[Match, MutableMapping[str, Any]]:
         """See APIRoute."""
@@ -38,7 +38,7 @@ class MultipartRoute(APIRoute):
 
 
 async def receive(request: Request, limit: int) -> tuple[EmbeddingsRequest, list[Item]]:
-    """The fields, and the inputs in their order: text fields, and pictures as files.
+    """Read the fields, and the inputs in order: text fields, and pictures as files.
 
     Raises:
         ApiError: 400 for a broken or incomplete form, 413 above `limit` bytes.
@@ -103,7 +103,7 @@ async def _parts(request: Request, limit: int) -> list[tuple[str, UploadFile | s
 
 
 async def _limited(request: Request, limit: int, tail: bytearray) -> AsyncGenerator[bytes, None]:
-    """The body; `tail` is its end, longer than any boundary (RFC 2046: 70 characters)."""
+    """Yield the body; `tail` is its end, longer than any boundary (RFC 2046: 70 characters)."""
     received = 0
     async for chunk in request.stream():
         received += len(chunk)

@@ -1,4 +1,4 @@
-"""Vectors in OpenAI's response format."""
+"""Write vectors in OpenAI's response format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .embedder import Vectors
 
 
 def body(model: str, vectors: Vectors, encoding_format: str) -> bytes:
-    """JSON; base64 is of little-endian float32, as OpenAI's."""
+    """Return JSON; base64 is of little-endian float32, like OpenAI's."""
     rows = list(vectors.values.astype("<f4"))
     coded = [base64.b64encode(row).decode() for row in rows] if encoding_format == "base64" else rows
     return orjson.dumps(

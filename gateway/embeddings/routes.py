@@ -20,7 +20,7 @@ router = APIRouter()
 
 
 async def uploaded(request: Request, services: ServicesDep) -> Response:
-    """A vector for each text and each picture of a form."""
+    """Embed each text and each picture of a form."""
     form, items = await receive(request, services.settings.max_pictures_bytes)
     return await _answer(form, items, request, services)
 
@@ -32,7 +32,7 @@ router.add_api_route(
 
 @router.post("/v1/embeddings")
 async def embeddings(form: EmbeddingsRequest, request: Request, services: ServicesDep) -> Response:
-    """A vector for each input."""
+    """Embed each input."""
     return await _answer(form, form.items, request, services)
 
 

@@ -23,7 +23,7 @@ Ids = Annotated[list[Token], Field(fail_fast=True)]
 
 
 def _kind(given: Any) -> str | None:
-    """Which form of input it is, by its first item, so that errors are about that form."""
+    """Determine the form of an input by its first item, so that errors are about that form."""
     if isinstance(given, str):
         return "one text"
     if not isinstance(given, list):
@@ -72,9 +72,10 @@ Input = Annotated[
 
 
 class EmbeddingsRequest(Fields):
-    """Body of /v1/embeddings. `truncate` is an extension: what is too long is cut instead of refused. Parts
-    (texts and pictures) are an extension too, and `token_ids`: clients send ids of OpenAI's tokenizers, which
-    would be other words here, so that those of the model's own, without special tokens, want this word.
+    """Body of /v1/embeddings. Extensions: with `truncate`, what is too long is cut instead of refused; an
+    input may consist of parts (texts and pictures); `token_ids` must be set for ids of the model's own
+    tokenizer, without special tokens, since clients otherwise send ids of OpenAI's tokenizers, which would be
+    other words here.
     """
 
     HARMLESS: ClassVar = frozenset({"input_type", "priority", "user"})
@@ -93,7 +94,7 @@ class EmbeddingsRequest(Fields):
 
     @property
     def items(self) -> list[Item]:
-        """The inputs, one vector each.
+        """Return the inputs, one for each vector.
 
         Raises:
             ApiError: 400 for a picture that would have to be fetched.
@@ -110,7 +111,7 @@ class EmbeddingsRequest(Fields):
 
 
 def content(part: str | TextPart | ImagePart, param: str, number: int) -> str | Picture:
-    """The text or the picture of a part of the field `param`.
+    """Return the text or picture of a part of the field `param`.
 
     Raises:
         ApiError: 400 for a picture that would have to be fetched.
@@ -121,7 +122,7 @@ def content(part: str | TextPart | ImagePart, param: str, number: int) -> str | 
 
 
 def check(form: EmbeddingsRequest, items: Sequence[Item], pool: Pool) -> None:
-    """What needs no tokenizer.
+    """Check what needs no tokenizer.
 
     Raises:
         ApiError: 400 with `param`.
@@ -151,7 +152,7 @@ def check(form: EmbeddingsRequest, items: Sequence[Item], pool: Pool) -> None:
 
 
 def too_long(number: int, length: int, pool: Pool) -> ApiError:
-    """The refusal of one input."""
+    """Make the error for one input."""
     return refused(
         "input",
         f"[{number}] has {length} tokens; {pool.model_id} reads {pool.positions} at most; shorten it, or "

@@ -1,4 +1,4 @@
-"""A live session's WebSocket: JSON events in and out, errors, and silence that lasts too long."""
+"""The WebSocket of a live session: JSON events in both directions, errors, and the idle timeout."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LONGEST_ID = 512  # characters of an event's id, which errors repeat
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """An event. What is large may only be sound, a string in a flat object: 20 MB of lists would be gigabytes
-    of Python's objects.
+    """Parse an event. Only audio may be large, a string in a flat object: 20 MB of lists would become
+    gigabytes of Python objects.
     """
     if len(text) > LARGEST_EVENT and ("[" in text or text.count("{") != 1 or text.count(",") > 16):
         return {"type": "too large"}
@@ -34,22 +34,22 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 class Connection:
-    """One socket. `idle_seconds`: it is closed after so long without a message."""
+    """One WebSocket, closed after `idle_seconds` without a message."""
 
     def __init__(self, socket: WebSocket, idle_seconds: float) -> None:
         self.socket, self.idle_seconds = socket, idle_seconds
         self.request_id = f"{socket.state.request_id}.{uuid.uuid4().hex[:8]}"
 
     async def send(self, kind: str, **fields: Any) -> None:
-        """One event to the client; nothing if it has gone, which the reading side notices."""
+        """Send one event to the client; ignored if it has gone, which the reading side notices."""
         with suppress(WebSocketDisconnect, RuntimeError):
             await self.socket.send_text(
                 json.dumps({"type": kind, "event_id": f"event_{uuid.uuid4().hex[:20]}", **fields})
             )
 
     async def received(self) -> Message:
-        """The next message; a connection that has been silent for too long is closed, since others wait for
-        its place. No error event says so: clients connect again after a close, and give up after an error.
+        """Return the next message. An idle connection is closed, since others wait for its place, without an
+        error event: clients reconnect after a close, and give up after an error.
         """
         try:
             return await asyncio.wait_for(self.socket.receive(), self.idle_seconds)
@@ -59,13 +59,13 @@ class Connection:
             return {"type": "websocket.disconnect"}
 
     async def fail(self, error: Exception, event: dict[str, Any]) -> None:
-        """Say that an event failed."""
+        """Report that an event failed."""
         own = event.get("event_id")
         name = own[:LONGEST_ID] if isinstance(own, str) else None
         await self.send("error", error={**self.described(error), "event_id": name})
 
     def described(self, error: Exception) -> dict[str, str | None]:
-        """What the client reads of an error; the log has what only we may."""
+        """Return the error that the client reads; internal details go to the log only."""
         if not isinstance(error, ApiError):
             log.error("unexpected error", request_id=self.request_id, exc_info=error)
             error = ApiError(

@@ -1,4 +1,4 @@
-"""What a live session receives: its settings, its sound, and the turns that it is cut into."""
+"""What a live session receives: its settings, its audio, and the turns that the audio is cut into."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ WAITING = 8  # events between the socket and the listener
 
 
 class Uncommitted:
-    """Sound that waits for the client's commit. Of a silence only the last SILENCE_KEPT seconds are kept, so
-    that a client may send silence for as long as it likes.
+    """Audio that waits for the client's commit. Only the last SILENCE_KEPT seconds of a silence are kept, so
+    that a client may send silence as long as it likes.
     """
 
     def __init__(self) -> None:
@@ -48,11 +48,11 @@ class Uncommitted:
         self.samples = self.still = 0  # in all, and in `silent`
 
     def __len__(self) -> int:
-        """In samples."""
+        """Return its length in samples."""
         return self.samples
 
     def add(self, piece: Floats, *, speaking: bool) -> None:
-        """Add what follows, in which somebody speaks or nobody does."""
+        """Append audio, with or without speech."""
         self.samples += len(piece)
         self.silent.append(piece)
         self.still += len(piece)
@@ -67,7 +67,7 @@ class Uncommitted:
 
     @property
     def wave(self) -> Floats:
-        """All of it."""
+        """Return all of it."""
         return np.concatenate([*self.spoken, *self.silent, np.zeros(0, np.float32)])
 
 
@@ -88,7 +88,7 @@ class Listener:
         self._restart()
 
     def _restart(self) -> None:
-        """With an empty buffer, as the session says."""
+        """Start again with an empty buffer and the session's settings."""
         settings = self.session.audio.input
         self.begins, self.pending = self.heard, 0
         self.decoder = SoundDecoder(settings.format.type, settings.format.rate)
@@ -102,12 +102,12 @@ class Listener:
 
     @property
     def wanted(self) -> Wanted:
-        """As the session says now."""
+        """Return what the session requests now."""
         session = self.session
         return Wanted(self.pool, session.audio.input.transcription, log_probs=bool(session.include))
 
     async def run(self) -> None:
-        """Until the client goes. Reading stops while `events` is full: that is the back-pressure."""
+        """Run until the client disconnects. Reading stops while `events` is full: the back-pressure."""
         await self.connection.send("session.created", session=self._described())
         workers = [asyncio.create_task(self._work()), asyncio.create_task(self.words.tell())]
         try:
@@ -170,7 +170,7 @@ class Listener:
         return self.services.pool(wanted.model, "transcription") if wanted.model else self.pool
 
     def _judge(self, wanted: Transcription) -> None:
-        """Whether the model is served here, and knows the languages."""
+        """Check that the model is served here and supports the languages."""
         try:
             pool = self._pool(wanted)
         except ApiError as error:
@@ -198,7 +198,9 @@ class Listener:
         self.pending += len(samples)
 
     async def _listen(self, spoken: TurnCutter, piece: Floats) -> None:
-        """A tenth of a second: turns that began or ended in it, and another look if one is due."""
+        """Process a tenth of a second: turns that started or ended in it, and another partial transcription
+        if due.
+        """
         speaking = spoken.speaking
         windows = await asyncio.to_thread(_fed, spoken, piece)
         if spoken.speaking and not speaking and not windows:
@@ -217,7 +219,7 @@ class Listener:
             self.words.look(self.item, spoken.kept, self.wanted)
 
     async def _look_ahead(self, piece: Floats) -> None:
-        """Words of sound that is not committed: from pause to pause, they are told as they are found."""
+        """Transcribe uncommitted audio from pause to pause, and send the words as they are found."""
         ahead = self.heard_so_far
         windows = await asyncio.to_thread(_fed, ahead, piece)
         for window in windows:
@@ -240,7 +242,7 @@ class Listener:
         self._restart()
 
     def _pieces(self, rest: Floats) -> list[Window]:
-        """What the buffer, or the turn that is going on, comes to."""
+        """Return the audio of the buffer, or of the current turn."""
         cutter = self.spoken or PauseCutter()
         wave = rest if self.spoken else np.concatenate([self.buffer.wave, rest])
         return [*cutter.feed(wave), *cutter.finish()]
@@ -250,8 +252,8 @@ class Listener:
         await self.connection.send("input_audio_buffer.cleared")
 
     async def _finish(self, windows: Sequence[Window]) -> None:
-        """Commit the item and ask for its words, if somebody speaks; where too many are under way this waits,
-        and so does the socket.
+        """Commit the item and request its transcript, if somebody speaks; with too many in progress this
+        waits, and so does the socket.
         """
         self.item.drop_looks()
         await self.connection.send(

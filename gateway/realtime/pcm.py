@@ -1,4 +1,4 @@
-"""Sound in base64, as live sessions send it, to float32 at 16 kHz."""
+"""Decode the base64 audio of live sessions to float32 at 16 kHz."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LONGEST = 30  # seconds in one piece
 
 
 def mu_law() -> NDArray[np.int16]:
-    """The sample that each of 256 bytes stands for (ITU-T G.711, table 2)."""
+    """Return the sample of each of 256 bytes (ITU-T G.711, table 2)."""
     code = ~np.arange(256, dtype=np.uint8)
     size = ((((code & 15).astype(np.int32) << 3) + 132) << ((code >> 4) & 7)) - 132
     return np.where(code & 128, -size, size).astype(np.int16)
 
 
 def a_law() -> NDArray[np.int16]:
-    """The same of table 1."""
+    """Return the sample of each of 256 bytes (ITU-T G.711, table 1)."""
     code = np.arange(256, dtype=np.uint8) ^ 0x55
     part = (code >> 4) & 7
     size = ((code & 15).astype(np.int32) << 4) + np.where(part > 0, 264, 8)
@@ -37,7 +37,7 @@ TABLES = {"audio/pcmu": mu_law(), "audio/pcma": a_law()}
 
 
 class SoundDecoder:
-    """One stream of sound; `kind`: audio/pcm, audio/pcmu or audio/pcma."""
+    """One audio stream; `kind` is audio/pcm, audio/pcmu or audio/pcma."""
 
     def __init__(self, kind: str, rate: int) -> None:
         self.table, self.rate = TABLES.get(kind), rate
@@ -48,15 +48,15 @@ class SoundDecoder:
         self.resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
 
     def flush(self) -> Floats:
-        """The samples, float32 [n] at 16 kHz, that the resampler still holds back; after it a new stream
-        begins.
+        """Return the samples, float32 [n] at 16 kHz, that the resampler still holds; a new stream starts
+        after it.
         """
         held = _joined(self.resampler.resample(None))
         self._begin()
         return held
 
     def feed(self, audio: Any) -> Floats:
-        """The samples, float32 [n] at 16 kHz, of a base64 text.
+        """Return the samples, float32 [n] at 16 kHz, of a base64 text.
 
         Raises:
             ApiError: 400: no base64, half a sample, or too much at once.

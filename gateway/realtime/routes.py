@@ -1,10 +1,10 @@
 """WebSocket /v1/realtime?intent=transcription: PCM16 in, words out while somebody speaks. Events are those of
 OpenAI's transcription sessions.
 
-Latency: a turn's final words come `silence_duration_ms` (500) after its last sound plus one transcription;
-while it lasts, words that two looks in a row agree on come every PARTIAL seconds. Memory: a turn is at most
-30 s, an uncommitted buffer LONGEST_BUFFER; when the engine is too slow, the socket is not read, and TCP
-holds the sender back.
+Latency: a turn's final words arrive `silence_duration_ms` (500) after its last sound plus one transcription;
+during a turn, words that two successive partial transcriptions agree on arrive every PARTIAL seconds. Memory:
+a turn is at most 30 s, an uncommitted buffer LONGEST_BUFFER; when the engine is too slow, the socket is not
+read, and TCP slows the sender down.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USUAL = "gpt-realtime-whisper"  # one of OpenAI's names, which all mean the firs
 
 @router.get("/v1/realtime", include_in_schema=False)
 async def plain() -> None:
-    """For those who come without an upgrade."""
+    """Answer requests without a WebSocket upgrade."""
     raise ApiError(
         426,
         "live sessions are WebSockets; connect to ws(s)://…/v1/realtime?intent=transcription",
@@ -36,8 +36,8 @@ async def plain() -> None:
 
 @router.websocket("/v1/realtime")
 async def realtime(socket: WebSocket, services: ServicesDep) -> None:
-    """Live transcription. `model` in the query, or in the session, names the model; without one it is the
-    first speech model of the deployment.
+    """Transcribe live. `model` in the query, or in the session, names the model; without one it is the first
+    speech model of the deployment.
     """
     try:
         check_key(socket, services)

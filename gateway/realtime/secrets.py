@@ -1,6 +1,6 @@
-"""POST /v1/realtime/client_secrets: a key for a browser, which opens live sessions for some minutes and
-nothing else. It carries its session's configuration and is signed, so that every gateway of a deployment
-knows it.
+"""POST /v1/realtime/client_secrets: a key for a browser, which allows live sessions for some minutes and
+nothing else. It contains its session's configuration and is signed, so that every gateway of a deployment
+accepts it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ router = APIRouter()
 
 
 class ExpiresAfter(Fields):
-    """OpenAI's limits."""
+    """Lifetime of a secret, with OpenAI's limits."""
 
     anchor: Literal["created_at"] = "created_at"
     seconds: int = Field(600, ge=10, le=7200)
@@ -39,7 +39,7 @@ class SecretRequest(Fields):
 
 @router.post("/v1/realtime/client_secrets", dependencies=[Depends(require_key)])
 async def client_secrets(form: SecretRequest, services: ServicesDep) -> dict[str, Any]:
-    """A client secret, and the session that it opens."""
+    """Return a client secret, and the session that it opens."""
     session, refused = Session().changed(form.session)
     if refused:
         raise refused[0]
@@ -56,7 +56,7 @@ async def client_secrets(form: SecretRequest, services: ServicesDep) -> dict[str
 
 
 def session_of(content: str | None) -> Session:
-    """The session that a client secret carries, or the usual one.
+    """Return the session in a client secret, or the default one.
 
     Raises:
         ApiError: 400: it was made by another version.

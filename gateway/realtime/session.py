@@ -1,5 +1,5 @@
 """The configuration of a live session: OpenAI's transcription sessions (openai 3.52.0, types/realtime), as
-far as Whisper goes.
+far as Whisper supports them.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ DELAYS = {"minimal": 0.4, "low": 0.6, "medium": 1.0, "high": 1.6, "xhigh": 2.5}
 
 
 class Pcm(Fields):
-    """Sound as 16-bit little-endian mono. OpenAI knows 24,000 Hz only; another rate saves a resampling."""
+    """16-bit little-endian mono audio. OpenAI accepts only 24,000 Hz; another rate saves a resampling."""
 
     type: Literal["audio/pcm"] = "audio/pcm"
     rate: int = Field(24_000, ge=8_000, le=48_000)
 
 
 class Pcmu(Fields):
-    """Telephone sound: G.711, μ-law, at 8,000 Hz."""
+    """Telephone audio: G.711, μ-law, at 8,000 Hz."""
 
     type: Literal["audio/pcmu"]
     rate: Literal[8000] = 8000
 
 
 class Pcma(Fields):
-    """Telephone sound: G.711, A-law, at 8,000 Hz."""
+    """Telephone audio: G.711, A-law, at 8,000 Hz."""
 
     type: Literal["audio/pcma"]
     rate: Literal[8000] = 8000
@@ -52,15 +52,13 @@ Format = Annotated[Pcm | Pcmu | Pcma, Field(discriminator="type")]
 
 
 class _Turns(Fields):
-    """Whether there is an answer, and when, is for models that speak."""
+    """Fields for models that speak: whether there is an answer, and when."""
 
     HARMLESS: ClassVar = frozenset({"create_response", "interrupt_response", "idle_timeout_ms"})
 
 
 class Vad(_Turns):
-    """The server ends a turn after silence. Live, it waits a little longer than in a recording, as OpenAI's
-    does.
-    """
+    """The server ends a turn after silence; by default, as at OpenAI, a little longer than in a recording."""
 
     type: Literal["server_vad"] = "server_vad"
     threshold: float = Field(0.5, ge=0.0, le=1.0)
@@ -68,7 +66,7 @@ class Vad(_Turns):
     silence_duration_ms: int = Field(500, ge=0, le=10_000)
 
     def turns(self) -> TurnDetection:
-        """In seconds."""
+        """Return the times in seconds."""
         return TurnDetection(self.threshold, self.prefix_padding_ms / 1000, self.silence_duration_ms / 1000)
 
 
@@ -79,13 +77,13 @@ class SemanticVad(_Turns):
     eagerness: Literal["low", "medium", "high", "auto"] = "auto"
 
     def turns(self) -> TurnDetection:
-        """In seconds."""
+        """Return the times in seconds."""
         return TurnDetection(silence=EAGERNESS[self.eagerness])
 
 
 class NoiseReduction(Fields):
-    """Taken and repeated: Whisper and the voice activity detection cope with noise, and nothing is
-    filtered before them.
+    """Accepted and echoed: Whisper and the voice activity detection cope with noise, and nothing is filtered
+    before them.
     """
 
     type: Literal["near_field", "far_field"] | None = None
@@ -106,7 +104,7 @@ class Transcription(Fields):
 
 
 class Input(Fields):
-    """What comes in; without turn detection the client commits."""
+    """The audio input; without turn detection the client commits."""
 
     OFF: ClassVar = frozenset({"noise_reduction", "turn_detection"})
 
@@ -126,7 +124,7 @@ Judge = Callable[[Transcription], None]
 
 
 def nothing(_: Transcription) -> None:
-    """Judge nothing."""
+    """Check nothing."""
 
 
 class Session(Fields):
@@ -140,8 +138,8 @@ class Session(Fields):
     _asked: bool = PrivateAttr(default=False)  # whether the client has configured turn detection
 
     def changed(self, update: Any, judge: Judge = nothing) -> tuple[Session, list[ApiError]]:
-        """With the fields of a session.update that can be, and why others cannot. `judge` raises an ApiError
-        that names the field where a deployment cannot do what is asked.
+        """Apply the valid fields of a session.update, and return why others are not. `judge` raises an
+        ApiError that names the field where a deployment cannot do what is requested.
 
         Raises:
             ApiError: 400: the update is not an object.
@@ -173,7 +171,7 @@ class Session(Fields):
         return self, refused
 
     def hears_as(self, other: Session) -> bool:
-        """Whether sound is taken and cut the same way; model, language and prompt may differ."""
+        """Tell whether audio is read and cut the same way; model, language and prompt may differ."""
         mine, theirs = self.audio.input, other.audio.input
         return (mine.format, mine.turn_detection) == (theirs.format, theirs.turn_detection)
 
@@ -188,8 +186,8 @@ def _checked(wanted: Transcription) -> None:
 
 
 def _whole(update: Any, name: str = "") -> Any:
-    """An update in which null stands for the default, but for turn detection and noise reduction, which it
-    switches off.
+    """Complete an update: null stands for the default, except for turn detection and noise reduction, which
+    it switches off.
     """
     if isinstance(update, dict):
         if name == "turn_detection":
@@ -205,21 +203,21 @@ LEFT_OUT = object()
 
 
 def _inner(update: Any, *names: str) -> dict[str, Any]:
-    """An object inside an update; an empty one where there is none."""
+    """Return an object inside an update; an empty one where there is none."""
     for name in names:
         update = update.get(name) if isinstance(update, dict) else None
     return update if isinstance(update, dict) else {}
 
 
 def _usual_turns(session: Any) -> dict[str, Any] | None:
-    """How turns are detected by default: it depends on the client's name for the model."""
+    """Return the default turn detection, which depends on the client's name for the model."""
     model = _inner(session, "audio", "input", "transcription").get("model")
     committed = isinstance(model, str) and re.sub(r"-\d{4}-\d\d-\d\d$", "", model) in COMMITTED
     return None if committed else Vad().model_dump()
 
 
 def _merged(old: Any, new: Any) -> Any:
-    """`new` over `old`; of an object of another type nothing stays."""
+    """Merge `new` into `old`; an object of another type replaces it."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return new
     if "type" in old and new.get("type", old["type"]) != old["type"]:
@@ -228,7 +226,7 @@ def _merged(old: Any, new: Any) -> Any:
 
 
 def _fault(error: ValidationError | ApiError) -> tuple[ApiError, list[str]]:
-    """What is wrong, and the path of what must go for it."""
+    """Return what is wrong, and the path of the field to remove."""
     if isinstance(error, ApiError):
         return error, (error.param or "session").removeprefix("session.").split(".")
     first = max(error.errors(), key=lambda row: len(row["loc"]))
@@ -243,7 +241,7 @@ def _fault(error: ValidationError | ApiError) -> tuple[ApiError, list[str]]:
 
 
 def _without(update: Any, place: list[str]) -> Any:
-    """Without one field, or the nearest above it that is there."""
+    """Return the object without one field, or without its nearest existing parent."""
     if not isinstance(update, dict) or not place or place[0] not in update:
         return {}
     name, *rest = place
@@ -254,7 +252,7 @@ def _without(update: Any, place: list[str]) -> Any:
 
 
 def of_beta(session: Any) -> Any:
-    """A session as the beta's `transcription_session.update` writes it, in today's form."""
+    """Convert the beta's `transcription_session.update` to today's form."""
     if not isinstance(session, dict):
         return session
     formats = {

@@ -1,5 +1,5 @@
-"""The words of a live session's turns: a few transcriptions at once, told in the order of the turns, and what
-two looks at an unfinished turn agree on.
+"""Transcribe a live session's turns, a few at once, and send the words in order of the turns, including what
+two successive partial transcriptions of an unfinished turn agree on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ EVENT = "conversation.item.input_audio_transcription"
 
 
 def agreed(before: str, now: str) -> list[str]:
-    """Words that two looks at a growing turn begin with; the last word of a look may still be half a word."""
+    """Return the words that two partial transcriptions of a growing turn both start with; the last word of
+    either may be incomplete.
+    """
     both = zip(before.split(), now.split()[:-1], strict=False)
     words = []
     for old, new in both:
@@ -51,7 +53,7 @@ def agreed(before: str, now: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which pool is asked, and for what."""
+    """The pool and options of a session."""
 
     pool: Pool
     transcription: Transcription
@@ -59,11 +61,11 @@ class Wanted:
 
     @property
     def delay(self) -> float:
-        """Seconds of new sound before another look at an unfinished turn."""
+        """Return the seconds of new audio before the next partial transcription of an unfinished turn."""
         return DELAYS[self.transcription.delay]
 
     def options(self, *, draft: bool) -> Options:
-        """As the transcriber takes them."""
+        """Return the transcriber's options."""
         asked = self.transcription
         language, languages = spoken(asked.language, asked.languages)
         return Options(
@@ -81,8 +83,13 @@ class Wanted:
 
 @dataclass
 class Item:
-    """One turn. `sent`: words that the client has been told of the sound that is looked at; `last`: those of
-    the last look, which saw `looked_at` samples and `took` so many seconds; `told`: there was a delta.
+    """One turn.
+
+    Attributes:
+        sent: words that the client has received of the audio now transcribed
+        last: words of the last partial transcription, which covered `looked_at` samples and `took` so many
+            seconds
+        told: there was a delta
     """
 
     id: str = field(default_factory=lambda: f"item_{uuid.uuid4().hex[:20]}")
@@ -95,21 +102,21 @@ class Item:
     finished: bool = False
 
     def due(self, samples: int, delay: float) -> bool:
-        """Whether it is time for another look at a turn that has grown to so many samples: `delay` seconds of
-        new sound, more where looks take long.
+        """Tell whether to transcribe a turn that has grown to so many samples again: after `delay` seconds of
+        new audio, more where transcription is slow.
         """
         wait = max(delay, BACK_OFF * self.took)
         return samples - self.looked_at >= wait * RATE and all(look.done() for look in self.looks)
 
     def drop_looks(self) -> None:
-        """What is under way counts no more, and nothing more of it is told."""
+        """Discard partial transcriptions in progress; nothing more of them is sent."""
         self.finished = True
         for look in self.looks:
             look.cancel()
 
 
 class Words:
-    """Asks for words, and tells them."""
+    """Requests transcripts and sends their words."""
 
     def __init__(self, connection: Connection, transcriber: Transcriber) -> None:
         self.connection, self.transcriber = connection, transcriber
@@ -118,8 +125,8 @@ class Words:
         self.requests = 0
 
     def look(self, item: Item, wave: NDArray[np.float32], wanted: Wanted) -> None:
-        """Begin another look at an unfinished turn, float32 [samples]; none while a finished one waits for
-        its words, here or in another session.
+        """Start another partial transcription of an unfinished turn, float32 [samples]; none while a finished
+        one is waiting, here or in another session.
         """
         if self.transcriber.urgent:
             return
@@ -127,29 +134,31 @@ class Words:
         item.looks = [asyncio.create_task(self._partial(item, wave, wanted))]
 
     def settle(self, item: Item, window: Window, wanted: Wanted) -> None:
-        """Tell the words of a stretch between two pauses of a turn that goes on; looks go on after it."""
+        """Send the final words of a stretch between two pauses of a continuing turn; partial transcriptions
+        go on after it.
+        """
         item.looked_at = 0
         item.looks = [look for look in item.looks if not look.done()]
         item.looks.append(asyncio.create_task(self._settled(item, window, wanted, item.looks[-1:])))
 
     async def finish(self, item: Item, windows: Sequence[Window], wanted: Wanted) -> None:
-        """Ask for the words of a finished turn; with FINALS of them under way this waits."""
+        """Request the transcript of a finished turn; with FINALS of them in progress this waits."""
         await self.room.acquire()
         self.finals.put_nowait(asyncio.create_task(self._final(item, windows, wanted)))
 
     async def tell(self) -> None:
-        """Send the words of finished turns, in their order, for ever."""
+        """Send the words of finished turns in order, until cancelled."""
         while True:
             kind, fields = await (await self.finals.get())
             self.room.release()
             await self.connection.send(f"{EVENT}.{kind}", **fields)
 
     def left(self) -> list[asyncio.Task[tuple[str, dict[str, Any]]]]:
-        """Take what nobody will be told of any more."""
+        """Discard what will not be sent any more."""
         return [self.finals.get_nowait() for _ in range(self.finals.qsize())]
 
     async def _partial(self, item: Item, wave: NDArray[np.float32], wanted: Wanted) -> None:
-        """Tell what this look and the one before agree on."""
+        """Send what this partial transcription and the one before agree on."""
         began = time.monotonic()
         with suppress(ApiError):  # the final words will come, or say why not
             now = (await self._transcribe([Window(wave, 0.0)], wanted, draft=True)).text
@@ -171,7 +180,7 @@ class Words:
         item.sent, item.last = [], ""
 
     async def _tell(self, item: Item, words: list[str]) -> None:
-        """What is new of words that begin with those that were told."""
+        """Send the new part of words that start with those sent already."""
         if item.finished:
             return
         fresh = (" " if item.told else "") + " ".join(words[len(item.sent) :])

@@ -21,7 +21,7 @@ from .service import open_library
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="retrieval", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     checking = commands.add_parser("check", help="compare both databases; exit status 1 if they differ")
@@ -35,7 +35,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 async def run(options: argparse.Namespace, library: Library) -> int:
-    """One command on a library; its exit status."""
+    """Run one command on a library and return its exit status."""
     try:
         if options.command == "reembed":
             total = await reembed(library, options.store, options.model)
@@ -51,7 +51,7 @@ async def run(options: argparse.Namespace, library: Library) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status 0, or 1 with one sentence."""
+    """Run the command line and return exit status 0, or 1 with one sentence."""
     options, settings = parsed(arguments), Settings()
     try:
         if options.command == "backup":

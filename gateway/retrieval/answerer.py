@@ -1,4 +1,4 @@
-"""Questions about a picture to a model of this deployment, as /v1/chat/completions asks them."""
+"""Ask a model of this deployment about a picture, as /v1/chat/completions does."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ class ServedAnswerer:
 
 
 def answers(pool: Pool) -> bool:
-    """Whether a pool answers questions about pictures."""
+    """Tell whether a pool answers questions about pictures."""
     return pool.chat is not None and {"completion", "pictures"} <= pool.capabilities
 
 
 def data_url(picture: Picture) -> str:
-    """A picture as messages have it; what kind it is the model sees."""
+    """Return a picture as data URL for a message; the model detects its format."""
     data = picture.content if isinstance(picture.content, str) else base64.b64encode(picture.content).decode()
     return f"data:application/octet-stream;base64,{data}"
 
 
 def named(error: ApiError) -> ApiError:
-    """A refusal of the model, with the field of the search that it is about."""
+    """Rename the model's error to the field of the search that caused it."""
     if error.status != 400:
         return error
     param = "query" if error.message.startswith("image_urls") else "question"

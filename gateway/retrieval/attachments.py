@@ -1,4 +1,4 @@
-"""/v1/vector_stores/{store_id}/files and /file_batches: files of a store, one by one and together."""
+"""/v1/vector_stores/{store_id}/files and /file_batches: files of a store, singly and in batches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class Listing:
-    """Which page of a list of files is asked for. `cursors`: after, before; `statuses`: those shown."""
+    """Which page of a list of files is requested. `cursors`: after, before; `statuses`: those to show."""
 
     cursors: tuple[str | None, str | None]
     statuses: list[str]
@@ -64,7 +64,7 @@ def listing(
     order: Order = "desc",
     filter: Status | None = None,  # noqa: A002
 ) -> Listing:
-    """From the query of a URL."""
+    """Read it from a URL's query."""
     statuses: list[str] = [filter] if filter else list(responses.STATUSES)
     return Listing((after, before), statuses, limit, order == "desc")
 
@@ -89,7 +89,7 @@ async def _store_file_row(record: Record) -> dict[str, Any]:
 async def attach_file(
     store_id: str, form: AttachRequest, services: ServicesDep, retrieval: RetrievalDep
 ) -> dict[str, Any]:
-    """Put a file into a store; the answer waits for the worker, but not long."""
+    """Add a file to a store; the answer waits a short time for the worker."""
     store = await store_of(retrieval.library, store_id)
     file = await file_of(retrieval.library, form.file_id)
     record = await attach(retrieval.library, store, file, form.stored)
@@ -101,19 +101,19 @@ async def attach_file(
 
 @router.get("/v1/vector_stores/{store_id}/files")
 async def list_store_files(store_id: str, wanted: ListingDep, retrieval: RetrievalDep) -> dict[str, Any]:
-    """The files of a store."""
+    """List the files of a store."""
     await store_of(retrieval.library, store_id)
     return await _attachments(retrieval.library, store_id, {"parent": store_id}, wanted)
 
 
 @router.get("/v1/vector_stores/{store_id}/files/{file_id}")
 async def get_store_file(store_id: str, file_id: str, retrieval: RetrievalDep) -> Any:
-    """One file of a store."""
+    """Get one file of a store."""
     return _polled(responses.store_file(await attachment_of(retrieval.library, store_id, file_id)))
 
 
 def _polled(body: dict[str, Any]) -> Any:
-    """The SDK's helpers ask again after so long."""
+    """Set the interval after which the SDK's helpers poll again."""
     return JSONResponse(body, headers=POLL if body["status"] == IN_PROGRESS else None)
 
 
@@ -138,7 +138,7 @@ async def update_store_file(
 
 @router.delete("/v1/vector_stores/{store_id}/files/{file_id}")
 async def detach_file(store_id: str, file_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
-    """Take a file out of a store; the file itself stays."""
+    """Remove a file from a store; the file itself stays."""
     await detach(retrieval.library, store_id, file_id)
     retrieval.worker.wake()
     return responses.deleted(file_id, "vector_store.file.deleted")
@@ -146,7 +146,7 @@ async def detach_file(store_id: str, file_id: str, retrieval: RetrievalDep) -> d
 
 @router.get("/v1/vector_stores/{store_id}/files/{file_id}/content")
 async def store_file_content(store_id: str, file_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
-    """Its chunks, as searches answer with them."""
+    """Return its chunks as searches return them."""
     record = await attachment_of(retrieval.library, store_id, file_id)
     if is_picture(record.body):
         return responses.contents([caption(record)])
@@ -157,7 +157,7 @@ async def store_file_content(store_id: str, file_id: str, retrieval: RetrievalDe
 
 @router.post("/v1/vector_stores/{store_id}/file_batches")
 async def create_batch(store_id: str, form: BatchRequest, retrieval: RetrievalDep) -> dict[str, Any]:
-    """Put several files into a store."""
+    """Add several files to a store."""
     library = retrieval.library
     store = await store_of(library, store_id)
     files = await files_of(library, form.each, "files" if form.files else "file_ids")
@@ -184,14 +184,14 @@ async def _batch_of(library: Library, store_id: str, batch_id: str) -> Record:
 
 @router.get("/v1/vector_stores/{store_id}/file_batches/{batch_id}")
 async def get_batch(store_id: str, batch_id: str, retrieval: RetrievalDep) -> Any:
-    """One batch."""
+    """Get one batch."""
     batch = await _batch_of(retrieval.library, store_id, batch_id)
     return _polled(await _batch(retrieval.library, batch))
 
 
 @router.post("/v1/vector_stores/{store_id}/file_batches/{batch_id}/cancel")
 async def cancel(store_id: str, batch_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
-    """Stop what of a batch is not complete."""
+    """Cancel what is not complete of a batch."""
     await _batch_of(retrieval.library, store_id, batch_id)
     await cancel_batch(retrieval.library, store_id, batch_id)
     retrieval.worker.wake()
@@ -202,7 +202,7 @@ async def cancel(store_id: str, batch_id: str, retrieval: RetrievalDep) -> dict[
 async def list_batch_files(
     store_id: str, batch_id: str, wanted: ListingDep, retrieval: RetrievalDep
 ) -> dict[str, Any]:
-    """The files of a batch."""
+    """List the files of a batch."""
     await _batch_of(retrieval.library, store_id, batch_id)
     where = {"parent": store_id, "batch": batch_id}
     return await _attachments(retrieval.library, store_id, where, wanted)

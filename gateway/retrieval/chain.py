@@ -1,4 +1,4 @@
-"""A picture and a question: a vision-language model answers, and its answer is what is searched for."""
+"""Search by a picture and a question: a vision-language model answers, and its answer is the query."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .schema import LONGEST_QUERY, SearchRequest
 
 @dataclass(frozen=True)
 class Answer:
-    """Which model answered what."""
+    """The model and its answer."""
 
     model: str
     text: str
@@ -23,7 +23,7 @@ class Answer:
 async def asked(
     library: Library, form: SearchRequest, metrics: Metrics, request_id: str
 ) -> tuple[list[Item], Answer | None]:
-    """What a request searches for: its own queries, or the answer to its question, which is counted.
+    """Return a request's queries: its own, or the answer to its question, which is counted.
 
     Raises:
         ApiError: 400 where nobody can answer, or for a query that is not one picture.

@@ -1,4 +1,4 @@
-"""OpenAI's filters over a file's attributes."""
+"""OpenAI's filters on a file's attributes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 64  # filters in one compound, and values in one list times four
 
 
 class Comparison(BaseModel):
-    """One attribute compared with a value, or (`in`, `nin`) with several."""
+    """Compares one attribute with a value, or (`in`, `nin`) with several."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -35,7 +35,9 @@ class Comparison(BaseModel):
         return self
 
     def accepts(self, attributes: Attributes) -> bool:
-        """A file without the attribute is not equal to anything, and neither less nor greater."""
+        """Tell whether attributes match. A missing attribute is not equal to anything, and neither less nor
+        greater.
+        """
         found = attributes.get(self.key)
         if self.type in ("ne", "nin"):
             return not any(same(found, one) for one in self.values)
@@ -45,7 +47,7 @@ class Comparison(BaseModel):
 
     @property
     def values(self) -> list[Any]:
-        """What is compared with, as a list."""
+        """Return the values to compare with as a list."""
         return self.value if isinstance(self.value, list) else [self.value]
 
 
@@ -60,7 +62,7 @@ class Compound(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _shallow(cls, data: Any) -> Any:
-        """Filters inside of filters are looked at before pydantic descends."""
+        """Check the depth of nested filters before pydantic descends."""
         if depth(data) > DEEPEST:
             raise ValueError(f"filters are nested more than {DEEPEST} deep")
         return data
@@ -75,7 +77,7 @@ Filter = Comparison | Compound
 
 
 def depth(data: Any, limit: int = DEEPEST + 1) -> int:
-    """How deep filters are nested, up to `limit`."""
+    """Return how deep filters are nested, up to `limit`."""
     inner = data.get("filters") if isinstance(data, dict) else None
     if not isinstance(inner, list) or limit == 0:
         return 1
@@ -83,12 +85,12 @@ def depth(data: Any, limit: int = DEEPEST + 1) -> int:
 
 
 def same(found: Any, value: Any) -> bool:
-    """Equal and of the same kind: true is not 1."""
+    """Tell whether values are equal and of the same kind: true is not 1."""
     return found is not None and isinstance(found, bool) == isinstance(value, bool) and found == value
 
 
 def ordered(kind: str, found: Any, value: Any) -> bool:
-    """`found` is less or greater than `value`; numbers and strings are not comparable with each other."""
+    """Compare `found` with `value` by order; numbers and strings are not comparable with each other."""
     if isinstance(found, bool) or isinstance(found, str) != isinstance(value, str):
         return False
     return bool(

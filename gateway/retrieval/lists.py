@@ -1,4 +1,4 @@
-"""What the routes of files and vector stores share: the service, repeated writes, pages of lists."""
+"""What the routes of files and vector stores share: the service, idempotent writes, pages of lists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .service import Retrieval
 
 
 def retrieval_of(services: ServicesDep) -> Retrieval:
-    """Retrieval, or a 404 that says how it is switched on."""
+    """Return the retrieval service, or a 404 that says how to enable it."""
     if services.retrieval is None:
         raise ApiError(
             404,
@@ -42,7 +42,7 @@ Cursor = Annotated[str | None, Query(max_length=128)]
 
 
 def idempotency(request: Request, kind: str) -> str:
-    """What the client has chosen as the name of this write, within its API key; empty: nothing."""
+    """Return the client's idempotency key for this write, within its API key; empty without one."""
     given = request.headers.get("idempotency-key", "")
     if len(given) > 256:
         raise ApiError(
@@ -58,8 +58,8 @@ async def page_of(
     identity: Callable[[str], str],
     show: Callable[[Record], Any],
 ) -> dict[str, Any]:
-    """A page of a list after or before a record, and whether there is more. `identity`: the record's id
-    for an id that clients see.
+    """Return a page of a list after or before a record, and whether there is more. `identity` maps an id that
+    clients see to the record's.
     """
     after, before = cursors
     wanted = [identity(one) for one in cursors if one]
@@ -79,7 +79,7 @@ async def page_of(
 
 
 async def files_of(library: Library, names: Mapping[str, Any], param: str) -> list[Record]:
-    """Records of all files, or a 404 that names the first that is not there."""
+    """Return the records of all files, or a 404 that names the first missing one."""
     there = await library.documents.get(FILE, list(names))
     for name in names:
         if name not in there or there[name].status != PROCESSED:

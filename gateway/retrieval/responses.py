@@ -1,4 +1,4 @@
-"""Records in OpenAI's response formats."""
+"""Write records in OpenAI's response formats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATUSES = (IN_PROGRESS, COMPLETED, FAILED, CANCELLED)
 
 
 def file_object(record: Record) -> dict[str, Any]:
-    """openai.types.FileObject."""
+    """Make an openai.types.FileObject."""
     return {
         "id": record.id,
         "object": "file",
@@ -29,18 +29,18 @@ def file_object(record: Record) -> dict[str, Any]:
 
 
 def deleted(name: str, kind: str) -> dict[str, Any]:
-    """FileDeleted, VectorStoreDeleted, VectorStoreFileDeleted."""
+    """Make FileDeleted, VectorStoreDeleted or VectorStoreFileDeleted."""
     return {"id": name, "object": kind, "deleted": True}
 
 
 def counts(sums: Sums) -> dict[str, int]:
-    """How many files have which status."""
+    """Count files by status."""
     found = {status: sums.get(status, (0, 0))[0] for status in STATUSES}
     return {**found, "total": sum(found.values())}
 
 
 def store_object(record: Record, sums: Sums) -> dict[str, Any]:
-    """openai.types.VectorStore; `embedding_models` is an extension."""
+    """Make an openai.types.VectorStore; `embedding_models` is an extension."""
     files = counts(sums)
     return {
         "id": record.id,
@@ -60,8 +60,8 @@ def store_object(record: Record, sums: Sums) -> dict[str, Any]:
 
 
 def store_file(record: Record) -> dict[str, Any]:
-    """openai.types.vector_stores.VectorStoreFile; `guessed_encoding`, an extension, says that the file names
-    no encoding, and which it was read by.
+    """Make an openai.types.vector_stores.VectorStoreFile; the extension `guessed_encoding` says which
+    encoding was used for a file that declares none.
     """
     strategy = record.body["strategy"]
     return {
@@ -85,7 +85,7 @@ def store_file(record: Record) -> dict[str, Any]:
 
 
 def batch_object(record: Record, sums: Sums) -> dict[str, Any]:
-    """openai.types.vector_stores.VectorStoreFileBatch."""
+    """Make an openai.types.vector_stores.VectorStoreFileBatch."""
     files = counts(sums)
     ended = CANCELLED if record.status == CANCELLED else COMPLETED
     return {
@@ -99,13 +99,13 @@ def batch_object(record: Record, sums: Sums) -> dict[str, Any]:
 
 
 def listed(rows: Sequence[dict[str, Any]], more: bool) -> dict[str, Any]:
-    """A page of a list."""
+    """Make a page of a list."""
     ends = (rows[0]["id"], rows[-1]["id"]) if rows else (None, None)
     return {"object": "list", "data": list(rows), "first_id": ends[0], "last_id": ends[1], "has_more": more}
 
 
 def contents(texts: Sequence[str]) -> dict[str, Any]:
-    """The chunks of a file."""
+    """Return the chunks of a file."""
     return {
         "object": "vector_store.file_content.page",
         "data": _content(texts),
@@ -121,8 +121,8 @@ def _content(texts: Sequence[str]) -> list[dict[str, str]]:
 def search_page(
     queries: Sequence[Item], results: Sequence[Result], answer: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """openai.types.VectorStoreSearchResponse, best first. `cosines` is an extension, and so is `answer`: what
-    a model answered about a picture, which was searched for.
+    """Make openai.types.VectorStoreSearchResponse, best first. Extensions: `cosines`, and `answer`, a model's
+    answer about a picture, which was the query.
     """
     data = [
         {

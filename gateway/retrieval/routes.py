@@ -42,7 +42,7 @@ async def _file_row(record: Record) -> dict[str, Any]:
 
 @router.post("/v1/files")
 async def upload(request: Request, services: ServicesDep, retrieval: RetrievalDep) -> dict[str, Any]:
-    """Keep a file."""
+    """Store a file."""
     async with receive(request, services.settings.max_upload_bytes, DOCUMENT) as form:
         purpose = upload_fields(form.fields, form.filename)
         path = Path(form.path)
@@ -74,7 +74,7 @@ def _digest(path: Path) -> str:
 
 
 async def pieces_of(path: Path) -> AsyncIterator[bytes]:
-    """A file's bytes."""
+    """Yield a file's bytes."""
     with path.open("rb") as file:
         while piece := await asyncio.to_thread(file.read, PIECE):
             yield piece
@@ -88,7 +88,7 @@ async def list_files(
     order: Order = "desc",
     purpose: Cursor = None,
 ) -> dict[str, Any]:
-    """All files, or those with a purpose, which is what they belong to."""
+    """List all files, or those with a purpose."""
     where = {"parent": purpose} if purpose else {}
     page = Page(FILE, where, [PROCESSED], limit, order == "desc")
     return await page_of(retrieval.library, page, (after, None), str, _file_row)
@@ -96,13 +96,13 @@ async def list_files(
 
 @router.get("/v1/files/{file_id}")
 async def get_file(file_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
-    """One file."""
+    """Get one file."""
     return responses.file_object(await file_of(retrieval.library, file_id))
 
 
 @router.delete("/v1/files/{file_id}")
 async def remove_file(file_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
-    """Remove a file, from its vector stores, too."""
+    """Delete a file, also from its vector stores."""
     await delete_file(retrieval.library, file_id)
     retrieval.worker.wake()
     return responses.deleted(file_id, "file")
@@ -110,7 +110,7 @@ async def remove_file(file_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
 
 @router.get("/v1/files/{file_id}/content")
 async def file_content(file_id: str, retrieval: RetrievalDep) -> StreamingResponse:
-    """The bytes of a file."""
+    """Return the bytes of a file."""
     record = await file_of(retrieval.library, file_id)
     return StreamingResponse(
         retrieval.library.documents.read(record.body["content"]),

@@ -1,5 +1,5 @@
-"""What may be asked of files and vector stores, as typed requests. What OpenAI has and this stack has not is
-refused by name.
+"""Requests about files and vector stores as types. OpenAI's fields that this stack cannot support are refused
+by name.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ class StaticChunking(Fields):
 
     @property
     def strategy(self) -> Strategy:
-        """For the worker."""
+        """Return the worker's chunking strategy."""
         return Strategy(self.static.max_chunk_size_tokens, self.static.chunk_overlap_tokens)
 
 
 class AutoChunking(Fields):
-    """OpenAI's 800 and 400."""
+    """OpenAI's default: 800 tokens with an overlap of 400."""
 
     type: Literal["auto"]
 
     @property
     def strategy(self) -> Strategy:
-        """For the worker."""
+        """Return the worker's chunking strategy."""
         return Strategy()
 
 
@@ -84,14 +84,14 @@ Chunking = Annotated[AutoChunking | StaticChunking, Field(discriminator="type")]
 
 
 class FileOptions(Fields):
-    """How a file is put into a store."""
+    """How to add a file to a store."""
 
     attributes: Attributes = Field(default_factory=dict)
     chunking_strategy: Chunking = AutoChunking(type="auto")
 
     @property
     def stored(self) -> dict[str, Any]:
-        """For the record."""
+        """Return the options for the record."""
         return {"attributes": self.attributes, "strategy": vars(self.chunking_strategy.strategy)}
 
 
@@ -123,7 +123,7 @@ class BatchRequest(FileOptions):
 
     @property
     def each(self) -> dict[str, dict[str, Any]]:
-        """How each file is attached, by its id."""
+        """Return the options of each file by its id."""
         if self.files is not None:
             return {one.file_id: one.stored for one in self.files}
         return dict.fromkeys(self.file_ids or (), self.stored)
@@ -144,7 +144,7 @@ class StoreFields(Fields):
 
 
 class CreateStore(StoreFields):
-    """Body of POST /v1/vector_stores. `embedding_models` is an extension: by default the first that is
+    """Body of POST /v1/vector_stores. `embedding_models` is an extension; the default is the first that is
     served.
     """
 
@@ -172,9 +172,9 @@ Query = Annotated[Part, AfterValidator(_bounded)]
 
 
 class SearchRequest(Fields):
-    """Body of POST /v1/vector_stores/{id}/search. Parts of chat's form, among them pictures, are an
-    extension; so are `question`, which a vision-language model answers about the one picture, whereupon its
-    answer is searched for, and `model`, which one.
+    """Body of POST /v1/vector_stores/{id}/search. Extensions: content parts of chat, including pictures, as
+    query; `question`, which a vision-language model answers about the one picture, whose answer is then the
+    query; and `model`, which chooses that model.
     """
 
     query: (
@@ -190,7 +190,7 @@ class SearchRequest(Fields):
 
     @property
     def queries(self) -> list[Item]:
-        """Texts and pictures, each a query of its own.
+        """Return texts and pictures, each a query of its own.
 
         Raises:
             ApiError: 400 for a picture that would have to be fetched.
@@ -208,7 +208,7 @@ class SearchRequest(Fields):
 
 
 def upload_fields(fields: Mapping[str, list[str]], filename: str) -> str:
-    """The purpose of an upload, out of its form.
+    """Read the purpose of an upload from its form.
 
     Raises:
         ApiError: 400 with `param`.

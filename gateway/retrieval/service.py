@@ -1,5 +1,5 @@
-"""Retrieval of one gateway: databases, models, worker. It is on where both databases are named and a model
-that makes embeddings of texts is served; without it, nothing of its libraries is imported.
+"""Retrieval of one gateway: databases, models, worker. It is enabled where both databases are configured and
+a model that embeds texts is served; otherwise none of its libraries is imported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .answerer import ServedAnswerer, answers
 
 @dataclass(frozen=True)
 class ServedEmbedder:
-    """A model of this deployment, asked as /v1/embeddings asks it. See library.Embedder."""
+    """A model of this deployment, called as /v1/embeddings calls it. See library.Embedder."""
 
     triton: Triton
     pool: Pool
@@ -38,22 +38,22 @@ class ServedEmbedder:
 
     @property
     def model(self) -> str:
-        """Its MODEL_ID."""
+        """Return its MODEL_ID."""
         return self.pool.model_id
 
     @property
     def dimensions(self) -> int:
-        """Of a vector."""
+        """Return the size of a vector."""
         return self.pool.dimensions
 
     @property
     def positions(self) -> int:
-        """Tokens of one text."""
+        """Return the maximum tokens of one text."""
         return self.pool.positions
 
     @property
     def pictures(self) -> bool:
-        """It reads pictures, too."""
+        """Tell whether it reads pictures, too."""
         return self.pool.embeds_pictures
 
     async def embed(
@@ -69,14 +69,14 @@ class ServedEmbedder:
 
 @dataclass(frozen=True)
 class Retrieval:
-    """The library, and who works on it."""
+    """The library and its worker."""
 
     library: Library
     worker: Worker
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """The worker runs, and vectors are swept; connections are closed at the end."""
+        """Run the worker and the sweeps; connections are closed at the end."""
         tasks = [asyncio.create_task(work) for work in (self.worker.run(), sweeping(self.library))]
         try:
             yield
@@ -87,7 +87,7 @@ class Retrieval:
 
 
 def secret(file: Path | None) -> str:
-    """The content of a file with one secret; empty where there is none."""
+    """Read a file with one secret; empty without one."""
     return file.read_text("utf-8").strip() if file else ""
 
 
@@ -98,8 +98,8 @@ def open_library(
     embeddings: Admission,
     generations: Admission,
 ) -> Library | None:
-    """The library of a deployment; None where retrieval is off. Models take their places of `embeddings`, and
-    those that answer questions about pictures of `generations`.
+    """Open the library of a deployment; None where retrieval is off. Embedding models take their places of
+    `embeddings`, and models that answer questions about pictures of `generations`.
     """
     able = {name: pool for name, pool in pools.items() if pool.embeds_documents}
     if not (able and settings.documents_url and settings.vectors_url):
@@ -120,7 +120,7 @@ def open_retrieval(
     embeddings: Admission,
     generations: Admission,
 ) -> Retrieval | None:
-    """Retrieval of a deployment, not yet running; None where it is off."""
+    """Make the retrieval of a deployment, not yet running; None where it is off."""
     library = open_library(settings, pools, triton, embeddings, generations)
     limits = Limits(settings.extract_seconds, settings.max_pictures_bytes)
     return Retrieval(library, Worker(library, limits)) if library else None

@@ -48,14 +48,14 @@ async def _shown(library: Library, record: Record) -> dict[str, Any]:
 
 
 def _usual(library: Library) -> list[str]:
-    """The first model for texts, and the first that reads pictures."""
+    """Return the first model for texts, and the first that reads pictures."""
     pictures = [model for model, embedder in library.embedders.items() if embedder.pictures]
     return [*[model for model in library.embedders if model not in pictures][:1], *pictures[:1]]
 
 
 @router.post("/v1/vector_stores")
 async def create_store(form: CreateStore, request: Request, retrieval: RetrievalDep) -> dict[str, Any]:
-    """Make a vector store, with files or without."""
+    """Create a vector store, with or without files."""
     library = retrieval.library
     models = form.embedding_models or _usual(library)
     for model in models:
@@ -95,7 +95,7 @@ async def list_stores(
     limit: Limit = 20,
     order: Order = "desc",
 ) -> dict[str, Any]:
-    """All vector stores."""
+    """List all vector stores."""
 
     async def show(record: Record) -> dict[str, Any]:
         return await _shown(retrieval.library, record)
@@ -106,7 +106,7 @@ async def list_stores(
 
 @router.get("/v1/vector_stores/{store_id}")
 async def get_store(store_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
-    """One vector store."""
+    """Get one vector store."""
     return await _shown(retrieval.library, await store_of(retrieval.library, store_id))
 
 
@@ -127,7 +127,7 @@ async def modify_store(store_id: str, form: StoreFields, retrieval: RetrievalDep
 
 @router.delete("/v1/vector_stores/{store_id}")
 async def delete_store(store_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
-    """Remove a store; its files stay."""
+    """Delete a store; its files stay."""
     await store_of(retrieval.library, store_id)
     await change(retrieval.library, STORE, store_id, deleting)
     retrieval.worker.wake()
@@ -138,7 +138,7 @@ async def delete_store(store_id: str, retrieval: RetrievalDep) -> dict[str, Any]
 async def search_store(
     store_id: str, form: SearchRequest, request: Request, services: ServicesDep, retrieval: RetrievalDep
 ) -> dict[str, Any]:
-    """The chunks and pictures that fit best."""
+    """Return the chunks and pictures that match best."""
     store = await store_of(retrieval.library, store_id)
     for model in map(model_of, store.body["spaces"]):
         if model not in retrieval.library.embedders:

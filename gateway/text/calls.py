@@ -1,4 +1,4 @@
-"""What the façade `tensorrt_llm_bls` is asked for a prompt: fields by its names, and their tensors."""
+"""Calls of the façade `tensorrt_llm_bls` for a prompt: fields under its names, and their tensors."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ DTYPES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class GenerationCall:
-    """One call of the façade: its inputs by name, as many texts as come back, and where the caller wants them
-    to end.
+    """One call of the façade: its inputs by name, the number of returned texts, and the caller's stop
+    sequences.
     """
 
     fields: Mapping[str, Any]
@@ -60,8 +60,8 @@ def questions(
     pictures: Sequence[str] = (),
     guide: tuple[str, str] | None = None,
 ) -> list[GenerationCall]:
-    """The calls that a request needs: one for each text, or for each prompt with beams. `pictures`: data
-    URLs. `guide`: kind and text of the grammar that the texts follow.
+    """Return the calls that a request needs: one for each text, or for each prompt with beams. `pictures` are
+    data URLs; `guide` is kind and text of the grammar that the texts follow.
     """
     common = _common(form, tokens, log_probs, beams) | ({"image_urls": list(pictures)} if pictures else {})
     if guide:
@@ -113,8 +113,8 @@ def _common(form: Generation, tokens: int, log_probs: int | None, beams: int) ->
 
 
 def _choice(form: Generation) -> dict[str, Any]:
-    """OpenAI's default is a random choice from the whole distribution; temperature 0 is TensorRT-LLM's top_k
-    of 1.
+    """Return sampling inputs. OpenAI's default samples from the whole distribution; temperature 0 is
+    TensorRT-LLM's top_k of 1.
     """
     temperature = 1.0 if form.temperature is None else form.temperature
     top_p = 1.0 if form.top_p is None else form.top_p
@@ -124,7 +124,7 @@ def _choice(form: Generation) -> dict[str, Any]:
 
 
 def arrays(fields: Mapping[str, Any]) -> Arrays:
-    """Fields as the tensors of one row: [1, n]."""
+    """Make tensors of one row, [1, n], from fields."""
     found = {}
     for name, value in fields.items():
         values = value if isinstance(value, list) else [value]

@@ -1,4 +1,4 @@
-"""Chat templates, as tokenizers carry them (https://huggingface.co/docs/transformers/chat_templating)."""
+"""Chat templates of tokenizers (https://huggingface.co/docs/transformers/chat_templating)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OWN = ("messages", "tools", "add_generation_prompt")  # variables of templates t
 
 
 def recommended(form: Asked, pool: Pool) -> Asked:
-    """The request with the checkpoint's own sampling where it names none."""
+    """Return the request with the checkpoint's recommended sampling where it sets none."""
     sampling = pool.chat.sampling if pool.chat else {}
     own = {name: value for name, value in sampling.items() if getattr(form, name, value) is None}
     return form.model_copy(update=own | ({"top_k": int(own["top_k"])} if "top_k" in own else {}))
@@ -41,15 +41,19 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _json(value: Any, indent: int | None = None, **_: Any) -> str:
-    """Jinja's own would write `<` as an escape."""
+    """Serialize JSON; Jinja's own filter would escape `<`."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A model's chat template, and what it shows of the model. `tools`: it knows them; `key`: what the model
-    names a call's arguments; `developer`: it knows that role; `short_ids`: ids of calls have ID_LENGTH
-    letters and digits.
+    """A model's chat template, and what it reveals of the model.
+
+    Attributes:
+        tools: it supports tools
+        key: the model's name for a call's arguments
+        developer: it supports that role
+        short_ids: ids of calls have ID_LENGTH letters and digits
     """
 
     template: Template
@@ -60,19 +64,19 @@ class ChatTemplate:
 
 
 class Generation(Extension):
-    """transformers' tag around what an assistant says, which only training needs."""
+    """transformers' tag around an assistant's text, which only training needs."""
 
     tags = {"generation"}  # noqa: RUF012  # as Jinja has it
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """What is inside."""
+        """Return the contents."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 @cache
 def _parsed(text: str) -> ChatTemplate:
-    """With what transformers' templates may use."""
+    """Parse a template with what transformers' templates may use."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
@@ -93,7 +97,7 @@ def _parsed(text: str) -> ChatTemplate:
 
 
 def template_of(pool: Pool) -> ChatTemplate:
-    """Of a model that can chat.
+    """Return the template of a model that can chat.
 
     Raises:
         ApiError: 400 if Jinja does not understand it.
@@ -106,7 +110,7 @@ def template_of(pool: Pool) -> ChatTemplate:
 
 
 def calling_of(form: ChatRequest, pool: Pool) -> Calling:
-    """The tools of a request.
+    """Return the tools of a request.
 
     Raises:
         ApiError: 400 with `param`.
@@ -118,7 +122,7 @@ def calling_of(form: ChatRequest, pool: Pool) -> Calling:
 
 
 def guide_of(form: ChatRequest, calling: Calling, pool: Pool) -> tuple[str, str] | None:
-    """The grammar that the answer follows: a required call, or the response format.
+    """Return the grammar that the answer follows: a required call, or the response format.
 
     Raises:
         ApiError: 400 with `param`.
@@ -134,7 +138,7 @@ def guide_of(form: ChatRequest, calling: Calling, pool: Pool) -> tuple[str, str]
 
 
 def _parts(message: Message) -> list[dict[str, str]]:
-    """As templates of models with pictures read content; the template decides where a picture stands."""
+    """Return content in parts, as templates of models with pictures read it; they place the picture."""
     return [
         {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image"}
         for part in message.parts
@@ -157,7 +161,7 @@ def _row(message: Message, template: ChatTemplate, *, looks: bool) -> dict[str, 
 
 
 def _short(name: str) -> str:
-    """An id of another server as ID_LENGTH letters and digits, always the same."""
+    """Map an id of another server to ID_LENGTH letters and digits, always the same."""
     plain = len(name) == ID_LENGTH and name.isascii() and name.isalnum()
     return name if plain else hashlib.sha256(name.encode()).hexdigest()[:ID_LENGTH]
 
@@ -168,7 +172,7 @@ def rendered(
     calling: Calling = NO_TOOLS,
     settings: Mapping[str, Any] | None = None,
 ) -> str:
-    """A conversation as one text. `settings`: further variables of the template.
+    """Render a conversation as one text. `settings` are further variables of the template.
 
     Raises:
         ApiError: 400 if the model's template refuses the messages.

@@ -1,4 +1,4 @@
-"""Texts from the façade `tensorrt_llm_bls`, whole or as they are made, ended before a stop sequence."""
+"""Generate text with the façade `tensorrt_llm_bls`, whole or streamed, ended before a stop sequence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .calls import GenerationCall, arrays
 
 @dataclass(frozen=True)
 class Token:
-    """A token's text, its log probability, and the likeliest tokens at its place."""
+    """A token's text, its log probability, and the likeliest alternatives."""
 
     text: str
     log_prob: float
@@ -26,7 +26,7 @@ class Token:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """Some text of a choice and its tokens (where log probabilities were asked for); `finish` is OpenAI's
+    """Some text of a choice and its tokens (if log probabilities were requested); `finish` is OpenAI's finish
     reason at the end.
     """
 
@@ -39,14 +39,14 @@ class TextDelta:
 
 @dataclass
 class StopFilter:
-    """Text that ends before a stop sequence: what may become one is held back."""
+    """Ends text before a stop sequence: a possible start of one is held back."""
 
     stops: Sequence[str]
     held: str = ""
     stopped: bool = field(default=False, init=False)
 
     def add(self, text: str, *, last: bool = False) -> str:
-        """What can be shown now."""
+        """Return what can be sent now."""
         whole, self.held = self.held + text, ""
         found = [at for stop in self.stops if (at := whole.find(stop)) >= 0]
         if found:
@@ -62,7 +62,7 @@ class StopFilter:
 
 
 async def whole(triton: Triton, pool: Pool, question: GenerationCall, request_id: str) -> list[TextDelta]:
-    """The answer to a question, one piece for each text, best first.
+    """Return the answer to a question, one piece for each text, best first.
 
     Raises:
         ApiError: see Triton.infer.
@@ -111,12 +111,12 @@ def _piece(pool: Pool, question: GenerationCall, result: Arrays, i: int, text: s
 
 
 def _room(pool: Pool, question: GenerationCall, read: int) -> int:
-    """The most tokens that an answer may have: a decoder alone holds the prompt as well."""
+    """Return the most tokens that an answer may have: a decoder-only model holds the prompt as well."""
     return question.max_tokens if pool.encoder_positions else min(question.max_tokens, pool.positions - read)
 
 
 def _within(tokens: Sequence[Token], length: int) -> tuple[Token, ...]:
-    """The tokens that begin in the first `length` characters of their text."""
+    """Return the tokens that start in the first `length` characters of their text."""
     begins = accumulate((len(token.text) for token in tokens), initial=0)
     return tuple(token for token, begin in zip(tokens, begins, strict=False) if begin < length)
 
@@ -135,7 +135,7 @@ def _tops(names: Any, probs: Any) -> list[tuple[tuple[str, float], ...]]:
 async def stream(
     triton: Triton, pool: Pool, question: GenerationCall, request_id: str
 ) -> AsyncGenerator[TextDelta, None]:
-    """The answer to a question as it is made; the last piece has the reason of its end.
+    """Yield the answer to a question as it is generated; the last piece has the finish reason.
 
     Raises:
         ApiError: see Triton.stream.
@@ -168,7 +168,7 @@ async def stream(
 
 
 def _streamed_tokens(event: Mapping[str, Any], top: int) -> tuple[Token, ...]:
-    """Triton's JSON has one value where there is one, and no second dimension."""
+    """Read tokens from Triton's JSON, which has a scalar for a single value, and no second dimension."""
     count = int(event.get("output_lengths", 0))
     names, probs, top_names, top_probs = (
         _list(event, name)

@@ -35,14 +35,14 @@ class ResponseWriter:
         self.cut = False
 
     def body(self, answers: Sequence[TextDelta], usage: Mapping[str, int]) -> dict[str, Any]:
-        """The whole answer."""
+        """Return the whole answer."""
         (piece,) = answers
         self.text, calls = self.calling.found(piece.text.lstrip())
         self.calls, self.cut = [_call(call) for call in calls], piece.finish == "length"
         return self._response("incomplete" if self.cut else "completed", usage)
 
     def chunks(self, _: int, piece: TextDelta) -> list[dict[str, Any]]:
-        """What a piece of the text is as events."""
+        """Return the events of a piece of text."""
         return list(self._chunks(piece))
 
     def _chunks(self, piece: TextDelta) -> Iterator[dict[str, Any]]:
@@ -69,7 +69,7 @@ class ResponseWriter:
         yield self._part("response.output_text.delta", delta=text, logprobs=[])
 
     def _ended(self, calls: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The end of the text, then the calls."""
+        """Return the events of the end of the text, then of the calls."""
         if self.begun:
             yield self._part("response.output_text.done", text=self.text, logprobs=[])
             yield self._part("response.content_part.done", part=_text(self.text))
@@ -86,16 +86,16 @@ class ResponseWriter:
             yield self._event("response.output_item.done", output_index=at, item=call)
 
     def last(self, usage: Mapping[str, int], *, asked: bool) -> list[dict[str, Any]]:
-        """The event after the last text, whether usage was asked for or not."""
+        """Return the event after the last text, whether usage was requested or not."""
         status = "incomplete" if self.cut else "completed"
         return [self._event(f"response.{status}", response=self._response(status, usage))]
 
     def line(self, chunk: Mapping[str, Any], *, usage: bool) -> str:
-        """An event on the wire."""
+        """Serialize an event."""
         return f"event: {chunk['type']}\ndata: {json.dumps(chunk, ensure_ascii=False)}\n\n"
 
     def error(self, body: Mapping[str, Any]) -> str:
-        """An error after other events."""
+        """Make the event of an error after other events."""
         found = body["error"]
         shown = {name: found.get(name) for name in ("code", "message", "param")}
         return self.line(self._event("error", **shown), usage=False)

@@ -1,4 +1,6 @@
-"""Bodies of POST /v1/responses as conversations: OpenAI's input items, the subset that chat has."""
+"""Convert bodies of POST /v1/responses to conversations: the subset of OpenAI's input items that chat
+supports.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ class InputText(Fields):
 
 
 class InputImage(Fields):
-    """A picture; `detail`: our models read pictures in one size."""
+    """A picture; `detail` is ignored, because the models read pictures in one size."""
 
     HARMLESS: ClassVar = frozenset({"detail"})
     NEUTRAL: ClassVar = {"file_id": Only((), "is not supported; send image_url")}
@@ -42,7 +44,7 @@ class InputImage(Fields):
 
 
 class InputMessage(Fields):
-    """A message of a conversation; an answer of ours may be sent back as it came."""
+    """A message of a conversation; an earlier answer may be sent back unchanged."""
 
     HARMLESS: ClassVar = frozenset({"id", "phase", "status"})
 
@@ -51,7 +53,7 @@ class InputMessage(Fields):
     content: Text | Annotated[list[InputText | InputImage], Field(fail_fast=True)]
 
     def message(self) -> dict[str, Any]:
-        """As chat has it."""
+        """Convert it to a chat message."""
         if isinstance(self.content, str):
             return {"role": self.role, "content": self.content}
         parts: list[dict[str, Any]] = [
@@ -74,13 +76,13 @@ class FunctionCall(Fields):
     arguments: Text
 
     def call(self) -> dict[str, Any]:
-        """As chat has it."""
+        """Convert it to a chat call."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.call_id, "type": "function", "function": function}
 
 
 class FunctionOutput(Fields):
-    """What a tool answered."""
+    """A tool's result."""
 
     HARMLESS: ClassVar = frozenset({"id", "status"})
 
@@ -89,12 +91,12 @@ class FunctionOutput(Fields):
     output: Text
 
     def message(self) -> dict[str, Any]:
-        """As chat has it."""
+        """Convert it to a chat message."""
         return {"role": "tool", "tool_call_id": self.call_id, "content": self.output}
 
 
 def _kind(item: Any) -> str:
-    """Messages may leave their type out."""
+    """Return an item's type, which messages may leave out."""
     return str(item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", ""))
 
 
@@ -117,7 +119,7 @@ class FunctionTool(Fields):
     parameters: Json | None = None
 
     def tool(self) -> dict[str, Any]:
-        """As chat has it."""
+        """Convert it to a chat tool."""
         return {"type": "function", "function": self.model_dump(exclude={"type"}, exclude_none=True)}
 
 
@@ -128,7 +130,7 @@ class ChosenTool(FunctionName):
 
 
 class Format(Fields):
-    """The form of the answer."""
+    """The response format."""
 
     HARMLESS: ClassVar = frozenset({"description", "strict"})
 
@@ -137,7 +139,7 @@ class Format(Fields):
     content: Json | None = Field(None, alias="schema")
 
     def given(self) -> dict[str, Any]:
-        """As chat has it."""
+        """Convert it to chat's response format."""
         schema = {} if self.content is None else {"json_schema": {"name": "answer", "schema": self.content}}
         return {"type": self.type, **schema}
 
@@ -184,7 +186,7 @@ class ResponseRequest(Fields):
     top_p: float | None = Field(None, ge=0.0, le=1.0)
 
     def chat(self) -> ChatRequest:
-        """The same as a chat."""
+        """Convert it to a chat request."""
         choice: Any = self.tool_choice
         if isinstance(choice, ChosenTool):
             choice = {"type": "function", "function": {"name": choice.name}}
@@ -208,7 +210,7 @@ class ResponseRequest(Fields):
         }
 
     def _messages(self) -> Iterator[dict[str, Any]]:
-        """Calls that follow each other are one message."""
+        """Convert the items; successive calls become one message."""
         if self.instructions:
             yield {"role": "system", "content": self.instructions}
         items: Sequence[Item] = (
@@ -228,7 +230,7 @@ class ResponseRequest(Fields):
 
 
 def renamed(error: ApiError) -> ApiError:
-    """A refusal with the field that this route has in place of chat's."""
+    """Rename chat's field in an error to this route's."""
     if error.param not in NAMES:
         return error
     name = NAMES[error.param]

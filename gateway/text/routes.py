@@ -59,7 +59,7 @@ PIECES = 64  # that wait for a slow reader; their streams wait, too
 
 @dataclass
 class GenerationRun:
-    """One request: the questions it asks, and how its answers are written."""
+    """One request: its calls, and the writer of its answers."""
 
     services: Services
     pool: Pool
@@ -69,7 +69,7 @@ class GenerationRun:
     guided: str = "response_format"  # the field that a grammar comes from
 
     async def answers(self) -> list[TextDelta]:
-        """Every text, in order. When one fails, the others are stopped.
+        """Return every text in order. When one fails, the others are stopped.
 
         Raises:
             ApiError: the first failure.
@@ -90,14 +90,14 @@ class GenerationRun:
         return [piece for task in tasks for piece in task.result()]
 
     def _told(self, error: ApiError) -> ApiError:
-        """What is wrong with a grammar, by the client's own field."""
+        """Report an error in a grammar under the client's own field."""
         if error.status != 400 or not error.message.startswith(GUIDE):
             return error
         reason = error.message.removeprefix(GUIDE)
         return refused(self.guided, f"has a schema that answers cannot follow{reason}")
 
     def usage(self, answers: list[TextDelta]) -> dict[str, int]:
-        """OpenAI's usage of complete answers; it is counted."""
+        """Return OpenAI's usage of complete answers, and count it."""
         usage = usage_of(answers, self.written.per_prompt)
         self.services.metrics.text_usage(
             self.pool.model_id, usage["prompt_tokens"], usage["completion_tokens"]
@@ -105,7 +105,7 @@ class GenerationRun:
         return usage
 
     async def pieces(self) -> AsyncGenerator[tuple[int, TextDelta], None]:
-        """All texts as they are made, each piece with its text's number."""
+        """Yield all texts as they are generated, each piece with its text's number."""
         queue: asyncio.Queue[tuple[int, TextDelta] | Exception | None] = asyncio.Queue(PIECES)
 
         async def run(i: int, question: GenerationCall) -> None:
@@ -134,7 +134,7 @@ class GenerationRun:
             await end(tasks)
 
     async def events(self, *, usage: bool) -> AsyncGenerator[str, None]:
-        """Server-sent events in OpenAI's shape. An error after the first is an event as well."""
+        """Yield server-sent events in OpenAI's shape. An error after the first is an event as well."""
         said, counts = False, dict[int, TextDelta]()
         timer = StreamTimer(self.services.metrics, self.pool.model_id)
         try:
@@ -160,7 +160,7 @@ class GenerationRun:
 
 @router.post("/v1/completions")
 async def completions(form: CompletionRequest, request: Request, services: ServicesDep) -> Response:
-    """Text that follows each prompt, or answers it, as the model was trained."""
+    """Continue each prompt, or answer it, as the model was trained."""
     pool, prompts = services.pool(form.model, "completion"), form.prompts
     check(form, form.n * len(prompts), form.max_tokens, pool)
     check_completion(form)
@@ -175,7 +175,7 @@ async def completions(form: CompletionRequest, request: Request, services: Servi
 
 @router.post("/v1/chat/completions")
 async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Response:
-    """The next message of a conversation, for models whose tokenizer has a chat template."""
+    """Generate the next message of a conversation, for models whose tokenizer has a chat template."""
 
     def writer(calling: Calling) -> ChatWriter:
         return ChatWriter(form.model, log_probs=form.logprobs, per_prompt=form.n, calling=calling)
@@ -185,7 +185,7 @@ async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Re
 
 @router.post("/v1/responses")
 async def responses(form: ResponseRequest, request: Request, services: ServicesDep) -> Response:
-    """The next message of a conversation, in the form of OpenAI's Responses API; nothing is kept."""
+    """Generate the next message of a conversation, in OpenAI's Responses API; nothing is stored."""
     try:
         form = recommended(form, services.pool(form.model, "chat"))
         return await _chat(form.chat(), request, services, partial(ResponseWriter, form))
@@ -223,14 +223,14 @@ async def _chat(
 
 
 def _id(request: Request) -> str:
-    """Unlike the client's own id it is never seen twice: under it the work can be stopped."""
+    """Make an id that, unlike the client's own, is unique, so that the work can be stopped by it."""
     return f"{request.state.request_id}.{uuid.uuid4().hex[:8]}"
 
 
 async def _answer(
     form: Generation, request: Request, work: GenerationRun, held: ExitStack, param: str
 ) -> Response:
-    """`held`: the request's place, which a stream takes along."""
+    """Answer a request. `held` is its place, which a stream keeps."""
     request.state.model = work.pool.model_id
     if form.stream:
         return await _streamed(form, request, work, held.pop_all(), param)
@@ -239,7 +239,7 @@ async def _answer(
 
 
 async def _named(work: Any, param: str) -> Any:
-    """What the model refuses is about the text, unless it names something else."""
+    """Attribute a model's error to the text field, unless it names another."""
     try:
         return await work
     except ApiError as error:
@@ -252,7 +252,9 @@ async def _named(work: Any, param: str) -> Any:
 async def _streamed(
     form: Generation, request: Request, work: GenerationRun, stack: ExitStack, param: str
 ) -> Events:
-    """The first event is waited for, so that a prompt that is too long is still a plain 400."""
+    """Start a stream after waiting for the first event, so that a prompt that is too long is still a plain
+    400.
+    """
 
     async def events() -> AsyncGenerator[str, None]:
         with stack:

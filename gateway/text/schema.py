@@ -1,5 +1,5 @@
-"""Bodies of the text routes as typed requests. What OpenAI has and these models cannot do is refused by name,
-never ignored.
+"""Bodies of the text routes as typed requests. OpenAI's fields that these models cannot support are refused
+by name, never ignored.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ BILLING = frozenset(
 
 
 class Generation(Fields):
-    """Fields that both routes share. From `bad_words` on they are extensions, under TensorRT-LLM's names."""
+    """Fields that both routes share. Those from `bad_words` on are extensions, under TensorRT-LLM's names."""
 
     # OpenAI's for its own models' style; vLLM's, llama.cpp's and Ollama's for caches.
     HARMLESS: ClassVar = BILLING | {
@@ -104,12 +104,12 @@ class Generation(Fields):
 
     @property
     def beams(self) -> int:
-        """Sequences that each text is chosen from."""
+        """Return the number of beams."""
         return 1
 
     @property
     def stops(self) -> list[str]:
-        """The stop sequences."""
+        """Return the stop sequences."""
         return words(self.stop)
 
 
@@ -125,12 +125,12 @@ class CompletionRequest(Generation):
 
     @property
     def beams(self) -> int:
-        """By beam search."""
+        """Return the number of beams."""
         return self.best_of or 1
 
     @property
     def prompts(self) -> list[str]:
-        """The prompts.
+        """Return the prompts.
 
         Raises:
             ApiError: 400 for token ids, an empty list, or one that is too long.
@@ -157,7 +157,7 @@ Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 
 
 class Message(Fields):
-    """One message of a conversation; an answer of ours may be sent back as it came."""
+    """One message of a conversation; an earlier answer may be sent back unchanged."""
 
     HARMLESS: ClassVar = frozenset({"annotations", "id", "reasoning", "reasoning_content", "status"})
     NEUTRAL: ClassVar = {
@@ -184,17 +184,17 @@ class Message(Fields):
 
     @property
     def text(self) -> str:
-        """The content as one text, without its pictures."""
+        """Return the content as one text, without pictures."""
         return "".join(part.text for part in self.parts if isinstance(part, TextPart))
 
     @property
     def parts(self) -> list[TextPart | ImagePart]:
-        """The content in parts."""
+        """Return the content in parts."""
         return [TextPart(type="text", text=self.content)] if isinstance(self.content, str) else self.content
 
     @property
     def pictures(self) -> list[str]:
-        """URLs of its pictures."""
+        """Return the URLs of its pictures."""
         return [part.image_url.url for part in self.parts if isinstance(part, ImagePart)]
 
 
@@ -225,12 +225,12 @@ class ChatRequest(Generation):
 
 
 def words(given: str | list[str] | None) -> list[str]:
-    """One word, several or none as a list."""
+    """Return a list of one word, several or none."""
     return [] if given is None else [given] if isinstance(given, str) else given
 
 
 def check(form: Generation, texts: int, tokens: int, pool: Pool) -> None:
-    """What holds for every text route and needs no tokenizer.
+    """Check what holds for every text route and needs no tokenizer.
 
     Raises:
         ApiError: 400 with `param`.
@@ -263,7 +263,7 @@ def check(form: Generation, texts: int, tokens: int, pool: Pool) -> None:
 
 
 def check_completion(form: CompletionRequest) -> None:
-    """What /v1/completions cannot do.
+    """Refuse what /v1/completions cannot do.
 
     Raises:
         ApiError: 400 with `param`.
@@ -286,7 +286,7 @@ def check_completion(form: CompletionRequest) -> None:
 
 
 def check_chat(form: ChatRequest) -> None:
-    """What /v1/chat/completions cannot do.
+    """Refuse what /v1/chat/completions cannot do.
 
     Raises:
         ApiError: 400 with `param`.
@@ -298,7 +298,7 @@ def check_chat(form: ChatRequest) -> None:
 
 
 def pictures_of(form: ChatRequest, pool: Pool) -> list[str]:
-    """URLs of a conversation's pictures, in order.
+    """Return the URLs of a conversation's pictures in order.
 
     Raises: ApiError: 400 with `param`: for a model that takes text only, and where only a user's
     messages may have pictures.
@@ -325,7 +325,7 @@ def pictures_of(form: ChatRequest, pool: Pool) -> list[str]:
 
 
 def check_lengths(prompts: list[str], pool: Pool, param: str) -> None:
-    """Texts that are too long for sure; the rest `preprocessing` judges, which counts tokens.
+    """Refuse texts that are certainly too long; `preprocessing`, which counts tokens, checks the rest.
 
     Raises:
         ApiError: 400 with `param`.

@@ -1,4 +1,4 @@
-"""Tools of a chat: what a request may say of them, the grammar of a call, and calls found in a text.
+"""Tools of a chat: their fields in a request, the grammar of a call, and parsing calls from text.
 
 Models write calls as JSON with a name and arguments, alone (Llama), in a list (Mistral), or between
 `<tool_call>` tags (Qwen, Hermes, SmolLM2); their chat templates show which.
@@ -29,7 +29,7 @@ Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
 class Function(Fields):
-    """What a tool does. `parameters`: a JSON schema of its arguments."""
+    """What a tool does. `parameters` is a JSON schema of its arguments."""
 
     # Arguments follow the schema where a call is forced, whether that is asked for or not.
     HARMLESS: ClassVar = frozenset({"strict"})
@@ -46,7 +46,7 @@ class Tool(Fields):
     function: Function
 
     def given(self) -> dict[str, Any]:
-        """As chat templates read it."""
+        """Return it in the form that chat templates read."""
         return self.model_dump(exclude_none=True)
 
 
@@ -67,7 +67,7 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
 class CalledFunction(Fields):
-    """A call in an earlier answer; `arguments`: JSON."""
+    """A call in an earlier answer; `arguments` is JSON."""
 
     name: Text
     arguments: Text
@@ -83,7 +83,7 @@ class CalledTool(Fields):
     function: CalledFunction
 
     def given(self) -> dict[str, Any]:
-        """As chat templates read it: the arguments as an object where they are one."""
+        """Return it in the form that chat templates read, with the arguments as an object if they are one."""
         try:
             arguments = json.loads(self.function.arguments)
         except (ValueError, RecursionError):
@@ -110,7 +110,7 @@ class ResponseFormat(Fields):
     json_schema: JsonSchema | None = None
 
     def guide(self) -> tuple[str, str] | None:
-        """Kind and text for the engine, in TensorRT-LLM's words.
+        """Return kind and text of the grammar, in TensorRT-LLM's terms.
 
         Raises:
             ApiError: 400 without a schema where one is announced, or with one where none is.
@@ -124,7 +124,7 @@ class ResponseFormat(Fields):
 
 @dataclass(frozen=True)
 class Calling:
-    """The tools of one request and how they are to be called; `key`: what the model names arguments."""
+    """The tools of one request and how to call them; `key` is the model's name for arguments."""
 
     tools: tuple[Tool, ...] = ()
     choice: Literal["none", "auto", "required"] | NamedTool = "auto"
@@ -133,7 +133,7 @@ class Calling:
 
     @classmethod
     def of(cls, tools: Sequence[Tool], choice: ToolChoice | None, *, several: bool, key: str) -> Calling:
-        """Of a request's fields.
+        """Read it from a request's fields.
 
         Raises:
             ApiError: 400 with `param`.
@@ -153,11 +153,11 @@ class Calling:
 
     @property
     def offered(self) -> tuple[Tool, ...]:
-        """Those that the model is told of."""
+        """Return the tools that the model is told of."""
         return () if self.choice == "none" else self.tools
 
     def guide(self) -> tuple[str, str] | None:
-        """A grammar that leaves nothing but a call, where one is required."""
+        """Return a grammar that allows only calls, where one is required."""
         if not self.tools or self.choice in ("none", "auto"):
             return None
         named = self.choice.function.name if isinstance(self.choice, NamedTool) else ""
@@ -171,7 +171,7 @@ class Calling:
         return "json_schema", json.dumps(schema)
 
     def _call(self, function: Function, place: str) -> dict[str, Any]:
-        """`place`: where it stands in the whole schema, to whose root references lead."""
+        """Return the schema of a call; `place` is its path in the whole schema, where references lead."""
         arguments = _moved(function.parameters or {"type": "object"}, f"{place}/properties/{self.key}")
         return {
             "type": "object",
@@ -181,7 +181,9 @@ class Calling:
         }
 
     def found(self, text: str) -> tuple[str, list[dict[str, Any]]]:
-        """The text without its calls, and the calls in OpenAI's form. What cannot be read stays text."""
+        """Return the text without its calls, and the calls in OpenAI's form. What cannot be parsed stays
+        text.
+        """
         if not self.offered:
             return text, []
         tagged = TAGGED.findall(text)
@@ -208,14 +210,14 @@ class Calling:
         ]
 
     def may_call(self, text: str) -> bool:
-        """Whether a text that has begun so may be a call."""
+        """Tell whether a text that starts like this may be a call."""
         begun = text.lstrip()
         starts = ("{", "[", OPEN, *PREFIXES)
         return bool(self.offered) and any(begun.startswith(s) or s.startswith(begun) for s in starts)
 
 
 def _moved(schema: Any, place: str) -> Any:
-    """A schema whose references to its own root lead to `place`."""
+    """Redirect a schema's references to its own root to `place`."""
     if isinstance(schema, list):
         return [_moved(part, place) for part in schema]
     if not isinstance(schema, dict):
@@ -244,14 +246,14 @@ def _called(name: str, arguments: Any) -> dict[str, Any]:
 
 @dataclass
 class CallFilter:
-    """A text as it is made, without what may become calls, which are read at its end."""
+    """Streams a text without what may become calls, which are parsed at its end."""
 
     calling: Calling
     whole: str = ""
     shown: int = field(default=0, init=False)
 
     def add(self, text: str) -> str:
-        """What can be shown now."""
+        """Return what can be sent now."""
         self.whole += text
         if not self.calling.offered:
             return text
@@ -263,7 +265,7 @@ class CallFilter:
         return piece
 
     def end(self) -> tuple[str, list[dict[str, Any]]]:
-        """The rest of the text, and its calls."""
+        """Return the rest of the text, and its calls."""
         text, calls = self.calling.found(self.whole)
         if not self.calling.offered:
             return "", []
@@ -273,5 +275,5 @@ class CallFilter:
 
 
 def _begun(text: str) -> int:
-    """How many of the last characters may begin a tag."""
+    """Return how many of the last characters may start a tag."""
     return next((n for n in range(min(len(OPEN) - 1, len(text)), 0, -1) if text.endswith(OPEN[:n])), 0)

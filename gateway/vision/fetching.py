@@ -1,5 +1,5 @@
-"""Pictures at URLs, from hosts that the operator has named; from no other, since a client that may name any
-address reaches inside our network.
+"""Fetch pictures from URLs, from hosts that the operator has allowed and no others, since a client that could
+name any address would reach internal networks.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SECONDS = 10.0
 async def data_urls(
     urls: Collection[str], hosts: Collection[str], param: str, most: int, proxy: str = ""
 ) -> list[str]:
-    """Each as a data URL, in order, of `most` bytes together. `hosts`: those that may be asked, as HOST or
-    HOST:PORT; `proxy`: what they are asked through, if not directly.
+    """Return each as a data URL, in order, of at most `most` bytes in total. `hosts` may be fetched from, as
+    HOST or HOST:PORT; `proxy` is used, if given.
 
     Raises:
         ApiError: 400 with `param` for another URL, a picture that does not come, or too many bytes.
@@ -44,7 +44,7 @@ async def data_urls(
 
 
 async def _data_url(url: str, hosts: Collection[str], param: str, which: str, most: int, proxy: str) -> str:
-    """`most`: bytes of a picture that is fetched."""
+    """Return a data URL; `most` limits the bytes of a fetched picture."""
     if not allowed(url, hosts):
         check_url(url, param, which)
         return url
@@ -58,7 +58,7 @@ async def _data_url(url: str, hosts: Collection[str], param: str, which: str, mo
 
 
 def allowed(url: str, hosts: Collection[str]) -> bool:
-    """Whether a URL may be fetched: no other scheme, no password, no port but the one named."""
+    """Tell whether a URL may be fetched: http(s) only, no password, no other port than the allowed one."""
     if not url[:8].lower().startswith(("http://", "https://")):
         return False
     try:
@@ -69,7 +69,7 @@ def allowed(url: str, hosts: Collection[str]) -> bool:
 
 
 async def _fetched(client: httpx.AsyncClient, url: str, param: str, which: str, most: int) -> bytes:
-    """The whole of it. Redirects are not followed: they may lead anywhere."""
+    """Return the whole response. Redirects are not followed: they may lead anywhere."""
     found = bytearray()
     async with client.stream("GET", url, follow_redirects=False) as answer:
         if answer.status_code != 200:

@@ -1,4 +1,4 @@
-"""Pictures as parts of a message, as OpenAI's chat has them."""
+"""Pictures as content parts of a message, as in OpenAI's chat."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..fields import Fields
 
 
 class ImageUrl(Fields):
-    """Where a picture is. `detail`: our models read pictures in one size, so that all say the same."""
+    """A picture's URL. `detail` has no effect, because the models read pictures in one size."""
 
     url: str
     detail: Literal["auto", "low", "high", "original"] | None = None

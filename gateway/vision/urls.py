@@ -1,4 +1,4 @@
-"""Pictures of requests: data URLs, and files of a form."""
+"""Pictures in requests: data URLs, and files of a form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REMEDY = "send the picture itself as data:image/png;base64,…"
 
 
 def of_url(url: str, param: str, which: str) -> Picture:
-    """The picture of a data URL (RFC 2397); `which` one of the field `param`, for people.
+    """Decode the picture of a data URL (RFC 2397); `which` is its number in the field `param`, for messages.
 
     Raises:
         ApiError: 400 for any other URL. What has to be fetched would let a caller reach inside our network.
@@ -22,7 +22,7 @@ def of_url(url: str, param: str, which: str) -> Picture:
 
 
 def check_url(url: str, param: str, which: str) -> int:
-    """Where the base64 of a data URL begins.
+    """Return where the base64 of a data URL starts.
 
     Raises:
         ApiError: see of_url.

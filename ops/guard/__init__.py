@@ -1,3 +1,3 @@
-"""The parent of a tritonserver, and the only way to it: every request is checked here, and handed on when its
-server is lost.
+"""The guard: parent of a tritonserver, and the only way to it. It checks every request, and fails it over
+when its server is lost.
 """

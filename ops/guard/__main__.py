@@ -1,6 +1,6 @@
 """`python -m ops.guard --deployment deployment.json --instance 0 --state-dir FOLDER`.
 
-Exit status 0 after a stop, 1 when the server fails to start again and again, 2 for a bundle that must not be
+Exit status 0 after a stop, 1 when the server repeatedly fails to start, 2 for a bundle that must not be
 served.
 """
 
@@ -53,7 +53,7 @@ class Peer:
 
 
 def listener(address: str) -> socket.socket:
-    """A listening socket for "host:port" or "unix:/path"; the path is for this user alone."""
+    """Open a listening socket for "host:port" or "unix:/path"; the path is accessible to this user only."""
     if address.startswith("unix:"):
         path = Path(address[5:])
         path.unlink(missing_ok=True)
@@ -68,22 +68,22 @@ def listener(address: str) -> socket.socket:
 
 
 def close(addresses: Sequence[str]) -> None:
-    """Take sockets out of their folder: no new client finds them, and connected clients are served."""
+    """Remove sockets from their folder: no new client finds them, and connected clients are served."""
     for address in addresses:
         if address.startswith("unix:"):
             Path(address[5:]).unlink(missing_ok=True)
 
 
 def listens(address: str, host: str | None) -> str:
-    """Where the guard listens for an address of the plan: in a container on all of its addresses."""
+    """Return where the guard listens for an address of the plan: in a container on all of its addresses."""
     return f"{host}:{address.rsplit(':', 1)[1]}" if host and not address.startswith("unix:") else address
 
 
 async def serve(
     plan: Deployment, instance: Instance, home: Path, listen: str | None, sign: Path | None
 ) -> int:
-    """Run one instance until SIGTERM; SIGHUP restarts its server with the bundle as it is then, if it
-    may be served.
+    """Run one instance until SIGTERM. SIGHUP restarts its server with the current bundle, if it may be
+    served.
     """
     if instance.cpus:
         os.sched_setaffinity(0, instance.cpus)

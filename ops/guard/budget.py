@@ -1,4 +1,4 @@
-"""The part of a GPU's cache that an instance of TensorRT-LLM takes, where several sit on one GPU."""
+"""Reduce the GPU cache of a TensorRT-LLM instance where several share one GPU."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TOKENS = "max_tokens_in_paged_kv_cache"
 
 
 def budgeted(repository: Path, view: Path, share: float) -> Path:
-    """A view of a repository in which the engine model takes `share` of its cache's budget; everything else
-    is the bundle's own. An engine without a budget needs none, nor does a bundle of encoders alone.
+    """Make a view of a repository in which the engine model takes `share` of its cache budget; everything
+    else is the bundle's own. An engine without a budget needs no view, nor does a bundle of encoders.
     """
     if not (repository / ENGINE).exists():
         return repository
@@ -37,7 +37,7 @@ def budgeted(repository: Path, view: Path, share: float) -> Path:
 
 
 def take(config: model_config_pb2.ModelConfig, share: float) -> None:
-    """Multiply an engine's cache budget, and its bound in tokens if it has one, by `share`."""
+    """Multiply an engine's cache budget, and its token limit if it has one, by `share`."""
     budget = config.parameters[BUDGET]
     budget.string_value = f"{float(budget.string_value) * share:.4g}"
     if tokens := config.parameters[TOKENS].string_value if TOKENS in config.parameters else "":

@@ -1,6 +1,4 @@
-"""What is served: the instance of the plan, its bundle, and the tiny inference that tells whether
-it answers.
-"""
+"""What to serve: the instance of the plan, its bundle, and its health probe."""
 
 from __future__ import annotations
 
@@ -17,12 +15,12 @@ from conch.toolchain import ToolchainError, differences
 
 
 class Refused(Exception):
-    """The bundle must not be served; the message says why and how to rebuild it."""
+    """The bundle must not be served; the message gives the reason and how to rebuild it."""
 
 
 def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> Manifest:
-    """The manifest of a bundle that fits this machine. `gpus`: those it will run on, as CUDA_VISIBLE_DEVICES
-    says it; empty: not known yet.
+    """Return the manifest of a bundle if it fits this machine. `gpus` are those it will run on, as in
+    CUDA_VISIBLE_DEVICES; empty if not known yet.
 
     Raises:
         Refused: a target that is not known, no finished bundle, one made by another toolchain or for another
@@ -55,7 +53,7 @@ def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> Manifest:
 
 
 def planned(plan: Deployment, index: int) -> Instance:
-    """An instance of the plan.
+    """Return an instance of the plan.
 
     Raises:
         Refused: the plan has fewer.
@@ -69,7 +67,7 @@ def planned(plan: Deployment, index: int) -> Instance:
 
 
 def probe_body(probe: Probe) -> dict[str, Any]:
-    """A KServe JSON request out of a family's probe table."""
+    """Make a KServe JSON request from a family's probe table."""
     rows = probe.inputs.items()
     return {
         "inputs": [

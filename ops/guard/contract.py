@@ -1,4 +1,4 @@
-"""What a Triton model takes and gives, read from its own configuration (`GET /v2/models/NAME/config`)."""
+"""Inputs and outputs of a Triton model, read from its own configuration (`GET /v2/models/NAME/config`)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Spec:
-    """One tensor on the wire: its datatype and dims, the batch first where there is one; -1 stands for any
-    size.
-    """
+    """One tensor: its datatype and dims, the batch first if there is one; -1 stands for any size."""
 
     datatype: str
     dims: tuple[int, ...]
@@ -39,8 +37,9 @@ class Spec:
 
 @dataclass(frozen=True)
 class Contract:
-    """One model. `max_batch` is 0 where requests carry no batch dimension. `longest`: the most of a size that
-    may differ, where a model's parameters say it, whose engine could not refuse more by itself; 0: any.
+    """One model. `max_batch` is 0 where requests have no batch dimension. `longest` is the maximum of a
+    variable size, where a parameter of the model states it because its engine could not refuse more by
+    itself; 0 for any.
     """
 
     name: str
@@ -52,7 +51,7 @@ class Contract:
 
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> Contract:
-        """Triton's ModelConfig as JSON; its 64-bit numbers may be strings."""
+        """Parse Triton's ModelConfig in JSON, whose 64-bit numbers may be strings."""
         batch = int(config.get("max_batch_size", 0))
         rows = {
             kind: {row["name"]: _spec(row, batch) for row in config.get(kind, [])}
@@ -74,7 +73,7 @@ def _spec(row: Mapping[str, Any], batch: int) -> Spec:
 
 
 def check_shape(contract: Contract, name: str, datatype: object, shape: Sequence[object]) -> tuple[Spec, int]:
-    """The input's specification and its number of elements.
+    """Check a shape, and return the input's specification and its number of elements.
 
     Raises:
         Refused: unknown name, another datatype, or a shape that does not fit.
@@ -109,12 +108,12 @@ def check_shape(contract: Contract, name: str, datatype: object, shape: Sequence
 
 
 def most_text(name: str) -> int:
-    """Bytes of text that an input may bring."""
+    """Return the maximum bytes of text that an input may have."""
     return MOST_URL_BYTES if name in PICTURE_URLS else MAX_TEXT_BYTES
 
 
 def check_binary(name: str, spec: Spec, count: int, data: memoryview) -> None:
-    """The bytes of a tensor are as many as its shape asks for.
+    """Check that a tensor has as many bytes as its shape requires.
 
     Raises:
         Refused: more, fewer, or elements of BYTES that run out of it.
@@ -140,7 +139,7 @@ def check_binary(name: str, spec: Spec, count: int, data: memoryview) -> None:
 
 
 def check_range(name: str, datatype: str, values: Sequence[Any]) -> None:
-    """Integers that must fit their datatype; others pass.
+    """Check that integers fit their datatype; others pass.
 
     Raises:
         Refused: one does not.
@@ -157,7 +156,7 @@ def check_range(name: str, datatype: str, values: Sequence[Any]) -> None:
 
 
 def check_complete(contract: Contract, names: Sequence[str], batches: Sequence[int]) -> None:
-    """Every input once, none that is needed missing, all with the same batch.
+    """Check that each input comes once, no required one is missing, and all batch sizes are equal.
 
     Raises:
         Refused: otherwise.
@@ -172,7 +171,7 @@ def check_complete(contract: Contract, names: Sequence[str], batches: Sequence[i
 
 
 def check_outputs(names: Sequence[str]) -> None:
-    """Each output is asked for once.
+    """Check that each output is requested once.
 
     Raises:
         Refused: otherwise.
@@ -182,7 +181,7 @@ def check_outputs(names: Sequence[str]) -> None:
 
 
 def check_output(contract: Contract, name: str, classes: object = None) -> None:
-    """An output that the model has; the classification extension only where it can be computed.
+    """Check that the model has an output, and that the classification extension can be computed.
 
     Raises:
         Refused: otherwise.
@@ -218,7 +217,7 @@ PARAMETERS: Mapping[str, tuple[type, ...]] = {
 
 
 def check_parameter(name: str, value: object) -> None:
-    """A request parameter that is known, of its type.
+    """Check that a request parameter is known and of its type.
 
     Raises:
         Refused: otherwise.
@@ -235,7 +234,7 @@ def check_parameter(name: str, value: object) -> None:
 
 
 def check_id(value: object) -> str:
-    """A request id.
+    """Check a request id.
 
     Raises:
         Refused: not a string, or longer than 1024 characters.

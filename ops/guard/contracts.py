@@ -1,4 +1,4 @@
-"""The contracts of models: the own server's, asked for once in each of its lives, and other guards'."""
+"""Contracts of models: those of the own server, read once in each of its lives, and those of other guards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Contracts:
         self._found: WeakKeyDictionary[HttpClient, dict[str, Contract]] = WeakKeyDictionary()
 
     async def get(self, http: HttpClient, model: str) -> Contract | None:
-        """The contract of a model of the own server; None if it has no such model.
+        """Return the contract of the own server's model; None if there is no such model.
 
         Raises:
             Lost: the server cannot be asked.
@@ -36,7 +36,7 @@ class Contracts:
         return found[model]
 
     async def elsewhere(self, http: HttpClient, model: str) -> Contract | None:
-        """The same of another guard, whose server may be another one the next time.
+        """Return the contract at another guard, which may be another one the next time.
 
         Raises:
             Lost: it cannot be asked, or has no server.
@@ -44,11 +44,11 @@ class Contracts:
         return await self._asked(http, model, {HANDED: "1"})
 
     def last(self, model: str) -> Contract | None:
-        """What the own server reported last, which may be gone; None if it was never asked."""
+        """Return what the own server reported last, even if it is gone; None if it was never asked."""
         return self._last.get(model)
 
     def known(self, model: str) -> bool:
-        """Whether some server has had this model."""
+        """Tell whether any server has had this model."""
         return model in self._names
 
     async def _asked(self, http: HttpClient, model: str, headers: dict[str, str]) -> Contract | None:

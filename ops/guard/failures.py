@@ -1,4 +1,4 @@
-"""Starts of a server that failed, and why, out of what the server writes."""
+"""Failed starts of a server, with their cause from the server's output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATTERNS += [
 
 
 def cause(lines: list[str]) -> str:
-    """The line that says why a process ended; empty where none does."""
+    """Return the line that says why a process ended; empty if there is none."""
     for pattern in PATTERNS:
         # Triton writes the ends of an exception's lines as two characters.
         telling = [match[1] for line in lines if NO_GPU not in line and (match := pattern.search(line))]
@@ -38,7 +38,7 @@ def cause(lines: list[str]) -> str:
 
 
 class Tail:
-    """Passes on what a process writes, and keeps the end of it."""
+    """Forwards a process's output, and keeps its end."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.lines: deque[str] = deque(maxlen=KEPT)
@@ -59,7 +59,7 @@ class Tail:
 
 
 class Failures:
-    """Starts that failed in a row. They are kept in a file: a guard ends after some, and its supervisor
+    """Consecutive failed starts. They are stored in a file: a guard exits after some, and its supervisor
     starts the next.
     """
 
@@ -70,19 +70,19 @@ class Failures:
             self.count, self.reason = int(kept["count"]), str(kept["reason"])
 
     def note(self, reason: str) -> None:
-        """One more."""
+        """Count one more."""
         self.count, self.reason = self.count + 1, reason
         with suppress(OSError):
             self.path.write_text(json.dumps({"count": self.count, "reason": reason}), "utf-8")
 
     def clear(self) -> None:
-        """The server serves."""
+        """Reset because the server is serving."""
         self.count, self.reason = 0, ""
         self.path.unlink(missing_ok=True)
 
     @property
     def told(self) -> str:
-        """What a client reads where starts fail again and again; empty otherwise."""
+        """Return the message for clients while starts keep failing; empty otherwise."""
         if self.count < TELLING:
             return ""
         return f"the model cannot start (it failed {self.count} times): {self.reason}"

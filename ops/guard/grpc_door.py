@@ -1,9 +1,9 @@
 """KServe v2 over gRPC in front of one tritonserver.
 
-A unary inference is carried to the server over HTTP, whose client costs a fifth of gRPC's
-(docs/benchmarks/guard.md); streams and everything else pass as they come. INVALID_ARGUMENT for what a model
-cannot take, UNAVAILABLE where nobody can, as Triton says them; inside a stream a refusal is a response with
-error_message, which leaves the stream open.
+A unary inference is forwarded to the server over HTTP, whose client costs a fifth of gRPC's
+(docs/benchmarks/guard.md); streams and everything else are passed through. INVALID_ARGUMENT is returned for
+what a model cannot take, UNAVAILABLE where no instance can, as Triton does; inside a stream a refusal is a
+response with error_message, which leaves the stream open.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ STATUS = {
 
 
 def options(most_bytes: int) -> list[tuple[str, int]]:
-    """Of channels and servers: no limit for answers, `most_bytes` for requests."""
+    """Return options of channels and servers: no limit for answers, `most_bytes` for requests."""
     return [
         ("grpc.max_receive_message_length", most_bytes),
         ("grpc.max_send_message_length", -1),
@@ -78,7 +78,7 @@ def options(most_bytes: int) -> list[tuple[str, int]]:
 
 
 def connect(address: str) -> grpc.aio.Channel:
-    """A channel to a tritonserver or to another guard, which answers as much as it likes."""
+    """Open a channel to a tritonserver or to another guard, without a limit for answers."""
     return grpc.aio.insecure_channel(
         address,
         options=[
@@ -90,7 +90,7 @@ def connect(address: str) -> grpc.aio.Channel:
 
 
 class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Every method that is open."""
+    """Handlers of every allowed method."""
 
     def __init__(self, door: HttpDoor) -> None:
         self.door, self.relay, self.answered, self.contract, self.stop = (
@@ -103,7 +103,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.faces: WeakKeyDictionary[Life, dict[str, str | None]] = WeakKeyDictionary()
 
     def service(self, details: Any) -> Any:
-        """grpc's: the handler of a method."""
+        """Return grpc's handler of a method."""
         method = details.method
         if method == SERVICE + "ModelInfer":
             return grpc.unary_unary_rpc_method_handler(self._infer)
@@ -114,7 +114,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         return grpc.unary_unary_rpc_method_handler(_closed)
 
     async def _read(self, method: str, request: bytes, context: Any) -> bytes:
-        """Metadata, configuration, statistics, health."""
+        """Answer metadata, configuration, statistics, health."""
         async with _statuses(context):
             ask = self._ask(method, request, context)
             return await self.relay.run(Call("", str, ask, _handed(context), reads=True))
@@ -196,7 +196,9 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         return ask
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        """A stream of requests belongs to the server that it began with; it ends with that server."""
+        """Forward a stream of requests. It stays with the server that it started with, and ends with that
+        server.
+        """
         async with _statuses(context):
             target = await self._server(dict(context.invocation_metadata() or ()))
             life = self.relay.life if target is self.relay.life else None
@@ -216,8 +218,8 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
                     life.flights.discard(flight)
 
     async def _server(self, metadata: Mapping[str, str]) -> Target:
-        """Where a new stream goes: to the own server, also when it is back where there is no other instance,
-        or to another instance.
+        """Choose where a new stream goes: to the own server (waiting for its return where there is no other
+        instance), or to another instance.
 
         Raises:
             Unavailable: there is none.
@@ -231,11 +233,11 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         raise Unavailable(NOBODY)
 
     async def _judged(self, data: bytes) -> tuple[bytes, bool]:
-        """A stream's request as it goes on, and True; or what the stream answers where its model cannot take
-        it, and False.
+        """Return a stream's request in the form to forward, and True; or the stream's answer where its model
+        cannot take it, and False.
 
-        A model that has a decoupled face is streamed from that one: upstream's clients ask a model of one
-        name for both.
+        A model that has a decoupled variant is streamed from that one: upstream's clients use one name for
+        both.
         """
         try:
             request = _parsed(data)
@@ -252,7 +254,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         return data, True
 
     async def _face(self, model: str) -> str | None:
-        """The name of a model's decoupled face, if it has one."""
+        """Return the name of a model's decoupled variant, if it has one."""
         known = self.faces.setdefault(self.relay.life, {}) if self.relay.life else {}
         if model not in known:
             found = await self.contract(f"{model}_stream")
@@ -261,7 +263,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 class Exchange:
-    """A stream's requests on their way to a server, its answers on their way back, refusals in between."""
+    """A stream in both directions: requests to a server, its answers, and refusals in between."""
 
     def __init__(self, requests: AsyncIterator[bytes], call: Any, judged: Callable[[bytes], Any]) -> None:
         self.requests, self.call, self.judged = requests, call, judged
@@ -269,7 +271,7 @@ class Exchange:
         self.leaving = False
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """What the client gets.
+        """Yield what the client gets.
 
         Raises:
             grpc.aio.AioRpcError, Lost: the server ended the stream, or died.
@@ -313,7 +315,7 @@ class Exchange:
 
 @asynccontextmanager
 async def _statuses(context: Any) -> AsyncIterator[None]:
-    """What goes wrong inside becomes a status; a fault of the guard says no more than that."""
+    """Turn exceptions into statuses; a fault of the guard reveals no details."""
     try:
         yield
     except grpc.aio.AbortError:
@@ -348,7 +350,7 @@ def _metadata(given: Iterable[tuple[str, str]] | None, *, handed: bool) -> list[
 
 
 def _broken(error: grpc.aio.AioRpcError) -> bool:
-    """The connection failed; Triton itself says UNAVAILABLE of a full queue too."""
+    """Tell whether the connection failed; Triton itself returns UNAVAILABLE for a full queue, too."""
     details = (error.details() or "").lower()
     return error.code() == grpc.StatusCode.CANCELLED or any(
         word in details

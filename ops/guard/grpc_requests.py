@@ -1,8 +1,8 @@
-"""Inference requests over gRPC: KServe's ModelInferRequest, checked, as the HTTP request that means the same;
-and the answer's way back.
+"""Convert gRPC inference requests (KServe's ModelInferRequest), checked, to equivalent HTTP requests, and the
+answers back.
 
-Both protocols carry a tensor's data in the same bytes: row-major, little-endian, BYTES elements after their
-lengths as 32-bit numbers.
+Both protocols encode a tensor's data in the same bytes: row-major, little-endian, BYTES elements preceded by
+their lengths as 32-bit numbers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ STREAMS_ONLY = "triton_enable_empty_final_response"
 
 
 def check(contract: Contract, request: service_pb2.ModelInferRequest, name: Name) -> Checked:
-    """A ModelInferRequest that the model can take. `name`: what its id becomes.
+    """Check that the model can take a ModelInferRequest. `name` maps its id.
 
     Raises:
         Refused: it does not fit the model.
@@ -93,7 +93,7 @@ def check(contract: Contract, request: service_pb2.ModelInferRequest, name: Name
 
 
 def _input(contract: Contract, tensor: Any, raw: bytes | None) -> bytes:
-    """A tensor's data in its binary form."""
+    """Return a tensor's data in binary form."""
     if tensor.parameters:
         raise Refused(f"input {tensor.name[:80]!r} may have no parameters (shared memory is closed here)")
     spec, count = check_shape(contract, tensor.name, tensor.datatype, list(tensor.shape))
@@ -119,7 +119,7 @@ def _output(contract: Contract, output: Any) -> dict[str, Any]:
 
 
 def response(body: bytes, head_bytes: str | None, given_id: str) -> bytes:
-    """Triton's answer to the HTTP request as a ModelInferResponse, under the id that the client gave."""
+    """Convert Triton's answer to the HTTP request to a ModelInferResponse, with the client's id."""
     length = int(head_bytes) if head_bytes else len(body)
     head, at = orjson.loads(body[:length]), length
     made = service_pb2.ModelInferResponse(
@@ -143,7 +143,7 @@ def response(body: bytes, head_bytes: str | None, given_id: str) -> bytes:
 
 
 def said(body: bytes) -> str:
-    """The sentence in an error's body."""
+    """Return the message in an error's body."""
     try:
         return str(orjson.loads(body)["error"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -162,7 +162,7 @@ def _scalar(name: str, value: Any) -> tuple[str, object]:
 
 
 def _packed(tensor: Any, spec: Spec, count: int, given: list[str]) -> bytes:
-    """Typed contents as binary data."""
+    """Encode typed contents as binary data."""
     wanted = CONTENTS.get(spec.datatype)
     if wanted is None or given != [wanted]:
         raise Refused(

@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 client for one server: its own tritonserver, or the guard of another instance.
+"""A small HTTP/1.1 client for one server: the own tritonserver, or the guard of another instance.
 
-Why not a library: on the way of every request aiohttp costs 0.6 ms of processor time, this 0.1 ms
-(docs/benchmarks/guard.md). httptools parses.
+Why no library: for each request aiohttp takes 0.6 ms of CPU time, this 0.1 ms (docs/benchmarks/guard.md).
+httptools parses.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ READ_AHEAD = 64  # chunks of a stream that its reader has not taken yet
 
 
 class Lost(Exception):
-    """The connection broke, or could not be made, before the answer was complete. `begun`: a part of the
-    answer has arrived. `fresh`: the connection was made for this request, and nothing came back; a
-    tritonserver that is about to end does that to new connections (seen with 24.10).
+    """The connection failed, or could not be made, before the answer was complete.
+
+    Attributes:
+        begun: part of the answer has arrived
+        fresh: the connection was made for this request, and nothing came back, which a tritonserver that is
+            about to end does to new connections (seen with 24.10)
     """
 
     def __init__(self, reason: str, *, begun: bool = False, sent: bool = True, fresh: bool = False) -> None:
@@ -29,8 +32,8 @@ class Lost(Exception):
 
 
 class Answer:
-    """The answer to one request, as it arrives. It outlives its connection, which may carry the next request
-    already.
+    """The answer to one request, as it arrives. It outlives its connection, which may already be used for the
+    next request.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -42,20 +45,20 @@ class Answer:
         self._news: asyncio.Future[None] | None = None
 
     def begin(self, status: int) -> None:
-        """The head is there."""
+        """Handle the end of the headers."""
         self.status = status
         if not self.head.done():
             self.head.set_result(None)
 
     def add(self, body: bytes) -> None:
-        """A part of the body."""
+        """Add a part of the body."""
         self._queue.append(body)
         if len(self._queue) > READ_AHEAD:
             self._connection.pause()
         self._tell()
 
     def end(self, *, broken: bool = False, fresh: bool = False) -> None:
-        """The body is complete, or will never be."""
+        """Mark the body as complete, or as lost."""
         self._complete, self._broken = not broken, broken
         if broken and not self.head.done():
             self.head.set_exception(Lost("the connection was lost", fresh=fresh))
@@ -63,7 +66,7 @@ class Answer:
         self._tell()
 
     def abort(self) -> None:
-        """Nobody wants the rest."""
+        """Discard the rest."""
         if not self._complete:
             self._connection.transport.abort()
 
@@ -72,7 +75,7 @@ class Answer:
             self._news.set_result(None)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes.
+        """Yield the body as it arrives.
 
         Raises:
             Lost: it breaks off.
@@ -89,7 +92,7 @@ class Answer:
             await self._news
 
     async def body(self) -> bytes:
-        """The whole body.
+        """Return the whole body.
 
         Raises:
             Lost: it breaks off.
@@ -98,7 +101,7 @@ class Answer:
 
 
 class Connection(asyncio.Protocol):
-    """One connection, which carries a request at a time."""
+    """One connection, which carries one request at a time."""
 
     transport: asyncio.Transport
 
@@ -108,19 +111,19 @@ class Connection(asyncio.Protocol):
         self.paused, self.fresh = False, True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asyncio's."""
+        """Implement asyncio's protocol."""
         self.transport = cast(asyncio.Transport, transport)
         self.client.open.add(self)
 
     def send(self, parts: Sequence[bytes | memoryview]) -> Answer:
-        """Write a request; what its answer comes into."""
+        """Write a request and return its answer."""
         self.answer = Answer(self)
         self.parser = httptools.HttpResponseParser(self)
         self.transport.writelines(parts)
         return self.answer
 
     def pause(self) -> None:
-        """Read no more until somebody has taken what there is."""
+        """Stop reading until the buffer was consumed."""
         if not self.paused:
             self.paused = True
             self.transport.pause_reading()
@@ -132,7 +135,7 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """Asyncio's."""
+        """Implement asyncio's protocol."""
         self.fresh = False
         if not self.answer:  # nothing was asked
             self.transport.abort()
@@ -143,22 +146,22 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Httptools'."""
+        """Implement httptools' callback."""
         if self.answer:
             self.answer.headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
-        """Httptools'."""
+        """Implement httptools' callback."""
         if self.answer:
             self.answer.begin(self.parser.get_status_code())
 
     def on_body(self, body: bytes) -> None:
-        """Httptools'."""
+        """Implement httptools' callback."""
         if self.answer:
             self.answer.add(body)
 
     def on_message_complete(self) -> None:
-        """Httptools'."""
+        """Implement httptools' callback."""
         if not self.answer:
             return
         keep = self.parser.should_keep_alive() and not self.client.closing
@@ -171,7 +174,7 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Asyncio's."""
+        """Implement asyncio's protocol."""
         self.client.forget(self)
         if self.answer:
             self.answer.end(broken=True, fresh=self.fresh)
@@ -189,9 +192,8 @@ class HttpClient:
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: Sequence[bytes | memoryview] = ()
     ) -> Answer:
-        """Send a request and return when its status and headers are there. A server may close a connection
-        that was kept at the moment when it is used again, for reasons of its own: as long as it takes a new
-        one, it gets the request once more.
+        """Send a request and return when status and headers have arrived. A server may close a kept
+        connection just when it is reused: as long as it accepts a new one, the request is sent once more.
 
         Raises:
             Lost: the connection broke before that.
@@ -229,8 +231,8 @@ class HttpClient:
         return answer
 
     async def admits(self, path: str) -> bool:
-        """Whether the server answers on a new connection, not just on those that it has: one that accepts it
-        and closes it is about to end. A connection that cannot be made says nothing about that.
+        """Tell whether the server answers on a new connection, not only on those that it has: one that
+        accepts and closes it is about to end. If no connection can be made, that shows nothing.
         """
         try:
             connection = await self._connect()
@@ -242,7 +244,9 @@ class HttpClient:
         return True
 
     def _kept(self) -> Connection | None:
-        """An idle connection. One that is being closed is still listed until the event loop says so."""
+        """Return an idle connection. One that is being closed is still listed until the event loop reports
+        it.
+        """
         while self.idle:
             connection = self.idle.pop()
             if not connection.transport.is_closing():
@@ -265,13 +269,13 @@ class HttpClient:
         return made[1]
 
     def forget(self, connection: Connection) -> None:
-        """A connection has ended."""
+        """Drop a connection that has ended."""
         self.open.discard(connection)
         if connection in self.idle:
             self.idle.remove(connection)
 
     def let_go(self) -> None:
-        """Close what is idle, and every other connection when its answer is complete: a stopping tritonserver
+        """Close idle connections now, and others when their answers are complete: a stopping tritonserver
         waits for them.
         """
         self.closing = True
@@ -279,7 +283,7 @@ class HttpClient:
             connection.transport.close()
 
     def abort(self) -> None:
-        """Break every connection: the server is gone or hangs."""
+        """Close every connection: the server is gone or hangs."""
         self.closing = True
         for connection in list(self.open):
             connection.transport.abort()

@@ -1,8 +1,8 @@
 """KServe v2 over HTTP in front of one tritonserver.
 
-Open: metadata, configuration, health, statistics, inference. What a model cannot take is a 400 with a
-sentence, nobody there a 503 with Retry-After. Everything else of Triton (repository, shared memory, logging,
-tracing) stays closed.
+Allowed: metadata, configuration, health, statistics, inference. What a model cannot take is a 400 with a
+sentence; where no instance can answer, a 503 with Retry-After. Everything else of Triton (repository, shared
+memory, logging, tracing) is blocked.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class ClientGone(Exception):
 
 @dataclass
 class Reply:
-    """An answer of a server; `body` is None where it is still coming."""
+    """An answer of a server; `body` is None while it is still arriving."""
 
     answer: Answer
     body: bytes | None = None
 
 
 class HttpDoor:
-    """What is done with each request."""
+    """Handlers of every allowed request."""
 
     def __init__(
         self, relay: Relay, contracts: Contracts, answered: Callable[[], None], operator: Operator
@@ -92,11 +92,11 @@ class HttpDoor:
         self.relay.metrics.note(self._known(model), "http", str(status), time.perf_counter() - started)
 
     def _known(self, model: str) -> str:
-        """A model's name for metrics: those that do not exist share one."""
+        """Return a model's name for metrics: all unknown names share one."""
         return model if self.contracts.known(model) else "unknown"
 
     async def _guarded(self, request: Request, work: Awaitable[int]) -> int:
-        """Run it; refusals and faults become answers."""
+        """Run a handler; refusals and faults become answers."""
         try:
             return await work
         except Refused as refused:
@@ -111,7 +111,7 @@ class HttpDoor:
             return 500 if request.answered else _say(request, 500, FAULT)
 
     async def _read(self, request: Request) -> int:
-        """Metadata, health and statistics; the guard's own metrics; what another guard has to say."""
+        """Answer metadata, health and statistics; the guard's own metrics; messages of other guards."""
         path = request.path
         if path == "/metrics" and request.method == "GET":
             page = self.relay.metrics.page(await self.operator.statistics()) + await self.operator.of_triton()
@@ -140,7 +140,7 @@ class HttpDoor:
         return request.reply(reply.answer.status, _kept(reply.answer.headers), reply.body or b"")
 
     async def _operate(self, request: Request) -> int:
-        """What only the gateway may ask."""
+        """Answer what only the gateway may ask."""
         if not self.operator.allowed(request.headers):
             return _say(
                 request, 403, "only the gateway may use this path, with the deployment's internal key"
@@ -182,8 +182,9 @@ class HttpDoor:
     async def contract(
         self, model: str, until: float = 0.0, size: int = 0, *, handed: bool = False
     ) -> Contract | None:
-        """What a model takes; None if there is no such model. Where the own server is away, what it reported
-        last: the sender of the request compares. `until`, `size`: see Relay.back; `handed`: by another guard.
+        """Return a model's contract; None if there is no such model. While the own server is away, it is the
+        last reported one, which the sender compares. `until`, `size`: see Relay.back; `handed`: by another
+        guard.
 
         Raises:
             Unavailable: nobody can be asked.
@@ -202,7 +203,7 @@ class HttpDoor:
             await self.relay.back(until, size)
 
     async def unchanged(self, target: Target, contract: Contract) -> bool:
-        """Whether the model of a server is still the one that a request was checked for.
+        """Tell whether a server's model is still the one that a request was checked against.
 
         Raises:
             Lost: the server cannot be asked.
@@ -215,7 +216,7 @@ class HttpDoor:
     async def _unless_gone(
         self, request: Request, work: Coroutine[Any, Any, Result], stoppable: str = ""
     ) -> Result:
-        """The result of `work`; if the client leaves before, the work is given up and its request stopped."""
+        """Return the result of `work`; if the client disconnects before, cancel it and stop its request."""
         task = asyncio.ensure_future(work)
         request.gone.add_done_callback(lambda _: task.cancel())
         try:
@@ -227,7 +228,7 @@ class HttpDoor:
             raise ClientGone from None
 
     async def _stream(self, request: Request, answer: Answer, stoppable: str) -> int:
-        """Server-sent events as they come; a stream that breaks ends with an event that says so."""
+        """Forward server-sent events as they arrive; a stream that breaks ends with an event that says so."""
         request.gone.add_done_callback(lambda _: answer.abort())
         request.begin(200, _kept(answer.headers))
         try:
@@ -244,7 +245,7 @@ class HttpDoor:
         return 200
 
     def stop(self, request_id: str) -> None:
-        """Stop a request that nobody waits for; over HTTP Triton does not notice that a client has gone.
+        """Stop a request whose client has gone; over HTTP Triton does not notice.
 
         `stop` with the id of a running request is TensorRT-LLM's own way (triton_backend, README: "stop").
         """
@@ -269,8 +270,8 @@ class HttpDoor:
 
 
 def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers that Triton receives. It traces whatever brings a traceparent, so that of a trace which nobody
-    records (the last flag is 0, https://www.w3.org/TR/trace-context/#sampled-flag) ends here.
+    """Return the headers that Triton receives. Triton traces whatever has a traceparent, so that of an
+    unsampled trace (the last flag is 0, https://www.w3.org/TR/trace-context/#sampled-flag) is dropped.
     """
     recorded = SAMPLED.fullmatch(headers.get("traceparent", "")) is not None
     names = PASSED_ON if recorded else PASSED_ON[:1]
@@ -298,8 +299,8 @@ def calling(
     headers: Mapping[str, str],
     until: float,
 ) -> Call[Reply]:
-    """A checked request as the relay takes it. `headers`: the client's, or another guard's; `until`: see
-    Relay.back.
+    """Make the relay's form of a checked request. `headers` are the client's, or another guard's; `until`:
+    see Relay.back.
     """
     return Call(
         model,
@@ -313,8 +314,8 @@ def calling(
 
 
 def patience(headers: Mapping[str, str]) -> float:
-    """Until when a request waits for a server's return (see Relay.back); one that another guard has handed on
-    does not.
+    """Return until when a request waits for a server's return (see Relay.back); one that another guard has
+    forwarded does not wait.
     """
     return 0.0 if AT_ONCE in headers or HANDED in headers else time.monotonic() + AWAY_SECONDS
 
@@ -328,9 +329,9 @@ def sender(
     *,
     streaming: bool = False,
 ) -> Callable[[Target], Awaitable[Reply]]:
-    """How to send a checked request to a server or a guard. What it makes raises Lost, also for an answer
-    that says that a stub is not healthy or that a guard has no server for it, and Unavailable where the own
-    server's model is no longer the one that the request was checked for.
+    """Return a function that sends a checked request to a server or a guard. It raises Lost, also for an
+    answer that says that a stub is unhealthy or that a guard has no server, and Unavailable where the own
+    server's model is no longer the one that the request was checked against.
     """
     relay = door.relay
     sent = {
@@ -363,11 +364,11 @@ def _took(reply: Reply) -> Reply:
 
 
 def naming(header: str | None) -> Callable[[str], str]:
-    """How a request's id becomes the one that the engine knows it by. `header`: x-request-id.
+    """Return how a request's id becomes the one that the engine gets. `header` is x-request-id.
 
-    Under an id of its own a request can be stopped. A client's id may be that of several requests and stays;
-    one that is in the header too was made for this request, but a retry uses it again: the
-    next try must not be stopped with the one before.
+    A request can be stopped by an id of its own. A client's id, which several requests may share, is kept.
+    One that is in the header, too, was made for this request, but a retry uses it again: the next try must
+    not be stopped with the one before.
     """
 
     def name(given: str) -> str:
@@ -379,7 +380,9 @@ def naming(header: str | None) -> Callable[[str], str]:
 
 
 def mark(model: str, checked: Checked) -> str:
-    """The request's fingerprint without its id, which comes first in the serialized request."""
+    """Return the bytes that the request's fingerprint covers: all without its id, which comes first in the
+    serialized request.
+    """
     head, own = bytes(checked.body[0]), orjson.dumps(checked.id)
     return fingerprint(model, [head.replace(own, b"", 1), *checked.body[1:]])
 

@@ -1,6 +1,6 @@
-"""A small HTTP/1.1 server for nginx and other guards, which are its only clients.
+"""A small HTTP/1.1 server for nginx and other guards, its only clients.
 
-Why not a library: uvicorn costs 0.25 ms of processor time a request, this 0.05 ms (docs/benchmarks/guard.md).
+Why no library: uvicorn takes 0.25 ms of CPU time per request, this 0.05 ms (docs/benchmarks/guard.md).
 httptools parses; answers of known length leave in one write, streams in chunks.
 """
 
@@ -19,7 +19,7 @@ NO_BODY = (204, 304)
 
 
 class Request:
-    """One request whose body is complete, and the way to answer it. `gone`: done when the client has closed
+    """One request whose body is complete, and methods to answer it. `gone` is done when the client has closed
     its connection.
     """
 
@@ -32,24 +32,24 @@ class Request:
         self.answered = False
 
     def reply(self, status: int, headers: Headers = (), body: bytes = b"") -> int:
-        """The whole answer; its status."""
+        """Send the whole answer and return its status."""
         length = "" if status in NO_BODY else f"content-length: {len(body)}\r\n"
         self._connection.write([_head(status, headers, length), body])
         self._finish()
         return status
 
     def begin(self, status: int, headers: Headers) -> None:
-        """The head of a stream."""
+        """Send the headers of a stream."""
         self._connection.write([_head(status, headers, "transfer-encoding: chunked\r\n")])
         self.answered = True
 
     async def chunk(self, data: bytes) -> None:
-        """A part of a stream; returns when the client keeps up."""
+        """Send a part of a stream; returns when the client keeps up."""
         self._connection.write([f"{len(data):x}\r\n".encode(), data, b"\r\n"])
         await self._connection.writable()
 
     def end(self) -> None:
-        """The end of a stream."""
+        """End a stream."""
         self._connection.write([b"0\r\n\r\n"])
         self._finish()
 
@@ -64,8 +64,8 @@ def _head(status: int, headers: Headers, last: str) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: requests are answered one after the other. Bodies of more than `most_bytes` end it with
-    a 413.
+    """One connection: requests are answered one after another. Bodies of more than `most_bytes` end it with a
+    413.
     """
 
     transport: asyncio.Transport
@@ -82,37 +82,37 @@ class Connection(asyncio.Protocol):
         self.room.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asyncio's."""
+        """Implement asyncio's protocol."""
         self.transport = cast(asyncio.Transport, transport)
         self.all_open.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Asyncio's."""
+        """Implement asyncio's protocol."""
         try:
             self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.transport.close()
 
     def on_message_begin(self) -> None:
-        """Httptools'."""
+        """Implement httptools' callback."""
         self.url, self.headers, self.parts, self.size = b"", dict[str, str](), list[bytes](), 0
 
     def on_url(self, url: bytes) -> None:
-        """Httptools'."""
+        """Implement httptools' callback."""
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Httptools'."""
+        """Implement httptools' callback."""
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_body(self, body: bytes) -> None:
-        """Httptools'."""
+        """Implement httptools' callback."""
         self.size += len(body)
         if self.size <= self.most_bytes:
             self.parts.append(body)
 
     def on_message_complete(self) -> None:
-        """Httptools'."""
+        """Implement httptools' callback."""
         path = self.url.decode("latin-1").partition("?")[0]
         body = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
         request = Request(self, self.parser.get_method().decode("latin-1"), path, self.headers, body)
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         self.task = asyncio.ensure_future(self.handle(request))
 
     def next(self) -> None:
-        """The current request has been answered."""
+        """Continue after the current request has been answered."""
         self.current = None
         if self.closing and not self.waiting:
             self.transport.close()
@@ -140,24 +140,24 @@ class Connection(asyncio.Protocol):
             self._run(self.waiting.pop(0))
 
     def write(self, parts: list[bytes]) -> None:
-        """To the client, if it is still there."""
+        """Write to the client if it is still there."""
         if not self.closed:
             self.transport.write(b"".join(parts))
 
     async def writable(self) -> None:
-        """Return when the client has taken most of what was sent."""
+        """Return when the client has read most of what was sent."""
         await self.room.wait()
 
     def pause_writing(self) -> None:
-        """Asyncio's."""
+        """Implement asyncio's protocol."""
         self.room.clear()
 
     def resume_writing(self) -> None:
-        """Asyncio's."""
+        """Implement asyncio's protocol."""
         self.room.set()
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Asyncio's."""
+        """Implement asyncio's protocol."""
         self.closed = True
         self.all_open.discard(self)
         self.room.set()
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
                 request.gone.set_result(None)
 
     def let_go(self) -> None:
-        """Close when what is being answered has been."""
+        """Close when the current answer is complete."""
         self.closing = True
         if not self.current:
             self.transport.close()

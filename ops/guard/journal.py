@@ -1,4 +1,4 @@
-"""What a guard did, for who looks at the instance; the log has it too, and keeps it longer."""
+"""Events of a guard, for operators who look at the instance; the log has them, too, and keeps them longer."""
 
 from __future__ import annotations
 

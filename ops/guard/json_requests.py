@@ -1,8 +1,8 @@
 """Inference requests over HTTP: KServe v2's `infer` (JSON followed by binary tensors) and Triton's
 `generate`.
 
-What is accepted is serialized again: Triton's parser only ever meets JSON that was made here, so two parsers
-cannot understand one body differently (a key given twice, for example), and no foreign nesting reaches it.
+Accepted requests are serialized again: Triton's parser only meets JSON that was made here, so two parsers
+cannot interpret one body differently (a duplicate key, for example), and no client's nesting reaches it.
 https://kserve.github.io/website/latest/modelserving/data_plane/v2_protocol/, Triton's
 docs/protocol/extension_{binary_data,generate}.md.
 """
@@ -51,14 +51,14 @@ STOP = "stop"  # TensorRT-LLM's input that ends the request with the id of the o
 
 
 def named(given: str, name: Name, *, stops: bool) -> str:
-    """A request's id as the server shall see it: one that stops another keeps what it has, or has not."""
+    """Return the id that the server gets; a request that stops another keeps its id, or its lack of one."""
     return given if stops else name(given)
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A request that its model can take. `head_bytes`: length of the JSON part; 0 where the body is JSON
-    alone. `id`: the request's.
+    """A request that its model can take. `head_bytes` is the length of the JSON part, 0 where the body is
+    only JSON; `id` is the request's.
     """
 
     body: Sequence[bytes | memoryview]
@@ -67,8 +67,8 @@ class Checked:
 
 
 def infer(contract: Contract, body: bytes, head_bytes: int | None, name: Name) -> Checked:
-    """An `infer` request, its tensors in binary form. `head_bytes`: the header
-    Inference-Header-Content-Length; `name`: what its id becomes.
+    """Check an `infer` request and return it with binary tensors. `head_bytes` is the header
+    Inference-Header-Content-Length; `name` maps its id.
 
     Raises:
         Refused: it does not fit the model.
@@ -103,7 +103,7 @@ def infer(contract: Contract, body: bytes, head_bytes: int | None, name: Name) -
 
 
 def generate(contract: Contract, body: bytes, name: Name) -> Checked:
-    """A `generate` request: one value or a flat list for each input, by the inputs' names.
+    """Check a `generate` request: one value or a flat list for each input, under the inputs' names.
 
     Raises:
         Refused: it does not fit the model.
@@ -181,7 +181,7 @@ Row = tuple[dict[str, Any], bytes | memoryview, bool]
 
 
 def _inputs(contract: Contract, rows: Iterable[dict[str, Any]], section: memoryview) -> Iterator[Row]:
-    """Each input as Triton shall read it, its data, and whether they were binary already."""
+    """Yield each input as Triton shall read it, its data, and whether it was binary already."""
     at = 0
     for row in rows:
         name = row["name"]
@@ -223,7 +223,7 @@ def _binary_size(name: str, parameters: object) -> int | None:
 
 
 def _flat(name: str, data: Any, count: int) -> list[Any]:
-    """Row-major values of a list, which may be nested as the tensor is."""
+    """Return the row-major values of a list, which may be nested like the tensor."""
     rows: list[Any] = data if isinstance(data, list) else [data]
     while rows and isinstance(rows[0], list):
         if not all(isinstance(row, list) for row in rows):
@@ -235,7 +235,7 @@ def _flat(name: str, data: Any, count: int) -> list[Any]:
 
 
 def _packed(name: str, spec: Spec, count: int, data: object) -> bytes:
-    """JSON values as binary data."""
+    """Encode JSON values as binary data."""
     if data is None:
         raise Refused(f"input {name!r} has neither data nor binary_data_size")
     values = _flat(name, data, count)
@@ -281,7 +281,9 @@ def _output(contract: Contract, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _field(contract: Contract, name: str, value: object) -> object:
-    """A value of `generate`, which Triton makes a tensor of shape [1] or [n] of (after a batch of 1)."""
+    """Return the input for a value of `generate`, from which Triton makes a tensor of shape [1] or [n] (after
+    a batch of 1).
+    """
     spec = contract.inputs[name]
     values = value if isinstance(value, list) else [value]
     shape = [1] * bool(contract.max_batch) + [len(values)]

@@ -1,12 +1,12 @@
-"""Keeps one tritonserver running: starts it, probes it with a tiny real inference, and replaces it when it is
-ill.
+"""Keep one tritonserver running: start it, probe it with a tiny real inference, and replace it when it is
+unhealthy.
 
-Triton never notices a dead or hung Python stub (ready stays 200), so its own readiness is worth nothing. What
-ends a server: its death or that of a stub or rank, a process that somebody stopped, an answer that says a
-stub is not healthy, or a probe that fails while nothing else succeeds.
+Triton never notices a dead or hung Python stub (ready stays 200), so its own readiness is no evidence. A
+server is ended by its death or that of a stub or rank, a stopped process, an answer that says that a stub is
+unhealthy, or a probe that fails while nothing else succeeds.
 
-A server that somebody else has asked to end (SIGTERM) is ready as before on the connections that it has, and
-waits up to 30 s for their end; only its closing of new ones tells. It is drained as in a planned restart.
+A server that was asked to end from outside (SIGTERM) stays ready on its connections and waits up to 30 s for
+their end; it only refuses new ones. It is drained as in a planned restart.
 """
 
 from __future__ import annotations
@@ -41,9 +41,14 @@ HEARD = 0.05  # a tritonserver that finds a connection when it is asked to end s
 
 
 class Keeper:
-    """The server of one instance. `make` prepares a run of it and says how it is probed; `connect` makes a
-    gRPC channel to it; `journal` takes down what happens. `probed`: when the last probe ended (Unix time),
-    how many seconds it took, and what was wrong (None: nothing); None before the first.
+    """The server of one instance.
+
+    Attributes:
+        make: prepares a run of it and says how to probe it
+        connect: makes a gRPC channel to it
+        journal: records events
+        probed: when the last probe ended (Unix time), how many seconds it took, and what was wrong (None:
+            nothing); None before the first
     """
 
     def __init__(
@@ -69,30 +74,30 @@ class Keeper:
 
     @property
     def state(self) -> str:
-        """What the server is doing."""
+        """Return what the server is doing."""
         if self.relay.stopping:
             return "draining"
         return "serving" if self.relay.life else "failing" if self.kept.told else "starting"
 
     def returns(self) -> bool:
-        """Whether the server, where it is away, is back in a moment: it has served, and its next start has
-        not failed.
+        """Tell whether the server, if it is away, will be back in a moment: it has served, and its next start
+        has not failed.
         """
         return self.served and not self.failures and not self.stop_asked.is_set()
 
     def answered(self) -> None:
-        """A request has succeeded."""
+        """Note that a request has succeeded."""
         self.last_good = time.monotonic()
 
     def ill(self, reason: str, status: int | None = None) -> None:
-        """The server must be replaced; `status`: of a process that ended by itself."""
+        """Mark the server for replacement; `status` is that of a process that ended by itself."""
         if self.illness and not self.illness.done():
             self.illness.set_result(Death(reason, outside=status in OUTSIDE))
 
     async def run(self) -> int:
-        """Serve until told to stop (0), or until the server fails to start again and again (1). Asked to
-        restart, or when the server was asked to end, it drains one server and starts the next; what comes
-        meanwhile goes to another instance.
+        """Serve until told to stop (0), or until the server repeatedly fails to start (1). When a restart is
+        requested, or the server was asked to end, it drains one server and starts the next; meanwhile
+        requests go to another instance.
 
         Raises:
             Refused: the bundle must not be served when the first server is about to start.
@@ -125,8 +130,8 @@ class Keeper:
         return 0 if self.stop_asked.is_set() else 1
 
     async def _serve(self, server: Server, life: Life) -> None:
-        """Until the server is ill, it or the guard is asked to end, or a restart is asked for with a bundle
-        that may be served.
+        """Serve until the server is unhealthy, it or the guard is asked to end, or a restart is requested
+        with a bundle that may be served.
         """
         assert self.illness
         watching = asyncio.ensure_future(self._live(server, life))
@@ -158,7 +163,7 @@ class Keeper:
         return True
 
     async def _live(self, server: Server, life: Life) -> None:
-        """Wait until it answers, then look at it from time to time. Ends only by being cancelled."""
+        """Wait until the server answers, then check it periodically. Ends only by being cancelled."""
         started = time.monotonic()
         while trouble := await self._probe(life.http, 5):
             if time.monotonic() - started > START_TIMEOUT:
@@ -180,8 +185,8 @@ class Keeper:
             await self._check(server, life)
 
     async def _check(self, server: Server, life: Life) -> None:
-        """A probe where nothing has succeeded for a while; sooner while requests wait. While requests
-        succeed, a slow probe is just load, and so is a full queue.
+        """Probe when nothing has succeeded for a while, sooner while requests wait. While requests succeed, a
+        slow probe only means load, and so does a full queue.
         """
         if (pid := server.stopped()) is not None:
             await asyncio.sleep(2 * CHECK)
@@ -200,7 +205,9 @@ class Keeper:
             self.ill(f"the probe failed: {trouble}")
 
     async def _ends(self, life: Life) -> bool:
-        """Whether somebody else has asked the server to end: it lives, and has closed two new connections."""
+        """Tell whether the server was asked to end from outside: it is alive, and has closed two new
+        connections.
+        """
         assert self.illness
         with suppress(TimeoutError):
             async with asyncio.timeout(CHECK):
@@ -214,7 +221,7 @@ class Keeper:
         return False
 
     async def _probe(self, http: HttpClient, seconds: float) -> str | None:
-        """None if a real inference succeeds, else what happened."""
+        """Return None if a real inference succeeds, otherwise what happened."""
         started = time.monotonic()
         trouble = await self._tried(http, seconds)
         took = round(time.monotonic() - started, 4)
@@ -251,9 +258,7 @@ class Keeper:
         await life.grpc.close()
 
     async def _drain(self, server: Server, life: Life) -> None:
-        """What is in flight is finished, what comes goes to another instance; then the server is asked to
-        end.
-        """
+        """Finish requests in flight while new ones go to another instance, then ask the server to end."""
         self.relay.stopping = True
         self.journal.note("draining", in_flight=len(life.flights))
         self._unsign()

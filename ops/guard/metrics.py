@@ -1,6 +1,5 @@
-"""What a guard counts, and what Triton and its engine count, as one page: Prometheus reads it at /metrics of
-the guard's HTTP listener. Every sample has a label `model`, the instance's MODEL_ID; docs/metrics.md lists
-them.
+"""The guard's metrics, with Triton's and the engine's, as one page: Prometheus reads it at /metrics of the
+guard's HTTP listener. Every sample has a label `model`, the instance's MODEL_ID; docs/metrics.md lists them.
 """
 
 from __future__ import annotations
@@ -57,7 +56,9 @@ TRITON: tuple[tuple[str, str, str, tuple[tuple[str, tuple[str, ...], float], ...
 
 
 class Metrics:
-    """Metrics of one instance. `engine`: where its Python stubs keep theirs (serving/engine/metrics.py)."""
+    """Metrics of one instance. `engine` is the folder where its Python stubs store theirs
+    (serving/engine/metrics.py).
+    """
 
     def __init__(self, model: str = "", engine: Path | None = None) -> None:
         self.model, self.engine = model, engine
@@ -115,7 +116,7 @@ class Metrics:
         histogram.observe(seconds)
 
     def page(self, statistics: Mapping[str, Any] | None) -> bytes:
-        """Everything in the format that Prometheus reads. `statistics`: Triton's extension of that name; None
+        """Return everything in Prometheus' format. `statistics` is Triton's extension of that name; None
         while the server does not answer.
         """
         found = [*self.registry.collect(), *self._engine(), *counted(statistics or {"model_stats": []})]
@@ -134,18 +135,18 @@ class Metrics:
 
 
 class _Page:
-    """What is written as if it were a registry."""
+    """Metrics to write, in the form of a registry."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self.families = families
 
     def collect(self) -> Iterable[Metric]:
-        """Prometheus'."""
+        """Return the metrics."""
         return self.families
 
 
 def counted(statistics: Mapping[str, Any]) -> Iterator[Metric]:
-    """Triton's statistics extension as counters in seconds; its numbers may be words
+    """Convert Triton's statistics extension to counters in seconds; its numbers may be strings
     (https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md).
     """
     for name, says, label, rows in TRITON:

@@ -1,7 +1,7 @@
-"""What an operator sees of an instance and may ask of it: GET /guard/status, POST /guard/restart.
+"""What an operator can see of an instance and do to it: GET /guard/status, POST /guard/restart.
 
-nginx leads here from its internal listener alone. Where that is a port (in Docker), the key that the builder
-wrote into deployment.json is asked for; where it is a socket, its folder is this user's alone.
+nginx routes here from its internal listener only. Where that is a port (in Docker), the key that the builder
+wrote into deployment.json is required; where it is a socket, its folder is accessible to this user only.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ OWN = re.compile(rb"(?:# (?:HELP|TYPE) )?nv_(?!inference_)")
 
 
 class Operator:
-    """The instance's keeper as others may see it."""
+    """The instance's keeper, for operators."""
 
     def __init__(self, keeper: Keeper, inner_key: str, metrics: str = "") -> None:
         self.keeper, self.inner_key = keeper, inner_key
         self.triton = HttpClient(metrics) if metrics else None
 
     def allowed(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request brings the deployment's inner key, compared in constant time."""
+        """Tell whether a request has the deployment's inner key, compared in constant time."""
         return hmac.compare_digest(headers.get(KEY, "").encode(), self.inner_key.encode())
 
     def restart(self) -> None:
-        """As SIGHUP does: drain, end the server, start the next with the bundle as it is then."""
+        """Restart as SIGHUP does: drain, end the server, start the next with the current bundle."""
         self.keeper.journal.note("restart asked for")
         self.keeper.restart_asked.set()
 
     async def status(self) -> dict[str, Any]:
-        """State, counts and events. `queue`: Triton's own statistics, all models of the running server
-        together: requests, and the seconds that they waited; null while it does not answer them, as when
+        """Return state, counts and events. `queue` is from Triton's own statistics, over all models of the
+        running server: requests, and the seconds that they waited; null while Triton does not answer, as when
         it unloads its models.
         """
         keeper, relay = self.keeper, self.keeper.relay
@@ -60,7 +60,7 @@ class Operator:
         }
 
     async def statistics(self) -> dict[str, Any] | None:
-        """Triton's own, of all models; None while the server does not answer them."""
+        """Return Triton's own statistics of all models; None while the server does not answer."""
         with suppress(Lost, TimeoutError):
             async with asyncio.timeout(STATISTICS_SECONDS):
                 if life := self.keeper.relay.life:
@@ -72,7 +72,7 @@ class Operator:
 
     async def of_triton(self) -> bytes:
         """Read Triton's own metrics (nv_gpu_…, nv_trt_llm_…) without nv_inference_…, which the guard's page
-        has as conch_triton_…; nothing while it does not answer, or where it has no port for them.
+        has as conch_triton_…; empty while it does not answer, or where it has no port for them.
         """
         with suppress(Lost, TimeoutError, OSError):
             async with asyncio.timeout(STATISTICS_SECONDS):
@@ -84,7 +84,7 @@ class Operator:
 
 
 def queued(statistics: Mapping[str, Any]) -> dict[str, float]:
-    """Triton's statistics extension, reduced to what waited in its queues
+    """Reduce Triton's statistics extension to what waited in its queues
     (https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md).
     """
     rows = [model["inference_stats"]["queue"] for model in statistics["model_stats"]]

@@ -1,11 +1,12 @@
-"""Where a request goes: to the own server, to the guard of another instance of the pool, or nowhere.
+"""Route each request: to the own server, to the guard of another instance of the pool, or nowhere.
 
-A server that dies takes what is in flight with it. Killed from outside, everything in flight goes to another
-instance at once; so does what a server that was asked to end no longer reads. Died of itself, one of the
-requests in flight may have done it: what has been answered before goes to another instance, the others are
-suspects. They wait for their own server, which is lost anyway, and run there again one by one, alone;
-meanwhile no instance of the pool takes the same content. A request that is in flight when a server dies for
-the second time is refused for a minute. So one request, however often it is sent, costs a pool one instance.
+A server that dies takes its requests in flight with it. If it was killed from outside, all of them fail over
+to another instance at once; so do requests that a server no longer reads after it was asked to end. If it
+died by itself, one of the requests in flight may be the cause: requests with content that was answered before
+fail over, the others are suspects. They wait for their own server, which is lost anyway, and run there again
+one by one, alone; meanwhile no instance of the pool takes the same content. A request that is in flight when
+a server dies for the second time is quarantined for a minute. So one request, however often it is sent, costs
+a pool one instance.
 
 What no other instance can take waits for the own server, if that is away for a moment: a pool of one loses
 nothing when its server is killed or restarted.
@@ -39,7 +40,9 @@ NOBODY = "no instance of this model can take the request now; try again in a few
 
 
 class Unavailable(Exception):
-    """Nobody can take this request now; 503 over HTTP, UNAVAILABLE over gRPC. `unread`: no server had it."""
+    """No instance can take this request now; 503 over HTTP, UNAVAILABLE over gRPC. `unread`: no server has
+    read it.
+    """
 
     def __init__(self, message: str, retry_after: int = 2, *, unread: bool = False) -> None:
         super().__init__(message)
@@ -47,20 +50,20 @@ class Unavailable(Exception):
 
 
 class Target(Protocol):
-    """A server to send a request to: HTTP/1.1 and gRPC."""
+    """A server to send a request to, over HTTP/1.1 and gRPC."""
 
     @property
     def http(self) -> HttpClient:
-        """KServe over HTTP."""
+        """Return the HTTP client."""
 
     @property
     def grpc(self) -> Any:
-        """A grpc.aio channel."""
+        """Return the grpc.aio channel."""
 
 
 @dataclass(frozen=True)
 class Death:
-    """Why a server ended, and whether that came from outside."""
+    """Why a server ended, and whether the cause was outside."""
 
     reason: str
     outside: bool
@@ -68,8 +71,8 @@ class Death:
 
 @dataclass(eq=False)
 class Life:
-    """One run of the server, from its first good probe to its death. `ending`: somebody else than its keeper
-    has asked it to end; it reads no new connection, and finishes what it has.
+    """One run of the server, from its first good probe to its death. `ending`: it was asked to end from
+    outside; it reads no new connection, and finishes what it has.
     """
 
     http: HttpClient
@@ -79,7 +82,7 @@ class Life:
     flights: set[Call[Any]] = field(default_factory=set)
 
     async def cause(self, lost: Lost) -> Death | None:
-        """Why something was lost: its death or, where a new connection was not read, its ending."""
+        """Return why something was lost: its death or, where a new connection was not read, its ending."""
         reasons = [self.death, self.ending] if lost.fresh else [self.death]
         limit = CAUSE_SECONDS if lost.sent else 2.0
         await asyncio.wait(reasons, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
@@ -88,14 +91,17 @@ class Life:
 
 @dataclass(eq=False)
 class Call(Generic[Result]):
-    """A request that may be sent again: its model, a fingerprint (computed when asked for), how to send it to
-    a target.
+    """A request that may be sent again: its model, a fingerprint (computed on demand), and how to send it to
+    a target. Sending raises Lost.
 
-    `handed`: another instance was lost with it, or could not take it; it is handed on no further. `lost`: a
-    guard or a server was lost with it; it may be handed on, but the next server that is lost with it is the
-    last. `until`: when it stops waiting for the return of a server, where no other is there, a time of
-    time.monotonic(); 0: it does not wait. `size`: its bytes. `reads`: it asks for metadata or health, which
-    ends no server. Sending raises Lost.
+    Attributes:
+        handed: another instance was lost with it, or could not take it; it is forwarded no further
+        lost: a guard or a server was lost with it; it may be forwarded, but the next server that is lost with
+            it is the last
+        until: when it stops waiting for a server's return if there is no other, as time.monotonic(); 0 for no
+            waiting
+        size: its bytes
+        reads: it asks for metadata or health, which crashes no server
     """
 
     model: str
@@ -127,16 +133,16 @@ class Relay:
 
     @property
     def in_flight(self) -> int:
-        """Requests that the own server works on."""
+        """Return the number of requests that the own server works on."""
         return len(self.life.flights) if self.life else 0
 
     # The server's life, as its keeper tells it.
     def begin(self, life: Life) -> None:
-        """The server answers."""
+        """Note that the server answers."""
         self.life = life
 
     def end(self, death: Death) -> None:
-        """The server has died, or must."""
+        """Note that the server has died, or must end."""
         life, self.life = self.life, None
         if life and not life.death.done():
             life.death.set_result(death)
@@ -144,7 +150,7 @@ class Relay:
 
     # Requests.
     async def run(self, call: Call[Result]) -> Result:
-        """The answer to a request.
+        """Return the answer to a request.
 
         Raises:
             Unavailable: nobody can take it now.
@@ -163,7 +169,7 @@ class Relay:
                 await self.back(call.until, call.size)
 
     async def _suspect(self, call: Call[Any], life: Life, lost: Lost) -> bool:
-        """Whether a request that was lost may have ended its server; else another may take it.
+        """Tell whether a lost request may have crashed its server; otherwise another instance may take it.
 
         Raises:
             Unavailable: no other may, since it was lost before.
@@ -185,12 +191,12 @@ class Relay:
 
     @property
     def free(self) -> Life | None:
-        """The own server, if it takes requests."""
+        """Return the own server if it takes requests."""
         return None if self.stopping or self.trying else self.life
 
     async def back(self, until: float, size: int) -> None:
-        """Wait until the own server, which is away for a moment, takes requests again. `until`: a time of
-        time.monotonic(), 0 for who does not wait; `size`: bytes that wait with it.
+        """Wait until the own server, which is away for a moment, takes requests again. `until` is a time of
+        time.monotonic(), 0 for no waiting; `size` is the bytes that wait with it.
 
         Raises:
             Unavailable: it is not away for a moment only, too many wait already, or it took too long.
@@ -230,7 +236,7 @@ class Relay:
             life.flights.discard(call)
 
     async def _hand_on(self, call: Call[Result]) -> Result:
-        """To another instance of the pool, once.
+        """Forward it to another instance of the pool, once.
 
         Raises:
             Lost: there is none that could read it.
@@ -250,7 +256,7 @@ class Relay:
         raise Lost("no other instance can be reached", sent=False)
 
     async def _try_again(self, call: Call[Result]) -> Result:
-        """Alone, on the own server, when it is back."""
+        """Run it alone on the own server when that is back."""
         mark = call.mark()
         await self._tell(mark, SUSPECT_SECONDS)
         log.warning(
@@ -298,7 +304,7 @@ class Relay:
         )
 
     async def _tell(self, mark: str, seconds: float) -> None:
-        """Refuse a fingerprint in the whole pool; 0 seconds: no longer."""
+        """Quarantine a fingerprint in the whole pool; 0 seconds ends that."""
         self.hear(mark, seconds)
         headers = {"X-Conch-Fingerprint": mark, "X-Conch-Seconds": f"{seconds:g}"}
         for peer in self.peers:
@@ -307,7 +313,7 @@ class Relay:
                     await (await peer.http.request("POST", "/guard/suspect", headers)).body()
 
     def hear(self, mark: str, seconds: float) -> None:
-        """What another guard of the pool, or this one, says of a request."""
+        """Apply what another guard of the pool, or this one, reports of a request."""
         if seconds > 0:
             self.suspicion.refuse(mark, seconds)
         else:

@@ -45,8 +45,8 @@ HEAPS = {
 
 @dataclass(frozen=True)
 class Doors:
-    """Where tritonserver itself listens: sockets in a folder that nobody else may enter, or ports of a
-    container's own loopback.
+    """Where tritonserver itself listens: on sockets in a private folder, or on ports of a container's own
+    loopback.
     """
 
     http: str
@@ -56,14 +56,16 @@ class Doors:
 
     @classmethod
     def sockets(cls, folder: Path, name: str) -> Doors:
-        """Triton binds "unix:PATH" for HTTP, and for gRPC PATH followed by its port (seen with 24.10)."""
+        """Return Unix sockets. Triton binds "unix:PATH" for HTTP, and for gRPC PATH followed by its port
+        (seen with 24.10).
+        """
         http, grpc = f"unix:{folder}/{name}.inner.http", f"unix:{folder}/{name}.inner.grpc"
         flags = (f"--http-address={http}", f"--grpc-address={grpc}", "--grpc-port=1", "--allow-metrics=false")
         return cls(http, f"{grpc}:1", flags)
 
     @classmethod
     def loopback(cls) -> Doors:
-        """For a container, which shares its loopback with nobody."""
+        """Return ports, for a container, whose loopback is its own."""
         flags = (
             "--http-address=127.0.0.1",
             "--http-port=18000",
@@ -76,8 +78,8 @@ class Doors:
 
 
 def plain(path: Path, links: Path, name: str) -> Path:
-    """The path, or a link to it: Triton's Python backend hands paths to a shell, and the loader parts them at
-    colons and semicolons.
+    """Return the path, or a link to it: Triton's Python backend passes paths to a shell, and the loader
+    splits them at colons and semicolons.
     """
     if PLAIN.fullmatch(str(path)):
         return path
@@ -88,8 +90,8 @@ def plain(path: Path, links: Path, name: str) -> Path:
 
 
 def find_tritonserver(home: Path, links: Path) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of NVIDIA's tritonserver, or of the one in nvidia-pytriton's wheel with a
-    backend folder of real files under `home`. `links`: a folder for links to paths that need them.
+    """Return command and environment of NVIDIA's tritonserver, or of the one in nvidia-pytriton's wheel with
+    a backend folder of real files under `home`. `links` is a folder for links to paths that need them.
     """
     if NVIDIA.exists():
         # The Python backend takes the first python3 on PATH: the image's own, which has the libraries that
@@ -130,15 +132,15 @@ def find_tritonserver(home: Path, links: Path) -> tuple[list[str], dict[str, str
 
 
 def growth(shared: Path) -> list[str]:
-    """What a server with GPUs is told of a file system for shared memory, whatever its size."""
+    """Return options for a server with GPUs and a shared memory file system of any size."""
     found = os.statvfs(shared)
     part = min(GROWTH, found.f_blocks * found.f_frsize // PART)
     return [f"--backend-config=python,shm-growth-byte-size={part}"] if part >> 20 else []
 
 
 def traced(environment: Mapping[str, str], name: str) -> list[str]:
-    """Triton's OpenTelemetry mode, for requests that bring a traceparent and no others (rate 0), where
-    CONCH_TRACES_URL names a collector
+    """Return options for Triton's OpenTelemetry mode, only for requests that have a traceparent (rate 0),
+    where CONCH_TRACES_URL names a collector
     (https://github.com/triton-inference-server/server/blob/r24.10/docs/user_guide/trace.md).
     """
     if not (url := environment.get("CONCH_TRACES_URL")):
@@ -155,17 +157,19 @@ def traced(environment: Mapping[str, str], name: str) -> list[str]:
 
 
 def writable(home: Path) -> Path:
-    """A container's home cannot be written to, and its /tmp is its own; elsewhere /tmp is everybody's."""
+    """Return a writable folder: a container's home is read-only, and its /tmp is its own; elsewhere /tmp is
+    shared.
+    """
     return home if os.access(home, os.W_OK) else Path(tempfile.gettempdir())
 
 
 def measures(home: Path, instance: int) -> Path:
-    """The folder where an instance's Python stubs keep what they measure (serving/engine/metrics.py)."""
+    """Return the folder where an instance's Python stubs store their metrics (serving/engine/metrics.py)."""
     return writable(home) / f"metrics-{instance}"
 
 
 def stopped(pid: int) -> bool:
-    """A process that somebody has stopped with a signal (state T)."""
+    """Tell whether a process was stopped with a signal (state T)."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
     return False
@@ -175,7 +179,7 @@ def stopped(pid: int) -> bool:
 class Server:
     """A running tritonserver with its Python stubs and, where an engine spans GPUs, its ranks.
 
-    `lost` is told when one of them ends, without polling: the kernel says so through process file
+    `lost` is called when one of them ends, without polling: the kernel reports it through process file
     descriptors.
     """
 
@@ -209,7 +213,7 @@ class Server:
         self._watch(self.process.pid)
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
-        """Argv and environment of tritonserver, or of the mpirun that starts one for each rank."""
+        """Return argv and environment of tritonserver, or of the mpirun that starts one for each rank."""
         door = Path(self.doors.http.removeprefix("unix:"))
         links = door.parent if door.is_absolute() else writable(self.home)
         binary, environment = find_tritonserver(self.home, links)
@@ -257,22 +261,22 @@ class Server:
         os.close(descriptor)
 
     def stopped(self) -> int | None:
-        """One of the processes that somebody has stopped with a signal."""
+        """Return one of the processes that was stopped with a signal."""
         return next((pid for pid in self.watched if stopped(pid)), None)
 
     async def cause(self) -> str:
-        """Why it could not start, as its log has it; empty if it has nothing of that."""
+        """Return why it could not start, from its log; empty if unknown."""
         return await self.tail.cause()
 
     def terminate(self) -> None:
-        """Rank 0 drains; mpirun would give it a second before it kills."""
+        """Ask it to end. Only rank 0 is asked, which drains; mpirun would kill it after a second."""
         if self.process.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(leader(self.process.pid), signal.SIGTERM)
 
     async def end(self, seconds: float) -> None:
         """Wait for the process, then kill what is left of its session, and remove the shared memory that it
-        made.
+        created.
         """
         for pid in [pid for pid in self.watched if pid != self.process.pid]:
             self._forget(pid)

@@ -1,7 +1,7 @@
-"""Which requests may have ended a server, and which are known not to have.
+"""Which requests may have crashed a server, and which are known not to.
 
-A request is known by a fingerprint of its model and content, without its id: who sends it again gets the same
-one.
+A request is identified by a fingerprint of its model and content, without its id: sending it again gives the
+same one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KNOWN = 4096
 
 
 def fingerprint(model: str, parts: Iterable[bytes | memoryview]) -> str:
-    """Of the model's name and every part: its length, its first and its last 64 KiB."""
+    """Compute it from the model's name and every part: its length, its first and its last 64 KiB."""
     digest = blake2b(model.encode(), digest_size=16)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
@@ -29,7 +29,7 @@ def fingerprint(model: str, parts: Iterable[bytes | memoryview]) -> str:
 
 
 class Suspicion:
-    """Fingerprints that are refused for a while, and those that were answered here."""
+    """Fingerprints that are quarantined for a while, and those that were answered here."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
@@ -37,22 +37,22 @@ class Suspicion:
 
     @property
     def any(self) -> bool:
-        """Whether a fingerprint is worth computing before a request is run."""
+        """Tell whether a fingerprint is worth computing before a request is run."""
         return bool(self._until)
 
     def refused(self, mark: str) -> float:
-        """Seconds for which a request is still refused; 0 if it is not."""
+        """Return the seconds for which a request is still quarantined; 0 if it is not."""
         now = time.monotonic()
         self._until = {one: until for one, until in self._until.items() if until > now}
         return max(0.0, self._until.get(mark, 0) - now)
 
     def refuse(self, mark: str, seconds: float) -> None:
-        """Refuse a request from now on."""
+        """Quarantine a request from now on."""
         self._until[mark] = time.monotonic() + seconds
         self._answered.pop(mark, None)
 
     def clear(self, mark: str) -> None:
-        """It was answered: it ends no server."""
+        """Note that it was answered, so it crashes no server."""
         self._until.pop(mark, None)
         self._answered[mark] = None
         self._answered.move_to_end(mark)
@@ -60,5 +60,5 @@ class Suspicion:
             self._answered.popitem(last=False)
 
     def innocent(self, mark: str) -> bool:
-        """The same request has been answered here before."""
+        """Tell whether the same request has been answered here before."""
         return mark in self._answered

@@ -1,7 +1,7 @@
-"""The document database: records that change one at a time, and pieces of bytes.
+"""The document database: records that change one at a time, and blocks of bytes.
 
 Nothing here needs a transaction over several records: every change of state is one compare-and-set of one
-record (docs/decisions/0008-one-record-decides.md), which SQLite and a MongoDB without replicas both have.
+record (docs/decisions/0008-one-record-decides.md), which SQLite and a MongoDB without replicas both support.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PIECE = 1 << 20  # bytes of a file in one piece; a MongoDB document may have 16 
 
 
 class DocumentsDown(ApiError):
-    """The document database does not answer; clients read its name, the log has the reason."""
+    """The document database does not answer; clients see its name, the log has the reason."""
 
     def __init__(self, name: str, reason: Exception) -> None:
         message = f"the document database ({name}) does not answer; try again in a few seconds"
@@ -32,10 +32,14 @@ class DocumentsDown(ApiError):
 class Record:
     """One object of a kind (file, store, attachment, batch).
 
-    `parent`, `link`, `batch`: what it belongs to, for lists. `order`: nanoseconds since 1970, the sort key.
-    `due`: seconds since 1970 when the worker shall look at it, 0: never. `size`: bytes, for sums. `version`
-    counts changes, from a random number on: a record that is removed and made again under the same id (an
-    upload with the same idempotency key) must not be taken for the one that somebody has read before.
+    Attributes:
+        parent: what it belongs to, for lists, as `link` and `batch`
+        order: nanoseconds since 1970, the sort key
+        due: seconds since 1970 at which the worker shall process it; 0 for never
+        size: bytes, for sums
+        version: number of changes, starting from a random number: a record that is removed and created again
+            under the same id (an upload with the same idempotency key) must not be mistaken for the one that
+            was read before
     """
 
     kind: str
@@ -52,7 +56,7 @@ class Record:
 
     @property
     def created(self) -> int:
-        """Seconds since 1970."""
+        """Return seconds since 1970."""
         return self.order // 1_000_000_000
 
 
@@ -61,7 +65,7 @@ COLUMNS = ("kind", "id", "status", "order", "parent", "link", "batch", "due", "s
 
 @dataclass(frozen=True)
 class Page:
-    """Which records of a list: those whose named columns have these values, in order of creation, after or
+    """Selects records of a list: those whose named columns have these values, in order of creation, after or
     before (exclusively) a sort key.
     """
 
@@ -78,44 +82,44 @@ class Documents(Protocol):
     """A document database. Every method raises DocumentsDown when it does not answer."""
 
     async def insert(self, record: Record) -> bool:
-        """False: there is one of this kind and id already, which stays as it is."""
+        """Insert a record. Returns False, without a change, if there is one of this kind and id."""
 
     async def get(self, kind: str, ids: Collection[str]) -> dict[str, Record]:
-        """Those that exist, by id."""
+        """Return those that exist, by id."""
 
     async def update(self, record: Record) -> Record | None:
-        """Write it if nobody has changed it since it was read; what it is now. None: somebody has."""
+        """Write a record if it has not changed since it was read, and return it; None if it has."""
 
     async def remove(self, record: Record) -> bool:
-        """The same for removing it."""
+        """Remove a record if it has not changed since it was read."""
 
     async def page(self, page: Page) -> list[Record]:
-        """A part of a list."""
+        """Return a part of a list."""
 
     async def sums(self, kind: str, where: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-        """By status: how many records, and their sizes together."""
+        """Return, by status, the number of records and their total size."""
 
     async def due(self, now: float, limit: int) -> list[Record]:
-        """Records that the worker shall look at, longest due first."""
+        """Return records that the worker shall process, longest due first."""
 
     async def write(self, owner: str, number: int, pieces: Sequence[bytes]) -> None:
-        """Pieces `number`, `number` + 1, …; what was there is replaced."""
+        """Write blocks `number`, `number` + 1, …, replacing existing ones."""
 
     def read(self, owner: str) -> AsyncIterator[bytes]:
-        """All pieces in order."""
+        """Yield all blocks in order."""
 
     async def pieces(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
-        """Those of these pieces that exist, by owner and number."""
+        """Return which of these blocks exist, by owner and number."""
 
     async def drop(self, owner: str) -> None:
-        """Remove all pieces."""
+        """Remove all blocks."""
 
     async def close(self) -> None:
         """Close connections."""
 
 
 def open_documents(url: str, password: str = "") -> Documents:
-    """The database of a URL: sqlite:PATH or mongodb://….
+    """Open the database of a URL: sqlite:PATH or mongodb://….
 
     Raises:
         ValueError: another scheme.

@@ -1,4 +1,4 @@
-"""Records in MongoDB, through PyMongo's asynchronous client. No transactions: a single server will do."""
+"""Records in MongoDB, through PyMongo's asynchronous client. No transactions: a single server suffices."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _asked: set[asyncio.Task[Any]] = set()  # an event loop alone would let them go
 
 
 def _answered(asked: asyncio.Task[Any]) -> None:
-    """No caller may be left to receive its failure."""
+    """Retrieve a call's exception, so that none is left unread."""
     _asked.discard(asked)
     if not asked.cancelled():
         asked.exception()
 
 
 def _named(call: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Every failure of the driver is DocumentsDown. A call that is cancelled goes on by itself until it ends
-    or has no time left: cancelled while it waits for a server, PyMongo 4.20 lets go of a lock that another
-    call holds, and then no call of that client is ever answered (before CPython 3.12).
+    """Turn every failure of the driver into DocumentsDown. A cancelled call runs on until it ends or times
+    out: if it is cancelled while it waits for a server, PyMongo 4.20 releases a lock that another call holds,
+    and then no call of that client is ever answered (before CPython 3.12).
     """
 
     @wraps(call)
@@ -57,7 +57,7 @@ def _record(found: Mapping[str, Any]) -> Record:
 
 
 def _document(record: Record) -> dict[str, Any]:
-    """Nobody searches the body: as JSON it takes any key and any number."""
+    """Make a document. The body is never queried: as JSON it may have any key and any number."""
     return {**{name: getattr(record, name) for name in COLUMNS}, "body": json.dumps(dict(record.body))}
 
 

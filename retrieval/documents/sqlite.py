@@ -1,4 +1,4 @@
-"""Records in an SQLite file (WAL): several processes of one machine share it."""
+"""Records in an SQLite file (WAL), which several processes of one machine may share."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _conditions(where: Mapping[str, str]) -> tuple[str, list[Any]]:
 
 
 class SqliteDocuments:
-    """A connection in a thread of its own; it is made, and made again, when it is needed."""
+    """A connection in its own thread, opened, and reopened, when needed."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
@@ -48,8 +48,8 @@ class SqliteDocuments:
         self.connection: sqlite3.Connection | None = None
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """`work` in a transaction of its own. It must not return a cursor: freed in another thread, it resets
-        a statement that the connection may be using again (SQLite then calls that a misuse).
+        """Run `work` in its own transaction. It must not return a cursor: freed in another thread, it would
+        reset a statement that the connection may be using again (which SQLite reports as misuse).
         """
         return await asyncio.get_running_loop().run_in_executor(self.thread, self._work, work)
 

@@ -1,4 +1,4 @@
-"""The vector database: for each vector store and embedding model a collection of vectors."""
+"""The vector database: one collection of vectors for each vector store and embedding model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 
 class VectorsDown(ApiError):
-    """The vector database does not answer; clients read its name, the log has the reason."""
+    """The vector database does not answer; clients see its name, the log has the reason."""
 
     def __init__(self, reason: Exception | str) -> None:
         message = "the vector database (Milvus) does not answer; try again in a few seconds"
@@ -26,7 +26,7 @@ class VectorsDown(ApiError):
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage that is near a query: in which build, of which chunk; the cosine."""
+    """A passage near a query: its build, its chunk, the cosine."""
 
     build: str
     chunk: int
@@ -37,43 +37,43 @@ class Vectors(Protocol):
     """A vector database. Every method raises VectorsDown when it does not answer."""
 
     async def create(self, collection: str, dimensions: int) -> None:
-        """Make a collection, if it is not there."""
+        """Create a collection unless it exists."""
 
     async def put(
         self, collection: str, build: str, first: int, chunks: Sequence[int], values: NDArray[np.float32]
     ) -> None:
-        """The passages `first`, `first` + 1, … of a build, their vectors [passages, dimensions], and the
-        chunk that each is answered with; what was there is replaced.
+        """Write the passages `first`, `first` + 1, … of a build, their vectors [passages, dimensions], and
+        the chunk that is returned for each, replacing existing ones.
         """
 
     async def count(self, collection: str, build: str) -> int:
-        """How many vectors of a build searches find from now on; 0 where there is no such collection."""
+        """Return how many vectors of a build searches can find now; 0 if there is no such collection."""
 
     async def search(
         self, collection: str, query: NDArray[np.float32], limit: int, builds: Collection[str] | None = None
     ) -> list[Hit]:
-        """The nearest to `query` [dimensions], best first; of these builds only, if any are named. Nothing
-        where there is no such collection.
+        """Return the nearest to `query` [dimensions], best first, of these builds only if any are given;
+        empty if there is no such collection.
         """
 
     async def remove(self, collection: str, build: str) -> None:
-        """Remove a build, if it is there."""
+        """Remove a build if it exists."""
 
     async def builds(self, collection: str) -> set[str]:
-        """All builds that have vectors."""
+        """Return all builds that have vectors."""
 
     async def collections(self) -> set[str]:
-        """All collections."""
+        """Return all collections."""
 
     async def drop(self, collection: str) -> None:
-        """Remove a collection, if it is there."""
+        """Remove a collection if it exists."""
 
     async def close(self) -> None:
         """Close connections."""
 
 
 def open_vectors(url: str, password: str = "") -> Vectors:
-    """The database of a URL: http://host:19530, or unix:PATH of an embedded one (ops/vectors.py)."""
+    """Open the database of a URL: http://host:19530, or unix:PATH of an embedded one (ops/vectors.py)."""
     from .milvus import MilvusVectors
 
     return MilvusVectors(url, f"root:{password}" if password else "")

@@ -1,6 +1,6 @@
 """Vectors in Milvus, through pymilvus: a standalone server, a cluster, or Milvus Lite on a socket.
 
-The client that blocks, in threads: pymilvus calls its asynchronous one experimental, and it asks for
+Uses the blocking client in threads: pymilvus calls its asynchronous one experimental, and it requests
 timestamps that Milvus Lite does not have.
 """
 
@@ -42,7 +42,7 @@ def _quoted(builds: Collection[str]) -> str:
 
 
 def _unless_there(there: Callable[[], Any], make: Callable[[], None]) -> None:
-    """Another worker may make it at the same moment."""
+    """Ignore the error that a collection exists: another worker may create it at the same moment."""
     if there():
         return
     try:
@@ -53,7 +53,7 @@ def _unless_there(there: Callable[[], Any], make: Callable[[], None]) -> None:
 
 
 class MilvusVectors:
-    """A client that is made, and made again, when it is needed."""
+    """A client that is opened, and reopened, when needed."""
 
     def __init__(self, url: str, token: str = "") -> None:
         self.url, self.token = url, token
@@ -65,7 +65,7 @@ class MilvusVectors:
         )  # failures are raised and logged by name here
 
     async def _run(self, work: Callable[[MilvusClient], T], missing: T | None = None) -> T:
-        """`work` in a thread; `missing` where its collection does not exist."""
+        """Run `work` in a thread; return `missing` if its collection does not exist."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, self._work, work, missing)
 
     def _work(self, work: Callable[[MilvusClient], T], missing: T | None) -> T:

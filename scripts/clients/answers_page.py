@@ -1,5 +1,5 @@
-"""A run over a file of prompts as one HTML page: the figures, and every answer with its pictures, wrong ones
-first.
+"""Write a run over a file of prompts as one HTML page: the figures, and every answer with its pictures, wrong
+ones first.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from .text_scores import Figures, Outcome, squeezed, table
 
 
 def right(outcome: Outcome) -> bool | None:
-    """Whether it is the one right answer; None where nobody says which that is."""
+    """Tell whether it is the one right answer; None where the file has none."""
     if outcome.question.reference is None:
         return None
     return not outcome.error and squeezed(outcome.question.reference) == squeezed(outcome.text)
 
 
 def page(model: str, outcomes: Sequence[Outcome], found: Figures) -> str:
-    """The whole of it; pictures are inside."""
+    """Return the page with its pictures embedded."""
     figures = "".join(f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in table(found))
     ordered = sorted(outcomes, key=lambda one: right(one) is not False)
     head = "<tr><th></th><th>question</th><th>answer</th><th>right</th><th>seconds</th></tr>"
@@ -34,7 +34,7 @@ def page(model: str, outcomes: Sequence[Outcome], found: Figures) -> str:
 
 
 def row(outcome: Outcome) -> str:
-    """One answer."""
+    """Return one answer's row."""
     question = outcome.question
     seen = "".join(f'<img alt="" src="{_source(path)}">' for path in question.pictures)
     kind = ' class="wrong"' if right(outcome) is False else ""
@@ -44,7 +44,7 @@ def row(outcome: Outcome) -> str:
 
 
 def _source(path: Path) -> str:
-    """A picture that could not be read was no question either."""
+    """Return a picture's source; a picture that could not be read was not sent either."""
     try:
         return data_url(path)
     except (OSError, ValueError):

@@ -1,4 +1,5 @@
-"""`scripts/ask PICTURE… QUESTION`: print what a model says about pictures; without one, about the text alone.
+"""`scripts/ask PICTURE… QUESTION`: print a model's answer about pictures, or without pictures about the text
+alone.
 
 The answer goes to standard output, everything else to standard error. Exit status 1 if there is none.
 """
@@ -18,7 +19,7 @@ from .text import Ask, data_url
 
 
 async def ask(arguments: argparse.Namespace) -> None:
-    """Put the question, and print the answer as it comes.
+    """Send the question, and print the answer as it arrives.
 
     Raises:
         RequestFailed: there is none.
@@ -40,7 +41,7 @@ async def ask(arguments: argparse.Namespace) -> None:
 
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Define the command line."""
     parser = argparse.ArgumentParser(prog="ask", description="Ask a model about pictures.")
     parser.add_argument(
         "asked", nargs="+", metavar="PICTURE… QUESTION", help="files of pictures, and last what is asked"
@@ -54,7 +55,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 0, or 1 without an answer."""
+    """Return exit status 0, or 1 without an answer."""
     try:
         asyncio.run(ask(options(argv)))
     except RequestFailed as error:

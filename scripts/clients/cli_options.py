@@ -1,4 +1,4 @@
-"""Options of the command line that say where a server is and what is asked of it."""
+"""Command-line options that clients share: the server, and what to request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .triton import Triton
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that the commands for speech share."""
+    """Add the options that the speech commands share."""
     where = _add_shared(parser, "transcription")
     where.add_argument(
         "--triton", metavar="HOST:PORT", help="Triton's gRPC port instead, for recordings of up to 30 s"
@@ -25,7 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_text_options(parser: argparse.ArgumentParser, ability: str = "completion") -> None:
-    """The same for text; `ability`: what the model must be able to do."""
+    """Add the options that the text commands share; `ability` is what the model must be able to do."""
     where = _add_shared(parser, ability)
     where.add_argument(
         "--triton", metavar="URL", help="Triton's HTTP port instead, such as http://127.0.0.1:8000"
@@ -54,14 +54,14 @@ def _add_shared(parser: argparse.ArgumentParser, ability: str) -> argparse._Mutu
 
 
 def add_tasks(parser: argparse.ArgumentParser) -> None:
-    """How many at once."""
+    """Add the option for the number of concurrent requests."""
     parser.add_argument(
         "--num-tasks", type=positive, default=8, help="requests at once (default: %(default)s)"
     )
 
 
 def positive(text: str) -> int:
-    """A count for argparse."""
+    """Parse a positive number for argparse."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is too small; it must be at least 1")
@@ -69,8 +69,8 @@ def positive(text: str) -> int:
 
 
 def choose_model(arguments: argparse.Namespace) -> None:
-    """Put the first model that is served and can do what is asked in the place of a missing --model. Triton's
-    own ports need none: their plain paths lead to the first model.
+    """Replace a missing --model with the first served model that has the ability. Triton's own ports need
+    none: their plain paths lead to the first model.
 
     Raises:
         RequestFailed: there is no answer, or no model can.
@@ -94,14 +94,14 @@ def choose_model(arguments: argparse.Namespace) -> None:
 
 
 def connect(arguments: argparse.Namespace, *, progress: bool = False) -> Speech:
-    """The way that the options name; call it inside the event loop that will use it."""
+    """Connect as the options say; call it inside the event loop that will use it."""
     if arguments.triton:
         return Triton(arguments.triton, arguments.api_key)
     return Gateway(arguments.url, arguments.api_key, progress=progress)
 
 
 def connect_text(arguments: argparse.Namespace) -> Text:
-    """The same for text."""
+    """Connect to a text model as the options say."""
     if arguments.triton:
         return Text(arguments.triton, Generate(arguments.facade), arguments.api_key, "--triton")
     return Text(arguments.url, OpenAi(), arguments.api_key)

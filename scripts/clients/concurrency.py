@@ -1,4 +1,4 @@
-"""Many requests, some of them under way at any time."""
+"""Run many requests, some of them concurrently."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Outcome = TypeVar("Outcome")
 async def at_once(
     ask: Callable[[Item], Awaitable[Outcome]], items: Sequence[Item], tasks: int, unit: str
 ) -> tuple[list[Outcome], float]:
-    """All outcomes in the items' order, and the seconds they took; `tasks` are under way at any time. A
-    terminal is shown a bar of `unit`s.
+    """Return all outcomes in the items' order, and the seconds they took, with `tasks` requests in flight. On
+    a terminal it shows a progress bar of `unit`s.
     """
     waiting, outcomes = iter(enumerate(items)), dict[int, Outcome]()
 

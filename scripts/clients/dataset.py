@@ -1,5 +1,5 @@
-"""`scripts/dataset PATH`: transcribe a whole data set, several recordings at once, and say how well and how
-fast that went.
+"""`scripts/dataset PATH`: transcribe a data set, several recordings concurrently, and report word error rate
+and speed.
 
 PATH is a JSONL manifest, a Kaldi-style folder, or a folder with a .txt next to each recording. Exit status 1
 if a request failed.
@@ -25,7 +25,7 @@ from .speech import Ask, RequestFailed, Speech
 
 
 async def one(speech: Speech, ask: Ask, utterance: Utterance, duration: float) -> Outcome:
-    """Send one recording; the data set's language goes before the command line's."""
+    """Transcribe one recording; the data set's language overrides the command line's."""
     begin, marks = time.perf_counter(), list[float]()
     try:
         wanted = replace(ask, language=utterance.language or ask.language)
@@ -40,7 +40,7 @@ async def one(speech: Speech, ask: Ask, utterance: Utterance, duration: float) -
 
 
 async def transcribe(arguments: argparse.Namespace) -> Scores:
-    """The whole data set, counted."""
+    """Transcribe and score the whole data set."""
     utterances = [(utterance, seconds(utterance)) for utterance in read(arguments.path)]
     choose_model(arguments)
     ask = Ask(arguments.model, arguments.language, stream=arguments.stream)
@@ -52,7 +52,7 @@ async def transcribe(arguments: argparse.Namespace) -> Scores:
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, object]:
-    """What a reader of the report wants to know about the run."""
+    """Return what a reader of the report should know about the run."""
     return {
         "data set": arguments.path.resolve().name,
         "server": f"Triton at {arguments.triton}" if arguments.triton else f"gateway at {arguments.url}",
@@ -66,7 +66,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Define the command line."""
     parser = argparse.ArgumentParser(
         prog="dataset",
         description="Transcribe a data set; print WER, CER, speed and latencies; write a report.",
@@ -96,7 +96,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 0, or 1 if a request failed or the data set is none."""
+    """Return exit status 0, or 1 if a request failed or the data set is unusable."""
     arguments = options(argv)
     try:
         scores = asyncio.run(transcribe(arguments))

@@ -1,5 +1,4 @@
-"""Data sets as they lie on disk: a JSONL manifest, a Kaldi-style folder, or a folder with a .txt next to each
-recording.
+"""Read data sets: a JSONL manifest, a Kaldi-style folder, or a folder with a .txt next to each recording.
 
 Formats: NVIDIA NeMo's manifests (https://docs.nvidia.com/nemo-framework, "Preparing Custom ASR Data"),
 Kaldi's data folders (https://kaldi-asr.org/doc/data_prep.html).
@@ -28,8 +27,8 @@ class BadManifest(ValueError):
 
 @dataclass(frozen=True)
 class Utterance:
-    """A recording and what is said in it. `language` is empty and `duration` (seconds) 0 where the data set
-    does not say.
+    """A recording and its reference text. `language` is empty and `duration` (seconds) 0 where the data set
+    does not give them.
     """
 
     name: str
@@ -40,7 +39,7 @@ class Utterance:
 
 
 def read(path: Path) -> list[Utterance]:
-    """All utterances of a data set, in its order.
+    """Return all utterances of a data set in order.
 
     Raises:
         BadManifest: no data set of the three kinds, a line that cannot be read, or recordings that are not
@@ -65,7 +64,7 @@ def read(path: Path) -> list[Utterance]:
 
 
 def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The JSON objects of a file, one a line, with their lines' numbers; empty lines are passed over.
+    """Yield the JSON objects of a file, one per line, with line numbers; empty lines are skipped.
 
     Raises:
         BadManifest: the file cannot be read, or a line is not an object.
@@ -137,7 +136,9 @@ def _kaldi(folder: Path) -> Iterator[Utterance]:
 
 
 def _table(path: Path) -> dict[str, str]:
-    """First word: the key; the rest of the line: the value. A file that is not there is an empty table."""
+    """Read a table: the first word is the key, the rest of the line the value. A missing file is an empty
+    table.
+    """
     rows = [line.split(maxsplit=1) for line in (_lines(path) if path.exists() else []) if line.strip()]
     return {key: (value[0].strip() if value else "") for key, *value in rows}
 
@@ -165,8 +166,8 @@ def _lines(path: Path) -> list[str]:
 
 
 def seconds(utterance: Utterance) -> float:
-    """How long a recording lasts: as the data set says, else as its container says, else by decoding it; 0
-    if it is not a recording.
+    """Return a recording's length in seconds from the data set, otherwise from its container, otherwise by
+    decoding it; 0 if it is not a recording.
     """
     if utterance.duration:
         return utterance.duration

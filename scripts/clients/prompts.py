@@ -1,7 +1,7 @@
-"""`scripts/prompts FILE`: put the prompts of a JSONL file to a text model, several at once, and say how well
-and how fast it answered.
+"""`scripts/prompts FILE`: send the prompts of a JSONL file to a text model, several concurrently, and report
+quality and speed of the answers.
 
-One object a line: `prompt` (or `text`, or `question`), optionally `reference` (or `answer`), `id`, and
+One object per line: `prompt` (or `text`, or `question`), optionally `reference` (or `answer`), `id`, and
 `image`, a picture or a list of them. Exit status 1 if a request failed.
 """
 
@@ -29,7 +29,7 @@ PROMPTS = ("prompt", "text", "question")
 
 
 def read(path: Path) -> list[Question]:
-    """All questions of a file, in its order.
+    """Return all questions of a file in order.
 
     Raises:
         BadManifest: no such file, a line that cannot be read, or no prompt in it.
@@ -54,7 +54,7 @@ def read(path: Path) -> list[Question]:
 
 
 def _pictures(path: Path, number: int, given: object) -> tuple[Path, ...]:
-    """Next to the manifest, unless their paths are whole."""
+    """Resolve paths of pictures relative to the file, unless they are absolute."""
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadManifest(f"{path}, line {number}: image must be a file's path, or a list of them")
@@ -65,7 +65,7 @@ def _pictures(path: Path, number: int, given: object) -> tuple[Path, ...]:
 
 
 async def one(server: Text, ask: Ask, question: Question) -> Outcome:
-    """Put one question."""
+    """Send one question."""
     try:
         ask = replace(ask, pictures=tuple(map(data_url, question.pictures)))
     except (OSError, ValueError) as error:
@@ -87,7 +87,7 @@ async def one(server: Text, ask: Ask, question: Question) -> Outcome:
 
 
 async def run(arguments: argparse.Namespace) -> tuple[list[Outcome], Figures]:
-    """The whole file."""
+    """Send the whole file."""
     questions = read(arguments.path)
     choose_model(arguments)
     ask = Ask(
@@ -101,7 +101,7 @@ async def run(arguments: argparse.Namespace) -> tuple[list[Outcome], Figures]:
 
 
 def write(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """Answers as JSONL, in the order of the questions."""
+    """Write answers as JSONL, in the order of the questions."""
     rows = []
     for outcome in outcomes:
         row = asdict(outcome)
@@ -120,7 +120,7 @@ def write(path: Path, outcomes: Sequence[Outcome]) -> None:
 
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Define the command line."""
     parser = argparse.ArgumentParser(
         prog="prompts",
         description="Send a file of prompts to a text model; print ROUGE, exact answers, speed, latencies.",
@@ -146,7 +146,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 0, or 1 if a request failed or the file cannot be used."""
+    """Return exit status 0, or 1 if a request failed or the file cannot be used."""
     arguments = options(argv)
     try:
         outcomes, found = asyncio.run(run(arguments))

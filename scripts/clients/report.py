@@ -1,4 +1,4 @@
-"""A run over a data set as files: report.json, errors.txt, report.png and report.html."""
+"""Write a run over a data set as report.json, errors.txt, report.png and report.html."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ del { background: #fdd } ins { background: #dfd; text-decoration: none }
 
 
 def write(folder: Path, settings: Mapping[str, object], scores: Scores) -> None:
-    """All four files. `settings`: what was asked of whom, for the reader."""
+    """Write all four files. `settings` describes the run for the reader."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(
         json.dumps(as_data(settings, scores), indent=1, ensure_ascii=False) + "\n", "utf-8"
@@ -36,7 +36,7 @@ def write(folder: Path, settings: Mapping[str, object], scores: Scores) -> None:
 
 
 def as_data(settings: Mapping[str, object], scores: Scores) -> dict[str, object]:
-    """What report.json holds; rates are shares, times seconds."""
+    """Return the contents of report.json; rates are fractions, times are seconds."""
     figures = {
         name: getattr(scores, name)
         for name in ("wer", "cer", "rtfx", "words", "audio", "wall", "latency", "first")
@@ -67,7 +67,7 @@ def _row(outcome: Outcome, wer: float | None) -> dict[str, Any]:
 
 
 def totals(scores: Scores) -> dict[str, list[tuple[str, int]]]:
-    """Every error with its count, the most frequent first."""
+    """Return every error with its count, most frequent first."""
     swapped = Counter({f"{said} → {heard}": count for (said, heard), count in scores.substitutions.items()})
     return {
         "substitutions": swapped.most_common(),
@@ -77,12 +77,12 @@ def totals(scores: Scores) -> dict[str, list[tuple[str, int]]]:
 
 
 def worst(scores: Scores) -> list[Comparison]:
-    """Answers with errors, the worst first."""
+    """Return answers with errors, worst first."""
     return sorted((c for c in scores.comparisons if c.errors), key=lambda c: -c.wer)
 
 
 def error_lines(scores: Scores) -> Iterator[str]:
-    """What errors.txt holds."""
+    """Return the lines of errors.txt."""
     for kind, counted in totals(scores).items():
         yield f"{kind.upper()}: {sum(count for _, count in counted)}"
         yield from (f"{count:6}  {label}" for label, count in counted)
@@ -98,9 +98,7 @@ def error_lines(scores: Scores) -> Iterator[str]:
 
 
 def draw(path: Path, scores: Scores) -> None:
-    """Latencies as a histogram with their percentiles, and the word error rate of each utterance, the worst
-    first.
-    """
+    """Draw a histogram of latencies with percentiles, and each utterance's word error rate, worst first."""
     figure = Figure(figsize=(11, 4), layout="constrained")
     times, rates = figure.subplots(1, 2)
     times.hist(
@@ -125,7 +123,7 @@ def draw(path: Path, scores: Scores) -> None:
 
 
 def page(settings: Mapping[str, object], scores: Scores, picture: bytes) -> str:
-    """report.html: one file without links, so that it can be sent to somebody."""
+    """Return report.html: one file without links, so that it can be sent."""
     image = base64.b64encode(picture).decode()
     parts = [
         '<!doctype html>\n<html lang="en"><meta charset="utf-8">'
@@ -145,12 +143,12 @@ def page(settings: Mapping[str, object], scores: Scores, picture: bytes) -> str:
 
 
 def section(title: str, body: str, count: int) -> str:
-    """A heading with a count, and the body if there is anything to count."""
+    """Return a heading with a count, and the body if the count is not 0."""
     return f"<h2>{title}: {count}</h2>" + (body if count else "")
 
 
 def rows(pairs: Iterable[tuple[str, object]]) -> str:
-    """A table of two columns."""
+    """Return a table of two columns."""
     return (
         "<table>"
         + "\n".join(f"<tr><th>{escape(name)}<td>{escape(str(value))}" for name, value in pairs)
@@ -159,7 +157,7 @@ def rows(pairs: Iterable[tuple[str, object]]) -> str:
 
 
 def compared(comparisons: Sequence[Comparison]) -> str:
-    """A table of texts with what was missed struck out and what was recognised instead next to it."""
+    """Return a table of texts in which missed words are struck out and replacements follow."""
     lines = [
         f'<tr><td>{escape(c.outcome.utterance.name)}<td class="number">{100 * c.wer:.1f} %<td>{marked(c)}'
         for c in comparisons
@@ -168,7 +166,7 @@ def compared(comparisons: Sequence[Comparison]) -> str:
 
 
 def marked(comparison: Comparison) -> str:
-    """The words of both, as HTML."""
+    """Return the words of both texts as HTML."""
 
     def mark(said: str, heard: str) -> str:
         if said == heard:

@@ -1,7 +1,7 @@
-"""What a run over a data set amounts to: word and character error rates (jiwer), speed, latencies, and every
-error counted.
+"""Score a run over a data set: word and character error rates (jiwer), speed, latencies, and counts of
+errors.
 
-Text is normalised as Whisper's authors did for their figures (whisper-normalizer has their code; arXiv
+Text is normalized as for the figures of Whisper's authors (whisper-normalizer has their code; arXiv
 2212.04356, appendix C).
 """
 
@@ -29,8 +29,8 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one utterance; times in seconds. `first`: until the first words; `error`: why there is
-    no text.
+    """The result for one utterance; times in seconds. `first` is the time to the first words, `error` why
+    there is no text.
     """
 
     utterance: Utterance
@@ -43,8 +43,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One answer next to its reference, as (reference words, recognised words) pairs: equal, replaced, or one
-    of them empty.
+    """One answer aligned with its reference, as (reference words, recognised words) pairs: equal, replaced,
+    or one of them empty.
     """
 
     outcome: Outcome
@@ -52,18 +52,20 @@ class Comparison:
 
     @property
     def errors(self) -> int:
-        """Substitutions, deletions and insertions."""
+        """Return substitutions, deletions and insertions."""
         return sum(said != heard for said, heard in self.pairs)
 
     @property
     def wer(self) -> float:
-        """Errors per reference word; per recognised word where nobody spoke."""
+        """Return errors per reference word, or per recognised word where nobody spoke."""
         return self.errors / max(sum(bool(said) for said, _ in self.pairs), 1)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The figures. Rates are shares, None if no utterance was answered; percentiles in seconds by percent."""
+    """The figures. Rates are fractions, None if no utterance was answered; percentiles are seconds by per
+    cent.
+    """
 
     comparisons: tuple[Comparison, ...]
     failures: tuple[Outcome, ...]
@@ -80,13 +82,13 @@ class Scores:
 
     @property
     def rtfx(self) -> float:
-        """Seconds of answered audio per second of the clock."""
+        """Return seconds of answered audio per second of wall time."""
         return self.audio / self.wall
 
 
 def score(outcomes: Sequence[Outcome], wall: float, normalizer: str, *, cer: bool = False) -> Scores:
-    """Count; utterances without an answer are listed as failures and enter no rate. `wall`: seconds that all
-    took together.
+    """Compute the figures; utterances without an answer are listed as failures and enter no rate. `wall` is
+    the seconds of the whole run.
     """
     answered = [outcome for outcome in outcomes if not outcome.error]
     normal = NORMALIZERS[normalizer]()
@@ -114,7 +116,7 @@ def score(outcomes: Sequence[Outcome], wall: float, normalizer: str, *, cer: boo
 
 
 def pairs(aligned: jiwer.WordOutput, i: int) -> tuple[tuple[str, str], ...]:
-    """Sentence i of jiwer's alignment, word by word."""
+    """Return sentence i of jiwer's alignment, word by word."""
     found: list[tuple[str, str]] = []
     for chunk in aligned.alignments[i]:
         said = aligned.references[i][chunk.ref_start_idx : chunk.ref_end_idx]
@@ -124,12 +126,12 @@ def pairs(aligned: jiwer.WordOutput, i: int) -> tuple[tuple[str, str], ...]:
 
 
 def percentiles(values: Sequence[float], percents: Sequence[int] = PERCENTILES) -> dict[int, float]:
-    """By percent; empty if there are no values."""
+    """Return percentiles by per cent; empty without values."""
     return {percent: float(np.percentile(values, percent)) for percent in percents} if values else {}
 
 
 def table(scores: Scores) -> list[tuple[str, str]]:
-    """The figures as people read them: (name, value)."""
+    """Return the figures for people, as (name, value)."""
     deletions, insertions, substitutions = (
         counter.total() for counter in (scores.deletions, scores.insertions, scores.substitutions)
     )
@@ -150,10 +152,10 @@ def table(scores: Scores) -> list[tuple[str, str]]:
 
 
 def shown_share(rate: float | None) -> str:
-    """In per cent."""
+    """Format as per cent."""
     return "none" if rate is None else f"{100 * rate:.2f} %"
 
 
 def shown_times(times: dict[int, float]) -> str:
-    """Percentiles in seconds."""
+    """Format percentiles in seconds."""
     return ", ".join(f"p{percent} {value:.3f} s" for percent, value in times.items())

@@ -1,4 +1,4 @@
-"""Speech to text at a server: what is asked for, and how to ask the gateway, through the OpenAI API."""
+"""Client for speech-to-text through the gateway's OpenAI API."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Said = Callable[[str], None]
 
 
 class RequestFailed(Exception):
-    """No answer; the message says why, in the server's words where it had any."""
+    """There is no answer; the message gives the reason, in the server's words if it had any."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """What is wanted. `language`: ISO 639-1 code, empty to have it detected; `form`: OpenAI's
+    """Options of a request. `language` is an ISO 639-1 code, empty for detection; `form` is OpenAI's
     response_format.
     """
 
@@ -38,10 +38,11 @@ class Ask:
 
 
 class Speech(Protocol):
-    """A way to a server."""
+    """A connection to a server."""
 
     async def transcribe(self, path: Path, ask: Ask, said: Said) -> str:
-        """The whole answer; `said` gets it as it arrives: piece by piece if it is streamed, otherwise once.
+        """Return the whole answer; `said` is called as it arrives: piece by piece if streamed, otherwise
+        once.
 
         Raises:
             RequestFailed: there is none.
@@ -52,18 +53,18 @@ class Speech(Protocol):
 
 
 def base(url: str) -> str:
-    """An address as the OpenAI SDKs take it, or without its /v1."""
+    """Normalize an address as the OpenAI SDKs take it, or without its /v1."""
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def trusted() -> ssl.SSLContext:
-    """The system's certificates, or those of SSL_CERT_FILE."""
+    """Return the system's certificates, or those of SSL_CERT_FILE."""
     return ssl.create_default_context()
 
 
 class Gateway:
-    """/v1/audio/transcriptions and /v1/audio/translations. `progress`: show a bar while sending, if standard
-    error is a terminal.
+    """Calls /v1/audio/transcriptions and /v1/audio/translations. `progress` shows a bar during the upload, if
+    standard error is a terminal.
     """
 
     def __init__(self, url: str, key: str = "", *, progress: bool = False) -> None:
@@ -108,7 +109,7 @@ class Gateway:
 
 
 def fields(ask: Ask) -> dict[str, str]:
-    """The form next to the file, without what was not asked for."""
+    """Return the form fields besides the file, without empty ones."""
     # Events are JSON whatever is asked for, and servers may refuse to stream another format.
     written = "json" if ask.stream and ask.form == "text" else ask.form
     form = {
@@ -122,7 +123,7 @@ def fields(ask: Ask) -> dict[str, str]:
 
 
 async def answer(response: httpx.Response, ask: Ask, said: Said) -> str:
-    """The text of a response, streamed or whole."""
+    """Return the text of a response, streamed or whole."""
     if response.status_code == 200 and ask.stream:
         return await events(response, said)
     await response.aread()
@@ -135,7 +136,7 @@ async def answer(response: httpx.Response, ask: Ask, said: Said) -> str:
 
 @contextmanager
 def unreachable(url: str, option: str = "--url") -> Iterator[None]:
-    """Failures of the connection as RequestFailed; `option` is the one that names the server."""
+    """Turn connection failures into RequestFailed; `option` names the server's option."""
     try:
         yield
     except (httpx.ConnectError, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
@@ -154,7 +155,9 @@ def unreachable(url: str, option: str = "--url") -> Iterator[None]:
 
 
 def complaint(response: httpx.Response) -> str:
-    """What an error says, as a body or as the one event of a stream; nginx's own pages say nothing."""
+    """Return the message of an error, from a body or from the single event of a stream; nginx's own pages
+    have none.
+    """
     try:
         problem = trouble(json.loads(response.text.strip().removeprefix("data: ")))
     except ValueError:
@@ -167,7 +170,7 @@ def complaint(response: httpx.Response) -> str:
 
 
 def trouble(data: object) -> str:
-    """The message of an error in OpenAI's shape or in Triton's; empty if it is none."""
+    """Return the message of an error in OpenAI's or Triton's shape; empty for anything else."""
     match data:
         case {"error": {"message": message}} | {"error": message}:
             return str(message)

@@ -1,5 +1,5 @@
-"""Text, with pictures or without, to text at a server: what is asked for, and two ways to ask, the gateway's
-OpenAI API and Triton's generate endpoints.
+"""Client for text, with or without pictures, through either the gateway's OpenAI API or Triton's generate
+endpoints.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ from .speech import SECONDS, RequestFailed, Said, base, complaint, trouble, trus
 
 @dataclass(frozen=True)
 class Ask:
-    """What is wanted of every prompt. `temperature` 0: the likeliest words; `stop`: words that end
-    an answer; `pictures`: data URLs that the prompt is about.
+    """Options of every prompt.
+
+    Attributes:
+        temperature: 0 for greedy decoding
+        stop: stop sequences
+        pictures: data URLs of the pictures that the prompt is about
     """
 
     model: str
@@ -35,7 +39,7 @@ KINDS = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"RIFF": "webp", b"GIF8": "gif"
 
 
 def data_url(path: Path) -> str:
-    """A picture as a data URL (RFC 2397).
+    """Encode a picture as data URL (RFC 2397).
 
     Raises:
         OSError: it cannot be read.
@@ -50,35 +54,35 @@ def data_url(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; `tokens` is 0 where the server does not count."""
+    """An answer; `tokens` is 0 where the server does not count."""
 
     text: str
     tokens: int
 
 
 class Dialect(Protocol):
-    """How a question is put and an answer read. An answer is one JSON object; a stream is several."""
+    """How to send a question and read an answer. An answer is one JSON object; a stream is several."""
 
     @property
     def last(self) -> str:
-        """What ends a stream; empty: its end."""
+        """Return what ends a stream; empty for the end of the response."""
         ...
 
     def route(self, ask: Ask) -> str:
-        """Below the server's address."""
+        """Return the path below the server's address."""
         ...
 
     def body(self, ask: Ask, prompt: str) -> dict[str, Any]:
-        """JSON of a request."""
+        """Return a request's JSON."""
         ...
 
     def read(self, data: Any) -> Answer:
-        """The new text of one object, and the tokens counted so far."""
+        """Return the new text of one object, and the tokens counted so far."""
         ...
 
 
 class OpenAi:
-    """/v1/completions, and with pictures /v1/chat/completions (OpenAI's API reference)."""
+    """Uses /v1/completions, and with pictures /v1/chat/completions (OpenAI's API reference)."""
 
     last = "[DONE]"
 
@@ -114,7 +118,7 @@ def _message(pictures: Sequence[str], text: str) -> dict[str, Any]:
 
 
 def _said(choice: Mapping[str, Any]) -> str:
-    """The text of a choice: of a completion, of a message, or of a piece of one."""
+    """Return the text of a choice: of a completion, of a message, or of a piece of one."""
     if "text" in choice:
         return str(choice["text"])
     return (choice["delta"] if "delta" in choice else choice["message"]).get("content") or ""
@@ -122,8 +126,8 @@ def _said(choice: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Generate:
-    """/v2/models/<facade>/generate and generate_stream (Triton's generate extension), with the tensors of
-    TensorRT-LLM's models.
+    """Uses /v2/models/<facade>/generate and generate_stream (Triton's generate extension), with the tensors
+    of TensorRT-LLM's models.
     """
 
     facade: str = "ensemble"
@@ -152,7 +156,7 @@ class Generate:
 
 
 class Text:
-    """A server, spoken to through one API (`dialect`). `option`: what names `url` on the command line."""
+    """A connection to a server through one API (`dialect`). `option` is the command line's name of `url`."""
 
     def __init__(self, url: str, dialect: Dialect, key: str = "", option: str = "--url") -> None:
         self.url, self.dialect, self.option = base(url), dialect, option
@@ -166,7 +170,8 @@ class Text:
         )
 
     async def complete(self, prompt: str, ask: Ask, said: Said) -> Answer:
-        """The whole answer; `said` gets it as it arrives: piece by piece if it is streamed, otherwise once.
+        """Return the whole answer; `said` is called as it arrives: piece by piece if streamed, otherwise
+        once.
 
         Raises:
             RequestFailed: there is none.
@@ -201,7 +206,7 @@ class Text:
 
 
 async def whole(response: httpx.Response) -> AsyncIterator[Any]:
-    """The one JSON object of an answer."""
+    """Parse the one JSON object of an answer."""
     await response.aread()
     if response.status_code != 200:
         raise RequestFailed(complaint(response))
@@ -209,7 +214,7 @@ async def whole(response: httpx.Response) -> AsyncIterator[Any]:
 
 
 async def objects(response: httpx.Response, last: str) -> AsyncIterator[Any]:
-    """The JSON objects of a stream."""
+    """Yield the JSON objects of a stream."""
     if response.status_code != 200:
         await response.aread()
         raise RequestFailed(complaint(response))

@@ -1,4 +1,4 @@
-"""What a run over a file of prompts amounts to: ROUGE (Lin 2004; Google's rouge-score), exact answers, speed,
+"""Score a run over a file of prompts: ROUGE (Lin 2004; Google's rouge-score), exact answers, speed,
 latencies, failures.
 """
 
@@ -21,7 +21,7 @@ PERCENTILES = (50, 95, 99)
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt, the answer that would be right if the file has one, and the pictures that it is about."""
+    """A prompt, its reference answer if the file has one, and its pictures."""
 
     name: str
     prompt: str
@@ -31,8 +31,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one question; times in seconds. `first`: until the first words, 0 if not streamed;
-    `error`: why there is no answer.
+    """The result for one question; times in seconds. `first` is the time to the first words, 0 if not
+    streamed; `error` is why there is no answer.
     """
 
     question: Question
@@ -45,8 +45,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Figures:
-    """Shares and ROUGE's F are means over the answered questions that have a reference (`compared`);
-    percentiles in seconds by percent.
+    """Fractions and ROUGE's F are means over the answered questions that have a reference (`compared`);
+    percentiles are seconds by per cent.
     """
 
     answered: int
@@ -61,25 +61,25 @@ class Figures:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all requests together."""
+        """Return tokens per second over all requests."""
         return self.tokens / self.wall
 
 
 class Words(Tokenizer):  # type: ignore[misc]
-    """ROUGE over words of any script; rouge-score's own knows those of English alone."""
+    """Tokenizer for ROUGE over words of any script; rouge-score's own only supports English."""
 
     def tokenize(self, text: str) -> list[str]:
-        """Lower case, without punctuation."""
+        """Split into lower-case words without punctuation."""
         return re.findall(r"\w+", text.lower())
 
 
 def squeezed(text: str) -> str:
-    """One blank between words: line ends and blanks make no answer wrong."""
+    """Collapse whitespace, so that line breaks and spaces make no answer wrong."""
     return " ".join(text.split())
 
 
 def rouge(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
-    """Mean F of each kind over (reference, answer) pairs; empty without pairs."""
+    """Return the mean F of each kind over (reference, answer) pairs; empty without pairs."""
     scorer = RougeScorer(ROUGE, tokenizer=Words())
     scored = [scorer.score(reference, answer) for reference, answer in pairs]
     return (
@@ -90,7 +90,7 @@ def rouge(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
 
 
 def figures(outcomes: Sequence[Outcome], wall: float) -> Figures:
-    """Count; failures enter no mean. `wall`: seconds that all took together."""
+    """Compute the figures; failures enter no mean. `wall` is the seconds of the whole run."""
     answered = [outcome for outcome in outcomes if not outcome.error]
     pairs = [(o.question.reference, o.text) for o in answered if o.question.reference is not None]
     return Figures(
@@ -109,7 +109,7 @@ def figures(outcomes: Sequence[Outcome], wall: float) -> Figures:
 
 
 def table(found: Figures) -> list[tuple[str, str]]:
-    """The figures as people read them: (name, value)."""
+    """Return the figures for people, as (name, value)."""
     rouges = ", ".join(
         f"{kind.removeprefix('rouge')} {100 * share:.2f} %" for kind, share in found.rouge.items()
     )

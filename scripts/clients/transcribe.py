@@ -1,4 +1,4 @@
-"""`scripts/transcribe FILE…`: print what is said in recordings of any format.
+"""`scripts/transcribe FILE…`: transcribe recordings of any format.
 
 The transcript goes to standard output, everything else to standard error. Exit status 1 if a file has no
 transcript.
@@ -20,12 +20,12 @@ FORMATS = ("text", "json", "srt", "vtt", "verbose_json")
 
 
 def say(piece: str) -> None:
-    """Print without a line's end, at once."""
+    """Print immediately, without a line break."""
     print(piece, end="", flush=True)
 
 
 async def transcribe(arguments: argparse.Namespace) -> int:
-    """All files, one after the other; the number of those that failed.
+    """Transcribe all files one after another, and return the number that failed.
 
     Raises:
         RequestFailed: no server, or no model for it.
@@ -46,7 +46,7 @@ async def transcribe(arguments: argparse.Namespace) -> int:
 
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Define the command line."""
     parser = argparse.ArgumentParser(
         prog="transcribe", description="Print what is said in recordings of any format."
     )
@@ -59,7 +59,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 0, or 1 if a file has no transcript."""
+    """Return exit status 0, or 1 if a file has no transcript."""
     try:
         return 1 if asyncio.run(transcribe(options(argv))) else 0
     except RequestFailed as error:

@@ -1,5 +1,5 @@
-"""Speech to text straight at Triton: whisper_bls and whisper_bls_stream over gRPC, with the tensors of
-NVIDIA's own client.
+"""Client for speech-to-text directly at Triton: whisper_bls and whisper_bls_stream over gRPC, with the
+tensors of NVIDIA's own client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WINDOW = 30
 
 
 class Triton:
-    """A gRPC address. Recordings are decoded here and must fit into one window of Whisper."""
+    """Calls a gRPC address. Recordings are decoded here and must fit into one window of Whisper."""
 
     def __init__(self, address: str, key: str = "") -> None:
         self.address, self.key = address, key
@@ -82,14 +82,14 @@ class Triton:
 
 
 def complaint(error: Any) -> str:
-    """What went wrong: tritonclient has exceptions of its own, but lets gRPC's through where it streams."""
+    """Return the error's message: tritonclient has its own exceptions, but passes on gRPC's in streams."""
     grpc_own = isinstance(error, AioRpcError)
     text, status = (error.details(), str(error.code())) if grpc_own else (error.message(), error.status())
     return f"{text}; start Conch or correct --triton" if status == "StatusCode.UNAVAILABLE" else str(text)
 
 
 def sound(path: Path) -> NDArray[np.float32]:
-    """float32 [samples] at 16 kHz, at most one window."""
+    """Decode a file to float32 [samples] at 16 kHz, at most one window."""
     try:
         wave = decode(path, max_seconds=math.inf, time_limit=SECONDS)
     except BadMedia as error:
@@ -103,7 +103,7 @@ def sound(path: Path) -> NDArray[np.float32]:
 
 
 def tensors(wave: NDArray[np.float32], prefix: str) -> list[Any]:
-    """Inputs of whisper_bls for one recording: WAV FP32 [1, samples], TEXT_PREFIX BYTES [1, 1]."""
+    """Make the inputs of whisper_bls for one recording: WAV FP32 [1, samples], TEXT_PREFIX BYTES [1, 1]."""
     arrays = {"WAV": (wave[None], "FP32"), "TEXT_PREFIX": (np.array([[prefix.encode()]], object), "BYTES")}
     inputs = [grpc.InferInput(name, list(array.shape), kind) for name, (array, kind) in arrays.items()]
     for tensor, (array, _) in zip(inputs, arrays.values(), strict=True):
@@ -112,5 +112,5 @@ def tensors(wave: NDArray[np.float32], prefix: str) -> list[Any]:
 
 
 def words(result: Any) -> str:
-    """TRANSCRIPTS of one recording."""
+    """Return the TRANSCRIPTS of one recording."""
     return str(result.as_numpy("TRANSCRIPTS").ravel()[0].decode())

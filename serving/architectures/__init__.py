@@ -1,1 +1,1 @@
-"""Networks as torch modules: exporters trace them, the torch engine runs them. They need torch alone."""
+"""Networks as torch modules, which exporters trace and the torch engine runs. They need only torch."""

@@ -18,8 +18,12 @@ from .stored import Stored
 
 @dataclass(frozen=True)
 class Shape(Stored):
-    """Sizes. `positions`: tokens that the model was made for; `first_token`: pool by the first token instead
-    of the mean; `normalized`: vectors of length 1.
+    """Sizes.
+
+    Attributes:
+        positions: tokens that the model was trained for
+        first_token: pool the first token instead of the mean
+        normalized: scale vectors to length 1
     """
 
     vocabulary: int
@@ -45,7 +49,9 @@ class Layer(nn.Module):
         self.norm = nn.LayerNorm(shape.width, shape.epsilon)
 
     def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
-        """Hidden [texts, n, width] and what is added to attention scores [texts, 1, 1, n]."""
+        """Compute a layer from hidden states [texts, n, width] and a mask that is added to attention scores
+        [texts, 1, 1, n].
+        """
         texts, n, width = hidden.shape
         parts = (self.query(hidden), self.key(hidden), self.value(hidden))
         q, k, v = (part.view(texts, n, self.heads, width // self.heads).transpose(1, 2) for part in parts)
@@ -55,7 +61,7 @@ class Layer(nn.Module):
 
 
 class Embedder(nn.Module):
-    """Token ids [texts, n] and their mask [texts, n] (1: a token, 0: padding) -> float32 [texts, width]."""
+    """Map token ids [texts, n] and their mask [texts, n] (1: token, 0: padding) to float32 [texts, width]."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

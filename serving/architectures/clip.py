@@ -1,8 +1,8 @@
-"""CLIP: pictures and texts to vectors of one space.
+"""CLIP: embed pictures and texts in one vector space.
 
 A vision transformer and a causal text transformer, both pre-norm, each with a linear projection to the common
-width and length 1 (Radford et al. 2021, https://arxiv.org/abs/2103.00020; what is pooled, and which
-activation there is, as in transformers' modeling_clip.py).
+width and scaled to length 1 (Radford et al. 2021, https://arxiv.org/abs/2103.00020). Pooling and activation
+are as in transformers' modeling_clip.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEGACY_END = 2  # a config with this end id says nothing: the end of a text is i
 
 @dataclass(frozen=True)
 class Tower:
-    """Sizes of one transformer. `activation`: a key of ACTIVATIONS."""
+    """Sizes of one transformer. `activation` is a key of ACTIVATIONS."""
 
     width: int
     layers: int
@@ -33,9 +33,13 @@ class Tower:
 
 @dataclass(frozen=True)
 class Shape(Stored):
-    """Both transformers. `size`, `patch`: sides of a picture and of its patches, in pixels; `positions`:
-    tokens that the text transformer was made for; `end_id`: the id whose first place is a text's vector (see
-    LEGACY_END); `dimensions`: of the common space.
+    """Sizes of both transformers.
+
+    Attributes:
+        size: side of a picture in pixels, as `patch` is of its patches
+        positions: tokens that the text transformer was trained for
+        end_id: id whose first occurrence becomes the text's vector (see LEGACY_END)
+        dimensions: size of a vector
     """
 
     picture: Tower
@@ -49,7 +53,7 @@ class Shape(Stored):
 
 
 def quick_gelu(hidden: Tensor) -> Tensor:
-    """OpenAI's approximation (https://github.com/hendrycks/GELUs)."""
+    """Compute OpenAI's approximation of GELU (https://github.com/hendrycks/GELUs)."""
     return hidden * torch.sigmoid(1.702 * hidden)
 
 
@@ -68,7 +72,7 @@ class Layer(nn.Module):
         self.widen, self.narrow = nn.Linear(tower.width, tower.inner), nn.Linear(tower.inner, tower.width)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Hidden [rows, n, width]."""
+        """Compute a layer from hidden states [rows, n, width]."""
         rows, n, width = hidden.shape
         normed = self.attention_norm(hidden)
         parts = (self.query(normed), self.key(normed), self.value(normed))
@@ -79,7 +83,7 @@ class Layer(nn.Module):
 
 
 class PictureEncoder(nn.Module):
-    """Normalized pixels [pictures, 3, size, size] -> float32 [pictures, dimensions] of length 1."""
+    """Map normalized pixels [pictures, 3, size, size] to float32 [pictures, dimensions] of length 1."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -103,7 +107,7 @@ class PictureEncoder(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """Token ids [texts, n] and their mask [texts, n] (1: a token, 0: padding after them) -> float32 [texts,
+    """Map token ids [texts, n] and their mask [texts, n] (1: token, 0: padding after them) to float32 [texts,
     dimensions] of length 1.
     """
 
@@ -129,13 +133,13 @@ class TextEncoder(nn.Module):
         return functional.normalize(self.project(self.last_norm(pooled)).float(), dim=-1)
 
     def _ends(self, ids: Tensor, places: Tensor) -> Tensor:
-        """The first place of the end, or of the highest id; 0 where there is no end."""
+        """Return the position of the first end token, or of the highest id; 0 where there is no end."""
         rank = ids if self.end_id == LEGACY_END else (ids == self.end_id).long()
         return (rank * ids.shape[1] + places.flip(0)).argmax(1)  # no two places are equal
 
 
 class Clip(nn.Module):
-    """Both encoders, and the logarithm of what their products are multiplied with in training."""
+    """Both encoders, and the logarithm of the scale of their products in training."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""Pictures to rows of a prompt-embedding table: what stands before a language model that answers about them.
+"""Encode pictures as rows of a prompt-embedding table for a language model that answers questions about them.
 
-A vision transformer over patches (Dosovitskiy et al. 2021), pre-norm. LLaVA takes CLIP's, up to a layer, and
-two products with GELU between (Liu et al. 2023); BLIP-2 takes EVA's whole, and has query tokens look at it
-through a transformer of its own, the Q-Former (Li et al. 2023). Checked against transformers' models of the
-same names (tests/unit/serving/test_pictures.py).
+A pre-norm vision transformer over patches (Dosovitskiy et al. 2021). LLaVA takes CLIP's up to one of its
+layers, and two linear layers with GELU between (Liu et al. 2023). BLIP-2 takes all of EVA's, to which query
+tokens attend in a transformer of their own, the Q-Former (Li et al. 2023). Checked against transformers'
+models of the same names (tests/unit/serving/test_pictures.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .stored import Stored
 
 @dataclass(frozen=True)
 class Former:
-    """The Q-Former's sizes (of BERT's kind, with GELU), of whose layers every `every`th looks at the picture,
-    and how many `queries` do.
+    """Sizes of the Q-Former (like BERT, with GELU). Every `every`th layer attends to the picture, with
+    `queries` query tokens.
     """
 
     tower: Tower
@@ -32,9 +32,15 @@ class Former:
 
 @dataclass(frozen=True)
 class Shape(Stored):
-    """What differs between encoders (picture_architecture.json). `size`, `patch`: sides of a picture and of
-    its patches, in pixels; `width`: of the rows. Without a `former` it is LLaVA's: `tower` ends with the
-    layer that is looked at; `summarized`: its summary is a row, too; `bias`: the two products have one.
+    """What differs between encoders (picture_architecture.json).
+
+    Attributes:
+        size: side of a picture in pixels, as `patch` is of its patches
+        width: of the rows
+        former: None for LLaVA
+        tower: for LLaVA, ends with the layer whose output is used
+        summarized: the summary token is a row, too
+        bias: the two linear layers have biases
     """
 
     FILE: ClassVar[str] = "picture_architecture.json"
@@ -49,13 +55,14 @@ class Shape(Stored):
 
 
 def encoder(shape: Shape) -> LlavaPictures | BlipPictures:
-    """Of a shape, without weights."""
+    """Build the encoder of a shape, without weights."""
     return BlipPictures(shape, shape.former) if shape.former else LlavaPictures(shape)
 
 
 class Patches(nn.Module):
-    """Normalized pixels [pictures, 3, size, size] -> hidden [pictures, 1 + patches, width], the first of them
-    a summary. `clips`: with CLIP's first norm and without a bias of the patches; otherwise with a last norm.
+    """Map normalized pixels [pictures, 3, size, size] to hidden states [pictures, 1 + patches, width], the
+    first of which is a summary. With `clips` it has CLIP's first norm and no bias of the patches; otherwise a
+    last norm.
     """
 
     def __init__(self, shape: Shape, *, clips: bool) -> None:
@@ -80,7 +87,7 @@ class Patches(nn.Module):
 
 
 class LlavaPictures(nn.Module):
-    """Pixels [pictures, 3, size, size] -> rows [pictures, patches, width]."""
+    """Map pixels [pictures, 3, size, size] to rows [pictures, patches, width]."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -96,13 +103,13 @@ class LlavaPictures(nn.Module):
         return self.second(functional.gelu(self.first(hidden)))
 
     def lower(self, dtype: torch.dtype) -> LlavaPictures:
-        """All weights in `dtype`."""
+        """Convert all weights to `dtype`."""
         return self.to(dtype)
 
 
 class Look(nn.Module):
-    """Attention of BERT's kind: what is found is added to what asked, and normalized. `width`: of the
-    queries; `seen`: of what they look at.
+    """Attention as in BERT: its output is added to the input and normalized. `width` is that of the queries,
+    `seen` that of what they attend to.
     """
 
     def __init__(self, width: int, heads: int, seen: int, epsilon: float) -> None:
@@ -116,7 +123,7 @@ class Look(nn.Module):
         self.mix, self.norm = nn.Linear(width, width), nn.LayerNorm(width, epsilon)
 
     def forward(self, hidden: Tensor, seen: Tensor) -> Tensor:
-        """Hidden [pictures, queries, width], seen [pictures, n, its width]."""
+        """Attend from hidden [pictures, queries, width] to seen [pictures, n, its width]."""
         rows, n, width = hidden.shape
         parts = (self.query(hidden), self.key(seen), self.value(seen))
         q, k, v = (part.view(rows, -1, self.heads, width // self.heads).transpose(1, 2) for part in parts)
@@ -125,7 +132,7 @@ class Look(nn.Module):
 
 
 class QLayer(nn.Module):
-    """The queries look at each other, some layers at the picture, and go through a feed-forward."""
+    """Self-attention of the queries, in some layers attention to the picture, and a feed-forward."""
 
     def __init__(self, tower: Tower, seen: int, *, looks: bool) -> None:
         super().__init__()
@@ -142,8 +149,9 @@ class QLayer(nn.Module):
 
 
 class BlipPictures(nn.Module):
-    """Pixels [pictures, 3, size, size] -> rows [pictures, queries, width]. Queries and Q-Former stay in
-    float32 whatever the rest is in, as in transformers (modeling_blip_2.py, `_keep_in_fp32_modules`).
+    """Map pixels [pictures, 3, size, size] to rows [pictures, queries, width]. Queries and Q-Former stay in
+    float32 whatever the precision of the rest, as in transformers (modeling_blip_2.py,
+    `_keep_in_fp32_modules`).
     """
 
     def __init__(self, shape: Shape, former: Former) -> None:
@@ -167,7 +175,7 @@ class BlipPictures(nn.Module):
         return self.project(hidden.to(seen.dtype))
 
     def lower(self, dtype: torch.dtype) -> BlipPictures:
-        """The weights of what sees and of the projection in `dtype`."""
+        """Convert the vision transformer's and the projection's weights to `dtype`."""
         self.seen.to(dtype)
         self.project.to(dtype)
         return self

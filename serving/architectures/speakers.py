@@ -1,4 +1,4 @@
-"""Who speaks: the local speakers of ten seconds of sound, and a vector of a voice.
+"""Networks for speaker diarization: local speakers in ten seconds of audio, and a vector for a voice.
 
 `Segmentation` is pyannote's PyanNet (https://github.com/pyannote/pyannote-audio, models/segmentation/
 PyanNet.py; Plaquet and Bredin 2023 for its classes), `VoiceNetwork` is 3D-Speaker's CAM++ (Wang et al. 2023,
@@ -25,8 +25,12 @@ SMALLEST = torch.finfo(torch.float32).eps
 
 @dataclass(frozen=True)
 class Shape(Stored):
-    """Sizes. `classes`: sets of local speakers that the segmentation tells apart; `dimensions`: of a voice's
-    vector; `growth`, `blocks`, `dilations`: of CAM++'s dense layers.
+    """Sizes.
+
+    Attributes:
+        classes: sets of local speakers that the segmentation distinguishes
+        dimensions: of a voice's vector
+        growth: of CAM++'s dense layers, as are `blocks` and `dilations`
     """
 
     classes: int = 7
@@ -44,8 +48,8 @@ class Shape(Stored):
 
 
 class Segmentation(nn.Module):
-    """Samples [rows, n] at 16 kHz -> log probabilities [rows, frames, classes]: nobody, each of three local
-    speakers alone, each pair of them (serving/architectures knows no more of it; see speech/speakers).
+    """Map samples [rows, n] at 16 kHz to log probabilities [rows, frames, classes]: nobody, each of three
+    local speakers alone, each pair of them (see speech/speakers).
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -80,8 +84,8 @@ class Segmentation(nn.Module):
 
 
 def spectrum_of_frames() -> Tensor:
-    """The matrix [FRAME, 2 * BINS] from a frame's samples to its spectrum's real and imaginary parts: without
-    its mean, pre-emphasised by 0.97, under Povey's window, as Kaldi does (feature-window.cc).
+    """Make the matrix [FRAME, 2 * BINS] from a frame's samples to the real and imaginary parts of its
+    spectrum: mean removed, pre-emphasis of 0.97, Povey window, as in Kaldi (feature-window.cc).
     """
     frames = torch.eye(FRAME, dtype=torch.float64)
     frames = frames - frames.mean(1, keepdim=True)
@@ -92,7 +96,9 @@ def spectrum_of_frames() -> Tensor:
 
 
 def mel_filters() -> Tensor:
-    """Triangles [BINS, MELS] from 20 Hz to half the rate, even on Kaldi's mel scale (mel-computations.cc)."""
+    """Make triangular filters [BINS, MELS] from 20 Hz to half the rate, equally spaced on Kaldi's mel scale
+    (mel-computations.cc).
+    """
 
     def mel(hertz: Tensor) -> Tensor:
         return 1127.0 * torch.log1p(hertz / 700.0)
@@ -107,7 +113,7 @@ def mel_filters() -> Tensor:
 
 
 class FilterBank(nn.Module):
-    """Samples [rows, n] -> log energies [rows, frames, MELS] less their mean over the frames."""
+    """Map samples [rows, n] to log energies [rows, frames, MELS] with their mean over the frames removed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +139,7 @@ def _norm_relu(channels: int) -> nn.Sequential:
 
 
 class Residual(nn.Module):
-    """Two convolutions over frequency and time, and what they pass by."""
+    """Two convolutions over frequency and time with a residual connection."""
 
     def __init__(self, channels: int, stride: int) -> None:
         super().__init__()
@@ -147,13 +153,13 @@ class Residual(nn.Module):
             self.shortcut.append(nn.BatchNorm2d(channels))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[rows, channels, frequencies, frames]."""
+        """Map [rows, channels, frequencies, frames] to the same shape."""
         inner = functional.relu(self.bn1(self.conv1(hidden)))
         return functional.relu(self.bn2(self.conv2(inner)) + self.shortcut(hidden))
 
 
 class FrequencyHead(nn.Module):
-    """Energies [rows, MELS, frames] -> [rows, 10 * channels, frames]."""
+    """Map energies [rows, MELS, frames] to [rows, 10 * channels, frames]."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -172,7 +178,7 @@ class FrequencyHead(nn.Module):
 
 
 class Convolved(nn.Module):
-    """A convolution, then norm and ReLU."""
+    """A convolution, followed by norm and ReLU."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
@@ -180,13 +186,13 @@ class Convolved(nn.Module):
         self.nonlinear = _norm_relu(width)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[rows, channels, frames] -> [rows, width, half as many]."""
+        """Map [rows, channels, frames] to [rows, width, half as many frames]."""
         return self.nonlinear(self.linear(hidden))
 
 
 class Masked(nn.Module):
-    """A convolution whose outputs are weighted by a mask out of the context: the mean of all frames, and of
-    NEARBY around each.
+    """A convolution whose outputs are weighted by a mask computed from the context: the mean of all frames,
+    and of each segment of NEARBY frames.
     """
 
     def __init__(self, width: int, growth: int, dilation: int) -> None:
@@ -196,7 +202,7 @@ class Masked(nn.Module):
         self.linear2 = nn.Conv1d(width // 2, growth, 1)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[rows, width, frames] -> [rows, growth, frames]."""
+        """Map [rows, width, frames] to [rows, growth, frames]."""
         there = hidden[:1, :1] * 0 + 1
         nearby = (_sums(hidden) / _sums(there)).repeat_interleave(NEARBY, dim=-1)[..., : hidden.shape[-1]]
         context = hidden.mean(-1, keepdim=True) + nearby
@@ -205,15 +211,15 @@ class Masked(nn.Module):
 
 
 def _sums(hidden: Tensor) -> Tensor:
-    """[rows, channels, frames] -> the sums of every NEARBY frames, divided by NEARBY; the last may have
-    fewer.
+    """Return the sums of every NEARBY frames of [rows, channels, frames], divided by NEARBY; the last group
+    may be shorter.
     """
     padded = functional.pad(hidden, (0, NEARBY - 1))  # not `ceil_mode`, whose graph refuses fewer frames
     return functional.avg_pool1d(padded, NEARBY, NEARBY)
 
 
 class DenseLayer(nn.Module):
-    """What one layer adds to the channels before it."""
+    """The channels that one layer adds to those before it."""
 
     def __init__(self, channels: int, shape: Shape, dilation: int) -> None:
         super().__init__()
@@ -224,13 +230,13 @@ class DenseLayer(nn.Module):
         self.cam_layer = Masked(inner, shape.growth, dilation)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[rows, channels, frames] -> [rows, channels + growth, frames]."""
+        """Map [rows, channels, frames] to [rows, channels + growth, frames]."""
         more = self.cam_layer(self.nonlinear2(self.linear1(self.nonlinear1(hidden))))
         return torch.cat([hidden, more], 1)
 
 
 class Halved(nn.Module):
-    """Half as many channels."""
+    """A projection to half as many channels."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -238,12 +244,12 @@ class Halved(nn.Module):
         self.linear = nn.Conv1d(channels, channels // 2, 1, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[rows, channels, frames] -> [rows, channels // 2, frames]."""
+        """Map [rows, channels, frames] to [rows, channels // 2, frames]."""
         return self.linear(self.nonlinear(hidden))
 
 
 class Dense(nn.Module):
-    """[rows, channels] -> [rows, dimensions], normalized."""
+    """Map [rows, channels] to [rows, dimensions], normalized."""
 
     def __init__(self, channels: int, dimensions: int) -> None:
         super().__init__()
@@ -257,7 +263,9 @@ class Dense(nn.Module):
 
 
 class VoiceNetwork(nn.Module):
-    """Samples [rows, n] at 16 kHz of one speaker -> float32 [rows, dimensions]; n from 800 (50 ms) on."""
+    """Map samples [rows, n] at 16 kHz of one speaker to float32 [rows, dimensions]; n is at least 800 (50
+    ms).
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -294,9 +302,9 @@ class Speakers(nn.Module):
 
 
 def sinc_filters(low: Tensor, band: Tensor, size: int) -> Tensor:
-    """Kernels [2 * filters, 1, size] of band-pass filters that begin at `low` [filters, 1] Hz and are `band`
-    wide (SincNet, https://arxiv.org/abs/1808.00158; even ones, then odd ones, as asteroid_filterbanks has
-    them).
+    """Make kernels [2 * filters, 1, size] of band-pass filters that start at `low` [filters, 1] Hz and are
+    `band` wide (SincNet, https://arxiv.org/abs/1808.00158; even ones, then odd ones, as in
+    asteroid_filterbanks).
     """
     low = 50 + low.abs().double()
     high = (low + 50 + band.abs().double()).clamp(50, RATE / 2)

@@ -1,4 +1,4 @@
-"""The shape of a network as a file of an engine folder."""
+"""Store the shape of a network in a file of an engine folder."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from conch import contract
 
 
 class Stored:
-    """A dataclass that is kept in an engine folder, in `FILE`."""
+    """A dataclass that is stored in an engine folder, in `FILE`."""
 
     FILE: ClassVar[str] = "architecture.json"
 
     @classmethod
     def load(cls, engine: Path) -> Self:
-        """Of an engine folder.
+        """Read it from an engine folder.
 
         Raises:
             Malformed: see `contract.load`.
@@ -23,5 +23,5 @@ class Stored:
         return contract.load(cls, engine / cls.FILE)
 
     def save(self, engine: Path) -> None:
-        """Into an engine folder."""
+        """Write it into an engine folder."""
         contract.save(self, engine / self.FILE)

@@ -1,8 +1,8 @@
-"""One transformer for every family: a Shape says what differs, and who runs it brings the caches.
+"""One transformer for every family: a Shape describes the differences, and the caller provides the caches.
 
 Vaswani et al. 2017; Whisper: Radford et al. 2022; T5: Raffel et al. 2020; BART: Lewis et al. 2020; GPT-2:
-Radford et al. 2019; LLaMA: Touvron et al. 2023, and the decoders that differ from it in details; OPT: Zhang
-et al. 2022. Checked against transformers' models of the same names (tests/unit/serving).
+Radford et al. 2019; LLaMA: Touvron et al. 2023, and decoders that differ from it in details; OPT: Zhang et
+al. 2022. Checked against transformers' models of the same names (tests/unit/serving).
 """
 
 from __future__ import annotations
@@ -24,20 +24,28 @@ MOST_HEADS = 32  # see Shape.step_heads; OpenAI's models name 5 to 23
 class Shape(Stored):
     """What differs between architectures (architecture.json).
 
-    `mels`: width of the features that the encoder reads (0: it reads ids). `sources`, `targets`: rows of the
-    tables of positions (0: none); `offset`: the row of position 0; `rotary`: the decoder's table turns
-    queries and keys (Su et al. 2021) instead of being added. `key_heads`: the decoder's heads of keys and
-    values, each shared by as many of queries (0: as many as there are of queries; Ainslie et al. 2023).
-    `prompt_table`: requests may bring rows that ids from `vocabulary` on stand for. `relative`: the longest
-    distance that relative positions tell apart (0: they have none). `norm`: "layer" or "rms"; `norm_first`:
-    before each part instead of after it. `scale`: of attention scores (0: 1 / sqrt(head width)), divided by
-    the layer's number if `scale_by_layer`. `key_bias`: keys have one like queries and values.
-
-    Of decoders alone: `qkv_bias`: queries, keys and values have biases, other products have none.
-    `head_norm`: RMS norms of each head's queries and keys. `post_norms`: RMS norms of what each part adds.
-    `layer_turns`: which of several rotary tables each layer has (empty: there is one). `window`: ids that the
-    layers of `windowed` look back, the id itself included (0: all). `score_cap`, `logit_cap`: attention
-    scores and logits x become cap * tanh(x / cap) (0: they stay).
+    Attributes:
+        mels: width of the features that the encoder reads; 0 if it reads ids
+        sources: rows of the encoder's position table, as `targets` of the decoder's; 0 without one
+        offset: row of position 0
+        rotary: the decoder's table rotates queries and keys (Su et al. 2021) instead of being added
+        key_heads: key and value heads of the decoder, each shared by several query heads (Ainslie et al.
+            2023); 0 for as many as query heads
+        prompt_table: requests may bring rows, addressed by ids from `vocabulary` on
+        relative: the longest distance that relative positions distinguish; 0 without them
+        norm: "layer" or "rms"
+        norm_first: norms stand before each part instead of after it
+        scale: of attention scores; 0 for 1 / sqrt(head width); divided by the layer's number if
+            `scale_by_layer`
+        key_bias: keys have a bias, like queries and values
+        qkv_bias: decoder-only: queries, keys and values have biases, other products do not
+        head_norm: decoder-only: RMS norms of each head's queries and keys
+        post_norms: decoder-only: RMS norms of each part's output
+        layer_turns: decoder-only: rotary table of each layer; empty if there is one
+        window: decoder-only: sliding window of the layers in `windowed`, including the id itself; 0 for all
+            ids
+        score_cap: decoder-only: attention scores x become cap * tanh(x / cap), as do logits with `logit_cap`;
+            0 leaves them
     """
 
     family: str
@@ -82,33 +90,33 @@ class Shape(Stored):
     logit_cap: float = 0.0
 
     def window_of(self, layer: int) -> int:
-        """Ids that a layer of the decoder looks back, the id itself included; 0: all."""
+        """Return the sliding window of a decoder layer in ids, including the id itself; 0 for all."""
         return self.window if layer in self.windowed else 0
 
     @property
     def step_heads(self) -> tuple[tuple[int, int], ...]:
-        """The (layer, head) pairs of which a text tells where each of its steps looked: the alignment heads,
-        if they are few. A checkpoint that names none has half of all, and what each saw goes to the façade
-        for each id of each text, 3 kB of a window of 30 s.
+        """Return the (layer, head) pairs whose cross-attention is returned for each decoding step: the
+        alignment heads, if they are few. A checkpoint that names none would have half of all heads, and each
+        costs the façade 3 kB per id for a window of 30 s.
         """
         return self.alignment_heads if len(self.alignment_heads) <= MOST_HEADS else ()
 
     @property
     def cached_heads(self) -> int:
-        """Heads of the keys and values that the decoder keeps."""
+        """Return the number of key and value heads that the decoder caches."""
         return self.key_heads or self.decoder_heads
 
 
 class Caches(Protocol):
-    """Keys and values of what came before, wherever they are kept."""
+    """Keys and values of earlier ids, wherever they are stored."""
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Keep `k` and `v` [batch, heads of keys, new, head width] and attend with `q` [batch, heads, new,
-        head width] to all that the layer has; shape as of `q`.
+        """Store `k` and `v` [batch, key heads, new, head width] and attend with `q` [batch, heads, new, head
+        width] to everything stored for the layer. Returns the shape of `q`.
         """
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
-        """Attend to what the encoder left for the layer; shapes as above."""
+        """Attend to the encoder output for the layer; shapes as in `own`."""
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -120,10 +128,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class _Loaded:
-    """Weights are always loaded; making random ones first takes seconds."""
+    """Skips random initialisation, which takes seconds, since weights are always loaded."""
 
     def reset_parameters(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Linear(_Loaded, nn.Linear):
@@ -131,14 +139,14 @@ class Linear(_Loaded, nn.Linear):
 
 
 class NormedLinear(Linear):
-    """A product followed by an RMS norm."""
+    """A linear layer followed by an RMS norm."""
 
     def __init__(self, inner: int, shape: Shape) -> None:
         super().__init__(inner, shape.width, bias=shape.bias)
         self.after = nn.RMSNorm(shape.width, eps=shape.epsilon)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., inner] -> [..., width]."""
+        """Map [..., inner] to [..., width]."""
         normed: Tensor = self.after(super().forward(x))
         return normed
 
@@ -152,30 +160,30 @@ class Conv1d(_Loaded, nn.Conv1d):
 
 
 def split(x: Tensor, heads: int) -> Tensor:
-    """[batch, time, width] -> [batch, heads, time, width / heads]."""
+    """Reshape [batch, time, width] to [batch, heads, time, width / heads]."""
     return x.view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)
 
 
 def merge(x: Tensor) -> Tensor:
-    """[batch, heads, time, head width] -> [batch, time, width], the inverse of split."""
+    """Reshape [batch, heads, time, head width] to [batch, time, width], the inverse of split."""
     return x.transpose(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
 
 def turned(x: Tensor, turns: Tensor) -> Tensor:
-    """`x` [batch, heads, time, head width], its halves as the coordinates of points that are turned by the
-    angles of `turns` [batch, 1, time, head width]: cosines, then sines (transformers' `rotate_half`).
+    """Rotate `x` [batch, heads, time, head width], whose halves are coordinates of points, by the angles in
+    `turns` [batch, 1, time, head width]: cosines, then sines (transformers' `rotate_half`).
     """
     (cosines, sines), (first, second) = turns.chunk(2, -1), x.chunk(2, -1)
     return torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1)
 
 
 def capped(x: Tensor, cap: float) -> Tensor:
-    """Cap * tanh(x / cap); `x` where `cap` is 0."""
+    """Return cap * tanh(x / cap), or `x` where `cap` is 0."""
     return torch.tanh(x / cap) * cap if cap else x
 
 
 def _last(shape: Shape, inner: int) -> Linear:
-    """The product that a part of a layer ends with."""
+    """Make the linear layer that a part of a layer ends with."""
     return NormedLinear(inner, shape) if shape.post_norms else Linear(inner, shape.width, bias=shape.bias)
 
 
@@ -185,8 +193,8 @@ def _norm(shape: Shape) -> nn.Module:
 
 
 class Attention(nn.Module):
-    """Projections of one attention; `packed` makes one product of three. `key_heads`: of keys and values, if
-    not `heads`.
+    """Projections of one attention. `packed` makes one product of three; `key_heads` is the number of key and
+    value heads, if not `heads`.
     """
 
     def __init__(self, shape: Shape, heads: int, key_heads: int = 0) -> None:
@@ -210,11 +218,11 @@ class Attention(nn.Module):
         del self.q, self.k, self.v
 
     def query(self, x: Tensor) -> Tensor:
-        """[batch, heads, time, head width]."""
+        """Return queries [batch, heads, time, head width]."""
         return split(self.q(x), self.heads)
 
     def all(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, shapes as above."""
+        """Return queries, keys and values; shapes as in `query`."""
         if self.packed is None:
             q, k, v = self.query(x), split(self.k(x), self.key_heads), split(self.v(x), self.key_heads)
             if self.q_norm is not None:
@@ -231,12 +239,12 @@ class Attention(nn.Module):
         return q, k, v
 
     def _unit(self, x: Tensor) -> Tensor:
-        """`x` [batch, heads, time, head width], the root of each vector's mean square 1."""
+        """Scale `x` [batch, heads, time, head width] so that each vector's root mean square is 1."""
         return F.rms_norm(x, x.shape[-1:], None, self.epsilon)
 
 
 def joined(parts: Sequence[nn.Linear]) -> nn.Linear:
-    """One product for several of the same input; parts without a bias get zeros."""
+    """Join several linear layers of the same input into one; parts without a bias get zeros."""
     weight = torch.cat([part.weight for part in parts])
     whole = Linear(weight.shape[1], weight.shape[0], bias=any(part.bias is not None for part in parts))
     whole.weight = nn.Parameter(weight, requires_grad=False)
@@ -250,7 +258,7 @@ def joined(parts: Sequence[nn.Linear]) -> nn.Linear:
 
 
 class FeedForward(nn.Module):
-    """Two products with an activation between, gated by a third (Shazeer 2020) or not."""
+    """Two linear layers with an activation between, optionally gated by a third (Shazeer 2020)."""
 
     def __init__(self, shape: Shape, inner: int) -> None:
         super().__init__()
@@ -260,13 +268,15 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[shape.activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        """What `down` reads."""
+        """Return the input of `down`."""
         y = self.activation(self.up(x))
         return y if self.gate is None else y * self.gate(x)
 
 
 class Layer(nn.Module):
-    """Self-attention, attention to a memory where there is one, feed-forward; each added to its input."""
+    """Self-attention, cross-attention if there is an encoder, and feed-forward, each with a residual
+    connection.
+    """
 
     def __init__(self, shape: Shape, heads: int, inner: int, *, memory: bool, key_heads: int = 0) -> None:
         super().__init__()
@@ -277,7 +287,7 @@ class Layer(nn.Module):
         self.feed, self.feed_norm = FeedForward(shape, inner), _norm(shape)
 
     def add(self, x: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor], last: nn.Linear) -> Tensor:
-        """`x` [batch, time, width] and what a part, whose last product is `last`, adds to it, with its
+        """Add to `x` [batch, time, width] the output of a part, whose last linear layer is `last`, with its
         norm.
         """
         if not self.norm_first:
@@ -285,12 +295,12 @@ class Layer(nn.Module):
         return self.added(x, part(norm(x)), last)
 
     def added(self, x: Tensor, y: Tensor, last: nn.Linear) -> Tensor:
-        """The sum of x and last(y), [batch, time, width]."""
+        """Return x + last(y), [batch, time, width]."""
         return x + last(y)
 
 
 class Encoder(nn.Module):
-    """Features [batch, mels, frames] or ids [batch, n] to keys and values for every layer of a decoder."""
+    """Map features [batch, mels, frames] or ids [batch, n] to keys and values for every decoder layer."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -319,7 +329,7 @@ class Encoder(nn.Module):
         self.packed: nn.Linear | None = None
 
     def pack(self) -> None:
-        """Join products of the same input."""
+        """Join linear layers that have the same input."""
         for layer in self.layers:
             layer.own.pack()
         pairs = zip(self.keys, self.values, strict=True)
@@ -327,12 +337,14 @@ class Encoder(nn.Module):
         del self.keys, self.values
 
     def hidden(self, source: Tensor, seen: Tensor | None = None) -> Tensor:
-        """[batch, length, width]. `seen`: bool [batch, length], where rows of ids are not padding."""
+        """Return hidden states [batch, length, width]. `seen`, bool [batch, length], marks ids that are not
+        padding.
+        """
         x = self.through(self.layers, self.embedded(source), self._mask(source, seen))
         return x if self.norm is None else self.norm(x)
 
     def through(self, layers: Iterable[nn.Module], x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Some of its layers; they may add to `x` [batch, length, width] in place."""
+        """Run some of its layers; they may add to `x` [batch, length, width] in place."""
         scale = self.shape.scale or self.shape.head_width**-0.5
         for layer in layers:
 
@@ -345,19 +357,19 @@ class Encoder(nn.Module):
         return x
 
     def forward(self, source: Tensor) -> tuple[Tensor, ...]:
-        """Keys and values [batch, heads, length, head width], layer by layer."""
+        """Return keys and values [batch, heads, length, head width], layer by layer."""
         x = self.hidden(source)
         pairs = zip(self.keys, self.values, strict=True)
         return tuple(split(part(x), self.shape.decoder_heads) for pair in pairs for part in pair)
 
     def memory(self, source: Tensor, seen: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        """The same as one tensor [batch, 2 * layers, heads, length, head width], which may be given as `out`;
-        after `pack`.
+        """Return the encoder output as one tensor [batch, 2 * layers, heads, length, head width], optionally
+        in `out`; call `pack` first.
         """
         return self.remembered(self.hidden(source, seen), out)
 
     def remembered(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """What `memory` gives, of `x` [batch, length, width], which `hidden` gives."""
+        """Return what `memory` returns, from hidden states `x` [batch, length, width]."""
         assert self.packed is not None
         shape = self.shape
         parts = self.packed(x).view(*x.shape[:2], 2 * shape.decoder_layers, shape.decoder_heads, -1)
@@ -365,7 +377,7 @@ class Encoder(nn.Module):
         return parts.contiguous() if out is None else out.copy_(parts)
 
     def embedded(self, source: Tensor) -> Tensor:
-        """What the first layer reads, [batch, length, width]."""
+        """Return the first layer's input, [batch, length, width]."""
         shape = self.shape
         if shape.mels:
             x = F.gelu(self.conv2(F.gelu(self.conv1(source)))).permute(0, 2, 1).contiguous()
@@ -377,7 +389,7 @@ class Encoder(nn.Module):
         return x if self.embedding_norm is None else self.embedding_norm(x)
 
     def _mask(self, source: Tensor, seen: Tensor | None) -> Tensor | None:
-        """What is added to scores: [1 or batch, heads or 1, length, length]."""
+        """Return what is added to scores: [1 or batch, heads or 1, length, length]."""
         mask = None
         if self.relative is not None:
             places = torch.arange(source.shape[-1], device=source.device)
@@ -391,7 +403,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Ids to logits. Its layers ask `Caches` for what they attend to."""
+    """Map ids to logits. Its layers ask `Caches` for what they attend to."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -418,12 +430,12 @@ class Decoder(nn.Module):
         self.head = Linear(shape.width, shape.vocabulary, bias=shape.head_bias)
 
     def pack(self) -> None:
-        """Join products of the same input."""
+        """Join linear layers that have the same input."""
         for layer in self.layers:
             layer.own.pack()
 
     def turn(self, q: Tensor, k: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys of a layer; see `turned`."""
+        """Rotate queries and keys of a layer; see `turned`."""
         return turned(q, turns), turned(k, turns)
 
     def _embedded(self, ids: Tensor, table: Tensor | None) -> Tensor:
@@ -441,9 +453,8 @@ class Decoder(nn.Module):
         layers: int = 0,
         table: Tensor | None = None,
     ) -> Tensor:
-        """Ids [batch, new] at `positions` [batch, new] to what the head reads, [batch, new, width]; with
-        `layers`, only that many run. `table`: rows [n, width] that ids from the vocabulary's end on stand
-        for.
+        """Map ids [batch, new] at `positions` [batch, new] to the head's input, [batch, new, width]; `layers`
+        limits how many run. `table` has rows [n, width] for ids from the vocabulary's end on.
         """
         shape, x = self.shape, self._embedded(ids, table)
         x = x if shape.embedding_scale == 1.0 else x * shape.embedding_scale
@@ -475,7 +486,7 @@ class Decoder(nn.Module):
         return x if shape.output_scale == 1.0 else x * shape.output_scale
 
     def logits(self, x: Tensor) -> Tensor:
-        """[..., width], as `forward` gives it, to [..., vocabulary]."""
+        """Map [..., width], from `forward`, to [..., vocabulary]."""
         return capped(self.head(x), self.shape.logit_cap)
 
 
@@ -490,9 +501,9 @@ class Model(nn.Module):
 
 
 class AlignmentCaches:
-    """Caches of a decoder that reads a whole text at once and remembers where it looked: `seen` holds the
-    cross-attention [batch, new, memory] of each of the (layer, head) `pairs`. `keys_values`: of the memory,
-    layer by layer [batch, heads, memory, head width].
+    """Caches of a decoder that reads a whole text at once and records cross-attention: `seen` holds [batch,
+    new, encoder positions] of each of the (layer, head) `pairs`. `keys_values` are the encoder output's,
+    layer by layer [batch, heads, encoder positions, head width].
     """
 
     def __init__(self, keys_values: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> None:
@@ -512,5 +523,5 @@ class AlignmentCaches:
 
     @property
     def layers(self) -> int:
-        """How many must run."""
+        """Return how many layers must run."""
         return max(layer for layer, _ in self.pairs) + 1

@@ -1,8 +1,8 @@
-"""When each token was spoken, computed from cross-attention.
+"""Compute when each token was spoken from cross-attention.
 
-Method and constants: openai/whisper timing.py (`find_alignment`): per head, weights are normalised over the
-tokens and smoothed over time by a median of 7 frames; the mean over heads is walked through by dynamic time
-warping. A frame of the encoder is 20 ms.
+Method and constants: openai/whisper timing.py (`find_alignment`): per head, weights are normalized over the
+tokens and smoothed over time with a median of 7 frames; dynamic time warping finds the path through the mean
+over heads. A frame of the encoder is 20 ms.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LINES = 8  # rows of a head at once: what is computed in between stays in the pr
 
 
 def smooth(weights: Floats) -> Floats:
-    """Median over 7 neighbours along the last axis of [..., frames], reflected at the ends; short inputs stay
-    as they are.
+    """Apply a median over 7 neighbours along the last axis of [..., frames], reflected at the ends; shorter
+    inputs are unchanged.
     """
     half, size = MEDIAN // 2, weights.shape[-1]
     if size <= half:
@@ -46,10 +46,10 @@ def smooth(weights: Floats) -> Floats:
 
 
 def warp(cost: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The cheapest path through [n, m] from corner to corner with steps right, down and diagonal: its rows
-    and columns, in order. Of equal steps the diagonal is preferred, then down.
+    """Find the cheapest path through [n, m] from corner to corner with steps right, down and diagonal, and
+    return its rows and columns in order. Among equal steps diagonal is preferred, then down.
 
-    A row at once: what a path costs that enters a row at k and is at j is `entered[k] + summed[j] -
+    One row is computed at once: a path that enters a row at k and is now at j costs `entered[k] + summed[j] -
     summed[k - 1]`, so the best way to each j is a running minimum over k.
     """
     n, m = cost.shape
@@ -76,23 +76,23 @@ def warp(cost: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def reached(attention: NDArray[np.float16]) -> int:
-    """How many frames the decoder had attended to when it was stopped: up to where its heads look at last,
-    and a little more. A path that had to go on to the end of the sound would take its tokens along.
+    """Return how many frames the decoder had attended to when it was stopped: up to where its heads attend
+    last, and a little more. A path that had to continue to the end of the audio would stretch its tokens.
 
     Args:
-        attention: [heads, ids, memory], of a text that was cut off.
+        attention: [heads, ids, encoder positions] of a text that was cut off.
     """
     return int(attention[:, -1].astype(np.float32).mean(0).argmax()) + 1 + BEYOND
 
 
 def token_starts(attention: NDArray[np.float16], frames: int, lines: slice = slice(None)) -> Floats:
-    """Seconds at which each token of a text begins.
+    """Compute the seconds at which each token of a text starts.
 
     Args:
-        attention: [heads, ids, memory], a softmax over the memory: where the decoder looked before each next
-        id.
-        frames: how many of the memory's frames hold sound.
-        lines: those from which each token of the text, and what follows it, was foretold.
+        attention: [heads, ids, encoder positions], a softmax over the encoder positions: the cross-attention
+            before each next id.
+        frames: how many encoder positions contain audio.
+        lines: those from which each token of the text, and what follows it, was predicted.
 
     Returns:
         float32 [tokens + 1]; the last is where the text ends.

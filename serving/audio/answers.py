@@ -1,4 +1,4 @@
-"""What the engine gave for one recording, as the outputs of `whisper_bls`."""
+"""Turn the engine's results for one recording into the outputs of `whisper_bls`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Detection:
-    """What the model says right after <|startoftranscript|>: the likeliest language and the probability that
-    nobody speaks.
+    """What the model predicts right after <|startoftranscript|>: the likeliest language and the no-speech
+    probability.
     """
 
     language: str | None
@@ -33,8 +33,8 @@ def outputs(
     duration: float,
     limit: int,
 ) -> Arrays:
-    """The façade's outputs for one row. `duration`: of the sound, in seconds; `limit`: tokens that were
-    allowed.
+    """Make the façade's outputs for one row. `duration` is the audio's in seconds, `limit` the number of
+    tokens that were allowed.
     """
     count = int(result["sequence_length"].ravel()[0])
     tokens = [int(i) for i in result["output_ids"][0, 0, :count]]
@@ -60,8 +60,8 @@ def outputs(
 
 
 def cut_off(result: Arrays, limit: int) -> Arrays:
-    """What the engine gave for one sequence, as if it had been asked for `limit` tokens: without the one
-    beyond it, or the end of the text, which is a step as well.
+    """Return the engine's result for one sequence as if `limit` tokens had been requested: without the one
+    beyond it, or the end of text, which is a step as well.
     """
     if int(result["sequence_length"].ravel()[0]) < limit:
         return result
@@ -76,7 +76,7 @@ def cut_off(result: Arrays, limit: int) -> Arrays:
 
 
 def grown(stream: Iterator[Arrays]) -> Iterator[Arrays]:
-    """All so far, out of a stream of one sequence whose responses carry what is new."""
+    """Accumulate the responses of a one-sequence stream that carry only what is new."""
     ids, log_probs = np.zeros(0, np.int32), np.zeros(0, np.float32)
     for result in stream:
         count = int(result["sequence_length"].ravel()[0])
@@ -92,12 +92,12 @@ def grown(stream: Iterator[Arrays]) -> Iterator[Arrays]:
 
 
 def strings(texts: list[str]) -> NDArray[Any]:
-    """Triton's strings: an object array of UTF-8 bytes [1, n]."""
+    """Make Triton's strings: an object array of UTF-8 bytes [1, n]."""
     return objects([text.encode() for text in texts])
 
 
 def objects(items: list[bytes]) -> NDArray[Any]:
-    """The same of bytes: object [1, items]."""
+    """Make Triton's bytes: an object array [1, items]."""
     array = np.empty((1, len(items)), object)
     array[0, :] = items
     return array

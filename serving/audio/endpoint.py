@@ -23,7 +23,9 @@ ASKED = {
 
 
 class SpeechEndpoint(ThreadedEndpoint):
-    """`whisper_bls`, `whisper_bls_stream` and `infer_bls`. `config`: the Triton model's own."""
+    """Serves `whisper_bls`, `whisper_bls_stream` and `infer_bls`. `config` is the Triton model's
+    configuration.
+    """
 
     def __init__(self, whisper: Whisper, config: dict[str, Any], utils: Utils) -> None:
         super().__init__(utils)
@@ -53,8 +55,8 @@ class SpeechEndpoint(ThreadedEndpoint):
         stoppable: str | None,
         sender: Sender,
     ) -> list[Arrays]:
-        """All rows at once. The engine knows the last request of an id only, so rows are told apart by
-        `names`.
+        """Transcribe all rows at once. The engine knows only the last request of an id, so `names`
+        distinguishes rows.
         """
 
         def one(row: Arrays, name: str) -> Arrays:

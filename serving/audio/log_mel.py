@@ -25,11 +25,11 @@ Floats = NDArray[np.float32]
 
 
 class AudioTooLong(ValueError):
-    """A single window holds at most 30 s; longer sound has to be cut by the caller."""
+    """A single window holds at most 30 s; the caller must cut longer audio."""
 
 
 def _slaney_hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Slaney's mel scale to hertz: linear below 1 kHz (200/3 Hz per mel), logarithmic above (Auditory
+    """Convert Slaney's mel scale to hertz: linear below 1 kHz (200/3 Hz per mel), logarithmic above (Auditory
     Toolbox, 1998).
     """
     return np.where(mel < 15.0, mel * 200.0 / 3.0, 1000.0 * np.exp((mel - 15.0) * np.log(6.4) / 27.0))
@@ -37,7 +37,7 @@ def _slaney_hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @cache
 def mel_filters(mels: int) -> Floats:
-    """Triangular filters of unit area, float32 [201, mels], as librosa.filters.mel(sr=16000, n_fft=400)."""
+    """Make triangular filters of unit area, float32 [201, mels]: librosa.filters.mel(sr=16000, n_fft=400)."""
     top = 15.0 + 27.0 * np.log(8000.0 / 1000.0) / np.log(6.4)
     edges = _slaney_hertz(np.linspace(0.0, top, mels + 2))
     hertz = np.linspace(0.0, RATE / 2, WINDOW // 2 + 1)[:, None]
@@ -49,8 +49,8 @@ def mel_filters(mels: int) -> Floats:
 
 @cache
 def _transform() -> tuple[Floats, Floats]:
-    """Cosine [201, 201] and sine [199, 201] of the discrete Fourier transform, with the Hann window in them,
-    for folded frames.
+    """Make cosine [201, 201] and sine [199, 201] matrices of the discrete Fourier transform, including the
+    Hann window, for folded frames.
     """
     n, k = np.arange(WINDOW // 2 + 1)[:, None], np.arange(WINDOW // 2 + 1)
     hann, angle = 0.5 - 0.5 * np.cos(2 * np.pi * n / WINDOW), 2 * np.pi * n * k / WINDOW
@@ -58,7 +58,7 @@ def _transform() -> tuple[Floats, Floats]:
 
 
 def _windows(samples: Floats, frames: int, width: int, step: int) -> Floats:
-    """A view [frames, width] of overlapping windows that begin every `step` samples."""
+    """Return a view [frames, width] of overlapping windows that start every `step` samples."""
     return np.lib.stride_tricks.as_strided(
         samples, (frames, width), (samples.strides[0] * step, samples.strides[0]), writeable=False
     )
@@ -67,9 +67,9 @@ def _windows(samples: Floats, frames: int, width: int, step: int) -> Floats:
 def _mel_energy(padded: Floats, mels: int, out: Floats) -> None:
     """Write the mel filters' energies of `len(out)` frames into `out`, float32 [frames, mels].
 
-    Cosine and window are even around a frame's middle, sine is odd: samples n and 400 - n are folded, then
-    two matrix products in float32 are the transform. Blocks that stay in the cache, buffers used again, and
-    right halves read from a reversed copy make this about three times as fast as numpy's transform in float64
+    Around a frame's middle, cosine and window are even and sine is odd: samples n and 400 - n are folded, and
+    two matrix products in float32 compute the transform. Blocks that fit the cache, reused buffers, and right
+    halves read from a reversed copy make this about three times as fast as numpy's transform in float64
     (measured, 30 s).
     """
     (cosine, sine), half = _transform(), WINDOW // 2
@@ -91,9 +91,9 @@ def _mel_energy(padded: Floats, mels: int, out: Floats) -> None:
 
 
 def frames_of(samples: int, lengths: Sequence[int] = (FULL_FRAMES,)) -> int:
-    """Frames of features for so many samples: the first of `lengths` (ascending, the last 3,000) that holds
-    them and 2 s of silence, if one does. Without lengths what they fill: one frame each 10 ms, an even number
-    for the encoder's stride of two.
+    """Return the number of feature frames for so many samples: the first of `lengths` (ascending, ending with
+    3,000) that holds them and 2 s of silence, if there is one. Without lengths, one frame per 10 ms, rounded
+    to an even number for the encoder's stride of two.
 
     Raises:
         AudioTooLong: more than 480,000 samples.
@@ -110,7 +110,7 @@ def frames_of(samples: int, lengths: Sequence[int] = (FULL_FRAMES,)) -> int:
 
 
 def log_mel(wave: Floats, mels: int, frames: int = FULL_FRAMES) -> Floats:
-    """Features of 16 kHz mono sound, with silence after it up to `frames`.
+    """Compute features of 16 kHz mono audio, padded with silence to `frames`.
 
     Args:
         wave: float32 [samples].

@@ -1,4 +1,6 @@
-"""Whisper's vocabulary as a bundle carries it: special ids, prompts, and text with times out of token ids."""
+"""Whisper's vocabulary in a bundle: special ids, prompts, and conversion of token ids to text with
+timestamps.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,19 @@ _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 
 
 class BadPrompt(ValueError):
-    """TEXT_PREFIX holds something that this model's vocabulary does not know or that cannot be a prompt."""
+    """TEXT_PREFIX contains something that this model's vocabulary lacks or that cannot be a prompt."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Decoder start ids, the language they name (None: to be detected; it goes in at `language_at`)."""
+    """Decoder start ids and their language (None: to be detected and inserted at `language_at`)."""
 
     ids: tuple[int, ...]
     language: str | None
     language_at: int
 
     def in_language(self, language: str, token: int) -> Prompt:
-        """The same prompt with a detected language put in."""
+        """Return the prompt with a detected language inserted."""
         return Prompt(
             (*self.ids[: self.language_at], token, *self.ids[self.language_at :]), language, self.language_at
         )
@@ -39,7 +41,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of speech: times in seconds from the start of the window; `tokens` with their timestamps."""
+    """A segment of speech: times in seconds from the start of the window, `tokens` including their
+    timestamps.
+    """
 
     start: float
     end: float
@@ -49,8 +53,8 @@ class Segment:
 
 @dataclass(frozen=True)
 class Word:
-    """A word without the punctuation around it, and which tokens of the text it takes: `first` up to, not
-    including, `end`.
+    """A word without surrounding punctuation, and its tokens in the text: from `first` up to, not including,
+    `end`.
     """
 
     text: str
@@ -59,9 +63,7 @@ class Word:
 
 
 class WhisperVocabulary:
-    """Ids and texts of one model; everything is read from its tokenizer.json, nothing is assumed from its
-    name.
-    """
+    """Ids and texts of one model, all read from its tokenizer.json; nothing is assumed from its name."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -87,12 +89,14 @@ class WhisperVocabulary:
 
     @cached_property
     def multilingual(self) -> bool:
-        """False for `.en` models: gpt2's vocabulary is one token shorter than the multilingual one."""
+        """Tell whether the model is multilingual. `.en` models have gpt2's vocabulary, one token shorter than
+        the multilingual one.
+        """
         return self.end >= 50257
 
     @cached_property
     def languages(self) -> dict[str, int]:
-        """Language code to token id: what lies between the start token and the tasks."""
+        """Map each language code to its token id: the ids between the start token and the tasks."""
         if not self.multilingual:
             return {}
         between = range(self.start + 1, self._id("<|translate|>"))
@@ -103,13 +107,13 @@ class WhisperVocabulary:
         }
 
     def written(self, prompt: Prompt) -> str | None:
-        """The language of a prompt's text: that of the sound, or English where it asks for a translation."""
+        """Return the language of a prompt's transcript: that of the audio, or English for a translation."""
         asked = prompt.ids[prompt.ids.index(self.start) :]
         return "en" if self.tokenizer.token_to_id("<|translate|>") in asked else prompt.language
 
     def default_prompt(self) -> str:
-        """What an empty TEXT_PREFIX stands for: English without times (upstream's default); `.en` models name
-        neither language nor task.
+        """Return the prompt for an empty TEXT_PREFIX: English without timestamps (upstream's default); for
+        `.en` models, neither language nor task.
         """
         return (
             "<|startoftranscript|>"
@@ -120,8 +124,8 @@ class WhisperVocabulary:
     def prompt(self, prefix: str, positions: int) -> Prompt:
         """Parse TEXT_PREFIX, such as `<|startoftranscript|><|en|><|transcribe|><|notimestamps|>`.
 
-        A prompt that names a task but no language asks for detection. Text before the start token, after
-        <|startofprev|>, is context; of it the last `positions` / 2 - 1 tokens are kept (openai/whisper
+        A prompt with a task but no language requests detection. Text before the start token, after
+        <|startofprev|>, is context, of which the last `positions` / 2 - 1 tokens are kept (openai/whisper
         decoding.py, `_get_initial_tokens`).
 
         Raises:
@@ -141,7 +145,9 @@ class WhisperVocabulary:
         return Prompt(ids, named or (None if self.multilingual else "en"), at)
 
     def _encoded(self, text: str) -> Iterator[int]:
-        """Ids of text with special tokens. Timestamps are counted: not every tokenizer.json names them."""
+        """Encode text with special tokens. Timestamps are computed, since not every tokenizer.json lists
+        them.
+        """
         for part in _TIMESTAMP.split(text):
             if _TIMESTAMP.fullmatch(part):
                 yield self.first_timestamp + min(round(float(part[2:-2]) / SECONDS_PER_TIMESTAMP), 1500)
@@ -151,8 +157,8 @@ class WhisperVocabulary:
             yield from self.tokenizer.encode(part, add_special_tokens=False).ids
 
     def _spoken_by_this_model(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """`.en` models were trained without language and task: English transcription is what they do,
-        anything else they cannot.
+        """Check language and task. `.en` models were trained without either: they transcribe English and do
+        nothing else.
         """
         if self.multilingual:
             return ids
@@ -171,23 +177,23 @@ class WhisperVocabulary:
         return ids if start <= room + 1 else (ids[0], *ids[start - room :])
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Words only: special tokens and timestamps left out, blanks at the ends removed."""
+        """Decode words only: without special tokens and timestamps, stripped."""
         return self.tokenizer.decode([t for t in tokens if t < self.end], skip_special_tokens=True).strip()
 
     @cached_property
     def _bytes(self) -> dict[str, int]:
-        """Bytes by their printable stand-ins."""
+        """Return bytes from their printable stand-ins."""
         return {character: byte for byte, character in byte_alphabet().items()}
 
     def token_bytes(self, token: int) -> bytes:
-        """What a token spells: perhaps a part of a character. Special tokens spell their name."""
+        """Return a token's bytes, which may be part of a character. Special tokens return their name."""
         spelled = self.tokenizer.id_to_token(token) or ""
         return (
             spelled.encode() if token >= self.end else bytes(self._bytes[character] for character in spelled)
         )
 
     def words(self, tokens: Sequence[int], language: str | None) -> list[Word]:
-        """Words of text tokens (no timestamps among them), in order, without the punctuation around them: it
+        """Split text tokens (without timestamps) into words in order, without surrounding punctuation, which
         takes time of its own.
         """
         words: list[list[tuple[str, int, int]]] = []
@@ -199,8 +205,8 @@ class WhisperVocabulary:
         return [word for parts in words if (word := _bare(parts)).text]
 
     def _characters(self, tokens: Sequence[int]) -> Iterator[tuple[str, int, int]]:
-        """Runs of tokens that spell whole characters; bytes that can never be one are spelt as the
-        replacement character.
+        """Group tokens that spell whole characters; bytes that can never be one become the replacement
+        character.
         """
         raw, first = b"", 0
         for i, token in enumerate(tokens):
@@ -215,15 +221,14 @@ class WhisperVocabulary:
             raw, first = b"", i + 1
 
     def seconds(self, token: int) -> float:
-        """The time that a timestamp token stands for."""
+        """Return the time of a timestamp token in seconds."""
         return round((token - self.first_timestamp) * SECONDS_PER_TIMESTAMP, 2)
 
     def segments(self, tokens: Sequence[int], duration: float) -> list[Segment]:
-        """Cut generated tokens at their timestamps.
+        """Split generated tokens at their timestamps.
 
-        Decoding knows no timestamp rules on every target, so disorder is repaired here: times never run
-        backwards or past `duration`, a missing start is the end before it, a missing end is the next start or
-        `duration`.
+        Not every target applies timestamp rules, so disorder is repaired here: times never run backwards or
+        past `duration`; a missing start is the previous end; a missing end is the next start or `duration`.
         """
         segments: list[Segment] = []
         start, words, run = 0.0, [], []  # type: ignore[var-annotated]
@@ -244,7 +249,7 @@ class WhisperVocabulary:
 
 
 def _bare(parts: Sequence[tuple[str, int, int]]) -> Word:
-    """A word's parts without those at its ends that are punctuation only."""
+    """Return a word's parts without those at its ends that are punctuation only."""
     spoken = [i for i, (text, *_) in enumerate(parts) if text.strip().strip(PUNCTUATION)]
     if not spoken:
         return Word("", 0, 0)

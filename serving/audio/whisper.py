@@ -1,9 +1,9 @@
-"""The speech façade: sound and a prompt in, an engine request; engine results in, words with times and
-confidence out.
+"""The speech façade: from audio and a prompt to an engine request, and from its results to words with times
+and confidence.
 
-It uses only tensors of TensorRT-LLM's `tensorrt_llm` model, so it is the same on every target. Four more go
-to engines that say so in their facts: `return_step_attention` and `return_cross_attention` for word times,
-`first_timestamp` for Whisper's rules on timestamps, `audio_samples` where the engine makes features itself.
+It uses only tensors of TensorRT-LLM's `tensorrt_llm` model, so it is the same on every target. Engines whose
+facts allow it get four more: `return_step_attention` and `return_cross_attention` for word timestamps,
+`first_timestamp` for Whisper's timestamp rules, `audio_samples` where the engine computes features itself.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BadAudio(ValueError):
 
 @dataclass(frozen=True)
 class Work:
-    """One recording: what its text begins with, and how it is made. `duration`: seconds."""
+    """One recording: the prompt and how to decode. `duration` is in seconds."""
 
     prompt: Prompt
     detection: Detection
@@ -81,8 +81,8 @@ class Whisper:
     def transcribe(
         self, inputs: Mapping[str, NDArray[Any]], wanted: set[str], engine: Engine, *, streaming: bool
     ) -> Iterator[Arrays]:
-        """Answer one row: one dictionary of output arrays (the last is final); while streaming, one after
-        each token, text so far.
+        """Transcribe one row and yield dictionaries of output arrays. The last is final; while streaming
+        there is one after each token with the text so far.
 
         Raises:
             BadAudio, BadPrompt, BadRequest, AudioTooLong: what was sent cannot be served.
@@ -115,7 +115,7 @@ class Whisper:
                 yield answer
 
     def _texts(self, sound: Arrays, choices: Arrays, work: Work) -> Iterator[Arrays]:
-        """The answer for features of one length; see transcribe."""
+        """Transcribe features of one length; see transcribe."""
         prompt, duration = work.prompt, work.duration
         request = sound | choices | {"return_log_probs": np.array([[True]])}
         limit, more = int(request["request_output_len"].item()), 0
@@ -150,7 +150,7 @@ class Whisper:
         return True
 
     def _open(self, answer: Arrays, prompt: Prompt) -> bool:
-        """Whether the text ends without the time of its end, which its words can tell."""
+        """Tell whether the text ends without an end timestamp, which its words can provide."""
         tokens = answer["TOKENS"].ravel()
         return (
             self.aligns
@@ -168,9 +168,9 @@ class Whisper:
         *,
         ended: bool,
     ) -> Arrays:
-        """Its words, and its end where no timestamp says it, out of where the decoder looked while it made
-        them: `seen` [1, heads, steps, memory]. Where that is unknown, the sound is looked at once more with
-        the whole text at hand. `ended`: the model ended the text, no limit did.
+        """Return its words, and its end where no timestamp has it, from the cross-attention recorded during
+        decoding, `seen` [1, heads, steps, encoder positions]. Where there is none, the decoder runs once more
+        over the whole text. `ended`: the model ended the text, not a limit.
         """
         prompt, duration = work.prompt, work.duration
         begins = np.cumsum([0, *answer["SEGMENT_SIZES"].ravel()])
@@ -201,8 +201,8 @@ class Whisper:
         segments: NDArray[np.float32],
         prompt: Prompt,
     ) -> Arrays:
-        """Words where they were spoken, which may differ from the model's own times of their segment. Those
-        of a translation, of which alignment knows less, keep inside them.
+        """Return words at the times they were spoken, which may differ from the model's own segment
+        timestamps. Words of a translation, which align less well, stay inside their segments.
         """
         language = self.vocabulary.written(prompt)
         texts, times, at = list[str](), list[Span](), 0
@@ -220,7 +220,9 @@ class Whisper:
         return {"WORD_TEXTS": strings(texts), "WORD_TIMES": np.array(times, np.float32).reshape(1, -1, 2)}
 
     def _starts(self, text: list[int], sound: Arrays, work: Work) -> NDArray[np.float32]:
-        """Seconds at which each token of `text`, and what follows the last, begins, by a second look."""
+        """Compute the seconds at which each token of `text`, and what follows the last, starts, with a second
+        decoder pass.
+        """
         prompt, duration = work.prompt, work.duration
         head = [
             i
@@ -254,8 +256,8 @@ class Whisper:
         return np.ascontiguousarray(wave, np.float32)
 
     def _sound(self, wave: NDArray[np.float32], lengths: Sequence[int]) -> Arrays:
-        """What an engine reads: samples where it makes features itself, else features; `lengths`: see
-        frames_of.
+        """Return the engine's input: samples where it computes features itself, otherwise features;
+        `lengths`: see frames_of.
         """
         frames = frames_of(len(wave), lengths)
         end = np.array([[self.vocabulary.end]], np.int32)
@@ -308,8 +310,8 @@ class Whisper:
         )
 
     def _bias(self, prompt: Prompt) -> Arrays:
-        """Suppressed tokens: the checkpoint's own list, and <|notimestamps|> when the prompt leaves times
-        on.
+        """Return suppressed tokens: the checkpoint's list, and <|notimestamps|> if the prompt requests
+        timestamps.
         """
         times = [] if self.vocabulary.no_timestamps in prompt.ids else [self.vocabulary.no_timestamps]
         if not self.suppress and not times:
@@ -319,7 +321,7 @@ class Whisper:
         return {"embedding_bias": bias}
 
     def _candidates(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:
-        """Languages that detection chooses among, with their tokens: those of LANGUAGES, or all."""
+        """Return the languages that detection chooses among, with their tokens: LANGUAGES, or all."""
         known = self.vocabulary.languages
         given = inputs["LANGUAGES"].ravel()[0].decode("utf-8", "replace") if "LANGUAGES" in inputs else ""
         wanted = [code.strip() for code in given.split(",") if code.strip()]
@@ -328,10 +330,10 @@ class Whisper:
         return {code: known[code] for code in wanted} or known
 
     def _detect(self, sound: Arrays, languages: Mapping[str, int], engine: Engine) -> Detection | None:
-        """One token after the start token alone, since text before it would pull towards its own language:
-        its raw logits rank the languages and hold the no-speech probability (openai/whisper decoding.py,
-        `detect_language`). None where the request was stopped before: the engine, which has ended all that it
-        had of this id, would take what comes next for a new request.
+        """Generate one token after the start token alone, since text before it would favour its own language:
+        raw logits rank the languages and contain the no-speech probability (openai/whisper decoding.py,
+        `detect_language`). None where the request was stopped already: the engine, which has ended everything
+        of this id, would take what comes next for a new request.
         """
         probe = {
             **sound,
@@ -348,7 +350,7 @@ class Whisper:
 
 
 def begun(word: Span, segment: float) -> Span:
-    """A segment's first word without what was left out before it; `segment`: when the segment begins."""
+    """Drop what was left out before a segment's first word; `segment` is the segment's start."""
     begin, end = word
     if end - begin <= LONG:
         return word
@@ -356,14 +358,14 @@ def begun(word: Span, segment: float) -> Span:
 
 
 def ended(word: Span, segment: float) -> Span:
-    """A segment's last word without what was left out after it; `segment`: when the segment ends."""
+    """Drop what was left out after a segment's last word; `segment` is the segment's end."""
     begin, end = word
     inside = end - begin > LONG and begin < segment < end
     return begin, max(begin + SHORT, segment) if inside else end
 
 
 def doubtful(answer: Arrays, *, limited: bool) -> bool:
-    """Whether a text repeats itself or is unlikely. `limited`: the client limited its length."""
+    """Tell whether a text repeats itself or is unlikely. `limited`: the client limited its length."""
     text = answer["TRANSCRIPTS"].item().decode()
     endless = bool(answer["TRUNCATED"].item()) and not limited
     return endless or repeats(text) or float(answer["AVG_LOGPROB"].item()) < LOG_PROB_LIMIT

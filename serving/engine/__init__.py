@@ -1,4 +1,4 @@
-"""Portable engines: one scheduler, and a folder for each runtime."""
+"""Portable engines: one scheduler, and one folder for each runtime."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def load(bundle: Path) -> Runtime:
-    """The runtime of a bundle: `serving.engine.<target>` has a function `load`."""
+    """Load the runtime of a bundle with `serving.engine.<target>.load`."""
     runtime: Runtime = _target(bundle).load(bundle / ENGINE, load_parameters(bundle))
     return runtime
 
 
 def load_encoder(bundle: Path, graph: str = "encoder") -> Encoder:
-    """Of a bundle whose engine is encoders alone, the one of that name: the same module's `load_encoder`."""
+    """Load one encoder, by name, of a bundle without a decoder: the same module's `load_encoder`."""
     encoder: Encoder = _target(bundle).load_encoder(bundle / ENGINE, load_parameters(bundle), graph)
     return encoder
 

@@ -1,5 +1,5 @@
-"""What the scheduler found, as outputs of the engine model: names, dtypes and shapes of `tensorrt_llm` in
-TensorRT-LLM 0.20.0.
+"""Turn the scheduler's results into outputs of the engine model: names, dtypes and shapes of `tensorrt_llm`
+in TensorRT-LLM 0.20.0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .sampling import Hypothesis, begun
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which optional outputs a request asks for."""
+    """The optional outputs that a request asks for."""
 
     log_probs: bool = False
     logits: bool = False
@@ -28,8 +28,8 @@ class Wanted:
 
 
 def outputs(beams: Sequence[Hypothesis], wanted: Wanted, first: int = 0) -> dict[str, NDArray[Any]]:
-    """Arrays of one response: output_ids int32 [1, beams, longest], sequence_length int32 [1, beams], and
-    what was asked for.
+    """Make the arrays of one response: output_ids int32 [1, beams, longest], sequence_length int32 [1,
+    beams], and the requested optional outputs.
 
     With `first`, only tokens from there on.
     """
@@ -53,7 +53,7 @@ def outputs(beams: Sequence[Hypothesis], wanted: Wanted, first: int = 0) -> dict
 
 
 def _logits(rows: Sequence[Sequence[NDArray[np.float32]]]) -> NDArray[np.float32]:
-    """Float32 [1, beams, longest, vocabulary], shorter ones filled up with 0."""
+    """Return float32 [1, beams, longest, vocabulary], padded with 0."""
     count = max(len(row) for row in rows)
     blank = next((np.zeros_like(row[0]) for row in rows if row), np.zeros(0, np.float32))
     return np.array([[*row, *[blank] * (count - len(row))] for row in rows], np.float32)[None]
@@ -61,10 +61,11 @@ def _logits(rows: Sequence[Sequence[NDArray[np.float32]]]) -> NDArray[np.float32
 
 @dataclass
 class Answers:
-    """The responses to one request, in turn.
+    """The responses to one request, in order.
 
-    A stream of one sequence carries what is new in each, a stream of beams all so far (TensorRT-LLM's
-    executor, `returnAllGeneratedTokens`). What may become a stop word is held back until it is none.
+    In a stream of one sequence each carries what is new, in a stream of beams everything so far
+    (TensorRT-LLM's executor, `returnAllGeneratedTokens`). A possible start of a stop word is held back until
+    it is none.
     """
 
     wanted: Wanted
@@ -77,8 +78,8 @@ class Answers:
             self.wanted = replace(self.wanted, exclude_prompt=True)
 
     def update(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]] | None:
-        """Output tensors after a token of a streaming request, as the engine's config.pbtxt has them; None if
-        there is nothing to say yet.
+        """Return output tensors after a token of a streaming request, as in the engine's config.pbtxt; None
+        if there is nothing to send yet.
         """
         if not self.growing:
             return outputs(beams, self.wanted)
@@ -99,8 +100,8 @@ class Answers:
 
     @staticmethod
     def aborted() -> dict[str, NDArray[Any]]:
-        """What a stream that has begun says before its error (see errors.raise_if_aborted): int32 [1, 1, 1]
-        and [1, 1].
+        """Return what a stream that has started sends before its error (see errors.raise_if_aborted): int32
+        [1, 1, 1] and [1, 1].
         """
         return {
             "output_ids": np.zeros((1, 1, 1), np.int32),
@@ -108,9 +109,9 @@ class Answers:
         }
 
     def finish(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]]:
-        """Output tensors of the last response; where the job was to `attend` with cross_attention, float16
-        [1, heads, steps, memory], of the best sequence: one step for each id that was made, those that ended
-        the text included.
+        """Return the output tensors of the last response; if the job was to `attend` with cross_attention,
+        float16 [1, heads, steps, encoder positions] of the best sequence: one step for each generated id,
+        including those that ended the text.
         """
         arrays = outputs(beams, self.wanted, self.sent)
         return arrays if self.job.seen is None else arrays | {"cross_attention": self.job.seen()[None]}

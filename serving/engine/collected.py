@@ -1,4 +1,4 @@
-"""A listener of the scheduler for callers that can wait: evaluations and tests."""
+"""A scheduler listener for callers that can wait: evaluations and tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .sampling import Hypothesis
 
 @dataclass
 class Collected:
-    """Keeps the result."""
+    """Stores the result."""
 
     on_update: Callable[[list[Hypothesis]], None] | None = None
     beams: list[Hypothesis] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Collected:
         self.done.set()
 
     def wait(self, seconds: float) -> list[Hypothesis]:
-        """The result, or the error as an exception."""
+        """Return the result, or raise the error."""
         if not self.done.wait(seconds):
             raise TimeoutError(f"no result within {seconds} s")
         if self.error:

@@ -1,4 +1,4 @@
-"""Engines that map ids, pixels or sound to a vector once: what several requests ask for is computed
+"""Serve engines that map ids, pixels or audio to one vector: what several requests ask for is computed
 together, with little padding.
 """
 
@@ -30,20 +30,21 @@ AT_ONCE = 16
 
 
 class Encoder(Protocol):
-    """What computes."""
+    """Protocol of an encoder's runtime."""
 
     @property
     def facts(self) -> EngineFacts:
-        """What engine.json says."""
+        """Return engine.json."""
 
     def encode(self, **inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Vectors [rows, dimensions] of int64 `ids` and `mask` [texts, n], or of float32 `pixels` [pictures,
-        3, size, size] or `wav` [sounds, n]; a segmentation of sounds gives [sounds, frames, classes].
+        """Return vectors [rows, dimensions] for int64 `ids` and `mask` [texts, n], or for float32 `pixels`
+        [pictures, 3, size, size] or `wav` [sounds, n]; a segmentation of sounds returns [sounds, frames,
+        classes].
         """
 
 
 def groups(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Rows by their number, so grouped that what is computed together is about as long; all rows once."""
+    """Group all rows, by number, so that rows computed together have about the same length."""
     group: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
         size = len(group) * lengths[group[0]] if group else 0
@@ -58,7 +59,7 @@ def groups(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def embed(encoder: Encoder, rows: Sequence[Ids]) -> NDArray[np.float32]:
-    """Vectors [rows, dimensions] of rows of ids."""
+    """Return vectors [rows, dimensions] for rows of ids."""
     lengths = [len(row) for row in rows]
     found = np.empty((len(rows), encoder.facts.dimensions), np.float32)
     for group in groups(lengths):
@@ -73,17 +74,17 @@ def embed(encoder: Encoder, rows: Sequence[Ids]) -> NDArray[np.float32]:
 
 
 def embed_pictures(encoder: Encoder, rows: Sequence[Pixels]) -> NDArray[np.float32]:
-    """Vectors [rows, dimensions] of pixels [3, size, size] each."""
+    """Return vectors [rows, dimensions] for pixels [3, size, size] each."""
     return np.concatenate([encoder.encode(pixels=part) for part in parts_of(rows)])
 
 
 def parts_of(rows: Sequence[NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
-    """Rows of one shape, as many at once as pay."""
+    """Split rows of one shape into batches of an efficient size."""
     return (np.stack(rows[at : at + AT_ONCE]) for at in range(0, len(rows), AT_ONCE))
 
 
 def taken_in(facts: EngineFacts, inputs: dict[str, NDArray[Any]]) -> list[Ids]:
-    """The rows of one request without their padding.
+    """Return the rows of one request without their padding.
 
     Raises:
         BadRequest: shapes that differ, a mask with gaps, no tokens or too many, or ids that there are not.
@@ -105,14 +106,14 @@ def taken_in(facts: EngineFacts, inputs: dict[str, NDArray[Any]]) -> list[Ids]:
 
 
 class EncoderEndpoint(ABC):
-    """Between Triton's requests and an encoder."""
+    """Connects Triton's requests to an encoder."""
 
     def __init__(self, encoder: Encoder, utils: Utils) -> None:
         self.encoder, self.utils = encoder, utils
 
     @abstractmethod
     def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[NDArray[Any]]:
-        """What one request asks the vectors of: int64 [tokens] for each text, float32 [3, size, size] for
+        """Return what one request wants vectors of: int64 [tokens] for each text, float32 [3, size, size] for
         each picture.
 
         Raises:
@@ -121,14 +122,14 @@ class EncoderEndpoint(ABC):
 
     @abstractmethod
     def embed(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
-        """Vectors [rows, dimensions]."""
+        """Return vectors [rows, dimensions]."""
 
     def outputs(self, found: NDArray[np.float32], inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """What one request is answered with; `found`: the vectors of its rows, [rows, dimensions]."""
+        """Make the outputs of one request from the vectors of its rows, `found` [rows, dimensions]."""
         return {"embedding": found}
 
     def execute(self, requests: Sequence[Request]) -> list[Any]:
-        """One response for each request; what is wrong with one is its own answer."""
+        """Return one response for each request; an error of one affects no other."""
         rows: list[NDArray[Any]] = []
         asked = [arrays_of(request) for request in requests]
         spans: list[slice | BadRequest] = []
@@ -154,7 +155,7 @@ class EncoderEndpoint(ABC):
 
 
 class TextEncoderEndpoint(EncoderEndpoint):
-    """Of int32 `input_ids` and `attention_mask` [rows, n]."""
+    """Reads int32 `input_ids` and `attention_mask` [rows, n]."""
 
     def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Ids]:
         """See EncoderEndpoint."""
@@ -166,7 +167,7 @@ class TextEncoderEndpoint(EncoderEndpoint):
 
 
 class PictureEncoderEndpoint(EncoderEndpoint):
-    """Of float32 `pixel_values` [rows, 3, size, size]."""
+    """Reads float32 `pixel_values` [rows, 3, size, size]."""
 
     def __init__(self, encoder: Encoder, size: int, utils: Utils) -> None:
         super().__init__(encoder, utils)
@@ -190,8 +191,8 @@ class PictureEncoderEndpoint(EncoderEndpoint):
 
 
 class PromptTableEndpoint(EncoderEndpoint):
-    """`multimodal_encoders`: of float16 pixels [rows, pictures, 3, size, size], as `IMAGE` or `pixel_values`,
-    the rows of a prompt-embedding table for each row, its pictures' one after the other.
+    """Serves `multimodal_encoders`: from float16 pixels [rows, pictures, 3, size, size], as `IMAGE` or
+    `pixel_values`, to the rows of a prompt-embedding table for each row, its pictures one after another.
     """
 
     def __init__(self, encoder: Encoder, size: int, utils: Utils) -> None:
@@ -228,7 +229,9 @@ class PromptTableEndpoint(EncoderEndpoint):
 
 
 class SegmentationEndpoint(EncoderEndpoint):
-    """`speaker_segmentation`: of float32 `WAV` [rows, n] of the length that the model was trained for."""
+    """Serves `speaker_segmentation`: reads float32 `WAV` [rows, n] of the length that the model was trained
+    for.
+    """
 
     def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Sound]:
         """See EncoderEndpoint."""
@@ -248,7 +251,9 @@ class SegmentationEndpoint(EncoderEndpoint):
 
 
 class VoiceEndpoint(EncoderEndpoint):
-    """`speaker_embedding`: of float32 `WAV` [rows, n]; sounds of one length are computed together."""
+    """Serves `speaker_embedding`: reads float32 `WAV` [rows, n]; sounds of equal length are computed
+    together.
+    """
 
     shortest = 8000  # samples
 

@@ -1,5 +1,5 @@
-"""Triton's requests as jobs of a scheduler, and its results as Triton's responses: all that the engine model
-of a portable target does.
+"""The engine model of a portable target: turns Triton's requests into jobs of a scheduler, and results into
+Triton's responses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .scheduler import Scheduler
 
 
 class Reply:
-    """A scheduler's listener that answers one request through Triton. `pb`: triton_python_backend_utils."""
+    """A scheduler's listener that answers one request through Triton. `pb` is triton_python_backend_utils."""
 
     def __init__(self, request: Any, pb: Any) -> None:
         self.pb, self.final = pb, pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -67,12 +67,12 @@ class Reply:
         self._last(response)
 
     def end(self) -> None:
-        """Nothing more to say."""
+        """End the response stream."""
         self.sender.send(flags=self.final)
 
     def _last(self, response: Any) -> None:
-        """Answers know their job and the job its listener: without this the job, its encoder memory with it,
-        would stay until Python looks for cycles.
+        """Send the last response and drop the reference cycle of answers, job and listener: otherwise the
+        job, with its encoder output, would stay until Python collects cycles.
         """
         self.answers = None
         self.sender.send(response, self.final)
@@ -83,8 +83,8 @@ class Reply:
 
 
 class Endpoint:
-    """The engine model of one bundle. `parameters`: the bundle's. `engine`: the folder of its tokenizer;
-    without it texts follow no grammar.
+    """The engine model of one bundle. `parameters` are the bundle's; `engine` is the folder of its tokenizer,
+    without which no grammar can be followed.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Endpoint:
         self.scheduler.start()
 
     def execute(self, requests: Iterable[Any]) -> None:
-        """Queue requests; never waits."""
+        """Queue requests; never blocks."""
         for request in requests:
             reply = Reply(request, self.pb)
             try:
@@ -123,8 +123,8 @@ class Endpoint:
         self.scheduler.submit(job)
 
     def close(self) -> None:
-        """End the scheduler. Jobs and replies hold each other; a sender that is freed once the stub's shared
-        memory is gone ends the stub.
+        """End the scheduler. Jobs and replies reference each other, and a sender that is freed after the
+        stub's shared memory crashes the stub.
         """
         self.scheduler.stop()
         self.scheduler.spans.close()

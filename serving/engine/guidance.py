@@ -1,4 +1,4 @@
-"""Texts that follow a grammar: which ids may come next, by llguidance, kept per request.
+"""Generate text that follows a grammar: llguidance tells which ids may come next, with one state per request.
 
 Names and kinds are those of TensorRT-LLM's `guided_decoding_guide_type` and `guided_decoding_guide`.
 """
@@ -28,13 +28,13 @@ LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separa
 
 
 class Guide:
-    """What a text may go on with."""
+    """The state of one request's grammar."""
 
     def __init__(self, matcher: LLMatcher) -> None:
         self.matcher = matcher
 
     def forbid(self, scores: Floats) -> None:
-        """Set float32 [vocabulary] to NEVER where an id would leave the grammar."""
+        """Set float32 [vocabulary] to NEVER for ids that would violate the grammar."""
         allowed = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
         bits: NDArray[np.uint8] = np.unpackbits(allowed, bitorder="little", count=len(scores))
         scores[bits == 0] = NEVER
@@ -45,13 +45,13 @@ class Guide:
         self.check()
 
     def take(self, token: int) -> bool:
-        """One id more; whether the text may go on."""
+        """Advance by one id and tell whether the text may continue."""
         self.matcher.consume_token(token)
         self.check()
         return not self.matcher.is_stopped()
 
     def check(self) -> None:
-        """Tell what llguidance keeps to itself: an error ends a text as if it were complete.
+        """Raise llguidance's internal error, which otherwise ends a text as if it were complete.
 
         Raises:
             BadRequest: the grammar is wrong or too large, or an id left it.
@@ -61,7 +61,7 @@ class Guide:
 
 
 class Guides:
-    """Guides of one engine; its tokenizer is read when the first is asked for."""
+    """Guides of one engine; its tokenizer is loaded with the first one."""
 
     def __init__(self, engine: Path, facts: EngineFacts) -> None:
         self.engine, self.facts = engine, facts
@@ -72,7 +72,7 @@ class Guides:
         return LLTokenizer(str(self.engine / "tokenizer.json"), n_vocab=self.facts.vocabulary, eos_token=ends)
 
     def guide(self, kind: str, text: str) -> Guide:
-        """A guide of one of the KINDS.
+        """Make a guide of one of the KINDS.
 
         Raises:
             BadRequest: another kind, or a text that llguidance does not understand.
@@ -100,5 +100,5 @@ def _grammar(kind: str, text: str) -> str:
 
 
 def _first(error: str) -> str:
-    """The sentence, without where the grammar is shown."""
+    """Return the error's first sentence, without the quoted grammar."""
     return " ".join(error.split("\n", 1)[0].split())

@@ -1,4 +1,4 @@
-"""Inputs of the engine model as jobs of the scheduler.
+"""Turn inputs of the engine model into jobs of the scheduler.
 
 Names, dtypes and shapes are those of `tensorrt_llm` in TensorRT-LLM 0.20.0, one sequence per call: every
 array has a leading 1.
@@ -60,12 +60,12 @@ COLDEST = 1e-3  # below it, dividing logits overflows float32; the likeliest tok
 
 
 def _scalar(inputs: Arrays, name: str, default: T) -> T:
-    """One optional scalar; its dtype was checked by Triton."""
+    """Return an optional scalar; Triton has checked its dtype."""
     return type(default)(inputs[name].ravel()[0]) if name in inputs and inputs[name].size else default
 
 
 def _words(inputs: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
-    """A [2, n] word list: ids back to back, and the end of each word, filled up with -1 (TensorRT-LLM,
+    """Read a [2, n] word list: all ids, and the end of each word, padded with -1 (TensorRT-LLM,
     to_word_list_format).
     """
     if name not in inputs or not inputs[name].size:
@@ -135,7 +135,7 @@ def _sampling(inputs: Arrays, facts: EngineFacts) -> Sampling:
 
 
 def _guide(inputs: Arrays, guides: Guides | None) -> Guide | None:
-    """The grammar that the text is to follow, if the request names one."""
+    """Return the grammar that the text must follow, if the request has one."""
     kind, text = (_text(inputs, f"guided_decoding_guide{suffix}") for suffix in ("_type", ""))
     if not kind and not text:
         return None
@@ -150,7 +150,7 @@ def _text(inputs: Arrays, name: str) -> str:
 
 
 def _timestamps(inputs: Arrays, end_id: int, vocabulary: int) -> TimestampRules | None:
-    """Whisper's rules for timestamps, if the request names the id of the first one."""
+    """Return Whisper's timestamp rules, if the request has the id of the first timestamp."""
     first = _within(inputs, "first_timestamp", 0, 0, vocabulary - 1)
     if first and first <= end_id:
         raise BadRequest(f"first_timestamp is {first}; timestamps come after the end id {end_id}")
@@ -158,7 +158,7 @@ def _timestamps(inputs: Arrays, end_id: int, vocabulary: int) -> TimestampRules 
 
 
 def _within(inputs: Arrays, name: str, default: T, low: T, high: T) -> T:
-    """A scalar inside its range; NaN is outside of every range."""
+    """Return a scalar inside its range; NaN is outside every range."""
     value = _scalar(inputs, name, default)
     if not low <= value <= high:
         raise BadRequest(f"{name} is {value}; it must be from {low} to {high}")
@@ -172,7 +172,7 @@ def _known(words: tuple[tuple[int, ...], ...], name: str, vocabulary: int) -> tu
 
 
 def _features(inputs: Arrays, mels: int, longest: int) -> NDArray[Any]:
-    """Encoder features as they came, float16 [frames, mels], cut to input_lengths."""
+    """Return encoder features, float16 [frames, mels], cut to input_lengths."""
     features: NDArray[Any] = inputs["encoder_input_features"][0]
     frames = _within(inputs, "input_lengths", len(features), 2, len(features))
     if features.shape[-1] != mels or frames > longest or frames % 2:
@@ -187,7 +187,7 @@ def _features(inputs: Arrays, mels: int, longest: int) -> NDArray[Any]:
 
 
 def _samples(inputs: Arrays, facts: EngineFacts) -> NDArray[np.float32]:
-    """Samples at 16 kHz, float32 [160 * input_lengths], with silence after those that came."""
+    """Return samples at 16 kHz, float32 [160 * input_lengths], padded with silence."""
     if not facts.takes_samples:
         raise BadRequest("audio_samples is not supported by this engine; send encoder_input_features")
     samples = inputs["audio_samples"].ravel()
@@ -204,7 +204,7 @@ def _samples(inputs: Arrays, facts: EngineFacts) -> NDArray[np.float32]:
 
 
 def _source(inputs: Arrays, facts: EngineFacts) -> tuple[bool, NDArray[Any] | None]:
-    """Whether there is an encoder, and what it reads; see Runtime.prepare."""
+    """Return the encoder's input if there is an encoder; see Runtime.prepare."""
     if not facts.encodes:
         return False, None
     if facts.mels:
@@ -220,7 +220,7 @@ def _source(inputs: Arrays, facts: EngineFacts) -> tuple[bool, NDArray[Any] | No
 
 
 def _table(inputs: Arrays, facts: EngineFacts) -> NDArray[Any] | None:
-    """The rows that ids from the vocabulary's end on stand for, [n, prompt_width]."""
+    """Return the rows for ids from the vocabulary's end on, [n, prompt_width]."""
     if "prompt_embedding_table" not in inputs or not inputs["prompt_embedding_table"].size:
         if "prompt_vocab_size" in inputs and _scalar(inputs, "prompt_vocab_size", 0):
             raise BadRequest("prompt_vocab_size requires prompt_embedding_table; send both or neither")
@@ -242,8 +242,8 @@ def _table(inputs: Arrays, facts: EngineFacts) -> NDArray[Any] | None:
 
 
 def _check_extra_ids(inputs: Arrays, ids: tuple[int, ...]) -> None:
-    """`prompt_table_extra_ids` tell TensorRT-LLM which cached blocks requests may share. This engine shares
-    none, so any will do, one for each id.
+    """Check `prompt_table_extra_ids`, which tell TensorRT-LLM which cached blocks requests may share. This
+    engine shares none, so any values will do, one for each id.
     """
     extra = inputs.get("prompt_table_extra_ids")
     if extra is not None and extra.size not in (0, len(ids)):
@@ -253,7 +253,7 @@ def _check_extra_ids(inputs: Arrays, ids: tuple[int, ...]) -> None:
 
 
 def _prompt(inputs: Arrays, facts: EngineFacts, rows: int) -> tuple[int, ...]:
-    """The decoder's first ids; `rows`: of the prompt table."""
+    """Return the decoder's first ids. `rows` counts rows of the prompt table."""
     if not facts.encodes:
         ids = _ids(inputs, "input_ids", "input_lengths", facts.vocabulary + rows)
         _check_extra_ids(inputs, ids)
@@ -274,7 +274,7 @@ def _ids(inputs: Arrays, name: str, lengths: str, vocabulary: int) -> tuple[int,
 
 
 def stops(inputs: Arrays, request_id: str) -> bool:
-    """Whether this request is a cancellation of the one with the same id (TensorRT-LLM's `stop`).
+    """Tell whether this request cancels the one with the same id (TensorRT-LLM's `stop`).
 
     Raises:
         BadRequest: no id.
@@ -287,7 +287,7 @@ def stops(inputs: Arrays, request_id: str) -> bool:
 
 
 def _wanted(inputs: Arrays, sampling: Sampling, prompt: tuple[int, ...], *, exclude: bool) -> Wanted:
-    """What the answer is to hold."""
+    """Return which optional outputs the request asks for."""
     sequences = _within(inputs, "num_return_sequences", 0, 0, 1 << 20)
     if sequences > sampling.beam_width:
         raise BadRequest(
@@ -312,8 +312,9 @@ def parse(
     exclude_prompt: bool = False,
     guides: Guides | None = None,
 ) -> tuple[Job, Wanted]:
-    """A job out of one request's arrays (each with a leading dimension of 1). `exclude_prompt`: where a
-    request does not say whether a decoder alone is to repeat its prompt. `guides`: of the engine's tokenizer.
+    """Make a job from one request's arrays (each with a leading dimension of 1). `exclude_prompt` is the
+    default for decoder-only models whose request does not say whether to repeat the prompt. `guides` has the
+    engine's tokenizer.
 
     Raises:
         BadRequest: an input is missing, malformed or not supported.

@@ -1,4 +1,4 @@
-"""One request in the scheduler, its listener, and the limits of all."""
+"""One request in the scheduler, its listener, and the scheduler's limits."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from .strategies import Strategy, strategy
 
 @dataclass(frozen=True)
 class Limits:
-    """Parameters of a bundle. `max_rows`: rows that step together; `join_at_once`: requests let in between
-    two steps of running ones (more make a fuller batch: a step of 8 rows costs 2.6 steps of one; fewer let
-    those that run wait for fewer encoders); `max_queue`: requests that may wait; `prefill_tokens`: ids of
-    prompts that are read between two steps of running texts (0: whole prompts).
+    """Parameters of a bundle.
+
+    Attributes:
+        max_rows: rows that step together
+        join_at_once: requests admitted between two steps of running ones. More fill the batch better (a step
+            of 8 rows costs as much as 2.6 steps of one); fewer make running requests wait for fewer encoders
+        max_queue: requests that may wait
+        prefill_tokens: prompt ids that are read between two steps of running texts; 0 for whole prompts
     """
 
     max_rows: int = 16
@@ -31,7 +35,7 @@ class Limits:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Limits:
-        """Those that are set."""
+        """Read the limits that are set."""
         names = (field.name for field in fields(cls))
         return cls(**{name: parameters[name] for name in names if name in parameters})
 
@@ -40,38 +44,41 @@ DEFAULTS = Limits()
 
 
 class Listener(Protocol):
-    """Where a request's tokens go."""
+    """Receives a request's tokens."""
 
     def cancelled(self) -> bool:
-        """True when nobody waits any more."""
+        """Tell whether the client has gone."""
         ...
 
     def update(self, beams: list[Hypothesis]) -> None:
-        """All hypotheses so far, best first; called after each token of a streaming request."""
+        """Receive all hypotheses so far, best first; called after each token of a streaming request."""
         ...
 
     def finish(self, beams: list[Hypothesis]) -> None:
-        """The result; the last call."""
+        """Receive the result; the last call."""
         ...
 
     def aligned(self, attention: NDArray[np.float16]) -> None:
-        """The result of a request to align: float16 [heads, ids, memory]; the last call."""
+        """Receive an alignment request's result, float16 [heads, ids, encoder positions]; last call."""
         ...
 
     def fail(self, error: Exception) -> None:
-        """No result; the last call."""
+        """Receive an error; the last call."""
         ...
 
 
 @dataclass(eq=False)  # two equal requests are still two; comparing them would compare arrays
 class Job:
     """A request: features or ids for the encoder (None for decoder-only families), the decoder's first ids,
-    how to choose, whom to tell.
+    sampling, and the listener.
 
-    `align`: not tokens are wanted, but where the decoder looks while it reads `prompt`. `attend`: where it
-    looked when it made each id is wanted too, and at the end `seen` tells: float16 [heads, steps, memory],
-    the step that ended the text included. `stopped`: somebody wants no more of it. `table`: see Row.
-    `guide`: what the text must follow.
+    Attributes:
+        align: return cross-attention while reading `prompt` instead of generating tokens
+        attend: also return cross-attention of each generated id: `seen`, float16 [heads, steps, encoder
+            positions], including the step that ended the text
+        stopped: the request was cancelled
+        table: see Row
+        guide: grammar that the text must follow
     """
 
     prompt: tuple[int, ...]
@@ -106,11 +113,11 @@ class Job:
 
     @property
     def steps(self) -> int:
-        """How many it has made."""
+        """Return how many steps it has made."""
         return max(0, self.position - len(self.prompt))
 
     def row(self, parent: int | None, ids: tuple[int, ...]) -> Row:
-        """One of its rows of the next step, which continues row `parent` of the last."""
+        """Return one of its rows for the next step, which continues row `parent` of the last step."""
         return Row(
             parent,
             ids,
@@ -124,11 +131,11 @@ class Job:
 
     @property
     def reading(self) -> bool:
-        """Whether it has begun, and some of its prompt has yet to be read."""
+        """Tell whether it has started and part of its prompt is not read yet."""
         return self.position < len(self.prompt)
 
     def read(self, parent: int | None, most: int) -> None:
-        """Its row of the next step is so much more of its prompt (0: all)."""
+        """Set its next row to read so many more ids of its prompt (0: all)."""
         ids = self.prompt[self.position : self.position + most if most else None]
         row = self.row(parent, ids)
         row.before, self.position = self.prompt[: self.position], self.position + len(ids)

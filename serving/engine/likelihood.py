@@ -1,8 +1,8 @@
-"""Log probabilities of a text, where the engine's own are tempered.
+"""Compute a text's log probabilities where the engine's own are tempered.
 
-openai/whisper (decoding.py) judges a text by the log probabilities that the model gave its tokens, at any
-temperature. TensorRT-LLM's are those after the temperature, which a low one pushes towards 0, so there they
-are made of the logits, which a stream brings one token at a time.
+openai/whisper (decoding.py) rates a text by the log probabilities that the model gave its tokens, at any
+temperature. TensorRT-LLM returns those after the temperature, which a low temperature pushes towards 0, so
+there they are computed from the logits, which a stream returns one token at a time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Engine = Callable[[Arrays, bool], Iterator[Arrays]]
 
 
 def untempered(engine: Engine) -> Engine:
-    """The same engine, of one sequence, with log probabilities before the temperature; other requests pass
-    unchanged.
+    """Wrap an engine of one sequence so that log probabilities are those before the temperature; other
+    requests pass unchanged.
 
-    The end of a text has none in a stream, so `cum_log_probs` is the sum of its tokens'.
+    In a stream the end of a text has none, so `cum_log_probs` is the sum of its tokens'.
     """
 
     def ask(arrays: Arrays, streaming: bool) -> Iterator[Arrays]:
@@ -40,7 +40,7 @@ def untempered(engine: Engine) -> Engine:
 
 
 def _judged(results: Iterator[Arrays], bias: NDArray[np.float32]) -> Iterator[Arrays]:
-    """Responses [1, 1, new] with the log probabilities of their new tokens, and the sum of all so far."""
+    """Yield responses [1, 1, new] with log probabilities of their new tokens and the sum of all so far."""
     total = 0.0
     for result in results:
         ids = result["output_ids"].ravel()[: int(result["sequence_length"].item())]

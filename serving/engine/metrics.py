@@ -1,5 +1,5 @@
-"""What the scheduler measures. A Python stub has no listener of its own: prometheus_client keeps the values
-in files of the folder that PROMETHEUS_MULTIPROC_DIR names, and the guard, which sets it, reads them there
+"""Metrics of the scheduler. A Python stub has no HTTP listener: prometheus_client stores the values in files
+of the folder PROMETHEUS_MULTIPROC_DIR, which the guard sets and reads
 (https://prometheus.github.io/client_python/multiprocess/). Without it they stay in this process.
 """
 
@@ -12,7 +12,7 @@ STEPS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 
 
 def _gauge(name: str, says: str, registry: CollectorRegistry) -> Gauge:
-    """A gauge as the one engine process of an instance sets it."""
+    """Make a gauge that only the instance's one engine process sets."""
     return Gauge(name, says, registry=registry, multiprocess_mode="livemostrecent")
 
 

@@ -1,7 +1,7 @@
-"""The seam between the scheduler and what computes: one implementation for each portable engine.
+"""The protocol between the scheduler and a runtime, implemented once for each portable engine.
 
-The scheduler decides which rows step together and what is chosen; a runtime keeps weights, memories and
-caches, wherever they are.
+The scheduler decides which rows step together and what is chosen; a runtime stores weights, encoder outputs
+and caches, wherever they are.
 """
 
 from __future__ import annotations
@@ -21,32 +21,37 @@ Floats = NDArray[np.float32]
 
 
 class Memory(Protocol):
-    """What an encoder leaves for the decoder; it stays where the runtime computes."""
+    """An encoder output, stored where the runtime computes."""
 
     @property
     def length(self) -> int:
-        """Positions that the decoder attends to."""
+        """Return the positions that the decoder attends to."""
 
     def ready(self, *, wait: bool = False) -> bool:
-        """Whether it has been computed, or could not be; with `wait`, not before."""
+        """Tell whether it has been computed or has failed; with `wait`, block until then."""
 
     @property
     def failed(self) -> Exception | None:
-        """Once it is ready: why it could not be computed."""
+        """Return why it could not be computed, once it is ready."""
 
 
 @dataclass(eq=False, slots=True)  # one is made for each row of each step
 class Row:
-    """One row of the next step: the row of the last step that it continues (None: new), its new ids, the
-    position of the first, its encoder memory, and what is added to its logits (float32 [vocabulary] or None).
-    `table`: float16 or float32 [n, prompt_width], the embeddings of ids from the vocabulary's end on; a new
-    row's.
+    """One row of the next step.
 
-    `before`: ids of its prompt that were read already, of a row that reads more of it; `coming`: how many
-    follow in later steps.
-
-    `choice`: what the runtime chooses the next id by (see `Runtime.chooses`); None: the caller looks at the
-    logits itself. `attend`: of this row `Step.attention` may be asked.
+    Attributes:
+        parent: row of the last step that it continues; None for a new one
+        ids: its new ids
+        position: of the first new id
+        memory: its encoder output
+        bias: float32 [vocabulary] added to its logits, or None
+        table: of a new row, float16 or float32 [n, prompt_width]: embeddings of ids from the vocabulary's end
+            on
+        before: prompt ids that were read already, if it reads more of its prompt
+        coming: prompt ids that follow in later steps
+        choice: how the runtime chooses the next id (see `Runtime.chooses`); None if the caller chooses from
+            the logits
+        attend: `Step.attention` may be called for this row
     """
 
     parent: int | None
@@ -62,18 +67,20 @@ class Row:
 
     @property
     def reads(self) -> bool:
-        """Whether its ids are of a prompt."""
+        """Tell whether its ids are part of a prompt."""
         return self.parent is None or bool(self.before)
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a step gives, one entry per row: the id by its `choice`, else the likeliest (int64 [rows]), and
-    its log probability (float32 [rows]). `logits(row)`: all of a row, float32 [vocabulary], until the next
-    step, unless all rows have a choice; only who asks pays. `attention(row, count)`, until the next
-    step, of a row that is to `attend`: what gives, to any thread and later as well, where the decoder looked
-    from the last `count` of the row's ids, as `Runtime.align` does for a text: float16 [heads, count,
-    memory]. None unless `facts.attends`.
+    """Result of a step, one entry per row: the id chosen by its `choice`, otherwise the likeliest (int64
+    [rows]), and its log probability (float32 [rows]).
+
+    `logits(row)` returns float32 [vocabulary], until the next step, unless all rows have a choice; it costs
+    only when called. `attention(row, count)`, until the next step and for a row with `attend`, returns a
+    function that any thread may call later and that returns the cross-attention of the row's last `count`
+    ids, as `Runtime.align` does for a text: float16 [heads, count, encoder positions]. It is None unless
+    `facts.attends`.
     """
 
     best: NDArray[np.int64]
@@ -86,35 +93,35 @@ class RunningBatch(Protocol):
     """Rows that a decoder advances together."""
 
     def step(self, rows: Sequence[Row]) -> Step:
-        """Advance to exactly these rows: a row of the last step that no row continues is gone."""
+        """Advance exactly these rows; a row of the last step that no row continues is dropped."""
 
 
 class Runtime(Protocol):
-    """One engine."""
+    """Protocol of one engine."""
 
     @property
     def facts(self) -> EngineFacts:
-        """Its engine.json."""
+        """Return its engine.json."""
 
     def chooses(self, sampling: Sampling) -> bool:
-        """Whether rows may bring this as their choice; they must then go on with the id that is chosen."""
+        """Tell whether rows may have this choice; they must then continue with the chosen id."""
 
     def prepare(self, source: NDArray[Any]) -> Any:
-        """What `encode` takes, of features, float16 or float32 [frames, mels], of samples, float32
-        [160 * frames] (only where `facts.takes_samples`), or ids, int64 [n]. Called by the thread that brings
-        them, while the batch runs. Its memory is free again once nobody holds it.
+        """Prepare the input of `encode`: features, float16 or float32 [frames, mels]; samples, float32 [160 *
+        frames] (only where `facts.takes_samples`); or ids, int64 [n]. Called by the thread that receives
+        them, while the batch runs. The memory is released when nothing references it.
         """
 
     def encode(self, sources: Sequence[Any]) -> Sequence[Memory]:
-        """Run the encoder on several sources at once. It need not be done when this returns."""
+        """Run the encoder on several inputs at once. It need not be finished when this returns."""
 
     def align(self, ids: Sequence[int], memory: Any) -> NDArray[np.float16]:
-        """Where each id of a text looked: float16 [heads, ids, memory], a softmax over the last axis. Only
-        asked for where `facts.aligns`.
+        """Return the cross-attention of each id of a text: float16 [heads, ids, encoder positions], a softmax
+        over the last axis. Called only where `facts.aligns`.
         """
 
     def batch(self) -> RunningBatch:
-        """An empty one."""
+        """Return an empty batch."""
 
     def close(self) -> None:
-        """End what it has started; nothing is asked of it any more."""
+        """End what it has started; it is not used afterwards."""

@@ -1,5 +1,5 @@
-"""What a request wants of its tokens, and what that does to logits: penalties, bans, temperature, Whisper's
-rules. Plain numpy, one row at a time.
+"""Apply a request's sampling parameters to logits: penalties, bans, temperature, Whisper's rules. Plain
+numpy, one row at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NEVER = np.float32(-1e9)
 
 @dataclass(frozen=True)
 class TimestampRules:
-    """Where Whisper's vocabulary has times: ids from `first` (0.00 s) on are timestamps, ids below `end_id`
+    """Whisper's timestamps in the vocabulary: ids from `first` (0.00 s) on are timestamps, ids below `end_id`
     are text.
     """
 
@@ -28,17 +28,18 @@ class TimestampRules:
     )
 
     def apply(self, scores: Floats, generated: Sequence[int]) -> Floats:
-        """Logits or log probabilities [vocabulary] as `forbid` leaves them."""
+        """Return logits or log probabilities [vocabulary] after `forbid`."""
         out = scores.copy()
         self.forbid(out, generated)
         return out
 
     def forbid(self, out: Floats, generated: Sequence[int]) -> None:
-        """Set what the rules forbid of logits or log probabilities [vocabulary] to NEVER (openai/whisper
+        """Set logits or log probabilities [vocabulary] that the rules forbid to NEVER (openai/whisper
         decoding.py, `ApplyTimestampRules`).
 
-        Timestamps come in pairs, but for one directly before the end; they never run backwards; the text
-        begins with one; and where all timestamps together are likelier than any text, one of them comes.
+        Timestamps come in pairs, except for a single one right before the end; they never run backwards; the
+        text starts with one; and where all timestamps together are likelier than any text token, a timestamp
+        comes.
         """
         first = self.first
         times = [token for token in generated if token >= first]
@@ -60,7 +61,7 @@ class TimestampRules:
 @dataclass(frozen=True)
 class Sampling:
     """How to choose tokens. Names and meanings are those of TensorRT-LLM's input tensors (facts of the pinned
-    release). `other_ends`: further ids that end a text.
+    release). `other_ends` are further ids that end a text.
     """
 
     max_tokens: int
@@ -85,17 +86,19 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Without top_k and top_p, with top_k = 1, or at temperature 0, the likeliest token is taken."""
+        """Tell whether the likeliest token is taken: without top_k and top_p, with top_k = 1, or at
+        temperature 0.
+        """
         return self.top_k == 1 or self.temperature == 0.0 or (self.top_k == 0 and self.top_p == 0.0)
 
     @property
     def plain(self) -> bool:
-        """Whether nothing changes the logits, so that the likeliest token is the answer."""
+        """Tell whether nothing changes the logits, so that the likeliest token is the result."""
         return not self.changes and self.greedy and not self.keep_logits and not self.timestamps
 
     @property
     def changes(self) -> bool:
-        """Whether `processed` does anything."""
+        """Tell whether `processed` does anything."""
         return bool(
             self.temperature not in (0.0, 1.0)
             or self.repetition_penalty != 1.0
@@ -106,7 +109,7 @@ class Sampling:
         )
 
     def ending(self, ids: Sequence[int]) -> int:
-        """How many of the last ids end the text and do not stay in it: an end id, or a stop word."""
+        """Return how many of the last ids end the text and are removed from it: an end id, or a stop word."""
         if ids[-1] == self.end_id or ids[-1] in self.other_ends:
             return 1
         if not self.stop_words:
@@ -116,9 +119,9 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Generated ids (end id left out), the log probability of each, their sum, and raw logits [ids,
-    vocabulary] if asked for. `seen`: where the decoder looked when it made each, of the best of beams that
-    have ended, if they were to say so.
+    """Generated ids (without the end id), each one's log probability, their sum, and raw logits [ids,
+    vocabulary] if requested. `seen` is the cross-attention of each id, of the best finished beam, if
+    requested.
     """
 
     ids: tuple[int, ...] = ()
@@ -129,8 +132,8 @@ class Hypothesis:
     seen: Looked | None = None
 
     def plus(self, token: int, log_prob: float, sampling: Sampling, logits: Floats | None) -> Hypothesis:
-        """One token more; finished by the end id, a stop word or the length limit. Neither end id nor stop
-        word stay in the ids.
+        """Add one token. The end id, a stop word or the length limit finishes it; end id and stop word are
+        removed.
         """
         ids = (*self.ids, token)
         over = sampling.ending(ids)
@@ -146,8 +149,8 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a step gives for a row whose id the caller chooses: all logits, and where the row has looked so
-    far if it is to say so, once they are asked for.
+    """A step's result for a row whose id the caller chooses: all logits, and its cross-attention so far if
+    requested, both computed only when called.
     """
 
     whole: Callable[[], Floats]
@@ -155,14 +158,12 @@ class Scores:
 
     @property
     def logits(self) -> Floats:
-        """Float32 [vocabulary]."""
+        """Return float32 [vocabulary]."""
         return self.whole()
 
 
 def begun(ids: Sequence[int], words: Sequence[tuple[int, ...]]) -> int:
-    """How many of the last ids may be the beginning of a word: the longest part that some word
-    starts with.
-    """
+    """Return how many of the last ids may be the start of a word: the longest prefix of any word."""
     longest = max((len(word) for word in words), default=1) - 1
     return next(
         (
@@ -180,18 +181,18 @@ def log_sum(logits: Floats) -> float:
 
 
 def log_softmax(logits: Floats) -> Floats:
-    """log(softmax) over the last axis, float32."""
+    """Compute log(softmax) over the last axis, float32."""
     shifted: Floats = logits - logits.max(-1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
     return shifted
 
 
 def processed(logits: Floats, history: Sequence[int], generated: Sequence[int], sampling: Sampling) -> Floats:
-    """Logits (to which the graph has added the bias already) after temperature, penalties and bans, in the
-    order of TensorRT-LLM's penalty kernels.
+    """Apply temperature, penalties and bans to logits (which already include the bias), in the order of
+    TensorRT-LLM's penalty kernels.
 
-    `history` counts for the repetition penalty (prompt and generated ids; those of a prompt table are not
-    words); presence, frequency, bans and minimum length look at `generated`.
+    `history` counts for the repetition penalty (prompt and generated ids; rows of a prompt table do not
+    count); presence, frequency, bans and minimum length use `generated`.
     """
     out = logits.copy()
     if sampling.temperature not in (0.0, 1.0):

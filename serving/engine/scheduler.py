@@ -1,8 +1,8 @@
 """One scheduler for every family: requests join and leave the running batch between two tokens.
 
-`admit` takes a waiting request in (its encoder runs then), `step` makes one token for every row, `release`
-lets finished and cancelled requests go. A thread of its own calls them in turn, so a long request never holds
-up a short one.
+`admit` takes waiting requests (their encoders run then), `step` makes one token for every row, `release`
+removes finished and cancelled requests. One thread calls them in turn, so a long request never blocks a short
+one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Scheduler:
         self.thread.start()
 
     def stop(self) -> None:
-        """End the thread; what waits or runs fails."""
+        """End the thread; waiting and running requests fail."""
         with self.wake:
             self.stopping = True
             self.wake.notify()
@@ -88,8 +88,8 @@ class Scheduler:
             self.wake.notify()
 
     def drop(self, request_id: str) -> None:
-        """Stop every request of this id; if there is none, what comes under it within STOPPED_SECONDS. A
-        client may use an id again at once.
+        """Stop every request of this id, or, if there is none, what arrives under it within STOPPED_SECONDS.
+        A client may reuse an id at once.
         """
         now = time.monotonic()
         with self.wake:
@@ -150,14 +150,18 @@ class Scheduler:
         self.admit(self.limits.join_at_once if self.running else self.limits.max_rows)
 
     def _look(self) -> None:
-        """Who was stopped, who has left? Before each step it would take as long as the step."""
+        """Check which requests were stopped and which clients have left, now and then: before each step it
+        would take as long as the step.
+        """
         now = time.monotonic()
         if not self.running or now - self.looked >= LOOK_SECONDS:
             self.looked = now
             self.release_cancelled()
 
     def _measure(self) -> None:
-        """Now and then, and always before it waits: on a GPU a step takes a third of a millisecond."""
+        """Update metrics now and then, and always before waiting: on a GPU a step takes a third of a
+        millisecond.
+        """
         now = time.monotonic()
         if self.running and now - self.measured < MEASURE_SECONDS:
             return
@@ -169,9 +173,9 @@ class Scheduler:
         self.metrics.cache.set(sum(count * position for count, position in rows) / room)
 
     def admit(self, most: int = 1) -> None:
-        """Let up to `most` waiting requests in, as far as their rows fit; what they bring is encoded
-        together, once nobody's is being encoded: more may have come by then, and few take nearly as many
-        steps as many. `most` that fit do not wait for that, so that there is always something to encode.
+        """Admit up to `most` waiting requests whose rows fit and encode them together, once no other is being
+        encoded: more may have arrived by then, and a small batch takes nearly as long as a large one. With
+        `most` fitting requests it does not wait, so that there is always something to encode.
         """
         if self.encoding and not len(self.encoding) <= most <= min(len(self.waiting), self._free):
             return
@@ -186,8 +190,8 @@ class Scheduler:
         self.admitting = []
 
     def begin(self, *, wait: bool = True) -> bool:
-        """Start those whose sources have been encoded; if nothing runs, `wait` for the first. True if any run
-        now that did not.
+        """Start requests whose inputs have been encoded; if nothing runs, `wait` for the first. Returns
+        whether any was started.
         """
         before, most, read = len(self.running), self._prefill, 0
         reading = any(job.reading for job in self.running)
@@ -203,8 +207,8 @@ class Scheduler:
 
     @property
     def _prefill(self) -> int:
-        """Ids of prompts that are read before the next step of all; 0: as many as there are. Those who run
-        wait for few of them; where nobody does, more at once are faster.
+        """Return how many prompt ids are read before the next step of all rows; 0 for all. A small number
+        keeps running requests from waiting; if nothing runs, larger pieces are faster.
         """
         few = self.limits.prefill_tokens
         if few and self.runtime.facts.encodes:
@@ -212,7 +216,7 @@ class Scheduler:
         return few if any(job.steps for job in self.running) else few * ALONE
 
     def _fitting(self, most: int) -> list[Job]:
-        """Up to `most` that need no row, and up to `most` others whose rows fit."""
+        """Return up to `most` that need no row, and up to `most` others whose rows fit."""
         with self.wake:
             jobs = self._aligning(most)
             free, most = self._free, most + len(jobs)
@@ -227,12 +231,14 @@ class Scheduler:
 
     @property
     def _free(self) -> int:
-        """Rows that nobody has or will have."""
+        """Return the number of rows that are neither used nor reserved."""
         taken = sum(job.sampling.beam_width for job in (*self.running, *self.encoding) if not job.align)
         return self.limits.max_rows - taken
 
     def _aligning(self, most: int) -> list[Job]:
-        """Texts to align go first: each has ended just now, and its sound is remembered for a while only."""
+        """Take alignment requests first: each text has just ended, and its encoder output is cached for a
+        short time only.
+        """
         jobs = list(islice((job for job in self.waiting if job.align), most))
         if jobs:
             taken = {id(job) for job in jobs}
@@ -243,7 +249,7 @@ class Scheduler:
         return self.runtime.encode([job.source for job in jobs if job.source is not None]) if jobs else ()
 
     def _encodes(self, job: Job) -> bool:
-        """Encode a source alone; what the runtime throws belongs to this request."""
+        """Encode one input; an exception fails this request alone."""
         try:
             (job.memory,) = self._encoded([job])
         except Exception as error:  # noqa: BLE001  # see above
@@ -252,7 +258,7 @@ class Scheduler:
         return True
 
     def _begin(self, job: Job, most: int = 0) -> None:
-        """`most`: ids of its prompt that the next step reads; 0: all."""
+        """Start a job. `most` is the number of prompt ids that the next step reads; 0 for all."""
         job.joined = time.monotonic()
         if job.memory is not None and job.memory.failed is not None:
             job.listener.fail(job.memory.failed)
@@ -274,7 +280,7 @@ class Scheduler:
         self.running.append(job)
 
     def step(self) -> None:
-        """One token for every row of every running request."""
+        """Make one token for every row of every running request."""
         rows = [row for job in self.running for row in job.rows]
         try:
             result = self.last = self.batch.step(rows)
@@ -319,7 +325,7 @@ class Scheduler:
         return Scores(partial(result.logits, row), looked)
 
     def _advance(self, job: Job, chosen: Sequence[tuple[int, int]]) -> None:
-        """Its rows of the next step, by (row of this one, token)."""
+        """Set its rows of the next step from (row of this one, token) pairs."""
         if not job.begun:
             job.begun = time.monotonic()
             self.metrics.first.observe(job.begun - job.came)
@@ -329,14 +335,14 @@ class Scheduler:
             job.listener.update(job.strategy.results())
 
     def _look_back(self, job: Job) -> None:
-        """Where a job that makes no further step has looked, if it was to say so."""
+        """Return the cross-attention of a job that makes no further step, if requested."""
         if job.attend and job.steps and self.last and self.last.attention:
             row = (job.rows[0].parent or 0) if job.rows else job.first_row
             job.seen = job.strategy.results()[0].seen or self.last.attention(row, job.steps)
 
     def release(self, jobs: Sequence[Job]) -> None:
-        """Answer finished requests and free their rows. The last request takes a hole of its size: fewer
-        caches are copied.
+        """Answer finished requests and free their rows. The last request moves into a hole of its size, so
+        that fewer caches are copied.
         """
         for job in jobs:
             at = self.running.index(job)
@@ -348,7 +354,7 @@ class Scheduler:
             self._finish(job)
 
     def _finish(self, job: Job) -> None:
-        """Its answer. Those with megabytes of where the decoder looked are sent while the next steps run."""
+        """Send its answer. Answers with megabytes of cross-attention are sent while the next steps run."""
         if job.seen is None:
             self._answer(job)
             return
@@ -382,7 +388,7 @@ class Scheduler:
         self.spans.note(job.trace, steps, tokens=made, read=len(job.prompt))
 
     def release_cancelled(self) -> None:
-        """Drop requests that nobody waits for. They leave first: who is told finds the rows free."""
+        """Drop cancelled requests. Their rows are freed before their listeners are told."""
         now = time.monotonic()
         with self.wake:
             there = (*self.running, *self.encoding, *self.waiting)

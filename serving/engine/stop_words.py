@@ -1,6 +1,5 @@
-"""Texts that end before a stop word. TensorRT-LLM ends a text with the word that stopped it
-(stopCriteriaKernels.cu counts it in); the portable engine leaves it out. Cutting here makes both alike: an
-answer that ends otherwise passes unchanged.
+"""End texts before a stop word. TensorRT-LLM's texts include the stop word (stopCriteriaKernels.cu counts
+it), the portable engine's do not. Trimming here makes both alike; a result that ends otherwise is unchanged.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ Words = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Said:
-    """A token of a stream: its id, its log probability if asked for, and its logits float32 [vocabulary] if
-    asked for.
-    """
+    """A token of a stream: id, and if requested log probability and logits float32 [vocabulary]."""
 
     token: int
     log_prob: float | None = None
@@ -29,7 +26,7 @@ class Said:
 
 
 def words_in(word_list: NDArray[np.int32]) -> Words:
-    """The words of one list int32 [2, n]: all ids back to back, and where each word ends, filled up with -1
+    """Split one list int32 [2, n] into words: all ids, and where each word ends, padded with -1
     (TensorRT-LLM's `convertWordList`).
     """
     ids, ends = word_list[0].tolist(), [int(end) for end in word_list[1] if end > 0]
@@ -37,13 +34,13 @@ def words_in(word_list: NDArray[np.int32]) -> Words:
 
 
 def ending(ids: Sequence[int], words: Words) -> int:
-    """How many of the last ids are a stop word; the longest counts, 0 if none is there."""
+    """Return how many of the last ids are a stop word, the longest if several match; 0 if none does."""
     return max((len(word) for word in words if tuple(ids[len(ids) - len(word) :]) == word), default=0)
 
 
 def trimmed(tokens: NDArray[Any], lengths: NDArray[Any], words: Sequence[Words]) -> NDArray[np.int32]:
-    """Lengths int32 [rows, beams] of texts int32 [rows, beams, longest] without the stop word that ends them;
-    `words` are those of each row.
+    """Return lengths int32 [rows, beams] of texts int32 [rows, beams, longest] without the stop word that
+    ends them; `words` are those of each row.
     """
     return np.array(
         [
@@ -56,13 +53,13 @@ def trimmed(tokens: NDArray[Any], lengths: NDArray[Any], words: Sequence[Words])
 
 @dataclass
 class StopFilter:
-    """A stream without its stop word: what may become one is held back until it is none."""
+    """Removes stop words from a stream: a possible start of one is held back until it is none."""
 
     words: Words
     held: list[Said] = field(default_factory=list)
 
     def add(self, tokens: Sequence[Said]) -> list[Said]:
-        """What can be shown now."""
+        """Return what can be sent now."""
         whole = [*self.held, *tokens]
         ids = [said.token for said in whole]
         keep = max(begun(ids, self.words), ending(ids, self.words))
@@ -70,6 +67,6 @@ class StopFilter:
         return whole[: len(whole) - keep]
 
     def rest(self) -> list[Said]:
-        """What was held back and is not a stop word after all."""
+        """Return what was held back and did not become a stop word."""
         held, self.held = self.held, []
         return held[: len(held) - ending([said.token for said in held], self.words)]

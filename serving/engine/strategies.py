@@ -1,8 +1,7 @@
-"""Which tokens a request goes on with: one sequence, greedy or drawn, or beams.
+"""Decoding strategies: greedy or sampled single sequences, and beam search.
 
-A strategy owns the rows of one request in the running batch. After each decoder step it is given the logits
-of its rows and answers with the rows to go on with: (parent row, token) each. The scheduler reorders the
-caches accordingly.
+A strategy owns one request's rows in the running batch. After each decoder step it gets the logits of its
+rows and returns the rows to continue as (parent row, token); the scheduler reorders the caches accordingly.
 """
 
 from __future__ import annotations
@@ -23,16 +22,18 @@ class Strategy(Protocol):
     """Chooses tokens for one request."""
 
     def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
-        """Take one step; the rows to go on with as (parent row, token); empty when the request is done."""
+        """Take one step and return the rows to continue as (parent row, token); empty when the request is
+        finished.
+        """
         ...
 
     def results(self) -> list[Hypothesis]:
-        """Best first; while running, what there is so far."""
+        """Return hypotheses, best first; while running, what there is so far."""
         ...
 
 
 def _draw(log_probs: Floats, sampling: Sampling, random: np.random.Generator) -> int:
-    """A random token from the top k, then from the smallest set that holds top_p of the probability."""
+    """Draw a token from the top k, then from the smallest set that holds top_p of the probability."""
     order = np.argsort(-log_probs, kind="stable")[: sampling.top_k or None]
     weights = np.exp(log_probs[order].astype(np.float64))
     weights /= weights.sum()
@@ -46,10 +47,10 @@ BLOCK = 64  # of the values of which only the largest is looked at first
 
 
 def highest(values: Floats, count: int) -> NDArray[np.int64]:
-    """Places of the `count` largest of float32 [n], largest first; equals in their order.
+    """Return the positions of the `count` largest of float32 [n], largest first, ties in order.
 
-    They lie at or above the `count`-th largest of the blocks' maxima, which leaves few to sort:
-    0.4 ms where `np.argpartition` takes 3.1 (five beams of 51,865 ids, one core of an EPYC).
+    They lie at or above the `count`-th largest of the blocks' maxima, which leaves few to sort: 0.4 ms where
+    `np.argpartition` takes 3.1 (five beams of 51,865 ids, one core of an EPYC).
     """
     block = max(1, min(BLOCK, len(values) // count))
     maxima = values[: len(values) // block * block].reshape(-1, block).max(1)
@@ -60,7 +61,7 @@ def highest(values: Floats, count: int) -> NDArray[np.int64]:
 
 @dataclass
 class Single:
-    """Greedy or random choice: one row."""
+    """One row, greedy or sampled."""
 
     prompt: Sequence[int]
     sampling: Sampling
@@ -73,11 +74,11 @@ class Single:
 
     @cached_property
     def random(self) -> np.random.Generator:
-        """Of its seed."""
+        """Return the random generator for its seed."""
         return np.random.default_rng(self.sampling.seed)
 
     def take(self, token: int, log_prob: float) -> bool:
-        """One token more, chosen here or on the device; whether the text goes on."""
+        """Add one token, chosen here or on the device, and tell whether the text continues."""
         ids, sampling = self.ids, self.sampling
         ids.append(token)
         self.log_probs.append(log_prob)
@@ -118,7 +119,7 @@ class Single:
 
     @property
     def best(self) -> Hypothesis:
-        """What there is so far."""
+        """Return what there is so far."""
         return Hypothesis(
             tuple(self.ids), tuple(self.log_probs), tuple(self.logits), self.total, self.finished
         )
@@ -151,9 +152,10 @@ class Beams:
         return [] if self.done else [(parent, token) for parent, token, _ in alive]
 
     def _log_probs(self, scores: Sequence[Scores]) -> Floats:
-        """Those of each beam's next token [beams, vocabulary]; penalties work on them, not on logits, as
-        transformers does in beam search. Whisper's rules come first, so that what they leave has the
-        probability of all (openai/whisper decoding.py): a time that must come is not unlikely.
+        """Return log probabilities of each beam's next token [beams, vocabulary]. Penalties apply to them
+        instead of logits, as in transformers' beam search. Whisper's rules come first, so that what they
+        allow has all of the probability (openai/whisper decoding.py): a timestamp that must come is not
+        unlikely.
         """
         logits = np.stack([row.logits for row in scores])
         if self.sampling.timestamps:
@@ -192,14 +194,14 @@ class Beams:
         ]
 
     def _look(self, ended: Sequence[tuple[int, Hypothesis]], scores: Sequence[Scores]) -> None:
-        """Where the best looked, if it has ended now, by (parent row, beam)."""
+        """Return the best beam's cross-attention, if it has just ended, by (parent row, beam)."""
         for parent, beam in ended:
             looked = scores[parent].looked
             if looked and beam is self.finished[0][1]:
                 self.finished[0] = (self.finished[0][0], replace(beam, seen=looked()))
 
     def _settled(self, length: int) -> bool:
-        """No running beam can still beat the worst finished one."""
+        """Tell whether no running beam can still beat the worst finished one."""
         if len(self.finished) < self.sampling.beam_width:
             return False
         best_possible = self.running[0].cum_log_prob / length**self.sampling.length_penalty
@@ -212,5 +214,5 @@ class Beams:
 
 
 def strategy(prompt: Sequence[int], sampling: Sampling, guide: Guide | None = None) -> Strategy:
-    """The strategy that a request's beam width asks for; beams follow no guide."""
+    """Return the strategy for a request's beam width; beams cannot follow a grammar."""
     return Beams(prompt, sampling) if sampling.beam_width > 1 else Single(prompt, sampling, guide)

@@ -1,5 +1,5 @@
-"""The engine's part of a trace: one span for each step of a request's way through the scheduler, made when it
-is done. Only for requests that Triton traces, and only where CONCH_TRACES_URL is set.
+"""The engine's part of a trace: one span for each stage of a request in the scheduler, made when it is
+finished. Only for requests that Triton traces, and only where CONCH_TRACES_URL is set.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MILLISECONDS = 1000  # between two exports
 
 
 class Spans:
-    """Makes them, and sends them to a collector that takes OTLP over HTTP. `exporter`: another way."""
+    """Makes spans and sends them to an OTLP/HTTP collector, or to `exporter`."""
 
     def __init__(self, url: str = URL, exporter: Any = None) -> None:
         self.tracer: Any = None
@@ -37,7 +37,7 @@ class Spans:
         self.tracer = self.provider.get_tracer("conch")
 
     def parent(self, request: Any) -> Any:
-        """What a Triton request is part of, for `note`; None where nothing is traced."""
+        """Return a Triton request's trace parent, for `note`; None if it is not traced."""
         if self.tracer is None:
             return None
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -46,7 +46,7 @@ class Spans:
         return TraceContextTextMapPropagator().extract({TRACEPARENT: found}) if found else None
 
     def note(self, parent: Any, steps: dict[str, tuple[float, float]], **figures: int) -> None:
-        """One span for each step: its name, begin and end by time.monotonic(). The last has the figures."""
+        """Make a span for each stage: name, start and end by time.monotonic(). The last has the figures."""
         if self.tracer is None or parent is None:
             return
         epoch, spans = time.time() - time.monotonic(), []
@@ -58,6 +58,6 @@ class Spans:
             span.end(end_ns)
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send remaining spans."""
         if self.provider:
             self.provider.shutdown()

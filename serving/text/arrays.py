@@ -1,4 +1,4 @@
-"""Arrays of Triton's requests and responses, as the text façades read and make them."""
+"""Read and make arrays of Triton's requests and responses, for the text façades."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Given = Mapping[str, NDArray[Any]]
 
 
 def refuse(inputs: Given, names: Sequence[str]) -> None:
-    """Raises BadRequest if one of `names` brings anything."""
+    """Raise BadRequest if one of `names` has a value."""
     for name in names:
         if name in inputs and inputs[name].size:
             raise BadRequest(f"{name} is not supported by text models; omit it")
 
 
 def strings(inputs: Given, name: str) -> list[str]:
-    """The texts of a BYTES input of any shape, flat; none if the input is absent.
+    """Return the texts of a BYTES input of any shape as a flat list; empty if the input is absent.
 
     Raises:
         BadRequest: one that is not UTF-8.
@@ -31,7 +31,7 @@ def strings(inputs: Given, name: str) -> list[str]:
 
 
 def decoded(raw: bytes, name: str) -> str:
-    """One element of the input `name`.
+    """Decode one element of the input `name`.
 
     Raises:
         BadRequest: it is not UTF-8.
@@ -43,28 +43,28 @@ def decoded(raw: bytes, name: str) -> str:
 
 
 def number(inputs: Given, name: str, default: int) -> int:
-    """The first element of an input of any shape."""
+    """Return the first element of an input of any shape."""
     return int(inputs[name].ravel()[0]) if name in inputs and inputs[name].size else default
 
 
 def flag(inputs: Given, name: str) -> bool:
-    """Whether the first element of an input is true; an absent one is false."""
+    """Return the first element of an input as bool; False if absent."""
     return bool(number(inputs, name, 0))
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> NDArray[np.int32]:
-    """Int32 [rows, longest]."""
+    """Pad rows to int32 [rows, longest]."""
     longest = max(len(row) for row in rows)
     return np.array([[*row, *[pad] * (longest - len(row))] for row in rows], np.int32)
 
 
 def lengths_of(rows: Sequence[Sequence[int]]) -> NDArray[np.int32]:
-    """Int32 [rows, 1]."""
+    """Return lengths as int32 [rows, 1]."""
     return np.array([[len(row)] for row in rows], np.int32)
 
 
 def filled(inputs: Given, name: str, value: int, rows: int) -> NDArray[np.int32]:
-    """An input, or `value` where it is absent: int32 [rows, 1]."""
+    """Return an input, or `value` where it is absent: int32 [rows, 1]."""
     return (
         inputs[name].reshape(rows, 1).astype(np.int32)
         if name in inputs and inputs[name].size
@@ -73,7 +73,7 @@ def filled(inputs: Given, name: str, value: int, rows: int) -> NDArray[np.int32]
 
 
 def objects(texts: Sequence[str | bytes]) -> NDArray[Any]:
-    """Triton's strings: an object array [n] of UTF-8 bytes."""
+    """Make Triton's strings: an object array [n] of UTF-8 bytes."""
     out = np.empty(len(texts), object)
     out[:] = [text.encode() if isinstance(text, str) else text for text in texts]
     return out

@@ -1,6 +1,4 @@
-"""Texts to vectors, as Triton's `minilm` and `clip_text` offer it: what is read, and what the encoder is
-asked for.
-"""
+"""Embed texts, for Triton's `minilm` and `clip_text`: tokenizes and calls the encoder."""
 
 from __future__ import annotations
 
@@ -34,8 +32,8 @@ class EmbeddingModel:
         self.before, self.after = around(self.tokenizer)
 
     def embed(self, inputs: Mapping[str, NDArray[Any]], encode: Encode) -> Arrays:
-        """Vectors float32 [rows, dimensions] and lengths int32 [rows, 1] of one request; `encode` maps int32
-        `input_ids` and `attention_mask` [rows, n] to vectors.
+        """Return vectors float32 [rows, dimensions] and lengths int32 [rows, 1] of one request. `encode` maps
+        int32 `input_ids` and `attention_mask` [rows, n] to vectors.
 
         Raises:
             BadRequest: neither texts nor ids, both, ids that are none, or a text that is too long.
@@ -68,13 +66,13 @@ class EmbeddingModel:
         ]
 
     def _cut(self, row: list[int]) -> list[int]:
-        """As the tokenizer truncates: what comes after a text stays."""
+        """Truncate as the tokenizer does: special tokens after a text stay."""
         most = self.facts.positions
         return row if len(row) <= most else [*row[: most - len(self.after)], *self.after]
 
 
 class EmbeddingEndpoint(ThreadedEndpoint):
-    """`encoder`: the Triton model that maps ids to vectors."""
+    """`encoder` is the Triton model that maps ids to vectors."""
 
     def __init__(self, model: EmbeddingModel, encoder: str, utils: Utils) -> None:
         super().__init__(utils)
@@ -94,7 +92,7 @@ class EmbeddingEndpoint(ThreadedEndpoint):
 
 
 def decoded(text: bytes) -> str:
-    """A text of a request.
+    """Decode a text of a request.
 
     Raises:
         BadRequest: it is not UTF-8.
@@ -106,14 +104,14 @@ def decoded(text: bytes) -> str:
 
 
 def around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The special tokens that the tokenizer puts before and after a text."""
+    """Return the special tokens that the tokenizer puts before and after a text."""
     bare, whole = (list(tokenizer.encode("a", add_special_tokens=special).ids) for special in (False, True))
     at = next(i for i in range(len(whole)) if whole[i : i + len(bare)] == bare)
     return whole[:at], whole[at + len(bare) :]
 
 
 def padded(rows: Sequence[Sequence[int]]) -> Arrays:
-    """Rows of ids as int32 [rows, longest] with their mask."""
+    """Pad rows of ids to int32 [rows, longest], with their mask."""
     ids = np.zeros((len(rows), max(map(len, rows))), np.int32)
     mask = np.zeros_like(ids)
     for i, row in enumerate(rows):

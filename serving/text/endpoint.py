@@ -27,7 +27,9 @@ TABLE = ("OUT_PROMPT_EMBEDDING_TABLE", "OUT_PROMPT_VOCAB_SIZE")
 
 
 class TextEndpoint(ThreadedEndpoint):
-    """`tensorrt_llm_bls`, its `_stream` face and `ensemble_stream`. `config`: the Triton model's own."""
+    """Serves `tensorrt_llm_bls`, its `_stream` variant and `ensemble_stream`. `config` is the Triton model's
+    configuration.
+    """
 
     def __init__(self, model: TextModel, config: dict[str, Any], utils: Utils) -> None:
         super().__init__(utils)
@@ -66,22 +68,22 @@ class TextEndpoint(ThreadedEndpoint):
         self.calls.answer(sender, result, wanted)
 
     def _seen(self, request_id: str, pixels: NDArray[np.float16]) -> Arrays:
-        """What `multimodal_encoders` makes of pixels [rows, n, 3, size, size]."""
+        """Call `multimodal_encoders` for pixels [rows, n, 3, size, size]."""
         tensors = self.calls.tensors({"pixel_values": pixels})
         (answer,) = self.calls.call(PICTURES, tensors, TABLE, request_id, decoupled=False)
         return {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}
 
 
 class ProcessingEndpoint:
-    """`preprocessing` or `postprocessing`: `process` makes output arrays of input arrays, fast enough to
-    answer at once.
+    """Serves `preprocessing` or `postprocessing`: `process` maps input arrays to output arrays, fast enough
+    to answer at once.
     """
 
     def __init__(self, process: Callable[[Given], Arrays], utils: Utils) -> None:
         self.process, self.utils = process, utils
 
     def execute(self, requests: Iterable[Request]) -> list[Any]:
-        """A response for each request."""
+        """Return a response for each request."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Request) -> Any:
@@ -97,7 +99,7 @@ class ProcessingEndpoint:
 
 
 def preprocessing(model: TextModel, utils: Utils) -> ProcessingEndpoint:
-    """Strings to ids, and pictures to the pixels that `multimodal_encoders` takes."""
+    """Convert strings to ids, and pictures to the pixels that `multimodal_encoders` takes."""
 
     def process(inputs: Given) -> Arrays:
         if model.picture is None:
@@ -114,7 +116,7 @@ def preprocessing(model: TextModel, utils: Utils) -> ProcessingEndpoint:
 
 
 def postprocessing(model: TextModel, utils: Utils) -> ProcessingEndpoint:
-    """Ids to strings."""
+    """Convert ids to strings."""
 
     def process(inputs: Mapping[str, Any]) -> Arrays:
         ids, lengths = inputs["TOKENS_BATCH"], inputs["SEQUENCE_LENGTH"]

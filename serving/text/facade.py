@@ -1,8 +1,8 @@
-"""`tensorrt_llm_bls`: text in, a request to the engine; ids out, text.
+"""`tensorrt_llm_bls`: turns text into an engine request, and ids into text.
 
-Like the speech façade it uses only tensors of TensorRT-LLM's models. What is ours are optional inputs
-(`accumulate_tokens`, `logit_bias_ids`, `logit_bias_weights`, `top_log_probs`) and the outputs that the last
-of them brings.
+Like the speech façade it uses only tensors of TensorRT-LLM's models. Conch's additions are optional inputs
+(`accumulate_tokens`, `logit_bias_ids`, `logit_bias_weights`, `top_log_probs`) and the outputs of the last of
+them.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ DRAFT = ("num_draft_tokens", "use_draft_logits")
 
 
 def complete(model: TextModel, inputs: Given, engine: Engine, see: See | None = None) -> Iterator[Arrays]:
-    """All rows in one request to the engine, one dictionary of output arrays; while streaming, one for each
-    of its responses.
+    """Send all rows in one engine request and yield dictionaries of output arrays: one, or while streaming
+    one for each engine response.
 
-    A stream of one sequence gives what is new, or with `accumulate_tokens` the text so far; a stream of beams
-    always gives the texts so far. `see`: the model that looks at pictures, where there is one.
+    A stream of one sequence yields what is new, or with `accumulate_tokens` the text so far; a stream of
+    beams always yields the texts so far. `see` is the model that encodes pictures, if there is one.
 
     Raises:
         BadRequest: what was sent cannot be served.
@@ -121,7 +121,7 @@ def complete(model: TextModel, inputs: Given, engine: Engine, see: See | None = 
 
 
 def engine_request(model: TextModel, inputs: Given, top: int | None, see: See | None = None) -> Arrays:
-    """The engine's inputs [rows, …] by its own names.
+    """Make the engine's inputs [rows, …] under its own names.
 
     Raises:
         BadRequest: an input that the model or the engine cannot take.
@@ -151,7 +151,7 @@ def engine_request(model: TextModel, inputs: Given, top: int | None, see: See | 
 
 
 def _looked_at(model: TextModel, inputs: Given, see: See | None) -> tuple[int, Arrays, Arrays]:
-    """How many pictures each text has, what the engine is to know of them, and what tells them apart."""
+    """Return how many pictures each text has, the engine's inputs for them, and their keys."""
     if model.picture is None or see is None:
         refuse(inputs, INPUTS)
         return 0, {}, {}
@@ -176,8 +176,8 @@ def _looked_at(model: TextModel, inputs: Given, see: See | None) -> tuple[int, A
 def _results(
     model: TextModel, inputs: Given, request: Arrays, engine: Engine, *, by_token: bool
 ) -> Iterator[Arrays]:
-    """Responses with their texts. `by_token`: the logits of each token are wanted, which some engines give
-    only in a stream: in one response they would be those of every token that was allowed.
+    """Yield responses with their texts. `by_token`: each token's logits are wanted, which some engines return
+    only in a stream: in one response they would cover every token that was allowed.
     """
     streaming, beams = flag(inputs, "stream"), number(inputs, "beam_width", 1)
     if beams == 1 and streaming:
@@ -192,7 +192,7 @@ def _results(
 
 
 def _whole(model: TextModel, results: Iterator[Arrays], request: Arrays) -> Iterator[Arrays]:
-    """Responses that hold whole texts."""
+    """Yield responses that hold whole texts."""
     words = [words_in(own) for own in request["stop_words_list"]]
     for result in results:
         lengths = trimmed(result["output_ids"], result["sequence_length"], words)
@@ -202,8 +202,8 @@ def _whole(model: TextModel, results: Iterator[Arrays], request: Arrays) -> Iter
 
 
 def _repeated(model: TextModel, request: Arrays) -> NDArray[np.int32]:
-    """How many ids of each answer are the text that was read, int32 [rows, 1]: a decoder alone may repeat
-    it.
+    """Return how many ids at the start of each answer repeat the prompt, int32 [rows, 1]; a decoder-only
+    model may repeat it.
     """
     lengths = request["input_lengths"].reshape(-1, 1)
     default = np.full(lengths.shape, model.excludes)
@@ -212,7 +212,7 @@ def _repeated(model: TextModel, request: Arrays) -> NDArray[np.int32]:
 
 
 def _bias_by_id(model: TextModel, inputs: Given, words: NDArray[np.float32] | None, rows: int) -> Arrays:
-    """Embedding bias float32 [rows, vocabulary] by token id, on top of that by words."""
+    """Add the bias by token id to that by words: float32 [rows, vocabulary]."""
     ids, weights, vocabulary = (
         inputs.get("logit_bias_ids"),
         inputs.get("logit_bias_weights"),

@@ -1,7 +1,9 @@
-"""`top_log_probs`: the tokens of an answer with their log probabilities, and the likeliest at each place.
+"""`top_log_probs`: the tokens of a result with their log probabilities, and the likeliest alternatives of
+each.
 
-Log probabilities are those that the model gave, with the request's own bias, whatever made a token chosen. An
-engine whose own are those after temperature and penalties (`tempered_log_probs`) is asked for logits instead.
+Log probabilities are the model's, including the request's own bias, however a token was chosen. An engine
+whose log probabilities come after temperature and penalties (`tempered_log_probs`) is asked for logits
+instead.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ TEMPERING = ("temperature", "repetition_penalty", "presence_penalty", "frequency
 
 
 def wanted_top(inputs: Given) -> int | None:
-    """How many of the likeliest tokens are asked for; None if a client wants no tokens at all.
+    """Return how many of the likeliest tokens are requested; None if no tokens are.
 
     Raises:
         BadRequest: too many, or not the same for each text of the request.
@@ -36,8 +38,8 @@ def wanted_top(inputs: Given) -> int | None:
 
 
 def inputs_for(model: TextModel, request: Arrays, top: int, rows: int) -> Arrays:
-    """What the engine is asked for besides, bool [rows, 1] each. There are logits for what is new only, so
-    the prompt cannot be among the tokens.
+    """Return further engine inputs, bool [rows, 1] each. There are logits only for new tokens, so the prompt
+    cannot be included.
 
     Raises:
         BadRequest: the prompt is wanted, too.
@@ -60,8 +62,8 @@ def inputs_for(model: TextModel, request: Arrays, top: int, rows: int) -> Arrays
 
 
 def with_tokens(model: TextModel, result: Arrays, request: Arrays, top: int, *, with_logits: bool) -> Arrays:
-    """A response with its tokens [rows, beams, longest] besides, and with `top` the likeliest at each place
-    [rows, beams, longest, top]. `with_logits`: the client asked for `generation_logits`, too.
+    """Add tokens [rows, beams, longest] to a response and, with `top`, the likeliest alternatives [rows,
+    beams, longest, top]. `with_logits`: the client also requested `generation_logits`.
     """
     ids = np.maximum(result["output_ids"], 0)
     tokens: Arrays = {
@@ -80,7 +82,7 @@ def with_tokens(model: TextModel, result: Arrays, request: Arrays, top: int, *, 
 
 
 def _log_probs(model: TextModel, result: Arrays, request: Arrays) -> NDArray[np.float32]:
-    """Float32 [rows, beams, longest, vocabulary], out of a response's logits."""
+    """Compute float32 [rows, beams, longest, vocabulary] from a response's logits."""
     shape = (*result["output_ids"].shape, model.facts.vocabulary)
     # An engine may fill its vocabulary up.
     logits = result["generation_logits"][:, :, : shape[2], : shape[3]]

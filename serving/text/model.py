@@ -1,4 +1,4 @@
-"""What the text façades know of the model in a bundle: T5, BART and GPT-2 differ in these facts only."""
+"""Facts about a bundle's model for the text façades; T5, BART and GPT-2 differ in these only."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from .tokens import TextTokenizer
 
 @dataclass(frozen=True)
 class TextModel:
-    """`beams`: the most beams that are served, where the engine has a limit; `excludes` and `accumulate`:
-    defaults of `exclude_input_in_output` and `accumulate_tokens`; `skip_special`: texts leave special tokens
-    out. `picture`, `prompt`: of models that answer about pictures, how those are made ready and stand in a
-    text; `pictures`: the most of one text.
+    """Facts about one model.
+
+    Attributes:
+        beams: the most beams that are served, where the engine has a limit
+        excludes: default of `exclude_input_in_output`, as `accumulate` is of `accumulate_tokens`
+        skip_special: special tokens are left out of texts
+        picture: preprocessing, as `prompt` has the placement, for models that read pictures
+        pictures: the most pictures of one text
     """
 
     facts: EngineFacts
@@ -35,7 +39,7 @@ class TextModel:
 
     @classmethod
     def load(cls, bundle: Path) -> TextModel:
-        """Of a bundle.
+        """Read it from a bundle.
 
         Raises:
             Malformed: its engine.json cannot be read.
@@ -55,15 +59,15 @@ class TextModel:
 
     @property
     def start(self) -> list[int]:
-        """The decoder's first ids."""
+        """Return the decoder's first ids."""
         return list(self.facts.decoder_start) if self.facts.encodes else [self.facts.pad_id]
 
     def text(self, ids: NDArray[np.int32]) -> bytes:
-        """The text of ids [n], UTF-8."""
+        """Decode ids [n] to UTF-8."""
         return self.tokenizer.text(ids.tolist(), skip_special_tokens=self.skip_special).encode()
 
     def pieces(self, ids: NDArray[np.int32]) -> NDArray[Any]:
-        """Each token by itself: UTF-8 bytes in an object array of the shape of `ids`."""
+        """Decode each token separately: UTF-8 bytes in an object array of the shape of `ids`."""
         out = np.empty(ids.size, object)
         out[:] = [self.tokenizer.piece(int(i)).encode() for i in ids.ravel()]
         return out.reshape(ids.shape)

@@ -1,4 +1,4 @@
-"""Pictures in a text's ids: where they stand, and what stands for them."""
+"""Place pictures among a text's ids."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ INPUTS = ("image_input", "image_bytes_input", "image_url_input", "image_urls")
 def with_pictures(
     tokenizer: TextTokenizer, prompt: PicturePrompt, text: str, pictures: int, vocabulary: int
 ) -> list[int]:
-    """Ids of a text: each picture's rows of the prompt-embedding table, numbered from the vocabulary's end
-    on, in the order of the pictures. A text that names no place for them is put into the model's own
+    """Return a text's ids with each picture's rows of the prompt-embedding table, numbered from the
+    vocabulary's end on in the order of the pictures. A text without placeholders is put into the model's
     template.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`preprocessing` and `postprocessing`: strings to ids, and ids to strings."""
+"""`preprocessing` and `postprocessing`: convert strings to ids, and ids to strings."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ PICTURES = ("IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES", "PROMPT_TABLE_EXTRA_ID")
 
 
 def preprocess(model: TextModel, inputs: Given, pictures: int = 0) -> Arrays:
-    """From strings [rows, 1] to ids int32 [rows, longest] with lengths, word lists int32 [rows, 2, n] and
-    embedding bias. `pictures`: of each text, in whose ids they have their rows of the prompt-embedding table.
+    """Convert strings [rows, 1] to ids int32 [rows, longest] with lengths, word lists int32 [rows, 2, n] and
+    embedding bias. `pictures` counts those of each text, whose ids include their rows of the prompt-embedding
+    table.
 
     Raises:
         BadRequest: a text that is too long for the model, or an input that the model does not take.
@@ -53,8 +54,9 @@ def preprocess(model: TextModel, inputs: Given, pictures: int = 0) -> Arrays:
 
 
 def _extra_ids(model: TextModel, inputs: Given, rows: Sequence[Sequence[int]]) -> NDArray[np.uint64]:
-    """Uint64 [rows, longest]: the picture's own id where a row of its table stands, 0 where a word does;
-    [rows, 0] without such an id. Given is one for all pictures of a text, or, by our façade, one for each.
+    """Return uint64 [rows, longest]: the picture's own id where a row of its table stands, 0 where a word
+    does; [rows, 0] without such ids. The input has one id for all pictures of a text or, from Conch's façade,
+    one for each.
     """
     given = inputs.get("PROMPT_TABLE_EXTRA_ID")
     if given is None or not given.size:
@@ -72,10 +74,10 @@ def postprocess(
     lengths: NDArray[np.int32],
     stop_words: NDArray[np.int32] | None = None,
 ) -> NDArray[Any]:
-    """From ids [rows, beams, longest] and lengths [rows, beams] to texts, bytes in a flat object array
-    [rows x beams], as upstream's postprocessing gives them: its clients read them so.
+    """Convert ids [rows, beams, longest] and lengths [rows, beams] to texts, bytes in a flat object array
+    [rows x beams], as upstream's postprocessing does and its clients expect.
 
-    `stop_words` int32 [rows, 2, n]: a text ends before one of its row.
+    `stop_words` int32 [rows, 2, n] end a text of their row.
 
     Raises:
         BadRequest: ids and lengths do not fit each other, or are negative.
@@ -99,7 +101,7 @@ def postprocess(
 
 
 def _read(model: TextModel, text: str, pictures: int = 0) -> list[int]:
-    """GPT-2 begins a text with its end-of-text token where there is nothing else to begin with.
+    """Tokenize a text; GPT-2 starts an empty text with its end-of-text token.
 
     Raises:
         BadRequest: certainly too long; tokenizing it would hold up everybody else.
@@ -115,7 +117,7 @@ def _read(model: TextModel, text: str, pictures: int = 0) -> list[int]:
 
 
 def _started(model: TextModel, text: str) -> list[int]:
-    """The decoder's first ids with those of a prompt; a decoder alone has none."""
+    """Return the decoder's first ids followed by a prompt's; a decoder-only model has none."""
     positions = model.facts.positions
     if len(text) > LONGEST_TOKEN * positions:
         raise BadRequest(
@@ -139,7 +141,7 @@ def _check_fits(model: TextModel, row: Sequence[int], start: Sequence[int], toke
 
 
 def _word_lists(model: TextModel, inputs: Given, name: str, rows: int) -> NDArray[np.int32]:
-    """Int32 [rows, 2, n]."""
+    """Return int32 [rows, 2, n]."""
     words = inputs[name].reshape(rows, -1).tolist() if name in inputs else [[]] * rows
     if (size := sum(len(word) for row in words for word in row)) > LONGEST_WORDS:
         raise BadRequest(f"{name} has {size} bytes; send {LONGEST_WORDS} at most")
@@ -149,7 +151,7 @@ def _word_lists(model: TextModel, inputs: Given, name: str, rows: int) -> NDArra
 
 
 def _bias(model: TextModel, inputs: Given, rows: int) -> NDArray[np.float32]:
-    """Float32 [rows, vocabulary]: each word's weight on all its ids; [rows, 0] without words."""
+    """Return float32 [rows, vocabulary], each word's weight on all its ids; [rows, 0] without words."""
     words, weights = inputs.get("EMBEDDING_BIAS_WORDS"), inputs.get("EMBEDDING_BIAS_WEIGHTS")
     if words is None or not words.size or not any(words.ravel().tolist()):
         return np.zeros((rows, 0), np.float32)

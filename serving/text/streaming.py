@@ -1,4 +1,4 @@
-"""Texts that grow: responses of a stream of one sequence, cut before stop words, as whole characters."""
+"""Streamed texts: responses for one sequence, cut before stop words, in whole characters."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ BY_TOKEN = (
 def growing(
     model: TextModel, results: Iterable[Arrays], request: Arrays, *, accumulate: bool
 ) -> Iterator[Arrays]:
-    """The responses of a stream of one sequence with their text: what is new, or the text so far. What a stop
-    word may still swallow is held back; the rest comes in a response of its own.
+    """Yield the responses of a one-sequence stream with their text: what is new, or the text so far. A
+    possible start of a stop word is held back; the remainder comes in a response of its own.
     """
     text, written = GrowingText(model.tokenizer, skip_special=model.skip_special), 0
     stop = StopFilter(words_in(request["stop_words_list"][0]))
@@ -50,7 +50,7 @@ def growing(
 
 
 def gathered(model: TextModel, results: Iterable[Arrays], request: Arrays) -> Arrays:
-    """One response out of those of a stream of one sequence."""
+    """Join the responses of a one-sequence stream into one."""
     parts = list(growing(model, results, request, accumulate=False))
     by_token = {
         name: np.concatenate([part[name] for part in parts if name in part], 2)
@@ -63,8 +63,8 @@ def gathered(model: TextModel, results: Iterable[Arrays], request: Arrays) -> Ar
 
 
 def counts(request: Arrays, written: NDArray[Any]) -> Arrays:
-    """Tokens that were read and written, int32 [rows, 1] each: counted here, since not every release of
-    TensorRT-LLM does.
+    """Count tokens that were read and generated, int32 [rows, 1] each, since not every release of
+    TensorRT-LLM counts them.
     """
     return {
         "num_input_tokens": request["input_lengths"].reshape(-1, 1),
@@ -73,7 +73,7 @@ def counts(request: Arrays, written: NDArray[Any]) -> Arrays:
 
 
 def _said(result: Arrays) -> list[Said]:
-    """The new tokens of one response of a stream of one sequence. TensorRT-LLM's logits are [1, tokens,
+    """Return the new tokens of one response of a one-sequence stream. TensorRT-LLM's logits are [1, tokens,
     beams, vocabulary] there.
     """
     count = int(result["sequence_length"].item())
@@ -87,8 +87,8 @@ def _said(result: Arrays) -> list[Said]:
 
 
 def _arrays(shown: Sequence[Said], like: Mapping[str, Any]) -> Arrays:
-    """Arrays of the tokens of one sequence; which ones, their own say, or where there are none those of the
-    response `like`.
+    """Make the arrays of one sequence's tokens, with the outputs that the tokens have, or, without tokens,
+    those of the response `like`.
     """
     count = len(shown)
     found: Arrays = {

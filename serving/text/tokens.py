@@ -1,4 +1,4 @@
-"""A text model's tokenizer as its façades use it: ids, word lists, text, and text that grows."""
+"""Tokenizer of a text model for its façades: ids, word lists, text, and streamed text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANCHOR = "x"
 
 
 class TextTokenizer:
-    """Reads everything from tokenizer.json: SentencePiece unigram (T5) and byte-level BPE (BART, GPT-2)
+    """Reads everything from tokenizer.json, SentencePiece unigram (T5) and byte-level BPE (BART, GPT-2)
     alike.
     """
 
@@ -35,33 +35,33 @@ class TextTokenizer:
         return cls(Tokenizer.from_file(str(folder / "tokenizer.json")))
 
     def ids(self, text: str, *, special: bool = True) -> list[int]:
-        """Ids of a text, with what the model's own template puts around it (T5: </s> after it, BART: <s> …
+        """Tokenize a text with what the model's own template puts around it (T5: </s> after it, BART: <s> …
         </s>, GPT-2: nothing).
         """
         return list(self.tokenizer.encode(text, add_special_tokens=special).ids)
 
     def prompt(self, text: str) -> list[int]:
-        """Ids of what a decoder alone goes on with. Chat templates may write the first special token that the
-        tokenizer puts there, too; once is enough.
+        """Tokenize the prompt of a decoder-only model. Chat templates may also write the first special token
+        that the tokenizer adds; it is kept once.
         """
         ids = self.ids(text)
         twice = len(ids) > 1 and ids[0] == ids[1] and ids[0] in self.special
         return ids[1:] if twice and text.startswith(str(self.tokenizer.id_to_token(ids[0]))) else ids
 
     def text(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of ids."""
+        """Decode ids to text."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def _piece(self, token: int) -> str:
-        """What a token adds to a text that goes on."""
+        """Return what a token adds to a text that continues."""
         before = self.ids(ANCHOR, special=False)
         return self.text([*before, token], skip_special_tokens=False)[len(self.text(before)) :]
 
     def spellings(self, word: str) -> list[tuple[int, ...]]:
-        """The ids a word may have: at the start of a text, after a blank and, if it starts with no letter or
-        digit, after anything.
+        """Return the ids that a word may have: at the start of a text, after a space and, if it starts with
+        no letter or digit, after anything.
 
-        Upstream knows the first alone; a byte-level model then goes on to say " word", which is another
+        Upstream uses only the first; a byte-level model can then still generate " word", which is another
         token.
         """
         found = [tuple(self.ids(word, special=False)), tuple(self.ids(" " + word, special=False))]
@@ -71,10 +71,10 @@ class TextTokenizer:
         return [ids for ids in dict.fromkeys(found) if ids and self.unknown not in ids]
 
     def word_list(self, words: Sequence[str]) -> NDArray[np.int32]:
-        """Words as int32 [2, n]: all their ids back to back, and where each ends, filled up with -1
+        """Make word lists int32 [2, n]: all words' ids, and where each word ends, padded with -1
         (TensorRT-LLM's word lists).
 
-        A word that this tokenizer cannot write (a line break or 日 in T5) cannot be generated either and is
+        A word that this tokenizer cannot encode (a line break or 日 in T5) cannot be generated either and is
         left out.
         """
         spelt = [ids for word in words if word for ids in self.spellings(word)]
@@ -84,10 +84,10 @@ class TextTokenizer:
 
 
 class GrowingText:
-    """The text of ids that come one after another: blanks are kept, and a character is given out only when
-    all its bytes are there.
+    """Decode ids that arrive one after another: spaces are kept, and a character is returned only when all
+    its bytes are there.
 
-    Only a window of the last ids is decoded each time: from the start of what was given out last, as other
+    Only a window of the last ids is decoded each time, from the start of the last returned text, as other
     servers do (huggingface/text-generation-inference, `decode_token`).
     """
 
@@ -99,12 +99,12 @@ class GrowingText:
         self.so_far = ""
 
     def add(self, ids: Sequence[int]) -> str:
-        """What the ids add to the text."""
+        """Return what the ids add to the text."""
         self.ids += [i for i in ids if i not in self.skipped]
         return "" if self._window().endswith(INCOMPLETE) else self.rest()
 
     def rest(self) -> str:
-        """What was held back, unfinished characters as the whole text would show them."""
+        """Return what was held back; incomplete characters are shown as in the whole text."""
         if self.given == len(self.ids):
             return ""  # the window stays: at the start of one SentencePiece swallows a blank
         before, now = self._text(self.ids[self.start : self.given]), self._window()

@@ -1,5 +1,5 @@
-"""What the Triton models of a façade share: refusing, calling the engine's two faces, and streaming to a
-client that may go.
+"""What a façade's Triton models share: refusing requests, calling the engine's unary and decoupled models,
+and streaming to a client that may leave.
 
 `utils` is triton_python_backend_utils, which exists inside Triton's Python stub only.
 """
@@ -32,10 +32,10 @@ HELD_SECONDS = 5.0
 
 
 def heard_out(responses: Iterable[Response]) -> Iterator[Response]:
-    """Yield the responses; if the consumer stops early or fails, drain the rest.
+    """Yield the responses, and drain the rest if the consumer stops early or fails.
 
-    A decoupled call whose last response was never taken keeps the model that made it from being unloaded: its
-    tritonserver then stops at --exit-timeout-secs only (seen with Triton 24.10).
+    A decoupled call whose last response was never read prevents the model that made it from being unloaded:
+    its tritonserver then stops only after --exit-timeout-secs (seen with Triton 24.10).
     """
     ended = False
     try:
@@ -48,9 +48,9 @@ def heard_out(responses: Iterable[Response]) -> Iterator[Response]:
 
 
 class Held:
-    """Keeps decoupled calls for some seconds after they were made.
+    """Keeps decoupled calls alive for some seconds after they were made.
 
-    The stub forgets a call in a C++ thread that does not hold Python's lock (python_backend, src/pb_stub.cc,
+    The stub drops a call in a C++ thread that does not hold Python's GIL (python_backend, src/pb_stub.cc,
     `SendCleanupId`, in r24.10 and r25.07). If that was the last reference, Python objects are freed there:
     with Python 3.12, which NVIDIA's image has, the stub dies within seconds of load.
     """
@@ -60,7 +60,7 @@ class Held:
         self.calls: deque[tuple[float, Any]] = deque()
 
     def keep(self, call: Response) -> Response:
-        """The call itself."""
+        """Keep a call."""
         now = time.monotonic()
         self.calls.append((now, call))
         while len(self.calls) > 1 and now - self.calls[0][0] > self.seconds:
@@ -69,38 +69,36 @@ class Held:
         return call
 
     def release(self) -> None:
-        """Let go of all, while the stub's shared memory is still there: once it is not, freeing a call ends
-        the stub.
-        """
+        """Drop all calls while the stub's shared memory exists: freeing one later crashes the stub."""
         self.calls.clear()
 
 
 class BlsClient:
-    """One model's way to its callers and to the models that it calls itself."""
+    """Responds to a model's callers, and calls other models."""
 
     def __init__(self, utils: Any, encode: Callable[[Exception], str] = message_of) -> None:
         self.utils, self.encode, self.last = utils, encode, utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         self.held = Held()
 
     def close(self) -> None:
-        """The model is unloaded."""
+        """Stop when the model is unloaded."""
         self.held.release()
 
     def refuse(self, sender: Any, error: Exception) -> None:
-        """The error as the only response."""
+        """Send the error as the only response."""
         code = getattr(self.utils.TritonError, code_name(error))
         sender.send(
             self.utils.InferenceResponse(error=self.utils.TritonError(self.encode(error), code)), self.last
         )
 
     def answer(self, sender: Any, arrays: Arrays, wanted: set[str]) -> None:
-        """One response, the only one."""
+        """Send the only response."""
         sender.send(self._response(arrays, wanted), self.last)
 
     def stream(self, sender: Any, results: Iterable[Arrays], wanted: set[str], own: str | None) -> None:
-        """A response for each of the results. When the client goes, the engine's request `own` is stopped and
-        what still comes is not sent. Triton is asked by a message, which takes up to a millisecond of a busy
-        CPU: not for each token.
+        """Send a response for each result. When the client leaves, the engine's request `own` is stopped and
+        nothing more is sent. Asking Triton takes a message and up to a millisecond of a busy CPU, so it is
+        not done for each token.
         """
         gone, asked = False, -inf
         for arrays in results:
@@ -113,13 +111,13 @@ class BlsClient:
         sender.send(flags=self.last)
 
     def tensors(self, arrays: Mapping[str, NDArray[Any]]) -> list[Any]:
-        """Arrays of any shape, in Triton's order [rows, …], as Triton's own tensors of the same names."""
+        """Make Triton's tensors from arrays of any shape, in Triton's order [rows, …]."""
         return [self.utils.Tensor(name, array) for name, array in arrays.items()]
 
     def call(
         self, model: str, tensors: Sequence[Any], outputs: Sequence[str], request_id: str, *, decoupled: bool
     ) -> Iterator[Any]:
-        """Responses of another model.
+        """Yield the responses of another model.
 
         Raises:
             EngineError: it answered with one.
@@ -141,7 +139,7 @@ class BlsClient:
     def engine(
         self, request_id: str, outputs: Sequence[str], arrays: Arrays, *, streaming: bool
     ) -> Iterator[Arrays]:
-        """The engine's responses that carry something, by the face that fits.
+        """Yield the engine's responses that are not empty, from its unary or decoupled model, whichever fits.
 
         Raises:
             EngineError: it refused, or failed in the middle.
@@ -156,7 +154,7 @@ class BlsClient:
                 )
 
     def stop(self, request_id: str, model: str = ENGINE_UNARY) -> None:
-        """End a request of the engine, as TensorRT-LLM does it: `stop` with the same id."""
+        """Stop a request of the engine, as in TensorRT-LLM: `stop` with the same id."""
         one = np.array([[1]], np.int32)
         arrays = {
             "input_ids": one,
@@ -174,8 +172,8 @@ class BlsClient:
 
 
 def engine_id(request: Any) -> tuple[str, str | None]:
-    """The id that a request has in the engine, and the same if it may be stopped by it: a client's own id may
-    be that of several requests.
+    """Return the id that a request gets in the engine, and the same if it may be stopped by it: a client may
+    use one id for several requests.
     """
     given = str(request.request_id())
     own = None if given else uuid.uuid4().hex
@@ -183,5 +181,5 @@ def engine_id(request: Any) -> tuple[str, str | None]:
 
 
 def row_names(name: str, rows: int) -> list[str]:
-    """Ids for all rows of a request but the first, which has the request's own."""
+    """Return ids for all rows of a request but the first, which has the request's own."""
     return [f"{name}-row{n}" for n in range(1, rows)]

@@ -1,5 +1,5 @@
-"""A bounded thread pool for façades: one thread answers each request. An exception becomes the error response
-of its own request.
+"""A bounded thread pool for façades: one thread answers each request, and an exception becomes that request's
+error response.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ THREADS = 64
 
 
 class RequestPool:
-    """Calls `answer(request, sender)` from threads, and `refuse(sender, error)` for what cannot be
-    answered.
-    """
+    """Calls `answer(request, sender)` in threads, and `refuse(sender, error)` for what cannot be answered."""
 
     def __init__(
         self,
@@ -32,7 +30,7 @@ class RequestPool:
         self.places = BoundedSemaphore(places)
 
     def submit(self, requests: Iterable[Request]) -> None:
-        """Never waits."""
+        """Queue a request; never blocks."""
         for request in requests:
             sender = request.get_response_sender()
             if self.places.acquire(blocking=False):
@@ -55,5 +53,5 @@ class RequestPool:
             self.places.release()
 
     def close(self) -> None:
-        """Start nothing more."""
+        """Start no more requests."""
         self.threads.shutdown(wait=False, cancel_futures=True)

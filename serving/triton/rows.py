@@ -1,4 +1,4 @@
-"""Requests with several rows: taken apart, and their results put together again."""
+"""Split requests with several rows, and merge their results."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def split(inputs: Mapping[str, NDArray[Any]]) -> list[Arrays]:
-    """One dictionary per row; every array keeps a leading dimension of 1, and ids and features lose their
-    padding (`LENGTHS`).
+    """Return one dictionary per row. Every array keeps a leading dimension of 1, and ids and features lose
+    their padding (`LENGTHS`).
 
-    Scalars, which `reshape` in a configuration delivers as [rows], come out as [1, 1]: the shape in which
-    they can be sent on.
+    Scalars, which `reshape` in a configuration delivers as [rows], become [1, 1], the shape in which they can
+    be forwarded.
 
     Raises:
         BadRequest: rows whose results cannot be joined, or a length that its row does not have.
@@ -78,9 +78,8 @@ def _cut(row: Arrays) -> Arrays:
 
 
 def greedy_at_zero(inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The same request with temperature 0 written as top_k 1. TensorRT-LLM turns temperature 0 into 1, and
-    makes the choice greedy only where top_k is given, too; with top_p alone it is random
-    (runtime/samplingConfig.h, `validate`).
+    """Replace temperature 0 with top_k 1. TensorRT-LLM turns temperature 0 into 1, and is greedy only if
+    top_k is given, too; with top_p alone it samples (runtime/samplingConfig.h, `validate`).
     """
     zero = inputs["temperature"] == 0.0 if "temperature" in inputs else np.zeros(0, bool)
     if not zero.any():
@@ -97,8 +96,8 @@ def greedy_at_zero(inputs: Mapping[str, NDArray[Any]]) -> Arrays:
 
 
 def started(row: Arrays, start: Sequence[int]) -> Arrays:
-    """The row with the decoder's first ids `start` where it brings none; TensorRT-LLM begins with the padding
-    id instead, which is wrong for BART, and refuses the request where that is not given either.
+    """Add the decoder's first ids `start` to a row that has none. TensorRT-LLM would start with the padding
+    id, which is wrong for BART, and refuses the request where there is none.
     """
     if not start or "decoder_input_ids" in row:
         return row
@@ -110,7 +109,7 @@ def started(row: Arrays, start: Sequence[int]) -> Arrays:
 
 
 def refuse_logits(inputs: Mapping[str, NDArray[Any]], vocabulary: int) -> None:
-    """Logits that would exhaust the shared memory of the stubs: without streaming TensorRT-LLM returns them
+    """Refuse logits that would exhaust the stubs' shared memory: without streaming TensorRT-LLM returns them
     for every token that was allowed, [beams, max tokens, vocabulary] in float32 (llmRequest.h,
     `allocGenerationLogitsHost`).
 
@@ -130,7 +129,7 @@ def refuse_logits(inputs: Mapping[str, NDArray[Any]], vocabulary: int) -> None:
 
 
 def refuse_misread(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> None:
-    """Inputs that the engine takes and reads wrongly (build/targets/trtllm/facts.py, MISREAD).
+    """Refuse inputs that the engine accepts and reads incorrectly (build/targets/trtllm/facts.py, MISREAD).
 
     Raises:
         BadRequest: one is there.
@@ -144,8 +143,8 @@ def refuse_misread(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> 
 
 
 def refuse_beams(inputs: Mapping[str, NDArray[Any]], most: int | None) -> None:
-    """More beams than are served. TensorRT-LLM would find out when the request is at the front of its queue,
-    and fail whatever came with it.
+    """Refuse more beams than are served. TensorRT-LLM would notice only at the front of its queue, and fail
+    the whole batch.
 
     Raises:
         BadRequest: `most` is known and less than what is asked for.
@@ -159,10 +158,10 @@ def refuse_beams(inputs: Mapping[str, NDArray[Any]], most: int | None) -> None:
 
 
 def refuse_table(inputs: Mapping[str, NDArray[Any]], facts: EngineFacts) -> None:
-    """Prompt tables that TensorRT-LLM would find out about when it has begun, and then fail every request
-    that runs (batch_manager/promptTuningBuffers.cpp, `validate`; executorImpl.cpp, `forwardAsync`), and ids
-    after the table's rows, for which it would read those of another request (its slots lie side by side).
-    Where `facts` has no `prompt_rows`, the engine looks itself.
+    """Refuse prompt tables that TensorRT-LLM would reject only after it has started, failing every running
+    request (batch_manager/promptTuningBuffers.cpp, `validate`; executorImpl.cpp, `forwardAsync`), and ids
+    past the table's rows, which would read another request's rows (its slots are adjacent). Where `facts` has
+    no `prompt_rows`, the engine checks this itself.
 
     Raises:
         BadRequest: too many rows, of another width, not finite, or such ids.
@@ -188,7 +187,7 @@ def refuse_table(inputs: Mapping[str, NDArray[Any]], facts: EngineFacts) -> None
 
 
 def refuse_samples(inputs: Mapping[str, NDArray[Any]]) -> None:
-    """Reject num_return_sequences > beam_width: TensorRT-LLM would send one response per sequence, which a
+    """Refuse num_return_sequences > beam_width: TensorRT-LLM would send one response per sequence, which a
     unary response cannot carry.
 
     Raises:
@@ -206,14 +205,14 @@ def refuse_samples(inputs: Mapping[str, NDArray[Any]]) -> None:
 
 
 def merge(results: Sequence[Mapping[str, NDArray[Any]]]) -> Arrays:
-    """Rows put together along the first dimension; shorter ones are filled up with -1, empty text or 0.0."""
+    """Merge rows along the first dimension; shorter ones are padded with -1, empty text or 0.0."""
     return {name: _stack([result[name] for result in results]) for name in results[0]}
 
 
 def newest(log_probs: NDArray[Any], count: int) -> NDArray[Any]:
-    """Log probabilities of the `count` tokens that a stream of one sequence has just brought, [count]: the
-    last ones, since TensorRT-LLM repeats those of earlier responses (llmRequest.cpp, `createResult`) and the
-    portable engine does not.
+    """Return the log probabilities of the `count` tokens that a one-sequence stream has just delivered,
+    [count]: the last ones, since TensorRT-LLM repeats those of earlier responses (llmRequest.cpp,
+    `createResult`) and the portable engine does not.
     """
     flat = log_probs.ravel()
     return flat[len(flat) - count :]

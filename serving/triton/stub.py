@@ -1,5 +1,6 @@
-"""What models use of `triton_python_backend_utils`, which exists inside Triton's Python stub only
-(https://github.com/triton-inference-server/python_backend, src/resources/triton_python_backend_utils.py).
+"""Protocols for what models use of `triton_python_backend_utils`, which exists inside Triton's Python stub
+only (https://github.com/triton-inference-server/python_backend,
+src/resources/triton_python_backend_utils.py).
 """
 
 from __future__ import annotations
@@ -11,42 +12,44 @@ from numpy.typing import NDArray
 
 
 class Tensor(Protocol):
-    """A named tensor in the CPU's memory."""
+    """A named tensor in host memory."""
 
     def name(self) -> str:
-        """As config.pbtxt says it."""
+        """Return its name in config.pbtxt."""
 
     def as_numpy(self) -> NDArray[Any]:
-        """BYTES come as an object array of bytes."""
+        """Return the array; BYTES become an object array of bytes."""
 
 
 class Sender(Protocol):
-    """Where the responses to one request go."""
+    """Sends the responses to one request."""
 
     def is_cancelled(self) -> bool:
-        """Nobody waits any more. Asked after the last response was sent, it ends tritonserver 24.10."""
+        """Tell whether the client has gone. Asking after the last response was sent crashes tritonserver
+        24.10.
+        """
 
     def send(self, response: Any = None, flags: int = 0) -> None:
-        """One response, or with the final flag the last one, which may be none."""
+        """Send one response, or with the final flag the last one, which may be empty."""
 
 
 class Request(Protocol):
     """One request, of one or several rows."""
 
     def inputs(self) -> Sequence[Tensor]:
-        """Those that the client sent."""
+        """Return the inputs that the client sent."""
 
     def request_id(self) -> str:
-        """The client's own; empty without one."""
+        """Return the client's own id; empty without one."""
 
     def requested_output_names(self) -> Sequence[str]:
-        """Empty: all of them."""
+        """Return the requested outputs; empty for all of them."""
 
     def parameters(self) -> str:
-        """A JSON object."""
+        """Return a JSON object."""
 
     def get_response_sender(self) -> Sender:
-        """Sends the responses of this request; Triton keeps the request alive until its last one."""
+        """Return the sender of this request's responses; Triton keeps the request until the last."""
 
 
 class Utils(Protocol):
@@ -60,10 +63,10 @@ class Utils(Protocol):
 
 
 def arrays_of(request: Request) -> dict[str, NDArray[Any]]:
-    """The inputs of a request by their names."""
+    """Return the inputs of a request by name."""
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 
 
 def is_decoupled(config: dict[str, Any]) -> bool:
-    """Whether a model, by its configuration, may answer a request more than once."""
+    """Tell whether a model's configuration allows several responses to a request."""
     return bool(config.get("model_transaction_policy", {}).get("decoupled", False))

@@ -1,6 +1,4 @@
-"""A Triton model that answers from threads, so that one request's wait for the engine never holds up
-another.
-"""
+"""A Triton model that answers from threads: a request that waits for the engine never blocks another."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ from .watch import Watch
 
 
 class ThreadedEndpoint(ABC):
-    """`calls`: the way to callers and other models; `watch`: stops what nobody waits for any more.
-    `encode`: an error's text.
+    """`calls` reaches callers and other models; `watch` stops requests whose clients have gone; `encode`
+    makes an error's text.
     """
 
     def __init__(self, utils: Utils, encode: Callable[[Exception], str] = message_of) -> None:
@@ -25,7 +23,7 @@ class ThreadedEndpoint(ABC):
 
     @abstractmethod
     def answer(self, request: Request, sender: Sender) -> None:
-        """One request, in a thread of its own; whatever is raised becomes its error.
+        """Answer one request in its own thread; an exception becomes its error.
 
         Raises:
             ValueError: it cannot be served.
@@ -33,10 +31,10 @@ class ThreadedEndpoint(ABC):
         """
 
     def execute(self, requests: Iterable[Request]) -> None:
-        """Queue requests; never waits."""
+        """Queue requests; never blocks."""
         self.requests.submit(requests)
 
     def close(self) -> None:
-        """The model is unloaded."""
+        """Stop when the model is unloaded."""
         self.requests.close()
         self.calls.close()

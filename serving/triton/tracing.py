@@ -1,9 +1,9 @@
-"""A trace on its way through a façade: what it asks of other models belongs to the request that it works on.
+"""Propagate a trace through a façade, so that its calls to other models belong to the request it works on.
 Only where CONCH_TRACES_URL is set: tritonserver traces then (ops/guard/server.py).
 
-What a request is part of goes on as the parameter `traceparent`. Triton's own way, InferenceRequest(trace=…),
-ends tritonserver 24.10 with signal 11 where the asking model answers from another thread: its trace is over
-when `execute` returns (seen; docs/traces.md).
+The trace parent travels as the parameter `traceparent`. Triton's own way, InferenceRequest(trace=…), crashes
+tritonserver 24.10 with signal 11 where the calling model answers from another thread: its trace ends when
+`execute` returns (seen; docs/traces.md).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ CURRENT: ContextVar[str] = ContextVar(TRACEPARENT, default="")
 
 
 def traceparent(request: Any) -> str:
-    """What a Triton request is part of, as W3C writes it: given by the client or by Triton; empty where
-    nothing is traced.
+    """Return a Triton request's trace parent in W3C's form, from the client or from Triton; empty if it is
+    not traced.
     """
     given = json.loads(request.parameters() or "{}").get(TRACEPARENT)
     found = given or json.loads(request.trace().get_context() or "{}").get(TRACEPARENT)
@@ -30,17 +30,17 @@ def traceparent(request: Any) -> str:
 
 
 def follow(request: Any) -> None:
-    """What this thread asks of other models from now on is for this request."""
+    """Attribute this thread's calls to other models to this request from now on."""
     if ON:
         CURRENT.set(traceparent(request))
 
 
 def row_threads(count: int) -> ThreadPoolExecutor:
-    """Threads that work on the same request as this one."""
+    """Make threads that work on the same request as this one."""
     return ThreadPoolExecutor(count, initializer=CURRENT.set, initargs=(CURRENT.get(),))
 
 
 def following() -> dict[str, str]:
-    """The parameter that says what a call is part of."""
+    """Return the parameter that says which trace a call is part of."""
     current = CURRENT.get()
     return {TRACEPARENT: current} if current else {}

@@ -1,4 +1,4 @@
-"""The unary face of the engine model: forwards each row, waits in a thread, answers once."""
+"""The unary model of the engine: forwards each row, waits in a thread, answers once."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from .tracing import row_threads
 
 
 class UnaryFace(ThreadedEndpoint):
-    """One response for each request, however many the engine sends. `beams`: the most that are served, where
-    the engine has a limit.
+    """Sends one response for each request, however many the engine sends. `beams` is the most that are
+    served, where the engine has a limit.
     """
 
     def __init__(self, facts: EngineFacts, beams: int | None, utils: Utils) -> None:
@@ -71,7 +71,7 @@ class UnaryFace(ThreadedEndpoint):
         return [started(greedy_at_zero(row), self.facts.decoder_start) for row in split(inputs)]
 
     def _stop(self, name: str, sender: Sender) -> None:
-        """Rows of a façade's request come as requests of their own."""
+        """Stop a request's rows. Rows of a façade's request arrive as requests of their own."""
         for own in [key for key in list(self.rows) if key.startswith(f"{name}-row")]:
             self._end(self.rows.get(own, ()))
         self._end(self.rows.get(name, [name]))
@@ -82,8 +82,8 @@ class UnaryFace(ThreadedEndpoint):
             self.calls.stop(name, ENGINE)
 
     def _forward(self, request: Request, row: Arrays, name: str) -> list[Tensor]:
-        """Tensors as they come: copying them while decoupled calls run in several threads has crashed the
-        stub (docs/decisions/0002-two-faces.md).
+        """Forward tensors as they are: copying them while decoupled calls run in several threads has crashed
+        the stub (docs/decisions/0002-two-faces.md).
         """
         answer: list[Tensor] = []
         outputs = list(dict.fromkeys([*ALWAYS, *request.requested_output_names()]))

@@ -1,6 +1,4 @@
-"""Requests whose client has gone: what they run in the engine is stopped, instead of being generated for
-nobody.
-"""
+"""Stop what the engine generates for a request whose client has gone."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ PERIOD = 0.2  # seconds between two looks
 
 
 class Watch:
-    """One thread that looks after all requests of a model. Triton tells nobody that a client went; it must be
-    asked.
+    """One thread that watches all requests of a model. Triton does not report that a client has gone; it must
+    be asked.
     """
 
     def __init__(self, period: float = PERIOD) -> None:
@@ -27,9 +25,9 @@ class Watch:
 
     @contextmanager
     def over(self, sender: Sender, stop: Callable[[], None]) -> Iterator[None]:
-        """Call `stop`, once, if the client goes while the block runs. The block must not send the last
-        response: asking after it whether the client is there ends tritonserver 24.10
-        (TRITONBACKEND_ResponseFactoryIsCancelled on a factory that is gone).
+        """Call `stop`, once, if the client leaves while the block runs. The block must not send the last
+        response: asking after it crashes tritonserver 24.10 (TRITONBACKEND_ResponseFactoryIsCancelled on a
+        freed factory).
         """
         key = id(sender)
         with self.changed:

@@ -1,4 +1,4 @@
-"""Encoded pictures to pixels, whatever a stranger sends: formats by list, pixels by limit, few at once."""
+"""Decode pictures from untrusted clients: an allow-list of formats, a limit of pixels, few at once."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ ctypes.CDLL(None).mallopt(-3, 1 << 20)
 
 
 def decoded(data: bytes, make: Callable[[Image.Image], T]) -> T:
-    """What `make` makes of the first frame in RGB, turned as EXIF says, on white where it is transparent (as
-    transformers' processors have it from version 5 on; before, they left alpha away). Few are in memory at
-    once, so `make` should give something smaller than the picture.
+    """Call `make` with the first frame in RGB, rotated as EXIF says, on white where it is transparent (as
+    transformers' processors do from version 5 on; earlier ones dropped alpha). Few pictures are in memory at
+    once, so `make` should return something smaller.
 
     Raises:
         BadRequest: no picture of FORMATS, a broken one, or one that is too large.
@@ -62,7 +62,7 @@ def decoded(data: bytes, make: Callable[[Image.Image], T]) -> T:
 
 
 def opened(data: bytes) -> Image.Image:
-    """What its header says; nothing is decoded yet.
+    """Read a picture's header without decoding it.
 
     Raises:
         BadRequest: see decoded.
@@ -81,7 +81,7 @@ def opened(data: bytes) -> Image.Image:
 
 @contextmanager
 def room(width: int, height: int) -> Iterator[None]:
-    """For a picture in memory; waits until there is some.
+    """Reserve memory for a picture; waits until there is some.
 
     Raises:
         BadRequest: none is ever large enough.
@@ -95,7 +95,7 @@ def room(width: int, height: int) -> Iterator[None]:
 
 
 def on_white(picture: Image.Image) -> Image.Image:
-    """In RGB."""
+    """Convert to RGB on a white background."""
     picture = in_eight_bits(picture)
     if "A" not in picture.getbands() and picture.info.get("transparency") is None:
         return picture.convert("RGB")
@@ -104,7 +104,7 @@ def on_white(picture: Image.Image) -> Image.Image:
 
 
 def in_eight_bits(picture: Image.Image) -> Image.Image:
-    """A picture of 16 bits of grey in 8; Pillow would clip it, which makes a scan a white page."""
+    """Convert 16-bit grey to 8 bits; Pillow would clip it, which turns a scan into a white page."""
     if picture.mode != "I" and not picture.mode.startswith("I;16"):
         return picture
     grey = np.asarray(picture).astype(np.int64).clip(0, 65535)
@@ -115,7 +115,7 @@ def in_eight_bits(picture: Image.Image) -> Image.Image:
 
 
 def orientation(picture: Image.Image) -> int:
-    """What EXIF says; 1, as it stands, where that is missing or broken."""
+    """Return EXIF's orientation; 1 where it is missing or broken."""
     try:
         return int(picture.getexif().get(ORIENTATION, 1))
     except Exception:  # noqa: BLE001  # as viewers do

@@ -1,4 +1,4 @@
-"""Pictures to vectors, as Triton's `clip_image` offers it: what is read, what the encoder is asked for."""
+"""Embed pictures, for Triton's `clip_image`: decodes them and calls the encoder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Encode = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 def files(inputs: Mapping[str, NDArray[Any]]) -> list[bytes]:
-    """The encoded pictures of one request: object [rows, 1] of files, or uint8 [rows, bytes].
+    """Return the encoded pictures of one request: object [rows, 1] of files, or uint8 [rows, bytes].
 
     Raises:
         BadRequest: neither of the two inputs, or both.
@@ -36,7 +36,7 @@ def files(inputs: Mapping[str, NDArray[Any]]) -> list[bytes]:
 
 
 def embed(inputs: Mapping[str, NDArray[Any]], facts: PictureFacts, encode: Encode) -> NDArray[np.float32]:
-    """Vectors [rows, dimensions] of one request; `encode` maps pixels float32 [rows, 3, size, size] to
+    """Return vectors [rows, dimensions] of one request; `encode` maps pixels float32 [rows, 3, size, size] to
     vectors.
 
     Raises:
@@ -53,7 +53,7 @@ def embed(inputs: Mapping[str, NDArray[Any]], facts: PictureFacts, encode: Encod
 
 
 class PictureEmbeddingEndpoint(ThreadedEndpoint):
-    """`encoder`: the Triton model that maps pixels to vectors."""
+    """`encoder` is the Triton model that maps pixels to vectors."""
 
     def __init__(self, facts: PictureFacts, encoder: str, utils: Utils) -> None:
         super().__init__(utils)

@@ -1,5 +1,5 @@
-"""Pixels as CLIP and BLIP-2 read them: equal to transformers' CLIPImageProcessor and BlipImageProcessor
-(their Pillow ones).
+"""Preprocess pixels for CLIP and BLIP-2, with the results of transformers' CLIPImageProcessor and
+BlipImageProcessor (their Pillow versions).
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ BICUBIC_REACH = 2  # pixels to each side, of the larger of both pictures
 
 
 def pixels(picture: Image.Image, facts: PictureFacts) -> NDArray[np.float32]:
-    """Of an RGB picture, [3, size, size]: bicubic resize of the shorter side, the middle, normalized."""
+    """Return the pixels [3, size, size] of an RGB picture: bicubic resize of the shorter side, centre crop,
+    normalized.
+    """
     cut = np.asarray(middle(picture, facts), np.float32) / 255
     mean, deviation = (np.array(row, np.float32) for row in (facts.mean, facts.deviation))
     return np.ascontiguousarray(((cut - mean) / deviation).transpose(2, 0, 1))
 
 
 def middle(picture: Image.Image, facts: PictureFacts) -> Image.Image:
-    """The middle of the resized picture, `size` pixels on a side; all of it where no shorter side is asked
-    for.
+    """Return the central `size` pixels on a side of the resized picture, or all of it if no shorter side is
+    given.
     """
     if not facts.resized:
         return picture.resize((facts.size, facts.size), Image.Resampling.BICUBIC)
@@ -49,7 +51,7 @@ def middle(picture: Image.Image, facts: PictureFacts) -> Image.Image:
 
 
 def resized(size: tuple[int, int], shorter: int) -> tuple[int, int]:
-    """Width and height with the shorter of them `shorter` long; the other is rounded down."""
+    """Return width and height with the shorter of them `shorter` long; the other is rounded down."""
     width, height = size
     return (
         (shorter, floor(shorter * height / width))

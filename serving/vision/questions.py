@@ -1,4 +1,4 @@
-"""Pictures that come with a question: of whatever kind, made the pixels that the model reads."""
+"""Turn pictures that accompany a question, in any form, into the pixels that the model reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Given = Mapping[str, NDArray[Any]]
 
 
 def pictures_of(inputs: Given, facts: PictureFacts, most: int = MOST_PICTURES) -> Pixels | None:
-    """Float16 [rows, n, 3, size, size] of one request, n at most `most`, None without pictures.
+    """Return float16 [rows, n, 3, size, size] of one request, n at most `most`; None without pictures.
 
     Raises:
         BadRequest: of several kinds at once, too many, or one that cannot be read.
@@ -64,9 +64,9 @@ def pictures_of(inputs: Given, facts: PictureFacts, most: int = MOST_PICTURES) -
 
 
 def keys_of(pixels: Pixels, own: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
-    """Uint64 [rows, n], none of them 0: what tells pictures apart where an engine shares cached blocks. Made
-    of the pixels, so that two pictures never share, and of the caller's own id [rows, 1], if there is one
-    (BLAKE2b, RFC 7693, of 8 bytes).
+    """Return uint64 [rows, n], never 0, that distinguish pictures where an engine shares cached blocks. Each
+    is a hash (BLAKE2b, RFC 7693, of 8 bytes) of the pixels and of the caller's own id [rows, 1], if there is
+    one, so that different pictures never share.
     """
     salts = np.zeros(len(pixels), np.uint64) if own is None else own.reshape(len(pixels), -1)[:, 0]
     keys = [[_key(one, salt.item()) for one in row] for row, salt in zip(pixels, salts, strict=True)]
@@ -85,7 +85,7 @@ def _check_few(name: str, array: NDArray[Any], most: int) -> None:
 
 
 def _ready(array: NDArray[Any], facts: PictureFacts) -> Pixels:
-    """Pixels as transformers' processor of the model makes them."""
+    """Preprocess pixels as transformers' processor of the model does."""
     whole = array[:, None] if array.ndim == 4 else array
     if whole.ndim != 5 or whole.shape[2:] != (3, facts.size, facts.size):
         raise BadRequest(
@@ -98,7 +98,7 @@ def _ready(array: NDArray[Any], facts: PictureFacts) -> Pixels:
 
 
 def _of_arrays(array: NDArray[Any], facts: PictureFacts) -> Pixels:
-    """Decoded pictures in RGB, uint8."""
+    """Return decoded pictures in RGB, uint8."""
     whole = array[:, None] if array.ndim == 4 else array
     if whole.ndim != 5 or whole.shape[-1] != 3:
         raise BadRequest(
@@ -117,7 +117,7 @@ def _of_arrays(array: NDArray[Any], facts: PictureFacts) -> Pixels:
 
 
 def from_url(url: bytes) -> bytes:
-    """The bytes of a data URL (RFC 2397).
+    """Return the bytes of a data URL (RFC 2397).
 
     Raises:
         BadRequest: another URL, or one whose base64 is broken.

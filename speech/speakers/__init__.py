@@ -1,1 +1,1 @@
-"""Who spoke when."""
+"""Speaker diarization: who spoke when."""

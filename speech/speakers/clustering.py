@@ -1,4 +1,4 @@
-"""Voices to the speakers of a recording."""
+"""Cluster voices into the speakers of a recording."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Labels = NDArray[np.int64]
 
 
 def hierarchy() -> Any:
-    """scipy.cluster.hierarchy, which deployments without a model of speakers never load."""
+    """Import scipy.cluster.hierarchy, which deployments without a speaker model never load."""
     return import_module("scipy.cluster.hierarchy")
 
 
 def speakers(found: Sequence[Stretch], count: Count) -> tuple[Labels, Floats]:
-    """The speaker of each stretch, from 0, and the speakers' mean vectors [speakers, dimensions]."""
+    """Return the speaker of each stretch, from 0, and the speakers' mean vectors [speakers, dimensions]."""
     vectors = np.array([one.vector for one in found])
     clear = np.array([one.clear for one in found])
     known = np.flatnonzero(clear >= min(TUNING.steady, clear.max()))
@@ -36,8 +36,8 @@ def speakers(found: Sequence[Stretch], count: Count) -> tuple[Labels, Floats]:
 
 
 def _clusters(vectors: Floats, weights: Floats, count: Count) -> Labels:
-    """Clusters of voices, merged by the cosine of their members (average linkage), without those that
-    speak too little to be anybody.
+    """Cluster voices by the cosine of their members (average linkage), without clusters that have too little
+    speech.
     """
     if len(vectors) == 1:
         return np.zeros(1, np.int64)
@@ -50,7 +50,7 @@ def _clusters(vectors: Floats, weights: Floats, count: Count) -> Labels:
 
 
 def _cut(tree: Floats, vectors: Floats, weights: Floats, count: Count, wanted: int) -> Labels:
-    """So many clusters, as far as the tree has them, none of them too small where that can be."""
+    """Return so many clusters, as far as the tree has them, none of them too small where possible."""
     for cuts in range(wanted, min(len(vectors), wanted + 50) + 1):
         labels = hierarchy().fcluster(tree, cuts, "maxclust")
         large = _without_small(labels, vectors, weights, count)
@@ -61,7 +61,7 @@ def _cut(tree: Floats, vectors: Floats, weights: Floats, count: Count, wanted: i
 
 
 def _without_small(labels: Labels, vectors: Floats, weights: Floats, count: Count) -> Labels:
-    """What clusters of little speech hold goes to the nearest of the others."""
+    """Assign the members of clusters with little speech to the nearest other cluster."""
     names, labels = np.unique(labels, return_inverse=True)
     spoken = np.bincount(labels, weights, len(names))
     least = max(count.speech, TUNING.least_share * spoken.sum())
@@ -73,7 +73,7 @@ def _without_small(labels: Labels, vectors: Floats, weights: Floats, count: Coun
 
 
 def _merged(labels: Labels, vectors: Floats, weights: Floats) -> Labels:
-    """Clusters whose means are one voice become one, the nearest first."""
+    """Merge clusters whose means are the same voice, nearest first."""
     while len(means := _means(vectors, weights, labels)) > 1:
         near = means @ means.T - 2 * np.eye(len(means), dtype=np.float32)
         first, second = sorted(np.unravel_index(near.argmax(), near.shape))
@@ -85,7 +85,9 @@ def _merged(labels: Labels, vectors: Floats, weights: Floats) -> Labels:
 
 
 def _means(vectors: Floats, weights: Floats, labels: Labels) -> Floats:
-    """Mean vectors [clusters, dimensions] of length 1, each voice by the seconds that it is clear."""
+    """Return clusters' mean vectors [clusters, dimensions] of length 1, each voice weighted by its seconds of
+    clear speech.
+    """
     sums = np.zeros((labels.max() + 1, vectors.shape[1]), np.float32)
     np.add.at(sums, labels, vectors * weights[:, None])
     lengths = np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-9)

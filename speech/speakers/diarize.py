@@ -1,4 +1,4 @@
-"""From sound to turns."""
+"""Diarize: from audio to turns."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .turns import NOBODY, Diarization, diarization
 
 
 async def diarize(model: VoiceModel, batches: AsyncIterator[list[Chunk]], count: Count) -> Diarization:
-    """Who speaks in a recording, whose windows (`local.windows`) come in batches; no more than a batch of
-    sound is held.
+    """Find who speaks in a recording, whose windows (`local.windows`) come in batches; only one batch of
+    audio is held.
 
     Raises:
         ApiError: the model did not answer.
@@ -24,5 +24,5 @@ async def diarize(model: VoiceModel, batches: AsyncIterator[list[Chunk]], count:
 
 
 def joined(found: list[Stretch], count: Count) -> Diarization:
-    """Of all that is spoken, in order: seconds of work for hours of sound."""
+    """Join the speech of all batches, in order: seconds of work for hours of audio."""
     return diarization(found, *speakers(found, count)) if found else NOBODY

@@ -1,4 +1,4 @@
-"""Names of speakers, and the words of each."""
+"""Name the speakers, and assign words to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Begins = list[tuple[int, int]]  # where in a segment's text a word begins, and t
 
 
 def letters() -> Iterator[str]:
-    """A, B, …, Z, AA, AB, …"""
+    """Yield A, B, …, Z, AA, AB, …"""
     for number in count():
         text, rest = "", number
         while rest >= 0:
@@ -27,9 +27,9 @@ def letters() -> Iterator[str]:
 
 
 def labels(voices: Floats, names: Sequence[str], references: Floats) -> tuple[str, ...]:
-    """A name for each speaker: a known one where their voice is near enough, also for the sound of this
-    recording, whose nearest pair tells how near the others must be; otherwise letters in the order in which
-    they begin. `voices` [speakers, dimensions], `references` [names, dimensions]: length 1.
+    """Name each speaker: a known name where their voice is near enough, also under this recording's
+    conditions, whose nearest pair sets how near the others must be; otherwise letters in order of first
+    appearance. `voices` [speakers, dimensions] and `references` [names, dimensions] have length 1.
     """
     known: dict[int, str] = {}
     if len(voices) and len(names):
@@ -46,8 +46,8 @@ def labels(voices: Floats, names: Sequence[str], references: Floats) -> tuple[st
 
 
 def labelled(transcript: Transcript, who: Diarization, names: Sequence[str]) -> Transcript:
-    """A transcript with the speaker of each word and segment; segments are cut where the speaker changes.
-    Where there are words and no turns, one speaker says them.
+    """Return a transcript with the speaker of each word and segment; segments are split where the speaker
+    changes. Words without any turns have one speaker.
     """
     names = names or [next(letters())]
     words = [_word(word, who, names) for word in transcript.words]
@@ -73,7 +73,7 @@ def _whole(segment: Segment, who: Diarization, names: Sequence[str]) -> Segment:
 
 
 def _said(segment: Segment, words: list[Word], first: int) -> tuple[Begins, int]:
-    """The words of a segment from the one numbered `first` on, and the number of the next segment's first."""
+    """Return a segment's words from number `first` on, and the number of the next segment's first."""
     found: Begins = []
     at, number = 0, first
     while number < len(words):
@@ -89,8 +89,8 @@ def _said(segment: Segment, words: list[Word], first: int) -> tuple[Begins, int]
 
 
 def _settle(text: str, begins: Begins, words: list[Word]) -> None:
-    """Let a speaker change where a sentence does: a few words at its edge that go on without a pause are
-    those of the speaker of the rest.
+    """Move speaker changes to sentence boundaries: a few words at a sentence's edge, without a pause, get the
+    speaker of the rest.
     """
     for sentence in _sentences(text, begins):
         for order in (sentence, sentence[::-1]):
@@ -108,7 +108,7 @@ def _settle(text: str, begins: Begins, words: list[Word]) -> None:
 
 
 def _sentences(text: str, begins: Begins) -> Iterator[list[int]]:
-    """Numbers of words, by sentence."""
+    """Yield the numbers of words, by sentence."""
     ends = [*(begin for begin, _ in begins[1:]), len(text)]
     sentence: list[int] = []
     for (begin, number), end in zip(begins, ends, strict=True):
@@ -121,7 +121,7 @@ def _sentences(text: str, begins: Begins) -> Iterator[list[int]]:
 
 
 def _parts(segment: Segment, begins: Begins, words: list[Word]) -> Iterator[Segment]:
-    """The segment, cut where its speaker changes; tokens belong to a segment that is whole."""
+    """Split a segment where its speaker changes; only an unsplit segment keeps its tokens."""
     runs = [(speaker, list(run)) for speaker, run in groupby(begins, key=lambda one: words[one[1]].speaker)]
     if len(runs) == 1:
         yield replace(segment, speaker=runs[0][0])

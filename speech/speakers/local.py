@@ -1,4 +1,4 @@
-"""What one speaker says in one go: stretches of speech of local speakers, and the vector of each."""
+"""Stretches of speech of local speakers, and a voice vector of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PEAK = 6  # frames before and after a pause in which it is the likeliest
 
 @dataclass(frozen=True)
 class Chunk:
-    """Samples [WINDOW] of a recording, filled up with zeros where it ends; `number` from 0."""
+    """Samples [WINDOW] of a recording, padded with zeros at its end; `number` counts from 0."""
 
     number: int
     sound: Floats
@@ -33,15 +33,19 @@ class Chunk:
 
     @property
     def own(self) -> range:
-        """Its frames that no other window is asked for."""
+        """Return its frames that no other window covers."""
         return range(HOME if self.number else 0, FRAMES if self.is_last else HOME + OF_HOP)
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Somebody speaks without a pause. `start`: its first frame in the recording; `activity`: float16
-    [frames], the probability that they speak; `clear`: seconds of its sound in which nobody else does;
-    `vector`: float32 [dimensions] of their voice, length 1.
+    """Speech of one speaker without a pause.
+
+    Attributes:
+        start: its first frame in the recording
+        activity: float16 [frames], the probability that they speak
+        clear: seconds in which nobody else speaks
+        vector: float32 [dimensions] of their voice, length 1
     """
 
     start: int
@@ -52,19 +56,19 @@ class Stretch:
 
 @dataclass
 class VoiceBatch:
-    """Sounds whose vectors are wanted, and who wants them."""
+    """Audio whose vectors are wanted, and which stretch wants each."""
 
     sounds: list[Floats] = field(default_factory=list)
     speech: list[tuple[tuple[int, NDArray[np.float16], float], int]] = field(default_factory=list)
 
     def add(self, sound: Floats) -> int:
-        """Its place."""
+        """Add audio and return its index."""
         self.sounds.append(even_length(sound))
         return len(self.sounds) - 1
 
 
 def windows(blocks: Iterable[Floats]) -> Iterator[Chunk]:
-    """Those of a recording that comes in blocks, one each HOP."""
+    """Yield the windows of a recording that arrives in blocks, one each HOP."""
     held, number = np.empty(0, np.float32), 0
     for block in blocks:
         held = np.concatenate([held, block])
@@ -76,7 +80,7 @@ def windows(blocks: Iterable[Floats]) -> Iterator[Chunk]:
 
 
 async def speech_in(model: VoiceModel, batch: list[Chunk]) -> list[Stretch]:
-    """What is spoken in the own frames of windows.
+    """Return the speech in the windows' own frames.
 
     Raises:
         ApiError: the model did not answer.
@@ -94,8 +98,8 @@ async def speech_in(model: VoiceModel, batch: list[Chunk]) -> list[Stretch]:
 
 
 def pauses(nobody: Floats) -> list[int]:
-    """Frames at which it is likelier than nearby, and likely enough, that nobody speaks [frames]: another
-    speaker may begin there, whom the network takes for the same one.
+    """Return frames at which silence is likelier than nearby, and likely enough [frames]: another speaker,
+    whom the network takes for the same one, may start there.
     """
     near = sliding_window_view(np.pad(nobody, PEAK, mode="edge"), 2 * PEAK + 1).max(1)
     peaks = np.flatnonzero((nobody == near) & (nobody > TUNING.pause))
@@ -114,7 +118,7 @@ def _collect(
     clear: Frames,
     activity: NDArray[np.float16],
 ) -> None:
-    """One local speaker's stretches. A short one has the vector of all that they say in the window."""
+    """Return one local speaker's stretches. A short one gets the vector of all their speech in the window."""
     whole: int | None = None
     apart = speaks.copy()
     apart[cuts] = False
@@ -134,7 +138,7 @@ def _collect(
 
 
 def stretches(speaks: Frames, own: range) -> Iterator[tuple[int, int]]:
-    """Where somebody speaks in a window's own frames, in parts of a few seconds."""
+    """Return where somebody speaks in a window's own frames, in parts of a few seconds."""
     inside = speaks.copy()
     inside[: own.start] = inside[own.stop :] = False
     for begin, end in _edges(inside):
@@ -146,7 +150,7 @@ def stretches(speaks: Frames, own: range) -> Iterator[tuple[int, int]]:
 
 
 def _around(speaks: Frames, begin: int, end: int) -> slice:
-    """A stretch with as much speech without a pause around it as makes a good vector."""
+    """Extend a stretch by as much adjacent speech as makes a good vector."""
     most = round(TUNING.part * RATE / FRAME)
     while end - begin < most and begin > 0 and speaks[begin - 1]:
         begin -= 1
@@ -163,14 +167,16 @@ def _edges(frames: Frames) -> list[list[int]]:
 
 
 def cut(sound: Floats, frames: Frames) -> Floats:
-    """The samples under frames that are true."""
+    """Return the samples under frames that are true."""
     return np.concatenate(
         [sound[begin * FRAME + FIRST : end * FRAME + FIRST] for begin, end in _edges(frames)]
     )
 
 
 def even_length(voice: Floats) -> Floats:
-    """Cut to its middle, or repeated, so that few lengths come: one of a length are computed together."""
+    """Cut audio to its middle, or repeat it, so that there are few lengths: those of one length are computed
+    together.
+    """
     wanted = next((n for n in TUNING.lengths if len(voice) <= n * RATE), TUNING.lengths[-1])
     count = round(wanted * RATE)
     start = max(0, (len(voice) - count) // 2)
@@ -178,7 +184,7 @@ def even_length(voice: Floats) -> Floats:
 
 
 async def embedded(model: VoiceModel, voices: list[Floats]) -> Floats:
-    """Vectors of length 1 of voices of few lengths: [voices, dimensions]."""
+    """Return vectors of length 1 for voices of few lengths, [voices, dimensions]."""
     groups: defaultdict[int, list[int]] = defaultdict(list)
     for number, voice in enumerate(voices):
         groups[len(voice)].append(number)

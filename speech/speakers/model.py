@@ -1,4 +1,4 @@
-"""What knows voices, as the rest of this package sees it."""
+"""The protocol of the models that recognise voices."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Count:
-    """How many speakers there are, if that is known. `speech`: seconds that each has at least; `near`: mean
-    cosine from which two clusters are one.
+    """The number of speakers, if known.
+
+    Attributes:
+        speech: minimum seconds of speech of each
+        near: mean cosine from which two clusters are merged
     """
 
     least: int = 1
@@ -31,9 +34,9 @@ class VoiceModel(Protocol):
     """
 
     async def segment(self, rows: Floats) -> Floats:
-        """Log probabilities [rows, FRAMES, 7] of samples [rows, WINDOW] at 16 kHz: nobody speaks, one of
-        three local speakers, two of them (01, 02, 12).
+        """Return log probabilities [rows, FRAMES, 7] for samples [rows, WINDOW] at 16 kHz: nobody speaks, one
+        of three local speakers, two of them (01, 02, 12).
         """
 
     async def embed(self, rows: Floats) -> Floats:
-        """Vectors [rows, dimensions] of samples [rows, n] at 16 kHz, of one voice each."""
+        """Return vectors [rows, dimensions] for samples [rows, n] at 16 kHz, of one voice each."""

@@ -11,11 +11,13 @@ from .tuning import RATE, TUNING
 
 
 class BadReference(ValueError):
-    """A sound that does not show one voice; the message says why, after the name of what it is."""
+    """Audio that does not contain exactly one voice; the message gives the reason, after the reference's
+    name.
+    """
 
 
 async def voice_of(model: VoiceModel, sound: Floats) -> Floats:
-    """The vector [dimensions] of the one voice in samples [n] at 16 kHz, length 1.
+    """Return the vector [dimensions], length 1, of the single voice in samples [n] at 16 kHz.
 
     Raises:
         BadReference: too short, too long, silent, or two voices.

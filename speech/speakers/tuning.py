@@ -1,4 +1,4 @@
-"""Every number that decides who speaks; seconds unless the name says otherwise. Chosen on the tuning voices
+"""All parameters of speaker diarization; seconds unless the name says otherwise. Chosen on the tuning voices
 of bench/quality/conversations.py, which the published figures do not use: docs/benchmarks/speakers.md.
 """
 
@@ -16,7 +16,7 @@ HOP = 296 * FRAME  # samples from one window to the next: half a window, in whol
 
 @dataclass(frozen=True)
 class SpeakerTuning:
-    """Numbers of the path from sound to speakers."""
+    """Parameters of the path from audio to speakers."""
 
     at_once: int = 8  # windows of one request
     part: float = 2.0  # of speech that has a vector of its own

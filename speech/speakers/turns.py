@@ -1,4 +1,4 @@
-"""Turns of a recording's speakers: who speaks from when to when."""
+"""Turns of a recording's speakers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tuning import FIRST, FRAME, RATE, TUNING
 
 @dataclass(frozen=True)
 class Turn:
-    """Seconds from the beginning of the recording."""
+    """Times in seconds from the start of the recording."""
 
     start: float
     end: float
@@ -24,8 +24,11 @@ class Turn:
 
 @dataclass(frozen=True)
 class Diarization:
-    """Who speaks. `activity`: float32 [frames, speakers], the probability that each speaks; `voices`: their
-    vectors [speakers, dimensions].
+    """The result of diarization.
+
+    Attributes:
+        activity: float32 [frames, speakers], the probability that each speaks
+        voices: the speakers' vectors [speakers, dimensions]
     """
 
     activity: Floats
@@ -33,8 +36,8 @@ class Diarization:
     turns: tuple[Turn, ...]
 
     def speaker_of(self, start: float, end: float) -> int:
-        """Who speaks most between two times; the nearest turn's speaker where nobody does, the first speaker
-        where there are no turns.
+        """Return who speaks most between two times; where nobody does, the nearest turn's speaker; without
+        turns, the first speaker.
         """
         first, last = frame_at(start), max(frame_at(end), frame_at(start) + 1)
         spoken = self.activity[first:last].sum(0)
@@ -45,7 +48,7 @@ class Diarization:
         return near.speaker if near else 0
 
     def overlaps(self, start: float, end: float) -> bool:
-        """Whether two speak in most of the time between."""
+        """Tell whether two people speak for most of the time between."""
         first, last = frame_at(start), max(frame_at(end), frame_at(start) + 1)
         both = (self.activity[first:last] > TUNING.speaks).sum(1) > 1
         return bool(both.size) and bool(both.mean() > 0.5)
@@ -55,12 +58,12 @@ NOBODY = Diarization(np.empty((0, 0), np.float32), np.empty((0, 0), np.float32),
 
 
 def frame_at(seconds: float) -> int:
-    """The frame that a time lies in."""
+    """Return the frame that contains a time."""
     return max(0, int((seconds * RATE - FIRST) // FRAME))
 
 
 def diarization(found: Sequence[Stretch], labels: Labels, voices: Floats) -> Diarization:
-    """The turns that stretches of speech make; speakers are numbered in the order in which they begin."""
+    """Join stretches of speech into turns; speakers are numbered in order of first appearance."""
     activity = np.zeros((max(one.start + len(one.activity) for one in found), len(voices)), np.float32)
     for one, speaker in zip(found, labels, strict=True):
         its = activity[one.start : one.start + len(one.activity), speaker]

@@ -1,3 +1,3 @@
-"""What targets share whose tools lie in one of NVIDIA's images: image, driver and GPUs, and the options of
-tools.
+"""What targets share whose tools are in one of NVIDIA's images: image, driver and GPUs, and the tools'
+options.
 """

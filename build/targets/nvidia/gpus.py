@@ -1,5 +1,5 @@
-"""The GPUs that a model's engine is made on: those of the instance that serves it first, since an engine runs
-on its own kind of card only.
+"""Choose the GPUs that a model's engine is built on: those of the first instance that serves it, since an
+engine runs only on the kind of card that it was built on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ...catalog import CatalogError, Model
 
 
 def devices_of(models: Sequence[Model], environment: Mapping[str, str]) -> list[str]:
-    """For each model what CUDA_VISIBLE_DEVICES says while it is built.
+    """Return for each model the value of CUDA_VISIBLE_DEVICES during its build.
 
     Raises:
         CatalogError: instances of one model have different cards, or GPUs that are not there.

@@ -1,4 +1,4 @@
-"""Whether a command line is one that a tool takes, as the tool's own --help says."""
+"""Check a command line against the tool's own --help."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from ...toolchain import Unfit
 
 
 def misfits(arguments: Sequence[str], text: str) -> list[str]:
-    """Options of a command line that a --help text does not list, and values outside the choices that it
-    lists.
-    """
+    """Return options that a --help text does not list, and values outside the choices that it lists."""
     found = []
     for i, part in enumerate(arguments):
         option, _, inline = part.partition("=")
@@ -33,7 +31,7 @@ def misfits(arguments: Sequence[str], text: str) -> list[str]:
 
 
 def require(family: str, findings: Iterable[str]) -> None:
-    """Refuse to build where anything was found.
+    """Refuse to build if there are findings.
 
     Raises:
         Unfit: at least one finding.

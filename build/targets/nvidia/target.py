@@ -1,4 +1,4 @@
-"""What targets share whose engines are made in one of NVIDIA's images."""
+"""What targets share whose engines are built in one of NVIDIA's images."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ class BuilderImage(Protocol):
 
     @classmethod
     def from_environment(cls) -> Self:
-        """The one that this runs in."""
+        """Return the image that this process runs in."""
 
     def identity(self, devices: str = "") -> Identity:
-        """Its stamp, with the first GPU of `devices`."""
+        """Return its stamp, with the first GPU of `devices`."""
 
     def tools(self) -> Mapping[str, str]:
-        """Paths by the names that steps use."""
+        """Return the tools' paths by the names that steps use."""
 
     def environment(self, devices: str) -> dict[str, str]:
-        """For steps."""
+        """Return variables for steps."""
 
 
 class InImage:
-    """The part of a Target that follows from `image`; see Target for what each method means."""
+    """The part of a Target that depends on `image`; see Target for what each method means."""
 
     image: type[BuilderImage]
 
     def identity(self, devices: str = "") -> Identity:
-        """The image's."""
+        """Return the image's identity."""
         return self.image.from_environment().identity(devices)
 
     def tools(self) -> Mapping[str, str]:
-        """The image's."""
+        """Return the image's tools."""
         return self.image.from_environment().tools()
 
     def environment(self, devices: str) -> Mapping[str, str]:
-        """The image's."""
+        """Return the image's environment."""
         return self.image.from_environment().environment(devices)
 
     def gpus(self, count: int, environment: Mapping[str, str]) -> list[str]:
-        """As TRITON_i_GPUS says, or shared out."""
+        """Return the GPUs from TRITON_i_GPUS, or assign them."""
         return assigned(count, environment)
 
     def build_devices(self, models: Sequence[Model], environment: Mapping[str, str]) -> list[str]:
-        """Those of the instances that serve them."""
+        """Return the GPUs of the instances that serve the models."""
         return devices_of(models, environment)

@@ -1,3 +1,3 @@
-"""OpenVINO on a CPU: `target.py`, which everybody may import, and the exporters, one architecture per file
-(torch, transformers: the builder only).
+"""OpenVINO on a CPU: `target.py`, which any package may import, and the exporters, one architecture per file
+(torch, transformers: builder only).
 """

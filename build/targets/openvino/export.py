@@ -1,10 +1,10 @@
-"""A checkpoint to OpenVINO: `python -m build.targets.openvino.export --family F --weights FOLDER --output
-FOLDER` writes the graphs, engine.json and the tokenizer's files.
+"""Export a checkpoint to OpenVINO: `python -m build.targets.openvino.export --family F --weights FOLDER
+--output FOLDER` writes the graphs, engine.json and the tokenizer's files.
 
-The encoder maps features [1, mels, frames] or ids [1, n] to the keys and values of every decoder layer's
-cross-attention, so they are computed once per request. The decoder is described in stateful.py. The aligner,
-for families whose shape has alignment heads, runs the decoder over a whole text at once and gives where it
-looked: the cross-attention that word times are made of where the decoder's steps do not tell.
+The encoder maps features [1, mels, frames] or ids [1, n] to the cross-attention keys and values of every
+decoder layer, so they are computed once per request. The decoder is described in stateful.py. The aligner,
+for families whose shape has alignment heads, runs the decoder over a whole text and returns the
+cross-attention that word timestamps are computed from, where the decoder's steps do not return it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SHORT_FRAMES = (1000, 1500, 2000, 2500)
 
 
 class Aligner(nn.Module):
-    """Ids [1, n] and the memory's keys and values of every layer up to the last that aligns ->
-    cross-attention weights [heads, n, memory] of the alignment heads.
+    """Map ids [1, n] and the encoder output's keys and values, for every layer up to the last alignment head,
+    to the cross-attention weights [heads, n, encoder positions] of the alignment heads.
     """
 
     def __init__(self, model: Model) -> None:
@@ -43,7 +43,7 @@ class Aligner(nn.Module):
 
 
 def encoder_graph(encoder: Encoder) -> ov.Model:
-    """Trace the encoder; lengths stay dynamic (measured for Whisper: 3..6 % slower than a fixed one)."""
+    """Trace the encoder; lengths stay dynamic (measured for Whisper: 3 to 6 % slower than a fixed one)."""
     mels = encoder.shape.mels
     example = torch.zeros(1, mels, 20) if mels else torch.zeros(1, 7, dtype=torch.long)
     graph = ov.convert_model(encoder, example_input=example)
@@ -53,7 +53,7 @@ def encoder_graph(encoder: Encoder) -> ov.Model:
 
 
 def aligner_graph(model: Model) -> ov.Model:
-    """Trace the aligner for texts and memories of any length."""
+    """Trace the aligner for texts and encoder outputs of any length."""
     module, shape = Aligner(model), model.shape
     heads, width = shape.decoder_heads, shape.head_width
     names = memories(AlignmentCaches((), shape.alignment_heads).layers)
@@ -64,7 +64,9 @@ def aligner_graph(model: Model) -> ov.Model:
 
 
 def picture_graph(pictures: nn.Module) -> ov.Model:
-    """Trace pixels [pictures, 3, size, size] -> rows of the prompt table [pictures, rows, width]."""
+    """Trace the picture encoder: pixels [pictures, 3, size, size] to rows of the prompt table [pictures,
+    rows, width].
+    """
     size = pictures.shape.size
     graph = ov.convert_model(pictures, example_input=(torch.zeros(2, 3, size, size),))
     rename(graph, [("pixels", [-1, 3, size, size])], ["embedding"])
@@ -72,7 +74,7 @@ def picture_graph(pictures: nn.Module) -> ov.Model:
 
 
 def graphs(model: Model) -> dict[str, ov.Model]:
-    """All that the shape needs, by file name."""
+    """Trace all graphs that the shape needs, by file name."""
     made = {"encoder": encoder_graph(model.encoder)} if model.encoder is not None else {}
     made["decoder"] = decoder_graph(model.decoder)
     if model.shape.alignment_heads:
@@ -81,8 +83,8 @@ def graphs(model: Model) -> dict[str, ov.Model]:
 
 
 def relative_bias(model: Model, shape: Shape) -> np.ndarray:
-    """float32 [heads, distances]: what the decoder adds to the score of an id that lies so many places
-    back.
+    """Return float32 [heads, distances]: what the decoder adds to the score of an id that many positions
+    earlier.
     """
     return model.decoder.relative.weight.T.contiguous().numpy()[:, : shape.relative + 1]
 

@@ -1,7 +1,7 @@
-"""Encoders alone to OpenVINO: `python -m build.targets.openvino.export_encoder --family F --weights FOLDER
---output FOLDER` writes a graph for each encoder, engine.json, for pictures picture.json, and the tokenizer's
-files. The graphs map ids and mask [texts, n], pixels [pictures, 3, size, size] or wav [sounds, n] to float32
-[rows, dimensions].
+"""Export encoders (embedding models) to OpenVINO: `python -m build.targets.openvino.export_encoder --family F
+--weights FOLDER --output FOLDER` writes a graph for each encoder, engine.json, for pictures picture.json, and
+the tokenizer's files. The graphs map ids and mask [texts, n], pixels [pictures, 3, size, size] or wav
+[sounds, n] to float32 [rows, dimensions].
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def sound_graph(network: nn.Module, samples: int) -> ov.Model:
 
 
 def graphs(network: encoders.Network) -> dict[str, ov.Model]:
-    """Its encoders, by file name."""
+    """Trace its encoders, by file name."""
     if isinstance(network, Clip):
         return {
             "text": text_graph(network.text),
@@ -66,7 +66,7 @@ def export(family: str, weights: Path, output: Path, compress: str, longest: int
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = encoders.parser(__doc__)
     parser.add_argument("--compress", choices=["none", "int8"], default="none")
     given = parser.parse_args()

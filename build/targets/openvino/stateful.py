@@ -1,17 +1,17 @@
 """What all exported decoders share: names of graph inputs, key/value caches as state, 8-bit weights.
 
 A decoder module's forward takes ids [batch, new]; rows [n, width] for ids beyond its vocabulary, if it takes
-a prompt table; positions [batch, new] unless it has none; mask [batch,
-heads or 1, new, past + new] and, with a memory, cross mask [memories, 1, 1, 1, length], both added to
-attention scores; bias [batch or 1, vocabulary or 1], added to the logits; beam_idx [batch]; past keys and
-values of each layer [batch, heads, past, head width], then those of the memories [memories, heads, length,
-head width]. Rows may share a memory: sharers [memories, most], the rows that look at each, filled up with
-any; shares [batch], each row's place in sharers, flattened. It returns logits of the last id [batch,
-vocabulary], log(sum(exp(logits))) [batch], where the alignment heads looked from the last id [batch, heads,
-length of the memory] if the shape has a few (`Shape.step_heads`), and the present keys and values.
+a prompt table; positions [batch, new], if it has positions; mask [batch, heads or 1, new, past + new] and,
+with an encoder output, cross mask [outputs, 1, 1, 1, length], both added to attention scores; bias [batch or
+1, vocabulary or 1], added to the logits; beam_idx [batch]; past keys and values of each layer [batch, heads,
+past, head width], then those of the encoder outputs [outputs, heads, length, head width]. Rows may share an
+encoder output: sharers [outputs, most] lists the rows that attend to each, padded with any row; shares
+[batch] is each row's place in sharers, flattened. It returns the last id's logits [batch, vocabulary],
+log(sum(exp(logits))) [batch], the last id's cross-attention in the alignment heads [batch, heads, encoder
+positions] if the shape has a few (`Shape.step_heads`), and the present keys and values.
 
-A decoder without a memory reads long prompts. Its caches stay inputs, kept by the server in slots of a length
-of their own: no beam_idx, and the keys and values that it returns are those of the new ids alone.
+A decoder-only model reads long prompts. Its caches stay inputs, kept by the server in slots with lengths of
+their own: there is no beam_idx, and it returns keys and values of the new ids alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GROUP = 32  # inputs that share a scale of 4-bit weights
 
 
 def rename(model: ov.Model, inputs: Sequence[tuple[str, list[int]]], outputs: Sequence[str]) -> None:
-    """Give the ports of a traced graph names, and the inputs their (partly dynamic, -1) shapes."""
+    """Name the ports of a traced graph, and give the inputs their (partly dynamic, -1) shapes."""
     for port, (name, shape) in zip(model.inputs, inputs, strict=True):
         port.get_node().set_partial_shape(ov.PartialShape(shape))
         port.get_tensor().set_names({name})
@@ -65,7 +65,7 @@ def make_stateful(
 
 
 def weights_of(model: ov.Model) -> Iterator[tuple[ov.Node, NDArray[np.float32], int]]:
-    """Matrix products with constant weights: the node, the weights, and their axis of inputs."""
+    """Find matrix products with constant weights: the node, the weights, and the axis of their inputs."""
     for node in list(model.get_ops()):
         constant = node.input_value(1).get_node() if node.get_type_name() == "MatMul" else None
         if constant is not None and constant.get_type_name() == "Constant" and constant.data.ndim == 2:
@@ -74,7 +74,7 @@ def weights_of(model: ov.Model) -> Iterator[tuple[ov.Node, NDArray[np.float32], 
 
 def compress_int8(model: ov.Model) -> None:
     """Store the weights of matrix products as int8 with one scale per output channel (symmetric). Activations
-    are rounded when the products are made: serving.engine.openvino.runtime.
+    are quantized when the products are computed: serving.engine.openvino.runtime.
     """
     for node, weight, axis in weights_of(model):
         # A padding row may be all zero.
@@ -87,9 +87,9 @@ def compress_int8(model: ov.Model) -> None:
 
 
 def compress_int4(model: ov.Model, vocabulary: int) -> None:
-    """Store the weights of matrix products in 4 bits, with a float16 scale and a zero point for each 32
-    inputs of an output. Those with `vocabulary` outputs, which make logits, are stored in 8 (compress_int8),
-    as OpenVINO's own tools do; so are those whose inputs 32 does not divide.
+    """Store the weights of matrix products in 4 bits, with a float16 scale and a zero point for each group of
+    32 inputs of an output. Products with `vocabulary` outputs, which make logits, are stored in 8 bits
+    (compress_int8), as OpenVINO's own tools do, and so are those whose inputs are not a multiple of 32.
     """
     for node, weight, axis in weights_of(model):
         outputs, inputs = weight.shape
@@ -112,7 +112,7 @@ def compress_int4(model: ov.Model, vocabulary: int) -> None:
 
 
 def compress(model: ov.Model, kind: str, vocabulary: int) -> None:
-    """Store its weights as "int8", "int4" or ("none") as they are."""
+    """Store a graph's weights as "int8" or "int4", or leave them as they are ("none")."""
     if kind == "int8":
         compress_int8(model)
     elif kind == "int4":
@@ -120,16 +120,16 @@ def compress(model: ov.Model, kind: str, vocabulary: int) -> None:
 
 
 def _four_bits(values: NDArray[np.float32]) -> ov.Node:
-    """A constant of numbers from 0 to 15, two a byte, the first in the lower half."""
+    """Make a constant of numbers from 0 to 15, two per byte, the first in the lower half."""
     flat, tensor = values.astype(np.uint8).ravel(), ov.Tensor(ov.Type.u4, ov.Shape(values.shape))
     tensor.data[:] = (flat[::2] | flat[1::2] << 4).reshape(tensor.data.shape)
     return op.constant(tensor, shared_memory=False)
 
 
 class Stateful:
-    """Caches of a traced decoder with a memory: what came before, continued by the rows of `beam_idx`.
-    `seen`: where those of the (layer, head) `pairs` looked from the last id, [batch, heads, memory] of each
-    layer that has any.
+    """Caches of a traced decoder with an encoder output: past keys and values, reordered by `beam_idx`.
+    `seen` is the last id's cross-attention of the (layer, head) `pairs`, [batch, heads, encoder positions]
+    for each layer that has any.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Stateful:
         return self._by_row(weights @ values)
 
     def _by_row(self, grouped: Tensor) -> Tensor:
-        """[memories, heads, most, ...] -> [batch, heads, ...]."""
+        """Gather [outputs, heads, most, ...] to [batch, heads, ...]."""
         return grouped.transpose(1, 2).flatten(0, 1)[self.shares]
 
     def _extended(self, past: Tensor, new: Tensor) -> Tensor:
@@ -177,8 +177,8 @@ class Stateful:
 
 
 class Slotted:
-    """Caches of a traced decoder alone, which the server keeps in slots: attention to past and new apart,
-    since joining them would copy the whole past at every step.
+    """Caches of a traced decoder-only model, kept by the server in slots: attention to past and to new ids is
+    computed separately, since joining them would copy the whole past at every step.
     """
 
     def __init__(self, past: Sequence[Tensor], mask: Tensor, shape: Shape, positions: Tensor | None) -> None:
@@ -186,8 +186,8 @@ class Slotted:
         self.hidden = None if positions is None else self._hidden(positions)
 
     def _hidden(self, positions: Tensor) -> Tensor | None:
-        """The mask of layers with a window, [batch, 1, new, past + new]. A slot's columns are the positions
-        of its past; those of the new ids come after them.
+        """Make the mask of layers with a sliding window, [batch, 1, new, past + new]. A slot's columns are
+        the positions of its past, followed by those of the new ids.
         """
         if not self.shape.windowed:
             return None
@@ -211,7 +211,7 @@ class Slotted:
         return seen if heads == k.shape[1] else seen.reshape(batch, heads, new, width)
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
-        """There is none."""
+        """Raise: there is no encoder output."""
         raise NotImplementedError
 
 
@@ -240,12 +240,12 @@ class Step(nn.Module):
 
 
 def memories(layers: int) -> list[str]:
-    """Names of a memory's keys and values."""
+    """Return the names of an encoder output's keys and values."""
     return [f"memory.{c}{i}" for i in range(layers) for c in "kv"]
 
 
 def decoder_graph(decoder: Decoder) -> ov.Model:
-    """Trace one decoder step and, if it has a memory, turn its self-attention caches into state."""
+    """Trace one decoder step and, if it has an encoder output, turn its self-attention caches into state."""
     shape = decoder.shape
     heads, width, has_memory = shape.cached_heads, shape.head_width, bool(shape.encoder_layers)
     cache = [f"{c}{i}" for i in range(shape.decoder_layers) for c in "kv"]

@@ -1,3 +1,3 @@
-"""TensorRT plans of encoders, in NVIDIA's plain image: `target.py`, which everybody may import, and the
-exporter (torch, transformers, onnx: the builder only).
+"""TensorRT plans of encoders, in NVIDIA's plain image: `target.py`, which any package may import, and the
+exporter (torch, transformers, onnx: builder only).
 """

@@ -1,6 +1,6 @@
-"""Encoders alone to TensorRT plans: `python -m build.targets.tensorrt.export --family F --weights FOLDER
---output FOLDER --trtexec PATH …` writes a plan for each graph, plans.json, engine.json, for pictures
-picture.json, and the tokenizer's files. The ONNX graphs in between are not kept.
+"""Export encoders (embedding models) to TensorRT plans: `python -m build.targets.tensorrt.export --family F
+--weights FOLDER --output FOLDER --trtexec PATH …` writes a plan for each graph, plans.json, engine.json, for
+pictures picture.json, and the tokenizer's files. The intermediate ONNX graphs are not kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DATATYPES = {torch.int32: "TYPE_INT32", torch.float32: "TYPE_FP32"}
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows and tokens at once: the most, and what kernels are chosen for."""
+    """The maximum of rows and tokens in a batch, and the sizes that kernels are tuned for."""
 
     rows: int
     favoured_rows: int
@@ -36,7 +36,7 @@ class Sizes:
 
 
 def traced(network: encoders.Network, dtype: torch.dtype) -> list[Graph]:
-    """The graphs of its encoders."""
+    """Trace the graphs of a network's encoders."""
     graphs.lowered(network, dtype)
     if isinstance(network, Clip):
         clip = network.shape
@@ -49,7 +49,7 @@ def traced(network: encoders.Network, dtype: torch.dtype) -> list[Graph]:
 
 
 def plan(graph: Graph, sizes: Sizes) -> Plan:
-    """What the plan of a graph takes: from one row and one token on."""
+    """Describe the plan of a graph, which takes one row and one token or more."""
 
     def shape(given: Sequence[int], rows: int, tokens: int) -> tuple[int, ...]:
         return (rows, *(tokens if size == -1 else size for size in given[1:]))
@@ -91,7 +91,7 @@ def export(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = encoders.parser(__doc__)
     parser.add_argument("--precision", choices=["float16", "float32"], default="float16")
     parser.add_argument("--max-batch-size", type=int, default=64, help="rows of a plan at most")

@@ -1,8 +1,8 @@
-"""ONNX graphs of serving/architectures as TensorRT takes them: float32 and int32 at both ends, named as
-Triton's models name their tensors, any number of rows.
+"""Export serving/architectures as ONNX graphs for TensorRT: float32 and int32 at both ends, tensors named as
+in Triton's models, any number of rows.
 
-The numbers' precision stands in the graph and trtexec is told to keep it (`--stronglyTyped`), so that what
-onnxruntime computes of a graph is what a plan computes, but for the order of sums.
+Precision is stated in the graph and trtexec is told to keep it (`--stronglyTyped`), so a plan computes what
+onnxruntime computes, apart from the order of sums.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ VECTOR = "embedding"
 
 
 class TooLarge(ValueError):
-    """Weights that half precision cannot hold; the message says what to do."""
+    """Weights that half precision cannot hold; the message gives the remedy."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """One encoder. `inputs`: by name an example and the shape, -1 for what may differ; `dimensions`: numbers
-    of the vector that it makes of a row.
+    """One encoder. `inputs` maps each name to an example and a shape, -1 where sizes may differ; `dimensions`
+    is the size of the vector for one row.
     """
 
     name: str
@@ -40,8 +40,9 @@ class Graph:
 
 
 class Texts(nn.Module):
-    """int32 `input_ids` and `attention_mask` [texts, n] -> float32 [texts, dimensions]. A plan cannot refuse
-    an id that there is not, and reading outside a table ends a server: such an id is read as the nearest one.
+    """Map int32 `input_ids` and `attention_mask` [texts, n] to float32 [texts, dimensions]. A plan cannot
+    refuse ids outside the vocabulary, and reading outside the table would crash the server: such ids are
+    clamped to the nearest valid one.
     """
 
     def __init__(self, encoder: nn.Module, vocabulary: int) -> None:
@@ -51,14 +52,14 @@ class Texts(nn.Module):
         self.register_buffer("last", torch.full((1,), vocabulary - 1, dtype=torch.int32))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """See the class. The parser's list of operators has minima and maxima of integers, but no Clip."""
+        """See the class. Uses minima and maxima, since TensorRT's parser does not take Clip for integers."""
         ids = torch.minimum(torch.maximum(input_ids, self.first), self.last)
         found: Tensor = self.encoder(ids, attention_mask)
         return found
 
 
 class Pictures(nn.Module):
-    """float32 `pixel_values` [pictures, 3, size, size] -> float32 [pictures, dimensions]."""
+    """Map float32 `pixel_values` [pictures, 3, size, size] to float32 [pictures, dimensions]."""
 
     def __init__(self, encoder: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -71,20 +72,20 @@ class Pictures(nn.Module):
 
 
 def texts(name: str, encoder: nn.Module, vocabulary: int, dimensions: int) -> Graph:
-    """An encoder of texts."""
+    """Make the graph of a text encoder."""
     example = torch.ones(2, 5, dtype=torch.int32)
     inputs = dict.fromkeys(("input_ids", "attention_mask"), (example, (-1, -1)))
     return Graph(name, Texts(encoder, vocabulary), inputs, dimensions)
 
 
 def pictures(name: str, encoder: nn.Module, size: int, dimensions: int, dtype: torch.dtype) -> Graph:
-    """An encoder of pictures."""
+    """Make the graph of a picture encoder."""
     inputs = {"pixel_values": (torch.zeros(2, 3, size, size), (-1, 3, size, size))}
     return Graph(name, Pictures(encoder, dtype), inputs, dimensions)
 
 
 def lowered(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The model in another precision.
+    """Convert the model to another precision.
 
     Raises:
         TooLarge: a weight is beyond its range.
@@ -99,8 +100,8 @@ def lowered(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 def attention(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, *, is_causal: bool = False
 ) -> Tensor:
-    """PyTorch's scaled_dot_product_attention in plain operators of one precision: its own export mixes
-    float32 into half precision where it makes a causal mask.
+    """Compute PyTorch's scaled_dot_product_attention in plain operators of one precision: PyTorch's own
+    export inserts float32 into half precision where it makes a causal mask.
     """
     scores = (q * int(q.shape[-1]) ** -0.5) @ k.transpose(-1, -2)
     if is_causal:
@@ -112,7 +113,7 @@ def attention(
 
 
 class PlainAttention(TorchFunctionMode):
-    """What the architectures call while it is entered is `attention`."""
+    """While entered, replaces the architectures' attention with `attention`."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[Any], args: Any = (), kwargs: Any = None
@@ -122,7 +123,7 @@ class PlainAttention(TorchFunctionMode):
 
 
 def save(graph: Graph, path: Path) -> None:
-    """Trace it, check its types and shapes, and write it."""
+    """Trace a graph, check its types and shapes, and write it."""
     examples = tuple(example for example, _ in graph.inputs.values())
     free = {
         name: {axis: f"{name}_{axis}" if axis else "rows" for axis, size in enumerate(shape) if size == -1}

@@ -10,8 +10,8 @@ MAJOR = 10  # TensorRT's interfaces that this was written for; image 25.07-py3 h
 
 
 class Image(TensorRtImage):
-    """The image with trtexec."""
+    """The image that has trtexec."""
 
     def tools(self) -> dict[str, str]:
-        """The Python that runs, whose environment has torch and onnx, and trtexec."""
+        """Return the running Python, whose environment has torch and onnx, and trtexec."""
         return {"python": sys.executable, "trtexec": str(self.trtexec)}

@@ -1,4 +1,4 @@
-"""From ONNX graphs to plans by trtexec, and plans.json, which says what a plan takes."""
+"""Compile ONNX graphs to plans with trtexec, and describe the plans in plans.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE = "plans.json"
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input: Triton's name of its dtype, and the smallest, the favoured and the largest shape."""
+    """An input: Triton's name of its dtype, and the smallest, the optimal and the largest shape."""
 
     name: str
     datatype: str
@@ -25,7 +25,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Plan:
-    """One plan: `engine/<name>.plan`."""
+    """One plan, `engine/<name>.plan`."""
 
     name: str
     inputs: tuple[Tensor, ...]
@@ -34,19 +34,19 @@ class Plan:
 
     @property
     def file(self) -> str:
-        """Below the engine folder."""
+        """Return the path below the engine folder."""
         return f"{self.name}.plan"
 
 
 @dataclass(frozen=True)
 class Plans:
-    """plans.json."""
+    """Contents of plans.json."""
 
     plans: tuple[Plan, ...]
 
     @classmethod
     def load(cls, engine: Path) -> Plans:
-        """Of an engine folder.
+        """Read plans.json of an engine folder.
 
         Raises:
             Malformed: see `contract.load`.
@@ -54,13 +54,13 @@ class Plans:
         return contract.load(cls, engine / FILE)
 
     def save(self, engine: Path) -> None:
-        """Into an engine folder."""
+        """Write plans.json into an engine folder."""
         contract.save(self, engine / FILE)
 
 
 def command(trtexec: str, graph: Path, plan: Plan, made: Path, timing: Path, precision: str) -> list[str]:
-    """What makes a plan. trtexec wants each option and its value in one argument, with `=`; anything else is
-    an unknown option (samples/common/sampleOptions.cpp, `argsToArgumentsMap`).
+    """Return the command that compiles a plan. trtexec wants an option and its value in one argument, with
+    `=`; anything else is an unknown option (samples/common/sampleOptions.cpp, `argsToArgumentsMap`).
     """
     return [
         trtexec,
@@ -77,13 +77,13 @@ def command(trtexec: str, graph: Path, plan: Plan, made: Path, timing: Path, pre
 
 
 def shapes(plan: Plan, which: str) -> str:
-    """input_ids:1x1,attention_mask:1x1, as trtexec reads shapes."""
+    """Format shapes as trtexec reads them: input_ids:1x1,attention_mask:1x1."""
     sizes = {tensor.name: getattr(tensor, which) for tensor in plan.inputs}
     return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in sizes.items())
 
 
 def run(argv: Sequence[str]) -> None:
-    """trtexec, whose words go where this process's do.
+    """Run trtexec; its output goes where this process's goes.
 
     Raises:
         SystemExit: it failed.

@@ -1,6 +1,6 @@
-"""What TensorRT's Triton backend asks of a model's configuration, held against the plans before a bundle is
-finished: r25.07 of triton-inference-server/tensorrt_backend, src/instance_state.cc. Some of it the backend
-would find when it starts, some only when a request comes.
+"""Check a model's configuration against the rules of TensorRT's Triton backend before a bundle is finished:
+r25.07 of triton-inference-server/tensorrt_backend, src/instance_state.cc. The backend would report some
+violations when it starts, and some only at a request.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ VECTOR_TYPE = "TYPE_FP32"
 
 
 def configured(model: TritonModel, plan: Plan, batch: int) -> model_config_pb2.ModelConfig:
-    """The model of model_repos as TensorRT's backend serves it: the same tensors, on the GPUs that the server
-    sees; sizes that a plan fixes are listed, so that Triton refuses others itself.
+    """Return the configuration for TensorRT's backend of a model of model_repos: the same tensors, on the
+    GPUs that the server sees. Sizes that a plan fixes are listed, so that Triton itself refuses others.
     """
     config = parse_config(MODELS / model.folder / "config.pbtxt")
     config.name, config.max_batch_size = model.name, batch
@@ -42,15 +42,15 @@ def configured(model: TritonModel, plan: Plan, batch: int) -> model_config_pb2.M
 
 
 def write(config: model_config_pb2.ModelConfig, plan: Path, folder: Path) -> None:
-    """A Triton model whose only version is a plan."""
+    """Write a Triton model whose only version is a plan."""
     (folder / "1").mkdir(parents=True)
     (folder / "1" / FILE).hardlink_to(plan)
     (folder / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")
 
 
 def findings(config: model_config_pb2.ModelConfig, plan: Plan, version: Path) -> list[str]:
-    """What is wrong with a model, one sentence each; nothing if the backend serves it. `version`: the folder
-    of its version.
+    """Return what is wrong with a model, one sentence each; empty if the backend would serve it. `version` is
+    the folder of its version.
     """
     return [f"{config.name}: {wrong}" for wrong in _findings(config, plan, version)]
 
@@ -80,7 +80,7 @@ def _findings(config: model_config_pb2.ModelConfig, plan: Plan, version: Path) -
 
 
 def _longest(plan: Plan) -> int:
-    """The most of the sizes that may differ besides the number of rows; 0 if none does."""
+    """Return the maximum of the variable sizes other than the number of rows; 0 if there are none."""
     pairs = (pair for tensor in plan.inputs for pair in zip(tensor.least[1:], tensor.most[1:], strict=True))
     return max((most for least, most in pairs if least != most), default=0)
 
@@ -124,7 +124,9 @@ def _outputs(tensors: Sequence[model_config_pb2.ModelOutput], plan: Plan) -> Ite
 
 
 def _fits(dims: Sequence[int], least: Sequence[int], most: Sequence[int]) -> bool:
-    """-1 stands for whatever the plan takes; a number must be within it."""
+    """Tell whether dims match a plan: -1 stands for whatever the plan takes, a number must be within its
+    range.
+    """
     return len(dims) == len(most) and all(
         dim == -1 or low <= dim <= high for dim, low, high in zip(dims, least, most, strict=True)
     )

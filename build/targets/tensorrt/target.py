@@ -57,7 +57,7 @@ def _plans(engine: Path) -> dict[str, Plan]:
 
 
 def _findings(image: Image, precision: str, devices: str) -> Iterator[str]:
-    """What of the image or the machine does not fit."""
+    """Return what of the image or the machine does not fit."""
     text = image.help()
     if text is None:
         yield f"{image.trtexec} does not run; {REMEDY}"

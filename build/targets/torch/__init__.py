@@ -1,1 +1,1 @@
-"""PyTorch on NVIDIA GPUs: `target.py`, which everybody may import, and `export.py` (the builder only)."""
+"""PyTorch on NVIDIA GPUs: `target.py`, which any package may import, and `export.py` (builder only)."""

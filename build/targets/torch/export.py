@@ -1,7 +1,7 @@
-"""A checkpoint for the torch engine: `python -m build.targets.torch.export --family F --weights FOLDER
+"""Export a checkpoint for the torch engine: `python -m build.targets.torch.export --family F --weights FOLDER
 --output FOLDER` writes model.safetensors under the names of serving/architectures, architecture.json,
-engine.json and the tokenizer's files; for families that answer about pictures picture.safetensors,
-picture_architecture.json, picture.json and picture_prompt.json besides.
+engine.json and the tokenizer's files; for models that answer about pictures, also picture.safetensors,
+picture_architecture.json, picture.json and picture_prompt.json.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from serving.engine.torch.runtime import WEIGHTS
 
 
 def save(model: nn.Module, file: Path) -> None:
-    """Its weights. Those that are tied are written twice."""
+    """Write a module's weights; tied weights are written twice."""
     state = {name: tensor.clone().contiguous() for name, tensor in model.state_dict().items()}
     save_file(state, file)
 

@@ -1,6 +1,6 @@
-"""Encoders alone for the torch engine: `python -m build.targets.torch.export_encoder --family F --weights
-FOLDER --output FOLDER` writes model.safetensors under the names of serving/architectures, architecture.json,
-engine.json, for pictures picture.json, and the tokenizer's files.
+"""Export encoders (embedding models) for the torch engine: `python -m build.targets.torch.export_encoder
+--family F --weights FOLDER --output FOLDER` writes model.safetensors under the names of
+serving/architectures, architecture.json, engine.json, for pictures picture.json, and the tokenizer's files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def export(family: str, weights: Path, output: Path, precision: str, longest: in
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = encoders.parser(__doc__)
     parser.add_argument("--precision", choices=["float16", "bfloat16", "float32"], default="float16")
     given = parser.parse_args()

@@ -13,8 +13,8 @@ from ..plain import Plain
 
 
 class Torch(Plain):
-    """Weights are kept as they are; kernels are made when a server starts. On a machine without a GPU it
-    runs on the CPU, slowly.
+    """Keeps weights as they are and makes kernels when a server starts. On a machine without a GPU it runs on
+    the CPU, slowly.
     """
 
     name = "torch"

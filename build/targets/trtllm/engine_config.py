@@ -1,4 +1,4 @@
-"""The engine model's config.pbtxt, filled from the template in NVIDIA's image: one table accounts for every
+"""Fill the engine model's config.pbtxt from the template in NVIDIA's image; one table covers every
 placeholder.
 """
 
@@ -97,18 +97,18 @@ REQUIRED = (
 
 
 def unknown_placeholders(template: str) -> list[str]:
-    """Placeholders that no table here accounts for."""
+    """Return placeholders that no table here covers."""
     known = {*FILLED, *FILLED_WITH_ENCODER, *FILLED_IF_GIVEN, *EMPTY, *LEFT}
     return sorted(set(PLACEHOLDER.findall(template)) - known)
 
 
 def missing_placeholders(template: str) -> list[str]:
-    """Placeholders without which the engine could not be described."""
+    """Return required placeholders that the template lacks."""
     return sorted(set(REQUIRED) - set(PLACEHOLDER.findall(template)))
 
 
 def fill(template: str, recipe: Recipe, engine: Path) -> model_config_pb2.ModelConfig:
-    """The configuration of `tensorrt_llm_stream` for engines that will lie in `engine`.
+    """Return the configuration of `tensorrt_llm_stream` for engines that will lie in `engine`.
 
     Raises:
         TemplateError: a placeholder is unknown or missing, or the result is not a configuration.
@@ -163,10 +163,10 @@ def _values(recipe: Recipe, engine: Path) -> dict[str, str]:
 
 
 def _parameter_placeholders(template: str) -> list[tuple[str, str]]:
-    """(key, placeholder) of the parameters that the template leaves open."""
+    """Return (key, placeholder) of the parameters that the template leaves open."""
     return re.findall(r'key:\s*"(\w+)"\s*value:?\s*\{\s*string_value:\s*"\$\{(\w+)\}"', template)
 
 
 def parameter(config: model_config_pb2.ModelConfig, key: str) -> str:
-    """A string parameter; nothing if it is not there."""
+    """Return a string parameter; empty if it is missing."""
     return config.parameters[key].string_value if key in config.parameters else ""

@@ -1,4 +1,5 @@
-"""What TensorRT-LLM's backend asks of an engine model's configuration and does not say, or says in riddles.
+"""Check rules of TensorRT-LLM's backend that it does not report, or reports unclearly, for an engine model's
+configuration.
 
 Rules: tensorrtllm_backend v0.19.0, inflight_batcher_llm/src/model_instance_state.cc and model_state.cc.
 """
@@ -34,7 +35,7 @@ STRATEGIES = ("inflight_fused_batching", "inflight_batching", "V1")
 
 @dataclass(frozen=True)
 class Engines:
-    """The engine folder of a bundle: build configurations by the name of the engine."""
+    """The engine folder of a bundle: build configurations by engine name."""
 
     folder: Path
     kind: str
@@ -44,7 +45,7 @@ class Engines:
 
     @classmethod
     def of(cls, recipe: Recipe, folder: Path) -> Engines:
-        """Those that a recipe makes."""
+        """Return the engines that a recipe builds."""
         return cls(
             folder,
             recipe.kind,
@@ -54,7 +55,7 @@ class Engines:
         )
 
     def limits(self, name: str) -> dict[str, Any]:
-        """What trtllm-build was told; empty if there is no such engine."""
+        """Return the limits that trtllm-build was given; empty if there is no such engine."""
         path = self.folder / name / "config.json"
         return (
             dict(json.loads(path.read_text("utf-8"))["build_config"])
@@ -64,7 +65,7 @@ class Engines:
 
 
 def findings(config: model_config_pb2.ModelConfig, engines: Engines) -> list[str]:
-    """What is wrong with an engine model's configuration, one sentence each that names the remedy; nothing if
+    """Return what is wrong with an engine model's configuration, one sentence each with the remedy; empty if
     it may be served.
     """
     return [*_form(config), *_paths(config, engines), *_cache(config, engines), *_sizes(config, engines)]
@@ -188,10 +189,10 @@ def _pictures(decoder: dict[str, Any], engines: Engines) -> Iterator[str]:
 
 
 def cuda_pool_bytes(engines: Engines) -> int:
-    """Memory for tensors that stay on the GPU between models, for tritonserver's
-    --cuda-memory-pool-byte-size: room for the prompt tables of a full batch in 2-byte numbers, once on their
-    way in and once on their way out, rounded up to MiB; 0 where no pictures are read. Conch's own façades
-    hand tables over in host memory; it is for clients that bring theirs on the GPU.
+    """Return the size for tritonserver's --cuda-memory-pool-byte-size, memory for tensors that stay on the
+    GPU between models: room for the prompt tables of a full batch in 2-byte numbers, once as input and once
+    as output, rounded up to MiB; 0 where no pictures are read. Conch's own façades hand over tables in host
+    memory; the pool is for clients that pass theirs on the GPU.
     """
     if not engines.visual_features:
         return 0
@@ -204,7 +205,7 @@ def cuda_pool_bytes(engines: Engines) -> int:
 
 
 def settings(engines: Engines) -> Serving:
-    """What the guard needs to know to start a server: how many ranks, and how much memory they exchange
-    tensors in.
+    """Return what the guard needs to start a server: the number of ranks, and the memory through which they
+    exchange tensors.
     """
     return Serving(engines.world_size, cuda_pool_bytes(engines), mpi=True)

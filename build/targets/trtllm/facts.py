@@ -1,8 +1,8 @@
-"""engine.json and vocabulary of a TensorRT-LLM engine folder, for the façades: `python -m
+"""Write engine.json and vocabulary of a TensorRT-LLM engine folder for the façades: `python -m
 build.targets.trtllm.facts --family … --source … --engine …`.
 
-The numbers come from the config.json that trtllm-build writes next to each engine, so they are the engine's
-own; what an engine does not know, from the weights as they were fetched.
+Numbers come from the config.json that trtllm-build writes next to each engine, so they are the engine's own;
+what an engine does not record comes from the fetched weights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _read(path: Path) -> Facts:
 
 
 def whisper(source: Path, engine: Path) -> Facts:
-    """Facts of a speech model; its vocabulary too, where the weights bring none."""
+    """Make facts of a speech model, and its vocabulary if the weights have none."""
     encoder, decoder = (_read(engine / name / "config.json") for name in ("encoder", "decoder"))
     generation, mels = _read(source / "generation_config.json"), encoder["pretrained_config"]["n_mels"]
     vocabulary = int(decoder["pretrained_config"]["vocab_size"])
@@ -70,7 +70,7 @@ def _suppressed(engine: Path) -> tuple[int, ...]:
 
 
 def text(source: Path, engine: Path) -> Facts:
-    """Facts of a model that reads ids."""
+    """Make facts of a text model."""
     config, decoder, encoder = (
         _read(source / "config.json"),
         _read(engine / "decoder" / "config.json"),
@@ -94,8 +94,8 @@ def text(source: Path, engine: Path) -> Facts:
 
 
 def _decoder_start(source: Path, config: Facts) -> tuple[int, ...]:
-    """The decoder's first ids: the start, and the one that is always generated first (BART), which an engine
-    cannot be told.
+    """Return the decoder's first ids: the start token, and the one that is always generated first (BART),
+    which an engine cannot be configured with.
     """
     forced = _read(source / "generation_config.json").get(
         "forced_bos_token_id", config.get("forced_bos_token_id")
@@ -108,7 +108,7 @@ def _first(ids: int | list[int] | None) -> int | None:
 
 
 def pictures(family: str, source: Path, engine: Path) -> Facts:
-    """Facts of a model that reads ids and rows of a prompt table; how pictures become those, besides.
+    """Make facts of a model that reads text and rows of a prompt table, and how pictures become those rows.
 
     Raises:
         Unsupported: TensorRT-LLM cannot read the checkpoint's pictures.
@@ -144,8 +144,8 @@ FAMILIES: dict[str, Callable[[Path, Path], Facts]] = {
 
 
 def write(family: str, source: Path, engine: Path) -> None:
-    """Write engine.json and the vocabulary's files. Files are replaced, never written into: the old ones may
-    be another bundle's as well.
+    """Write engine.json and the vocabulary's files. Files are replaced, never overwritten in place: the old
+    ones may belong to another bundle as well.
     """
     for name in (*VOCABULARY, "engine.json", "picture.json", "picture_prompt.json"):
         (engine / name).unlink(missing_ok=True)
@@ -156,7 +156,7 @@ def write(family: str, source: Path, engine: Path) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--family", choices=sorted(FAMILIES), required=True)
     parser.add_argument("--source", type=Path, required=True, help="the weights as fetched")

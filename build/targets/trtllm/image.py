@@ -29,16 +29,16 @@ SCRIPTS = {
 
 
 class Image(TensorRtLlmImage):
-    """The image with TensorRT-LLM, for a builder."""
+    """The image that has TensorRT-LLM, for a builder."""
 
     @property
     def template(self) -> Path:
-        """The engine model's config.pbtxt with its ${placeholders}."""
+        """Read the engine model's config.pbtxt with its ${placeholders}."""
         return self.root / "app/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt"
 
     def tools(self) -> dict[str, str]:
-        """Path of each tool by name, in the layout that is there; where none is, the newest, which a check
-        will not find.
+        """Return each tool's path by name, in the layout that exists; if none does, in the newest, which a
+        check will report as missing.
         """
         examples = self.root / "app/examples"
         found = {

@@ -21,11 +21,10 @@ GPT_CONVERSIONS = {
 
 
 def derived(parameters: Mapping[str, Any]) -> dict[str, Value]:
-    """Names for steps besides the parameters themselves; a tuple stands for as many arguments.
-
-    `world_size`: GPUs of one instance. `encoder_tokens`, `decoder_tokens`: what each engine of an
-    encoder-decoder takes in one step, for --max_num_tokens; activation memory grows with it
-    (NVIDIA/TensorRT-LLM#1188). `max_multimodal_len`: rows of the prompt table.
+    """Return further names for steps, besides the parameters; a tuple stands for as many arguments.
+    `world_size` is GPUs of one instance; `encoder_tokens` and `decoder_tokens` are --max_num_tokens of each
+    engine of an encoder-decoder, tokens in one step, with which activation memory grows
+    (NVIDIA/TensorRT-LLM#1188); `max_multimodal_len` is rows of the prompt table.
     """
     get = parameters.get
     batch = int(get("engine_batch_size", 0))
@@ -46,8 +45,9 @@ def derived(parameters: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def prompt_rows(parameters: Mapping[str, Any]) -> int:
-    """The most rows of a prompt table that one request may bring: TensorRT-LLM gives each of a batch as many
-    (batch_manager/promptTuningBuffers.cpp), and upstream's preprocessing counts the same way.
+    """Return the most rows of a prompt table that one request may have: TensorRT-LLM allots each of a batch
+    the same number (batch_manager/promptTuningBuffers.cpp), and upstream's preprocessing counts in the same
+    way.
     """
     return int(parameters.get("visual_features", 0)) * int(parameters.get("max_num_images", 1))
 
@@ -56,7 +56,7 @@ INTEGER = ("weight_only", "kv_cache", "quantization")  # knobs that may ask for 
 
 
 def world_size(parameters: Mapping[str, Any]) -> int:
-    """Processes, and GPUs, of one instance."""
+    """Return the number of processes, and GPUs, of one instance."""
     return int(parameters.get("tp_size", 1)) * int(parameters.get("pp_size", 1))
 
 
@@ -72,7 +72,7 @@ def check_possible(model: Model, recipe: Recipe, found: list[Gpu]) -> None:
 
 
 def _sizes(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[bool, str]]:
-    """Numbers of GPUs, rows, beams and tokens that contradict each other, and what to do then."""
+    """Return numbers of GPUs, rows, beams and tokens that contradict each other, with remedies."""
     get, ranks = parameters.get, world_size(parameters)
     return [
         (
@@ -99,7 +99,7 @@ def _sizes(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[bool, 
 
 
 def _numbers(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[bool, str]]:
-    """The same of precision and quantisation."""
+    """Return contradictions in precision and quantization, with remedies."""
     get = parameters.get
     capability = tuple(map(int, found[0].compute_capability.split("."))) if found else (99, 0)
     card = f"{found[0].name} has compute capability {found[0].compute_capability}" if found else ""

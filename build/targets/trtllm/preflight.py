@@ -1,7 +1,7 @@
-"""Run-time checks in NVIDIA's image: what Conch is about to run against what is really there.
+"""Check NVIDIA's image before a build: what Conch is about to run against what the image has.
 
-TensorRT-LLM's option lists differ from release to release. So before an engine is built, every step's options
-are looked up in the tool's own --help, and the engine model's placeholders and tensors in the image's own
+TensorRT-LLM's options differ from release to release. Before an engine is built, every step's options are
+looked up in the tool's own --help, and the engine model's placeholders and tensors in the image's own
 template.
 """
 
@@ -27,8 +27,8 @@ WIDTH = {"int8": 1.0, "int4": 0.5}  # bytes for a number, where it is not the pr
 
 
 def check(recipe: Recipe, work: BuildSteps, image: Image, numbers: int = 0, devices: str = "") -> None:
-    """Compare before anything long runs. `numbers`: how many the weights are; `devices`: the GPUs that will
-    build, empty for all.
+    """Compare before anything long runs. `numbers` is the count of weights; `devices` lists the GPUs to build
+    on, empty for all.
 
     Raises:
         Unfit: at least one finding.
@@ -39,7 +39,7 @@ def check(recipe: Recipe, work: BuildSteps, image: Image, numbers: int = 0, devi
 def findings(
     recipe: Recipe, work: BuildSteps, image: Image, numbers: int = 0, devices: str = ""
 ) -> list[str]:
-    """All that does not fit."""
+    """Return everything that does not fit."""
     return [
         *_versions(image.versions()),
         *_tools(work.all(), image),
@@ -104,8 +104,8 @@ def _template(path: Path, recipe: Recipe) -> Iterator[str]:
 
 
 def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int) -> Iterator[str]:
-    """One GPU builds every rank in turn and holds that rank's weights, as plan, with room to try kernels in.
-    Unknown memory is not a finding.
+    """Check GPU memory: one GPU builds every rank in turn and holds that rank's weights, as plan, with room
+    to try kernels. Unknown memory is no finding.
     """
     if not found:
         yield (

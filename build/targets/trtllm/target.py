@@ -27,7 +27,7 @@ from .preflight import check
 
 
 class TensorRtLlm(InImage):
-    """Everything follows from the image that this runs in."""
+    """A target whose facts all follow from the image that this process runs in."""
 
     name, image = "trtllm", Image
     code = ()  # engines are made by the image's own tools

@@ -1,4 +1,4 @@
-"""The OpenVINO engine: x86-64 CPUs."""
+"""The OpenVINO engine, for x86-64 CPUs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def load(engine: Path, parameters: Mapping[str, Any]) -> OpenVinoRuntime:
-    """The runtime of an engine folder."""
+    """Load the runtime of an engine folder."""
     from .runtime import OpenVinoRuntime
 
     return OpenVinoRuntime(engine)
 
 
 def load_encoder(engine: Path, parameters: Mapping[str, Any], graph: str) -> OpenVinoEncoder:
-    """An encoder of an engine folder that has nothing else."""
+    """Load an encoder of an engine folder that has only encoders."""
     from .encoder import OpenVinoEncoder
 
     return OpenVinoEncoder(engine, parameters, graph=graph)

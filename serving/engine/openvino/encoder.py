@@ -1,4 +1,4 @@
-"""An encoder alone, in OpenVINO."""
+"""Run an encoder (embedding model) in OpenVINO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both running batches give a decoder for a step, and make of its logits."""
+"""What both running batches share: a step's inputs to the decoder, and choosing from its logits."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MASKED = np.float32(-1e9)  # what is added to the score of a place that a row mu
 
 
 class Biases:
-    """What the requests of a batch add to its logits, put together again only where other rows step: it is as
-    large as the logits.
+    """The logit biases of a batch, rebuilt only when its rows change, since the array is as large as the
+    logits.
     """
 
     def __init__(self, vocabulary: int) -> None:
@@ -23,7 +23,9 @@ class Biases:
         self.whole = np.zeros((1, 1), np.float32)
 
     def of(self, rows: Sequence[Floats | None]) -> Floats:
-        """Float32 [rows, vocabulary], [1, vocabulary] where all are equal, or [1, 1] where there is none."""
+        """Return float32 [rows, vocabulary], [1, vocabulary] where all are equal, or [1, 1] where there is
+        none.
+        """
         known = len(rows) == len(self.rows)
         if not (known and all(a is b for a, b in zip(rows, self.rows, strict=True))):
             self.rows, self.whole = list(rows), self._whole(rows)
@@ -39,7 +41,7 @@ class Biases:
 
 
 def chosen(logits: Floats, log_sum: Floats, attention: Callable[[int, int], Looked] | None = None) -> Step:
-    """A step's answer from logits [rows, vocabulary] and log(sum(exp(logits))) [rows]; `attention`: see
+    """Make a step's result from logits [rows, vocabulary] and log(sum(exp(logits))) [rows]; `attention`: see
     Step.
     """
     best = logits.argmax(-1)  # in the graph it is a TopK that takes 0.8 ms a row; here 0.03

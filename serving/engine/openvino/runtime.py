@@ -1,4 +1,4 @@
-"""OpenVINO graphs of one engine folder: an encoder, a decoder, and what crosses between them."""
+"""OpenVINO graphs of one engine folder: an encoder, a decoder, and the tensors between them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ AMD = "AuthenticAMD"
 
 @dataclass(frozen=True)
 class Memory:
-    """What an encoder leaves for the decoder: keys and values per layer, bit patterns [heads, length, head
-    width]. `key`: a hash of what was encoded.
+    """An encoder output: keys and values per layer, as bit patterns [heads, length, head width]. `key` is a
+    hash of the input.
     """
 
     parts: tuple[NDArray[Any], ...]
@@ -43,7 +43,7 @@ class Memory:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Return its size in bytes."""
         return sum(part.nbytes for part in self.parts)
 
     @property
@@ -58,25 +58,27 @@ class Memory:
 
 @cache
 def this_cpu() -> frozenset[str]:
-    """Vendor and flags of this machine's CPU, among all other words of /proc/cpuinfo; none elsewhere."""
+    """Return vendor and flags of this machine's CPU with all other words of /proc/cpuinfo; empty on other
+    systems.
+    """
     cpuinfo = Path("/proc/cpuinfo")
     return frozenset(cpuinfo.read_text().split() if cpuinfo.exists() else ())
 
 
 def hardware_precision(cpu: Set[str], *, many_rows: bool) -> str:
-    """What a CPU is faster in, "bf16" or "f32"; `cpu`: as `this_cpu` says it. `many_rows`: encoders, other
-    than decoders' steps.
+    """Return the precision that a CPU is faster in, "bf16" or "f32"; `cpu` is from `this_cpu`. `many_rows` is
+    for encoders, as opposed to decoder steps.
 
-    Few rows are bound by the weights' bytes, which bf16 halves. Many rows are bound by multiplications, which
-    AMX makes faster in bf16, and AVX-512 on AMD's cores; on Intel's f32 is then 1.8 times as fast
-    (docs/benchmarks/bf16-cpu.md).
+    Few rows are limited by the weights' bytes, which bf16 halves. Many rows are limited by multiplications,
+    which AMX speeds up in bf16, as does AVX-512 on AMD's cores; on Intel's without AMX, f32 is 1.8 times as
+    fast (docs/benchmarks/bf16-cpu.md).
     """
     fast = "amx_bf16" in cpu or ("avx512_bf16" in cpu and (AMD in cpu or not many_rows))
     return "bf16" if fast else "f32"
 
 
 def compile_settings(precision: str, threads: int | None) -> dict[str, Any]:
-    """OpenVINO's, for a graph that computes in `precision`."""
+    """Return OpenVINO's settings for a graph that computes in `precision`."""
     return {
         "INFERENCE_PRECISION_HINT": precision,
         # The default cache of keys and values is 8 bits wide and costs accuracy even at f32.
@@ -133,8 +135,8 @@ class OpenVinoRuntime:
             self._encode(np.full(16, self.facts.pad_id, np.int64))
 
     def _typed(self, model: ov.Model) -> ov.Model:
-        """Keys and values cross between the graphs in the precision they compute in: f32 would be converted
-        at every step.
+        """Set the graphs' keys and values to the precision they compute in; f32 would be converted at every
+        step.
         """
         steps = PrePostProcessor(model)
         for port in model.inputs:
@@ -189,8 +191,8 @@ class OpenVinoRuntime:
         return made
 
     def remember(self, memory: Memory) -> Memory:
-        """Keep it, although nobody uses it, until others have been used after it. What is new need not be:
-        its text holds it, and is what is aligned, or transcribed once more, when it has ended.
+        """Keep an unused encoder output in the cache until enough others were used after it. A new one is not
+        cached: its own text holds it, and what is aligned or transcribed again is a text that has ended.
         """
         self._recent[memory.key] = memory
         self._recent.move_to_end(memory.key)
@@ -217,11 +219,13 @@ class OpenVinoRuntime:
         return seen
 
     def takes(self, name: str) -> bool:
-        """Whether the decoder has an input of this name."""
+        """Tell whether the decoder has an input of this name."""
         return name in self._inputs
 
 
 def bits(tensor: ov.Tensor) -> NDArray[Any]:
-    """A tensor's memory as numpy, of the same shape; bf16, which numpy lacks, as uint16 bit patterns."""
+    """Return a view of a tensor's memory as numpy array of the same shape; bf16, which numpy lacks, as uint16
+    bit patterns.
+    """
     data: NDArray[Any] = tensor.data
     return data.view(np.uint16) if tensor.element_type == ov.Type.bf16 else data

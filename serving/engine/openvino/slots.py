@@ -1,4 +1,4 @@
-"""The running batch of decoders alone: a slot of the caches for each row, outside OpenVINO."""
+"""The running batch of decoder-only models: each row has a slot of the caches, outside OpenVINO."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .runtime import OpenVinoRuntime, bits
 
 
 class SlotBatch:
-    """Rows that step together, each with a slot of the caches and a time axis of its own: for decoders alone,
-    whose prompts are long.
+    """Rows that step together, each with its own cache slot and time axis, for decoder-only models, whose
+    prompts are long.
 
-    On a common time axis, each prompt that joins would be as many columns for every other row. Here it is
-    read alone, and copied into its slot.
+    On a common time axis, each joining prompt would add its length in columns to every other row. Here a
+    prompt is read alone and copied into its slot.
     """
 
     GROWTH = 64
@@ -39,9 +39,7 @@ class SlotBatch:
         return caches
 
     def step(self, rows: Sequence[Row]) -> Step:
-        """Advance to exactly these rows, those that join last: each with one new id, or with more of its
-        prompt.
-        """
+        """Advance exactly these rows, joining rows last: each with one new id, or with more of its prompt."""
         kept = [row for row in rows if row.parent is not None]
         assert all(row.parent is None for row in rows[len(kept) :])
         self._arrange([row.parent or 0 for row in kept])
@@ -60,7 +58,7 @@ class SlotBatch:
         return chosen(logits, log_sums)
 
     def _arrange(self, parents: Sequence[int]) -> None:
-        """Put each running row's past into its slot."""
+        """Move each running row's past into its slot."""
         moved = [(slot, parent) for slot, parent in enumerate(parents) if slot != parent]
         if moved:
             self._reserve(len(parents), 0, len(self.lengths))
@@ -71,8 +69,8 @@ class SlotBatch:
         self.lengths = self.lengths[list(parents)]
 
     def _reserve(self, rows: int, length: int, kept: int) -> None:
-        """Make the caches large enough; the first `kept` slots stay as they are. An empty batch may become
-        small again.
+        """Make the caches large enough; the first `kept` slots keep their contents. An empty batch may
+        shrink.
         """
         had, room = self.caches[0].shape[0], self.caches[0].shape[2]
         wanted = max(length if not kept else max(length, room), 1)
@@ -85,7 +83,9 @@ class SlotBatch:
             bits(tensor)[:kept, :, : min(room, wanted)] = bits(before)[:kept, :, : min(room, wanted)]
 
     def _continue(self, rows: Sequence[Row]) -> tuple[Floats, Floats]:
-        """One id for each row. Those that read between others step along: their first id is made twice."""
+        """Advance each row by one id. Rows that are reading a prompt step along, and their first id is
+        computed twice.
+        """
         count, shape = len(rows), list(self.caches[0].shape)
         places = self.lengths[:count, None]
         seen = np.arange(shape[2] + 1) < places
@@ -100,12 +100,12 @@ class SlotBatch:
         return out
 
     def _slots(self, first: int, end: int) -> list[ov.Tensor]:
-        """Those slots of the caches, whole."""
+        """Return those slots of the caches, whole."""
         begin, ends = ov.Coordinate([first, 0, 0, 0]), ov.Coordinate([end, *list(self.caches[0].shape)[1:]])
         return [ov.Tensor(tensor, begin, ends) for tensor in self.caches]
 
     def _read(self, slot: int, row: Row) -> tuple[Floats, Floats]:
-        """A prompt, or more of it, alone."""
+        """Read a prompt, or more of it, alone."""
         count, start, shape = len(row.ids), len(row.before), list(self.caches[0].shape)
         # Without a past one masked column, for graphs do not like empty ones.
         width = shape[2] if start else 1

@@ -1,9 +1,9 @@
-"""The running batch of decoders with an encoder: rows that advance together, one token each at a time.
+"""The running batch of encoder-decoders: rows that advance together, one token at a time.
 
-The decoder keeps its self-attention keys and values inside OpenVINO, one time axis for all rows. A row that
-joins in the middle masks what was there before it; a row that leaves is left out of `beam_idx`; beam search
-repeats or permutes indices. Measured on 2 cores, Whisper-base, batch 8: 12 ms a step against 14 ms with
-caches held outside and 289 ms for moving state out and back in at every join.
+The decoder keeps self-attention keys and values inside OpenVINO, with one time axis for all rows. A row that
+joins later masks what was there before it; a row that leaves is dropped from `beam_idx`; beam search repeats
+or permutes indices. Measured on 2 cores, Whisper base, batch 8: 12 ms a step, compared with 14 ms for caches
+outside OpenVINO and 289 ms for moving the state out and back in at every join.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ NOWHERE = -1
 
 
 class TimelineBatch:
-    """Rows that step together. `columns` says which places of each row the columns of the common time axis
-    hold; NOWHERE is another row's.
+    """Rows that step together. `columns` maps columns of the common time axis to each row's positions;
+    NOWHERE marks another row's column.
     """
 
     COMPACT_SLACK = 256
@@ -42,8 +42,8 @@ class TimelineBatch:
         self.looked: list[list[NDArray[np.float16]]] = []  # of each row of the last step
 
     def step(self, rows: Sequence[Row]) -> Step:
-        """Advance to exactly these rows. Rows may bring different numbers of ids; shorter ones are padded on
-        the left and masked.
+        """Advance exactly these rows. Rows may have different numbers of ids; shorter ones are padded on the
+        left and masked.
         """
         if not len(self.columns) or all(row.parent is None for row in rows):
             self.request.reset_state()
@@ -79,10 +79,10 @@ class TimelineBatch:
         return chosen(logits, log_sum, lambda row, count: partial(np.stack, looked[row][-count:], 1))
 
     def _mask(self, places: NDArray[np.int32]) -> Floats:
-        """Float32 [rows, 1, new, past + new]: own columns up to the id itself. A padding id sees itself, so
-        that no softmax is empty.
+        """Return float32 [rows, 1, new, past + new]: a row's own columns up to the id itself. A padding id
+        attends to itself, so that no softmax is empty.
 
-        With a relative bias [rows, heads, new, past + new]: it is added where a column is seen.
+        With a relative bias, [rows, heads, new, past + new]: it is added to visible columns.
         """
         width = places.shape[1]
         back = (
@@ -97,8 +97,8 @@ class TimelineBatch:
         return np.where(seen[:, None], bias, MASKED)
 
     def _compact(self, rows: Sequence[Row]) -> None:
-        """Drop columns that no row uses any more once there are many of them; it moves the whole state, so it
-        must be rare.
+        """Drop columns that no row uses any more once there are many. This moves the whole state, so it must
+        be rare.
         """
         kept = [row.parent for row in rows if row.parent is not None]
         used = (self.columns[kept] >= 0).any(0) if kept else np.zeros(self.columns.shape[1], bool)
@@ -109,7 +109,7 @@ class TimelineBatch:
         self.columns = self.columns[:, used]
 
     def _set_memory(self, wanted: Sequence[Memory]) -> None:
-        """Hand over the encoder memories of the rows, [memories, heads, length, head width], and who shares
+        """Set the encoder outputs of the rows, [outputs, heads, length, head width], and which rows share
         each; only what changed since the last step is copied.
         """
         if len(wanted) == len(self.shown) and all(a is b for a, b in zip(wanted, self.shown, strict=True)):
@@ -158,7 +158,9 @@ class TimelineBatch:
 
 
 def placed(memories: Sequence[Memory], held: Sequence[Memory]) -> list[Memory]:
-    """The same in the order of places; who is `held` by one of so many keeps it."""
+    """Return the same items in slot order; items that are already `held` in a slot below the count stay
+    there.
+    """
     held = held[: len(memories)]
     there, wanted = {id(memory) for memory in held}, {id(memory) for memory in memories}
     new = (memory for memory in memories if id(memory) not in there)
@@ -166,8 +168,8 @@ def placed(memories: Sequence[Memory], held: Sequence[Memory]) -> list[Memory]:
 
 
 def sharing(wanted: Sequence[Memory], memories: Sequence[Memory]) -> dict[str, NDArray[np.int32]]:
-    """The graph's inputs that say which rows look at which memory: `sharers` int32 [memories, most], filled
-    up with each memory's first; `shares` int32 [rows].
+    """Make the graph's inputs that map rows to encoder outputs: `sharers` int32 [outputs, most], padded with
+    each output's first row; `shares` int32 [rows].
     """
     rows = [[i for i, memory in enumerate(wanted) if memory is own] for own in memories]
     most = max(map(len, rows))

@@ -1,5 +1,5 @@
-"""The torch engine: any NVIDIA GPU that torch knows, with CUDA graphs and without a compile step; on a
-machine without one, torch's CPU device, which the tests use.
+"""The torch engine, for any NVIDIA GPU that torch supports, with CUDA graphs and without a compile step;
+without a GPU it runs on torch's CPU device, which the tests use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def load(engine: Path, parameters: Mapping[str, Any]) -> Runtime:
-    """The runtime of an engine folder, on one GPU or on `tp_size` of them."""
+    """Load the runtime of an engine folder, on one GPU or on `tp_size` of them."""
     if int(parameters.get("tp_size", 1)) > 1:
         from .ranks import LeadingRuntime
 
@@ -25,7 +25,7 @@ def load(engine: Path, parameters: Mapping[str, Any]) -> Runtime:
 
 
 def load_encoder(engine: Path, parameters: Mapping[str, Any], graph: str) -> TorchEncoder:
-    """An encoder of an engine folder that has nothing else."""
+    """Load an encoder of an engine folder that has only encoders."""
     from .encoder import TorchEncoder
 
     return TorchEncoder(engine, parameters, graph)

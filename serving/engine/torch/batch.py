@@ -1,9 +1,9 @@
 """The running batch on the device: a slot for each row, one CUDA graph for each number of rows, and steps
-that are begun before the host has seen the last one's result.
+that start before the host has read the last one's result.
 
-The device chooses the next ids itself where it can, so while the host reads the result of one step, the next
-one runs. Rows that have ended by then are computed once in vain; rows whose ids the host chooses (beams) are
-waited for.
+Where it can, the device chooses the next ids itself, so the next step runs while the host reads the last
+one's result. Rows that have ended by then are computed once in vain; rows whose ids the host chooses (beams)
+wait for it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RESULTS = 8  # steps of which results may be on their way to the host; three are
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What an encoder leaves: [2 * layers, heads, length, head width], once what is `coming` is done."""
+    """An encoder output, [2 * layers, heads, length, head width], valid once the work in `coming` is done."""
 
     parts: Tensor
     length: int
@@ -59,7 +59,7 @@ class Memory:
         return self.coming.error
 
     def arrive(self, stream: Any) -> None:
-        """What is queued on `stream` from now on may read it."""
+        """Make work queued on `stream` from now on wait for it."""
         self.coming.queue()
         if self.coming.event is not None:
             stream.wait_event(self.coming.event)
@@ -68,14 +68,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class PendingStep:
-    """A step that was begun: ids and log probabilities of all slots, on the host after `event`."""
+    """A step that was started: ids and log probabilities of all slots, on the host after `event`."""
 
     ids: Tensor
     log_probs: Tensor
     event: Any
 
     def result(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Wait for it: int64 [rows] ids and float32 [rows] log probabilities."""
+        """Wait for it and return int64 [rows] ids and float32 [rows] log probabilities."""
         if self.event is not None:
             self.event.synchronize()
         return self.ids.numpy(), self.log_probs.numpy()
@@ -83,8 +83,8 @@ class PendingStep:
 
 @dataclass
 class Slot:
-    """What lies in a slot: whose memory, also after its row has gone, whether the row's choice needs neither
-    penalties nor random numbers, and whether somebody wants to know where it looks.
+    """Contents of a slot: its encoder output, also after its row has gone, whether the row needs neither
+    penalties nor random numbers, and whether its cross-attention is requested.
     """
 
     memory: Callable[[], Memory | None] = lambda: None
@@ -92,7 +92,7 @@ class Slot:
     attends: bool = False
 
     def fill(self, row: Row) -> None:
-        """A row has it."""
+        """Assign it to a row."""
         self.memory = (lambda: None) if row.memory is None else weakref.ref(row.memory)
         self.plain = row.choice is None or simple(row.choice)
         self.attends = row.attend
@@ -111,8 +111,8 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Joining:
-    """What reads the prompts of a fixed number of rows, padded to one length. `given`: int64 [length + 2,
-    rows]: ids, slots, and how many ids there are.
+    """Reads the prompts of a fixed number of rows, padded to one length. `given`, int64 [length + 2, rows],
+    has ids, slots, and the number of ids.
     """
 
     given: Tensor
@@ -120,8 +120,8 @@ class Joining:
 
 
 class DeviceBatch:
-    """A RunningBatch (runtime.py) of at most `most` rows; made once, emptied by `clear`. `attends`: it is to
-    tell where rows look.
+    """A RunningBatch (runtime.py) of at most `most` rows; made once, emptied by `clear`. `attends`:
+    cross-attention is returned.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class DeviceBatch:
         self.clear()
 
     def record_prompts(self, lengths: Sequence[int]) -> None:
-        """Graphs for prompts of at most so many ids."""
+        """Record graphs for prompts of at most so many ids."""
         pool, most = self.device.pool(), worth_recording(self.decoder)
         for length in (length for length in reversed(lengths) if length <= self.positions):
             for rows in (rows for rows in JOINING if rows <= len(self.slots) and rows * length <= most):
@@ -191,7 +191,9 @@ class DeviceBatch:
         return Joining(given, self.device.graph(self.device.steps, read, pool))
 
     def _piece(self, pool: Any, *, plain: bool) -> Joining:
-        """What reads one more piece of one prompt. `given` has a line more: ids that were read before."""
+        """Make the graph input that reads one more piece of one prompt. `given` has one more line: the number
+        of ids read before.
+        """
         length = self.piece
         given = self.device.zeros(length + 3, 1, dtype=torch.int64)
         given[length + 1] = 1
@@ -200,14 +202,14 @@ class DeviceBatch:
         return Joining(given, self.device.graph(self.device.steps, read, pool))
 
     def close(self) -> None:
-        """Forget all graphs; it can step no more."""
+        """Drop all graphs; it cannot step any more."""
         self.buffers.graphs.clear()
         self.pieces.clear()
         self.joining.clear()
         self.encoders.waiting.clear()
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Drop all rows."""
         self.where, self.pending = [], None
         self.slots = [Slot() for _ in self.slots]
         self.arena.length.zero_()
@@ -238,7 +240,7 @@ class DeviceBatch:
             return self._result(rows, (pending, [sources[i] for i in step]), (read, slots), read_from)
 
     def _encode_on(self) -> None:
-        """One more piece of what encoders have to do, after the step that was queued last."""
+        """Queue one more piece of encoder work after the last queued step."""
         if self.encoders.waiting:
             self.encoders.next(self.pending.event if self.pending else self.device.event())
 
@@ -283,7 +285,7 @@ class DeviceBatch:
             return np.asarray(seen.cpu().numpy())
 
     def _arrange(self, rows: Sequence[Row], sources: Sequence[int]) -> list[int]:
-        """A slot for each row that runs; a second row with the same past gets a copy of it."""
+        """Assign a slot to each running row; a second row with the same past gets a copy of it."""
         claimed, where, kept = set[int](), list[int](), set(sources)
         free = (slot for slot in range(len(self.slots)) if slot not in kept)
         for row, source in zip(rows, sources, strict=True):
@@ -305,12 +307,12 @@ class DeviceBatch:
         self.buffers.ids[target].copy_(self.buffers.ids[source])
 
     def _write_ids(self, where: Sequence[int], rows: Sequence[Row]) -> None:
-        """Ids that the host has chosen."""
+        """Write the ids that the host has chosen."""
         ids = self.device.upload(np.array([row.ids[-1] for row in rows], np.int64))
         self.buffers.ids[self.device.upload(np.array(where, np.int64))] = ids
 
     def _join(self, rows: Sequence[Row], taken: Sequence[int]) -> list[int]:
-        """The lowest free slots, with memories in them."""
+        """Assign the lowest free slots and write encoder outputs into them."""
         used = set(taken)
         free = (slot for slot in range(len(self.slots)) if slot not in used)
         slots = [slot for slot, _ in zip(free, rows, strict=False)]
@@ -323,8 +325,8 @@ class DeviceBatch:
         return slots
 
     def _read(self, rows: Sequence[Row], slots: Sequence[int]) -> PendingStep:
-        """Read the prompts of rows that join: as many at once as are of a similar length, by graphs where
-        there is one for it.
+        """Read the prompts of joining rows, those of similar length together, with a graph where there is
+        one.
         """
         order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
         for i in (i for i in order if rows[i].before):
@@ -350,14 +352,14 @@ class DeviceBatch:
         return self._to_host()
 
     def _graph_for(self, lengths: Sequence[int]) -> tuple[int, int] | None:
-        """Rows and length of the graph that reads most of these prompts, the shortest first."""
+        """Return rows and length of the graph that reads the most of these prompts, shortest first."""
         fits = [(rows, -length) for rows, length in self.joining if rows <= len(lengths)]
         fits = [(rows, length) for rows, length in fits if lengths[rows - 1] <= -length]
         rows, length = max(fits, default=(0, 0))
         return (rows, -length) if rows else None
 
     def _read_by_graph(self, rows: Sequence[Row], slots: Sequence[int], size: tuple[int, int]) -> None:
-        """As many rows as the graph of that size takes."""
+        """Read as many rows as the graph of that size takes."""
         length = size[1]
         given = np.zeros((length + 2, len(rows)), np.int64)
         for column, row, slot in zip(given.T, rows, slots, strict=True):
@@ -368,11 +370,11 @@ class DeviceBatch:
         joining.read()
 
     def _is_piece(self, row: Row) -> bool:
-        """Whether the graph of a piece can read its prompt."""
+        """Tell whether the graph for a piece can read its prompt."""
         return row.table is None and len(row.ids) <= self.piece
 
     def _read_piece(self, row: Row, slot: int) -> None:
-        """A piece of a prompt, by its graph where it fits."""
+        """Read a piece of a prompt, with its graph where it fits."""
         start, count = len(row.before), len(row.ids)
         piece = self.pieces.get(row.choice is None or simple(row.choice))
         if piece is None or count > self.piece or start + self.piece > self.positions:
@@ -385,7 +387,7 @@ class DeviceBatch:
         piece.read()
 
     def _read_group(self, rows: Sequence[Row], slots: Sequence[int], start: Tensor | None = None) -> None:
-        """`start`: of a row alone, ids that were read before."""
+        """Read prompts without a graph. `start` is, for a single row, the number of ids read before."""
         device, (ids, whole) = self.device, _numbered(rows, self.decoder.shape.vocabulary)
         table = None if whole is None else device.upload(whole).to(device.dtype)
         places = device.upload(np.array(slots, np.int64))
@@ -394,7 +396,7 @@ class DeviceBatch:
         self._read_prompts(device.upload(ids), places, lengths, table, plain=plain, start=start)
 
     def _begin(self, rows: Sequence[Row], slots: Sequence[int]) -> bool:
-        """What rows ask for; whether none needs penalties or random numbers."""
+        """Set up what rows request, and tell whether none needs penalties or random numbers."""
         asked = [row.choice or _biased(row) for row in rows]
         self.choices.begin(self.device, slots, asked, [(*row.before, *row.ids) for row in rows])
         return all(simple(one) for one in asked)
@@ -409,8 +411,8 @@ class DeviceBatch:
         plain: bool,
         start: Tensor | None = None,
     ) -> None:
-        """Ids [rows, n], padded at the end, into slots `places`, and the first choice of each row. `start`:
-        of a row alone, ids that were read before.
+        """Read ids [rows, n], padded at the end, into slots `places`, and choose each row's first id. `start`
+        is, for a single row, the number of ids read before.
         """
         rows, count = ids.shape
         before = 0 if start is None else start
@@ -450,13 +452,13 @@ class DeviceBatch:
         return next(size for size in self.buckets if size >= rows)
 
     def _launch(self, where: Sequence[int]) -> PendingStep:
-        """Queue a step of these slots, and of what lies between them."""
+        """Queue a step of these slots, and a piece of encoder work."""
         plain = all(self.slots[slot].plain for slot in where)
         self.buffers.graphs[self._bucket(max(where) + 1), plain]()
         return self._to_host()
 
     def _compute(self, size: int, *, plain: bool) -> None:
-        """One step of the first `size` slots."""
+        """Compute one step of the first `size` slots."""
         buffers, arena = self.buffers, self.arena
         positions = arena.length[:size, None].long()
         places = self.numbers[:size]
@@ -468,7 +470,7 @@ class DeviceBatch:
         arena.length[:size].add_(1).clamp_(max=self.positions - 1)
 
     def _watching(self, slots: Tensor, last: Tensor) -> Watch | None:
-        """Keeps the queries of each row's last id, in slots [rows], at its position `last` [rows]."""
+        """Record the queries of each row's last id, in slots [rows], at its position `last` [rows]."""
         looking = self.looking
         if looking is None:
             return None
@@ -480,14 +482,14 @@ class DeviceBatch:
         return watch
 
     def _to_host(self) -> PendingStep:
-        """What was chosen last, on its way to the host."""
+        """Copy the chosen ids to the host."""
         ids, log_probs = next(self.hosts)
         ids.copy_(self.buffers.chosen, non_blocking=True)
         log_probs.copy_(self.buffers.log_probs, non_blocking=True)
         return PendingStep(ids, log_probs, self.device.event())
 
     def _pinned(self) -> tuple[Tensor, Tensor]:
-        """Where a step's results arrive."""
+        """Allocate the host memory for a step's results."""
         ids, log_probs = (
             torch.empty(one.shape, dtype=one.dtype, pin_memory=self.device.gpu)
             for one in (self.buffers.chosen, self.buffers.log_probs)
@@ -496,8 +498,8 @@ class DeviceBatch:
 
 
 def scored(decoder: Decoder, x: Tensor, out: Tensor | None = None) -> Tensor:
-    """Logits float32 [rows, vocabulary] of x [rows, width], into `out` if there is one; halves are summed and
-    kept in float32.
+    """Compute logits float32 [rows, vocabulary] of x [rows, width], into `out` if given; half-precision
+    products are summed and stored in float32.
     """
     logits, cap = _scored(decoder.head, x, out), decoder.shape.logit_cap
     return logits.div_(cap).tanh_().mul_(cap) if cap else logits
@@ -518,15 +520,15 @@ def _scored(head: Any, x: Tensor, out: Tensor | None) -> Tensor:
 
 
 def _in_order(rows: Sequence[Row], old: Sequence[int], fresh: Sequence[int]) -> list[int]:
-    """The slots of all rows, out of those that ran and those that join."""
+    """Return the slots of all rows, from those that ran and those that join."""
     running, joining = iter(old), iter(fresh)
     return [next(joining) if row.parent is None else next(running) for row in rows]
 
 
 def _numbered(rows: Sequence[Row], vocabulary: int) -> tuple[NDArray[np.int64], NDArray[Any] | None]:
-    """Ids of prompts, [rows, longest] with zeros at the end, and the tables of all rows one after the other,
-    [n, prompt_width], if there are any: ids from the vocabulary's end on are moved to where their row's
-    begins.
+    """Return ids of prompts, [rows, longest] padded with zeros, and the tables of all rows joined, [n,
+    prompt_width], if there are any: ids from the vocabulary's end on are shifted to where their row's table
+    starts.
     """
     ids, tables, before = np.zeros((len(rows), max(len(row.ids) for row in rows)), np.int64), [], 0
     for line, row in zip(ids, rows, strict=True):
@@ -539,17 +541,17 @@ def _numbered(rows: Sequence[Row], vocabulary: int) -> tuple[NDArray[np.int64], 
 
 
 def _is_plain(row: Row) -> bool:
-    """Whether a graph can read its prompt."""
+    """Tell whether a graph can read its prompt."""
     return row.table is None and (row.choice is None or simple(row.choice))
 
 
 def _biased(row: Row) -> Sampling:
-    """Of a row that the host chooses for: the likeliest id under its bias."""
+    """Return the likeliest id under its bias of a row that the host chooses for."""
     return Sampling(max_tokens=1, end_id=-1, bias=row.bias) if row.bias is not None else LIKELIEST
 
 
 def _kernels(device: Device) -> Any:
-    """Those in Triton's language, on a GPU."""
+    """Return the kernels in Triton's language, on a GPU."""
     if not device.gpu:
         return None
     from . import kernels

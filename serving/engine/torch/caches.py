@@ -1,5 +1,5 @@
-"""Keys and values of running rows on the device, a slot for each row; and what a decoder's layers see of
-them while it reads prompts, and while it steps.
+"""Keys and values of running rows on the device, a slot for each row, and how a decoder's layers attend to
+them while reading prompts and while stepping.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ Watch = Callable[[int, Tensor], None]
 
 @dataclass
 class Arena:
-    """`own`: [slots, 2 * layers, heads of keys, positions, width], keys and values of each layer in turn;
-    `memory`: the same of what encoders left; how much of each is there: `length`, `memory_length`, int32
-    [slots].
+    """Keys and values of all slots.
+
+    Attributes:
+        own: [slots, 2 * layers, key heads, positions, width], keys and values of each layer in turn
+        memory: the same for encoder outputs
+        length: int32 [slots], how much of `own` is filled, as `memory_length` for `memory`
     """
 
     own: Tensor
@@ -35,7 +38,7 @@ class Arena:
 
     @classmethod
     def empty(cls, shape: Shape, device: Device, slots: int, positions: int, memory: int) -> Arena:
-        """Nothing in it."""
+        """Allocate it, empty."""
         sizes = (slots, 2 * shape.decoder_layers, shape.cached_heads)
         lengths = (device.zeros(slots, dtype=torch.int32) for _ in range(2))
         return cls(
@@ -45,7 +48,7 @@ class Arena:
         )
 
     def copy(self, target: int, source: int, *, memory: bool) -> None:
-        """All of a slot into another."""
+        """Copy the contents of one slot into another."""
         for tensor in (self.own, self.length):
             tensor[target].copy_(tensor[source])
         if memory and self.memory is not None:
@@ -55,7 +58,7 @@ class Arena:
 
 class Reading:
     """Caches of rows that read their prompts: ids [rows, n], padded at the end, into `slots` int64 [rows].
-    `start`: of a row alone, ids that were read before, int64 [1].
+    `start` is, for a single row, the number of ids read before, int64 [1].
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class Reading:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
     def _more(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int) -> Tensor:
-        """Of ids that come after others: over the whole slot, so that one CUDA graph serves all starts."""
+        """Attend from ids that follow others, over the whole slot: one CUDA graph serves all starts."""
         places = self.start + torch.arange(k.shape[2], device=k.device)
         for i, new in enumerate((k, v)):
             self.arena.own[self.slots[:, None], 2 * layer + i, :, places[None]] = new.transpose(1, 2)
@@ -115,7 +118,7 @@ class Reading:
 
 
 class Stepping:
-    """Caches of the rows in the first slots, which bring one id each."""
+    """Caches of the rows in the first slots, each of which brings one id."""
 
     def __init__(
         self, arena: Arena, decoder: Decoder, rows: int, kernels: Any = None, watch: Watch | None = None
@@ -144,8 +147,9 @@ class Stepping:
 def _attended(
     q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, cap: float, at: Tensor | None = None
 ) -> Tensor:
-    """Causal attention of a prompt within a window (0: none), its scores capped (0: not); shapes as of
-    `Caches.own`, but that there may be more keys, of all positions: `at` int64 [new] are those of `q`.
+    """Compute causal attention of a prompt within a window (0: none) with capped scores (0: no cap). Shapes
+    are those of `Caches.own`, but there may be more keys, of all positions: `at` int64 [new] has those of
+    `q`.
     """
     places = torch.arange(k.shape[2], device=k.device)
     back = (places if at is None else at)[:, None] - places[None]
@@ -160,7 +164,7 @@ def _attended(
 
 
 def _scored(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float, cap: float) -> Tensor:
-    """Attention whose scores are capped before the mask is added, in float32."""
+    """Compute attention in float32 with scores capped before the mask is added."""
     shared = q.shape[1] // keys.shape[1]
     keys, values = keys.repeat_interleave(shared, 1), values.repeat_interleave(shared, 1)
     scores = capped((q @ keys.transpose(-1, -2)).float() * scale, cap) + mask
@@ -179,7 +183,7 @@ def plain_attend(
     window: int = 0,
     cap: float = 0.0,
 ) -> Tensor:
-    """kernels.attend in plain torch, for devices without Triton's language and for its tests."""
+    """Compute kernels.attend in plain torch, for devices without Triton's language and for its tests."""
     if fresh is not None:
         at = lengths.long()[:, None, None, None].expand(fresh[0].shape)
         keys.scatter_(2, at, fresh[0])

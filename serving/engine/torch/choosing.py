@@ -1,6 +1,5 @@
-"""Choosing ids on the device, by the rules of `sampling.py`: bias, Whisper's timestamps, penalties, greedy or
-random choice. What a host would do row by row is done for all rows at once, so that a step need not wait for
-it.
+"""Choose ids on the device by the rules of `sampling.py`: bias, Whisper's timestamps, penalties, greedy or
+sampled. All rows are computed at once, so that a step need not wait for the host.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ NOTHING = -1
 
 @dataclass
 class Choices:
-    """Per slot what was requested, and what has been generated.
+    """What each slot requested, and what it has generated.
 
-    `counts` int64 [11, slots] and `weights` float32 [5, slots] hold what the other tensors, [slots] each, are
-    rows of: so all of a request goes to the device in two copies. `bias` float32 [slots, vocabulary],
-    `uniform` float32 [slots, positions] (a random number for each token), `said` int32 and `seen` bool
-    [slots, vocabulary] (how often an id was generated; prompt and generated).
+    `counts` int64 [11, slots] and `weights` float32 [5, slots] hold the other tensors, [slots] each, as rows:
+    a request goes to the device in two copies. `bias` float32 [slots, vocabulary], `uniform` float32 [slots,
+    positions] (a random number for each token), `said` int32 and `seen` bool [slots, vocabulary] (how often
+    an id was generated; in prompt or generated text).
     """
 
     counts: Tensor
@@ -54,7 +53,7 @@ class Choices:
 
     @classmethod
     def empty(cls, device: Device, slots: int, vocabulary: int, positions: int) -> Choices:
-        """Nobody asks anything."""
+        """Allocate it, with no requests."""
         found = cls(
             counts=device.zeros(11, slots, dtype=torch.int64),
             weights=device.zeros(5, slots, dtype=torch.float32),
@@ -71,7 +70,7 @@ class Choices:
     def begin(
         self, device: Device, rows: Sequence[int], asked: Sequence[Sampling], prompts: Sequence[Sequence[int]]
     ) -> None:
-        """Rows that join, by their slots: what they request, nothing generated yet."""
+        """Set what joining rows, by slot, request; nothing is generated yet."""
         slots = device.upload(np.array(rows, np.int64))
         vocabulary, positions = self.bias.shape[1], self.uniform.shape[1]
         counts, weights = zip(*(_asked(sampling, vocabulary) for sampling in asked), strict=True)
@@ -91,16 +90,16 @@ class Choices:
                 self.uniform[slot].copy_(device.upload(numbers.astype(np.float32)))
 
     def copy(self, target: int, source: int) -> None:
-        """All of a slot into another."""
+        """Copy the contents of one slot into another."""
         for tensor in (self.counts, self.weights):
             tensor[:, target].copy_(tensor[:, source])
         for tensor in (self.bias, self.uniform, self.said, self.seen):
             tensor[target].copy_(tensor[source])
 
     def choose(self, logits: Tensor, rows: Tensor, *, plain: bool) -> tuple[Tensor, Tensor]:
-        """The next id of each row, int64 [rows], and its log probability, float32 [rows]: what the model gave
-        it, whatever made it chosen. `logits`: float32 [rows, vocabulary], without the bias; `rows`: their
-        slots; `plain`: no row has penalties or random choice.
+        """Choose the next id of each row, int64 [rows], with its log probability under the model, float32
+        [rows]. `logits` are float32 [rows, vocabulary] without the bias, `rows` their slots; `plain`: no row
+        has penalties or sampling.
         """
         ruled = self._timed(logits + self.bias[rows], rows)
         scores = self._bounded(ruled, rows) if plain else self._penalised(ruled, rows)
@@ -121,9 +120,7 @@ class Choices:
             self.seen[rows, token] = torch.ones_like(rows, dtype=torch.bool)
 
     def _timed(self, logits: Tensor, rows: Tensor) -> Tensor:
-        """`TimestampRules.apply` for the rows that have them; for the others `first_time` is above all
-        ids.
-        """
+        """Apply `TimestampRules` to rows that have them; for others `first_time` is above all ids."""
         ids = torch.arange(logits.shape[1], device=logits.device)[None]
         first = self.first_time[rows, None]
         last, before, generated = self.last[rows, None], self.before[rows, None], self.generated[rows, None]
@@ -146,13 +143,13 @@ class Choices:
         return ruled.masked_fill(timed & (time > text) & ~is_time, LOWEST)
 
     def _bounded(self, scores: Tensor, rows: Tensor) -> Tensor:
-        """Without the end token while the text is too short."""
+        """Forbid the end token while the text is too short."""
         ids = torch.arange(scores.shape[1], device=scores.device)[None]
         early = (self.generated[rows] < self.min_tokens[rows])[:, None]
         return scores.masked_fill(early & (ids == self.end_id[rows, None]), LOWEST)
 
     def _penalised(self, logits: Tensor, rows: Tensor) -> Tensor:
-        """`sampling.processed`."""
+        """Apply penalties as `sampling.processed`."""
         out = logits / self.temperature[rows, None]
         repetition = self.repetition[rows, None]
         out = torch.where(self.seen[rows], torch.where(out < 0, out * repetition, out / repetition), out)
@@ -161,7 +158,7 @@ class Choices:
         return self._bounded(out - once, rows)
 
     def _drawn(self, scores: Tensor, rows: Tensor) -> Tensor:
-        """`sampling._draw` with the row's own random number for this token."""
+        """Draw as `sampling._draw`, with the row's own random number for this token."""
         ordered, order = scores.sort(dim=-1, descending=True, stable=True)
         weights = ordered.softmax(-1)
         rank = torch.arange(scores.shape[1], device=scores.device)[None]
@@ -178,7 +175,7 @@ class Choices:
 
 
 def _asked(sampling: Sampling, vocabulary: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """One row's numbers, in the order of `Choices.counts` and `Choices.weights`."""
+    """Return one row's numbers in the order of `Choices.counts` and `Choices.weights`."""
     rules = sampling.timestamps
     counts = (
         sampling.end_id,
@@ -204,14 +201,14 @@ def _asked(sampling: Sampling, vocabulary: int) -> tuple[tuple[int, ...], tuple[
 
 
 def on_device(sampling: Sampling) -> bool:
-    """Whether rows of such a request are chosen here: one beam, no words that need a look at several ids, no
-    logits for the caller, no several ids that must not come too early.
+    """Tell whether the device chooses for such a request: one beam, no stop or bad words of several ids, no
+    logits for the caller, no minimum length with several end ids.
     """
     early = bool(sampling.min_tokens and sampling.other_ends)
     return sampling.beam_width == 1 and not (sampling.bad_words or sampling.keep_logits or early)
 
 
 def simple(sampling: Sampling) -> bool:
-    """Whether a row needs neither penalties nor random numbers."""
+    """Tell whether a row needs neither penalties nor random numbers."""
     neutral = sampling.repetition_penalty == 1.0 and not sampling.presence_penalty
     return neutral and not sampling.frequency_penalty and sampling.greedy

@@ -1,4 +1,4 @@
-"""Where the engine computes, and what differs between a GPU and a CPU: streams, graphs, pinned memory."""
+"""The device that computes, and what differs between GPU and CPU: streams, graphs, pinned memory."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ BACKENDS = [
 
 
 class NoGpu(RuntimeError):
-    """The GPU that is there cannot run this engine; the message says why and what to do."""
+    """The GPU cannot run this engine; the message gives reason and remedy."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU, or the CPU. `steps` runs decoder steps, and `looks` what is asked between two of them, at a
-    higher priority than `encodes`.
+    """One GPU, or the CPU. `steps` runs decoder steps, and `looks` what is requested between two of them, at
+    a higher priority than `encodes`.
     """
 
     kind: str
@@ -45,8 +45,8 @@ class Device:
 
     @classmethod
     def find(cls, precision: str, ranks: int = 1) -> Device:
-        """The process's own GPU, which is the first that is visible unless it is one of several ranks, else
-        its part of the CPU, which computes in float32.
+        """Return the process's own GPU, the first visible one unless it is one of several ranks, or else its
+        share of the CPU, which computes in float32.
 
         Raises:
             NoGpu: its driver is too old, or this build of torch has no kernels for it.
@@ -67,42 +67,42 @@ class Device:
 
     @property
     def gpu(self) -> bool:
-        """Whether it is one."""
+        """Tell whether it is a GPU."""
         return self.kind == "cuda"
 
     @property
     def fuses(self) -> bool:
-        """Whether kernels in Triton's language take the place of torch's: not where every bit is wanted."""
+        """Tell whether kernels in Triton's language replace torch's: on a GPU, except in float32."""
         return self.gpu and self.dtype != torch.float32
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """Work is queued on `stream`."""
+        """Queue work on `stream`."""
         return torch.cuda.stream(stream) if self.gpu else nullcontext()
 
     def event(self) -> Any:
-        """Recorded on the current stream; None on a CPU, where all is done at once."""
+        """Record an event on the current stream; None on a CPU, where everything is synchronous."""
         return torch.cuda.current_stream().record_event() if self.gpu else None
 
     def upload(self, array: NDArray[Any]) -> Tensor:
-        """Numbers from the host, without waiting."""
+        """Copy numbers from the host without waiting."""
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         return tensor.pin_memory().to(self.kind, non_blocking=True) if self.gpu else tensor
 
     def zeros(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """On the device; `dtype`: the weights' if None."""
+        """Allocate zeros on the device in `dtype`, by default the weights'."""
         return torch.zeros(*shape, dtype=dtype or self.dtype, device=self.kind)
 
     def empty(self, *shape: int) -> Tensor:
-        """On the device, of the weights' type."""
+        """Allocate memory on the device in the weights' dtype."""
         return torch.empty(*shape, dtype=self.dtype, device=self.kind)
 
     def pool(self) -> Any:
-        """Memory for graphs of which one runs at a time, and that leave nothing in it for one another."""
+        """Make a memory pool for graphs that run one at a time and keep nothing in it for one another."""
         return torch.cuda.graph_pool_handle() if self.gpu else None
 
     def graph(self, stream: Any, function: Callable[[], object], pool: Any = None) -> Callable[[], object]:
-        """The same work as a CUDA graph, which costs the host microseconds; on a CPU the function itself.
-        `pool`: where its memory comes from; by default its own.
+        """Record the work as a CUDA graph, which costs the host microseconds; on a CPU return the function
+        itself. `pool` is where its memory comes from, by default its own.
         """
         if not self.gpu:
             return function
@@ -121,15 +121,15 @@ class Device:
 
 
 def worth_recording(model: nn.Module) -> int:
-    """How many ids a graph is to read at once. With more, what the graph spares the host, some milliseconds
-    of queuing kernel by kernel, is hidden by the GPU's own work, and what is padded costs more.
+    """Return how many ids a graph should read at once. With more, the milliseconds that a graph saves the
+    host in queuing kernels are hidden by the GPU's own work, and padding costs more.
     """
     return int(PAYS / max(1, sum(weight.numel() for weight in model.parameters())))
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Python's collector of cycles does not run."""
+    """Pause Python's garbage collector."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -141,13 +141,13 @@ def uncollected() -> Iterator[None]:
 
 @contextmanager
 def attention() -> Iterator[None]:
-    """Attention over many queries, by the fastest kernel that takes it."""
+    """Compute attention over many queries with the fastest kernel that supports it."""
     with sdpa_kernel(BACKENDS, set_priority=True):
         yield
 
 
 def _refuse_hidden_gpu() -> None:
-    """A GPU was given to this instance, and torch cannot use it."""
+    """Raise if this instance was given a GPU that torch cannot use."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if given and torch.version.cuda:
         raise NoGpu(

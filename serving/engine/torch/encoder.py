@@ -1,4 +1,4 @@
-"""An encoder alone, in torch."""
+"""Run an encoder (embedding model) in torch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TorchEncoder:
 
 
 def _pictures(folder: Path) -> pictures.LlavaPictures | pictures.BlipPictures:
-    """What makes rows of a prompt table for a language model."""
+    """Load the picture encoder that makes rows of a prompt table for a language model."""
     with torch.device("meta"):
         made = pictures.encoder(pictures.Shape.load(folder))
     made.load_state_dict(load_file(folder / PICTURE_WEIGHTS), assign=True)
@@ -57,7 +57,7 @@ def _pictures(folder: Path) -> pictures.LlavaPictures | pictures.BlipPictures:
 
 
 def _models(folder: Path, family: str) -> dict[str, nn.Module]:
-    """The encoders of an engine by their names."""
+    """Load the encoders of an engine by name."""
     weights = load_file(folder / WEIGHTS)
     if family == "clip":
         whole = clip.Clip(clip.Shape.load(folder))

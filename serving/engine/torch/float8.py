@@ -1,9 +1,9 @@
-"""An encoder's products in 8-bit floats with four bits of exponent (e4m3: Micikevicius et al. 2022), which
+"""Linear layers of an encoder in 8-bit floats with four exponent bits (e4m3: Micikevicius et al. 2022), which
 GPUs from compute capability 8.9 on multiply twice as fast as 16-bit ones.
 
-Each row of an input and each row of a weight has a scale of its own, with which its largest number is the
-highest of the format. Attention, norms and what is added up stay in 16 bits. A CPU rounds in the same way and
-multiplies in float32, so that words can be counted, and tests run, without such a GPU.
+Each row of an input and of a weight has its own scale, which maps its largest number to the format's maximum.
+Attention, norms and sums stay in 16 bits. A CPU rounds in the same way and multiplies in float32, so that
+word errors can be counted, and tests run, without such a GPU.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ OUT = torch.bfloat16  # of a product on a GPU; not all of torch's kernels with s
 
 
 class Rows(NamedTuple):
-    """`values` e4m3 [rows, width], `scales` float32 [rows, 1], and the `shape` of what they were before, its
-    width left out.
+    """Rows in 8-bit floats: `values` e4m3 [rows, width], `scales` float32 [rows, 1], and the original `shape`
+    without its width.
     """
 
     values: Tensor
@@ -36,7 +36,7 @@ class Rows(NamedTuple):
 
 
 class Float8Linear(nn.Module):
-    """A product of which both sides are 8-bit floats; in bfloat16 on a GPU."""
+    """A linear layer with input and weight in 8-bit floats; in bfloat16 on a GPU."""
 
     def __init__(self, plain: nn.Linear) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Float8Linear(nn.Module):
             self.bias = self.bias.to(OUT)
 
     def forward(self, x: Tensor | Rows) -> Tensor:
-        """[..., inner] to [..., width]."""
+        """Map [..., inner] to [..., width]."""
         if not self.weight.is_cuda:
             assert isinstance(x, Tensor)
             values, scales = plain_rows8(x.reshape(-1, x.shape[-1]))
@@ -68,9 +68,7 @@ class Float8Linear(nn.Module):
 
 
 def plain_rows8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """`x` [rows, width] in 8-bit floats, and float32 [rows, 1] that each row of them is to be multiplied
-    by.
-    """
+    """Return `x` [rows, width] in 8-bit floats, and float32 [rows, 1], the factor of each row."""
     x = x.float()
     scales = x.abs().amax(1, keepdim=True).clamp(min=LEAST) / HIGHEST
     return (x / scales).to(torch.float8_e4m3fn), scales
@@ -83,7 +81,7 @@ def _rows(x: Tensor, *, gelu: bool = False) -> Rows:
 
 
 def _norm(plain: Any, x: Tensor) -> Rows:
-    """What a fused norm gives, as 8-bit floats."""
+    """Apply a fused norm and return 8-bit floats."""
     from .kernels import norm_rows8
 
     found = norm_rows8(x, plain.extra, plain.weight, plain.bias, plain.epsilon, rms=plain.rms)
@@ -91,17 +89,17 @@ def _norm(plain: Any, x: Tensor) -> Rows:
 
 
 def _feed(feed: FeedForward, x: Rows) -> Rows:
-    """GELU and what follows in one pass, its tanh form as in the fused layers."""
+    """Compute GELU, in its tanh form as in the fused layers, and quantize in one pass."""
     return _rows(feed.up(x), gelu=True)
 
 
 def _added(x: Tensor, y: Tensor | Rows, last: Float8Linear) -> Tensor:
-    """The sum of x and last(y), in the place of x."""
+    """Add last(y) to x in place and return x."""
     return x.add_(last(y))
 
 
 def to_float8(encoder: Encoder, device: Device) -> None:
-    """The products of all its layers; on a GPU after `fused.fuse`.
+    """Convert all of an encoder's linear layers; on a GPU call it after `fused.fuse`.
 
     Raises:
         NoGpu: the GPU has no such products, or computes in float32.

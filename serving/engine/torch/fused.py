@@ -1,9 +1,9 @@
-"""A model's layers with fewer, larger kernels, for GPUs and half precision.
+"""Fuse a model's layers into fewer, larger kernels, for GPUs and half precision.
 
-Products are added to the residual stream in its place, without their biases, which norms add. Where norms
-come first, nobody but norms reads that stream, so each adds the biases of all products before it; where they
-come last, that of the one product before it. An activation and its gate are one kernel after one product.
-A product of one row, as a step of one text has it, is a kernel of its own.
+Products are added to the residual stream in place without their biases, which the norms add. Where norms come
+first, only norms read that stream, so each adds the biases of all products before it; where they come last,
+that of the one product before it. An activation and its gate are one kernel after one product. A product of
+one row, as in a step of a single text, is a kernel of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GELU = (ACTIVATIONS["gelu"], ACTIVATIONS["gelu_new"])
 
 
 class FusedNorm(nn.Module):
-    """A norm of its input and of biases that the input lacks, float32 [width]."""
+    """A norm of its input and of biases, float32 [width], that the input lacks."""
 
     def __init__(self, plain: nn.Module, extra: Any) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class FusedNorm(nn.Module):
 
 
 def fuse(model: Model) -> None:
-    """All layers of a model."""
+    """Fuse all layers of a model."""
     model.decoder.turn = turn  # type: ignore[method-assign]
     for part in (model.encoder, model.decoder):
         if part is None:
@@ -58,7 +58,7 @@ def fuse(model: Model) -> None:
 
 
 def _fuse_first(layer: Layer, extra: Any) -> Any:
-    """The biases that its successor's norms must add."""
+    """Fuse a layer whose norms come first, and return the biases that the next layer's norms must add."""
     layer.added = added  # type: ignore[method-assign]
     layer.own_norm = FusedNorm(layer.own_norm, extra)
     extra = extra + _without_bias(layer.own.out)
@@ -98,13 +98,13 @@ def _without_bias(product: nn.Linear) -> Any:
 
 
 def linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """layer(x)."""
+    """Compute layer(x)."""
     made = product if alone(x, layer.weight) else F.linear
     return made(x, layer.weight, layer.bias)
 
 
 def added(x: Tensor, y: Tensor, last: nn.Linear | SummedLinear) -> Tensor:
-    """The sum of x and last(y), [batch, time, width], in the place of x."""
+    """Add last(y) to x [batch, time, width] in place and return x."""
     if getattr(last, "after", None) is not None:
         return x.add_(last(y))
     if isinstance(last, SummedLinear):
@@ -116,13 +116,13 @@ def added(x: Tensor, y: Tensor, last: nn.Linear | SummedLinear) -> Tensor:
 
 
 def normed(x: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor], last: nn.Linear) -> Tensor:
-    """`Layer.add` of norms that come last."""
+    """Compute `Layer.add` where norms come last."""
     found: Tensor = norm(added(x, part(x), last))
     return found
 
 
 def _gelu(feed: FeedForward, x: Tensor) -> Tensor:
-    """The activation in the product's own kernel: GELU's tanh form, whose error is below float16's."""
+    """Compute GELU in the product's own kernel, in its tanh form, whose error is below float16's."""
     if alone(x, feed.up.weight):
         return product(x, feed.up.weight, feed.up.bias, gelu=True)
     flat = x.view(-1, x.shape[-1])

@@ -1,11 +1,11 @@
-"""What torch has no fast kernel for, in Triton's language; tests compare each with plain torch.
+"""Kernels in Triton's language where torch has no fast one; tests compare each with plain torch.
 
-Attention of one query per row against keys and values in slots: one pass over memory, and each row's own
-length is read on the device, so that one CUDA graph serves all lengths. torch's own attention reads whole
-slots whatever is in them, and copies rows that are not contiguous. Turning queries and keys in one launch
-instead of fourteen. Choosing the next id: one pass over the logits instead of twenty. A norm whose input
-lacks biases that are added here. A product of one row, for which memory is read faster than by a product of
-matrices. An activation and its gate. Rows in 8-bit floats, made where they are in registers anyway.
+Attention of one query per row against keys and values in slots, in one pass over memory: each row's length is
+read on the device, so one CUDA graph serves all lengths, while torch's own attention reads whole slots and
+copies rows that are not contiguous. Rotation of queries and keys in one launch instead of fourteen. Choice of
+the next id in one pass over the logits instead of twenty. A norm that adds biases its input lacks. A product
+of one row, which reads memory faster than a matrix product. An activation with its gate. Rows in 8-bit
+floats, made while they are in registers.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def _attend(
     WINDOW: tl.constexpr, CAP: tl.constexpr,
     FRESH: tl.constexpr, RELATIVE: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A program for each row, head and part of the row's length. Without SPLIT the answer itself, else what
-    `_join` makes it of: the highest score, the sum of weights, the weighted sum of values. SHARED: heads of
-    queries to one of keys. FRESH: a new key and value are kept after the others, and count in the first
-    part.
+    """Attend, one program for each row, head and part of the row's length. Without SPLIT it writes the
+    result, otherwise the input of `_join`: the highest score, the sum of weights, the weighted sum of values.
+    SHARED: query heads for each key head. FRESH: a new key and value are stored after the others, and count
+    in the first part.
     """
     pid, part = tl.program_id(0), tl.program_id(1)
     row, h = (pid // HEADS).to(tl.int64), pid % HEADS
@@ -105,7 +105,7 @@ def _attend(
 
 @triton.jit
 def _capped(score, cap, CAP: tl.constexpr):
-    """The score x as cap * tanh(x / cap), where there is a CAP."""
+    """Return the score x as cap * tanh(x / cap), where there is a CAP."""
     if CAP:
         score = cap * (2.0 * tl.sigmoid(tl.maximum(2.0 * score / cap, -80.0)) - 1.0)
     return score
@@ -113,7 +113,7 @@ def _capped(score, cap, CAP: tl.constexpr):
 
 @triton.jit
 def _kept(new, slot, wide, keeps):
-    """A new key or value, which one of the programs that read it keeps."""
+    """Store a new key or value, in one of the programs that read it."""
     found = tl.load(new, mask=wide, other=0.0)
     tl.store(slot, found, mask=keeps)
     return found
@@ -121,7 +121,7 @@ def _kept(new, slot, wide, keeps):
 
 @triton.jit
 def _and(top, total, mixed, score, value, counts):
-    """One position more, if it counts."""
+    """Count one more position, if it is included."""
     score = tl.where(counts, score, -1e30)
     higher = tl.maximum(top, score)
     weight, shrink = tl.where(counts, tl.exp(score - higher), 0.0), tl.exp(top - higher)
@@ -130,13 +130,13 @@ def _and(top, total, mixed, score, value, counts):
 
 @triton.jit
 def _within(column, WIDTH: tl.constexpr, LANES: tl.constexpr):
-    """Which lanes a row has: all, known when the kernel is made, where its width is a power of two."""
+    """Return which lanes belong to a row: all, known at compile time, where its width is a power of two."""
     return tl.full((LANES,), 1, tl.int1) if WIDTH == LANES else column < WIDTH
 
 
 @triton.jit
 def _join(tops, sums, parts, out, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr):
-    """The answer of a row and head from its parts; an empty part has the lowest of tops."""
+    """Join the parts of a row and head; an empty part has the lowest possible maximum."""
     pid = tl.program_id(0)
     part, column = tl.arange(0, SPLIT), tl.arange(0, LANES)
     wide = _within(column, WIDTH, LANES)
@@ -154,13 +154,14 @@ def attend(
     fresh: tuple[Tensor, Tensor] | None = None, relative: Tensor | None = None,
     *, window: int = 0, cap: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """[rows, heads, 1, width]: softmax(q k^T * scale + relative) v over the first `lengths` positions, of
-    which the last `window` if it is not 0, zeros where there are none. Scores are capped, if `cap` is not 0.
+    """Return [rows, heads, 1, width]: softmax(q k^T * scale + relative) v over the first `lengths` positions
+    (of which only the last `window`, unless it is 0), zeros where there are none. Scores are capped unless
+    `cap` is 0.
 
-    `q`: [rows, heads, 1, width]; `keys`, `values`: [rows, heads of keys, positions, width] with the same
-    strides, of which row and head are free, each head shared by as many of `q`; `lengths`: int32 [rows];
-    `fresh`: a key and a value [rows, heads of keys, 1, width] that are kept at `lengths` and attended to as
-    well; `relative`: [distances, heads], added by how far back a position lies, the last for all beyond.
+    `q` is [rows, heads, 1, width]; `keys` and `values` [rows, key heads, positions, width] have the same
+    strides, of which those of row and head are free, and each key head serves several heads of `q`; `lengths`
+    is int32 [rows]; `fresh` is a key and a value [rows, key heads, 1, width] that are stored at `lengths` and
+    attended to as well; `relative` [distances, heads] is added by distance, the last entry for all beyond.
     """
     rows, heads, _, width = q.shape
     out = torch.empty(rows, heads, 1, width, dtype=q.dtype, device=q.device)
@@ -191,7 +192,7 @@ def _turn(
     q, k, turns, row, head, time, times,
     HEADS: tl.constexpr, HALF: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """A program for each row and time, and each head: those of queries, then those of keys."""
+    """Rotate, one program for each row and time, and each head: query heads, then key heads."""
     at, h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = tl.arange(0, LANES)
     half = _within(column, HALF, LANES)
@@ -207,7 +208,7 @@ def _turn(
 
 
 def turn(q: Tensor, k: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
-    """`Decoder.turn`, in place: q [rows, heads, time, width] and k [rows, heads of keys, time, width] with
+    """Compute `Decoder.turn` in place: q [rows, heads, time, width] and k [rows, key heads, time, width] with
     the same strides, turns [rows, 1, time, width].
     """
     rows, heads, times, width = q.shape
@@ -225,7 +226,7 @@ def _product(
     LINES: tl.constexpr, LANES: tl.constexpr, AHEAD: tl.constexpr, WHOLE: tl.constexpr,
     BIAS: tl.constexpr, GELU: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """A program for some lines of the weight. WHOLE: they end where a block of LANES * AHEAD numbers ends."""
+    """Multiply, one program for some rows of the weight. WHOLE: they end at a multiple of LANES * AHEAD."""
     line = tl.program_id(0) * LINES + tl.arange(0, LINES)
     there = line < lines
     column = tl.arange(0, LANES)[None, :] + tl.zeros((LINES, 1), tl.int32)
@@ -248,8 +249,8 @@ def _product(
 
 
 def alone(x: Tensor, weight: Tensor) -> bool:
-    """Whether `product` takes `x` [..., width] and `weight` [lines, width], and is faster: of one row, and
-    not where few programs would read long lines (measured on an H200: docs/benchmarks/h200.md).
+    """Tell whether `product` supports `x` [..., width] and `weight` [lines, width] and is faster: for one
+    row, and not where few programs would read long lines (measured on an H200: docs/benchmarks/h200.md).
     """
     lines, width = weight.shape
     return x.numel() == width and (lines >= MANY_LINES or width <= SHORT_LINES)
@@ -259,8 +260,9 @@ def product(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, gelu: bool = False,
     onto: Tensor | None = None, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """One row's x weight^T + bias, of [..., width] and [lines, width], with GELU's tanh form of it, or added
-    to `onto` in its place: [..., lines]; into `out`, which may be of another type, if there is one.
+    """Compute x weight^T + bias for one row, from [..., width] and [lines, width], optionally with GELU in
+    its tanh form, or added to `onto` in place: [..., lines]. The result goes to `out`, which may have another
+    dtype, if given.
     """
     lines, width = weight.shape
     target = onto if onto is not None else out
@@ -276,7 +278,7 @@ def product(
 
 @triton.jit
 def _gate(x, out, width, SILU: tl.constexpr, BLOCK: tl.constexpr):
-    """A block of a row."""
+    """Compute a block of a row."""
     row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
     up = tl.load(x + row * 2 * width + at, mask=inside, other=0.0).to(tl.float32)
@@ -292,12 +294,12 @@ def _silu(x):
 
 @triton.jit
 def _gelu(x):
-    """Its tanh form: 0.5 * (1 + tanh(u)) = sigmoid(2 * u)."""
+    """Compute GELU's tanh form: 0.5 * (1 + tanh(u)) = sigmoid(2 * u)."""
     return x * tl.sigmoid(tl.maximum(1.5957691216 * (x + 0.044715 * x * x * x), -80.0))
 
 
 def gate(x: Tensor, *, silu: bool) -> Tensor:
-    """SiLU or GELU (its tanh form) of the first half of each row times the second: [..., 2 * width] to
+    """Multiply SiLU or GELU (tanh form) of the first half of each row with the second: [..., 2 * width] to
     [..., width].
     """
     width = x.shape[-1] // 2
@@ -310,7 +312,7 @@ def gate(x: Tensor, *, silu: bool) -> Tensor:
 
 @triton.jit
 def _store(answer, out, scales, row, at, inside, width, EIGHT: tl.constexpr):
-    """A row of float32; in 8-bit floats divided by its scale, with which its largest is the highest."""
+    """Store a row of float32; as 8-bit floats, divided by its scale (largest value / maximum)."""
     if EIGHT:
         scale = tl.maximum(tl.max(tl.abs(answer), 0), LEAST) / HIGHEST
         tl.store(scales + row, scale)
@@ -323,7 +325,7 @@ def _norm(
     x, extra, weight, bias, out, scales, width, epsilon, RMS: tl.constexpr, BIAS: tl.constexpr,
     EIGHT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A row's norm."""
+    """Normalize a row."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -341,7 +343,7 @@ def _norm(
 def norm(
     x: Tensor, extra: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, *, rms: bool
 ) -> Tensor:
-    """Layer or RMS norm of x + extra over the last axis; `extra`: float32 [width]."""
+    """Compute layer or RMS norm of x + extra over the last axis; `extra` is float32 [width]."""
     out = torch.empty_like(x)
     _normed(x, extra, weight, bias, epsilon, rms, out, None)
     return out
@@ -350,9 +352,7 @@ def norm(
 def norm_rows8(
     x: Tensor, extra: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, *, rms: bool
 ) -> tuple[Tensor, Tensor]:
-    """The same in 8-bit floats, [rows, width], and float32 [rows, 1] that each row of them is to be
-    multiplied by.
-    """
+    """Compute the norm in 8-bit floats, [rows, width], and float32 [rows, 1], the factor of each row."""
     out, scales = _empty_rows8(x)
     _normed(x, extra, weight, bias, epsilon, rms, out, scales)
     return out, scales
@@ -379,7 +379,7 @@ def _empty_rows8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def _eight(x, out, scales, width, GELU: tl.constexpr, BLOCK: tl.constexpr):
-    """A row in 8-bit floats."""
+    """Convert a row to 8-bit floats."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -390,7 +390,7 @@ def _eight(x, out, scales, width, GELU: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def rows8(x: Tensor, *, gelu: bool = False) -> tuple[Tensor, Tensor]:
-    """`x` [..., width] as `norm_rows8` gives it; `gelu`: of GELU's tanh form of it."""
+    """Convert `x` [..., width] as in `norm_rows8`; `gelu` first applies GELU in its tanh form."""
     x = x.contiguous()
     width = x.shape[-1]
     out, scales = _empty_rows8(x)
@@ -403,8 +403,8 @@ def _scan(
     logits, bias, rows, first_time, latest_start, text_end, end_id, min_tokens, generated, last, before,
     last_time, floats, ids, vocabulary, LOWEST: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A part of a row's logits: for text and for timestamps the highest that the rules allow, the sum of
-    exponentials above it, and the likeliest id that may be chosen.
+    """Scan a part of a row's logits: for text and for timestamps the highest that the rules allow, the sum of
+    exponentials relative to it, and the likeliest id that may be chosen.
     """
     row, part = tl.program_id(0), tl.program_id(1)
     slot = tl.load(rows + row)
@@ -457,13 +457,13 @@ def _scan(
 
 @triton.jit
 def _shrink(value, top):
-    """exp(value - top), 0 where there is nothing yet."""
+    """Return exp(value - top), 0 where there is nothing yet."""
     return tl.where(value == EMPTY, 0.0, tl.exp(value - top))
 
 
 @triton.jit
 def _store_part(floats, ids, tops, sums, bests, at):
-    """Lanes as one."""
+    """Reduce all lanes to one and store it."""
     top, best = tl.max(tops, 0), tl.max(bests, 0)
     tl.store(floats, top)
     tl.store(floats + 1, tl.sum(sums * _shrink(tops, top), 0))
@@ -476,7 +476,7 @@ def _pick(
     rows, first_time, generated, last, before, last_time, floats, ids, chosen, log_probs, said, vocabulary,
     PARTS: tl.constexpr,
 ):  # fmt: skip
-    """A row's id out of its parts, and what the slot remembers of it."""
+    """Choose a row's id from its parts, and update the slot's state."""
     row = tl.program_id(0)
     slot = tl.load(rows + row)
     first = tl.load(first_time + slot)
@@ -507,8 +507,8 @@ def _pick(
 def choose(
     choices: Any, logits: Tensor, rows: Tensor, chosen: Tensor, log_probs: Tensor, ids: Tensor
 ) -> None:
-    """`Choices.choose` of rows without penalties and random choice, into `chosen`, `log_probs` and `ids`
-    [slots]. `logits`: float32 [rows, vocabulary], without the bias.
+    """Compute `Choices.choose` for rows without penalties and sampling, into `chosen`, `log_probs` and `ids`
+    [slots]. `logits` is float32 [rows, vocabulary], without the bias.
     """
     count, vocabulary = logits.shape
     parts = 1 << (min(32, max(1, ENOUGH // count)).bit_length() - 1)

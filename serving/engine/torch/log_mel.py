@@ -1,4 +1,4 @@
-"""Whisper's log-mel spectrogram on the device: serving/audio/log_mel.py for several windows at once."""
+"""Compute Whisper's log-mel spectrogram on the device: serving/audio/log_mel.py for many windows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .device import Device
 
 
 class LogMel:
-    """Samples float32 [windows, 160 * frames] to features [windows, frames, mels] in the device's dtype."""
+    """Map samples float32 [windows, 160 * frames] to features [windows, frames, mels]."""
 
     def __init__(self, device: Device, mels: int) -> None:
         self.dtype = device.dtype

@@ -1,4 +1,4 @@
-"""Where running rows looked: what the times of words are made of (audio/alignment.py)."""
+"""Record cross-attention of running rows, from which word timestamps are computed (audio/alignment.py)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .device import Device
 
 
 class Looking:
-    """Cross-attention of some heads (`Shape.step_heads`). Steps keep the queries of these heads, which costs
-    two small copies a layer; scores are made of a whole text at once, for those who ask.
+    """Cross-attention of some heads (`Shape.step_heads`). Steps store the queries of these heads, which costs
+    two small copies per layer; scores are computed for a whole text at once, only when requested.
 
-    `queries`: of each layer that has such heads, [slots, positions, heads, width].
+    `queries` has, for each layer with such heads, [slots, positions, heads, width].
     """
 
     def __init__(self, shape: Shape, device: Device, slots: int, positions: int) -> None:
@@ -29,18 +29,21 @@ class Looking:
         }
 
     def keep(self, layer: int, q: Tensor, slots: Tensor, places: Tensor) -> None:
-        """Queries [rows, heads, width] from one place of each row; `slots` and `places` int64 [rows]."""
+        """Store queries [rows, heads, width] from one place of each row; `slots` and `places` are int64
+        [rows].
+        """
         if layer in self.picked:
             self.queries[layer][slots, places] = q.index_select(1, self.picked[layer])
 
     def copy(self, target: int, source: int) -> None:
-        """All of a slot into another."""
+        """Copy the contents of one slot into another."""
         for kept in self.queries.values():
             kept[target].copy_(kept[source])
 
     def look(self, slot: int, places: slice, memory: Tensor) -> Tensor:
-        """Where the row in a slot looked from its ids at `places`, layer by layer: float16 [heads, ids,
-        length], a softmax over the last axis. `memory`: its own, [2 * layers, heads, length, width].
+        """Return the cross-attention of the row in a slot from its ids at `places`, layer by layer: float16
+        [heads, ids, length], a softmax over the last axis. `memory` is its encoder output, [2 * layers,
+        heads, length, width].
         """
         queries = torch.cat([kept[slot, places] for kept in self.queries.values()], 1).transpose(0, 1)
         keys = memory.flatten(0, 1).index_select(0, self.keys)

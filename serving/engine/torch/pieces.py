@@ -1,8 +1,8 @@
-"""An encoder's work in pieces, of which at most one is queued with each decoder step.
+"""Split encoder work into pieces, of which at most one is queued with each decoder step.
 
-Kernels of a step wait for multiprocessors that products of an encoder hold. A piece starts once the step that
-was queued before it has ended, so no step meets more than one piece. The first piece of a work brings it to
-the device, which holds up nobody.
+Kernels of a step wait for multiprocessors that an encoder's products occupy. A piece starts once the
+previously queued step has ended, so no step meets more than one piece. The first piece copies the input to
+the device, which delays nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .device import Device
 
 
 class Coming:
-    """One encoder's work: `left` pieces are not queued yet; `event` happens after the last. Where one has
-    failed, `error` says how, and the others are left out.
+    """One encoder's work: `left` pieces are not queued yet; `event` follows the last. If one fails, `error`
+    has the reason, and the others are skipped.
     """
 
     def __init__(self, pieces: Pieces, left: int) -> None:
@@ -27,12 +27,12 @@ class Coming:
         self.error: Exception | None = None
 
     def queue(self) -> None:
-        """All that is left, and what stands before it."""
+        """Queue everything that is left, and everything before it."""
         while self.left and not self.error:
             self.pieces.next()
 
     def ready(self, *, wait: bool = False) -> bool:
-        """Whether all has been done, or has failed; with `wait`, not before."""
+        """Tell whether everything is done, or has failed; with `wait`, block until then."""
         if wait:
             self.queue()
             if self.event is not None:
@@ -42,7 +42,7 @@ class Coming:
 
 
 class Pieces:
-    """What is to be queued on the encoders' stream, in order."""
+    """The work to queue on the encoders' stream, in order."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -51,19 +51,19 @@ class Pieces:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits, and nothing runs."""
+        """Tell whether nothing waits and nothing runs."""
         return not self.waiting and (self.last is None or self.last.ready())
 
     def add(self, work: Sequence[Callable[[], object]]) -> Coming:
-        """After all others."""
+        """Append work."""
         coming = Coming(self, len(work))
         self.waiting.extend((piece, coming) for piece in work)
         return coming
 
     @torch.inference_mode()
     def next(self, after: Any = None) -> None:
-        """Queue one piece, if any is left, that starts once the event `after` has happened. A piece that
-        fails belongs to its own work: it may be queued by another's step.
+        """Queue one piece, if any is left, to start after the event `after`. A piece that fails fails its own
+        work only, since another request's step may have queued it.
         """
         if not self.waiting:
             return

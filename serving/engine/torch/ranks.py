@@ -1,8 +1,7 @@
-"""An engine on several GPUs: rank 0 serves, and tells the others, its children, what to do.
+"""An engine on several GPUs: rank 0 serves and tells the others, its child processes, what to do.
 
-Every rank does the same with its part of the weights, so a follower needs to be told only what rank 0 was
-asked for. A rank that dies leaves the others waiting for its sums: the guard watches all, and ends the
-instance (ops/ranks.py).
+Every rank does the same with its part of the weights, so followers need only rank 0's calls. When a rank
+dies, the others wait for its sums: the guard watches all ranks and ends the instance (ops/ranks.py).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Told = tuple[Any, ...]
 
 
 class Ranks:
-    """The other ranks' processes. A command is one pickled tuple: a method's name and its arguments."""
+    """Processes of the other ranks. A command is one pickled tuple: a method's name and its arguments."""
 
     def __init__(self, folder: Path, parameters: Mapping[str, Any], count: int, meeting: Path) -> None:
         self.pipes: list[Connection] = []
@@ -58,8 +57,8 @@ class Ranks:
             self.pipes.append(Connection(writing, readable=False))
 
     def tell(self, *command: Any) -> None:
-        """All of them. Where one has died, this process ends: its requests are then asked of another
-        instance, as those of any stub that dies are.
+        """Send a command to all. If one has died, this process exits: its requests then fail over to another
+        instance, like those of any stub that dies.
         """
         for pipe in self.pipes:
             try:
@@ -69,12 +68,12 @@ class Ranks:
                 os._exit(1)
 
     def release(self) -> None:
-        """They end when nobody can tell them anything any more."""
+        """Close the pipes, which ends the followers."""
         for pipe in self.pipes:
             pipe.close()
 
     def wait(self) -> None:
-        """Until they have ended."""
+        """Wait for them to exit."""
         for process in self.processes:
             try:
                 process.wait(5)
@@ -84,7 +83,7 @@ class Ranks:
 
 
 class LeadingBatch:
-    """A RunningBatch of rank 0. `keys`: of memories that the others have too."""
+    """A RunningBatch of rank 0. `keys` identify the encoder outputs that the others have, too."""
 
     def __init__(self, batch: DeviceBatch, ranks: Ranks, keys: Mapping[Memory, bytes]) -> None:
         self.batch, self.ranks, self.keys = batch, ranks, keys
@@ -149,7 +148,7 @@ class LeadingRuntime:
         return memories
 
     def _forget(self) -> None:
-        """Memories that nobody here holds any more are dropped by the others too."""
+        """Tell the others to drop encoder outputs that nothing here references any more."""
         unheld = []
         while self.gone:
             key = self.gone.popleft()
@@ -184,7 +183,7 @@ class Follower:
         self.runtime, self.memories, self.rows = runtime, dict[bytes, Memory](), list[Row]()
 
     def follow(self, commands: Connection) -> None:
-        """Do as one is told until there is nobody who tells."""
+        """Execute commands until the pipe closes."""
         while True:
             try:
                 name, *arguments = commands.recv()
@@ -226,7 +225,7 @@ class Follower:
 
 
 def main(reading: str, rank: str, count: str, meeting: str, folder: str, parameters: str) -> None:
-    """A follower's process, which ends with its parent."""
+    """Run a follower's process, which ends with its parent."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

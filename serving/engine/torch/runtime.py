@@ -1,4 +1,4 @@
-"""The torch engine of one bundle: encoders on a stream of their own, decoder steps on another."""
+"""The torch engine of one bundle: encoders on one stream, decoder steps on another."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ WEIGHTS = "model.safetensors"
 
 @dataclass(frozen=True)
 class Source:
-    """What an encoder reads: a hash of all of it or, of a sound, of a part; and samples float32
-    [160 * frames] in memory that a GPU copies from by itself, features [frames, mels], or ids int64 [n].
+    """An encoder's input: a hash of all of it or, for audio, of a part; and samples float32 [160 * frames] in
+    pinned memory, features [frames, mels], or ids int64 [n].
     """
 
     key: bytes
@@ -51,10 +51,9 @@ class Source:
 
 
 class Staging:
-    """Sounds on their way to the device, in memory that it copies from by itself: as many buffers of a whole
-    window of samples as may wait or be remembered, used in turn; what is more, and features, get memory of
-    their own. From other memory a copy would wait for the encoders that are queued before it, and every step
-    with it.
+    """Pinned memory for audio on its way to the device: as many buffers for a whole window of samples as may
+    wait or be cached, used in turn; more audio, and features, get their own. A copy from other memory would
+    wait for all encoders queued before it, and every step with it.
     """
 
     def __init__(self, device: Device, count: int, samples: int) -> None:
@@ -64,9 +63,7 @@ class Staging:
 
     @torch.inference_mode()
     def take(self, source: NDArray[Any]) -> Tensor:
-        """A copy of the source, of its shape and dtype; its buffer is free again when nobody holds
-        the copy.
-        """
+        """Copy the source, in its shape and dtype; its buffer is reused when nothing references the copy."""
         try:
             buffer = self.free.pop() if source.ndim == 1 else None
         except IndexError:
@@ -82,10 +79,10 @@ class Staging:
 
 @dataclass(frozen=True)
 class EncoderGraphs:
-    """CUDA graphs for 1 to `AT_ONCE` whole windows: `listen[n]` makes features of `n` sounds, and those of
-    `run[n]`, one after the other, make keys and values of features. One runs at a time, so all of them use
-    the same memory: `samples` float32 [AT_ONCE, 160 * frames], `features` [AT_ONCE, frames, mels], `hidden`
-    [AT_ONCE, frames / 2, width] between layers, `memory` [AT_ONCE, 2 * layers, heads, frames / 2, width].
+    """CUDA graphs for 1 to `AT_ONCE` whole windows: `listen[n]` computes features of `n` sounds, and the
+    graphs of `run[n]`, in turn, compute keys and values from features. One runs at a time, so all share
+    memory: `samples` float32 [AT_ONCE, 160 * frames], `features` [AT_ONCE, frames, mels], `hidden` [AT_ONCE,
+    frames / 2, width] between layers, `memory` [AT_ONCE, 2 * layers, heads, frames / 2, width].
     """
 
     samples: Tensor
@@ -98,10 +95,10 @@ class EncoderGraphs:
 
 @dataclass(frozen=True)
 class AlignmentGraphs:
-    """CUDA graphs that read texts next to a whole window: one for all positions, one for `ALIGNED_TO` less,
-    and so on. One runs at a time. `ids` int64 [1, positions]; `memory` [2 * layers, heads, frames / 2, width]
-    of the layers that are needed; `run[n]` leaves in `seen` float16 [heads, positions, frames / 2] where `n`
-    ids look.
+    """CUDA graphs that read texts together with a whole window: one for all positions, one for `ALIGNED_TO`
+    less, and so on. One runs at a time. `ids` is int64 [1, positions]; `memory` [2 * layers, heads, frames /
+    2, width] has the layers that are needed; `run[n]` writes float16 [heads, positions, frames / 2] to
+    `seen`, the cross-attention of `n` ids.
     """
 
     ids: Tensor
@@ -113,7 +110,7 @@ class AlignmentGraphs:
 class TorchRuntime:
     """A Runtime (runtime.py).
 
-    `share`: of several GPUs, on which other processes have the rest of the model.
+    `share` is its part of a model on several GPUs.
 
     Raises:
         NoGpu: see `Device.find` and `to_float8`.
@@ -204,7 +201,7 @@ class TorchRuntime:
         return found
 
     def _known(self, source: Source) -> Memory | None:
-        """The memory of the same source, if it is remembered."""
+        """Return the cached encoder output of the same input, if there is one."""
         known = self.recent.get(source.key)
         return known[1] if known and known[1].failed is None and _same(source, known[0]) else None
 
@@ -218,7 +215,7 @@ class TorchRuntime:
         return sum(memory.parts.nbytes for _, memory in self.recent.values())
 
     def _groups(self, sources: Sequence[Source]) -> list[list[Source]]:
-        """Sounds of one length in groups of `AT_ONCE` at most; texts all together."""
+        """Group sounds of one length, at most `AT_ONCE` each; texts all together."""
         if not self.shape.mels:
             return [list(sources)] if sources else []
         groups = []
@@ -228,7 +225,9 @@ class TorchRuntime:
         return groups
 
     def _encoded(self, sources: Sequence[Source]) -> list[tuple[Source, Memory]]:
-        """With what comes of each; where there is no other work, the first pieces are queued at once."""
+        """Return inputs with their future outputs; where there is no other work, the first pieces are queued
+        at once.
+        """
         data = [source.data for source in sources]
         lengths = [len(each) for each in data]
         if self.shape.mels:
@@ -254,7 +253,7 @@ class TorchRuntime:
     def _work(
         self, data: Sequence[Tensor], lengths: Sequence[int], parts: Sequence[Tensor]
     ) -> list[Callable[[], object]]:
-        """What fills the parts of a group, in pieces."""
+        """Return the pieces of work that compute a group."""
 
         def share_out(whole: Tensor) -> None:
             for part, each, length in zip(parts, whole, lengths, strict=False):
@@ -276,7 +275,7 @@ class TorchRuntime:
         return len(data) == self.window * (HOP if data.dim() == 1 else 1)
 
     def _load(self, data: Sequence[Tensor], graphs: EncoderGraphs) -> None:
-        """Bring whole windows to the device."""
+        """Copy whole windows to the device."""
         samples = data[0].dim() == 1
         for line, source in zip(graphs.samples if samples else graphs.features, data, strict=False):
             line.copy_(source, non_blocking=True)
@@ -285,14 +284,14 @@ class TorchRuntime:
         self._hold(self.device.event(), data)
 
     def _hold(self, event: Any, sources: Sequence[Tensor]) -> None:
-        """Keep sources until the device has copied them, also those of requests that are cancelled."""
+        """Keep inputs until the device has copied them, also those of cancelled requests."""
         self.copying.append((event, sources))
         while self.copying and (self.copying[0][0] is None or self.copying[0][0].query()):
             self.copying.popleft()
 
     def _sound(self, sources: Sequence[Tensor]) -> Tensor:
-        """Samples [160 * frames] or features [frames, mels] each, to keys and values
-        [sounds, 2 * layers, heads, frames / 2, width].
+        """Compute keys and values [sounds, 2 * layers, heads, frames / 2, width] from samples [160 * frames]
+        or features [frames, mels] each.
         """
         whole = torch.stack([source.to(self.device.kind, non_blocking=True) for source in sources])
         self._hold(self.device.event(), sources)
@@ -305,7 +304,7 @@ class TorchRuntime:
         return self.log_mel(samples)
 
     def _encoder_graphs(self) -> EncoderGraphs:
-        """Graphs for whole windows, which nearly all are."""
+        """Record graphs for whole windows, which nearly all inputs are."""
         shape, frames = self._encoder.shape, self.facts.encoder_positions
         made = EncoderGraphs(
             self.device.zeros(AT_ONCE, self.window * HOP, dtype=torch.float32),
@@ -334,8 +333,8 @@ class TorchRuntime:
         return made
 
     def _run_layers(self, graphs: EncoderGraphs, layers: range, count: int) -> None:
-        """Some layers of whole windows, in `graphs.hidden`; with the first what stands before it, and with
-        the last what comes after.
+        """Run some layers of whole windows, in `graphs.hidden`, including what precedes the first and follows
+        the last.
         """
         encoder, hidden = self._encoder, graphs.hidden[:count]
         if layers.start == 0:
@@ -364,8 +363,8 @@ class TorchRuntime:
             return np.asarray(seen.cpu().numpy())
 
     def _seen(self, ids: Tensor, memory: Tensor) -> Tensor:
-        """Where the decoder looks while it reads `ids` int64 [1, n]: float16 [heads, n, frames / 2]. `memory`
-        [2 * layers, heads, frames / 2, width].
+        """Return the cross-attention of `ids` int64 [1, n]: float16 [heads, n, frames / 2]. `memory` is [2 *
+        layers, heads, frames / 2, width].
         """
         caches = AlignmentCaches(memory[:, None].unbind(), self.shape.alignment_heads)
         positions = torch.arange(ids.shape[1], device=ids.device)[None]
@@ -373,7 +372,7 @@ class TorchRuntime:
         return torch.cat(caches.seen).half()
 
     def _alignment_graphs(self) -> AlignmentGraphs:
-        """What comes after a text changes nothing before it."""
+        """Record graphs. Padding after a text changes nothing before it."""
         shape, frames, most = self._encoder.shape, self.facts.encoder_positions, self.facts.positions
         pairs = self.shape.alignment_heads
         layers = AlignmentCaches((), pairs).layers
@@ -394,7 +393,7 @@ class TorchRuntime:
 
 @contextmanager
 def _room(rows: int) -> Iterator[None]:
-    """Where the GPU has too little, the error says what to do."""
+    """Add the remedy to the error of a GPU with too little memory."""
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
@@ -405,14 +404,14 @@ def _room(rows: int) -> Iterator[None]:
 
 
 def _same(one: Source, other: Source) -> bool:
-    """Whether they are equal in all."""
+    """Tell whether they are equal in all respects."""
     return one.key == other.key and (
         one.data is other.data or (one.data.dtype == other.data.dtype and torch.equal(one.data, other.data))
     )
 
 
 def _of(source: Source, made: Sequence[tuple[Source, Memory]]) -> Memory:
-    """What was made of it."""
+    """Return what was computed from it."""
     return next(memory for each, memory in made if _same(source, each))
 
 

@@ -1,5 +1,5 @@
-"""A model on several GPUs: each has some heads and a part of the inner width of every layer, and sums what
-its parts give with the others' (Shoeybi et al. 2019, Megatron-LM).
+"""Tensor parallelism: each GPU has some heads and a part of the inner width of every layer, and the partial
+results are summed (Shoeybi et al. 2019, Megatron-LM).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Share:
-    """Which of `count` parts a process has, and whom it sums with: encoders and decoder steps run at the
-    same time, so each has a group of its own.
+    """Which of `count` parts a process has, and its process groups: encoders and decoder steps run at the
+    same time, so each has its own.
     """
 
     rank: int
@@ -50,8 +50,8 @@ class Share:
 
     @classmethod
     def join(cls, rank: int, count: int, meeting: Path) -> Share:
-        """Meet the other ranks, who know the same new file; waits for all of them, so that the file may go.
-        Each group's connections are made by the file, with NCCL when it sums for the first time.
+        """Connect to the other ranks through the same new file, and wait for all, so that the file may be
+        removed. NCCL makes each group's connections at the first sum.
         """
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
@@ -70,7 +70,7 @@ class Share:
 
 
 class SummedLinear(nn.Module):
-    """A product over an inner width of which each rank has a part; all have the sum, and then its bias."""
+    """A linear layer over an inner width that is split among ranks; all get the sum, and then its bias."""
 
     def __init__(self, part: nn.Linear, group: Any) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class SummedLinear(nn.Module):
         self.after = getattr(part, "after", None)
 
     def product(self, y: Tensor) -> Tensor:
-        """Without the bias: [..., inner / ranks] to [..., width]."""
+        """Compute the sum without the bias: [..., inner / ranks] to [..., width]."""
         x = F.linear(y, self.weight)
         distributed.all_reduce(x, group=self.group)
         return x
@@ -90,7 +90,7 @@ class SummedLinear(nn.Module):
 
 
 def part_of(shape: Shape, count: int) -> Shape:
-    """The shape of one rank's part.
+    """Return the shape of one rank's part.
 
     Raises:
         ValueError: heads or inner widths cannot be divided so.
@@ -104,7 +104,7 @@ def part_of(shape: Shape, count: int) -> Shape:
 
 
 def weights(file: Path, kind: str, share: Share | None) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of a safetensors file on a device, or of them what a rank has."""
+    """Load tensors of a safetensors file onto a device, or only a rank's part."""
     device = f"{kind}:{share.rank}" if share and kind == "cuda" else kind
     with safe_open(file, "pt", device=device) as state:
         for name in state.keys():  # noqa: SIM118  # it is no dictionary
@@ -125,7 +125,7 @@ def _part(state: Any, name: str, dimension: int, share: Any) -> Tensor:
 
 
 def spread(model: Model, share: Share) -> None:
-    """Sum where the parts of layers meet."""
+    """Insert sums where the parts of layers meet."""
     for part, group in ((model.encoder, share.encodes), (model.decoder, share.steps)):
         for layer in part.layers if part is not None else ():
             layer.own.out = SummedLinear(layer.own.out, group)

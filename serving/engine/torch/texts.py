@@ -1,4 +1,4 @@
-"""An encoder of texts."""
+"""Run the encoder of texts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LENGTHS, TEXTS, MOST = (16, 32, 64, 128, 256, 512), (1, 2, 4, 8), 2048
 
 @dataclass(frozen=True)
 class TextGraph:
-    """A CUDA graph that makes keys and values of texts: `ids` int64 [rows, length], padded, of which so many
-    count: `lengths` int64 [rows]; `memory` [rows, 2 * layers, heads, length, width].
+    """A CUDA graph that computes keys and values of texts: `ids` int64 [rows, length], padded, with `lengths`
+    int64 [rows]; `memory` [rows, 2 * layers, heads, length, width].
     """
 
     ids: Tensor
@@ -33,15 +33,15 @@ class TextGraph:
 
 
 class TextEncoder:
-    """Ids to keys and values; on a GPU by graphs, where the host alone would take longer than the GPU."""
+    """Map ids to keys and values; on a GPU with graphs where the host would be the slower part."""
 
     def __init__(self, encoder: Encoder, device: Device, facts: EngineFacts) -> None:
         self.encoder, self.device, self.facts = encoder, device, facts
         self.graphs = self.recorded() if device.gpu else {}
 
     def read(self, texts: Sequence[Tensor]) -> Tensor:
-        """Ids int64 [n] each to [texts or more, 2 * layers, heads, longest or more, width], which may be of a
-        graph: what is queued next may overwrite it.
+        """Map ids int64 [n] each to [texts or more, 2 * layers, heads, longest or more, width], which may
+        belong to a graph: work queued later may overwrite it.
         """
         count, longest = len(texts), max(len(text) for text in texts)
         fits = [size for size in self.graphs if size[0] >= count and size[1] >= longest]
@@ -66,7 +66,7 @@ class TextEncoder:
             return self.encoder.memory(ids, seen, out)
 
     def recorded(self) -> dict[tuple[int, int], TextGraph]:
-        """By how many texts of how many ids; one runs at a time, so all use the same memory."""
+        """Return graphs by number and length of texts; one runs at a time, so all share memory."""
         shape, device = self.encoder.shape, self.device
         most = min(MOST, worth_recording(self.encoder))
         sizes = [(rows, length) for length in LENGTHS for rows in TEXTS if rows * length <= most]

@@ -1,4 +1,4 @@
-"""What stands before TensorRT-LLM's own engine: the picture encoder, in TensorRT."""
+"""The picture encoder, in TensorRT, in front of TensorRT-LLM's own engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def load_encoder(engine: Path, parameters: Mapping[str, Any], graph: str) -> TensorRtEncoder:
-    """The encoder of an engine folder; `graph`: there is only that of pictures."""
+    """Load the encoder of an engine folder; the only `graph` is that of pictures."""
     from .encoder import TensorRtEncoder
 
     return TensorRtEncoder(engine)

@@ -1,9 +1,10 @@
-"""Pictures to rows of a prompt-embedding table, by the plan that upstream's build_multimodal_engine.py makes.
+"""Encode pictures as rows of a prompt-embedding table with the plan that upstream's
+build_multimodal_engine.py makes.
 
 Held to tensorrt_llm/tools/multimodal_builder.py (`export_onnx`, `build_trt_engine`: tensors `input` and
-`encoder_output`, one profile, FP16) and to what upstream's multimodal_encoders does with the plan. Plain
-TensorRT instead of TensorRT-LLM's Session, which does the same calls: importing TensorRT-LLM starts MPI,
-which is how upstream's stub is known to fail (triton-inference-server/tensorrtllm_backend#712).
+`encoder_output`, one profile, FP16) and to how upstream's multimodal_encoders uses the plan. It uses plain
+TensorRT instead of TensorRT-LLM's Session, which makes the same calls: importing TensorRT-LLM starts MPI,
+which is known to break upstream's stub (triton-inference-server/tensorrtllm_backend#712).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class TensorRtEncoder:
     """See serving.engine.encoding.Encoder. On the first GPU of the server, as upstream's."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: the bundle's engine folder.
+        """Load the plan from `folder`, the bundle's engine folder.
 
         Raises:
             RuntimeError: the plan cannot be read here, or is not what the façades were built for.
@@ -52,8 +53,8 @@ class TensorRtEncoder:
         self.context, self.stream = self.engine.create_execution_context(), torch.cuda.Stream()
 
     def encode(self, **inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Rows [pictures, rows, width] of `pixels` [pictures, 3, size, size], as many at once as the plan
-        takes.
+        """Return rows [pictures, rows, width] for `pixels` [pictures, 3, size, size], in batches of the
+        plan's size.
 
         Raises:
             RuntimeError: TensorRT refused; its log says why.
