@@ -83,7 +83,7 @@ def _asked(model: Model) -> str:
 
 
 def fetch(model: Model, patterns: Iterable[str], weights: Path, types: Sequence[str] = ()) -> Weights:
-    """Make the model's files available under `weights`, without downloading what is there already. `types`:
+    """Make the model's files available under `weights`, and download only what is missing. `types`:
     see `check_architecture`, which reads a hub's config.json before anything large is downloaded.
 
     Raises:

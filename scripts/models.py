@@ -24,7 +24,7 @@ def _cell(target: str, able: set[str]) -> str:
     """Return the cell of the target itself, or of its first companion that can build it."""
     if target in able:
         return "yes"
-    return next((f"by {NAMES[name]}" for name in targets.COMPANIONS.get(target, ()) if name in able), "–")
+    return next((f"via {NAMES[name]}" for name in targets.COMPANIONS.get(target, ()) if name in able), "–")
 
 
 def _key(model: Model) -> tuple[str, str]:

@@ -143,7 +143,7 @@ def language_code(language: str, param: str = "language") -> str | None:
 
 
 def _standard(wanted: str) -> str:
-    """Return Whisper's code for a tag or name that is not one of Whisper's own."""
+    """Return Whisper's code for a tag or name that Whisper does not use."""
     found = ""
     if not NAME.fullmatch(wanted):
         return found

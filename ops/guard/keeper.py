@@ -1,7 +1,7 @@
 """Keep one tritonserver running: start it, probe it with a tiny real inference, and replace it when it is
 unhealthy.
 
-Triton never notices a dead or hung Python stub (ready stays 200), so its own readiness is no evidence. A
+Triton never notices a dead or hung Python stub (ready stays 200), so its own readiness proves nothing. A
 server is ended by its death or that of a stub or rank, a stopped process, an answer that says that a stub is
 unhealthy, or a probe that fails while nothing else succeeds.
 

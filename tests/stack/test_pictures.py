@@ -364,4 +364,4 @@ def test_the_terminal(stack: Stack, pairs: list[Pair], tmp_path: Any, capsys: An
 @those_of("pictures")
 def test_the_example_of_the_guide(stack: Stack, tmp_path: Path, block: Block, pairs: list[Pair]) -> None:
     (tmp_path / "picture.png").write_bytes(saved(pairs[0].picture, "PNG"))
-    assert block.run(stack, tmp_path, {}).strip()
+    assert block.run(stack, tmp_path, {"llava-1.5-7b": "mini-llava"}).strip()

@@ -105,7 +105,7 @@ def _template(path: Path, recipe: Recipe) -> Iterator[str]:
 
 def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int) -> Iterator[str]:
     """Check GPU memory: one GPU builds every rank in turn and holds that rank's weights, as plan, with room
-    to try kernels. Unknown memory is no finding.
+    to try kernels. Unknown memory is ignored.
     """
     if not found:
         yield (

@@ -271,7 +271,7 @@ def test_a_pool_has_what_its_bundle_says(tmp_path: Path, said: dict[str, int], b
     made = plan(1, "mini-t5")
     here = replace(made, instances=(replace(made.instances[0], bundle=str(tmp_path)),))
     pool = described(here).pool("mini-t5")
-    assert (pool.licence, pool.examples[0][:5]) == ("made here", "sort:")
+    assert (pool.licence, pool.examples[0][:5]) == ("Apache-2.0 (Conch)", "sort:")
     assert pool.size == (tmp_path / ENGINE / "engine.json").stat().st_size
     assert (pool.beams, pool.capabilities, pool.positions) == (beams, {"transcription"}, 448)
 
