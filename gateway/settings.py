@@ -44,14 +44,12 @@ class Settings(BaseSettings):
     max_audio_seconds: float = Field(4 * 3600, gt=0, description="longest recording")
     decode_seconds: float = Field(120, gt=0, description="time limit for decoding one file")
     request_seconds: float = Field(300, gt=0, description="time limit for one call to Triton")
-    windows_at_once: int = Field(
-        4, gt=0, description="windows of one long recording that are in flight together"
-    )
+    windows_at_once: int = Field(4, gt=0, description="windows of one long recording in flight")
     recordings_per_instance: int = Field(
-        16, gt=0, description="concurrent recordings for each instance; one more is a 503"
+        16, gt=0, description="concurrent recordings for each instance; more are refused with 503"
     )
     generations_per_instance: int = Field(
-        64, gt=0, description="concurrent texts (times beams) for each instance; one more is a 503"
+        64, gt=0, description="concurrent texts (times beams) for each instance; more are refused with 503"
     )
     embeddings_per_instance: int = Field(
         64,
@@ -61,8 +59,8 @@ class Settings(BaseSettings):
     )
     embeddings_truncate: bool = Field(
         False,
-        description="cut texts that are longer than their model reads, as some servers do, where a request "
-        "does not say; otherwise they are refused",
+        description="truncate texts that are too long for their model unless the request says otherwise; "
+        "if false, they are refused",
     )
     max_pictures_bytes: int = Field(
         16_000_000,
@@ -73,28 +71,28 @@ class Settings(BaseSettings):
     picture_hosts: str = Field(
         "",
         description="hosts (HOST or HOST:PORT, separated by commas) that pictures in messages may be fetched "
-        "from; empty: none, pictures come as data URLs",
+        "from; if empty, pictures must be data URLs",
     )
     picture_proxy: Annotated[str, AfterValidator(_proxy)] = Field(
         "",
-        description="a proxy for them, such as http://proxy:3128; the environment's own is not used",
+        description="proxy for fetching them, such as http://proxy:3128; other proxies are not used",
     )
     model_aliases: str = Field(
         "",
         description="names that clients may use for models, as name=model, separated by commas; OpenAI's "
-        "names mean the first model for speech or embeddings without being listed",
+        "names always stand for the first model for speech or embeddings",
     )
     realtime_idle_seconds: float = Field(
-        600, gt=0, description="a live connection that sends nothing for so long is closed"
+        600, gt=0, description="idle time after which a live connection is closed"
     )
     traces_url: str = Field(
-        "", description="a collector that takes traces as OTLP over HTTP, such as http://collector:4318"
+        "", description="collector of traces, OTLP over HTTP, such as http://collector:4318"
     )
     traces_sampled: float = Field(
-        0.01, ge=0, le=1, description="share of the requests that are traced, of those without a traceparent"
+        0.01, ge=0, le=1, description="fraction of requests without a traceparent that are traced"
     )
-    realtime_sessions: int = Field(32, gt=0, description="live connections at once")
-    ready_seconds: float = Field(2, ge=0, description="how long a model counts as ready after it was")
+    realtime_sessions: int = Field(32, gt=0, description="concurrent live connections")
+    ready_seconds: float = Field(2, ge=0, description="how long a successful readiness check is cached")
     documents_url: str = Field(
         "", description="the document database of /v1/files: sqlite:PATH or mongodb://…; empty: no retrieval"
     )
@@ -105,7 +103,7 @@ class Settings(BaseSettings):
     milvus_password_file: Path | None = Field(None, description="file with the password of Milvus' root")
     extract_seconds: float = Field(120, gt=0, description="time limit for reading the text of one file")
     index_wait_seconds: float = Field(
-        5, ge=0, description="how long the answer waits for a file that is put into a vector store"
+        5, ge=0, description="how long a response waits for a file that is added to a vector store"
     )
 
     @property

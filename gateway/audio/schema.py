@@ -134,6 +134,7 @@ def body_schema(kind: type[TranslationRequest]) -> dict[str, Any]:
         fields["chunking_strategy"]["anyOf"] = [{"const": "auto", "type": "string"}, vad, {"type": "null"}]
     properties = {"file": {"type": "string", "format": "binary"}, **fields}
     form = {
+        "title": kind.__name__,
         "type": "object",
         "properties": properties,
         "required": ["file", "model"],
