@@ -41,7 +41,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
-def _said(*argv: str) -> str:
+def _output(*argv: str) -> str:
     """Return a program's output; empty if it is missing or fails."""
     if not shutil.which(argv[0]):
         return ""
@@ -51,7 +51,7 @@ def _said(*argv: str) -> str:
 
 def driver() -> str:
     """Return the driver's version from nvidia-smi; empty without one."""
-    lines = _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").splitlines()
+    lines = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").splitlines()
     return lines[0].strip() if lines else ""
 
 
@@ -59,7 +59,7 @@ def toolkit() -> str:
     """Return the version of NVIDIA's container toolkit; empty where it is not installed, as inside
     containers.
     """
-    found = re.search(r"version (\d+\.\d+\.\d+)", _said("nvidia-ctk", "--version"))
+    found = re.search(r"version (\d+\.\d+\.\d+)", _output("nvidia-ctk", "--version"))
     return found[1] if found else ""
 
 

@@ -112,11 +112,11 @@ class Traces:
             span.end()
 
 
-def taken(said: str, now: int) -> tuple[int, int] | None:
+def taken(value: str, now: int) -> tuple[int, int] | None:
     """Return when nginx started to read a request, and when it forwarded it, in ns since 1970, neither after
     `now`; None where it does not say. Its clock has milliseconds, and may be another host's.
     """
-    if not (found := TIMES.fullmatch(said)):
+    if not (found := TIMES.fullmatch(value)):
         return None
     handed, held = int(found[1] + found[2]), int(found[3] + found[4])
     if held >= handed:

@@ -123,7 +123,7 @@ class Triton:
                 log.warning(
                     "no answer from the model",
                     status=answer.status_code,
-                    said=answer.text[:200],
+                    body=answer.text[:200],
                     request_id=request_id,
                 )
             raise _refusal(answer)

@@ -23,7 +23,7 @@ from conch.deployment import Deployment, Instance
 
 from . import hardware
 from .environment import ENV, ROOT, documented, settings
-from .planning import beside, check_images
+from .planning import check_images, of_other_targets
 from .restart import NotBack, restart_all
 
 METRICS = (
@@ -42,9 +42,9 @@ def compose_files(values: dict[str, str]) -> list[Path]:
     return files
 
 
-def models_beside(values: dict[str, str], count: int, *, check: bool = False) -> dict[int, str]:
+def models_of_other_targets(values: dict[str, str], count: int, *, check: bool = False) -> dict[int, str]:
     """Return the instances that run the image of another target than TARGET, and which; see
-    `planning.beside`. Without MODEL_ID there are none: the default model is not an encoder.
+    `planning.of_other_targets`. Without MODEL_ID there are none: the default model is not an encoder.
 
     Raises:
         ValueError: MODEL_ID is not known; with `check`, an instance has another image than its
@@ -57,7 +57,7 @@ def models_beside(values: dict[str, str], count: int, *, check: bool = False) ->
         models = select(load_catalog(), values["MODEL_ID"], target)
         if check:
             check_images(models, target, count, values)
-        return beside(models, target, count)
+        return of_other_targets(models, target, count)
     except CatalogError as error:
         raise ValueError(str(error)) from error
 
@@ -71,11 +71,11 @@ def with_images(lines: list[hardware.Line], values: dict[str, str]) -> list[hard
     """Add the images of instances whose model another target builds to a proposal.
 
     Raises:
-        ValueError: see `models_beside`, and `hardware.instances`.
+        ValueError: see `models_of_other_targets`, and `hardware.instances`.
     """
     proposed = {line.name: line.value for line in lines}
     count = hardware.instances({**proposed, **values})
-    if not (others := models_beside({**proposed, **values}, count)):
+    if not (others := models_of_other_targets({**proposed, **values}, count)):
         return lines
     chosen = {f"TRITON_{i}_TARGET": other for i, other in others.items()}
     return [
@@ -97,7 +97,7 @@ def client(*, every: bool = False, models: int = 0) -> DockerClient:
             *(name for others in targets.COMPANIONS.values() for name in others),
         ]
     else:
-        profiles = profiles_of(count, models_beside(values, count))
+        profiles = profiles_of(count, models_of_other_targets(values, count))
     return DockerClient(
         compose_files=[str(path) for path in compose_files(values)],
         compose_profiles=profiles,
@@ -149,7 +149,7 @@ def checked_target() -> str:
 def up(docker: DockerClient) -> None:
     """Build images, build engines, start, and wait until the public port answers."""
     checked_target()
-    models_beside(settings(), hardware.instances(settings()), check=True)
+    models_of_other_targets(settings(), hardware.instances(settings()), check=True)
     docker.compose.build()
     docker.compose.up(detach=True, wait=True)
     print(f"conch: ready on http://{settings().get('BIND', '127.0.0.1')}:{settings().get('PORT', '8080')}")

@@ -50,8 +50,8 @@ def ask(local: LocalDeployment, model: str) -> None:
     url = f"http://{HOST}:{local.port}/v1/chat/completions"
     answer = httpx.post(url, json=body, timeout=300, trust_env=False)
     answer.raise_for_status()
-    said = answer.json()["choices"][0]["message"]["content"]
-    print(f"\nmodel       {model}\nquestion    {QUESTION}\nanswer      {said}")
+    message = answer.json()["choices"][0]["message"]["content"]
+    print(f"\nmodel       {model}\nquestion    {QUESTION}\nanswer      {message}")
     print(f"time        {time.monotonic() - started:.2f} s")
 
 

@@ -108,7 +108,7 @@ def make_plan(
     return Deployment(tuple(instances), tuple(pools), addresses.gateways, addresses.resolver)
 
 
-def beside(models: Sequence[Model], target: str, count: int) -> dict[int, str]:
+def of_other_targets(models: Sequence[Model], target: str, count: int) -> dict[int, str]:
     """Return the instances whose model another target than TARGET builds, with that target: they run its
     image.
     """
@@ -123,7 +123,7 @@ def check_images(models: Sequence[Model], target: str, count: int, environment: 
     Raises:
         CatalogError: one that does not; raised before anything is fetched or built.
     """
-    others = beside(models, target, count)
+    others = of_other_targets(models, target, count)
     for i, model in ((i, models[i % len(models)]) for i in range(count)):
         wanted, given = others.get(i, target), environment.get(f"TRITON_{i}_TARGET") or target
         if wanted == given:

@@ -295,8 +295,8 @@ class Worker:
     def _failed(record: Record, error: NoText) -> Record:
         waste = [[space, build] for space, build in all_builds(record)]
         emptied = with_body(record, builds={}, standing={}, making={}, counts={}, waste=waste)
-        said = {"code": error.code, "message": error.message}
-        return replace(with_body(emptied, last_error=said), status=FAILED, size=0)
+        problem = {"code": error.code, "message": error.message}
+        return replace(with_body(emptied, last_error=problem), status=FAILED, size=0)
 
     @staticmethod
     def _committed(

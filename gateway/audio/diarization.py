@@ -112,8 +112,8 @@ async def _known(model: TritonVoices, number: int, url: str) -> Floats:
         sound = await asyncio.get_running_loop().run_in_executor(DECODERS, _decoded, url)
         return await voice_of(model, sound)
     except (BadReference, media.BadMedia) as error:
-        said = str(error) if isinstance(error, BadReference) else f"cannot be used: {error}"
-        raise refused(REFERENCES, f"(number {number}) {said}") from error
+        message = str(error) if isinstance(error, BadReference) else f"cannot be used: {error}"
+        raise refused(REFERENCES, f"(number {number}) {message}") from error
 
 
 def _next(source: Iterator[Chunk]) -> list[Chunk]:

@@ -172,13 +172,13 @@ class TranscriptionRun:
         """Yield server-sent events: a delta for each window, then the whole text and usage. An error after
         the first is an event as well.
         """
-        said, timer = "", StreamTimer(self.services.metrics, self.pool.model_id)
+        sent, timer = "", StreamTimer(self.services.metrics, self.pool.model_id)
         try:
             async with self._speakers() as speakers, aclosing(self.run()) as found:
                 async for part in found:
                     _check(speakers)
-                    text = part.joint + part.text if said and part.text else part.text
-                    said += text
+                    text = part.joint + part.text if sent and part.text else part.text
+                    sent += text
                     if text:
                         timer.piece()
                         yield event(formats.delta(text, part, log_probs=log_probs))
@@ -187,7 +187,7 @@ class TranscriptionRun:
                 yield event(segment)
             yield event(formats.done(transcript, log_probs=log_probs))
         except ApiError as error:
-            if not said:
+            if not sent:
                 raise
             yield event(error_body(error))
 

@@ -128,12 +128,12 @@ class History:
 def _read(text: str) -> tuple[int, dict[int, dict[str, Tally]]] | None:
     """Parse `History.text`; None for text of another version."""
     with suppress(ValueError, KeyError, TypeError, AttributeError):
-        said = json.loads(text)
-        rows = said["slots"].items()
+        parsed = json.loads(text)
+        rows = parsed["slots"].items()
         slots = {int(slot): {kind: Tally(**one) for kind, one in row.items()} for slot, row in rows}
         tallies = [one for row in slots.values() for one in row.values()]
         if all(len(one.buckets) == len(BOUNDS) for one in tallies):
-            return int(said["since"]), slots
+            return int(parsed["since"]), slots
     return None
 
 

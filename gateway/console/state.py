@@ -41,10 +41,10 @@ class Overview:
         async with self.asking:
             if time.monotonic() - self.asked > KEPT_SECONDS:
                 every = [self._status(instance) for instance in self.deployment.instances]
-                said = await asyncio.gather(*every)
+                statuses = await asyncio.gather(*every)
                 self.found = [
                     instance_row(instance, status)
-                    for instance, status in zip(self.deployment.instances, said, strict=True)
+                    for instance, status in zip(self.deployment.instances, statuses, strict=True)
                 ]
                 self.asked = time.monotonic()
             return self.found

@@ -88,9 +88,12 @@ async def _parts(request: Request, limit: int) -> list[tuple[str, UploadFile | s
         )
         found = (await parser.parse()).multi_items()
     except (MultiPartException, FormParserError, ClientDisconnect, ValueError) as error:
-        said = str(getattr(error, "message", error)) or "connection closed"
+        message = str(getattr(error, "message", error)) or "connection closed"
         raise ApiError(
-            400, f"the multipart body is broken ({said}); send it again", param="input", code="invalid_form"
+            400,
+            f"the multipart body is broken ({message}); send it again",
+            param="input",
+            code="invalid_form",
         ) from error
     if b"--" + options.get(b"boundary", b"") + b"--" not in tail:
         raise ApiError(

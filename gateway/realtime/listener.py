@@ -82,7 +82,7 @@ class Listener:
         self.words = Words(connection, services.transcriber)
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING)
         self.previous: str | None = None
-        self.heard = 0  # samples since the session began
+        self.received_samples = 0  # samples since the session began
         self.id, self.expires = f"sess_{uuid.uuid4().hex[:20]}", int(time.time()) + LONGEST_SESSION
         self.item = Item()
         self._restart()
@@ -90,12 +90,12 @@ class Listener:
     def _restart(self) -> None:
         """Start again with an empty buffer and the session's settings."""
         settings = self.session.audio.input
-        self.begins, self.pending = self.heard, 0
+        self.begins, self.pending = self.received_samples, 0
         self.decoder = SoundDecoder(settings.format.type, settings.format.rate)
         detection = settings.turn_detection
         self.spoken = TurnCutter(detection.turns()) if detection else None
         # Where the client commits, words are looked for from pause to pause all the same.
-        self.heard_so_far = TurnCutter(TurnDetection(silence=PAUSE))
+        self.received_so_far = TurnCutter(TurnDetection(silence=PAUSE))
         self.buffer = Uncommitted()
         self.item.drop_looks()
         self.item = Item()
@@ -193,7 +193,7 @@ class Listener:
             await self._listen(self.spoken, samples[at : at + PIECE])
 
     def _count(self, samples: Floats) -> None:
-        self.heard += len(samples)
+        self.received_samples += len(samples)
         self.services.metrics.audio.labels(self.pool.model_id).inc(len(samples) / RATE)
         self.pending += len(samples)
 
@@ -220,7 +220,7 @@ class Listener:
 
     async def _look_ahead(self, piece: Floats) -> None:
         """Transcribe uncommitted audio from pause to pause, and send the words as they are found."""
-        ahead = self.heard_so_far
+        ahead = self.received_so_far
         windows = await asyncio.to_thread(_fed, ahead, piece)
         for window in windows:
             if window.speech:

@@ -77,8 +77,8 @@ async def create_store(form: CreateStore, request: Request, retrieval: Retrieval
     if not await library.documents.insert(store):
         there = (await library.documents.get(STORE, [name])).get(name)
         if there is None or there.status == DELETING:
-            said = "this Idempotency-Key made a vector store that was deleted; choose a new one"
-            raise ApiError(409, said, param="Idempotency-Key", code="conflict")
+            problem = "this Idempotency-Key made a vector store that was deleted; choose a new one"
+            raise ApiError(409, problem, param="Idempotency-Key", code="conflict")
         store = there
     fields = {"attributes": {}, "strategy": vars(form.chunking_strategy.strategy)}
     for file in files:

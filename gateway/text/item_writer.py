@@ -53,11 +53,11 @@ class ResponseWriter:
         if piece.finish:
             rest, calls = self.filter.end()
             text, self.cut = text + rest, piece.finish == "length"
-        yield from self._said(text if self.text else text.lstrip())
+        yield from self._finished(text if self.text else text.lstrip())
         if piece.finish:
             yield from self._ended(calls)
 
-    def _said(self, text: str) -> Iterator[dict[str, Any]]:
+    def _finished(self, text: str) -> Iterator[dict[str, Any]]:
         if not text:
             return
         if not self.begun:

@@ -135,14 +135,14 @@ class GenerationRun:
 
     async def events(self, *, usage: bool) -> AsyncGenerator[str, None]:
         """Yield server-sent events in OpenAI's shape. An error after the first is an event as well."""
-        said, counts = False, dict[int, TextDelta]()
+        started, counts = False, dict[int, TextDelta]()
         timer = StreamTimer(self.services.metrics, self.pool.model_id)
         try:
             async with aclosing(self.pieces()) as found:
                 async for i, piece in found:
                     timer.piece()
                     for chunk in self.written.chunks(i, piece):
-                        said = True
+                        started = True
                         yield self.written.line(chunk, usage=usage)
                     counts[i] = piece  # the last one counts
             counted = self.usage([counts[i] for i in sorted(counts)])
@@ -151,7 +151,7 @@ class GenerationRun:
                 yield self.written.line(chunk, usage=False)
         except ApiError as error:
             told = self._told(error)
-            if not said:
+            if not started:
                 raise told from error
             yield self.written.error(error_body(told))
         if self.written.end:

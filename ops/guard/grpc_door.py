@@ -25,7 +25,7 @@ from tritonclient.grpc import service_pb2
 
 from .contract import Contract, Refused
 from .contracts import HANDED
-from .grpc_requests import check, response, said
+from .grpc_requests import check, error_message, response
 from .http_client import Lost
 from .http_door import (
     FAULT,
@@ -161,7 +161,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
             raise
         if reply.answer.status != 200:
             await context.abort(
-                STATUS.get(reply.answer.status, grpc.StatusCode.INTERNAL), said(reply.body or b"")
+                STATUS.get(reply.answer.status, grpc.StatusCode.INTERNAL), error_message(reply.body or b"")
             )
         return response(reply.body or b"", dict(reply.answer.headers).get(HEAD_BYTES), request.id)
 

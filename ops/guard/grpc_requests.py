@@ -142,7 +142,7 @@ def response(body: bytes, head_bytes: str | None, given_id: str) -> bytes:
     return bytes(made.SerializeToString())
 
 
-def said(body: bytes) -> str:
+def error_message(body: bytes) -> str:
     """Return the message in an error's body."""
     try:
         return str(orjson.loads(body)["error"])

@@ -37,7 +37,7 @@ START_TIMEOUT = 600.0
 FAILED_STARTS = 3
 OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, 0)  # 0: it was asked to end, and was idle
 LIVE = "/v2/health/live"
-HEARD = 0.05  # a tritonserver that finds a connection when it is asked to end sleeps a second first
+SETTLE = 0.05  # a tritonserver that finds a connection when it is asked to end sleeps a second first
 
 
 class Keeper:
@@ -267,7 +267,7 @@ class Keeper:
             await asyncio.sleep(0.02)
         life.http.let_go()
         await life.grpc.close()
-        await asyncio.sleep(HEARD)
+        await asyncio.sleep(SETTLE)
         server.terminate()
         await server.end(max(5.0, deadline - time.monotonic()))
         self._out_of_service(life, Death("stopped", outside=True))

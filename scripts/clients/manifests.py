@@ -51,7 +51,7 @@ def read(path: Path) -> list[Utterance]:
     utterances = list(kind(path))
     if not utterances:
         raise BadManifest(
-            f"{path} contains no utterances; put a wav.scp with a text, or recordings with a .txt beside "
+            f"{path} contains no utterances; put a wav.scp with a text, or recordings with a .txt by_stem "
             "each, into it"
         )
     missing = [utterance.path for utterance in utterances if not utterance.path.is_file()]
@@ -104,7 +104,7 @@ def _utterance(path: Path, number: int, row: dict[str, Any]) -> Utterance:
         ) from None
     except KeyError:
         raise BadManifest(
-            f"{path}, line {number}: the key text is missing; add what is said in the recording"
+            f"{path}, line {number}: the key text is missing; add the words of the recording"
         ) from None
     except (ValueError, TypeError) as error:
         raise BadManifest(
@@ -145,14 +145,14 @@ def _table(path: Path) -> dict[str, str]:
 
 def _folder(folder: Path) -> Iterator[Utterance]:
     texts = sorted(folder.rglob("*.txt"))
-    beside: dict[Path, list[Path]] = {}
+    by_stem: dict[Path, list[Path]] = {}
     for path in sorted(path for parent in {text.parent for text in texts} for path in parent.iterdir()):
-        beside.setdefault(path.with_suffix(""), []).append(path)
+        by_stem.setdefault(path.with_suffix(""), []).append(path)
     for text in texts:
-        sounds = [path for path in beside[text.with_suffix("")] if path != text]
+        sounds = [path for path in by_stem[text.with_suffix("")] if path != text]
         if len(sounds) != 1:
             there = " and ".join(path.name for path in sounds) or "no recording"
-            raise BadManifest(f"beside {text} there is {there}; exactly one file of that name is needed")
+            raise BadManifest(f"by_stem {text} there is {there}; exactly one file of that name is needed")
         yield Utterance(str(sounds[0].relative_to(folder)), sounds[0], text.read_text("utf-8").strip())
 
 

@@ -68,7 +68,12 @@ def _row(outcome: Outcome, wer: float | None) -> dict[str, Any]:
 
 def totals(scores: Scores) -> dict[str, list[tuple[str, int]]]:
     """Return every error with its count, most frequent first."""
-    swapped = Counter({f"{said} → {heard}": count for (said, heard), count in scores.substitutions.items()})
+    swapped = Counter(
+        {
+            f"{reference} → {hypothesis}": count
+            for (reference, hypothesis), count in scores.substitutions.items()
+        }
+    )
     return {
         "substitutions": swapped.most_common(),
         "deletions": scores.deletions.most_common(),
@@ -93,8 +98,8 @@ def error_lines(scores: Scores) -> Iterator[str]:
     yield f"UTTERANCES WITH ERRORS: {len(worst(scores))} of {len(scores.comparisons)}"
     for comparison in worst(scores):
         yield f"\n{comparison.outcome.utterance.name}  WER {100 * comparison.wer:.1f} %"
-        yield "reference   " + " ".join(said for said, _ in comparison.pairs if said)
-        yield "hypothesis  " + " ".join(heard for _, heard in comparison.pairs if heard)
+        yield "reference   " + " ".join(reference for reference, _ in comparison.pairs if reference)
+        yield "hypothesis  " + " ".join(hypothesis for _, hypothesis in comparison.pairs if hypothesis)
 
 
 def draw(path: Path, scores: Scores) -> None:
@@ -168,11 +173,13 @@ def compared(comparisons: Sequence[Comparison]) -> str:
 def marked(comparison: Comparison) -> str:
     """Return the words of both texts as HTML."""
 
-    def mark(said: str, heard: str) -> str:
-        if said == heard:
-            return escape(said)
+    def mark(reference: str, hypothesis: str) -> str:
+        if reference == hypothesis:
+            return escape(reference)
         return " ".join(
-            f"<{tag}>{escape(word)}</{tag}>" for tag, word in (("del", said), ("ins", heard)) if word
+            f"<{tag}>{escape(word)}</{tag}>"
+            for tag, word in (("del", reference), ("ins", hypothesis))
+            if word
         )
 
     return " ".join(mark(*pair) for pair in comparison.pairs)

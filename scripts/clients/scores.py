@@ -53,12 +53,12 @@ class Comparison:
     @property
     def errors(self) -> int:
         """Return substitutions, deletions and insertions."""
-        return sum(said != heard for said, heard in self.pairs)
+        return sum(reference != hypothesis for reference, hypothesis in self.pairs)
 
     @property
     def wer(self) -> float:
         """Return errors per reference word, or per recognised word where nobody spoke."""
-        return self.errors / max(sum(bool(said) for said, _ in self.pairs), 1)
+        return self.errors / max(sum(bool(reference) for reference, _ in self.pairs), 1)
 
 
 @dataclass(frozen=True)
@@ -92,18 +92,18 @@ def score(outcomes: Sequence[Outcome], wall: float, normalizer: str, *, cer: boo
     """
     answered = [outcome for outcome in outcomes if not outcome.error]
     normal = NORMALIZERS[normalizer]()
-    said, heard = (
+    reference, hypothesis = (
         [normal(outcome.utterance.text) for outcome in answered],
         [normal(outcome.text) for outcome in answered],
     )
-    aligned = jiwer.process_words(said, heard)
+    aligned = jiwer.process_words(reference, hypothesis)
     comparisons = tuple(Comparison(outcome, pairs(aligned, i)) for i, outcome in enumerate(answered))
     errors = [pair for comparison in comparisons for pair in comparison.pairs if pair[0] != pair[1]]
     return Scores(
         comparisons=comparisons,
         failures=tuple(outcome for outcome in outcomes if outcome.error),
         wer=aligned.wer if answered else None,
-        cer=jiwer.process_characters(said, heard).cer if cer and answered else None,
+        cer=jiwer.process_characters(reference, hypothesis).cer if cer and answered else None,
         words=sum(map(len, aligned.references)),
         audio=sum(outcome.duration for outcome in answered),
         wall=wall,
@@ -119,9 +119,9 @@ def pairs(aligned: jiwer.WordOutput, i: int) -> tuple[tuple[str, str], ...]:
     """Return sentence i of jiwer's alignment, word by word."""
     found: list[tuple[str, str]] = []
     for chunk in aligned.alignments[i]:
-        said = aligned.references[i][chunk.ref_start_idx : chunk.ref_end_idx]
-        heard = aligned.hypotheses[i][chunk.hyp_start_idx : chunk.hyp_end_idx]
-        found += zip(said or [""] * len(heard), heard or [""] * len(said), strict=True)
+        reference = aligned.references[i][chunk.ref_start_idx : chunk.ref_end_idx]
+        hypothesis = aligned.hypotheses[i][chunk.hyp_start_idx : chunk.hyp_end_idx]
+        found += zip(reference or [""] * len(hypothesis), hypothesis or [""] * len(reference), strict=True)
     return tuple(found)
 
 

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from tqdm.utils import CallbackIOWrapper
 
 SECONDS = 600.0
-Said = Callable[[str], None]
+OnText = Callable[[str], None]
 
 
 class RequestFailed(Exception):
@@ -40,8 +40,8 @@ class Ask:
 class Speech(Protocol):
     """A connection to a server."""
 
-    async def transcribe(self, path: Path, ask: Ask, said: Said) -> str:
-        """Return the whole answer; `said` is called as it arrives: piece by piece if streamed, otherwise
+    async def transcribe(self, path: Path, ask: Ask, on_text: OnText) -> str:
+        """Return the whole answer; `on_text` is called as it arrives: piece by piece if streamed, otherwise
         once.
 
         Raises:
@@ -78,7 +78,7 @@ class Gateway:
             limits=httpx.Limits(max_connections=None),
         )
 
-    async def transcribe(self, path: Path, ask: Ask, said: Said) -> str:
+    async def transcribe(self, path: Path, ask: Ask, on_text: OnText) -> str:
         """See `Speech`."""
         try:
             with unreachable(self.url), path.open("rb") as file, self._bar(path) as bar:
@@ -88,7 +88,7 @@ class Gateway:
                 )
                 async with self.client.stream("POST", route, data=fields(ask), files=files) as response:
                     bar.close()  # the words that follow may go to the same terminal
-                    return await answer(response, ask, said)
+                    return await answer(response, ask, on_text)
         except OSError as error:
             raise RequestFailed(f"the file cannot be read ({error.strerror}); name an audio file") from error
 
@@ -122,15 +122,15 @@ def fields(ask: Ask) -> dict[str, str]:
     return {name: value for name, value in form.items() if value}
 
 
-async def answer(response: httpx.Response, ask: Ask, said: Said) -> str:
+async def answer(response: httpx.Response, ask: Ask, on_text: OnText) -> str:
     """Return the text of a response, streamed or whole."""
     if response.status_code == 200 and ask.stream:
-        return await events(response, said)
+        return await events(response, on_text)
     await response.aread()
     if response.status_code != 200:
         raise RequestFailed(complaint(response))
     text = response.text.strip("\n")
-    said(text)
+    on_text(text)
     return text
 
 
@@ -177,24 +177,24 @@ def trouble(data: object) -> str:
     return ""
 
 
-async def events(response: httpx.Response, said: Said) -> str:
+async def events(response: httpx.Response, on_text: OnText) -> str:
     """Read transcript.text.delta events up to transcript.text.done (OpenAI's API reference, streaming
     transcriptions).
     """
-    heard, text = "", None
+    received, text = "", None
     async for event in EventSource(response).aiter_sse():
         match event.json():
             case {"error": _} as data:
                 raise RequestFailed(trouble(data))
             case {"type": "transcript.text.delta", "delta": str(delta)}:
-                heard += delta
-                said(delta)
+                received += delta
+                on_text(delta)
             case {"type": "transcript.text.done", "text": str(final)}:
                 text = final
     if text is None:
         raise RequestFailed(
-            f"the stream ended after {len(heard)} characters, before its last event; send it again"
+            f"the stream ended after {len(received)} characters, before its last event; send it again"
         )
-    if text.startswith(heard) and text != heard:
-        said(text.removeprefix(heard))
+    if text.startswith(received) and text != received:
+        on_text(text.removeprefix(received))
     return text

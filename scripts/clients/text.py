@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import httpx
 from httpx_sse import EventSource
 
-from .speech import SECONDS, RequestFailed, Said, base, complaint, trouble, trusted, unreachable
+from .speech import SECONDS, OnText, RequestFailed, base, complaint, trouble, trusted, unreachable
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class OpenAi:
     def read(self, data: Any) -> Answer:
         """See `Dialect`."""
         return Answer(
-            "".join(map(_said, data["choices"])),
+            "".join(map(_choice_text, data["choices"])),
             (data.get("usage") or {}).get("completion_tokens", 0),
         )
 
@@ -117,7 +117,7 @@ def _message(pictures: Sequence[str], text: str) -> dict[str, Any]:
     return {"role": "user", "content": [*seen, {"type": "text", "text": text}]}
 
 
-def _said(choice: Mapping[str, Any]) -> str:
+def _choice_text(choice: Mapping[str, Any]) -> str:
     """Return the text of a choice: of a completion, of a message, or of a piece of one."""
     if "text" in choice:
         return str(choice["text"])
@@ -169,8 +169,8 @@ class Text:
             limits=httpx.Limits(max_connections=None),
         )
 
-    async def complete(self, prompt: str, ask: Ask, said: Said) -> Answer:
-        """Return the whole answer; `said` is called as it arrives: piece by piece if streamed, otherwise
+    async def complete(self, prompt: str, ask: Ask, on_text: OnText) -> Answer:
+        """Return the whole answer; `on_text` is called as it arrives: piece by piece if streamed, otherwise
         once.
 
         Raises:
@@ -186,7 +186,7 @@ class Text:
                     piece = self._read(response, data)
                     text, tokens = text + piece.text, max(tokens, piece.tokens)
                     if piece.text:
-                        said(piece.text)
+                        on_text(piece.text)
         return Answer(text, tokens)
 
     def _read(self, response: httpx.Response, data: Any) -> Answer:

@@ -47,9 +47,7 @@ async def transcribe(arguments: argparse.Namespace) -> int:
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
     """Define the command line."""
-    parser = argparse.ArgumentParser(
-        prog="transcribe", description="Print what is said in recordings of any format."
-    )
+    parser = argparse.ArgumentParser(prog="transcribe", description="Transcribe recordings of any format.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     add_options(parser)
     parser.add_argument("--prompt", default="", help="text that goes before: names, spelling, style")

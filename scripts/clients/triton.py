@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 from conch.whisper import text_prefix
 from speech.media import RATE, BadMedia, decode
 
-from .speech import SECONDS, Ask, RequestFailed, Said
+from .speech import SECONDS, Ask, OnText, RequestFailed
 
 WINDOW = 30
 
@@ -31,7 +31,7 @@ class Triton:
         self.address, self.key = address, key
         self.client = grpc.InferenceServerClient(address)
 
-    async def transcribe(self, path: Path, ask: Ask, said: Said) -> str:
+    async def transcribe(self, path: Path, ask: Ask, on_text: OnText) -> str:
         """See `Speech`."""
         if ask.form != "text":
             raise RequestFailed(
@@ -41,21 +41,21 @@ class Triton:
         inputs = tensors(await asyncio.to_thread(sound, path), prefix)
         headers = {"x-model-id": ask.model, **({"authorization": f"Bearer {self.key}"} if self.key else {})}
         try:
-            return await (self._stream if ask.stream else self._whole)(inputs, headers, said)
+            return await (self._stream if ask.stream else self._whole)(inputs, headers, on_text)
         except (InferenceServerException, AioRpcError) as error:
             raise RequestFailed(f"Triton at {self.address}: {complaint(error)}") from error
 
-    async def _whole(self, inputs: list[Any], headers: dict[str, str], said: Said) -> str:
+    async def _whole(self, inputs: list[Any], headers: dict[str, str], on_text: OnText) -> str:
         outputs = [grpc.InferRequestedOutput("TRANSCRIPTS")]
         text = words(
             await self.client.infer(
                 "whisper_bls", inputs, outputs=outputs, headers=headers, client_timeout=SECONDS
             )
         )
-        said(text)
+        on_text(text)
         return text
 
-    async def _stream(self, inputs: list[Any], headers: dict[str, str], said: Said) -> str:
+    async def _stream(self, inputs: list[Any], headers: dict[str, str], on_text: OnText) -> str:
         async def requests() -> AsyncIterator[dict[str, Any]]:
             yield {
                 "model_name": "whisper_bls_stream",
@@ -63,7 +63,7 @@ class Triton:
                 "outputs": [grpc.InferRequestedOutput("TRANSCRIPTS")],
             }
 
-        heard, text = "", ""
+        received, text = "", ""
         async for result, error in self.client.stream_infer(
             requests(), stream_timeout=SECONDS, headers=headers
         ):
@@ -71,9 +71,9 @@ class Triton:
                 raise error
             text = words(result)
             whole = text.rstrip("\ufffd")  # a character may be cut between two tokens
-            if whole.startswith(heard) and whole != heard:
-                said(whole.removeprefix(heard))
-                heard = whole
+            if whole.startswith(received) and whole != received:
+                on_text(whole.removeprefix(received))
+                received = whole
         return text
 
     async def aclose(self) -> None:

@@ -17,7 +17,7 @@ Words = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
-class Said:
+class StreamedToken:
     """A token of a stream: id, and if requested log probability and logits float32 [vocabulary]."""
 
     token: int
@@ -56,17 +56,17 @@ class StopFilter:
     """Removes stop words from a stream: a possible start of one is held back until it is none."""
 
     words: Words
-    held: list[Said] = field(default_factory=list)
+    held: list[StreamedToken] = field(default_factory=list)
 
-    def add(self, tokens: Sequence[Said]) -> list[Said]:
+    def add(self, tokens: Sequence[StreamedToken]) -> list[StreamedToken]:
         """Return what can be sent now."""
         whole = [*self.held, *tokens]
-        ids = [said.token for said in whole]
+        ids = [token.token for token in whole]
         keep = max(begun(ids, self.words), ending(ids, self.words))
         self.held = whole[len(whole) - keep :]
         return whole[: len(whole) - keep]
 
-    def rest(self) -> list[Said]:
+    def rest(self) -> list[StreamedToken]:
         """Return what was held back and did not become a stop word."""
         held, self.held = self.held, []
-        return held[: len(held) - ending([said.token for said in held], self.words)]
+        return held[: len(held) - ending([token.token for token in held], self.words)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.stop_words import Said, StopFilter, words_in
+from ..engine.stop_words import StopFilter, StreamedToken, words_in
 from ..triton.rows import newest
 from .arrays import Arrays, objects
 from .model import TextModel
@@ -37,12 +37,12 @@ def growing(
     for result in results:
         shown = stop.add(_said(result))
         written += len(shown)
-        piece = text.add([said.token for said in shown])
+        piece = text.add([token.token for token in shown])
         kept = {name: array for name, array in result.items() if name not in BY_TOKEN}
         texts = {"text_output": objects([text.so_far if accumulate else piece])}
         yield kept | _arrays(shown, result) | texts | counts(request, np.array([[written]]))
     shown = stop.rest()
-    piece = text.add([said.token for said in shown]) + text.rest()
+    piece = text.add([token.token for token in shown]) + text.rest()
     if shown or piece:
         texts = {"text_output": objects([text.so_far if accumulate else piece])}
         total = counts(request, np.array([[written + len(shown)]]))
@@ -72,7 +72,7 @@ def counts(request: Arrays, written: NDArray[Any]) -> Arrays:
     }
 
 
-def _said(result: Arrays) -> list[Said]:
+def _said(result: Arrays) -> list[StreamedToken]:
     """Return the new tokens of one response of a one-sequence stream. TensorRT-LLM's logits are [1, tokens,
     beams, vocabulary] there.
     """
@@ -83,22 +83,22 @@ def _said(result: Arrays) -> list[Said]:
     )
     logits = result.get("generation_logits")
     rows = [None] * count if logits is None else list(logits.reshape(-1, logits.shape[-1])[:count])
-    return [Said(*one) for one in zip(ids, probs, rows, strict=True)]
+    return [StreamedToken(*one) for one in zip(ids, probs, rows, strict=True)]
 
 
-def _arrays(shown: Sequence[Said], like: Mapping[str, Any]) -> Arrays:
+def _arrays(shown: Sequence[StreamedToken], like: Mapping[str, Any]) -> Arrays:
     """Make the arrays of one sequence's tokens, with the outputs that the tokens have, or, without tokens,
     those of the response `like`.
     """
     count = len(shown)
     found: Arrays = {
-        "output_ids": np.array([said.token for said in shown], np.int32)[None, None],
+        "output_ids": np.array([token.token for token in shown], np.int32)[None, None],
         "sequence_length": np.array([[count]], np.int32),
     }
     if "output_log_probs" in like or (shown and shown[0].log_prob is not None):
-        found["output_log_probs"] = np.array([said.log_prob for said in shown], np.float32)[None, None]
+        found["output_log_probs"] = np.array([token.log_prob for token in shown], np.float32)[None, None]
     if shown and shown[0].logits is not None:
-        rows = [said.logits for said in shown if said.logits is not None]
+        rows = [token.logits for token in shown if token.logits is not None]
         found["generation_logits"] = np.stack(rows)[None, None]
     elif "generation_logits" in like:
         found["generation_logits"] = np.zeros((1, 1, 0, like["generation_logits"].shape[-1]), np.float32)

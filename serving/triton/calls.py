@@ -31,7 +31,7 @@ ALWAYS = ("output_ids", "sequence_length")
 HELD_SECONDS = 5.0
 
 
-def heard_out(responses: Iterable[Response]) -> Iterator[Response]:
+def drained(responses: Iterable[Response]) -> Iterator[Response]:
     """Yield the responses, and drain the rest if the consumer stops early or fails.
 
     A decoupled call whose last response was never read prevents the model that made it from being unloaded:
@@ -130,7 +130,7 @@ class BlsClient:
             parameters={ABORT_SUPPORTED: True, **following()},
         )
         for response in (
-            heard_out(self.held.keep(request.exec(decoupled=True))) if decoupled else [request.exec()]
+            drained(self.held.keep(request.exec(decoupled=True))) if decoupled else [request.exec()]
         ):
             if response.has_error():
                 raise EngineError(response.error().message())

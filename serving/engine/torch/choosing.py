@@ -24,7 +24,8 @@ class Choices:
 
     `counts` int64 [11, slots] and `weights` float32 [5, slots] hold the other tensors, [slots] each, as rows:
     a request goes to the device in two copies. `bias` float32 [slots, vocabulary], `uniform` float32 [slots,
-    positions] (a random number for each token), `said` int32 and `seen` bool [slots, vocabulary] (how often
+    positions] (a random number for each token), `generated_counts` int32 and `seen` bool [slots, vocabulary] (how
+    often
     an id was generated; in prompt or generated text).
     """
 
@@ -32,7 +33,7 @@ class Choices:
     weights: Tensor
     bias: Tensor
     uniform: Tensor
-    said: Tensor
+    generated_counts: Tensor
     seen: Tensor
 
     def __post_init__(self) -> None:
@@ -59,7 +60,7 @@ class Choices:
             weights=device.zeros(5, slots, dtype=torch.float32),
             bias=device.zeros(slots, vocabulary, dtype=torch.float32),
             uniform=device.zeros(slots, positions, dtype=torch.float32),
-            said=device.zeros(slots, vocabulary, dtype=torch.int32),
+            generated_counts=device.zeros(slots, vocabulary, dtype=torch.int32),
             seen=device.zeros(slots, vocabulary, dtype=torch.bool),
         )
         found.temperature.fill_(1.0)
@@ -76,7 +77,7 @@ class Choices:
         counts, weights = zip(*(_asked(sampling, vocabulary) for sampling in asked), strict=True)
         self.counts[:, slots] = device.upload(np.array(counts, np.int64).T)
         self.weights[:, slots] = device.upload(np.array(weights, np.float32).T)
-        for tensor in (self.said, self.seen, self.bias):
+        for tensor in (self.generated_counts, self.seen, self.bias):
             tensor[slots] = 0
         # By numbers of the host: a single index on the device would be waited for.
         for slot, sampling, prompt in zip(rows, asked, prompts, strict=True):
@@ -93,7 +94,7 @@ class Choices:
         """Copy the contents of one slot into another."""
         for tensor in (self.counts, self.weights):
             tensor[:, target].copy_(tensor[:, source])
-        for tensor in (self.bias, self.uniform, self.said, self.seen):
+        for tensor in (self.bias, self.uniform, self.generated_counts, self.seen):
             tensor[target].copy_(tensor[source])
 
     def choose(self, logits: Tensor, rows: Tensor, *, plain: bool) -> tuple[Tensor, Tensor]:
@@ -116,7 +117,7 @@ class Choices:
         self.generated[rows] += 1
         self.last_time[rows] = torch.where(token >= self.first_time[rows], token, self.last_time[rows])
         if not plain:
-            self.said[rows, token] += 1
+            self.generated_counts[rows, token] += 1
             self.seen[rows, token] = torch.ones_like(rows, dtype=torch.bool)
 
     def _timed(self, logits: Tensor, rows: Tensor) -> Tensor:
@@ -153,8 +154,10 @@ class Choices:
         out = logits / self.temperature[rows, None]
         repetition = self.repetition[rows, None]
         out = torch.where(self.seen[rows], torch.where(out < 0, out * repetition, out / repetition), out)
-        said = self.said[rows]
-        once = (said > 0) * self.presence[rows, None] + said * self.frequency[rows, None]
+        generated_counts = self.generated_counts[rows]
+        once = (generated_counts > 0) * self.presence[rows, None] + generated_counts * self.frequency[
+            rows, None
+        ]
         return self._bounded(out - once, rows)
 
     def _drawn(self, scores: Tensor, rows: Tensor) -> Tensor:

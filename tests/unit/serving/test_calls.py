@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from serving.errors import ABORTED, EngineError
-from serving.triton.calls import BlsClient, Held, engine_id, heard_out
+from serving.triton.calls import BlsClient, Held, drained, engine_id
 from serving.triton.watch import Watch
 
 
@@ -66,7 +66,7 @@ def test_the_rest_is_taken_whoever_fails() -> None:
     """A listener that leaves, and one that fails, leave nothing in the line."""
     for fail in (False, True):
         line = iter(range(5))
-        listened = heard_out(line)
+        listened = drained(line)
         assert next(listened) == 0
         with pytest.raises(ZeroDivisionError) if fail else pytest.raises(GeneratorExit):
             listened.throw(ZeroDivisionError if fail else GeneratorExit)

@@ -20,7 +20,7 @@ from build.tensors import MODELS, parse_config
 from conch import toolchains
 from conch.names import LONGEST
 from conch.toolchain import Packages, ToolchainError
-from ops.planning import beside, check_images
+from ops.planning import check_images, of_other_targets
 
 CATALOG = load_catalog()
 TEXTS = Plan(
@@ -236,10 +236,10 @@ def test_who_drives_compose_needs_no_targets_packages() -> None:
         "import sys\n"
         "sys.modules.update(dict.fromkeys(('google', 'tritonclient', 'numpy', 'filelock', 'torch')))\n"
         "from build.catalog import load_catalog, select\n"
-        "from ops.planning import beside, check_images\n"
+        "from ops.planning import of_other_targets, check_images\n"
         "models = select(load_catalog(), 'mini-whisper,mini-clip,speakers', 'trtllm')\n"
         "check_images(models, 'trtllm', 3, {'TRITON_1_TARGET': 'tensorrt', 'TRITON_2_TARGET': 'torch'})\n"
-        "print(beside(models, 'trtllm', 3))"
+        "print(of_other_targets(models, 'trtllm', 3))"
     )
     command = [sys.executable, "-c", asked]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -278,8 +278,8 @@ def test_what_no_plan_is_built_for(knobs: dict[str, str], environment: dict[str,
 def test_instances_run_the_image_of_their_target() -> None:
     """TRITON_i_TARGET says it; a wrong or a missing one is refused with the line to write."""
     models = [CATALOG["mini-whisper"], CATALOG["mini-clip"]]
-    assert beside(models, "trtllm", 4) == {1: "tensorrt", 3: "tensorrt"}
-    assert beside(models, "openvino", 4) == {}
+    assert of_other_targets(models, "trtllm", 4) == {1: "tensorrt", 3: "tensorrt"}
+    assert of_other_targets(models, "openvino", 4) == {}
     check_images(models, "trtllm", 2, {"TRITON_1_TARGET": "tensorrt"})
     check_images(models, "openvino", 2, {})
     check_images([CATALOG["mini-clip"]], "tensorrt", 1, {})
