@@ -68,7 +68,7 @@ COPY --chmod=755 conch conch
 COPY --chmod=755 ops/__init__.py ops/child.py ops/ranks.py ops/
 COPY --chmod=755 ops/guard ops/guard
 # Backends must be real files on a file system that may be executed; a tmpfs may not.
-RUN python3 -c "from pathlib import Path; from ops.guard.server import find_tritonserver; find_tritonserver(home := Path('/opt/conch/state'), home)"
+RUN python3 -c "from pathlib import Path; from ops.guard.supervise.server import find_tritonserver; find_tritonserver(home := Path('/opt/conch/state'), home)"
 USER 10001:10001
 CMD ["python3", "-m", "ops.guard", "--help"]
 

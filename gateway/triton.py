@@ -1,7 +1,7 @@
 """KServe v2 over HTTP, through nginx's internal listener.
 
-The guards fail a request over to another instance when its own is lost (ops/guard/relay.py); this client
-sends it once. When the client of a request disconnects, the guard notices and stops it.
+The guards fail a request over to another instance when its own is lost (ops/guard/proxy/relay.py); this
+client sends it once. When the client of a request disconnects, the guard notices and stops it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import httpx
 
 from build.catalog import ROOT, CatalogError, load_catalog
 from conch.deployment import Deployment
-from ops.guard.bundle import Refused
+from ops.guard.supervise.bundle import Refused
 
 from .local import HOST, LocalDeployment, LocalError
 from .process_mode import start

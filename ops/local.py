@@ -18,7 +18,7 @@ from conch.deployment import Deployment
 from gateway.keys import NoKeys, load_keys
 
 from .environment import number
-from .guard.bundle import check_bundle
+from .guard.supervise.bundle import check_bundle
 from .nginx import AccessPolicy, NginxValues, Tls, tls_of
 from .planning import Addresses, described, front_processes, make_plan
 

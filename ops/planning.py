@@ -92,8 +92,8 @@ def make_plan(
     for i, own in enumerate([()] * count if apart else share(cpus, count)):
         model = models[i % len(models)]
         bundle = str(bundles[i % len(models)])
-        doors = (addresses.http.format(i=i), addresses.grpc.format(i=i))
-        instances.append(Instance(i, model.id, model.family, bundle, own, *doors, devices[i], shares[i]))
+        listeners = (addresses.http.format(i=i), addresses.grpc.format(i=i))
+        instances.append(Instance(i, model.id, model.family, bundle, own, *listeners, devices[i], shares[i]))
     pools = (
         Pool(
             model.id,

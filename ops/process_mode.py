@@ -24,7 +24,7 @@ from conch.deployment import Deployment
 from gateway.aliases import BadAlias, own_aliases
 
 from .child import die_with_parent
-from .guard.bundle import Refused
+from .guard.supervise.bundle import Refused
 from .local import (
     LocalDeployment,
     LocalError,

@@ -31,13 +31,13 @@ CLOSED = (
 
 
 def launch(
-    server: Sequence[str], doors: Sequence[str], prefix: str, world_size: int, cuda_pool_bytes: int = 0
+    server: Sequence[str], listeners: Sequence[str], prefix: str, world_size: int, cuda_pool_bytes: int = 0
 ) -> list[str]:
-    """Return the command of an instance. `server` is for every rank; `doors` only for rank 0, which alone
+    """Return the command of an instance. `server` is for every rank; `listeners` only for rank 0, which alone
     listens and has façades.
     """
     pool = [f"--cuda-memory-pool-byte-size=0:{cuda_pool_bytes}"] if cuda_pool_bytes else []
-    first = [*server, POOL, *doors, *pool, f"--backend-config=python,shm-region-prefix-name={prefix}"]
+    first = [*server, POOL, *listeners, *pool, f"--backend-config=python,shm-region-prefix-name={prefix}"]
     if world_size == 1:
         return first
     others = [

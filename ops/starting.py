@@ -14,7 +14,7 @@ import httpx
 
 from conch.deployment import Deployment, Instance
 
-from .guard.failures import TELLING, cause
+from .guard.supervise.failures import TELLING, cause
 from .local import LocalDeployment, LocalError, url
 from .supervision import asked, control
 

@@ -27,11 +27,11 @@ import httpx
 
 from build.catalog import ROOT
 from conch.deployment import Deployment, Instance, Pool
-from ops.guard.server import Doors
+from ops.guard.supervise.server import TritonAddresses
 
 WHEEL = "tritonclient==2.51.0"
 GUARD = {"http": "127.0.0.1:18100", "grpc": "127.0.0.1:18101"}
-DIRECT = {"http": Doors.loopback().http, "grpc": Doors.loopback().grpc}
+DIRECT = {"http": TritonAddresses.loopback().http, "grpc": TritonAddresses.loopback().grpc}
 FOUND = re.compile(r"Throughput: ([\d.]+) infer/sec.*?p50 latency: (\d+) usec", re.S)
 QUERY = {
     "QUERY": {"content": ["sort: lamp kitchen boat bag elephant"], "shape": [1]},

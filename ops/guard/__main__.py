@@ -26,19 +26,20 @@ from conch.bundle import Manifest
 from conch.contract import Malformed
 from conch.deployment import Deployment, Instance
 
-from .bundle import Refused, check_bundle, planned
-from .contracts import Contracts
-from .failures import Failures
-from .grpc_door import GrpcDoor, connect, options
 from .http_client import HttpClient
-from .http_door import HttpDoor
-from .http_server import Connection
 from .journal import Journal
-from .keeper import Keeper
 from .metrics import Metrics
 from .operate import Operator
-from .relay import Relay
-from .server import Doors, Server, measures, writable
+from .proxy.contracts import Contracts
+from .proxy.grpc_front import GrpcFront, connect, options
+from .proxy.http_front import HttpFront
+from .proxy.http_server import Connection
+from .proxy.relay import Relay
+from .proxy.service import Service
+from .supervise.bundle import Refused, check_bundle, planned
+from .supervise.failures import Failures
+from .supervise.keeper import Keeper
+from .supervise.server import Server, TritonAddresses, measures, writable
 
 HANDED_ON = 12.0  # seconds for requests that were handed on while the own server ended
 MAX_BODY = 112 << 20  # nginx refuses larger ones first (MAX_BODY)
@@ -92,14 +93,18 @@ async def serve(
     metrics = Metrics(instance.model_id, measures(home, instance.index))
     relay = Relay(peers, metrics)
     own = instance.http.startswith("unix:")
-    doors = Doors.sockets(Path(instance.http[5:]).parent, instance.name) if own else Doors.loopback()
+    addresses = (
+        TritonAddresses.sockets(Path(instance.http[5:]).parent, instance.name)
+        if own
+        else TritonAddresses.loopback()
+    )
 
     def check() -> Manifest:
         bundle, gpus = Path(instance.bundle), os.environ.get("CUDA_VISIBLE_DEVICES", "")
         return check_bundle(bundle, instance.model_id, gpus)
 
     def make(manifest: Manifest, lost: Callable[[str, int | None], None]) -> Server:
-        return Server(instance, home, doors, manifest.serving, lost)
+        return Server(instance, home, addresses, manifest.serving, lost)
 
     kept = Failures(writable(home) / f"failures-{instance.index}.json")
     keeper = Keeper(relay, check, make, connect, sign, Journal(instance.name), kept)
@@ -108,15 +113,16 @@ async def serve(
         loop.add_signal_handler(name, keeper.stop_asked.set)
     loop.add_signal_handler(signal.SIGHUP, keeper.restart_asked.set)
     grpc_server = grpc.aio.server(options=options(MAX_BODY))
-    operator = Operator(keeper, plan.inner_key, doors.metrics)
-    door = HttpDoor(relay, Contracts(), keeper.answered, operator)
-    grpc_server.add_generic_rpc_handlers((GrpcDoor(door),))
+    operator = Operator(keeper, plan.inner_key, addresses.metrics)
+    service = Service(relay, Contracts(), keeper.answered)
+    front = HttpFront(service, operator)
+    grpc_server.add_generic_rpc_handlers((GrpcFront(service),))
     grpc_server.add_insecure_port(listens(instance.grpc, listen))
     await grpc_server.start()
-    keeper.close_doors = lambda: close([instance.http, instance.grpc])
+    keeper.close_listeners = lambda: close([instance.http, instance.grpc])
     open_now = set[Connection]()
     http_server = await loop.create_server(
-        lambda: Connection(door, MAX_BODY, open_now), sock=listener(listens(instance.http, listen))
+        lambda: Connection(front, MAX_BODY, open_now), sock=listener(listens(instance.http, listen))
     )
     status = await keeper.run()
     http_server.close()

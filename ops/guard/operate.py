@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from .http_client import HttpClient, Lost
-from .keeper import Keeper
+from .supervise.keeper import Keeper
 
 KEY = "x-conch-inner"
 STATISTICS_SECONDS = 1.0

@@ -1,5 +1,5 @@
 """Propagate a trace through a façade, so that its calls to other models belong to the request it works on.
-Only where CONCH_TRACES_URL is set: tritonserver traces then (ops/guard/server.py).
+Only where CONCH_TRACES_URL is set: tritonserver traces then (ops/guard/supervise/server.py).
 
 The trace parent travels as the parameter `traceparent`. Triton's own way, InferenceRequest(trace=…), crashes
 tritonserver 24.10 with signal 11 where the calling model answers from another thread: its trace ends when

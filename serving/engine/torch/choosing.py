@@ -24,9 +24,8 @@ class Choices:
 
     `counts` int64 [11, slots] and `weights` float32 [5, slots] hold the other tensors, [slots] each, as rows:
     a request goes to the device in two copies. `bias` float32 [slots, vocabulary], `uniform` float32 [slots,
-    positions] (a random number for each token), `generated_counts` int32 and `seen` bool [slots, vocabulary] (how
-    often
-    an id was generated; in prompt or generated text).
+    positions] (a random number for each token), `generated_counts` int32 and `seen` bool [slots, vocabulary]
+    (how often an id was generated; in prompt or generated text).
     """
 
     counts: Tensor

@@ -10,7 +10,7 @@ import pytest
 
 from build.plan import Places
 from build.targets.trtllm.image import Image
-from ops.guard.bundle import Refused, check_bundle
+from ops.guard.supervise.bundle import Refused, check_bundle
 from tests.fakes.nvidia_image import H100
 
 from .models import CATALOG, make

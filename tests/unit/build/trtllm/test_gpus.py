@@ -14,7 +14,7 @@ from build.targets.trtllm.image import Image
 from build.targets.trtllm.preflight import findings as check_findings
 from build.tensors import parse_config
 from conch.gpus import Gpu, gpus
-from ops.guard.budget import budgeted, take
+from ops.guard.supervise.budget import budgeted, take
 from ops.planning import IN_DOCKER, kv_shares, make_plan
 from tests.fakes.nvidia_image import H100
 

@@ -10,12 +10,13 @@ import httpx
 import orjson
 
 from conch.names import AT_ONCE
-from ops.guard.contracts import Contracts
 from ops.guard.http_client import HttpClient
-from ops.guard.http_door import HANDED, UNREAD, HttpDoor
-from ops.guard.http_server import Request
 from ops.guard.metrics import Metrics
-from ops.guard.relay import Death, Life, Relay
+from ops.guard.proxy.contracts import Contracts
+from ops.guard.proxy.http_front import HANDED, UNREAD, HttpFront
+from ops.guard.proxy.http_server import Request
+from ops.guard.proxy.relay import Death, Life, Relay
+from ops.guard.proxy.service import Service
 
 from .test_http import run, serving
 
@@ -55,9 +56,9 @@ class Guards:
     async def add(self) -> None:
         relay = Relay([], Metrics())
         unused: Any = None
-        door = HttpDoor(relay, Contracts(), lambda: None, unused)
+        front = HttpFront(Service(relay, Contracts(), lambda: None), unused)
         self.relays.append(relay)
-        self.addresses.append(await self.stack.enter_async_context(serving(door)))
+        self.addresses.append(await self.stack.enter_async_context(serving(front)))
 
     def introduce(self) -> None:
         for i, relay in enumerate(self.relays):

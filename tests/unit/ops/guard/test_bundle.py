@@ -9,8 +9,8 @@ import pytest
 
 from conch.bundle import ENGINE, MANIFEST, EngineFacts, Manifest, Probe
 from conch.contract import save
-from ops.guard.budget import budgeted
-from ops.guard.bundle import Refused, check_bundle
+from ops.guard.supervise.budget import budgeted
+from ops.guard.supervise.bundle import Refused, check_bundle
 
 
 @pytest.mark.parametrize("fields", [{"memory": 1500}, {"positions": "448"}, None])

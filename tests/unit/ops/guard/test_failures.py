@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.guard.failures import Failures, cause
+from ops.guard.supervise.failures import Failures, cause
 
 NO_DRIVER = 'E1127 14:15:08.847002 16910 server.cc:241] "CudaDriverHelper has not been initialized."'
 LOADING = 'I1127 14:15:08.848317 16910 model_lifecycle.cc:472] "loading: vision:1"'

@@ -12,7 +12,7 @@ import uvloop
 
 from ops.guard.http_client import Connection as ClientConnection
 from ops.guard.http_client import HttpClient, Lost
-from ops.guard.http_server import Connection, Request
+from ops.guard.proxy.http_server import Connection, Request
 
 
 @asynccontextmanager

@@ -11,13 +11,13 @@ import pytest
 import uvloop
 
 from conch.bundle import Probe
-from ops.guard import keeper as keeping
-from ops.guard.failures import Failures
 from ops.guard.http_client import HttpClient
 from ops.guard.journal import Journal
-from ops.guard.keeper import Keeper
 from ops.guard.metrics import Metrics
-from ops.guard.relay import Call, Relay
+from ops.guard.proxy.relay import Call, Relay
+from ops.guard.supervise import keeper as keeping
+from ops.guard.supervise.failures import Failures
+from ops.guard.supervise.keeper import Keeper
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"
 
@@ -36,7 +36,7 @@ class Triton:
     async def listen(self) -> None:
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         host, port = self.server.sockets[0].getsockname()
-        self.doors = SimpleNamespace(http=f"{host}:{port}", grpc="")
+        self.addresses = SimpleNamespace(http=f"{host}:{port}", grpc="")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.asked.is_set():
@@ -268,7 +268,7 @@ def test_a_new_connection_tells() -> None:
     async def check() -> None:
         one = Triton()
         await one.listen()
-        client = HttpClient(one.doors.http)
+        client = HttpClient(one.addresses.http)
         assert await client.admits("/")
         one.asked.set()
         assert not await client.admits("/")

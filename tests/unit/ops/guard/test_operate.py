@@ -10,14 +10,15 @@ import httpx
 import orjson
 import pytest
 
-from ops.guard.failures import Failures
 from ops.guard.http_client import Lost
-from ops.guard.http_door import HttpDoor
 from ops.guard.journal import KEPT, Journal
-from ops.guard.keeper import Keeper
 from ops.guard.metrics import Metrics
 from ops.guard.operate import Operator, queued
-from ops.guard.relay import Life, Relay
+from ops.guard.proxy.http_front import HttpFront
+from ops.guard.proxy.relay import Life, Relay
+from ops.guard.proxy.service import Service
+from ops.guard.supervise.failures import Failures
+from ops.guard.supervise.keeper import Keeper
 from tests.fakes.http_server import Handler, answering
 
 from .test_http import serving
@@ -115,14 +116,14 @@ def test_a_journal_forgets_the_oldest() -> None:
     assert journal.events[0]["n"] == 5
 
 
-def test_the_door_asks_for_the_key() -> None:
+def test_operations_need_the_key() -> None:
     """Over HTTP: nothing without it, and each path for its method."""
 
     async def check() -> None:
         found = operator("k")
         unused: Any = None
-        door = HttpDoor(found.keeper.relay, unused, lambda: None, found)
-        async with serving(door) as address, httpx.AsyncClient(base_url=f"http://{address}") as client:
+        front = HttpFront(Service(found.keeper.relay, unused, lambda: None), found)
+        async with serving(front) as address, httpx.AsyncClient(base_url=f"http://{address}") as client:
             key = {"x-conch-inner": "k"}
             assert (await client.get("/guard/status")).status_code == 403
             assert (await client.post("/guard/restart", headers={"x-conch-inner": "j"})).status_code == 403

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ops.guard import relay as relaying
 from ops.guard.http_client import Lost
 from ops.guard.metrics import Metrics
-from ops.guard.relay import Call, Death, Life, Relay, Unavailable
-from ops.guard.suspicion import Suspicion, fingerprint
+from ops.guard.proxy import relay as relaying
+from ops.guard.proxy.relay import Call, Death, Life, Relay, Unavailable
+from ops.guard.proxy.suspicion import Suspicion, fingerprint
 
 OUTSIDE, CRASH = Death("killed", outside=True), Death("status -11", outside=False)
 

@@ -13,8 +13,8 @@ import tritonclient.grpc as grpc
 from tritonclient.grpc import service_pb2
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
-from ops.guard import grpc_requests, json_requests
-from ops.guard.contract import Contract, Refused, check_binary, check_shape
+from ops.guard.checks import grpc_requests, json_requests
+from ops.guard.checks.contract import Contract, Refused, check_binary, check_shape
 
 CONFIG = {
     "name": "m",

@@ -10,8 +10,8 @@ import pytest
 
 from conch.bundle import Serving
 from conch.deployment import Instance
-from ops.guard import server
-from ops.guard.server import Doors, Server, growth
+from ops.guard.supervise import server
+from ops.guard.supervise.server import Server, TritonAddresses, growth
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,14 @@ def test_shared_memory_grows_in_large_parts_beside_gpus(
     monkeypatch.setattr(server, "find_tritonserver", lambda home, links: (["tritonserver"], {}))
     monkeypatch.setattr(server, "growth", lambda shared: ["--grows"])
     instance = Instance(0, "mini", "whisper", str(tmp_path), (), "", "", gpus)
-    made = Server(instance, tmp_path, Doors("", "", ("--door",)), Serving(), lambda name, status: None)
+    made = Server(
+        instance, tmp_path, TritonAddresses("", "", ("--listener",)), Serving(), lambda name, status: None
+    )
     made.prefix = "p"
     command, _ = made._command()
     assert ("--grows" in command) == bool(gpus)
     assert command[:2] == ["tritonserver", f"--model-repository={tmp_path}/repository"]
-    assert "--door" in command
+    assert "--listener" in command
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ def test_large_memories_are_mapped_where_sounds_are_heard_on_a_cpu(
     monkeypatch.setattr(server, "find_tritonserver", lambda home, links: (["tritonserver"], given))
     monkeypatch.setattr(server, "growth", lambda shared: [])
     instance = Instance(0, "mini", family, str(tmp_path), (), "", "", gpus)
-    made = Server(instance, tmp_path, Doors("", "", ()), Serving(), lambda name, status: None)
+    made = Server(instance, tmp_path, TritonAddresses("", "", ()), Serving(), lambda name, status: None)
     made.prefix = "p"
     _, environment = made._command()
     assert environment.get("MALLOC_MMAP_THRESHOLD_") == threshold

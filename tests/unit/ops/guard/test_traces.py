@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ops.guard.http_door import passed_on
-from ops.guard.server import measures, traced, writable
+from ops.guard.proxy.http_front import passed_on
+from ops.guard.supervise.server import measures, traced, writable
 
 IDS = f"00-{'a' * 32}-{'b' * 16}"
 

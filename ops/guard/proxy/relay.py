@@ -18,20 +18,18 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from .http_client import HttpClient, Lost
-from .metrics import Metrics
+from ..http_client import HttpClient, Lost
+from ..life import Death, Life
+from ..metrics import Metrics
 from .suspicion import REFUSED_SECONDS, SUSPECT_SECONDS, Suspicion
 
 log = structlog.get_logger()
 Result = TypeVar("Result")
-CAUSE_SECONDS = (
-    35.0  # a broken connection is noticed before the death, a dead stub before the server is ended
-)
 AWAY_SECONDS = 60.0  # the longest that a request waits for its server's return
 MOST_WAITING, MOST_WAITING_BYTES = 128, 512 << 20
 LOOK = 0.05
@@ -59,34 +57,6 @@ class Target(Protocol):
     @property
     def grpc(self) -> Any:
         """Return the grpc.aio channel."""
-
-
-@dataclass(frozen=True)
-class Death:
-    """Why a server ended, and whether the cause was outside."""
-
-    reason: str
-    outside: bool
-
-
-@dataclass(eq=False)
-class Life:
-    """One run of the server, from its first good probe to its death. `ending`: it was asked to end from
-    outside; it reads no new connection, and finishes what it has.
-    """
-
-    http: HttpClient
-    grpc: Any
-    death: asyncio.Future[Death] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    ending: asyncio.Future[Death] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    flights: set[Call[Any]] = field(default_factory=set)
-
-    async def cause(self, lost: Lost) -> Death | None:
-        """Return why something was lost: its death or, where a new connection was not read, its ending."""
-        reasons = [self.death, self.ending] if lost.fresh else [self.death]
-        limit = CAUSE_SECONDS if lost.sent else 2.0
-        await asyncio.wait(reasons, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        return next((reason.result() for reason in reasons if reason.done()), None)
 
 
 @dataclass(eq=False)

@@ -22,11 +22,12 @@ from typing import Any
 
 from conch.bundle import Manifest
 
+from ..http_client import HttpClient, Lost
+from ..journal import Journal
+from ..life import Death, Life
+from ..proxy.relay import Relay
 from .bundle import Refused, probe_body
 from .failures import Failures
-from .http_client import HttpClient, Lost
-from .journal import Journal
-from .relay import Death, Life, Relay
 from .server import DRAIN, Server
 
 START_PROBE = 0.2
@@ -70,7 +71,7 @@ class Keeper:
         self.illness: asyncio.Future[Death] | None = None
         self.last_good = 0.0
         relay.report_ill, relay.returns, relay.trouble = self.ill, self.returns, lambda: kept.told
-        self.close_doors: Callable[[], None] = lambda: None
+        self.close_listeners: Callable[[], None] = lambda: None
 
     @property
     def state(self) -> str:
@@ -112,7 +113,7 @@ class Keeper:
             self.relay.metrics.starts.inc()
             self.starts += 1
             self.journal.note("started")
-            life = Life(HttpClient(server.doors.http), self.connect(server.doors.grpc))
+            life = Life(HttpClient(server.addresses.http), self.connect(server.addresses.grpc))
             try:
                 await self._serve(server, life)
             except BaseException:  # a fault of our own: no server is left running
@@ -124,9 +125,9 @@ class Keeper:
                 continue
             self.failures = 0
             if self.stop_asked.is_set():
-                self.close_doors()
+                self.close_listeners()
             await self._drain(server, life)
-        self.close_doors()
+        self.close_listeners()
         return 0 if self.stop_asked.is_set() else 1
 
     async def _serve(self, server: Server, life: Life) -> None:

@@ -44,7 +44,7 @@ HEAPS = {
 
 
 @dataclass(frozen=True)
-class Doors:
+class TritonAddresses:
     """Where tritonserver itself listens: on sockets in a private folder, or on ports of a container's own
     loopback.
     """
@@ -55,7 +55,7 @@ class Doors:
     metrics: str = ""  # host:port of Triton's own page
 
     @classmethod
-    def sockets(cls, folder: Path, name: str) -> Doors:
+    def sockets(cls, folder: Path, name: str) -> TritonAddresses:
         """Return Unix sockets. Triton binds "unix:PATH" for HTTP, and for gRPC PATH followed by its port
         (seen with 24.10).
         """
@@ -64,7 +64,7 @@ class Doors:
         return cls(http, f"{grpc}:1", flags)
 
     @classmethod
-    def loopback(cls) -> Doors:
+    def loopback(cls) -> TritonAddresses:
         """Return ports, for a container, whose loopback is its own."""
         flags = (
             "--http-address=127.0.0.1",
@@ -185,7 +185,7 @@ class Server:
 
     instance: Instance
     home: Path
-    doors: Doors
+    addresses: TritonAddresses
     serving: Serving
     lost: Callable[[str, int | None], None]
     process: subprocess.Popen[bytes] = field(init=False)
@@ -197,7 +197,7 @@ class Server:
         folder = measures(self.home, self.instance.index)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        for door in (self.doors.http, self.doors.grpc):
+        for door in (self.addresses.http, self.addresses.grpc):
             if door.startswith("unix:"):
                 Path(door[5:]).unlink(missing_ok=True)
         self.prefix = f"conch_{os.getpid()}_{self.instance.index}"
@@ -214,7 +214,7 @@ class Server:
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
         """Return argv and environment of tritonserver, or of the mpirun that starts one for each rank."""
-        door = Path(self.doors.http.removeprefix("unix:"))
+        door = Path(self.addresses.http.removeprefix("unix:"))
         links = door.parent if door.is_absolute() else writable(self.home)
         binary, environment = find_tritonserver(self.home, links)
         repository = plain(Path(self.instance.bundle), links, f"{self.instance.name}.bundle") / "repository"
@@ -231,7 +231,7 @@ class Server:
         ]
         ranks = self.serving.world_size if self.serving.mpi else 1
         pool = self.serving.cuda_pool_bytes
-        return launch(server, list(self.doors.flags), self.prefix, ranks, pool), {
+        return launch(server, list(self.addresses.flags), self.prefix, ranks, pool), {
             **(MPI_ENVIRONMENT if self.serving.mpi else {}),
             **(HEAPS if self.instance.family == "whisper" and not self.instance.gpus else {}),
             **environment,

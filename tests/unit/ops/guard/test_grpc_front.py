@@ -13,10 +13,10 @@ import grpc.aio
 import pytest
 from tritonclient.grpc import service_pb2
 
-from ops.guard.contract import Contract
-from ops.guard.grpc_door import SERVICE, GrpcDoor
+from ops.guard.checks.contract import Contract
 from ops.guard.metrics import Metrics
-from ops.guard.relay import Life, Relay
+from ops.guard.proxy.grpc_front import SERVICE, GrpcFront
+from ops.guard.proxy.relay import Life, Relay
 
 REQUEST = service_pb2.ModelInferRequest(model_name="m").SerializeToString()
 
@@ -45,11 +45,11 @@ class Triton(grpc.GenericRpcHandler):  # type: ignore[misc]
         return grpc.stream_stream_rpc_method_handler(echo)
 
 
-def door(contract: Callable[..., Awaitable[Contract | None]], life: Life) -> GrpcDoor:
+def front(contract: Callable[..., Awaitable[Contract | None]], life: Life) -> GrpcFront:
     relay = Relay([], Metrics())
     relay.begin(life)
     parts: Any = SimpleNamespace(relay=relay, answered=lambda: None, contract=contract, stop=lambda _: None)
-    return GrpcDoor(parts)
+    return GrpcFront(parts)
 
 
 async def broken(*_: Any, **_handed: bool) -> None:
@@ -60,7 +60,7 @@ def test_a_fault_of_the_guard_is_said_and_ends_the_call() -> None:
     """Unary or a stream: INTERNAL, without inner matters; a stream does not wait for ever."""
 
     async def check() -> None:
-        async with listening(Triton()) as triton, listening(door(broken, Life(None, triton))) as channel:  # type: ignore[arg-type]
+        async with listening(Triton()) as triton, listening(front(broken, Life(None, triton))) as channel:  # type: ignore[arg-type]
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await channel.unary_unary(f"{SERVICE}ModelInfer")(REQUEST)
             assert caught.value.code() == grpc.StatusCode.INTERNAL
@@ -80,7 +80,7 @@ def test_a_stream_whose_server_is_replaced_is_told() -> None:
         return None
 
     async def check() -> None:
-        async with listening(Triton()) as triton, listening(door(nobody, Life(None, triton))) as channel:  # type: ignore[arg-type]
+        async with listening(Triton()) as triton, listening(front(nobody, Life(None, triton))) as channel:  # type: ignore[arg-type]
             call = channel.stream_stream(f"{SERVICE}ModelStreamInfer")()
             await call.write(REQUEST)
             answer = service_pb2.ModelStreamInferResponse.FromString(await call.read())

@@ -23,24 +23,13 @@ import structlog
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from .contract import Contract, Refused
+from ..checks.contract import Contract, Refused
+from ..checks.grpc_requests import check, error_message, response
+from ..http_client import Lost
+from ..life import Life
 from .contracts import HANDED
-from .grpc_requests import check, error_message, response
-from .http_client import Lost
-from .http_door import (
-    FAULT,
-    HEAD_BYTES,
-    OWN_ID,
-    UNKNOWN,
-    UNREAD,
-    HttpDoor,
-    calling,
-    naming,
-    passed_on,
-    patience,
-    sender,
-)
-from .relay import NOBODY, Call, Life, Target, Unavailable
+from .relay import NOBODY, Call, Target, Unavailable
+from .service import FAULT, HEAD_BYTES, OWN_ID, UNKNOWN, UNREAD, Service, calling, naming, passed_on, patience
 
 log = structlog.get_logger()
 SERVICE = "/inference.GRPCInferenceService/"
@@ -89,17 +78,11 @@ def connect(address: str) -> grpc.aio.Channel:
     )
 
 
-class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
+class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Handlers of every allowed method."""
 
-    def __init__(self, door: HttpDoor) -> None:
-        self.door, self.relay, self.answered, self.contract, self.stop = (
-            door,
-            door.relay,
-            door.answered,
-            door.contract,
-            door.stop,
-        )
+    def __init__(self, service: Service) -> None:
+        self.requests, self.relay, self.answered = service, service.relay, service.answered
         self.faces: WeakKeyDictionary[Life, dict[str, str | None]] = WeakKeyDictionary()
 
     def service(self, details: Any) -> Any:
@@ -152,12 +135,12 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         checked = check(contract, request, naming(metadata.get("x-request-id")))
         version = f"/versions/{request.model_version}" if request.model_version else ""
         path = f"/v2/models/{contract.name}{version}/infer"
-        ask = sender(self.door, contract, path, checked, passed_on(metadata))
+        ask = self.requests.sender(contract, path, checked, passed_on(metadata))
         call = calling(contract.name, checked, ask, metadata, until)
         try:
             reply = await self.relay.run(call)
         except asyncio.CancelledError:
-            self.stop(checked.id if OWN_ID in checked.id else "")
+            self.requests.stop(checked.id if OWN_ID in checked.id else "")
             raise
         if reply.answer.status != 200:
             await context.abort(
@@ -169,7 +152,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         self, model: str, until: float = 0.0, size: int = 0, *, handed: bool = False
     ) -> Contract:
         known = MODEL_NAME.fullmatch(model)
-        found = await self.contract(model, until, size, handed=handed) if known else None
+        found = await self.requests.contract(model, until, size, handed=handed) if known else None
         if found is None:
             raise Refused(UNKNOWN.format(model[:80]))
         return found
@@ -257,7 +240,7 @@ class GrpcDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Return the name of a model's decoupled variant, if it has one."""
         known = self.faces.setdefault(self.relay.life, {}) if self.relay.life else {}
         if model not in known:
-            found = await self.contract(f"{model}_stream")
+            found = await self.requests.contract(f"{model}_stream")
             known[model] = f"{model}_stream" if found and found.decoupled else None
         return known[model]
 

@@ -1,0 +1,1 @@
+"""Check requests against what a model takes: bytes in, a verdict out."""

@@ -1,0 +1,216 @@
+"""What both protocols do with a checked request: find its model's contract, send it, fail over, stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+
+import orjson
+
+from conch.names import AT_ONCE
+
+from ..checks.contract import Contract
+from ..checks.json_requests import Checked
+from ..http_client import Answer, Lost
+from .contracts import HANDED, Contracts
+from .relay import AWAY_SECONDS, NOBODY, Call, Relay, Target, Unavailable
+from .suspicion import fingerprint
+
+UNHEALTHY = re.compile(rb"[Ss]tub process [^\n]{0,200}is not healthy")
+LOST_ONCE = "x-conch-lost"  # nginx's: a guard was lost with this request in hand
+UNREAD = "x-conch-unread"  # in a guard's answer to another: it has no server to give this to
+CHANGED = "model {!r} has changed since the request came; send it again"
+HEAD_BYTES = "inference-header-content-length"
+# The engine's own models, which know a request by its id: a client that leaves is stopped there.
+STOPPABLE = "tensorrt_llm"
+FAULT = "internal error of the guard; its log has it"
+UNKNOWN = "model {!r} is not served here; x-model-id selects the model, GET /v1/models lists them"
+PASSED_ON = ("x-request-id", "traceparent", "tracestate")
+SAMPLED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]")
+OWN_ID = f".{uuid.uuid4().hex[:16]}-"  # unique among guards; the numbers after it are this one's
+NUMBERS = count(1)
+
+
+@dataclass
+class Reply:
+    """An answer of a server; `body` is None while it is still arriving."""
+
+    answer: Answer
+    body: bytes | None = None
+
+
+class Service:
+    """Requests of an instance, whatever protocol they come by. `answered` is called for each success."""
+
+    def __init__(self, relay: Relay, contracts: Contracts, answered: Callable[[], None]) -> None:
+        self.relay, self.contracts, self.answered = relay, contracts, answered
+        self.tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps no hold of tasks
+
+    async def contract(
+        self, model: str, until: float = 0.0, size: int = 0, *, handed: bool = False
+    ) -> Contract | None:
+        """Return a model's contract; None if there is no such model. While the own server is away, it is the
+        last reported one, which the sender compares. `until`, `size`: see Relay.back; `handed`: by another
+        guard.
+
+        Raises:
+            Unavailable: nobody can be asked.
+        """
+        while True:
+            if life := self.relay.life:
+                with suppress(Lost):
+                    return await self.contracts.get(life.http, model)
+            if found := self.contracts.last(model):
+                return found
+            if handed:
+                raise Unavailable(NOBODY, unread=True)
+            for peer in self.relay.peers:
+                with suppress(Lost):
+                    return await self.contracts.elsewhere(peer.http, model)
+            await self.relay.back(until, size)
+
+    async def _unchanged(self, target: Target, contract: Contract) -> bool:
+        """Tell whether a server's model is still the one that a request was checked against.
+
+        Raises:
+            Lost: the server cannot be asked.
+        """
+        try:
+            return await self.contracts.get(target.http, contract.name) == contract
+        except Lost as lost:
+            raise Lost(str(lost), sent=False) from lost
+
+    def sender(
+        self,
+        contract: Contract,
+        path: str,
+        checked: Checked,
+        passed: Mapping[str, str],
+        *,
+        streaming: bool = False,
+    ) -> Callable[[Target], Awaitable[Reply]]:
+        """Return a function that sends a checked request to a server or a guard. It raises Lost, also for an
+        answer that says that a stub is unhealthy or that a guard has no server, and Unavailable where the own
+        server's model is no longer the one that the request was checked against.
+        """
+        relay = self.relay
+        sent = {
+            "Content-Type": "application/octet-stream" if checked.head_bytes else "application/json",
+            **passed,
+        }
+        if checked.head_bytes:
+            sent[HEAD_BYTES] = str(checked.head_bytes)
+
+        async def ask(target: Target) -> Reply:
+            own = target is relay.life
+            if own and not await self._unchanged(target, contract):
+                raise Unavailable(CHANGED.format(contract.name))
+            answer = await target.http.request(
+                "POST", path, sent if own else {**sent, HANDED: "1"}, checked.body
+            )
+            if streaming and answer.status == 200:
+                return Reply(answer)
+            body = await answer.body()
+            if answer.status >= 400 and own and UNHEALTHY.search(body):
+                relay.report_ill("an answer says that a Python stub is not healthy")
+                raise Lost("a Python stub is not healthy")
+            return took(Reply(answer, body))
+
+        return ask
+
+    def stop(self, request_id: str) -> None:
+        """Stop a request whose client has gone; over HTTP Triton does not notice.
+
+        `stop` with the id of a running request is TensorRT-LLM's own way (triton_backend, README: "stop").
+        """
+        if request_id:
+            task = asyncio.ensure_future(self._tell_stop(request_id))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def _tell_stop(self, request_id: str) -> None:
+        one = {"datatype": "INT32", "shape": [1, 1], "data": [1]}
+        rows = [{"name": name, **one} for name in ("input_ids", "input_lengths", "request_output_len")]
+        rows.append({"name": "stop", "datatype": "BOOL", "shape": [1, 1], "data": [True]})
+        body = orjson.dumps({"id": request_id, "inputs": rows})
+        with suppress(Unavailable):
+            if await self.contract(STOPPABLE) is None:
+                return
+        for target in (self.relay.life, *self.relay.peers):
+            with suppress(Lost):
+                if target:
+                    path = f"/v2/models/{STOPPABLE}/infer"
+                    await (await target.http.request("POST", path, {HANDED: "1"}, [body])).body()
+
+
+def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that Triton receives. Triton traces whatever has a traceparent, so that of an
+    unsampled trace (the last flag is 0, https://www.w3.org/TR/trace-context/#sampled-flag) is dropped.
+    """
+    recorded = SAMPLED.fullmatch(headers.get("traceparent", "")) is not None
+    names = PASSED_ON if recorded else PASSED_ON[:1]
+    return {name: headers[name] for name in names if name in headers}
+
+
+def calling(
+    model: str,
+    checked: Checked,
+    ask: Callable[[Target], Awaitable[Reply]],
+    headers: Mapping[str, str],
+    until: float,
+) -> Call[Reply]:
+    """Make the relay's form of a checked request. `headers` are the client's, or another guard's; `until`:
+    see Relay.back.
+    """
+    return Call(
+        model,
+        lambda: mark(model, checked),
+        ask,
+        handed=HANDED in headers,
+        lost=LOST_ONCE in headers,
+        until=until,
+        size=sum(len(part) for part in checked.body),
+    )
+
+
+def patience(headers: Mapping[str, str]) -> float:
+    """Return until when a request waits for a server's return (see Relay.back); one that another guard has
+    forwarded does not wait.
+    """
+    return 0.0 if AT_ONCE in headers or HANDED in headers else time.monotonic() + AWAY_SECONDS
+
+
+def took(reply: Reply) -> Reply:
+    if UNREAD in dict(reply.answer.headers):
+        raise Lost("another guard has no server for it", sent=False)
+    return reply
+
+
+def naming(header: str | None) -> Callable[[str], str]:
+    """Return how a request's id becomes the one that the engine gets. `header` is x-request-id.
+
+    A request can be stopped by an id of its own. A client's id, which several requests may share, is kept.
+    One that is in the header, too, was made for this request, but a retry uses it again: the next try must
+    not be stopped with the one before.
+    """
+
+    def name(given: str) -> str:
+        if given and given != header:
+            return given
+        return f"{given}{OWN_ID}{next(NUMBERS)}"
+
+    return name
+
+
+def mark(model: str, checked: Checked) -> str:
+    """Return the bytes that the request's fingerprint covers: all without its id, which comes first in the
+    serialized request.
+    """
+    head, own = bytes(checked.body[0]), orjson.dumps(checked.id)
+    return fingerprint(model, [head.replace(own, b"", 1), *checked.body[1:]])

@@ -1,0 +1,1 @@
+"""Start a tritonserver, probe it, and replace it: processes only."""
